@@ -1,0 +1,156 @@
+"""Every error that this package raises.
+
+    SegmentLogError
+    ├── OptionError                     an option or configuration value is wrong
+    ├── LogDirectoryError               a path is not what the caller said it is
+    │   ├── UnreadableError             the path exists, but this user may not read it
+    │   └── ReplicaConflictError        the same partition stands in two roots that do not belong together
+    ├── OffsetOutOfRangeError           an offset below the log start or beyond the log end was asked for
+    │   └── TimestampNotFoundError      no record is as young as the timestamp that was asked for
+    ├── DataLossError                   a planned range cannot be read any more: a cleaner or retention was faster
+    ├── UnsupportedFormatError          a message format or codec that this version does not read
+    ├── TimestampRangeError             a record's timestamp does not fit the column's type
+    └── CorruptError                    bytes on disk are not what the format says
+        ├── CorruptRecordError          a record batch: length, magic, CRC or record structure
+        ├── BatchTooLargeError          a record batch declares, or inflates to, more than the limit
+        ├── CorruptIndexError           an .index, .timeindex or .txnindex file
+        ├── CorruptSnapshotError        a producer .snapshot file
+        └── CorruptCheckpointError      a checkpoint or another small file beside the segments
+
+Each message says what was expected, what was found, where, and what to do.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BatchTooLargeError",
+    "CorruptCheckpointError",
+    "CorruptError",
+    "CorruptIndexError",
+    "CorruptRecordError",
+    "CorruptSnapshotError",
+    "DataLossError",
+    "LogDirectoryError",
+    "OffsetOutOfRangeError",
+    "OptionError",
+    "ReplicaConflictError",
+    "SegmentLogError",
+    "TimestampNotFoundError",
+    "TimestampRangeError",
+    "UnreadableError",
+    "UnsupportedFormatError",
+]
+
+
+class SegmentLogError(Exception):
+    """Base of every error raised here.
+
+    Args:
+        message: One or two sentences, complete in themselves.
+        path: The file or directory concerned.
+        position_bytes: Byte position in that file.
+        end_position_bytes: First byte position behind the range concerned.
+        offset: First Kafka offset concerned.
+        last_offset: Last Kafka offset concerned.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str | None = None,
+        position_bytes: int | None = None,
+        end_position_bytes: int | None = None,
+        offset: int | None = None,
+        last_offset: int | None = None,
+    ) -> None:
+        # Only the message goes to Exception: a pickled error is rebuilt from it, and the
+        # attributes follow in its __dict__.
+        super().__init__(message)
+        self.path = path
+        self.position_bytes = position_bytes
+        self.end_position_bytes = end_position_bytes
+        self.offset = offset
+        self.last_offset = last_offset
+
+    def __str__(self) -> str:
+        message = super().__str__()
+        where = self._where()
+        return f"{message} [{where}]" if where else message
+
+    def _where(self) -> str:
+        parts = []
+        if self.path is not None:
+            parts.append(self.path)
+        if self.position_bytes is not None:
+            parts.append(_range("byte", self.position_bytes, self.end_position_bytes))
+        if self.offset is not None:
+            end = None if self.last_offset is None else self.last_offset + 1
+            parts.append(_range("offset", self.offset, end))
+        return ", ".join(parts)
+
+
+def _range(unit: str, start: int, end: int | None) -> str:
+    if end is None or end == start + 1:
+        return f"{unit} {start}"
+    return f"{unit}s {start} to {end - 1}"
+
+
+class OptionError(SegmentLogError, ValueError):
+    """An option or configuration value is wrong; raised before anything is read."""
+
+
+class LogDirectoryError(SegmentLogError):
+    """A path is not the log directory, partition directory or file that was expected."""
+
+
+class UnreadableError(LogDirectoryError):
+    """A path exists, but may not be read: it is reported, never skipped."""
+
+
+class ReplicaConflictError(LogDirectoryError):
+    """The same topic-partition stands in two roots that do not belong to one cluster."""
+
+
+class OffsetOutOfRangeError(SegmentLogError):
+    """An offset below the log start offset or beyond the log end offset was asked for."""
+
+
+class TimestampNotFoundError(OffsetOutOfRangeError):
+    """No record has a timestamp at or after the one that was asked for."""
+
+
+class DataLossError(SegmentLogError):
+    """Offsets that were there at planning are gone: deleted or truncated since."""
+
+
+class UnsupportedFormatError(SegmentLogError):
+    """A message format or codec that this version does not read."""
+
+
+class TimestampRangeError(SegmentLogError):
+    """A record's timestamp does not fit a column of microseconds since 1970."""
+
+
+class CorruptError(SegmentLogError):
+    """Bytes on disk are not what the format says."""
+
+
+class CorruptRecordError(CorruptError):
+    """A record batch's length, magic, CRC or record structure is wrong."""
+
+
+class BatchTooLargeError(CorruptError):
+    """A record batch declares, or inflates to, more bytes than the limit."""
+
+
+class CorruptIndexError(CorruptError):
+    """An offset, time or transaction index is not usable."""
+
+
+class CorruptSnapshotError(CorruptError):
+    """A producer snapshot has an unknown version, is cut short, or fails its CRC."""
+
+
+class CorruptCheckpointError(CorruptError):
+    """A checkpoint file, ``partition.metadata`` or ``meta.properties`` cannot be parsed."""
