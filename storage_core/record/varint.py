@@ -1,0 +1,115 @@
+"""Signed variable-length integers, one at a time and by column (Kafka's ``ByteUtils``).
+
+Zig-zag makes the sign the lowest bit; then seven bits a byte follow, lowest first, and the
+high bit says that more are to come. A varint holds 32 bits in at most 5 bytes, a varlong
+64 bits in at most 10. Encodings longer than needed are accepted, as Kafka does.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["VARINT_LIMIT_BYTES", "VARLONG_LIMIT_BYTES", "MalformedVarintError", "read_varint", "read_varints"]
+
+VARINT_LIMIT_BYTES: Final = 5
+VARLONG_LIMIT_BYTES: Final = 10
+
+_BITS: Final = {VARINT_LIMIT_BYTES: 32, VARLONG_LIMIT_BYTES: 64}
+# Above this share of two-byte values it is cheaper to read a second byte everywhere.
+_DENSE_SHARE: Final = 8
+
+
+class MalformedVarintError(ValueError):
+    """A varint runs beyond its longest form or beyond the bytes at hand."""
+
+
+def read_varint(data: bytes | memoryview, position: int, limit_bytes: int) -> tuple[int, int]:
+    """Read one signed value; return it and the position behind it.
+
+    Args:
+        data: The bytes; their end is the end of what may be read.
+        position: Where the value begins.
+        limit_bytes: `VARINT_LIMIT_BYTES` or `VARLONG_LIMIT_BYTES`.
+
+    Raises:
+        MalformedVarintError: The last byte allowed still says that more follow, or the data ends.
+    """
+    raw = 0
+    for index in range(limit_bytes):
+        if position + index >= len(data):
+            message = "a variable-length integer is cut off"
+            raise MalformedVarintError(message)
+        byte = data[position + index]
+        raw |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            # Java shifts within its word: bits that do not fit are dropped.
+            raw &= (1 << _BITS[limit_bytes]) - 1
+            return (raw >> 1) ^ -(raw & 1), position + index + 1
+    message = f"a variable-length integer is longer than {limit_bytes} bytes"
+    raise MalformedVarintError(message)
+
+
+def read_varints(
+    buffer: npt.NDArray[np.uint8], positions: npt.NDArray[np.int64], limit_bytes: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Read one signed value at each of ``positions``; return the values and the positions behind them.
+
+    Raises:
+        MalformedVarintError: A value is longer than ``limit_bytes``.
+        IndexError: A position lies outside the buffer.
+    """
+    first = buffer[positions]
+    longer = first >= 0x80  # noqa: PLR2004  (the continuation bit)
+    longer_count = np.count_nonzero(longer)
+    if longer_count == 0:
+        raw = first.astype(np.int64)
+        return _unzigzag(raw), positions + 1
+    if longer_count * _DENSE_SHARE < len(first):
+        raw = (first & 0x7F).astype(np.int64)
+        ends = positions + 1
+        pending = np.flatnonzero(longer)
+    else:
+        second = buffer[positions + 1]
+        # A second byte counts only where the first one announces it.
+        second[~longer] = 0
+        raw = (second & 0x7F).astype(np.int64)
+        raw <<= 7
+        raw |= first & 0x7F
+        ends = positions + longer
+        ends += 1
+        pending = np.flatnonzero(second >= 0x80)  # noqa: PLR2004
+    _read_rest(buffer, raw, ends, positions, pending, limit_bytes)
+    return _unzigzag(raw), ends
+
+
+def _read_rest(  # noqa: PLR0913, PLR0917
+    buffer: npt.NDArray[np.uint8],
+    raw: npt.NDArray[np.int64],
+    ends: npt.NDArray[np.int64],
+    positions: npt.NDArray[np.int64],
+    pending: npt.NDArray[np.int64],
+    limit_bytes: int,
+) -> None:
+    while len(pending):
+        length = int(ends[pending[0]] - positions[pending[0]])
+        if length >= limit_bytes:
+            message = f"a variable-length integer is longer than {limit_bytes} bytes"
+            raise MalformedVarintError(message)
+        byte = buffer[ends[pending]]
+        raw[pending] |= (byte & 0x7F).astype(np.int64) << (7 * length)
+        ends[pending] += 1
+        pending = pending[byte >= 0x80]  # noqa: PLR2004
+    if limit_bytes == VARINT_LIMIT_BYTES:
+        raw &= 0xFFFFFFFF
+
+
+def _unzigzag(raw: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    sign = raw & 1
+    np.negative(sign, out=sign)
+    # The shift must not drag the sign bit of a 64-bit value along.
+    magnitude = (raw.view(np.uint64) >> np.uint64(1)).view(np.int64)
+    magnitude ^= sign
+    return magnitude
