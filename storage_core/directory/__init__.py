@@ -1,0 +1,30 @@
+"""Log directories and the partitions in them: what is there, and which offsets it holds."""
+
+from __future__ import annotations
+
+from storage_core.directory.discovery import find_partitions
+from storage_core.directory.log_directory import LogDirectory, PartitionDirectory
+from storage_core.directory.partition_log import PartitionLog
+from storage_core.directory.partition_name import (
+    CLUSTER_METADATA_TOPIC,
+    INTERNAL_TOPICS,
+    PartitionDirectoryName,
+    is_legal_topic_name,
+    parse_partition_directory_name,
+)
+from storage_core.directory.producer_snapshots import ProducerSnapshot
+from storage_core.directory.segments import Segments
+
+__all__ = [
+    "CLUSTER_METADATA_TOPIC",
+    "INTERNAL_TOPICS",
+    "LogDirectory",
+    "PartitionDirectory",
+    "PartitionDirectoryName",
+    "PartitionLog",
+    "ProducerSnapshot",
+    "Segments",
+    "find_partitions",
+    "is_legal_topic_name",
+    "parse_partition_directory_name",
+]

@@ -1,0 +1,171 @@
+"""Finding the partition directories under the paths that a user names.
+
+Each path may be a log directory, a folder of log directories, or one partition directory. A
+directory is a partition only if its name parses and it holds a segment, a
+``leader-epoch-checkpoint`` or a ``partition.metadata``: a log directory may be called ``disk-1``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING
+
+from storage_core.checkpoint import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA
+from storage_core.directory.log_directory import LogDirectory, PartitionDirectory
+from storage_core.directory.partition_name import parse_partition_directory_name
+from storage_core.directory.replicas import choose_replica
+from storage_core.errors import LogDirectoryError, UnreadableError
+from storage_core.segment.file_names import LOG_SUFFIX, base_offset_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from storage_core.filesystem import DirectoryEntry, FileSystem
+
+__all__ = ["find_partitions"]
+
+_log = logging.getLogger(__name__)
+
+# Directories that are known to stand in log directories and hold no partition.
+_OTHER_DIRECTORIES = frozenset({"lost+found", "remote-log-index-cache", "segmentlog.commit-in-progress"})
+_NAMES_IN_A_MESSAGE = 3
+
+
+def find_partitions(
+    filesystem: FileSystem, paths: Iterable[str], *, follow_symlinks: bool = False
+) -> list[PartitionDirectory]:
+    """Find every partition under ``paths``, once, ordered by topic and partition.
+
+    Directories that wait for deletion, are being moved, or are not known to the cluster
+    (``-delete``, ``-future``, ``-stray``) are left out, and so are symbolic links to
+    directories unless ``follow_symlinks`` is set. A path that is itself a link is followed.
+
+    Raises:
+        LogDirectoryError: A path does not exist, or is no directory.
+        UnreadableError: A directory may not be read by this user.
+        ReplicaConflictError: A partition stands in two roots that do not belong together.
+    """
+    search = _Search(filesystem, follow_symlinks)
+    for path in paths:
+        search.add_path(path)
+    return search.result()
+
+
+class _Search:
+    """What was found so far."""
+
+    def __init__(self, filesystem: FileSystem, follow_symlinks: bool) -> None:
+        self._filesystem = filesystem
+        self._follow_symlinks = follow_symlinks
+        self._roots: dict[str, LogDirectory] = {}
+        self._found: dict[tuple[str, int], list[PartitionDirectory]] = {}
+
+    def result(self) -> list[PartitionDirectory]:
+        return [choose_replica(self._filesystem, self._found[key]) for key in sorted(self._found)]
+
+    def add_path(self, path: str) -> None:
+        if not path:
+            raise LogDirectoryError("Expected the path of a log directory, found an empty text.")
+        # Later reads may run with another working directory.
+        path = os.path.abspath(path)
+        status = self._filesystem.status(path, follow_symlinks=True)
+        if status is None or not status.is_directory:
+            found = "nothing" if status is None else "something else"
+            message = (
+                "Expected a Kafka log directory, a folder of log directories or a partition directory, "
+                f"found {found}. Check the path."
+            )
+            raise LogDirectoryError(message, path=path)
+        name = parse_partition_directory_name(os.path.basename(path))
+        if name is not None and self._holds_partition_files(path):
+            if name.suffix is not None:
+                _log.warning(
+                    "Left out %s: a directory with suffix -%s is no live partition.", path, name.suffix
+                )
+            else:
+                self._add_partition(path, name.topic, name.partition, os.path.dirname(path))
+            return
+        found_any, others = self._add_log_directory(path)
+        if not found_any:
+            # Hidden directories are left out: some file systems keep whole snapshots in one.
+            for other in others:
+                self._add_log_directory(os.path.join(path, other))
+        elif others:
+            _log.warning("Left out directories in %s that are no partitions: %s", path, _some(others))
+
+    def _add_log_directory(self, path: str) -> tuple[bool, list[str]]:
+        """Add the partitions in ``path``; say whether there was any, and what other directories there are."""
+        found_any = False
+        others = []
+        for directory_name in self._subdirectories(path):
+            partition_path = os.path.join(path, directory_name)
+            name = parse_partition_directory_name(directory_name)
+            if name is not None and name.suffix is not None:
+                _log.debug("Left out %s: it is no live partition.", partition_path)
+            elif name is not None and self._holds_partition_files(partition_path):
+                found_any = True
+                self._add_partition(partition_path, name.topic, name.partition, path)
+            elif not directory_name.startswith("."):
+                others.append(directory_name)
+        return found_any, others
+
+    def _add_partition(self, path: str, topic: str, partition: int, root_path: str) -> None:
+        root = self._roots.get(root_path)
+        if root is None:
+            root = self._roots[root_path] = LogDirectory(self._filesystem, root_path)
+        directory = PartitionDirectory(path, topic, partition, root)
+        self._found.setdefault(directory.topic_partition, []).append(directory)
+
+    def _subdirectories(self, path: str) -> list[str]:
+        names: list[str] = []
+        left_out: list[str] = []
+        for entry in self._filesystem.list_directory(path):
+            if entry.name in _OTHER_DIRECTORIES:
+                continue
+            if entry.is_directory:
+                names.append(entry.name)
+            elif entry.is_symlink and self._leads_to_directory(path, entry):
+                (names if self._follow_symlinks else left_out).append(entry.name)
+        if left_out:
+            _log.warning(
+                "Left out symbolic links to directories in %s: %s. With followSymlinks they are read.",
+                path,
+                _some(left_out),
+            )
+        return names
+
+    def _leads_to_directory(self, path: str, entry: DirectoryEntry) -> bool:
+        try:
+            status = self._filesystem.status(os.path.join(path, entry.name), follow_symlinks=True)
+        except UnreadableError:
+            if self._follow_symlinks:
+                raise
+            return True
+        return status is not None and status.is_directory
+
+    def _holds_partition_files(self, path: str) -> bool:
+        for file_name in (LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA):
+            status = self._filesystem.status(os.path.join(path, file_name))
+            if status is not None and status.is_regular_file:
+                return True
+        try:
+            entries = self._filesystem.list_directory(path)
+        except FileNotFoundError:
+            # A live broker renamed it for deletion since the root was listed.
+            return False
+        return any(_is_log_file(entry) for entry in entries)
+
+
+def _is_log_file(entry: DirectoryEntry) -> bool:
+    return (
+        entry.name.endswith(LOG_SUFFIX)
+        and base_offset_of(entry.name) is not None
+        and (entry.is_regular_file or entry.is_symlink)
+    )
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(names[:_NAMES_IN_A_MESSAGE])
+    more = len(names) - _NAMES_IN_A_MESSAGE
+    return f"{shown} and {more} more" if more > 0 else shown

@@ -1,0 +1,256 @@
+"""A partition's log as it stands on disk at one moment, for reading (the read side of Kafka's ``UnifiedLog``)."""
+
+from __future__ import annotations
+
+import bisect
+import os
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
+
+from storage_core.checkpoint import (
+    LEADER_EPOCH_CHECKPOINT,
+    PARTITION_METADATA,
+    read_leader_epoch_checkpoint,
+    read_partition_metadata,
+)
+from storage_core.directory.producer_snapshots import newest_producer_snapshot
+from storage_core.directory.segment_listing import list_segments
+from storage_core.directory.segments import Segments
+from storage_core.errors import DataLossError
+from storage_core.segment.file_names import DELETED_SUFFIX, SWAP_SUFFIX
+from storage_core.segment.log_segment import LogSegment
+from storage_core.segment.segment_files import DEFAULT_MAX_BATCH_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from storage_core.checkpoint import EpochEntry
+    from storage_core.directory.log_directory import PartitionDirectory
+    from storage_core.directory.producer_snapshots import ProducerSnapshot
+    from storage_core.filesystem import FileSystem
+    from storage_core.record.batch_header import BatchHeader
+    from storage_core.segment.values import TimestampOffset
+
+__all__ = ["PartitionLog"]
+
+_Answer = TypeVar("_Answer")
+
+
+class PartitionLog:
+    """The segments that a listing found, and the offsets that bound the log.
+
+    Nothing but the listing is read before it is asked for; what was asked stays as it was then.
+    Offsets below ``log_start_offset`` are logically deleted, though segments may still hold them.
+    """
+
+    def __init__(self, filesystem: FileSystem, directory: PartitionDirectory, segments: Segments) -> None:
+        self.directory = directory
+        self.segments = segments
+        self._filesystem = filesystem
+
+    @classmethod
+    def load(
+        cls,
+        filesystem: FileSystem,
+        directory: PartitionDirectory,
+        *,
+        use_indexes: bool = True,
+        max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
+    ) -> PartitionLog:
+        """List a partition directory.
+
+        Args:
+            filesystem: Where to read.
+            directory: The partition, as `find_partitions` gives it.
+            use_indexes: False walks every header instead.
+            max_batch_bytes: The largest batch that is read, compressed or not.
+
+        Raises:
+            UnreadableError: The directory may not be listed by this user.
+            LogDirectoryError: It does not exist, or a log file is a symbolic link.
+        """
+
+        def open_segment(base_offset: int, file_names: frozenset[str] | None, suffix: str) -> LogSegment:
+            return LogSegment(
+                filesystem, directory.path, base_offset, file_names, use_indexes, suffix, max_batch_bytes
+            )
+
+        listing = list_segments(
+            filesystem,
+            directory.path,
+            is_clean=directory.root.clean_shutdown,
+            swap_end_offset=lambda base_offset: (
+                open_segment(base_offset, None, SWAP_SUFFIX).end().next_offset
+            ),
+        )
+        return cls(filesystem, directory, Segments(listing, open_segment))
+
+    @property
+    def topic(self) -> str:
+        """The topic."""
+        return self.directory.topic
+
+    @property
+    def partition(self) -> int:
+        """The partition's number."""
+        return self.directory.partition
+
+    @property
+    def path(self) -> str:
+        """The partition's directory."""
+        return self.directory.path
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether the broker closed this log before it stopped."""
+        return self.directory.root.clean_shutdown
+
+    @property
+    def recovery_point(self) -> int:
+        """First offset not known to be flushed."""
+        return self.directory.root.recovery_points.get(self.directory.topic_partition, 0)
+
+    @cached_property
+    def topic_id(self) -> str | None:
+        """The topic's id; None without ``partition.metadata``."""
+        return read_partition_metadata(self._filesystem, os.path.join(self.path, PARTITION_METADATA))
+
+    @cached_property
+    def leader_epochs(self) -> tuple[EpochEntry, ...]:
+        """What ``leader-epoch-checkpoint`` lists; after a crash the last ones may begin beyond the log end."""
+        return read_leader_epoch_checkpoint(
+            self._filesystem, os.path.join(self.path, LEADER_EPOCH_CHECKPOINT)
+        )
+
+    @cached_property
+    def log_start_offset(self) -> int:
+        """The first offset that counts: as checkpointed, but not below the first segment."""
+        checkpointed = self.directory.root.log_start_offsets.get(self.directory.topic_partition, 0)
+        first_base_offset = self.segments.base_offsets[0] if self.segments else 0
+        return max(checkpointed, first_base_offset)
+
+    @cached_property
+    def log_end_offset(self) -> int:
+        """The offset behind the last whole, valid batch.
+
+        Raises:
+            CorruptRecordError: Damage in the last segment with a valid batch behind it.
+            UnsupportedFormatError: The last segment ends in a message format that is not read.
+        """
+        if not self.segments:
+            return self.log_start_offset
+        end = self._ask(len(self.segments) - 1, lambda segment: segment.end())
+        # From here on the last segment ends there: nothing torn, preallocated or appended later is seen.
+        last_segment = self.segments[-1]
+        last_segment.known_status = replace(last_segment.status, size_bytes=end.position_bytes)
+        # A log that ends below its start counts as empty: a broker would drop its segments.
+        return max(end.next_offset, self.log_start_offset)
+
+    @cached_property
+    def high_watermark(self) -> int | None:
+        """The checkpointed high watermark, within the log's bounds; None if there is none.
+
+        Raises:
+            CorruptCheckpointError: The root's checkpoint cannot be parsed.
+        """
+        checkpointed = self.directory.root.high_watermarks.get(self.directory.topic_partition)
+        if checkpointed is None:
+            return None
+        return max(self.log_start_offset, min(checkpointed, self.log_end_offset))
+
+    def segment_index_for(self, offset: int) -> int | None:
+        """Index in ``segments`` of the segment that would hold ``offset``; None below the first one."""
+        index = bisect.bisect_right(self.segments.base_offsets, offset) - 1
+        return index if index >= 0 else None
+
+    def segment_for(self, offset: int) -> LogSegment | None:
+        """The segment with the highest base offset that is not above ``offset``."""
+        index = self.segment_index_for(offset)
+        return None if index is None else self.segments[index]
+
+    def segments_between(self, start_offset: int, end_offset: int) -> list[LogSegment]:
+        """The segments that may hold offsets from ``start_offset`` to below ``end_offset``."""
+        first = self.segment_index_for(start_offset) or 0
+        return self.segments[first : bisect.bisect_left(self.segments.base_offsets, end_offset)]
+
+    def first_batch_at_or_after(self, offset: int) -> tuple[LogSegment, BatchHeader] | None:
+        """The first batch with an offset of at least ``offset``, in whichever segment; None at the log end.
+
+        Raises:
+            CorruptRecordError: Damage on the way to it.
+        """
+        if offset >= self.log_end_offset:
+            return None
+        for index in range(self.segment_index_for(offset) or 0, len(self.segments)):
+            header = self._ask(index, lambda segment: segment.translate_offset(offset))
+            if header is not None:
+                # Behind the log end only what is torn or damaged can follow.
+                return (self.segments[index], header) if header.base_offset < self.log_end_offset else None
+        return None
+
+    def offset_for_timestamp(
+        self, timestamp_ms: int, limit_offset: int | None = None
+    ) -> TimestampOffset | None:
+        """The first offset whose record is at least as young, as a broker's ListOffsets answers.
+
+        Only the first segment whose largest timestamp is young enough is searched, as in Kafka;
+        a segment without timestamps is as old as its file.
+
+        Args:
+            timestamp_ms: Milliseconds since 1970.
+            limit_offset: An answer at or above it is none; without it, the log end offset.
+
+        Returns:
+            The record's own timestamp and offset, control records included; None if there is none.
+        """
+        limit_offset = self.log_end_offset if limit_offset is None else limit_offset
+        if self.log_start_offset >= limit_offset:
+            return None
+        for index in range(len(self.segments)):
+            if self._largest_timestamp_ms(index) >= timestamp_ms:
+                found = self._ask(
+                    index, lambda segment: segment.offset_for_timestamp(timestamp_ms, self.log_start_offset)
+                )
+                return found if found is not None and found.offset < limit_offset else None
+        return None
+
+    def newest_producer_snapshot(self, up_to_offset: int | None = None) -> ProducerSnapshot | None:
+        """The newest usable snapshot at or below an offset (without it, the log end offset).
+
+        Without any, the state of the producers has to be built from the log start.
+        """
+        return newest_producer_snapshot(
+            self._filesystem,
+            self.path,
+            self.segments,
+            above_offset=self.log_start_offset,
+            up_to_offset=self.log_end_offset if up_to_offset is None else up_to_offset,
+        )
+
+    def _largest_timestamp_ms(self, index: int) -> int:
+        is_complete = index < len(self.segments) - 1 or self.is_clean
+        return self._ask(index, lambda segment: segment.largest_timestamp_ms(is_complete=is_complete))
+
+    def _ask(self, index: int, question: Callable[[LogSegment], _Answer]) -> _Answer:
+        """Ask a segment; once more if a live broker has renamed or replaced its file since the listing."""
+        try:
+            return question(self.segments[index])
+        except (FileNotFoundError, DataLossError):
+            pass
+        try:
+            return question(self.segments.open_again(index))
+        except FileNotFoundError:
+            pass
+        try:
+            return question(self.segments.open_again(index, DELETED_SUFFIX))
+        except FileNotFoundError as error:
+            message = (
+                "Expected a segment that was listed a moment ago, found it gone: retention or a cleaner was "
+                "faster. Read again."
+            )
+            offset = self.segments.base_offsets[index]
+            raise DataLossError(message, path=self.path, offset=offset) from error
+
+    def __repr__(self) -> str:
+        return f"PartitionLog({self.path!r}, {len(self.segments)} segments)"

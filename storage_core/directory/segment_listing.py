@@ -1,0 +1,150 @@
+"""Listing a partition directory: which segments make up the log at this moment.
+
+One listing, no file opened, nothing asked of a single file: a log may have 100,000 segments.
+The broker may be at work meanwhile, or may have crashed at work. A cleaner that replaces
+segments (Kafka's ``LocalLog.replaceSegments``) goes through these names:
+
+    <base>.log.cleaned    output that is not complete: ignored
+    <base>.log.swap       complete output, about to replace every segment from its base to its end
+    <base>.log.deleted    replaced or expired, waits for its removal: ignored
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from storage_core.errors import LogDirectoryError
+from storage_core.segment.file_names import CLEANED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX, base_offset_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from storage_core.filesystem import FileSystem
+
+__all__ = ["SegmentListing", "list_segments"]
+
+_SWAP_WAIT_SECONDS = 1.0
+_SWAP_POLL_SECONDS = 0.05
+_MAX_DISAGREEMENTS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentListing:
+    """The files of a partition directory.
+
+    Args:
+        base_offsets: Of every segment, ascending.
+        file_names: Every regular file that belongs to the log now.
+        swapped: Base offsets whose log file still carries the suffix ``.swap``.
+    """
+
+    base_offsets: tuple[int, ...]
+    file_names: frozenset[str]
+    swapped: frozenset[int]
+
+
+def list_segments(
+    filesystem: FileSystem, path: str, *, is_clean: bool, swap_end_offset: Callable[[int], int]
+) -> SegmentListing:
+    """List the segments of a partition.
+
+    Args:
+        filesystem: Where to read.
+        path: The partition's directory.
+        is_clean: No broker is at work here: one listing is enough.
+        swap_end_offset: Gives the offset behind the last one in ``<base>.log.swap``.
+
+    Raises:
+        UnreadableError: The directory may not be listed by this user.
+        LogDirectoryError: It does not exist, or a log file is a symbolic link.
+    """
+    names = _file_names(filesystem, path) if is_clean else _settled_file_names(filesystem, path)
+    swapped: frozenset[int] = frozenset()
+    if _has_swap(names):
+        try:
+            names, swapped = _complete_swaps(names, swap_end_offset)
+        except FileNotFoundError:
+            # No crash, but a slow broker that has gone on just now.
+            names, swapped = _complete_swaps(_settled_file_names(filesystem, path), swap_end_offset)
+    base_offsets = _base_offsets(names, LOG_SUFFIX)
+    if swapped:
+        base_offsets = list(swapped.union(base_offsets))
+    # Already in order without swaps: names of 20 digits sort as their numbers do.
+    base_offsets.sort()
+    return SegmentListing(tuple(base_offsets), frozenset(names), swapped)
+
+
+def _file_names(filesystem: FileSystem, path: str) -> list[str]:
+    names = []
+    for entry in filesystem.list_directory(path):
+        if entry.is_regular_file:
+            names.append(entry.name)
+        elif entry.is_symlink and entry.name.endswith(LOG_SUFFIX) and base_offset_of(entry.name) is not None:
+            message = (
+                "Expected a regular file as log segment, found a symbolic link, which is never followed. "
+                "Put the file itself here."
+            )
+            raise LogDirectoryError(message, path=os.path.join(path, entry.name))
+    return names
+
+
+def _settled_file_names(filesystem: FileSystem, path: str) -> list[str]:
+    """List until two listings show the same log files and no swap, or a swap turns out to be left from a crash.
+
+    A listing during renames may show a file under both names or under neither.
+    """
+    give_up = time.monotonic() + _SWAP_WAIT_SECONDS
+    names = _file_names(filesystem, path)
+    disagreements = 0
+    while disagreements < _MAX_DISAGREEMENTS:
+        has_swap = _has_swap(names)
+        if has_swap:
+            if time.monotonic() >= give_up:
+                break
+            time.sleep(_SWAP_POLL_SECONDS)
+        previous, names = names, _file_names(filesystem, path)
+        if has_swap or _has_swap(names):
+            continue
+        if _log_names(previous) == _log_names(names):
+            break
+        disagreements += 1
+    return names
+
+
+def _has_swap(names: list[str]) -> bool:
+    return any(name.endswith(SWAP_SUFFIX) and base_offset_of(name) is not None for name in names)
+
+
+def _log_names(names: list[str]) -> list[str]:
+    return [name for name in names if name.endswith(LOG_SUFFIX)]
+
+
+def _complete_swaps(
+    names: list[str], swap_end_offset: Callable[[int], int]
+) -> tuple[list[str], frozenset[int]]:
+    """Do on names what a starting broker does on files (passes 1 to 3 of Kafka's ``LogLoader``)."""
+    cleaned = _base_offsets(names, CLEANED_SUFFIX)
+    swapped = set(_base_offsets(names, LOG_SUFFIX + SWAP_SUFFIX))
+    if cleaned:
+        # A split had not yet renamed all of its output: the original counts.
+        swapped = {base_offset for base_offset in swapped if base_offset < min(cleaned)}
+    swap_names = [name for name in names if name.endswith(SWAP_SUFFIX) and base_offset_of(name) in swapped]
+    names = [name for name in names if not name.endswith(SWAP_SUFFIX)]
+    if swapped:
+        start_offset = min(swapped)
+        end_offset = max(swap_end_offset(base_offset) for base_offset in swapped)
+        names = [name for name in names if not _is_in_range(name, start_offset, end_offset)]
+    return names + swap_names, frozenset(swapped)
+
+
+def _base_offsets(names: list[str], suffix: str) -> list[int]:
+    found = [base_offset_of(name) for name in names if name.endswith(suffix)]
+    return [base_offset for base_offset in found if base_offset is not None]
+
+
+def _is_in_range(name: str, start_offset: int, end_offset: int) -> bool:
+    base_offset = base_offset_of(name)
+    return base_offset is not None and start_offset <= base_offset < end_offset

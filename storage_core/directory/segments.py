@@ -1,0 +1,62 @@
+"""The segments of a log, none of them touched before it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, overload
+
+from storage_core.segment.file_names import SWAP_SUFFIX
+from storage_core.segment.log_segment import LogSegment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from storage_core.directory.segment_listing import SegmentListing
+
+__all__ = ["Segments"]
+
+
+class Segments(Sequence[LogSegment]):
+    """The segments of a log by ascending base offset, each made when it is first taken.
+
+    Args:
+        listing: What the directory held.
+        open_segment: Makes a segment from its base offset, the directory's file names if they
+            are known, and the suffix of its files.
+    """
+
+    def __init__(
+        self,
+        listing: SegmentListing,
+        open_segment: Callable[[int, frozenset[str] | None, str], LogSegment],
+    ) -> None:
+        self.base_offsets = listing.base_offsets
+        self.file_names = listing.file_names
+        self._swapped = listing.swapped
+        self._open_segment = open_segment
+        self._opened: dict[int, LogSegment] = {}
+
+    def __len__(self) -> int:
+        return len(self.base_offsets)
+
+    @overload
+    def __getitem__(self, index: int) -> LogSegment: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[LogSegment]: ...
+
+    def __getitem__(self, index: int | slice) -> LogSegment | list[LogSegment]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(len(self))[index]]
+        base_offset = self.base_offsets[index]
+        segment = self._opened.get(base_offset)
+        if segment is None:
+            suffix = SWAP_SUFFIX if base_offset in self._swapped else ""
+            segment = self._opened[base_offset] = self._open_segment(base_offset, self.file_names, suffix)
+        return segment
+
+    def open_again(self, index: int, suffix: str = "") -> LogSegment:
+        """Take a segment's files by their present names; the listing does not count for it any more."""
+        base_offset = self.base_offsets[index]
+        segment = self._opened[base_offset] = self._open_segment(base_offset, None, suffix)
+        return segment

@@ -1,0 +1,82 @@
+"""The names of a segment's files (Kafka's ``LogFileUtils``).
+
+Each file of a segment is named by the segment's base offset, in decimal, padded with zeros to
+20 digits: a lower bound of the offsets inside. Files in passing carry one more suffix behind
+the whole name: ``00000000000000000042.log.deleted``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = [
+    "CLEANED_SUFFIX",
+    "DELETED_SUFFIX",
+    "LOG_SUFFIX",
+    "MAX_OFFSET",
+    "OFFSET_INDEX_SUFFIX",
+    "SNAPSHOT_SUFFIX",
+    "SWAP_SUFFIX",
+    "TIME_INDEX_SUFFIX",
+    "TRANSACTION_INDEX_SUFFIX",
+    "base_offset_of",
+    "log_file_name",
+    "offset_index_file_name",
+    "snapshot_file_name",
+    "time_index_file_name",
+    "transaction_index_file_name",
+]
+
+LOG_SUFFIX: Final = ".log"
+OFFSET_INDEX_SUFFIX: Final = ".index"
+TIME_INDEX_SUFFIX: Final = ".timeindex"
+TRANSACTION_INDEX_SUFFIX: Final = ".txnindex"
+SNAPSHOT_SUFFIX: Final = ".snapshot"
+
+DELETED_SUFFIX: Final = ".deleted"
+"""Waits for its removal."""
+CLEANED_SUFFIX: Final = ".cleaned"
+"""Output of a compaction that is not complete."""
+SWAP_SUFFIX: Final = ".swap"
+"""Complete output of a compaction that is about to replace the original."""
+
+MAX_OFFSET: Final = 2**63 - 1
+
+_DIGITS: Final = 20
+
+
+def base_offset_of(file_name: str) -> int | None:
+    """The base offset that a file name begins with; None if it does not name a segment's file.
+
+    Kafka writes exactly 20 digits before the first dot, and opens no other name.
+    """
+    digits = file_name[:_DIGITS]
+    if file_name[_DIGITS : _DIGITS + 1] != "." or not (digits.isascii() and digits.isdigit()):
+        return None
+    base_offset = int(digits)
+    return base_offset if base_offset <= MAX_OFFSET else None
+
+
+def log_file_name(base_offset: int) -> str:
+    """Name of the file that holds the record batches."""
+    return f"{base_offset:020d}{LOG_SUFFIX}"
+
+
+def offset_index_file_name(base_offset: int) -> str:
+    """Name of the offset index."""
+    return f"{base_offset:020d}{OFFSET_INDEX_SUFFIX}"
+
+
+def time_index_file_name(base_offset: int) -> str:
+    """Name of the time index."""
+    return f"{base_offset:020d}{TIME_INDEX_SUFFIX}"
+
+
+def transaction_index_file_name(base_offset: int) -> str:
+    """Name of the index of aborted transactions."""
+    return f"{base_offset:020d}{TRANSACTION_INDEX_SUFFIX}"
+
+
+def snapshot_file_name(offset: int) -> str:
+    """Name of the snapshot of all producers' state as of before ``offset``."""
+    return f"{offset:020d}{SNAPSHOT_SUFFIX}"

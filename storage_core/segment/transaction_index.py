@@ -1,0 +1,116 @@
+"""The index of a segment's aborted transactions, ``<base>.txnindex`` (Kafka's ``TransactionIndex``).
+
+    position  bytes  field
+    0         2      version, 0
+    2         8      producer id
+    10        8      first data offset of the transaction in this partition
+    18        8      offset of its abort marker
+    26        8      last stable offset when the marker was appended
+
+An entry stands in the segment that holds the abort marker; entries are in the order of the
+markers. The file appears with the first abort: a segment without one usually has no file, so a
+missing file alone is no problem. An entry cut short at the end of the file is left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from storage_core.segment.values import AbortedTransaction
+
+if TYPE_CHECKING:
+    from storage_core.filesystem import FileSystem
+
+__all__ = ["ENTRY_SIZE_BYTES", "MAX_TRANSACTION_INDEX_SIZE_BYTES", "TransactionIndex"]
+
+MAX_TRANSACTION_INDEX_SIZE_BYTES: Final = 256 * 1024 * 1024
+"""What a segment of 1 GiB needs if it holds nothing but the smallest aborted transactions."""
+
+_ENTRY: Final = np.dtype(
+    [
+        ("version", ">i2"),
+        ("producer_id", ">i8"),
+        ("first_offset", ">i8"),
+        ("last_offset", ">i8"),
+        ("last_stable_offset", ">i8"),
+    ]
+)
+_FIELDS: Final = ("producer_id", "first_offset", "last_offset", "last_stable_offset")
+
+ENTRY_SIZE_BYTES: Final = _ENTRY.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionIndex:
+    """The aborted transactions whose markers stand in one segment.
+
+    Args:
+        entries: In the order of their markers.
+        exists: Whether there is a file.
+        problem: Why the file cannot be used; None if it can, is empty, or is not there.
+    """
+
+    entries: tuple[AbortedTransaction, ...]
+    exists: bool
+    problem: str | None = None
+
+    @classmethod
+    def read(cls, filesystem: FileSystem, path: str, base_offset: int) -> TransactionIndex:
+        """Read the index.
+
+        Raises:
+            UnreadableError: This user may not read it.
+            LogDirectoryError: It is not a regular file.
+        """
+        try:
+            opened = filesystem.open(path)
+        except FileNotFoundError:
+            return cls((), exists=False)
+        with opened:
+            size_bytes = opened.status.size_bytes
+            if size_bytes > MAX_TRANSACTION_INDEX_SIZE_BYTES:
+                limit = MAX_TRANSACTION_INDEX_SIZE_BYTES
+                problem = f"the file has {size_bytes} bytes, more than the {limit} that are read"
+                return cls((), exists=True, problem=problem)
+            data = opened.read_at(size_bytes, 0) if size_bytes else b""
+        entries = np.frombuffer(data, _ENTRY, count=len(data) // ENTRY_SIZE_BYTES)
+        problem_found = _problem(entries, base_offset)
+        if problem_found is not None:
+            return cls((), exists=True, problem=problem_found)
+        columns = (entries[name].tolist() for name in _FIELDS)
+        return cls(tuple(map(AbortedTransaction, *columns)), exists=True)
+
+    def collect_aborted_transactions(
+        self, fetch_offset: int, upper_bound_offset: int
+    ) -> tuple[list[AbortedTransaction], bool]:
+        """The aborted transactions that touch offsets from ``fetch_offset`` to below the bound.
+
+        Returns:
+            The transactions, and whether these are all: if not, markers of further ones may
+            stand in the next segments.
+        """
+        collected = []
+        for entry in self.entries:
+            if entry.last_offset >= fetch_offset and entry.first_offset < upper_bound_offset:
+                collected.append(entry)
+            if entry.last_stable_offset >= upper_bound_offset:
+                return collected, True
+        return collected, False
+
+
+def _problem(entries: np.ndarray, base_offset: int) -> str | None:
+    if not len(entries):
+        return None
+    if entries["version"].any():
+        return f"expected entries of version 0, found version {int(entries['version'].max())}"
+    last_offsets = entries["last_offset"].astype(np.int64)
+    if last_offsets[0] < base_offset:
+        return f"it names the marker offset {int(last_offsets[0])}, below the segment's base offset {base_offset}"
+    if (last_offsets[1:] <= last_offsets[:-1]).any():
+        return "its marker offsets do not ascend"
+    if (entries["first_offset"] > entries["last_offset"]).any():
+        return "a transaction begins behind its marker"
+    return None

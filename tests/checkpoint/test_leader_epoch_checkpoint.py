@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage_core.checkpoint import EpochEntry, read_leader_epoch_checkpoint
+from storage_core.checkpoint.leader_epoch_checkpoint import parse_leader_epoch_checkpoint
+from storage_core.errors import CorruptCheckpointError
+from storage_core.filesystem import FileSystem
+
+PATH = "leader-epoch-checkpoint"
+
+
+def parse(data):
+    return [(entry.epoch, entry.start_offset) for entry in parse_leader_epoch_checkpoint(data, PATH)]
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", []),
+        (b"0\n", []),
+        (b"0\n1\n0 0\n", [(0, 0)]),
+        (b"0\n2\n3 0\n4 5\n", [(3, 0), (4, 5)]),
+        # The rules of assigning an epoch: what is not above takes the place of what it contradicts.
+        (b"0\n2\n3 0\n3 5\n", [(3, 0)]),
+        (b"0\n3\n3 0\n4 5\n4 3\n", [(3, 0), (4, 3)]),
+        (b"0\n3\n3 0\n5 5\n4 6\n", [(3, 0), (4, 6)]),
+        (b"0\n3\n3 0\n4 5\n5 5\n", [(3, 0), (5, 5)]),
+        (b"0\n3\n3 2\n4 5\n5 0\n", [(5, 0)]),
+    ],
+)
+def test_parses(data, expected):
+    assert parse(data) == expected
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"0\n1\n0 0 0\n",
+        b"0\n1\n0\n",
+        b"0\n1\n-1 0\n",
+        b"0\n1\n0 -1\n",
+        b"0\n1\n2147483648 0\n",
+        b"0\n2\n0 0\n",
+        b"7\n1\n0 0\n",
+    ],
+)
+def test_refuses(data):
+    with pytest.raises(CorruptCheckpointError, match=PATH):
+        parse(data)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1)), max_size=20))
+def test_epochs_and_start_offsets_ascend(entries):
+    text = "".join(f"{epoch} {start}\n" for epoch, start in entries)
+    parsed = parse(f"0\n{len(entries)}\n{text}".encode())
+    assert all(a[0] < b[0] and a[1] < b[1] for a, b in itertools.pairwise(parsed))
+    assert set(parsed) <= set(entries)
+    assert bool(parsed) == bool(entries)
+
+
+def test_reads_a_file(tmp_path):
+    path = str(tmp_path / PATH)
+    assert read_leader_epoch_checkpoint(FileSystem(), path) == ()
+    (tmp_path / PATH).write_bytes(b"0\n1\n0 0\n")
+    assert read_leader_epoch_checkpoint(FileSystem(), path) == (EpochEntry(0, 0),)

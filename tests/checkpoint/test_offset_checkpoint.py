@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage_core.checkpoint import read_offset_checkpoint
+from storage_core.checkpoint.offset_checkpoint import parse_offset_checkpoint
+from storage_core.errors import CorruptCheckpointError, UnreadableError
+from storage_core.filesystem import FileSystem
+
+PATH = "replication-offset-checkpoint"
+
+
+def parse(data):
+    return parse_offset_checkpoint(data, PATH)
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", {}),
+        (b"0\n", {}),
+        (b"0", {}),
+        (b"0\n0\n", {}),
+        (b"0\n1\norders 0 42\n", {("orders", 0): 42}),
+        (b"0\n1\norders 0 42", {("orders", 0): 42}),
+        (b"0\r\n1\r\norders 0 42\r\n", {("orders", 0): 42}),
+        (
+            b"0\n2\norders 0 42\na.b_c-d 11 9223372036854775807\n",
+            {("orders", 0): 42, ("a.b_c-d", 11): 2**63 - 1},
+        ),
+        # Fields are split at any run of blanks; those at the end of a line do not count.
+        (b"0\n1\norders \t 0\t42 \n", {("orders", 0): 42}),
+        (b"+0\n+1\norders +0 -1\n", {("orders", 0): -1}),
+        # Of two lines for one partition the later counts.
+        (b"0\n2\norders 0 1\norders 0 2\n", {("orders", 0): 2}),
+    ],
+)
+def test_parses(data, expected):
+    assert parse(data) == expected
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"\n", "a version number in line 1"),
+        (b"x\n1\norders 0 42\n", "a version number in line 1"),
+        (b" 0\n1\norders 0 42\n", "a version number in line 1"),
+        (b"1\n1\norders 0 42\n", "Expected version 0 in this checkpoint file, found 1"),
+        (b"0\n\norders 0 42\n", "the number of entries in line 2"),
+        (b"0\n-1\n", "the number of entries in line 2"),
+        (b"0\n99999999999\n", "the number of entries in line 2"),
+        (b"0\n2\norders 0 42\n", "Expected 2 entries as the second line says, found 1"),
+        (b"0\n1\norders 0 42\norders 1 42\n", "Expected 1 entries as the second line says, found 2"),
+        (b"0\n1\norders 0\n", "3 fields in line 3"),
+        (b"0\n1\norders 0 42 7\n", "3 fields in line 3"),
+        (b"0\n1\n orders 0 42\n", "3 fields in line 3"),
+        (b"0\n1\norders 0 42\n\n", "3 fields in line 4"),
+        (b"0\n1\norders x 42\n", "'<topic> <partition> <offset>' in line 3, found 'orders x 42'"),
+        (b"0\n1\norders 0 4_2\n", "'<topic> <partition> <offset>' in line 3"),
+        (b"0\n1\norders 0 9223372036854775808\n", "'<topic> <partition> <offset>' in line 3"),
+        (b"0\n1\norders 2147483648 42\n", "'<topic> <partition> <offset>' in line 3"),
+        ("0\n1\norders 0 ٤٢\n".encode(), "'<topic> <partition> <offset>' in line 3"),
+        (b"0\n1\norders 0 " + b"9" * 10_000 + b"\n", "'<topic> <partition> <offset>' in line 3"),
+        (b"0\n1\n\xff\xfe 0 42\n", "UTF-8"),
+        (b"\0\0\0\0", "a version number in line 1"),
+    ],
+)
+def test_refuses(data, message):
+    with pytest.raises(CorruptCheckpointError) as caught:
+        parse(data)
+    assert message in str(caught.value)
+    assert PATH in str(caught.value)
+
+
+def test_a_message_does_not_repeat_a_long_line():
+    with pytest.raises(CorruptCheckpointError) as caught:
+        parse(b"0\n1\n" + b"x" * 1_000_000)
+    assert len(str(caught.value)) < 300
+
+
+topic_names = st.text("abcXYZ019._-", min_size=1, max_size=249)
+offsets = st.dictionaries(
+    st.tuples(topic_names, st.integers(0, 2**31 - 1)), st.integers(-(2**63), 2**63 - 1), max_size=20
+)
+
+
+@given(offsets)
+def test_reads_what_a_broker_writes(expected):
+    lines = [f"{topic} {partition} {offset}\n" for (topic, partition), offset in expected.items()]
+    assert parse(f"0\n{len(expected)}\n{''.join(lines)}".encode()) == expected
+
+
+@given(st.binary(max_size=200) | st.text("0123 \n\tab", max_size=60).map(str.encode))
+def test_any_bytes_parse_or_are_refused(data):
+    with contextlib.suppress(CorruptCheckpointError):
+        parse(data)
+
+
+def test_reads_a_file(tmp_path):
+    (tmp_path / PATH).write_bytes(b"0\n1\norders 0 42\n")
+    assert read_offset_checkpoint(FileSystem(), str(tmp_path / PATH)) == {("orders", 0): 42}
+
+
+def test_a_missing_file_has_no_entries(tmp_path):
+    assert read_offset_checkpoint(FileSystem(), str(tmp_path / PATH)) == {}
+
+
+def test_a_directory_in_its_place_is_corrupt(tmp_path):
+    (tmp_path / PATH).mkdir()
+    with pytest.raises(CorruptCheckpointError):
+        read_offset_checkpoint(FileSystem(), str(tmp_path / PATH))
+
+
+def test_no_more_than_the_limit_is_read(tmp_path):
+    path = tmp_path / PATH
+    with path.open("wb") as file:
+        file.truncate(2**31)
+    filesystem = FileSystem()
+    with pytest.raises(CorruptCheckpointError, match="Expected at most 67108864 bytes"):
+        read_offset_checkpoint(filesystem, str(path))
+    assert filesystem.statistics.bytes_read == 64 * 1024 * 1024 + 1
+
+
+def test_a_file_that_may_not_be_read_is_not_taken_for_a_corrupt_one():
+    class Denying(FileSystem):
+        def open(self, path):
+            raise UnreadableError("denied", path=path)
+
+    with pytest.raises(UnreadableError):
+        read_offset_checkpoint(Denying(), PATH)

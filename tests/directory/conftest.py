@@ -1,0 +1,91 @@
+"""Partition directories built by hand."""
+
+from __future__ import annotations
+
+import os
+import struct
+
+import pytest
+from crc32c import crc32c
+
+from storage_core.directory import LogDirectory, PartitionDirectory, PartitionLog
+from storage_core.filesystem import FileSystem
+
+
+def _varint(value):
+    value = (value << 1) ^ (value >> 63)
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def _batch(base_offset, timestamps_ms, *, value=b"v", leader_epoch=0, attributes=0):
+    """One uncompressed v2 batch with a record for each timestamp."""
+    records = b""
+    for delta, timestamp_ms in enumerate(timestamps_ms):
+        body = b"\0" + _varint(timestamp_ms - timestamps_ms[0]) + _varint(delta)
+        body += _varint(-1) + _varint(len(value)) + value + _varint(0)
+        records += _varint(len(body)) + body
+    count = len(timestamps_ms)
+    checked = struct.pack(
+        ">hiqqqhii", attributes, count - 1, timestamps_ms[0], max(timestamps_ms), -1, -1, -1, count
+    )
+    checked += records
+    header = struct.pack(">qiibI", base_offset, len(checked) + 9, leader_epoch, 2, crc32c(checked))
+    return header + checked
+
+
+@pytest.fixture
+def make_batch():
+    return _batch
+
+
+@pytest.fixture
+def make_partition(tmp_path):
+    """Write a partition directory from its segments (base offset -> batches) and other files (name -> text)."""
+
+    def make(path="logs/orders-0", segments=None, files=None):
+        directory = tmp_path / path
+        directory.mkdir(parents=True)
+        for base_offset, data in (segments or {}).items():
+            (directory / f"{base_offset:020d}.log").write_bytes(data)
+        for name, content in (files or {}).items():
+            (directory / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+        return directory
+
+    return make
+
+
+@pytest.fixture
+def load():
+    """Load the log of a partition directory whose root is its parent."""
+
+    def load_log(directory, **options):
+        topic, partition = directory.name.rsplit("-", 1)
+        filesystem = options.pop("filesystem", None) or FileSystem()
+        root = LogDirectory(filesystem, str(directory.parent))
+        found = PartitionDirectory(str(directory), topic, int(partition), root)
+        return PartitionLog.load(filesystem, found, **options)
+
+    return load_log
+
+
+@pytest.fixture
+def make_clean():
+    """Mark a log directory as cleanly shut down."""
+
+    def mark(root):
+        (root / ".kafka_cleanshutdown").write_bytes(b'{"version":0,"brokerEpoch":9}')
+
+    return mark
+
+
+@pytest.fixture
+def set_modified():
+    def touch(path, modified_ms):
+        os.utime(path, ns=(modified_ms * 1_000_000, modified_ms * 1_000_000))
+
+    return touch

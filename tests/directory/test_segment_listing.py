@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from storage_core.directory import segment_listing
+from storage_core.directory.segment_listing import list_segments
+from storage_core.errors import LogDirectoryError
+from storage_core.filesystem import DirectoryEntry, FileSystem
+
+
+def names(*descriptions):
+    """'0.log' stands for 00000000000000000000.log."""
+    padded = []
+    for description in descriptions:
+        base, _, suffix = description.partition(".")
+        padded.append(f"{base:>020}.{suffix}" if base.isdigit() else description)
+    return sorted(padded)
+
+
+class Listings(FileSystem):
+    """Answers each listing with the next of some lists of names; the last one stays."""
+
+    def __init__(self, *listings):
+        super().__init__()
+        self.listings = [names(*listing) for listing in listings]
+
+    def list_directory(self, path):
+        self.statistics.directories_listed += 1
+        listing = self.listings.pop(0) if len(self.listings) > 1 else self.listings[0]
+        return [DirectoryEntry(name, False, True, False) for name in listing]
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    """A clock that only sleeping advances."""
+
+    class Clock:
+        now = 0.0
+
+        def monotonic(self):
+            return self.now
+
+        def sleep(self, seconds):
+            self.now += seconds
+
+    fake = Clock()
+    monkeypatch.setattr(segment_listing, "time", fake)
+    return fake
+
+
+def listed(filesystem, *, is_clean=True, ends=None):
+    return list_segments(filesystem, "orders-0", is_clean=is_clean, swap_end_offset=(ends or {}).__getitem__)
+
+
+def test_segments_are_told_by_their_names():
+    listing = listed(
+        Listings(
+            [
+                "100.log",
+                "0.log",
+                "0.index",
+                "0.timeindex",
+                "20.log.deleted",
+                "30.log.cleaned",
+                "0.snapshot",
+                "leader-epoch-checkpoint",
+                "partition.metadata",
+                "notes.log",
+                "99999999999999999999.log",
+                "000000000000000000040.log",
+                "9223372036854775807.log",
+            ]
+        )
+    )
+    assert listing.base_offsets == (0, 100, 2**63 - 1)
+    assert listing.swapped == frozenset()
+    assert "leader-epoch-checkpoint" in listing.file_names
+    assert "00000000000000000000.index" in listing.file_names
+
+
+def test_an_empty_directory():
+    assert listed(Listings([])).base_offsets == ()
+
+
+def test_a_clean_directory_is_listed_once():
+    filesystem = Listings(["0.log"], ["0.log", "5.log"])
+    assert listed(filesystem).base_offsets == (0,)
+    assert filesystem.statistics.directories_listed == 1
+
+
+def test_beside_a_live_broker_two_listings_agree():
+    filesystem = Listings(["0.log", "5.log"], ["5.log"], ["5.log", "9.log"], ["5.log", "9.log", "9.index"])
+    assert listed(filesystem, is_clean=False).base_offsets == (5, 9)
+    assert filesystem.statistics.directories_listed == 4
+
+
+def test_listing_ends_though_no_two_listings_agree():
+    filesystem = Listings(*[[f"{number}.log"] for number in range(100)])
+    assert len(listed(filesystem, is_clean=False).base_offsets) == 1
+    assert filesystem.statistics.directories_listed < 10
+
+
+def test_a_cleaner_at_work_is_waited_for(clock):
+    before = ["0.log", "5.log", "9.log"]
+    at_work = ["0.log.swap", "0.log", "5.log.deleted", "9.log"]
+    after = ["0.log", "0.log.deleted", "5.log.deleted", "9.log"]
+    filesystem = Listings(before, at_work, at_work, at_work, after)
+    assert listed(filesystem, is_clean=False).base_offsets == (0, 9)
+    assert 0 < clock.now < 0.5
+
+
+def test_a_swap_that_stays_is_from_a_crash(clock):
+    filesystem = Listings(["0.log.swap", "0.index.swap", "0.log", "5.log", "5.index", "9.log"])
+    listing = listed(filesystem, is_clean=False, ends={0: 9})
+    assert listing.base_offsets == (0, 9)
+    assert listing.swapped == {0}
+    assert listing.file_names == set(names("0.log.swap", "0.index.swap", "9.log"))
+    assert 1.0 <= clock.now < 1.2
+
+
+def test_a_clean_directory_is_not_waited_for(clock):
+    assert listed(Listings(["0.log.swap", "0.log"]), ends={0: 9}).base_offsets == (0,)
+    assert clock.now == 0
+
+
+@pytest.mark.parametrize(
+    ("files", "ends", "base_offsets", "swapped"),
+    [
+        # The old segments are all renamed already, or none is.
+        (["0.log.swap", "0.log.deleted", "5.log.deleted", "9.log"], {0: 9}, (0, 9), {0}),
+        (["0.log.swap", "0.log", "5.log", "9.log"], {0: 9}, (0, 9), {0}),
+        # A segment that begins at the end of the new one stays.
+        (["0.log.swap", "0.log", "5.log", "9.log"], {0: 5}, (0, 5, 9), {0}),
+        # The first of two new segments has its final name.
+        (["0.log", "5.log.swap", "5.log", "7.log", "9.log"], {5: 9}, (0, 5, 9), {5}),
+        # Two of them replace everything from the first one's base to the last one's end.
+        (["0.log.swap", "3.log", "5.log.swap", "7.log", "9.log"], {0: 3, 5: 9}, (0, 5, 9), {0, 5}),
+        # An empty one takes the place of its namesake.
+        (["5.log.swap", "5.log", "9.log"], {5: 5}, (5, 9), {5}),
+        # Unfinished output is left over: what was renamed from there on does not count.
+        (["0.log", "0.log.cleaned", "5.log.swap", "9.log"], {}, (0, 9), set()),
+        (["0.log", "5.log.cleaned", "5.log.swap", "9.log"], {}, (0, 9), set()),
+        (["0.log.swap", "0.log", "5.log.cleaned", "7.log.swap", "9.log"], {0: 5}, (0, 9), {0}),
+        # An index without its log is of no use.
+        (["0.log", "0.index.swap", "9.log"], {}, (0, 9), set()),
+        (["0.log", "notes.swap"], {}, (0,), set()),
+    ],
+)
+def test_swaps_left_from_a_crash(files, ends, base_offsets, swapped):
+    listing = listed(Listings(files), ends=ends)
+    assert listing.base_offsets == base_offsets
+    assert listing.swapped == swapped
+
+
+def test_a_swap_that_is_renamed_at_last(clock):
+    def end_of(_base_offset):
+        raise FileNotFoundError
+
+    filesystem = Listings(*[["0.log.swap", "0.log", "5.log"]] * 22, ["0.log"])
+    listing = list_segments(filesystem, "orders-0", is_clean=False, swap_end_offset=end_of)
+    assert listing.base_offsets == (0,)
+    assert clock.now >= 1
+
+
+def test_snapshots_within_a_swap_are_replaced_too():
+    listing = listed(Listings(["0.log.swap", "5.log", "5.snapshot", "9.log", "9.snapshot"]), ends={0: 9})
+    assert listing.file_names == set(names("0.log.swap", "9.log", "9.snapshot"))
+
+
+def test_a_linked_log_file_is_an_error(tmp_path):
+    (tmp_path / "data").touch()
+    (tmp_path / "00000000000000000000.log").symlink_to("data")
+    with pytest.raises(LogDirectoryError, match=r"symbolic link.*/00000000000000000000\.log"):
+        list_segments(FileSystem(), str(tmp_path), is_clean=True, swap_end_offset=int)
+
+
+def test_directories_and_other_links_are_no_files_of_the_log(tmp_path):
+    (tmp_path / "00000000000000000000.log").mkdir()
+    (tmp_path / "00000000000000000005.index").symlink_to("nowhere")
+    (tmp_path / "00000000000000000005.log").touch()
+    listing = list_segments(FileSystem(), str(tmp_path), is_clean=True, swap_end_offset=int)
+    assert listing.base_offsets == (5,)
+    assert listing.file_names == {"00000000000000000005.log"}
+
+
+def test_a_hundred_thousand_names_take_less_than_half_a_second():
+    filesystem = Listings([f"{number}.log" for number in range(100_000)])
+    start = time.perf_counter()
+    assert len(listed(filesystem).base_offsets) == 100_000
+    # Generous: it takes a tenth of a second.
+    assert time.perf_counter() - start < 2

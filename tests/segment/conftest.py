@@ -1,0 +1,141 @@
+"""Builders of batches and segments, written by hand from the format so that they share no code with the package."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+
+import pytest
+from crc32c import crc32c
+
+from storage_core.filesystem import FileSystem
+
+
+def _varint(value):
+    value = (value << 1) ^ (value >> 63)
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def build_batch(
+    base_offset,
+    timestamps_ms=(0,),
+    *,
+    offset_deltas=None,
+    last_offset_delta=None,
+    log_append_time_ms=None,
+    attributes=0,
+    leader_epoch=0,
+    value=b"v",
+):
+    """One uncompressed v2 batch with a record for each timestamp."""
+    deltas = range(len(timestamps_ms)) if offset_deltas is None else offset_deltas
+    base_timestamp_ms = timestamps_ms[0] if timestamps_ms else -1
+    max_timestamp_ms = max(timestamps_ms, default=-1)
+    if log_append_time_ms is not None:
+        attributes |= 8
+        max_timestamp_ms = log_append_time_ms
+    records = b""
+    for delta, timestamp_ms in zip(deltas, timestamps_ms, strict=True):
+        body = b"\0" + _varint(timestamp_ms - base_timestamp_ms) + _varint(delta)
+        body += _varint(-1) + _varint(len(value)) + value + _varint(0)
+        records += _varint(len(body)) + body
+    if last_offset_delta is None:
+        last_offset_delta = deltas[-1] if len(deltas) else 0
+    checked = struct.pack(
+        ">hiqqqhii",
+        attributes,
+        last_offset_delta,
+        base_timestamp_ms,
+        max_timestamp_ms,
+        -1,
+        -1,
+        -1,
+        len(timestamps_ms),
+    )
+    checked += records
+    header = struct.pack(">qiibI", base_offset, len(checked) + 9, leader_epoch, 2, crc32c(checked))
+    return header + checked
+
+
+@dataclass
+class Segment:
+    """A segment in memory, with the index entries that a broker writes."""
+
+    base_offset: int
+    log: bytes = b""
+    offset_entries: list = field(default_factory=list)  # (last offset of a batch, its position)
+    time_entries: list = field(default_factory=list)  # (timestamp, last offset of its batch)
+    batches: list = field(default_factory=list)  # (position, end, base offset, last offset, max timestamp)
+
+    def write(self, directory, *, indexes=True, index_zeros=0, log_zeros=0):
+        """Write the files; ``index_zeros`` entries and ``log_zeros`` bytes of zeros stand behind the content."""
+        stem = f"{directory}/{self.base_offset:020d}"
+        files = {".log": self.log + bytes(log_zeros)}
+        if indexes:
+            files[".index"] = self.offset_index_bytes + bytes(8 * index_zeros)
+            files[".timeindex"] = self.time_index_bytes + bytes(12 * index_zeros)
+        for suffix, content in files.items():
+            with open(stem + suffix, "wb") as file:
+                file.write(content)
+
+    @property
+    def offset_index_bytes(self):
+        return b"".join(struct.pack(">ii", o - self.base_offset, p) for o, p in self.offset_entries)
+
+    @property
+    def time_index_bytes(self):
+        return b"".join(struct.pack(">qi", t, o - self.base_offset) for t, o in self.time_entries)
+
+    @property
+    def next_offset(self):
+        return self.batches[-1][3] + 1 if self.batches else self.base_offset
+
+
+def build_segment(base_offset, batches, *, index_interval_bytes=4096, closed=True):
+    """Append batches as a broker does."""
+    segment = Segment(base_offset)
+    since_entry_bytes = 0
+    largest = (-1, base_offset)
+
+    def add_time_entry():
+        if largest[0] > (segment.time_entries[-1][0] if segment.time_entries else -1):
+            segment.time_entries.append(largest)
+
+    for batch in batches:
+        position = len(segment.log)
+        first, length = struct.unpack_from(">qi", batch)
+        last = first + struct.unpack_from(">i", batch, 23)[0]
+        (timestamp_ms,) = struct.unpack_from(">q", batch, 35)
+        assert length + 12 == len(batch)
+        if timestamp_ms > largest[0]:
+            largest = (timestamp_ms, last)
+        if since_entry_bytes > index_interval_bytes:
+            segment.offset_entries.append((last, position))
+            add_time_entry()
+            since_entry_bytes = 0
+        since_entry_bytes += len(batch)
+        segment.log += batch
+        segment.batches.append((position, len(segment.log), first, last, timestamp_ms))
+    if closed:
+        add_time_entry()
+    return segment
+
+
+@pytest.fixture(scope="session")
+def make_batch():
+    return build_batch
+
+
+@pytest.fixture(scope="session")
+def make_segment():
+    return build_segment
+
+
+@pytest.fixture
+def filesystem():
+    return FileSystem()
