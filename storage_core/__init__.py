@@ -1,0 +1,24 @@
+"""Kafka log segments as files: reading them by column, without a broker.
+
+    >>> import storage_core
+    >>> table = storage_core.read_table("examples/data", subscribe="clicks", columns=["offset"])
+    >>> table.num_rows
+    1200
+"""
+
+from storage_core import errors
+from storage_core.errors import SegmentLogError
+from storage_core.filesystem import FileSystem, IoStatistics
+from storage_core.scan import ReadOptions, ScanPlan, parse_read_options, plan_scan, read_table
+
+__all__ = [
+    "FileSystem",
+    "IoStatistics",
+    "ReadOptions",
+    "ScanPlan",
+    "SegmentLogError",
+    "errors",
+    "parse_read_options",
+    "plan_scan",
+    "read_table",
+]

@@ -1,0 +1,24 @@
+"""The one read path: options → plan → spans → batches."""
+
+from storage_core.scan.options import ReadOptions, parse_read_options
+from storage_core.scan.plan import ScanPlan, plan_scan
+from storage_core.scan.predicate import Predicate
+from storage_core.scan.read import read_task
+from storage_core.scan.schema import project, record_schema
+from storage_core.scan.spans import LogSpan, ReadSettings, ScanTask
+from storage_core.scan.table import read_table
+
+__all__ = [
+    "LogSpan",
+    "Predicate",
+    "ReadOptions",
+    "ReadSettings",
+    "ScanPlan",
+    "ScanTask",
+    "parse_read_options",
+    "plan_scan",
+    "project",
+    "read_table",
+    "read_task",
+    "record_schema",
+]

@@ -1,0 +1,91 @@
+"""From offsets to places: the spans of segment files that hold a range of offsets."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from storage_core.scan.spans import LogSpan
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from storage_core.directory import PartitionLog
+    from storage_core.segment import AbortedTransaction, LogSegment
+
+__all__ = ["locate_spans"]
+
+
+def locate_spans(
+    log: PartitionLog,
+    start_offset: int,
+    end_offset: int,
+    aborted_transactions: Sequence[AbortedTransaction] = (),
+) -> list[LogSpan]:
+    """The spans that hold the offsets from ``start_offset`` to below ``end_offset``, one per segment.
+
+    Only the segments at the two ends are opened; of the others, the file's size is enough.
+
+    Raises:
+        CorruptRecordError: Damage in front of one of the two ends.
+        DataLossError: A segment vanished since the log was listed.
+    """
+    spans = []
+    bases = log.segments.base_offsets
+    first = log.segment_index_for(start_offset) or 0
+    for index in range(first, len(bases)):
+        base_offset = bases[index]
+        if base_offset >= end_offset:
+            break
+        is_closed = index + 1 < len(bases)
+        span_start = max(start_offset, base_offset)
+        span_end = min(end_offset, bases[index + 1]) if is_closed else end_offset
+        segment = log.segments[index]
+        reaches_end = is_closed and span_end == bases[index + 1]
+        place = _place(segment, span_start, None if reaches_end else span_end)
+        if place is None:
+            continue
+        position_bytes, end_position_bytes = place
+        spans.append(
+            LogSpan(
+                log.topic,
+                log.partition,
+                log.path,
+                base_offset,
+                os.path.basename(segment.log_path),
+                span_start,
+                span_end,
+                position_bytes,
+                end_position_bytes,
+                segment.inode,
+                tuple(
+                    each
+                    for each in aborted_transactions
+                    if each.last_offset >= span_start and each.first_offset < span_end
+                ),
+            )
+        )
+    return spans
+
+
+def _place(segment: LogSegment, start_offset: int, end_offset: int | None) -> tuple[int, int] | None:
+    """Where in the file the offsets lie, to its end if that is None; None if it holds none of them."""
+    position_bytes = 0
+    if start_offset > segment.base_offset:
+        header = segment.translate_offset(start_offset)
+        if header is None:
+            return None
+        position_bytes = header.position_bytes
+    if end_offset is None:
+        end_position_bytes = segment.size_bytes
+    else:
+        header = segment.translate_offset(end_offset - 1)
+        if header is None:
+            end_position_bytes = segment.end().position_bytes
+        else:
+            # The batch found may begin behind the range: then the range ends in a gap.
+            is_behind = header.base_offset >= end_offset
+            end_position_bytes = header.position_bytes if is_behind else header.end_position_bytes
+    if end_position_bytes <= position_bytes:
+        return None
+    return position_bytes, end_position_bytes

@@ -1,0 +1,211 @@
+"""The table of read options: the one list that parsing, documentation and error messages share."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from storage_core.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["READ_OPTIONS", "TRIGGER_OPTIONS", "OptionSpec", "find_option", "nearest_hint", "option_key"]
+
+_SHOWN_NAMES = 40
+
+
+@dataclass(frozen=True, slots=True)
+class OptionSpec:
+    """One read option.
+
+    Attributes:
+        name: The documented name.
+        aliases: Other names for the same option.
+        kind: What its value looks like, for the documentation.
+        default: The default as text; empty if there is none.
+        applies_to: ``batch``; or ``later`` if this version knows the name but not the feature.
+        doc: What it means, in one or two sentences.
+    """
+
+    name: str
+    aliases: tuple[str, ...]
+    kind: str
+    default: str
+    applies_to: str
+    doc: str
+
+
+def _batch(name: str, kind: str, default: str, doc: str, *aliases: str) -> OptionSpec:
+    return OptionSpec(name, aliases, kind, default, "batch", doc)
+
+
+def _later(name: str, kind: str, doc: str) -> OptionSpec:
+    return OptionSpec(name, (), kind, "", "later", doc)
+
+
+READ_OPTIONS: tuple[OptionSpec, ...] = (
+    _batch(
+        "path",
+        "paths",
+        "",
+        "Required. One or more (a list, or comma separated unless the whole text exists; `file:` URIs too): "
+        "a Kafka log directory, a folder of them, or one partition directory.",
+        "paths",
+    ),
+    _batch("subscribe", "topics", "", "Topics to read, comma separated. Internal topics only if named here."),
+    _batch(
+        "subscribePattern",
+        "Java regex",
+        "",
+        "Topics to read, by a pattern that is searched anywhere in the name. Never matches internal topics.",
+    ),
+    _batch(
+        "assign",
+        "JSON",
+        "",
+        'Partitions to read, as `{"topicA":[0,1]}`; those that do not exist are left out. Only one of '
+        "`subscribe`, `subscribePattern` and `assign` may be given; with none, every topic but the internal ones.",
+    ),
+    _batch(
+        "startingOffsets",
+        "`earliest` or JSON",
+        "earliest",
+        'Where to start: `earliest`, or `{"topicA":{"0":23,"1":-2},"topicB":"earliest"}` (-2 is earliest) '
+        "naming exactly the partitions read.",
+    ),
+    _batch(
+        "endingOffsets",
+        "`latest` or JSON",
+        "latest",
+        'Where to stop, exclusive: `latest`, or `{"topicA":{"0":50,"1":-1}}` (-1 is latest).',
+    ),
+    _batch(
+        "startingOffsetsByTimestamp",
+        "JSON",
+        "",
+        'A starting timestamp for each partition, `{"topicA":{"0":1000}}`. Goes before `startingOffsets`.',
+    ),
+    _batch(
+        "endingOffsetsByTimestamp",
+        "JSON",
+        "",
+        "An ending timestamp for each partition. Goes before `endingOffsets`.",
+    ),
+    _batch(
+        "startingTimestamp",
+        "timestamp",
+        "",
+        "Start each partition at its first record at or after this time: epoch milliseconds, ISO-8601, or "
+        "relative (`-10 minutes`). Goes before the other starting options.",
+    ),
+    _batch(
+        "endingTimestamp",
+        "timestamp",
+        "",
+        "Stop each partition at its first record at or after this time, or at its end if there is none. "
+        "Goes before the other ending options.",
+    ),
+    _batch(
+        "startingOffsetsByTimestampStrategy",
+        "`error` or `latest`",
+        "error",
+        "What to do with a partition that has no record at or after the starting timestamp: fail, or read nothing.",
+    ),
+    _batch("timeZone", "time zone", "UTC", "The zone of ISO-8601 times that name none, as `Europe/Berlin`."),
+    _batch(
+        "isolationLevel",
+        "`read_uncommitted` or `read_committed`",
+        "read_uncommitted",
+        "`read_committed` leaves out aborted transactions and stops before the first open one.",
+        "kafka.isolation.level",
+    ),
+    _batch(
+        "failOnDataLoss",
+        "boolean",
+        "true",
+        "Whether offsets that are asked for and not there (any more) are an error, or are passed over with a warning.",
+    ),
+    _batch("minPartitions", "count", "", "Cut the offset ranges into at least about this many tasks."),
+    _batch("maxRecordsPerPartition", "count", "", "Cut the offset ranges so that no task has more offsets."),
+    _batch(
+        "maxBytesPerPartition",
+        "size",
+        "",
+        "About how many bytes of log a task reads (default about 128 MiB), as `64m` or plain bytes.",
+    ),
+    _batch(
+        "endingAt",
+        "`logEnd` or `highWatermark`",
+        "logEnd",
+        "What `latest` means: behind the last whole batch, or the broker's last checkpointed high watermark.",
+    ),
+    _batch("useIndexes", "boolean", "true", "`false` walks every batch header instead of using index files."),
+    _batch(
+        "maxDecompressedBatchBytes", "size", "64m", "The largest batch, decompressed, that is not an error."
+    ),
+    _batch("includeHeaders", "boolean", "false", "Adds the column `headers`."),
+    _batch("includeMetadata", "boolean", "false", "Adds the column `_metadata`."),
+    _batch("columns", "names", "", "The columns to read, in this order; comma separated or a JSON list."),
+    _batch(
+        "followSymlinks", "boolean", "false", "Whether partition directories that are symbolic links count."
+    ),
+    _batch(
+        "filterPushdown",
+        "boolean",
+        "false",
+        "Whether `df.filter(...)` reaches the reader. With `true`, one `load()` serves one filter.",
+    ),
+    _batch("mode", "`FAILFAST`", "FAILFAST", "What a damaged range does: `FAILFAST` raises an error."),
+    _batch("view", "`records`", "records", "What the rows are."),
+    _later("where", "condition", "A condition on the rows, also used to skip data."),
+    _later("maxTimestampDisorder", "interval", "How far out of order timestamps are at most."),
+    _later("columnNameOfCorruptRecord", "column name", "Where `mode=PERMISSIVE` describes damaged ranges."),
+    _later("maxOffsetsPerTrigger", "count", "Streaming: offsets in one micro-batch at most."),
+    _later("minOffsetsPerTrigger", "count", "Streaming: offsets to wait for before a micro-batch."),
+    _later("maxTriggerDelay", "interval", "Streaming: how long to wait for them."),
+    _later("maxBytesPerTrigger", "size", "Streaming: bytes in one micro-batch at most."),
+)
+
+# Spark's Kafka source ignores these in a batch read; callers that want the same take them out first.
+TRIGGER_OPTIONS = frozenset(spec.name for spec in READ_OPTIONS if spec.name.endswith(("PerTrigger", "Delay")))
+
+
+def option_key(name: str) -> str:
+    """The form in which names are compared: neither case, underscores nor dots count."""
+    return name.lower().replace("_", "").replace(".", "")
+
+
+_BY_KEY = {option_key(name): spec for spec in READ_OPTIONS for name in (spec.name, *spec.aliases)}
+
+
+def find_option(name: str) -> OptionSpec:
+    """Look up an option by its name in any case, or in snake_case.
+
+    Raises:
+        OptionError: There is no such option; the nearest name is suggested.
+    """
+    spec = _BY_KEY.get(option_key(name))
+    if spec is None:
+        hint = nearest_hint(name, (known.name for known in READ_OPTIONS))
+        raise OptionError(f"Unknown option '{name}'.{hint}")
+    return spec
+
+
+def nearest_hint(given: str, known: Iterable[str]) -> str:
+    """A sentence that suggests the known name nearest to ``given``, or lists the known names.
+
+    Begins with a blank, so that it can follow a sentence; empty if nothing is known.
+    """
+    names = {option_key(name): name for name in known}
+    nearest = difflib.get_close_matches(option_key(given), names, n=1)
+    if nearest:
+        return f" Did you mean '{names[nearest[0]]}'?"
+    if not names:
+        return ""
+    listed = sorted(names.values(), key=str.lower)
+    more = len(listed) - _SHOWN_NAMES
+    if more > 0:
+        listed[_SHOWN_NAMES:] = [f"and {more} more"]
+    return f" Known are: {', '.join(listed)}."

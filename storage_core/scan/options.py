@@ -1,0 +1,229 @@
+"""The options of a read, parsed and validated in one pure function.
+
+Names and meanings are those of Spark's Kafka source where it has them. Every mistake is
+found here, before a directory is looked at, and reported in one line.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, cast
+
+from storage_core.errors import OptionError
+from storage_core.scan.bounds import Bound, EarliestBound, LatestBound, parse_bounds
+from storage_core.scan.java_pattern import compile_java_pattern
+from storage_core.scan.offset_json import parse_assignment
+from storage_core.scan.option_table import find_option
+from storage_core.scan.option_values import (
+    parse_boolean,
+    parse_choice,
+    parse_columns,
+    parse_count,
+    parse_paths,
+    parse_size_bytes,
+    parse_topics,
+)
+from storage_core.scan.time_text import parse_time_zone
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["ReadOptions", "parse_read_options"]
+
+_DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES = 64 * 1024 * 1024
+_RECORD_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+_LATER_MODES = ("DROPMALFORMED", "PERMISSIVE")
+_LATER_VIEWS = ("batches", "segments", "index", "transactions", "producers", "epochs", "damage")
+_TOPIC_OPTIONS = ("subscribe", "subscribePattern", "assign")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What to read, and how; see ``READ_OPTIONS`` for the meaning of each option.
+
+    Attributes:
+        paths: As given; `storage_core.scan.resolve.split_paths` splits them at commas.
+        assign: Partitions by topic.
+        starting: Where each partition starts.
+        ending: Where each partition stops, exclusive.
+    """
+
+    paths: tuple[str, ...]
+    subscribe: tuple[str, ...] | None = None
+    subscribe_pattern: str | None = None
+    assign: Mapping[str, tuple[int, ...]] | None = None
+    starting: Bound = EarliestBound()  # noqa: RUF009  (frozen)
+    ending: Bound = LatestBound()  # noqa: RUF009  (frozen)
+    starting_timestamp_strategy: Literal["error", "latest"] = "error"
+    isolation_level: Literal["read_uncommitted", "read_committed"] = "read_uncommitted"
+    fail_on_data_loss: bool = True
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    max_bytes_per_partition: int | None = None
+    ending_at: Literal["logEnd", "highWatermark"] = "logEnd"
+    use_indexes: bool = True
+    max_decompressed_batch_bytes: int = _DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES
+    include_headers: bool = False
+    include_metadata: bool = False
+    columns: tuple[str, ...] | None = None
+    follow_symlinks: bool = False
+    filter_pushdown: bool = False
+    mode: Literal["FAILFAST"] = "FAILFAST"
+
+
+def parse_read_options(raw: Mapping[str, object], *, now_ms: int | None = None) -> ReadOptions:
+    """Parse and check the options of a batch read. Nothing is opened or looked up.
+
+    Args:
+        raw: Values by name. Names count in any case and in snake_case; values are texts, as
+            Spark passes them, or Python's own (numbers, booleans, lists, dicts, datetimes).
+            None means that the option is not given.
+        now_ms: What relative times are relative to; the clock if None.
+
+    Raises:
+        OptionError: A name is unknown, a value is wrong, options contradict each other, or
+            one asks for what this version does not have.
+    """
+    given = _by_documented_name(raw)
+    _refuse_later_options(given)
+    subscribe, subscribe_pattern, assign = _parse_topic_selection(given)
+    zone = parse_time_zone("timeZone", given.get("timeZone", "UTC"))
+    starting, ending = parse_bounds(given, zone, int(time.time() * 1000) if now_ms is None else now_ms)
+    include_headers = _boolean(given, "includeHeaders", default=False)
+    include_metadata = _boolean(given, "includeMetadata", default=False)
+    return ReadOptions(
+        paths=_parse_paths(given),
+        subscribe=subscribe,
+        subscribe_pattern=subscribe_pattern,
+        assign=assign,
+        starting=starting,
+        ending=ending,
+        starting_timestamp_strategy=cast(
+            'Literal["error", "latest"]',
+            _choice(given, "startingOffsetsByTimestampStrategy", "error", "latest"),
+        ),
+        isolation_level=cast(
+            'Literal["read_uncommitted", "read_committed"]',
+            _choice(given, "isolationLevel", "read_uncommitted", "read_committed"),
+        ),
+        fail_on_data_loss=_boolean(given, "failOnDataLoss", default=True),
+        min_partitions=_count(given, "minPartitions", "minPartitions"),
+        # Spark's Kafka source has this name in lower case in its message.
+        max_records_per_partition=_count(given, "maxRecordsPerPartition", "maxrecordsperpartition"),
+        max_bytes_per_partition=_size_bytes(given, "maxBytesPerPartition"),
+        ending_at=cast(
+            'Literal["logEnd", "highWatermark"]', _choice(given, "endingAt", "logEnd", "highWatermark")
+        ),
+        use_indexes=_boolean(given, "useIndexes", default=True),
+        max_decompressed_batch_bytes=(
+            _size_bytes(given, "maxDecompressedBatchBytes") or _DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES
+        ),
+        include_headers=include_headers,
+        include_metadata=include_metadata,
+        columns=_parse_columns(given, include_headers=include_headers, include_metadata=include_metadata),
+        follow_symlinks=_boolean(given, "followSymlinks", default=False),
+        filter_pushdown=_boolean(given, "filterPushdown", default=False),
+    )
+
+
+def _by_documented_name(raw: Mapping[str, object]) -> dict[str, object]:
+    given: dict[str, object] = {}
+    given_as: dict[str, str] = {}
+    for name, value in raw.items():
+        option = find_option(name).name
+        if value is None:
+            continue
+        # Only here is it known whether the list form, `paths`, was used.
+        parsed = parse_paths(name.lower(), value) if option == "path" else value
+        if option in given and not _same_value(given[option], parsed):
+            raise OptionError(
+                f"'{given_as[option]}' and '{name}' are the same option, but they are given as "
+                f"{given[option]!r} and {parsed!r}. Give it once."
+            )
+        given.setdefault(option, parsed)
+        given_as.setdefault(option, name)
+    return given
+
+
+def _same_value(first: object, second: object) -> bool:
+    if isinstance(first, str) and isinstance(second, str):
+        return first.strip().lower() == second.strip().lower()
+    return first == second
+
+
+def _refuse_later_options(given: Mapping[str, object]) -> None:
+    for name in given:
+        if find_option(name).applies_to == "later":
+            raise OptionError(
+                f"Option '{name}' is not available in this version of segmentlog. Leave it out."
+            )
+    for name, later, accepted in (("mode", _LATER_MODES, "FAILFAST"), ("view", _LATER_VIEWS, "records")):
+        if name not in given:
+            continue
+        word = parse_choice(name, given[name], (accepted, *later))
+        if word != accepted:
+            raise OptionError(
+                f"{name}={word} is not available in this version of segmentlog. Use {name}={accepted}."
+            )
+
+
+def _parse_paths(given: Mapping[str, object]) -> tuple[str, ...]:
+    paths = cast("tuple[str, ...]", given.get("path", ()))
+    if not paths:
+        raise OptionError(
+            'No path is given. Name a log directory: .load("/path") or .option("path", "/path"); in SQL '
+            "SELECT ... FROM t WITH (path = '/path') or CREATE TEMPORARY VIEW ... USING segmentlog "
+            "OPTIONS (path '/path') (Spark does not pass the options of CREATE TABLE to reads)."
+        )
+    return paths
+
+
+def _parse_topic_selection(
+    given: Mapping[str, object],
+) -> tuple[tuple[str, ...] | None, str | None, dict[str, tuple[int, ...]] | None]:
+    chosen = [name for name in _TOPIC_OPTIONS if name in given]
+    if len(chosen) > 1:
+        raise OptionError(
+            "Only one of the following options can be specified for Kafka source: "
+            f"{', '.join(_TOPIC_OPTIONS)}, but {' and '.join(chosen)} are given."
+        )
+    subscribe = parse_topics("subscribe", given["subscribe"]) if "subscribe" in given else None
+    assign = parse_assignment("assign", given["assign"]) if "assign" in given else None
+    pattern = None
+    if "subscribePattern" in given:
+        value = given["subscribePattern"]
+        if not isinstance(value, str):
+            raise OptionError(f"subscribePattern is {value!r}. Use the text of a regular expression.")
+        compile_java_pattern("subscribePattern", value)
+        pattern = value.strip()
+    return subscribe, pattern, assign
+
+
+def _parse_columns(
+    given: Mapping[str, object], *, include_headers: bool, include_metadata: bool
+) -> tuple[str, ...] | None:
+    if "columns" not in given:
+        return None
+    known = list(_RECORD_COLUMNS)
+    if include_headers:
+        known.append("headers")
+    if include_metadata:
+        known.append("_metadata")
+    return parse_columns("columns", given["columns"], known)
+
+
+def _boolean(given: Mapping[str, object], name: str, *, default: bool) -> bool:
+    return parse_boolean(name, given[name]) if name in given else default
+
+
+def _choice(given: Mapping[str, object], name: str, default: str, other: str) -> str:
+    return parse_choice(name, given.get(name, default), (default, other))
+
+
+def _count(given: Mapping[str, object], name: str, name_in_error: str) -> int | None:
+    return parse_count(name, given[name], name_in_error) if name in given else None
+
+
+def _size_bytes(given: Mapping[str, object], name: str) -> int | None:
+    return parse_size_bytes(name, given[name]) if name in given else None

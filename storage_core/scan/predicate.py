@@ -1,0 +1,227 @@
+"""Conditions on records: frozen nodes and the one evaluator.
+
+A predicate is a small tree over the columns ``topic``, ``partition``, ``offset``,
+``timestamp``, ``key`` and ``value``. Whoever has a condition (a filter that Spark pushes
+down, a condition in text) translates it into these nodes and hands them on.
+
+`evaluate` applies a predicate exactly, with SQL's three-valued logic: a comparison with a
+null is unknown, and a row is kept only where the whole predicate is true. What need not be
+read at all is derived in `storage_core.scan.pruning`.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage_core.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = [
+    "And",
+    "Comparison",
+    "In",
+    "IsNull",
+    "Not",
+    "Operator",
+    "Or",
+    "Predicate",
+    "StartsWith",
+    "Value",
+    "columns_of",
+    "evaluate",
+    "matching_rows",
+]
+
+Operator: TypeAlias = Literal["=", "!=", "<", "<=", ">", ">="]
+Value: TypeAlias = str | int | bytes
+
+# What a value compared with a column must be. Timestamps are microseconds since 1970, the
+# unit of the column, so that no precision is lost and no time zone is left to guess.
+_VALUE_TYPES: Final[dict[str, type]] = {
+    "topic": str,
+    "partition": int,
+    "offset": int,
+    "timestamp": int,
+    "key": bytes,
+    "value": bytes,
+}
+_INT64_LIMIT: Final = 1 << 63
+
+_COMPARE: Final[dict[str, Callable[[pa.Array, pa.Scalar], pa.BooleanArray]]] = {
+    "=": pc.equal,
+    "!=": pc.not_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    """True where every child is true; no child: true everywhere."""
+
+    children: tuple[Predicate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    """True where at least one child is true; no child: false everywhere."""
+
+    children: tuple[Predicate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """True where the child is false; unknown where the child is unknown."""
+
+    child: Predicate
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A column compared with a value; unknown where the column is null."""
+
+    column: str
+    operator: Operator
+    value: Value
+
+    def __post_init__(self) -> None:
+        _check_value(self.column, self.value)
+        if self.operator not in _COMPARE:
+            raise OptionError(f"Expected one of {', '.join(_COMPARE)}, found operator {self.operator!r}.")
+
+
+@dataclass(frozen=True, slots=True)
+class In:
+    """True where the column equals one of the values; unknown where it is null."""
+
+    column: str
+    values: tuple[Value, ...]
+
+    def __post_init__(self) -> None:
+        _check_column(self.column)
+        for value in self.values:
+            _check_value(self.column, value)
+
+
+@dataclass(frozen=True, slots=True)
+class IsNull:
+    """True where the column is null, false elsewhere; never unknown."""
+
+    column: str
+
+    def __post_init__(self) -> None:
+        _check_column(self.column)
+
+
+@dataclass(frozen=True, slots=True)
+class StartsWith:
+    """True where a text or binary column begins with the prefix; unknown where it is null."""
+
+    column: str
+    prefix: str | bytes
+
+    def __post_init__(self) -> None:
+        _check_value(self.column, self.prefix)
+        if _VALUE_TYPES[self.column] is int:
+            raise OptionError(f"Expected a text or binary column for a prefix, found {self.column!r}.")
+
+
+Predicate: TypeAlias = And | Or | Not | Comparison | In | IsNull | StartsWith
+
+
+def _check_column(column: str) -> None:
+    if column not in _VALUE_TYPES:
+        raise OptionError(
+            f"Expected one of {', '.join(_VALUE_TYPES)} in a condition, found column {column!r}."
+        )
+
+
+def _check_value(column: str, value: object) -> None:
+    _check_column(column)
+    expected = _VALUE_TYPES[column]
+    # A bool is an int to Python, but comparing an offset with one is a mistake.
+    if not isinstance(value, expected) or isinstance(value, bool):
+        raise OptionError(
+            f"Expected a value of type {expected.__name__} for column {column!r} in a condition, "
+            f"found {value!r} of type {type(value).__name__}."
+        )
+    if isinstance(value, int) and not -_INT64_LIMIT <= value < _INT64_LIMIT:
+        raise OptionError(f"Expected a 64-bit integer for column {column!r} in a condition, found {value}.")
+
+
+def columns_of(predicate: Predicate) -> frozenset[str]:
+    """The columns that must be decoded to evaluate ``predicate``."""
+    match predicate:
+        case And(children) | Or(children):
+            return frozenset().union(*map(columns_of, children))
+        case Not(child):
+            return columns_of(child)
+        case _:
+            return frozenset((predicate.column,))
+
+
+def evaluate(predicate: Predicate, batch: pa.RecordBatch) -> pa.BooleanArray:
+    """Apply ``predicate`` to each row: true, false, or null for unknown."""
+    match predicate:
+        case And(children):
+            return _combine(pc.and_kleene, children, batch, if_none=True)
+        case Or(children):
+            return _combine(pc.or_kleene, children, batch, if_none=False)
+        case Not(child):
+            return pc.invert(evaluate(child, batch))
+        case IsNull(column):
+            return batch.column(column).is_null()
+        case _:
+            return _test_values(predicate, _comparable(batch.column(predicate.column)))
+
+
+def _test_values(predicate: Comparison | In | StartsWith, array: pa.Array) -> pa.BooleanArray:
+    match predicate:
+        case Comparison(column, operator, value):
+            return _COMPARE[operator](array, pa.scalar(value, type=_arrow_type(column)))
+        case In(column, values):
+            found = pc.is_in(array, value_set=pa.array(values, type=_arrow_type(column)))
+            # is_in answers false for a null; SQL's answer is unknown.
+            return pc.if_else(array.is_valid(), found, pa.scalar(None, pa.bool_()))
+        case StartsWith(_, prefix):
+            return pc.starts_with(array, pattern=prefix)
+
+
+def matching_rows(predicate: Predicate, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows of ``batch`` for which ``predicate`` is true."""
+    mask = evaluate(predicate, batch)
+    if mask.true_count == batch.num_rows:
+        return batch
+    return batch.filter(mask, null_selection_behavior="drop")
+
+
+def _combine(
+    operation: Callable[[pa.BooleanArray, pa.BooleanArray], pa.BooleanArray],
+    children: tuple[Predicate, ...],
+    batch: pa.RecordBatch,
+    *,
+    if_none: bool,
+) -> pa.BooleanArray:
+    if not children:
+        return pa.repeat(pa.scalar(if_none), batch.num_rows)
+    return functools.reduce(operation, (evaluate(child, batch) for child in children))
+
+
+def _comparable(array: pa.Array) -> pa.Array:
+    if pa.types.is_timestamp(array.type):
+        return array.view(pa.int64())
+    # A partition is 32 bits wide, but may be compared with any integer.
+    return array.cast(pa.int64()) if pa.types.is_integer(array.type) else array
+
+
+def _arrow_type(column: str) -> pa.DataType:
+    return {str: pa.string(), bytes: pa.binary(), int: pa.int64()}[_VALUE_TYPES[column]]

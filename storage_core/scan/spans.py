@@ -1,0 +1,78 @@
+"""What planning hands to a task: plain data that travels to another process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from storage_core.segment import AbortedTransaction
+
+__all__ = ["LogSpan", "ReadSettings", "ScanTask"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSettings:
+    """What a task has to know of the options.
+
+    Attributes:
+        max_batch_bytes: The largest batch that is read, compressed or not.
+        fail_on_data_loss: Whether offsets that are gone when the task runs are an error.
+        use_indexes: Whether a range that has to be found again may use indexes.
+    """
+
+    max_batch_bytes: int
+    fail_on_data_loss: bool = True
+    use_indexes: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class LogSpan:
+    """A range of offsets in one segment.
+
+    The offsets are the truth. Position and inode are hints: when the file is another one by
+    the time that a task reads, the range is found again by its offsets.
+
+    Attributes:
+        topic: The topic.
+        partition: The partition's number.
+        directory: Path of the partition's directory.
+        base_offset: The segment's base offset.
+        file_name: The segment's log file.
+        start_offset: First offset wanted.
+        end_offset: First offset not wanted any more.
+        position_bytes: Where the first batch begins that may hold one.
+        end_position_bytes: Where the last such batch ends.
+        inode: Inode of the log file at planning.
+        aborted_transactions: Under read_committed, those with data in this range.
+    """
+
+    topic: str
+    partition: int
+    directory: str
+    base_offset: int
+    file_name: str
+    start_offset: int
+    end_offset: int
+    position_bytes: int
+    end_position_bytes: int
+    inode: int
+    aborted_transactions: tuple[AbortedTransaction, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes of the log file the span covers."""
+        return self.end_position_bytes - self.position_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ScanTask:
+    """Spans that are read one after the other, by one task."""
+
+    spans: tuple[LogSpan, ...]
+    settings: ReadSettings
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes of log files the task covers."""
+        return sum(span.size_bytes for span in self.spans)

@@ -1,0 +1,49 @@
+"""`read_table`: a read into one Arrow table, without Spark."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from storage_core.filesystem import FileSystem
+from storage_core.scan.options import parse_read_options
+from storage_core.scan.plan import plan_scan
+from storage_core.scan.read import read_task
+from storage_core.scan.schema import project, record_schema
+
+__all__ = ["read_table"]
+
+
+def read_table(*paths: str | os.PathLike[str], filesystem: FileSystem | None = None, **options: object) -> pa.Table:
+    """Read log directories into one table, ordered by topic, partition and offset.
+
+    Args:
+        paths: Log directories, folders of them, or partition directories.
+        filesystem: Where to read; its ``statistics`` say afterwards what was read.
+        options: The read options of the Spark source in snake_case: ``subscribe="orders"``,
+            ``starting_timestamp=...``, ``isolation_level="read_committed"``, ``columns=[...]``.
+
+    Returns:
+        The columns of Spark's Kafka source: ``key``, ``value``, ``topic``, ``partition``,
+        ``offset``, ``timestamp`` (microseconds, UTC), ``timestampType``; ``headers`` and
+        ``_metadata`` if asked for.
+
+    Raises:
+        OptionError: An option is unknown or wrong.
+        SegmentLogError: What is asked for cannot be read.
+    """
+    filesystem = filesystem or FileSystem()
+    raw = dict(options)
+    if paths:
+        raw["path"] = [os.fspath(path) for path in paths]
+    parsed = parse_read_options(raw)
+    schema = project(
+        record_schema(include_headers=parsed.include_headers, include_metadata=parsed.include_metadata),
+        parsed.columns,
+    )
+    plan = plan_scan(filesystem, parsed)
+    return pa.Table.from_batches(
+        (batch for task in plan.tasks for batch in read_task(filesystem, task, schema)), schema=schema
+    )

@@ -1,0 +1,147 @@
+"""Points in time as users write them: epoch milliseconds, ISO-8601, or relative to now."""
+
+from __future__ import annotations
+
+import datetime as dt
+import operator
+import re
+import zoneinfo
+
+from storage_core.errors import OptionError
+
+__all__ = ["parse_time_zone", "parse_timestamp_ms"]
+
+_MAX_TIMESTAMP_MS = 2**63 - 1
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_ONE_MICROSECOND = dt.timedelta(microseconds=1)
+
+_UNITS_MS = {
+    "ms": 1,
+    "millisecond": 1,
+    "s": 1_000,
+    "sec": 1_000,
+    "second": 1_000,
+    "m": 60_000,
+    "min": 60_000,
+    "minute": 60_000,
+    "h": 3_600_000,
+    "hour": 3_600_000,
+    "d": 86_400_000,
+    "day": 86_400_000,
+    "w": 604_800_000,
+    "week": 604_800_000,
+}
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
+_RELATIVE = re.compile(r"-\s*((?:[0-9]{1,15}\s*[a-z]+\s*)+)", re.IGNORECASE)
+_RELATIVE_PART = re.compile(r"([0-9]+)\s*([a-z]+)", re.IGNORECASE)
+_FIXED_OFFSET = re.compile(r"(?:UTC|GMT)?([+-])([0-9]{1,2})(?::?([0-9]{2}))?")
+
+
+def parse_timestamp_ms(option: str, value: object, zone: dt.tzinfo, now_ms: int) -> int:
+    """Turn a user's point in time into milliseconds since 1970.
+
+    Args:
+        option: The option's name, for the error.
+        value: An integer of milliseconds, a ``datetime`` or ``date``, or a text: digits
+            (milliseconds), ISO-8601, or ``-10 minutes``.
+        zone: The zone of times that name none.
+        now_ms: What a relative time is relative to.
+
+    Raises:
+        OptionError: It is none of these, or lies before 1970.
+    """
+    timestamp_ms = _timestamp_ms(option, value, zone, now_ms)
+    if timestamp_ms < 0:
+        raise OptionError(
+            f"The target time cannot be negative: {option} is {_shown(value)}. "
+            "Leave the option out to read from the earliest offset."
+        )
+    if timestamp_ms > _MAX_TIMESTAMP_MS:
+        raise _not_a_time(option, value)
+    return timestamp_ms
+
+
+def _timestamp_ms(option: str, value: object, zone: dt.tzinfo, now_ms: int) -> int:
+    if isinstance(value, dt.datetime):
+        return _datetime_ms(value, zone)
+    if isinstance(value, dt.date):
+        return _datetime_ms(dt.datetime(value.year, value.month, value.day, tzinfo=zone), zone)
+    if isinstance(value, str):
+        return _text_ms(option, value.strip(), zone, now_ms)
+    if isinstance(value, bool):
+        raise _not_a_time(option, value)
+    try:
+        return operator.index(value)  # type: ignore[arg-type]  # whatever is no integer raises
+    except TypeError:
+        raise _not_a_time(option, value) from None
+
+
+def _text_ms(option: str, text: str, zone: dt.tzinfo, now_ms: int) -> int:
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    relative = _RELATIVE.fullmatch(text)
+    if relative:
+        # Nothing is older than 1970 for a log; a larger interval just means "all".
+        return max(now_ms - _interval_ms(option, text, relative.group(1)), 0)
+    try:
+        parsed = dt.datetime.fromisoformat(text)
+    except ValueError:
+        raise _not_a_time(option, text) from None
+    return _datetime_ms(parsed, zone)
+
+
+def _interval_ms(option: str, text: str, parts: str) -> int:
+    total_ms = 0
+    for count, unit in _RELATIVE_PART.findall(parts):
+        name = unit.lower()
+        unit_ms = _UNITS_MS.get(name) or _UNITS_MS.get(name.removesuffix("s"))
+        if unit_ms is None:
+            raise OptionError(
+                f"{option} is {text!r}, and {unit!r} is no unit of a fixed length. "
+                "Use milliseconds, seconds, minutes, hours, days or weeks, as in '-10 minutes'."
+            )
+        total_ms += int(count) * unit_ms
+    return total_ms
+
+
+def _datetime_ms(value: dt.datetime, zone: dt.tzinfo) -> int:
+    aware = value if value.tzinfo is not None else value.replace(tzinfo=zone)
+    microseconds = (aware - _EPOCH) // _ONE_MICROSECOND
+    # Rounded up: records carry whole milliseconds, and the first one at or after is meant.
+    return -(-microseconds // 1_000)
+
+
+def parse_time_zone(option: str, value: object) -> dt.tzinfo:
+    """Look up a time zone: an IANA name (``Europe/Berlin``), ``UTC``, ``Z`` or ``+02:00``.
+
+    Raises:
+        OptionError: There is no such zone.
+    """
+    if isinstance(value, dt.tzinfo):
+        return value
+    text = value.strip() if isinstance(value, str) else ""
+    if text.upper() in ("Z", "UTC", "GMT"):
+        return dt.UTC
+    fixed = _FIXED_OFFSET.fullmatch(text)
+    try:
+        if fixed:
+            sign, hours, minutes = fixed.groups()
+            offset = dt.timedelta(hours=int(hours), minutes=int(minutes or 0))
+            return dt.timezone(offset if sign == "+" else -offset)
+        return zoneinfo.ZoneInfo(text)
+    except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError):
+        raise OptionError(
+            f"{option} is {_shown(value)}, which is no known time zone. "
+            "Use a name such as 'Europe/Berlin', 'UTC', or an offset such as '+02:00'."
+        ) from None
+
+
+def _not_a_time(option: str, value: object) -> OptionError:
+    return OptionError(
+        f"Expected a single long value, got {_shown(value)}: {option} takes epoch milliseconds "
+        "(1767225600000), ISO-8601 (2026-01-01T00:00:00Z) or a time relative to now (-10 minutes)."
+    )
+
+
+def _shown(value: object) -> str:
+    return value if isinstance(value, str) and value.strip() else repr(value)

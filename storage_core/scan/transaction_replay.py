@@ -1,0 +1,162 @@
+"""Following transactions through a log by its batch headers and control records.
+
+A transaction opens in a partition with a producer's first transactional data batch there, and
+closes with the producer's marker. What was open at some offset stands in the producer snapshot
+of that offset, so a replay need not begin at the first segment.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from storage_core.errors import CorruptRecordError, DataLossError
+from storage_core.record import ControlType, control_type
+from storage_core.segment import AbortedTransaction
+from storage_core.segment.file_names import DELETED_SUFFIX
+
+if TYPE_CHECKING:
+    from storage_core.directory import PartitionLog
+    from storage_core.record import BatchHeader
+    from storage_core.segment import LogSegment
+
+__all__ = ["TransactionReplay"]
+
+
+class TransactionReplay:
+    """The transactions open at an offset, and a way to move that offset forward.
+
+    Attributes:
+        next_offset: Every batch that begins below it is accounted for.
+        is_complete: Whether the last call of `aborted_transactions` saw the end of every
+            transaction that matters to its bound.
+    """
+
+    def __init__(self, log: PartitionLog) -> None:
+        self.next_offset = log.segments.base_offsets[0] if log.segments else log.log_start_offset
+        self.is_complete = False
+        self._log = log
+        # First offset by producer id. In order of the offsets: the first entry is the oldest.
+        self._open: dict[int, int] = {}
+
+    def open_transactions(self) -> dict[int, int]:
+        """First offset of each open transaction by producer id, oldest first."""
+        return dict(self._open)
+
+    def advance_to(self, offset: int) -> None:
+        """Account for everything below ``offset``, from the newest snapshot that helps.
+
+        Raises:
+            CorruptRecordError: A header or a control batch on the way is damaged.
+        """
+        snapshot = self._log.newest_producer_snapshot(offset)
+        if snapshot is not None and snapshot.offset > self.next_offset:
+            first_offsets = {
+                entry.producer_id: entry.current_transaction_first_offset
+                for entry in snapshot.producers
+                if entry.current_transaction_first_offset is not None
+            }
+            self._open = dict(sorted(first_offsets.items(), key=lambda item: item[1]))
+            self.next_offset = snapshot.offset
+        self.aborted_transactions(offset)
+
+    def aborted_transactions(
+        self, end_offset: int, upper_bound_offset: int | None = None
+    ) -> list[AbortedTransaction]:
+        """Go on to ``end_offset``; return the transactions that abort on the way, by their markers.
+
+        Args:
+            end_offset: Where to stop.
+            upper_bound_offset: Stop earlier, once every transaction that began below this
+                offset has ended. What begins behind may then be missing.
+
+        Raises:
+            CorruptRecordError: A header or a control batch on the way is damaged.
+        """
+        aborted: list[AbortedTransaction] = []
+        self.is_complete = False
+        index = self._log.segment_index_for(self.next_offset) or 0
+        base_offsets = self._log.segments.base_offsets
+        while not self.is_complete and index < len(base_offsets) and base_offsets[index] < end_offset:
+            aborted += self._walk_again_if_replaced(index, end_offset, upper_bound_offset)
+            index += 1
+        if not self.is_complete:
+            self.next_offset = max(self.next_offset, end_offset)
+        return aborted
+
+    def _walk_again_if_replaced(
+        self, index: int, end_offset: int, upper_bound_offset: int | None
+    ) -> list[AbortedTransaction]:
+        """Walk a segment; once more if a live broker has renamed or replaced its file since the listing."""
+        segments = self._log.segments
+        is_last = index == len(segments) - 1
+        before = dict(self._open), self.next_offset
+        for reopen in (None, "", DELETED_SUFFIX):
+            segment = segments[index] if reopen is None else segments.open_again(index, reopen)
+            try:
+                return self._walk(segment, end_offset, upper_bound_offset, is_last=is_last)
+            except (FileNotFoundError, DataLossError):
+                self._open, self.next_offset = dict(before[0]), before[1]
+        message = (
+            "Expected a segment that was listed a moment ago, found it gone: retention or a cleaner was "
+            "faster. Read again."
+        )
+        raise DataLossError(message, path=self._log.path, offset=segments.base_offsets[index])
+
+    def _walk(
+        self, segment: LogSegment, end_offset: int, upper_bound_offset: int | None, *, is_last: bool
+    ) -> list[AbortedTransaction]:
+        aborted: list[AbortedTransaction] = []
+        position_bytes = 0
+        if self.next_offset > segment.base_offset:
+            first = segment.translate_offset(self.next_offset)
+            if first is None:
+                return aborted
+            position_bytes = first.position_bytes
+        for header in segment.batches(position_bytes):
+            if header.base_offset >= end_offset:
+                return aborted
+            if upper_bound_offset is not None and self._has_passed(upper_bound_offset, header):
+                self.is_complete = True
+                return aborted
+            if header.base_offset >= self.next_offset:
+                transaction = self._apply(segment, header)
+                if transaction is not None:
+                    aborted.append(transaction)
+                self.next_offset = header.next_offset
+            position_bytes = header.end_position_bytes
+        # A walk ends silently at a torn batch, which only the last segment can have.
+        if not is_last and position_bytes != segment.size_bytes:
+            raise CorruptRecordError(
+                "Expected whole batches up to the end of the segment, found a batch that reaches beyond it. "
+                "Which transactions were aborted cannot be told; read with isolationLevel=read_uncommitted.",
+                path=segment.log_path,
+                position_bytes=position_bytes,
+                end_position_bytes=segment.size_bytes,
+            )
+        return aborted
+
+    def _has_passed(self, upper_bound_offset: int, header: BatchHeader) -> bool:
+        if header.base_offset < upper_bound_offset:
+            return False
+        return next(iter(self._open.values()), upper_bound_offset) >= upper_bound_offset
+
+    def _apply(self, segment: LogSegment, header: BatchHeader) -> AbortedTransaction | None:
+        producer_id = header.producer_id
+        if not header.is_transactional or producer_id < 0:
+            return None
+        if not header.is_control:
+            self._open.setdefault(producer_id, header.base_offset)
+            return None
+        # Compaction leaves control batches without their record, which say nothing any more.
+        if header.record_count == 0:
+            return None
+        kind = control_type(segment.read_batch(header), header, path=segment.log_path)
+        if kind not in (ControlType.ABORT, ControlType.COMMIT):
+            return None
+        first_offset = self._open.pop(producer_id, None)
+        # A marker without data, as compaction or a refused append leaves it, ends nothing.
+        if first_offset is None or kind is ControlType.COMMIT:
+            return None
+        marker_offset = header.last_offset
+        last_stable_offset = next(iter(self._open.values()), marker_offset + 1)
+        return AbortedTransaction(producer_id, first_offset, marker_offset, last_stable_offset)

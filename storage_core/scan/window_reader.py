@@ -1,0 +1,131 @@
+"""Read a span of a segment file as windows of whole batches, in bounded memory."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from storage_core.errors import BatchTooLargeError, CorruptRecordError
+from storage_core.record.batch_header import LOG_OVERHEAD_BYTES
+from storage_core.record.batch_window import walk_window
+from storage_core.record.section import PADDING_BYTES
+from storage_core.segment.file_names import DELETED_SUFFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+    from storage_core.filesystem import FileSystem, OpenFile
+    from storage_core.record.batch_window import BatchWindow
+    from storage_core.scan.spans import LogSpan
+
+__all__ = ["WINDOW_BYTES", "FileReplacedError", "open_span", "read_windows"]
+
+# Large enough for the decoder to work on many small batches at once, small enough for what it
+# produces to stay in a processor's cache.
+WINDOW_BYTES: Final = 4 << 20
+
+
+class FileReplacedError(Exception):
+    """The file is not the one that was planned, or is shorter: the span has to be found again."""
+
+
+def open_span(filesystem: FileSystem, span: LogSpan) -> OpenFile:
+    """Open the log file that was planned, under its name or the one that awaits its removal.
+
+    Raises:
+        FileReplacedError: Neither name leads to the file that was planned.
+    """
+    path = os.path.join(span.directory, span.file_name)
+    for candidate in (path, path + DELETED_SUFFIX):
+        try:
+            opened = filesystem.open(candidate)
+        except FileNotFoundError:
+            continue
+        if opened.status.inode == span.inode and opened.status.size_bytes >= span.end_position_bytes:
+            return opened
+        opened.close()
+    raise FileReplacedError
+
+
+class WindowBuffer:
+    """A buffer that is filled again and again, and grows for a batch that does not fit."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.array = np.empty(size_bytes + PADDING_BYTES, np.uint8)
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes fit, padding aside."""
+        return len(self.array) - PADDING_BYTES
+
+    def ensure(self, size_bytes: int, keep: npt.NDArray[np.uint8]) -> None:
+        """Make room for ``size_bytes`` in all, beginning with what is kept."""
+        if size_bytes > self.size_bytes:
+            grown = np.empty(size_bytes + PADDING_BYTES, np.uint8)
+            grown[: len(keep)] = keep
+            self.array = grown
+        else:
+            self.array[: len(keep)] = keep
+
+
+def read_windows(
+    opened: OpenFile, span: LogSpan, buffer: WindowBuffer, max_batch_bytes: int
+) -> Iterator[BatchWindow]:
+    """Read the batches of a span. A window's bytes are valid until the next one is asked for.
+
+    Raises:
+        FileReplacedError: The file became shorter.
+        BatchTooLargeError: A batch is larger than ``max_batch_bytes``.
+        CorruptRecordError: There are bytes that are no batch.
+    """
+    position_bytes = span.position_bytes
+    kept = 0
+    while position_bytes < span.end_position_bytes:
+        wanted = min(buffer.size_bytes, span.end_position_bytes - position_bytes)
+        view = memoryview(buffer.array)
+        if opened.read_into(view[kept:wanted], position_bytes + kept) < wanted - kept:
+            raise FileReplacedError
+        is_last = position_bytes + wanted == span.end_position_bytes
+        window = walk_window(opened.path, position_bytes, buffer.array, wanted)
+        if len(window.starts):
+            yield window
+        rest = buffer.array[window.end : wanted]
+        if is_last:
+            if rest.any():
+                raise _cut_off_error(window, span)
+            return
+        if window.missing_bytes + len(rest) > max_batch_bytes:
+            raise _too_large_error(window, max_batch_bytes)
+        position_bytes += window.end
+        kept = len(rest)
+        buffer.ensure(kept + window.missing_bytes, rest)
+
+
+def _cut_off_error(window: BatchWindow, span: LogSpan) -> CorruptRecordError:
+    start_bytes = window.position_bytes + window.end
+    return CorruptRecordError(
+        f"Expected a whole record batch, found only its first {span.end_position_bytes - start_bytes} "
+        "bytes at the end of a closed segment: the file was cut off.",
+        path=window.path,
+        position_bytes=start_bytes,
+        end_position_bytes=span.end_position_bytes,
+    )
+
+
+def _too_large_error(window: BatchWindow, max_batch_bytes: int) -> BatchTooLargeError:
+    start_bytes = window.position_bytes + window.end
+    view = memoryview(window.buffer)[window.end : window.end + LOG_OVERHEAD_BYTES]
+    base_offset = int.from_bytes(view[:8], "big", signed=True)
+    size_bytes = int.from_bytes(view[8:], "big", signed=True) + LOG_OVERHEAD_BYTES
+    return BatchTooLargeError(
+        f"Expected a record batch of at most {max_batch_bytes} bytes, found one that declares {size_bytes}. "
+        "If it is genuine, raise maxDecompressedBatchBytes.",
+        path=window.path,
+        position_bytes=start_bytes,
+        end_position_bytes=start_bytes + size_bytes,
+        offset=base_offset,
+    )
