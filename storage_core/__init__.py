@@ -1,9 +1,9 @@
 """Kafka log segments as files: reading them by column, without a broker.
 
-    >>> import storage_core
-    >>> table = storage_core.read_table("examples/data", subscribe="clicks", columns=["offset"])
-    >>> table.num_rows
-    1200
+>>> import storage_core
+>>> table = storage_core.read_table("examples/data", subscribe="clicks", columns=["offset"])
+>>> table.num_rows
+1200
 """
 
 from storage_core import errors

@@ -11,7 +11,7 @@ import getpass
 import os
 import stat
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from storage_core.errors import LogDirectoryError, UnreadableError
 
@@ -110,7 +110,7 @@ class OpenFile:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def __enter__(self) -> OpenFile:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -212,7 +212,9 @@ class _explained:  # noqa: N801  (used like a function)
             message = f"User {_user_name()} may not {self._action} this path. Grant read access, or run as its owner."
             raise UnreadableError(message, path=self._path) from error
         if isinstance(error, (OSError, ValueError)):
-            raise LogDirectoryError(f"Could not {self._action} this path: {error}.", path=self._path) from error
+            raise LogDirectoryError(
+                f"Could not {self._action} this path: {error}.", path=self._path
+            ) from error
 
 
 def _user_name() -> str:

@@ -140,7 +140,7 @@ class PartitionLog:
         """
         if not self.segments:
             return self.log_start_offset
-        end = self._ask(len(self.segments) - 1, lambda segment: segment.end())
+        end = self.ask(len(self.segments) - 1, lambda segment: segment.end())
         # From here on the last segment ends there: nothing torn, preallocated or appended later is seen.
         last_segment = self.segments[-1]
         last_segment.known_status = replace(last_segment.status, size_bytes=end.position_bytes)
@@ -174,6 +174,30 @@ class PartitionLog:
         first = self.segment_index_for(start_offset) or 0
         return self.segments[first : bisect.bisect_left(self.segments.base_offsets, end_offset)]
 
+    def ask(self, index: int, question: Callable[[LogSegment], _Answer]) -> _Answer:
+        """Ask a segment; once more if a live broker has renamed or replaced its file since the listing.
+
+        Raises:
+            DataLossError: It is gone.
+        """
+        try:
+            return question(self.segments[index])
+        except (FileNotFoundError, DataLossError):
+            pass
+        try:
+            return question(self.segments.open_again(index))
+        except FileNotFoundError:
+            pass
+        try:
+            return question(self.segments.open_again(index, DELETED_SUFFIX))
+        except FileNotFoundError as error:
+            message = (
+                "Expected a segment that was listed a moment ago, found it gone: retention or a cleaner was "
+                "faster. Read again."
+            )
+            offset = self.segments.base_offsets[index]
+            raise DataLossError(message, path=self.path, offset=offset) from error
+
     def first_batch_at_or_after(self, offset: int) -> tuple[LogSegment, BatchHeader] | None:
         """The first batch with an offset of at least ``offset``, in whichever segment; None at the log end.
 
@@ -183,7 +207,7 @@ class PartitionLog:
         if offset >= self.log_end_offset:
             return None
         for index in range(self.segment_index_for(offset) or 0, len(self.segments)):
-            header = self._ask(index, lambda segment: segment.translate_offset(offset))
+            header = self.ask(index, lambda segment: segment.translate_offset(offset))
             if header is not None:
                 # Behind the log end only what is torn or damaged can follow.
                 return (self.segments[index], header) if header.base_offset < self.log_end_offset else None
@@ -209,7 +233,7 @@ class PartitionLog:
             return None
         for index in range(len(self.segments)):
             if self._largest_timestamp_ms(index) >= timestamp_ms:
-                found = self._ask(
+                found = self.ask(
                     index, lambda segment: segment.offset_for_timestamp(timestamp_ms, self.log_start_offset)
                 )
                 return found if found is not None and found.offset < limit_offset else None
@@ -230,27 +254,7 @@ class PartitionLog:
 
     def _largest_timestamp_ms(self, index: int) -> int:
         is_complete = index < len(self.segments) - 1 or self.is_clean
-        return self._ask(index, lambda segment: segment.largest_timestamp_ms(is_complete=is_complete))
-
-    def _ask(self, index: int, question: Callable[[LogSegment], _Answer]) -> _Answer:
-        """Ask a segment; once more if a live broker has renamed or replaced its file since the listing."""
-        try:
-            return question(self.segments[index])
-        except (FileNotFoundError, DataLossError):
-            pass
-        try:
-            return question(self.segments.open_again(index))
-        except FileNotFoundError:
-            pass
-        try:
-            return question(self.segments.open_again(index, DELETED_SUFFIX))
-        except FileNotFoundError as error:
-            message = (
-                "Expected a segment that was listed a moment ago, found it gone: retention or a cleaner was "
-                "faster. Read again."
-            )
-            offset = self.segments.base_offsets[index]
-            raise DataLossError(message, path=self.path, offset=offset) from error
+        return self.ask(index, lambda segment: segment.largest_timestamp_ms(is_complete=is_complete))
 
     def __repr__(self) -> str:
         return f"PartitionLog({self.path!r}, {len(self.segments)} segments)"

@@ -1,6 +1,6 @@
 """Kafka's record format: batch headers, compression, and decoding by column."""
 
-from storage_core.record.arrow_columns import HEADERS_TYPE, binary_arrays, headers_array
+from storage_core.record.arrow_columns import HEADERS_TYPE, binary_array, headers_array
 from storage_core.record.batch_header import BatchHeader, batch_crc_matches, parse_batch_header
 from storage_core.record.control_record import ControlType, control_type
 from storage_core.record.decode import batch_timestamps, decode_records
@@ -15,7 +15,7 @@ __all__ = [
     "WantedFields",
     "batch_crc_matches",
     "batch_timestamps",
-    "binary_arrays",
+    "binary_array",
     "control_type",
     "decode_records",
     "headers_array",

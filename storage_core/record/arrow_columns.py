@@ -2,46 +2,83 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from storage_core.record.section import RecordHeaders, Slices
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
-__all__ = ["HEADERS_TYPE", "binary_arrays", "headers_array"]
+    from storage_core.record.section import RecordHeaders, Slices
+
+    _Bytes = npt.NDArray[np.uint8]
+
+__all__ = ["HEADERS_TYPE", "binary_array", "headers_array"]
 
 HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
-_Bytes = npt.NDArray[np.uint8]
+# An Arrow view holds byte strings up to this length in itself; longer ones are pointed to.
+_INLINE_BYTES: Final = 12
+# Slices of one length up to this many bytes are copied as numpy items.
+_EQUAL_LENGTH_LIMIT_BYTES: Final = 1 << 16
 
 
-def binary_arrays(buffer: _Bytes, columns: list[Slices]) -> list[pa.BinaryArray]:
-    """Copy columns of slices out of ``buffer``; a negative length becomes null.
+def binary_array(buffer: _Bytes, column: Slices) -> pa.BinaryArray:
+    """Copy a column of slices out of ``buffer``, which is below 2 GiB; a negative length becomes null."""
+    count = len(column.starts)
+    if count == 0:
+        return pa.array([], pa.binary())
+    shortest, longest = int(column.lengths.min()), int(column.lengths.max())
+    if shortest == longest and 0 < longest <= _EQUAL_LENGTH_LIMIT_BYTES:
+        return _of_equal_length(buffer, column.starts, longest)
+    return _by_views(buffer, column, shortest, longest)
 
-    Args:
-        buffer: The section's buffer, below 2 GiB.
-        columns: Columns of equal length, each lying before the next in every record.
-    """
-    # Arrow copies many small slices fastest with `take` from an array that spans the buffer.
-    # So all borders are laid out in file order: the wanted slices, and what is between them.
-    count = len(columns[0].starts)
-    width = 2 * len(columns)
-    borders = np.empty(count * width + 1, np.int32)
-    borders[-1] = borders.dtype.type(len(buffer))
-    for index, column in enumerate(columns):
-        borders[2 * index : -1 : width] = column.starts
-        borders[2 * index + 1 : -1 : width] = column.starts + np.maximum(column.lengths, 0)
-    spanning = pa.Array.from_buffers(
-        pa.binary(), count * width, [None, pa.py_buffer(borders), pa.py_buffer(buffer)]
+
+def _of_equal_length(buffer: _Bytes, starts: npt.NDArray[np.int64], length: int) -> pa.BinaryArray:
+    items = np.ndarray((len(buffer) - length + 1,), f"V{length}", buffer, 0, (1,))[starts]
+    borders = np.arange(0, (len(starts) + 1) * length, length, dtype=np.int32)
+    return pa.Array.from_buffers(
+        pa.binary(), len(starts), [None, pa.py_buffer(borders), pa.py_buffer(items.view(np.uint8))]
     )
-    arrays = []
-    for index, column in enumerate(columns):
-        picks = np.arange(2 * index, count * width, width, dtype=np.int32)
-        is_null = column.lengths < 0
-        arrays.append(spanning.take(pa.array(picks, mask=is_null if is_null.any() else None)))
-    return arrays
+
+
+def _by_views(buffer: _Bytes, column: Slices, shortest: int, longest: int) -> pa.BinaryArray:
+    # Arrow's views point into the buffer; casting them to plain binary copies all of them in one go.
+    lengths = column.lengths
+    nulls = None
+    if shortest < 0:
+        is_null = lengths < 0
+        nulls = pa.array(~is_null).buffers()[1]
+        lengths = np.where(is_null, 0, lengths)
+    views = np.empty((len(lengths), 4), np.int32)
+    views[:, 0] = lengths
+    if longest > _INLINE_BYTES:
+        # Length, prefix (which the cast does not look at), number of the buffer, position in it.
+        views[:, 2] = 0
+        views[:, 3] = column.starts
+    if shortest <= _INLINE_BYTES:
+        short = np.flatnonzero(lengths <= _INLINE_BYTES)
+        _put_inline(buffer, views, column.starts, lengths, short)
+    array = pa.Array.from_buffers(
+        pa.binary_view(), len(lengths), [nulls, pa.py_buffer(views), pa.py_buffer(buffer)]
+    )
+    return array.cast(pa.binary())
+
+
+def _put_inline(
+    buffer: _Bytes,
+    views: npt.NDArray[np.int32],
+    starts: npt.NDArray[np.int64],
+    lengths: npt.NDArray[np.int64],
+    rows: npt.NDArray[np.int64],
+) -> None:
+    """Write short byte strings into their views, followed by zeros as Arrow requires."""
+    # The buffer's padding is longer than a view, so reading on behind a string is safe.
+    items = np.ndarray((len(buffer) - _INLINE_BYTES + 1,), f"V{_INLINE_BYTES}", buffer, 0, (1,))
+    content = items[starts[rows]].view(np.uint8).reshape(-1, _INLINE_BYTES)
+    content[np.arange(_INLINE_BYTES) >= lengths[rows, None]] = 0
+    views[rows, 1:] = content.view(np.int32)
 
 
 def headers_array(buffer: _Bytes, headers: RecordHeaders) -> pa.ListArray:
@@ -49,20 +86,13 @@ def headers_array(buffer: _Bytes, headers: RecordHeaders) -> pa.ListArray:
 
     Bytes of a key that are no UTF-8 are replaced, as Java does.
     """
-    keys, values = (
-        _from_slices(buffer, headers.keys),
-        _from_slices(buffer, headers.values),
-    )
-    pairs = pa.StructArray.from_arrays([_as_text(keys), values], fields=list(HEADERS_TYPE.value_type))
+    children = [_as_text(binary_array(buffer, headers.keys)), binary_array(buffer, headers.values)]
+    pairs = pa.StructArray.from_arrays(children, fields=list(HEADERS_TYPE.value_type))
     first = headers.first.astype(np.int32)
     has_none = first[1:] == first[:-1]
     return pa.ListArray.from_arrays(
         pa.array(first), pairs, type=HEADERS_TYPE, mask=pa.array(has_none) if has_none.any() else None
     )
-
-
-def _from_slices(buffer: _Bytes, column: Slices) -> pa.BinaryArray:
-    return binary_arrays(buffer, [column])[0]
 
 
 def _as_text(keys: pa.BinaryArray) -> pa.StringArray:

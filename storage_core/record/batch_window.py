@@ -46,6 +46,7 @@ class BatchWindow:
         end: Where the last whole batch ends in ``buffer``.
         missing_bytes: How many more bytes the next batch needs to be whole; 0 if the window
             ends with a batch, or with too few bytes to tell.
+        is_blank_behind: Whether only zeros follow ``end``: space that a broker preallocated.
     """
 
     path: str
@@ -55,13 +56,12 @@ class BatchWindow:
     headers: npt.NDArray[Any]
     end: int
     missing_bytes: int
+    is_blank_behind: bool
 
     def header(self, index: int) -> BatchHeader:
         """The header of one batch."""
         start = int(self.starts[index])
-        return parse_batch_header(
-            memoryview(self.buffer), start, self.position_bytes + start, path=self.path
-        )
+        return parse_batch_header(self.buffer.data, start, self.position_bytes + start, path=self.path)
 
     def check_crc(self, indexes: npt.NDArray[np.int64]) -> None:
         """Check the CRC of some of the batches.
@@ -69,7 +69,7 @@ class BatchWindow:
         Raises:
             CorruptRecordError: One does not match; the first such batch is named.
         """
-        view = memoryview(self.buffer)
+        view = self.buffer.data
         starts = self.starts[indexes].tolist()
         lengths = self.headers["batch_length"][indexes].tolist()
         expected = self.headers["crc"][indexes].tolist()
@@ -106,14 +106,16 @@ def walk_window(
         CorruptRecordError: There are bytes that are no batch. Zeros up to the end of the
             buffer are taken for preallocated space, and end the window.
     """
-    view = memoryview(buffer)
+    view = buffer.data
     starts = []
     start = 0
     missing_bytes = 0
+    is_blank_behind = False
     while start + HEADER_SIZE_BYTES <= size_bytes:
         (length,) = _LENGTH.unpack_from(view, start + _LENGTH_POSITION)
         if length < _SMALLEST_LENGTH or view[start + MAGIC_POSITION] != MAGIC_V2:
-            if not buffer[start:size_bytes].any():
+            is_blank_behind = not buffer[start:size_bytes].any()
+            if is_blank_behind:
                 break
             raise _header_error(path, position_bytes, view, start)
         end = start + LOG_OVERHEAD_BYTES + length
@@ -124,7 +126,9 @@ def walk_window(
         start = end
     positions = np.array(starts, np.int64)
     headers = buffer[positions[:, None] + _HEADER_BYTES].view(HEADER_DTYPE).reshape(-1)
-    return BatchWindow(path, position_bytes, buffer, positions, headers, start, missing_bytes)
+    return BatchWindow(
+        path, position_bytes, buffer, positions, headers, start, missing_bytes, is_blank_behind
+    )
 
 
 def _header_error(path: str, position_bytes: int, view: memoryview, start: int) -> Exception:

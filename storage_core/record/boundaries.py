@@ -26,6 +26,9 @@ _RUN_FIRST_TRY_BYTES: Final = 1 << 14
 # So much is walked plainly before the next look for a run.
 _LOOP_CHUNK_BYTES: Final = 1 << 16
 
+# Set in the first byte of a length that takes two.
+_CONTINUES: Final = 0x80
+
 _Int64Array = npt.NDArray[np.int64]
 _Bytes = npt.NDArray[np.uint8]
 
@@ -43,7 +46,7 @@ def _step_table() -> npt.NDArray[np.int64]:
     first, second = pair & 0xFF, pair >> 8
     one_byte = 1 + (first >> 1)
     two_bytes = 2 + (((first & 0x7F) | (second << 7)) >> 1)
-    return np.where(first < 0x80, one_byte, np.where(second < 0x80, two_bytes, 1 << 40))  # noqa: PLR2004
+    return np.where(first < _CONTINUES, one_byte, np.where(second < _CONTINUES, two_bytes, 1 << 40))
 
 
 _STEPS: Final = _step_table()
@@ -153,7 +156,7 @@ def _equal_records(buffer: _Bytes, position: int, end: int) -> tuple[_Int64Array
     limit = min(end, position + _RUN_FIRST_TRY_BYTES)
     while True:
         differs = buffer[position:limit:step] != first
-        if first >= 0x80:  # noqa: PLR2004
+        if first >= _CONTINUES:
             differs |= buffer[position + 1 : limit + 1 : step] != second
         count = int(differs.argmax()) if differs.any() else len(differs)
         if count < len(differs) or limit == end:
@@ -165,14 +168,14 @@ def _walk_chunk(buffer: _Bytes, start: int, end: int) -> tuple[_Int64Array, int]
     """Walk from ``start`` until the next length field is not wholly before ``end``."""
     data = buffer[start : end + 1].tobytes()
     size = end - start
-    fields = []
+    fields: list[int] = []
     append = fields.append
     position = 0
     while position < size:
         append(position)
         first = data[position]
         # As the table of steps, spelled out: a look-up would cost more here.
-        position += (first >> 1) + (data[position + 1] << 6) - 62 if first > 127 else 1 + (first >> 1)  # noqa: PLR2004
+        position += (first >> 1) + (data[position + 1] << 6) - 62 if first >= 128 else 1 + (first >> 1)  # noqa: PLR2004
     found = np.array(fields, np.int64)
     found += start
     return found, start + position
@@ -185,7 +188,7 @@ def _walk_long_records(
     fields = np.empty(int(counts.sum()), np.int64)
     row = 0
     for start, end, count in zip(starts.tolist(), ends.tolist(), counts.tolist(), strict=True):
-        data = memoryview(buffer)[start:end]
+        data = buffer.data[start:end]
         position = 0
         for _ in range(count):
             fields[row] = start + position

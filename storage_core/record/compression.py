@@ -33,6 +33,7 @@ _GZIP_WINDOW_BITS: Final = 31
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES: Final = 16
+_VARINT_CONTINUES: Final = 0x80
 _INT32: Final = struct.Struct(">i")
 _SNAPPY: Final = pa.Codec("snappy")
 
@@ -100,12 +101,12 @@ def _snappy(payload: memoryview, output: memoryview) -> int:
     if not payload:
         message = "the snappy stream is empty"
         raise UndecodableError(message)
-    if len(payload) < _XERIAL_HEADER_BYTES or payload[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+    if len(payload) < _XERIAL_HEADER_BYTES or bytes(payload[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         return _snappy_block(payload, output)
     size_bytes = 0
     position = _XERIAL_HEADER_BYTES
     while position + _INT32.size <= len(payload):
-        if payload[position : position + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
+        if bytes(payload[position : position + len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC:
             # Another stream, appended to the first.
             position += _XERIAL_HEADER_BYTES
             continue
@@ -134,7 +135,7 @@ def _unsigned_varint(block: memoryview) -> int:
     value = 0
     for index, byte in enumerate(block[:5]):
         value |= (byte & 0x7F) << (7 * index)
-        if byte < 0x80:  # noqa: PLR2004
+        if byte < _VARINT_CONTINUES:
             return value
     message = "a snappy block has no length"
     raise UndecodableError(message)
@@ -146,7 +147,7 @@ def _lz4(payload: memoryview, output: memoryview) -> int:
 
 def _lz4_frame_bytes(payload: memoryview) -> int:
     """The length of the first frame: Kafka reads that and no more."""
-    if len(payload) < len(_LZ4_MAGIC) + 3 or payload[: len(_LZ4_MAGIC)] != _LZ4_MAGIC:
+    if len(payload) < len(_LZ4_MAGIC) + 3 or bytes(payload[: len(_LZ4_MAGIC)]) != _LZ4_MAGIC:
         message = "the LZ4 frame magic is missing"
         raise UndecodableError(message)
     flags = payload[4]

@@ -1,6 +1,6 @@
 """Control records: the markers in a log that consumers never see (Kafka's ``ControlRecordType``).
 
-    key: version int16, type int16     value: depends on the type
+key: version int16, type int16     value: depends on the type
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def control_type(batch: bytes | memoryview, header: BatchHeader, *, path: str) -
     assert keys is not None  # noqa: S101  (they were asked for)
     length, start = int(keys.lengths[0]), int(keys.starts[0])
     if length >= _KEY.size:
-        version, number = _KEY.unpack_from(section.buffer, start)
+        version, number = _KEY.unpack_from(section.buffer.data, start)
         if version >= 0:
             return ControlType(number) if number in iter(ControlType) else ControlType.UNKNOWN
     raise CorruptRecordError(

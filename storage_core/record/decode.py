@@ -49,7 +49,7 @@ def _decompress(payload: memoryview, header: BatchHeader, *, path: str, limit_by
     guess_bytes = min(max(len(payload) * _FIRST_GUESS_FACTOR, _FIRST_GUESS_MINIMUM_BYTES), limit_bytes)
     while True:
         buffer = np.empty(guess_bytes + 1 + PADDING_BYTES, np.uint8)
-        output = memoryview(buffer)[: guess_bytes + 1]
+        output = buffer.data[: guess_bytes + 1]
         try:
             size_bytes = decompress_into(header.codec, payload, output)
         except OutputFullError:

@@ -119,9 +119,7 @@ def _check_offsets(
         raise UnevenRecordsError
 
 
-def _read_slices(
-    buffer: _Bytes, position: _Int64Array, limits: _Int64Array
-) -> tuple[Slices, _Int64Array]:
+def _read_slices(buffer: _Bytes, position: _Int64Array, limits: _Int64Array) -> tuple[Slices, _Int64Array]:
     """One length-prefixed byte string per record; a negative length is null and takes no bytes."""
     lengths, starts = read_varints(buffer, position, VARINT_LIMIT_BYTES)
     ends = starts + lengths

@@ -31,9 +31,7 @@ def decode_one_by_one(section: RecordSection, wanted: WantedFields) -> RecordCol
             names the file, the batch's bytes and its offsets.
     """
     rows = _Rows()
-    row_counts = []
-    for index in range(len(section.starts)):
-        row_counts.append(_BatchDecoder(section, index).decode_into(rows))
+    row_counts = [_BatchDecoder(section, index).decode_into(rows) for index in range(len(section.starts))]
     return rows.columns(row_counts, wanted)
 
 
@@ -77,7 +75,7 @@ class _BatchDecoder:
         self._index = index
         self._start = int(section.starts[index])
         # The decoder sees nothing behind the batch's last record.
-        self._data = memoryview(section.buffer)[: int(section.ends[index])]
+        self._data = section.buffer.data[: int(section.ends[index])]
         header = section.headers[index]
         self._base_offset = int(header["base_offset"])
         self._last_offset = self._base_offset + int(header["last_offset_delta"])

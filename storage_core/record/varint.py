@@ -21,6 +21,9 @@ _BITS: Final = {VARINT_LIMIT_BYTES: 32, VARLONG_LIMIT_BYTES: 64}
 # Above this share of two-byte values it is cheaper to read a second byte everywhere.
 _DENSE_SHARE: Final = 8
 
+# Set in every byte but a value's last.
+_CONTINUES: Final = 0x80
+
 
 class MalformedVarintError(ValueError):
     """A varint runs beyond its longest form or beyond the bytes at hand."""
@@ -44,7 +47,7 @@ def read_varint(data: bytes | memoryview, position: int, limit_bytes: int) -> tu
             raise MalformedVarintError(message)
         byte = data[position + index]
         raw |= (byte & 0x7F) << (7 * index)
-        if byte < 0x80:
+        if byte < _CONTINUES:
             # Java shifts within its word: bits that do not fit are dropped.
             raw &= (1 << _BITS[limit_bytes]) - 1
             return (raw >> 1) ^ -(raw & 1), position + index + 1
@@ -62,7 +65,7 @@ def read_varints(
         IndexError: A position lies outside the buffer.
     """
     first = buffer[positions]
-    longer = first >= 0x80  # noqa: PLR2004  (the continuation bit)
+    longer = first >= _CONTINUES
     longer_count = np.count_nonzero(longer)
     if longer_count == 0:
         raw = first.astype(np.int64)
@@ -80,12 +83,12 @@ def read_varints(
         raw |= first & 0x7F
         ends = positions + longer
         ends += 1
-        pending = np.flatnonzero(second >= 0x80)  # noqa: PLR2004
+        pending = np.flatnonzero(second >= _CONTINUES)
     _read_rest(buffer, raw, ends, positions, pending, limit_bytes)
     return _unzigzag(raw), ends
 
 
-def _read_rest(  # noqa: PLR0913, PLR0917
+def _read_rest(
     buffer: npt.NDArray[np.uint8],
     raw: npt.NDArray[np.int64],
     ends: npt.NDArray[np.int64],
@@ -101,7 +104,7 @@ def _read_rest(  # noqa: PLR0913, PLR0917
         byte = buffer[ends[pending]]
         raw[pending] |= (byte & 0x7F).astype(np.int64) << (7 * length)
         ends[pending] += 1
-        pending = pending[byte >= 0x80]  # noqa: PLR2004
+        pending = pending[byte >= _CONTINUES]
     if limit_bytes == VARINT_LIMIT_BYTES:
         raw &= 0xFFFFFFFF
 

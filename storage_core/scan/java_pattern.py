@@ -74,7 +74,7 @@ def compile_java_pattern(option: str, text: str) -> re.Pattern[str]:
             # Python warns of sets that a later version may read as nested; that is refused below.
             warnings.simplefilter("ignore", FutureWarning)
             return re.compile(_translate(pattern), re.ASCII)
-    except (re.error, _UnsupportedPatternError, OverflowError, RecursionError) as error:
+    except (re.error, _UnsupportedPatternError, ValueError, OverflowError, RecursionError) as error:
         raise OptionError(
             f"{option} is {text!r}, which cannot be used as a regular expression: {error}. "
             "Use a simpler pattern, or subscribe with a list of topics."

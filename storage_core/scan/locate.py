@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from storage_core.scan.spans import LogSpan
@@ -40,24 +42,22 @@ def locate_spans(
         is_closed = index + 1 < len(bases)
         span_start = max(start_offset, base_offset)
         span_end = min(end_offset, bases[index + 1]) if is_closed else end_offset
-        segment = log.segments[index]
-        reaches_end = is_closed and span_end == bases[index + 1]
-        place = _place(segment, span_start, None if reaches_end else span_end)
+        last_offset = None if is_closed and span_end == bases[index + 1] else span_end - 1
+        place = log.ask(index, partial(_place, start_offset=span_start, last_offset=last_offset))
         if place is None:
             continue
-        position_bytes, end_position_bytes = place
         spans.append(
             LogSpan(
                 log.topic,
                 log.partition,
                 log.path,
                 base_offset,
-                os.path.basename(segment.log_path),
+                place.file_name,
                 span_start,
                 span_end,
-                position_bytes,
-                end_position_bytes,
-                segment.inode,
+                place.position_bytes,
+                place.end_position_bytes,
+                place.inode,
                 tuple(
                     each
                     for each in aborted_transactions
@@ -68,24 +68,32 @@ def locate_spans(
     return spans
 
 
-def _place(segment: LogSegment, start_offset: int, end_offset: int | None) -> tuple[int, int] | None:
-    """Where in the file the offsets lie, to its end if that is None; None if it holds none of them."""
+@dataclass(frozen=True, slots=True)
+class _Place:
+    file_name: str
+    inode: int
+    position_bytes: int
+    end_position_bytes: int
+
+
+def _place(segment: LogSegment, start_offset: int, last_offset: int | None) -> _Place | None:
+    """Where in the file the offsets lie, to its end if no last one is given; None if it holds none of them."""
     position_bytes = 0
     if start_offset > segment.base_offset:
         header = segment.translate_offset(start_offset)
         if header is None:
             return None
         position_bytes = header.position_bytes
-    if end_offset is None:
+    if last_offset is None:
         end_position_bytes = segment.size_bytes
     else:
-        header = segment.translate_offset(end_offset - 1)
+        header = segment.translate_offset(last_offset)
         if header is None:
             end_position_bytes = segment.end().position_bytes
         else:
             # The batch found may begin behind the range: then the range ends in a gap.
-            is_behind = header.base_offset >= end_offset
+            is_behind = header.base_offset > last_offset
             end_position_bytes = header.position_bytes if is_behind else header.end_position_bytes
     if end_position_bytes <= position_bytes:
         return None
-    return position_bytes, end_position_bytes
+    return _Place(os.path.basename(segment.log_path), segment.inode, position_bytes, end_position_bytes)

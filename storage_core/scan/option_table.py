@@ -188,7 +188,7 @@ def find_option(name: str) -> OptionSpec:
     """
     spec = _BY_KEY.get(option_key(name))
     if spec is None:
-        hint = nearest_hint(name, (known.name for known in READ_OPTIONS))
+        hint = nearest_hint(name, (known.name for known in READ_OPTIONS if known.applies_to == "batch"))
         raise OptionError(f"Unknown option '{name}'.{hint}")
     return spec
 

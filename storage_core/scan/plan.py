@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final, Self
 
+from storage_core.errors import DataLossError
 from storage_core.scan.isolation import aborted_transactions
 from storage_core.scan.locate import locate_spans
 from storage_core.scan.pruning import prune
@@ -15,12 +17,17 @@ from storage_core.scan.spans import LogSpan, ReadSettings, ScanTask
 from storage_core.scan.split import DEFAULT_TASK_BYTES, OPEN_COST_BYTES, cut_span, pack_spans
 
 if TYPE_CHECKING:
+    from storage_core.directory import PartitionLog
     from storage_core.filesystem import FileSystem
     from storage_core.scan.options import ReadOptions
     from storage_core.scan.predicate import Predicate
     from storage_core.scan.pruning import Bounds
+    from storage_core.segment import AbortedTransaction
 
 __all__ = ["ScanPlan", "plan_scan"]
+
+# How often a read of a live directory is planned anew before it fails.
+_ATTEMPTS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +74,21 @@ def plan_scan(filesystem: FileSystem, options: ReadOptions, predicate: Predicate
     Raises:
         SegmentLogError: Whatever of the options cannot be had from these directories.
     """
+    for attempts_left in reversed(range(_ATTEMPTS)):
+        try:
+            return _plan(filesystem, options, predicate)
+        except DataLossError:
+            # Retention or a cleaner was faster than the planning; a new listing shows what there is now.
+            if not attempts_left:
+                raise
+    raise AssertionError
+
+
+def _plan(filesystem: FileSystem, options: ReadOptions, predicate: Predicate | None) -> ScanPlan:
     partitions = resolve(filesystem, options)
     if predicate is not None:
         partitions = _narrow(partitions, prune(predicate))
-    settings = ReadSettings(
-        options.max_decompressed_batch_bytes, options.fail_on_data_loss, options.use_indexes
-    )
-    tasks = _split(partitions, options, settings)
-    return ScanPlan(tuple(tasks), tuple(partitions))
+    return ScanPlan(tuple(_split(partitions, options)), partitions)
 
 
 def _narrow(partitions: tuple[ResolvedPartition, ...], bounds: Bounds) -> tuple[ResolvedPartition, ...]:
@@ -98,59 +112,74 @@ def _narrow(partitions: tuple[ResolvedPartition, ...], bounds: Bounds) -> tuple[
     return tuple(narrowed)
 
 
-def _split(
-    partitions: tuple[ResolvedPartition, ...], options: ReadOptions, settings: ReadSettings
-) -> list[ScanTask]:
-    by_name = {(each.log.topic, each.log.partition): each for each in partitions}
+def _split(partitions: tuple[ResolvedPartition, ...], options: ReadOptions) -> list[ScanTask]:
+    sources = {
+        (each.log.topic, each.log.partition): _Source.of(each, options.isolation_level) for each in partitions
+    }
     ranges = [
         PartitionRange(each.log.topic, each.log.partition, each.start_offset, each.end_offset)
         for each in partitions
     ]
     ranges = split_ranges(ranges, None, options.max_records_per_partition)
-    located = [(each, _locate(by_name[each.topic, each.partition], each, options)) for each in ranges]
-    task_bytes = options.max_bytes_per_partition or _task_bytes(located)
-    tasks = _cut_and_pack(located, by_name, settings, task_bytes, options)
+    spans = _locate(ranges, sources)
+    task_bytes = options.max_bytes_per_partition or _task_bytes(spans)
+    tasks = _pack(_cut(spans, sources, task_bytes), task_bytes, options)
     if options.min_partitions is not None and len(tasks) < options.min_partitions:
         # Fewer than asked for: split by offsets, in the proportions of Spark's Kafka source.
         ranges = split_ranges(ranges, options.min_partitions, options.max_records_per_partition)
-        tasks = []
-        for each in ranges:
-            spans = [(each, _locate(by_name[each.topic, each.partition], each, options))]
-            tasks += _cut_and_pack(spans, by_name, settings, task_bytes, options)
+        pieces = [_cut(_locate([each], sources), sources, task_bytes) for each in ranges]
+        tasks = [task for piece in pieces for task in _pack(piece, task_bytes, options)]
     return tasks
 
 
-def _locate(resolved: ResolvedPartition, wanted: PartitionRange, options: ReadOptions) -> list[LogSpan]:
-    aborted = ()
-    if options.isolation_level == "read_committed":
-        aborted = aborted_transactions(resolved.log, wanted.start_offset, wanted.end_offset)
-    return locate_spans(resolved.log, wanted.start_offset, wanted.end_offset, aborted)
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A partition's log, and what its spans have to know of transactions."""
+
+    log: PartitionLog
+    aborted_transactions: tuple[AbortedTransaction, ...]
+
+    @classmethod
+    def of(cls, resolved: ResolvedPartition, isolation_level: str) -> Self:
+        aborted: tuple[AbortedTransaction, ...] = ()
+        if isolation_level == "read_committed":
+            aborted = aborted_transactions(resolved.log, resolved.start_offset, resolved.end_offset)
+        return cls(resolved.log, aborted)
 
 
-def _task_bytes(located: list[tuple[PartitionRange, list[LogSpan]]]) -> int:
+_Sources = dict[tuple[str, int], _Source]
+
+
+def _locate(ranges: list[PartitionRange], sources: _Sources) -> list[LogSpan]:
+    spans = []
+    for each in ranges:
+        source = sources[each.topic, each.partition]
+        spans += locate_spans(source.log, each.start_offset, each.end_offset, source.aborted_transactions)
+    return spans
+
+
+def _task_bytes(spans: list[LogSpan]) -> int:
     """The default size of a task: enough tasks for every core, none above 128 MiB."""
-    cost_bytes = sum(span.size_bytes + OPEN_COST_BYTES for _, spans in located for span in spans)
+    cost_bytes = sum(span.size_bytes + OPEN_COST_BYTES for span in spans)
     per_core_bytes = -(-cost_bytes // (os.cpu_count() or 1))
     return max(2 * OPEN_COST_BYTES, min(DEFAULT_TASK_BYTES, per_core_bytes))
 
 
-def _cut_and_pack(
-    located: list[tuple[PartitionRange, list[LogSpan]]],
-    by_name: dict[tuple[str, int], ResolvedPartition],
-    settings: ReadSettings,
-    task_bytes: int,
-    options: ReadOptions,
-) -> list[ScanTask]:
-    pieces: list[LogSpan] = []
-    for wanted, spans in located:
-        log = by_name[wanted.topic, wanted.partition].log
-        for span in spans:
-            if span.size_bytes <= task_bytes:
-                pieces.append(span)
-            else:
-                segment = log.segment_for(span.base_offset)
-                assert segment is not None  # noqa: S101  (the span was found in it)
-                pieces += cut_span(span, segment, task_bytes)
-    return pack_spans(
-        pieces, settings, task_bytes=task_bytes, task_records=options.max_records_per_partition
+def _cut(spans: list[LogSpan], sources: _Sources, task_bytes: int) -> list[LogSpan]:
+    pieces = []
+    for span in spans:
+        if span.size_bytes <= task_bytes:
+            pieces.append(span)
+            continue
+        log = sources[span.topic, span.partition].log
+        index = log.segment_index_for(span.base_offset)
+        assert index is not None  # noqa: S101  (the span was found in it)
+        pieces += log.ask(index, partial(cut_span, span, target_bytes=task_bytes))
+    return pieces
+
+
+def _pack(spans: list[LogSpan], task_bytes: int, options: ReadOptions) -> list[ScanTask]:
+    settings = ReadSettings(
+        options.max_decompressed_batch_bytes, options.fail_on_data_loss, options.use_indexes
     )
+    return pack_spans(spans, settings, task_bytes=task_bytes, task_records=options.max_records_per_partition)

@@ -1,6 +1,6 @@
 """The read itself: a task's spans become Arrow record batches.
 
-    window of a file → batches chosen by their headers → CRC → decompressed → columns → rows
+window of a file → batches chosen by their headers → CRC → decompressed → columns → rows
 """
 
 from __future__ import annotations

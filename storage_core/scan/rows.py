@@ -8,19 +8,19 @@ import numpy as np
 import pyarrow as pa
 
 from storage_core.errors import TimestampRangeError
-from storage_core.record import WantedFields, binary_arrays, headers_array
+from storage_core.record import WantedFields, binary_array, headers_array
 from storage_core.record.batch_header import CODEC_MASK, LOG_APPEND_TIME_FLAG, TRANSACTIONAL_FLAG
 from storage_core.record.compression import CODEC_NAMES
+from storage_core.record.section import Slices
 from storage_core.scan.schema import METADATA_TYPE
 from storage_core.scan.sections import MAX_ROWS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import numpy.typing as npt
 
     from storage_core.record import RecordColumns, RecordSection
-    from storage_core.record.section import Slices
     from storage_core.scan.spans import LogSpan
 
 __all__ = ["RowMaker", "wanted_fields"]
@@ -47,7 +47,7 @@ class RowMaker:
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
-        self._constants: dict[str, tuple[object, pa.Array]] = {}
+        self._constants: dict[pa.DataType, tuple[object, pa.Array]] = {}
 
     def batches(
         self, section: RecordSection, columns: RecordColumns, span: LogSpan
@@ -57,143 +57,136 @@ class RowMaker:
         Raises:
             TimestampRangeError: A timestamp does not fit microseconds since 1970.
         """
-        rows = _rows_within(columns.offsets, span)
-        count = len(columns.offsets) if rows is None else len(rows)
+        # Offsets ascend, so the rows within the span are neighbours.
+        first, last = np.searchsorted(columns.offsets, (span.start_offset, span.end_offset)).tolist()
+        count = last - first
         if count == 0:
             return
-        batch = pa.RecordBatch.from_arrays(
-            self._arrays(_Rows(section, columns, span, rows, count)), schema=self._schema
-        )
+        rows = _Rows(section, columns, span, slice(first, last), self._constant)
+        arrays = [_COLUMNS[name](rows) for name in self._schema.names]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         step = min(MAX_ROWS, max(1, count * _MAX_BATCH_BYTES // max(batch.nbytes, 1)))
         for start in range(0, count, step):
             yield batch if step >= count else batch.slice(start, step)
 
-    def _arrays(self, rows: _Rows) -> list[pa.Array]:
-        arrays: dict[str, pa.Array] = {}
-        wanted = [name for name in ("key", "value") if name in self._schema.names]
-        if wanted:
-            slices = [rows.slices(rows.columns.keys if name == "key" else rows.columns.values) for name in wanted]
-            arrays.update(zip(wanted, binary_arrays(rows.section.buffer, slices), strict=True))
-        return [
-            arrays[name] if name in arrays else self._array(name, rows) for name in self._schema.names
-        ]
-
-    def _array(self, name: str, rows: _Rows) -> pa.Array:
-        if name == "offset":
-            return pa.array(rows.pick(rows.columns.offsets))
-        if name == "timestamp":
-            return rows.timestamps()
-        if name == "topic":
-            return self._constant(name, rows.span.topic, pa.string(), rows.count)
-        if name == "partition":
-            return self._constant(name, rows.span.partition, pa.int32(), rows.count)
-        if name == "timestampType":
-            kinds = ((rows.section.headers["attributes"] & LOG_APPEND_TIME_FLAG) != 0).astype(np.int32)
-            if kinds.min() == kinds.max():
-                return self._constant(name, int(kinds[0]), pa.int32(), rows.count)
-            return pa.array(rows.per_batch(kinds))
-        if name == "headers":
-            return rows.headers()
-        return _metadata(rows)
-
-    def _constant(self, name: str, value: object, kind: pa.DataType, count: int) -> pa.Array:
-        known = self._constants.get(name)
+    def _constant(self, value: object, kind: pa.DataType, count: int) -> pa.Array:
+        known = self._constants.get(kind)
         if known is None or known[0] != value or len(known[1]) < count:
             known = (value, pa.repeat(pa.scalar(value, kind), max(count, MAX_ROWS)))
-            self._constants[name] = known
+            self._constants[kind] = known
         return known[1].slice(0, count)
 
 
-def _rows_within(offsets: npt.NDArray[np.int64], span: LogSpan) -> npt.NDArray[np.int64] | None:
-    """Indexes of the rows within the span; None if all are."""
-    # Offsets ascend.
-    first, last = np.searchsorted(offsets, (span.start_offset, span.end_offset)).tolist()
-    if first == 0 and last == len(offsets):
-        return None
-    return np.arange(first, last)
-
-
 class _Rows:
-    """The chosen rows of a section."""
+    """Neighbouring rows of a section: a method a column."""
 
     def __init__(
         self,
         section: RecordSection,
         columns: RecordColumns,
         span: LogSpan,
-        rows: npt.NDArray[np.int64] | None,
-        count: int,
+        rows: slice,
+        constant: Callable[[object, pa.DataType, int], pa.Array],
     ) -> None:
-        self.section = section
-        self.columns = columns
-        self.span = span
-        self.rows = rows
-        self.count = count
+        self._section = section
+        self._columns = columns
+        self._span = span
+        self._rows = rows
+        self._count = rows.stop - rows.start
+        self._constant = constant
 
-    def pick(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return column if self.rows is None else column[self.rows]
+    def key(self) -> pa.BinaryArray:
+        return self._binary(self._columns.keys)
 
-    def per_batch(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Spread a value a batch over the batches' rows."""
-        return self.pick(np.repeat(column, self.columns.row_counts))
+    def value(self) -> pa.BinaryArray:
+        return self._binary(self._columns.values)
 
-    def slices(self, column: Slices | None) -> Slices:
-        assert column is not None  # noqa: S101  (it was asked for)
-        if self.rows is None:
-            return column
-        return type(column)(column.starts[self.rows], column.lengths[self.rows])
+    def topic(self) -> pa.StringArray:
+        return self._constant(self._span.topic, pa.string(), self._count)
 
-    def timestamps_ms(self) -> npt.NDArray[np.int64]:
-        assert self.columns.timestamps_ms is not None  # noqa: S101  (it was asked for)
-        return self.pick(self.columns.timestamps_ms)
+    def partition(self) -> pa.Int32Array:
+        return pa.repeat(pa.scalar(self._span.partition, pa.int32()), self._count)
 
-    def timestamps(self) -> pa.Array:
-        timestamps_ms = self.timestamps_ms()
+    def offset(self) -> pa.Int64Array:
+        return pa.array(self._columns.offsets[self._rows])
+
+    def timestamp(self) -> pa.TimestampArray:
+        timestamps_ms = self._timestamps_ms()
         if timestamps_ms.max() > _LARGEST_MS or timestamps_ms.min() < -_LARGEST_MS:
-            self._fail_timestamp(timestamps_ms)
+            raise self._timestamp_error(timestamps_ms)
         return pa.array(timestamps_ms * _US_PER_MS).view(pa.timestamp("us", tz="UTC"))
 
-    def headers(self) -> pa.ListArray:
-        assert self.columns.headers is not None  # noqa: S101  (they were asked for)
-        array = headers_array(self.section.buffer, self.columns.headers)
-        return array if self.rows is None else array.slice(int(self.rows[0]), self.count)
+    def timestamp_type(self) -> pa.Int32Array:
+        types = ((self._section.headers["attributes"] & LOG_APPEND_TIME_FLAG) != 0).astype(np.int32)
+        if types.min() == types.max():
+            return pa.repeat(pa.scalar(int(types[0]), pa.int32()), self._count)
+        return pa.array(self._per_batch(types))
 
-    def _fail_timestamp(self, timestamps_ms: npt.NDArray[np.int64]) -> None:
-        row = int(np.flatnonzero(np.abs(timestamps_ms) > _LARGEST_MS)[0])
-        offset = int(self.pick(self.columns.offsets)[row])
-        batch = int(self.per_batch(np.arange(len(self.section.starts)))[row])
-        raise TimestampRangeError(
+    def headers(self) -> pa.ListArray:
+        assert self._columns.headers is not None  # noqa: S101  (they were asked for)
+        array = headers_array(self._section.buffer, self._columns.headers)
+        return array.slice(self._rows.start, self._count)
+
+    def metadata(self) -> pa.StructArray:
+        headers = self._section.headers
+        attributes = headers["attributes"]
+        base_offsets = self._per_batch(headers["base_offset"].astype(np.int64))
+        codecs = self._per_batch((attributes & CODEC_MASK).astype(np.int8))
+        children = [
+            self._constant(self._span.file_name, pa.string(), self._count),
+            pa.array(self._per_batch(self._section.positions)),
+            pa.array(base_offsets),
+            pa.array(self._per_batch(headers["leader_epoch"].astype(np.int32))),
+            pa.array(self._per_batch(headers["producer_id"].astype(np.int64))),
+            pa.array(self._per_batch(headers["producer_epoch"].astype(np.int32))),
+            pa.array(self._sequences(base_offsets)),
+            pa.array(self._per_batch((attributes & TRANSACTIONAL_FLAG) != 0)),
+            pa.array(CODEC_NAMES).take(pa.array(codecs)),
+            pa.array(self._per_batch(headers["magic"].astype(np.int32))),
+            pa.array(self._timestamps_ms()),
+        ]
+        return pa.StructArray.from_arrays(children, fields=list(METADATA_TYPE))
+
+    def _per_batch(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Spread a value a batch over the batches' rows."""
+        return np.repeat(column, self._columns.row_counts)[self._rows]
+
+    def _binary(self, column: Slices | None) -> pa.BinaryArray:
+        assert column is not None  # noqa: S101  (it was asked for)
+        return binary_array(
+            self._section.buffer, Slices(column.starts[self._rows], column.lengths[self._rows])
+        )
+
+    def _timestamps_ms(self) -> npt.NDArray[np.int64]:
+        assert self._columns.timestamps_ms is not None  # noqa: S101  (it was asked for)
+        return self._columns.timestamps_ms[self._rows]
+
+    def _sequences(self, base_offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+        first = self._per_batch(self._section.headers["base_sequence"].astype(np.int64))
+        # Sequences wrap from 2^31 - 1 to 0; -1 is none.
+        wrapped = (first + self._columns.offsets[self._rows] - base_offsets) & 0x7FFFFFFF
+        return np.where(first < 0, -1, wrapped).astype(np.int32)
+
+    def _timestamp_error(self, timestamps_ms: npt.NDArray[np.int64]) -> TimestampRangeError:
+        row = int(np.flatnonzero((timestamps_ms > _LARGEST_MS) | (timestamps_ms < -_LARGEST_MS))[0])
+        return TimestampRangeError(
             f"Expected a timestamp in milliseconds that also fits microseconds, found {timestamps_ms[row]}: "
-            "perhaps its producer sent nanoseconds. Leave out the column `timestamp`, or read "
-            "`_metadata.timestampMs` (includeMetadata) without it.",
-            path=self.section.path,
-            position_bytes=int(self.section.positions[batch]),
-            offset=offset,
+            "perhaps its producer sent nanoseconds. Leave out the column `timestamp`, and read "
+            "`_metadata.timestampMs` (includeMetadata) instead.",
+            path=self._section.path,
+            position_bytes=int(self._per_batch(self._section.positions)[row]),
+            offset=int(self._columns.offsets[self._rows][row]),
         )
 
 
-def _metadata(rows: _Rows) -> pa.StructArray:
-    headers = rows.section.headers
-    sequences = headers["base_sequence"].astype(np.int64)
-    base_offsets = rows.per_batch(headers["base_offset"].astype(np.int64))
-    first_sequences = rows.per_batch(sequences)
-    deltas = rows.pick(rows.columns.offsets) - base_offsets
-    # Sequences wrap from 2^31 - 1 to 0.
-    sequence = np.where(first_sequences < 0, -1, (first_sequences + deltas) & 0x7FFFFFFF)
-    attributes = headers["attributes"]
-    codec_names = pa.array(CODEC_NAMES).take(pa.array(rows.per_batch(attributes & CODEC_MASK).astype(np.int8)))
-    count = rows.count
-    children = [
-        pa.repeat(pa.scalar(rows.span.file_name, pa.string()), count),
-        pa.array(rows.per_batch(rows.section.positions)),
-        pa.array(base_offsets),
-        pa.array(rows.per_batch(headers["leader_epoch"].astype(np.int32))),
-        pa.array(rows.per_batch(headers["producer_id"].astype(np.int64))),
-        pa.array(rows.per_batch(headers["producer_epoch"].astype(np.int32))),
-        pa.array(sequence.astype(np.int32)),
-        pa.array(rows.per_batch((attributes & TRANSACTIONAL_FLAG) != 0)),
-        codec_names,
-        pa.array(rows.per_batch(headers["magic"].astype(np.int32))),
-        pa.array(rows.timestamps_ms()),
-    ]
-    return pa.StructArray.from_arrays(children, fields=list(METADATA_TYPE))
+_COLUMNS: Final[dict[str, Callable[[_Rows], pa.Array]]] = {
+    "key": _Rows.key,
+    "value": _Rows.value,
+    "topic": _Rows.topic,
+    "partition": _Rows.partition,
+    "offset": _Rows.offset,
+    "timestamp": _Rows.timestamp,
+    "timestampType": _Rows.timestamp_type,
+    "headers": _Rows.headers,
+    "_metadata": _Rows.metadata,
+}

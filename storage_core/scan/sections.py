@@ -52,9 +52,7 @@ class SectionMaker:
             else:
                 yield from _as_they_are(window, group)
 
-    def _decompressed(
-        self, window: BatchWindow, indexes: npt.NDArray[np.int64]
-    ) -> Iterator[RecordSection]:
+    def _decompressed(self, window: BatchWindow, indexes: npt.NDArray[np.int64]) -> Iterator[RecordSection]:
         filled: list[int] = [0]
         first = 0
         rows = 0
@@ -80,11 +78,13 @@ class SectionMaker:
         """Decompress one batch behind what is there; None if there is not enough room, but was some."""
         header = window.header(index)
         start = int(window.starts[index])
-        payload = memoryview(window.buffer)[start + HEADER_SIZE_BYTES : start + header.size_bytes]
+        payload = window.buffer.data[start + HEADER_SIZE_BYTES : start + header.size_bytes]
         while True:
-            room = memoryview(self._output)[filled_bytes:-PADDING_BYTES]
+            room = self._output.data[filled_bytes:-PADDING_BYTES]
             try:
-                return filled_bytes + decompress_into(header.codec, payload, room[: self._max_batch_bytes + 1])
+                return filled_bytes + decompress_into(
+                    header.codec, payload, room[: self._max_batch_bytes + 1]
+                )
             except UndecodableError as error:
                 fail_undecodable(window.path, header, error)
             except OutputFullError:

@@ -108,9 +108,7 @@ class AbortedRanges:
         ).reshape(-1, 3)
         self._producer_ids, self._first_offsets, self._last_offsets = table.T
 
-    def cover(
-        self, headers: npt.NDArray[Any], base_offsets: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.bool_]:
+    def cover(self, headers: npt.NDArray[Any], base_offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Per batch: whether it is a producer's data between a transaction's first offset and its abort marker."""
         covered = np.zeros(len(headers), np.bool_)
         near = (self._last_offsets >= base_offsets[0]) & (self._first_offsets <= base_offsets[-1])
@@ -123,4 +121,5 @@ class AbortedRanges:
                 & (base_offsets >= self._first_offsets[index])
                 & (base_offsets <= self._last_offsets[index])
             )
-        return covered & ((headers["attributes"] & TRANSACTIONAL_FLAG) != 0)
+        covered &= (headers["attributes"] & TRANSACTIONAL_FLAG) != 0
+        return covered

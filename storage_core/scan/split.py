@@ -33,9 +33,7 @@ def cut_span(span: LogSpan, segment: LogSegment, target_bytes: int) -> list[LogS
         if not rest.start_offset < header.base_offset < span.end_offset:
             continue
         pieces.append(
-            dataclasses.replace(
-                rest, end_offset=header.base_offset, end_position_bytes=header.position_bytes
-            )
+            dataclasses.replace(rest, end_offset=header.base_offset, end_position_bytes=header.position_bytes)
         )
         rest = dataclasses.replace(
             rest, start_offset=header.base_offset, position_bytes=header.position_bytes

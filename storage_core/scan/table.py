@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -16,7 +15,9 @@ from storage_core.scan.schema import project, record_schema
 __all__ = ["read_table"]
 
 
-def read_table(*paths: str | os.PathLike[str], filesystem: FileSystem | None = None, **options: object) -> pa.Table:
+def read_table(
+    *paths: str | os.PathLike[str], filesystem: FileSystem | None = None, **options: object
+) -> pa.Table:
     """Read log directories into one table, ordered by topic, partition and offset.
 
     Args:

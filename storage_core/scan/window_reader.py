@@ -86,13 +86,16 @@ def read_windows(
     kept = 0
     while position_bytes < span.end_position_bytes:
         wanted = min(buffer.size_bytes, span.end_position_bytes - position_bytes)
-        view = memoryview(buffer.array)
+        view = buffer.array.data
         if opened.read_into(view[kept:wanted], position_bytes + kept) < wanted - kept:
             raise FileReplacedError
         is_last = position_bytes + wanted == span.end_position_bytes
         window = walk_window(opened.path, position_bytes, buffer.array, wanted)
         if len(window.starts):
             yield window
+        if window.is_blank_behind:
+            _require_blank(opened, position_bytes + window.end, span.end_position_bytes)
+            return
         rest = buffer.array[window.end : wanted]
         if is_last:
             if rest.any():
@@ -103,6 +106,23 @@ def read_windows(
         position_bytes += window.end
         kept = len(rest)
         buffer.ensure(kept + window.missing_bytes, rest)
+
+
+def _require_blank(opened: OpenFile, start_bytes: int, end_bytes: int) -> None:
+    """Zeros may end a file, as preallocated space; in front of anything else they are a hole."""
+    position_bytes = start_bytes
+    while position_bytes < end_bytes:
+        data = opened.read_at(min(WINDOW_BYTES, end_bytes - position_bytes), position_bytes)
+        if not data:
+            raise FileReplacedError
+        if data.count(0) != len(data):
+            raise CorruptRecordError(
+                "Expected record batches, found zeros with something else behind them: data was lost here.",
+                path=opened.path,
+                position_bytes=start_bytes,
+                end_position_bytes=position_bytes + len(data),
+            )
+        position_bytes += len(data)
 
 
 def _cut_off_error(window: BatchWindow, span: LogSpan) -> CorruptRecordError:
@@ -118,7 +138,7 @@ def _cut_off_error(window: BatchWindow, span: LogSpan) -> CorruptRecordError:
 
 def _too_large_error(window: BatchWindow, max_batch_bytes: int) -> BatchTooLargeError:
     start_bytes = window.position_bytes + window.end
-    view = memoryview(window.buffer)[window.end : window.end + LOG_OVERHEAD_BYTES]
+    view = window.buffer.data[window.end : window.end + LOG_OVERHEAD_BYTES]
     base_offset = int.from_bytes(view[:8], "big", signed=True)
     size_bytes = int.from_bytes(view[8:], "big", signed=True) + LOG_OVERHEAD_BYTES
     return BatchTooLargeError(

@@ -98,8 +98,9 @@ class Segment:
 
 def build_segment(base_offset, batches, *, index_interval_bytes=4096, closed=True):
     """Append batches as a broker does."""
-    segment = Segment(base_offset)
-    since_entry_bytes = 0
+    batches = list(batches)
+    segment = Segment(base_offset, b"".join(batches))
+    position = since_entry_bytes = 0
     largest = (-1, base_offset)
 
     def add_time_entry():
@@ -107,7 +108,6 @@ def build_segment(base_offset, batches, *, index_interval_bytes=4096, closed=Tru
             segment.time_entries.append(largest)
 
     for batch in batches:
-        position = len(segment.log)
         first, length = struct.unpack_from(">qi", batch)
         last = first + struct.unpack_from(">i", batch, 23)[0]
         (timestamp_ms,) = struct.unpack_from(">q", batch, 35)
@@ -119,8 +119,8 @@ def build_segment(base_offset, batches, *, index_interval_bytes=4096, closed=Tru
             add_time_entry()
             since_entry_bytes = 0
         since_entry_bytes += len(batch)
-        segment.log += batch
-        segment.batches.append((position, len(segment.log), first, last, timestamp_ms))
+        segment.batches.append((position, position + len(batch), first, last, timestamp_ms))
+        position += len(batch)
     if closed:
         add_time_entry()
     return segment

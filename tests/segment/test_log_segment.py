@@ -160,7 +160,7 @@ def build(make_batch, make_segment, base_offset, shapes, **options):
     shapes=SHAPES,
     interval=st.sampled_from([0, 100, 500]),
     closed=st.booleans(),
-    index_zeros=st.sampled_from([0, 1, 600]),
+    index_zeros=st.sampled_from([0, 2, 600]),
     log_zeros=st.sampled_from([0, 5, 200]),
     use_indexes=st.booleans(),
 )

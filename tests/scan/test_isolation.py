@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from storage_core.directory import PartitionLog, find_partitions
+from storage_core.filesystem import FileSystem
+from storage_core.scan.isolation import (
+    OpenTransaction,
+    aborted_transactions,
+    last_stable_offset,
+    open_transactions,
+)
+from storage_core.segment import AbortedTransaction
+
+# Producer 1 writes offsets 0 and 1, producer 2 offset 2, both in transactions; 3 is a plain record; 4 aborts
+# producer 2, 5 commits producer 1.
+GOLDEN_LOG = bytes.fromhex(
+    "0000000000000000000000430000000302ac05cfd8001000000001000000000000000100000000000000020000000000"
+    "0000010000000000000000000210000000026102310010000202026202320000000000000000020000003a0000000302"
+    "6d9705ac0010000000000000000000000003000000000000000300000000000000020000000000000000000110000000"
+    "026302330000000000000000030000003f0000000302207c5be200000000000000000000000000040000000000000004"
+    "ffffffffffffffffffffffffffff000000011a000000026e0c6e6f6e74786e0000000000000000040000004200000003"
+    "02c82feab20030000000000000000000000005000000000000000500000000000000020000ffffffff00000001200000"
+    "0008000000000c0000000000070000000000000000050000004200000004022b6577d200300000000000000000000000"
+    "06000000000000000600000000000000010000ffffffff000000012000000008000000010c00000000000700"
+)
+GOLDEN_TRANSACTION_INDEX = bytes.fromhex(
+    "00000000000000000002000000000000000200000000000000040000000000000000"
+)
+GOLDEN_SNAPSHOT = bytes.fromhex(
+    "000105aeec6b0000000200000000000000010000000000010000000000000001000000010000000000000006"
+    "00000007ffffffffffffffff0000000000000002000000000000000000000000000200000000000000000000"
+    "000500000007ffffffffffffffff"
+)
+GOLDEN_ABORTED = AbortedTransaction(2, 2, 4, 0)
+
+
+def open_log(path, *, use_indexes=True):
+    filesystem = FileSystem()
+    (directory,) = find_partitions(filesystem, [str(path)])
+    return PartitionLog.load(filesystem, directory, use_indexes=use_indexes)
+
+
+def write_golden(path, *, snapshot=GOLDEN_SNAPSHOT, transaction_index=GOLDEN_TRANSACTION_INDEX, index=b""):
+    path.mkdir()
+    (path / "00000000000000000000.log").write_bytes(GOLDEN_LOG)
+    for name, content in (
+        ("00000000000000000000.index", index),
+        ("00000000000000000000.txnindex", transaction_index),
+        ("00000000000000000006.snapshot", snapshot),
+    ):
+        if content is not None:
+            (path / name).write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize("use_indexes", [True, False])
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize("missing", [{}, {"snapshot": None}, {"index": None, "transaction_index": None}])
+def test_golden_log(log_root, use_indexes, is_clean, missing):
+    if is_clean:
+        log_root.mark_clean()
+    log = open_log(write_golden(log_root.path / "topic-0", **missing), use_indexes=use_indexes)
+    assert open_transactions(log) == ()
+    assert last_stable_offset(log) == 6
+    assert last_stable_offset(log, 5) == 0
+    assert open_transactions(log, 5) == (OpenTransaction(1, 0),)
+    assert open_transactions(log, 3) == (OpenTransaction(1, 0), OpenTransaction(2, 2))
+    assert aborted_transactions(log, 0, 6) == (GOLDEN_ABORTED,)
+    assert aborted_transactions(log, 4, 5) == (GOLDEN_ABORTED,)
+    assert aborted_transactions(log, 0, 3) == (GOLDEN_ABORTED,)
+    assert aborted_transactions(log, 0, 2) == ()
+    assert aborted_transactions(log, 5, 6) == ()
+    assert aborted_transactions(log, 3, 3) == ()
+
+
+def test_a_clean_index_is_believed_without_a_look_at_the_log(log_root):
+    log_root.mark_clean()
+    path = write_golden(log_root.path / "topic-0")
+    (path / "00000000000000000000.txnindex").write_bytes(
+        GOLDEN_TRANSACTION_INDEX[:2] + (9).to_bytes(8, "big") + GOLDEN_TRANSACTION_INDEX[10:]
+    )
+    (found,) = aborted_transactions(open_log(path), 0, 6)
+    assert found.producer_id == 9
+
+
+def test_an_index_behind_the_recovery_point_is_not_believed(log_root):
+    log = log_root.partition("orders").transactional(7).roll().abort(7).roll().data().write()
+    for base_offset in (0, 1):
+        (log.path / f"{base_offset:020d}.txnindex").write_bytes(b"")
+    expected = (AbortedTransaction(7, 0, 1, 2),)
+    assert aborted_transactions(open_log(log.path), 0, 3) == expected
+    log_root.checkpoint("recovery-point-offset-checkpoint", {("orders", 0): 1})
+    assert aborted_transactions(open_log(log.path), 0, 3) == expected
+    # From here on the empty file of the second segment counts.
+    log_root.checkpoint("recovery-point-offset-checkpoint", {("orders", 0): 2})
+    assert aborted_transactions(open_log(log.path), 0, 3) == ()
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        b"\0\1" + GOLDEN_TRANSACTION_INDEX[2:],
+        # Of another segment: its marker lies behind this one.
+        GOLDEN_TRANSACTION_INDEX[:18] + (99).to_bytes(8, "big") + GOLDEN_TRANSACTION_INDEX[26:],
+    ],
+)
+def test_a_wrong_index_gives_way_to_the_log(log_root, index):
+    log_root.mark_clean()
+    path = write_golden(log_root.path / "topic-0", transaction_index=index)
+    assert aborted_transactions(open_log(path), 0, 6) == (GOLDEN_ABORTED,)
+
+
+def test_missing_transaction_indexes_are_no_proof_where_there_were_transactions(log_root):
+    log_root.mark_clean()
+    path = write_golden(log_root.path / "topic-0", transaction_index=None)
+    assert aborted_transactions(open_log(path), 0, 6) == (GOLDEN_ABORTED,)
+    # The same without any snapshot.
+    (path / "00000000000000000006.snapshot").unlink()
+    assert aborted_transactions(open_log(path), 0, 6) == (GOLDEN_ABORTED,)
+
+
+def test_transaction_indexes_of_deleted_segments_prove_nothing(log_root):
+    log_root.mark_clean()
+    path = write_golden(log_root.path / "topic-0", transaction_index=None)
+    (path / "00000000000000000000.txnindex.deleted").write_bytes(b"")
+    assert aborted_transactions(open_log(path), 0, 6) == (GOLDEN_ABORTED,)
+
+
+def test_where_no_producer_was_transactional_nothing_is_read(log_root):
+    log_root.mark_clean()
+    log = log_root.partition("orders").data(5).roll().data(5, producer_id=3).write()
+    log.write_snapshot(10, [(3, -1, -1)])
+    found = open_log(log.path)
+    assert found.log_end_offset == 10
+    statistics = found.segments[0].filesystem.statistics
+    before = statistics.bytes_read
+    assert aborted_transactions(found, 0, 10) == ()
+    assert last_stable_offset(found) == 10
+    # No more than the snapshot, once for each question.
+    assert statistics.bytes_read - before <= 2 * 56
+
+
+def test_markers_are_found_segments_later(log_root):
+    log_root.mark_clean()
+    log = (
+        log_root.partition("orders")
+        .transactional(7)
+        .roll()
+        .data()
+        .roll()
+        .data()
+        .abort(7)
+        .roll()
+        .data()
+        .write()
+    )
+    for use_indexes in (True, False):
+        found = open_log(log.path, use_indexes=use_indexes)
+        assert aborted_transactions(found, 0, 1) == (AbortedTransaction(7, 0, 3, 4),)
+        assert aborted_transactions(found, 1, 2) == (AbortedTransaction(7, 0, 3, 4),)
+        assert aborted_transactions(found, 4, 5) == ()
+
+
+def test_the_last_stable_offset_is_not_below_the_log_start(log_root):
+    log = log_root.partition("orders").transactional(7, 5).data(5).write()
+    log_root.checkpoint("log-start-offset-checkpoint", {("orders", 0): 3})
+    assert last_stable_offset(open_log(log.path)) == 3
+
+
+def test_snapshots_from_before_the_log_start_do_not_count(log_root):
+    # Producer 7's marker was deleted with the segments in front.
+    log = log_root.partition("orders", base_offset=100).data(5).write()
+    log.write_snapshot(50, [(7, 0, 40)])
+    assert last_stable_offset(open_log(log.path)) == 105
+
+
+def test_an_empty_log(log_root):
+    log = log_root.partition("orders").write()
+    assert last_stable_offset(open_log(log.path)) == 0
+    assert aborted_transactions(open_log(log.path), 0, 0) == ()
+
+
+OPERATIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["data", "plain", "abort", "commit", "roll", "empty", "skip"]), st.integers(1, 4)
+    ),
+    max_size=40,
+)
+
+
+def build(partition, operations):
+    for operation, number in operations:
+        if operation == "data":
+            partition.transactional(number, number)
+        elif operation == "plain":
+            partition.data(number)
+        elif operation == "abort":
+            partition.abort(number)
+        elif operation == "commit":
+            partition.commit(number)
+        elif operation == "empty":
+            partition.empty_control(number)
+        elif operation == "skip":
+            partition.skip(number)
+        else:
+            partition.roll()
+    return partition.data()
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    operations=OPERATIONS,
+    is_clean=st.booleans(),
+    indexes=st.booleans(),
+    transaction_indexes=st.booleans(),
+    snapshots=st.booleans(),
+    use_indexes=st.booleans(),
+    data=st.data(),
+)
+def test_every_way_gives_the_answer_of_the_broker(
+    new_log_root, operations, is_clean, indexes, transaction_indexes, snapshots, use_indexes, data
+):
+    log_root = new_log_root()
+    builder = build(log_root.partition("orders"), operations)
+    if is_clean:
+        log_root.mark_clean()
+        builder.take_snapshot()
+    # Where some transaction index is missing, all index files are, or all of its kind.
+    builder.write(indexes=indexes, transaction_indexes=transaction_indexes and indexes, snapshots=snapshots)
+    log = open_log(builder.path, use_indexes=use_indexes)
+    end_offset = builder.next_offset
+    oldest_first = sorted(builder.open.items(), key=lambda item: item[1])
+    assert open_transactions(log) == tuple(OpenTransaction(*item) for item in oldest_first)
+    assert last_stable_offset(log) == min(builder.open.values(), default=end_offset)
+
+    start = data.draw(st.integers(0, end_offset))
+    end = data.draw(st.integers(start, end_offset))
+    expected = [
+        AbortedTransaction(*entry)
+        for entry in builder.aborted
+        if entry[2] >= start and entry[1] < end and start < end
+    ]
+    assert list(aborted_transactions(log, start, end)) == expected

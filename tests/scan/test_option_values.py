@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from storage_core.errors import OptionError
+from storage_core.scan.option_values import (
+    parse_boolean,
+    parse_choice,
+    parse_columns,
+    parse_count,
+    parse_paths,
+    parse_size_bytes,
+    parse_topics,
+    path_of,
+)
+
+COLUMNS = ("key", "value", "timestampType")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(True, True), ("true", True), (" FALSE ", False), (False, False)]
+)
+def test_booleans(value, expected):
+    assert parse_boolean("useIndexes", value) is expected
+
+
+@pytest.mark.parametrize("value", ["yes", "1", "", 1, 0, None])
+def test_nothing_else_is_a_boolean(value):
+    with pytest.raises(OptionError, match=r"^useIndexes is .*\. Use true or false\.$"):
+        parse_boolean("useIndexes", value)
+
+
+def test_choices_in_any_case():
+    assert parse_choice("endingAt", " LOGEND ", ("logEnd", "highWatermark")) == "logEnd"
+    for value in ("end", None, 1):
+        with pytest.raises(OptionError, match=r"endingAt is .*Use logEnd or highWatermark\."):
+            parse_choice("endingAt", value, ("logEnd", "highWatermark"))
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(7, 7), ("7", 7), (" +7 ", 7), ("9223372036854775807", 2**63 - 1)]
+)
+def test_counts(value, expected):
+    assert parse_count("minPartitions", value, "minPartitions") == expected
+
+
+@pytest.mark.parametrize("value", [0, -1, "0", "-5"])
+def test_counts_must_be_positive(value):
+    with pytest.raises(OptionError, match=r"^maxrecordsperpartition must be positive"):
+        parse_count("maxRecordsPerPartition", value, "maxrecordsperpartition")
+
+
+@pytest.mark.parametrize("value", ["", "many", "1.5", 1.5, True, None, "1e3", "9223372036854775808", 2**63])
+def test_nothing_else_is_a_count(value):
+    with pytest.raises(OptionError, match=r"^minPartitions is .*Use a whole number above 0"):
+        parse_count("minPartitions", value, "minPartitions")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (4096, 4096),
+        ("4096", 4096),
+        ("10b", 10),
+        ("64k", 65_536),
+        ("64kb", 65_536),
+        ("64 KiB", 65_536),
+        ("128m", 134_217_728),
+        ("1G", 2**30),
+        ("1tb", 2**40),
+        ("1p", 2**50),
+    ],
+)
+def test_sizes(value, expected):
+    assert parse_size_bytes("maxBytesPerPartition", value) == expected
+
+
+@pytest.mark.parametrize(
+    "value", [0, -1, "0", "0k", "-1k", "1.5g", "", "big", "k", True, None, "9999999p", 2**63]
+)
+def test_nothing_else_is_a_size(value):
+    with pytest.raises(OptionError, match=r"^maxBytesPerPartition is .*such as 64k, 128m or 1g"):
+        parse_size_bytes("maxBytesPerPartition", value)
+
+
+@pytest.mark.parametrize("value", [" a, b ,,a ", ["a", "b"], ("a ", "b", "a")])
+def test_topics(value):
+    assert parse_topics("subscribe", value) == ("a", "b")
+
+
+@pytest.mark.parametrize("value", ["", " , ", []])
+def test_no_topics(value):
+    with pytest.raises(
+        OptionError, match=r"^No topics to subscribe to as specified value for option 'subscribe' is '"
+    ):
+        parse_topics("subscribe", value)
+
+
+@pytest.mark.parametrize("value", [1, ["a", 1], {"a": 1}])
+def test_topics_of_another_kind(value):
+    with pytest.raises(OptionError, match="list of topic names"):
+        parse_topics("subscribe", value)
+
+
+@pytest.mark.parametrize("value", ["value, key", '["value","key"]', ["value", "key"]])
+def test_columns(value):
+    assert parse_columns("columns", value, COLUMNS) == ("value", "key")
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("valeu", "columns names an unknown column 'valeu'. Did you mean 'value'?"),
+        ("timestamp_type", "Did you mean 'timestampType'?"),
+        ("headers", "Set includeHeaders to true"),
+        ("_metadata", "Set includeMetadata to true"),
+        ("key,key", "columns names 'key' twice"),
+        ("key,", "unknown column ''"),
+        ("", "names no column. Use some of: key, value, timestampType."),
+        ("[]", "names no column"),
+        ('["key"', "no JSON list of column names"),
+        ('["key",1]', "list of column names"),
+        (5, "list of column names"),
+    ],
+)
+def test_wrong_columns(value, message):
+    with pytest.raises(OptionError) as raised:
+        parse_columns("columns", value, COLUMNS)
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("path", "/a,b", ("/a,b",)),
+        ("path", "[a]", ("[a]",)),
+        ("path", Path("/a"), ("/a",)),
+        ("path", ["/a", Path("/b")], ("/a", "/b")),
+        ("paths", '["/a","/b"]', ("/a", "/b")),
+        ("paths", "/a", ("/a",)),
+        ("path", "  ", ()),
+        ("path", [], ()),
+    ],
+)
+def test_paths(option, value, expected):
+    assert parse_paths(option, value) == expected
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("path", 5, "list of paths"),
+        ("path", ["/a", 5], "list of paths"),
+        ("paths", '["/a"', "no JSON list of paths"),
+        ("path", "/a\0b", "NUL"),
+        ("path", "s3://bucket/logs", "has the scheme 's3'"),
+        ("path", "hdfs:/logs", "has the scheme 'hdfs'"),
+        ("path", "HDFS:logs", "has the scheme 'hdfs'"),
+        ("path", ["/a", "abfss://c@a/x"], "has the scheme 'abfss'"),
+    ],
+)
+def test_wrong_paths(option, value, message):
+    with pytest.raises(OptionError) as raised:
+        parse_paths(option, value)
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("/a/b", "/a/b"),
+        ("a:b", "a:b"),
+        ("C:/logs", "C:/logs"),
+        ("2026-01-01T00:00/x", "2026-01-01T00:00/x"),
+        ("file:/a/b%20c", "/a/b c"),
+        ("file:///a/b", "/a/b"),
+        ("FILE://localhost/a", "/a"),
+    ],
+)
+def test_file_uris_are_paths(text, expected):
+    assert path_of(text) == expected
+
+
+def test_file_uris_of_other_hosts_are_refused():
+    with pytest.raises(OptionError, match="names the host 'server'"):
+        path_of("file://server/a")

@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import datetime as dt
+import pickle
+
+import pytest
+
+from storage_core.errors import OptionError
+from storage_core.scan.bounds import EarliestBound, LatestBound, OffsetsBound, TimestampBound
+from storage_core.scan.option_table import READ_OPTIONS
+from storage_core.scan.options import ReadOptions, parse_read_options
+
+NOW_MS = 1_767_225_600_000
+
+
+def parse(given=None, **more):
+    return parse_read_options({"path": "/a", **(given or {}), **more}, now_ms=NOW_MS)
+
+
+def test_defaults_are_those_of_the_class_and_of_the_table():
+    assert parse() == ReadOptions(paths=("/a",))
+    documented = {
+        spec.name: spec.default for spec in READ_OPTIONS if spec.default and spec.applies_to == "batch"
+    }
+    assert parse(documented) == parse()
+
+
+def test_everything_as_spark_passes_it():
+    given = {
+        "path": "/a,/b",
+        "subscribe": "orders, payments",
+        "startingoffsets": '{"orders":{"0":5}}',
+        "endingtimestamp": "-10 minutes",
+        "startingoffsetsbytimestampstrategy": "LATEST",
+        "kafka.isolation.level": "read_committed",
+        "failondataloss": "false",
+        "minpartitions": "3",
+        "maxrecordsperpartition": "1000",
+        "maxbytesperpartition": "64m",
+        "endingat": "highwatermark",
+        "useindexes": "false",
+        "maxdecompressedbatchbytes": "1g",
+        "includeheaders": "true",
+        "includemetadata": "true",
+        "columns": "offset,headers,_metadata",
+        "followsymlinks": "true",
+        "filterpushdown": "true",
+        "mode": "failfast",
+        "view": "records",
+        "timezone": "UTC",
+    }
+    assert parse_read_options(given, now_ms=NOW_MS) == ReadOptions(
+        paths=("/a,/b",),
+        subscribe=("orders", "payments"),
+        starting=OffsetsBound({("orders", 0): 5}),
+        ending=TimestampBound(NOW_MS - 600_000),
+        starting_timestamp_strategy="latest",
+        isolation_level="read_committed",
+        fail_on_data_loss=False,
+        min_partitions=3,
+        max_records_per_partition=1000,
+        max_bytes_per_partition=64 << 20,
+        ending_at="highWatermark",
+        use_indexes=False,
+        max_decompressed_batch_bytes=1 << 30,
+        include_headers=True,
+        include_metadata=True,
+        columns=("offset", "headers", "_metadata"),
+        follow_symlinks=True,
+        filter_pushdown=True,
+    )
+
+
+def test_everything_as_python_passes_it():
+    options = parse_read_options(
+        {
+            "path": ["/a", "/b"],
+            "subscribe": ["orders"],
+            "starting_timestamp": dt.datetime(2026, 1, 1),  # noqa: DTZ001  (the option time_zone decides)
+            "time_zone": "+01:00",
+            "ending_offsets": {"orders": {0: 9}},
+            "isolation_level": "read_committed",
+            "fail_on_data_loss": False,
+            "min_partitions": 3,
+            "columns": ["offset"],
+            "max_bytes_per_partition": None,
+        }
+    )
+    assert options.paths == ("/a", "/b")
+    assert options.starting == TimestampBound(NOW_MS - 3_600_000)
+    assert options.ending == OffsetsBound({("orders", 0): 9})
+    assert options.isolation_level == "read_committed"
+    assert not options.fail_on_data_loss
+    assert options.min_partitions == 3
+    assert options.columns == ("offset",)
+    assert options.max_bytes_per_partition is None
+
+
+def test_pattern_and_assignment():
+    assert parse(subscribePattern=" ord.* ").subscribe_pattern == "ord.*"
+    assert parse(assign='{"orders":[1,0]}').assign == {"orders": (0, 1)}
+
+
+def test_lists_of_paths_as_spark_passes_them():
+    assert parse_read_options({"paths": '["/a","/b"]'}).paths == ("/a", "/b")
+
+
+def test_options_can_be_sent_to_other_processes():
+    options = parse(assign='{"orders":[0]}', startingOffsets='{"orders":{"0":5}}')
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+def test_now_is_the_clock_if_it_is_not_given():
+    before_ms = dt.datetime.now(dt.UTC).timestamp() * 1000
+    start = parse_read_options({"path": "/a", "startingTimestamp": "-0 s"}).starting
+    assert isinstance(start, TimestampBound)
+    assert before_ms - 1 <= start.timestamp_ms <= before_ms + 60_000
+
+
+def test_one_option_under_two_names():
+    assert parse({"isolationLevel": "read_committed", "kafka.isolation.level": "READ_COMMITTED"})
+    assert parse({"minPartitions": 3, "min_partitions": 3}).min_partitions == 3
+    with pytest.raises(
+        OptionError,
+        match=r"'isolationLevel' and 'kafka\.isolation\.level' are the same option, .*Give it once",
+    ):
+        parse({"isolationLevel": "read_committed", "kafka.isolation.level": "read_uncommitted"})
+    with pytest.raises(OptionError, match=r"'path' and 'paths' are the same option"):
+        parse({"path": "/a", "paths": '["/b"]'})
+
+
+@pytest.mark.parametrize("given", [{}, {"path": None}, {"path": " "}, {"path": []}])
+def test_a_missing_path_says_how_to_give_one(given):
+    with pytest.raises(OptionError) as raised:
+        parse_read_options(given)
+    for way in ('.load("/path")', '.option("path", "/path")', "WITH (path = '/path')", "TEMPORARY VIEW"):
+        assert way in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"startingOfsets": "earliest"}, "Unknown option 'startingOfsets'. Did you mean 'startingOffsets'?"),
+        (
+            {"subscribe": "a", "assign": '{"a":[0]}'},
+            "Only one of the following options can be specified for Kafka source: subscribe, subscribePattern, assign",
+        ),
+        ({"subscribe": ","}, "No topics to subscribe to as specified value for option 'subscribe' is ','"),
+        ({"subscribePattern": ""}, "Pattern to subscribe is empty"),
+        ({"subscribePattern": 5}, "Use the text of a regular expression"),
+        ({"assign": "a"}, "No topicpartitions to assign"),
+        ({"startingOffsets": "latest"}, "starting offset can't be latest for batch queries on Kafka"),
+        ({"startingOffsetsByTimestampStrategy": "earliest"}, "Use error or latest"),
+        ({"isolationLevel": "serializable"}, "Use read_uncommitted or read_committed"),
+        ({"failOnDataLoss": "no"}, "Use true or false"),
+        ({"minPartitions": "0"}, "minPartitions must be positive"),
+        ({"maxRecordsPerPartition": "-1"}, "maxrecordsperpartition must be positive"),
+        ({"maxBytesPerPartition": "0"}, "Use a positive number of bytes"),
+        ({"maxDecompressedBatchBytes": "lots"}, "Use a positive number of bytes"),
+        ({"endingAt": "now"}, "Use logEnd or highWatermark"),
+        ({"columns": "offsets"}, "Did you mean 'offset'?"),
+        ({"columns": "headers"}, "Set includeHeaders to true"),
+        ({"timeZone": "Nowhere"}, "no known time zone"),
+        ({"path": "s3://bucket/a"}, "has the scheme 's3'"),
+        ({"mode": "LENIENT"}, "Use FAILFAST or DROPMALFORMED or PERMISSIVE"),
+        ({"view": "rows"}, "Use records or batches"),
+    ],
+)
+def test_every_mistake_is_one_clear_line(given, message):
+    with pytest.raises(OptionError) as raised:
+        parse(given)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("where", "offset > 5"),
+        ("maxTimestampDisorder", "1 hour"),
+        ("columnNameOfCorruptRecord", "bad"),
+        ("maxOffsetsPerTrigger", "5"),
+        ("mode", "PERMISSIVE"),
+        ("mode", "dropmalformed"),
+        ("view", "batches"),
+    ],
+)
+def test_what_this_version_does_not_have_is_said_in_one_line(name, value):
+    with pytest.raises(OptionError, match=rf"{name}.* is not available in this version of segmentlog\."):
+        parse({name: value})
+
+
+def test_defaults_of_bounds():
+    assert (parse().starting, parse().ending) == (EarliestBound(), LatestBound())

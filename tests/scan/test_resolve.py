@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import pytest
+
+from storage_core.errors import (
+    LogDirectoryError,
+    OptionError,
+)
+from storage_core.filesystem import FileSystem
+from storage_core.scan.options import parse_read_options
+from storage_core.scan.resolve import resolve, split_paths
+
+
+def test_everything_by_default(three_partitions, ranges_of):
+    assert ranges_of(three_partitions) == {"orders-0": (0, 10), "orders-1": (0, 0), "payments-0": (100, 105)}
+
+
+def test_selections(three_partitions, ranges_of):
+    assert ranges_of(three_partitions, subscribe="payments") == {"payments-0": (100, 105)}
+    assert ranges_of(three_partitions, subscribe="__consumer_offsets") == {"__consumer_offsets-0": (0, 1)}
+    assert ranges_of(three_partitions, subscribePattern="^o") == {"orders-0": (0, 10), "orders-1": (0, 0)}
+    assert ranges_of(three_partitions, assign='{"orders":[0,9]}') == {"orders-0": (0, 10)}
+    with pytest.raises(OptionError, match="Did you mean 'payments'"):
+        ranges_of(three_partitions, subscribe="payment")
+
+
+@pytest.mark.parametrize(
+    "offsets",
+    ['{"payments":{"0":101,"1":5}}', '{"orders":{"0":5}}', "{}"],
+)
+@pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
+def test_offsets_must_name_exactly_the_partitions_read(three_partitions, option, offsets, ranges_of):
+    expected = (
+        r"\[KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED\] .* Use -1 for latest, -2 for earliest\. "
+        r"Specified: \[.*\] Assigned: \[payments-0\]"
+    )
+    with pytest.raises(OptionError, match=expected):
+        ranges_of(three_partitions, subscribe="payments", **{option: offsets})
+
+
+@pytest.mark.parametrize("position", ["starting", "ending"])
+def test_timestamps_must_name_exactly_the_partitions_read(three_partitions, position, ranges_of):
+    expected = rf"\[KAFKA_TIMESTAMP_OFFSET_DOES_NOT_MATCH_ASSIGNED\] .* based {position} offsets .*\[orders-0, orders-1\]$"
+    with pytest.raises(OptionError, match=expected):
+        ranges_of(
+            three_partitions,
+            subscribe="orders",
+            **{f"{position}OffsetsByTimestamp": '{"orders":{"0":1}}'},
+        )
+
+
+def test_a_topic_that_is_not_read(three_partitions, ranges_of):
+    with pytest.raises(OptionError, match="given for the topic 'orders', which is not read"):
+        ranges_of(three_partitions, subscribe="payments", startingOffsets='{"orders":"earliest"}')
+
+
+def test_a_directory_without_partitions(log_root, ranges_of):
+    with pytest.raises(LogDirectoryError, match="Expected Kafka partition directories"):
+        ranges_of(log_root)
+    (log_root.path / "meta.properties").write_text("version=1\n", encoding="utf-8")
+    assert ranges_of(log_root) == {}
+
+
+def test_a_path_that_does_not_exist(log_root):
+    with pytest.raises(LogDirectoryError, match=str(log_root.path / "missing")):
+        resolve(FileSystem(), parse_read_options({"path": str(log_root.path / "missing")}))
+
+
+def test_paths_are_split_at_commas_unless_they_exist(tmp_path):
+    (tmp_path / "a,b").mkdir()
+    whole = str(tmp_path / "a,b")
+    assert split_paths(FileSystem(), [whole]) == [whole]
+    assert split_paths(FileSystem(), [f"file:{whole}"]) == [whole]
+    assert split_paths(FileSystem(), ["/x/a, file:///x/b%20c,", "/x/d"]) == ["/x/a", "/x/b c", "/x/d"]
+    with pytest.raises(OptionError, match="has the scheme 's3'"):
+        split_paths(FileSystem(), ["/x/a,s3://bucket/b"])
