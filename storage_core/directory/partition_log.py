@@ -232,7 +232,10 @@ class PartitionLog:
         if self.log_start_offset >= limit_offset:
             return None
         for index in range(len(self.segments)):
-            if self._largest_timestamp_ms(index) >= timestamp_ms:
+            if self._largest_timestamp_ms(index) < timestamp_ms:
+                # With thousands of segments, the indexes of those passed over would fill the memory.
+                self.segments[index].forget_indexes()
+            else:
                 found = self.ask(
                     index, lambda segment: segment.offset_for_timestamp(timestamp_ms, self.log_start_offset)
                 )

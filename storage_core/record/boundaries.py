@@ -17,12 +17,14 @@ from storage_core.record.varint import VARINT_LIMIT_BYTES, MalformedVarintError,
 
 __all__ = ["UnevenRecordsError", "find_boundaries"]
 
-# With fewer batches than this in a window, a numpy step costs more than the plain loop's.
+# With fewer batches than this in a step, on average, it costs more than the plain loop's steps.
 _LOCKSTEP_MINIMUM_BATCHES: Final = 32
 # A run of equal records shorter than this does not pay for the numpy calls that find it.
 _RUN_MINIMUM: Final = 48
 # Runs are looked for in this many bytes at first, so that a short run costs little.
 _RUN_FIRST_TRY_BYTES: Final = 1 << 14
+# And in so many times more while it goes on, so that its end costs no look at all that follows.
+_RUN_GROWTH: Final = 8
 # So much is walked plainly before the next look for a run.
 _LOOP_CHUNK_BYTES: Final = 1 << 16
 
@@ -61,7 +63,7 @@ def find_boundaries(
         buffer: The uncompressed records of some batches, padded.
         starts: Per batch, where its records begin.
         ends: Per batch, where they end.
-        counts: Per batch, the number of records, at least 1.
+        counts: Per batch, the number of records: at least 1, and no more than its bytes can hold.
 
     Returns:
         Where each body begins and where it ends, over all batches in order.
@@ -69,10 +71,7 @@ def find_boundaries(
     Raises:
         UnevenRecordsError: Lengths are negative, too long, or do not end with the batch.
     """
-    # A record takes at least one byte, so this also bounds what is allocated below.
-    if np.any(counts > ends - starts):
-        raise UnevenRecordsError
-    in_lockstep = len(starts) >= _LOCKSTEP_MINIMUM_BATCHES
+    in_lockstep = bool(counts.sum() >= counts.max() * _LOCKSTEP_MINIMUM_BATCHES)
     for walk in (_walk_in_lockstep,) * in_lockstep + (_walk_each_batch, _walk_long_records):
         try:
             return _prove(buffer, walk(buffer, starts, ends, counts), starts, ends, counts)
@@ -120,17 +119,16 @@ def _walk_in_lockstep(
     # active[i]: how many batches have more than i records.
     active = np.searchsorted(-ordered_counts, -np.arange(most), side="left").tolist()
     pairs = _pairs(buffer)
-    fields = np.empty((most, len(starts)), np.int64)
+    fields = np.empty(int(counts.sum()), np.int64)
+    rows = (np.cumsum(counts) - counts)[order]
     position = starts[order]
-    for row, width in enumerate(active):
+    for width in active:
+        rows = rows[:width]
         position = position[:width]
-        fields[row, :width] = position
+        fields[rows] = position
+        rows = rows + 1
         position = position + _STEPS[pairs[position]]
-    by_batch = np.empty((len(starts), most), np.int64)
-    by_batch[order] = fields.T
-    if most * len(starts) == counts.sum():
-        return by_batch.reshape(-1)
-    return by_batch[np.arange(most) < counts[:, None]]
+    return fields
 
 
 def _walk_each_batch(
@@ -161,7 +159,7 @@ def _equal_records(buffer: _Bytes, position: int, end: int) -> tuple[_Int64Array
         count = int(differs.argmax()) if differs.any() else len(differs)
         if count < len(differs) or limit == end:
             return np.arange(position, position + count * step, step), position + count * step
-        limit = end
+        limit = min(end, position + (limit - position) * _RUN_GROWTH)
 
 
 def _walk_chunk(buffer: _Bytes, start: int, end: int) -> tuple[_Int64Array, int]:

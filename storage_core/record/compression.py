@@ -27,7 +27,11 @@ __all__ = ["CODEC_NAMES", "OutputFullError", "UndecodableError", "decompress_int
 # By codec number.
 CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
-_GZIP_MAGIC: Final = b"\x1f\x8b"
+# The magic and the only method there is.
+_GZIP_MAGIC: Final = b"\x1f\x8b\x08"
+_GZIP_SMALLEST_MEMBER_BYTES: Final = 18
+# A member is fed in pieces, at first of this size: zlib copies whatever it is given beyond the end.
+_GZIP_FIRST_PIECE_BYTES: Final = 1 << 12
 # zlib's "expect a gzip header" on top of its largest window.
 _GZIP_WINDOW_BITS: Final = 31
 
@@ -81,19 +85,25 @@ def decompress_into(codec: int, payload: memoryview, output: memoryview) -> int:
 
 def _gzip(payload: memoryview, output: memoryview) -> int:
     size_bytes = 0
-    rest: bytes | memoryview = payload
+    position = 0
     while True:
         member = zlib.decompressobj(_GZIP_WINDOW_BITS)
-        data = member.decompress(rest, len(output) - size_bytes)
-        output[size_bytes : size_bytes + len(data)] = data
-        size_bytes += len(data)
-        if size_bytes == len(output):
-            return size_bytes
-        if not member.eof:
-            message = "the gzip stream is cut off"
-            raise UndecodableError(message)
-        rest = member.unused_data
-        if not rest.startswith(_GZIP_MAGIC):
+        piece_bytes = _GZIP_FIRST_PIECE_BYTES
+        while not member.eof:
+            piece = payload[position : position + piece_bytes]
+            if not piece:
+                message = "the gzip stream is cut off"
+                raise UndecodableError(message)
+            data = member.decompress(piece, len(output) - size_bytes)
+            output[size_bytes : size_bytes + len(data)] = data
+            size_bytes += len(data)
+            if size_bytes == len(output):
+                return size_bytes
+            position += len(piece) - len(member.unused_data)
+            piece_bytes *= 2
+        # As the JDK: what does not look like another member is left alone.
+        is_member = payload[position : position + len(_GZIP_MAGIC)] == _GZIP_MAGIC
+        if not is_member or len(payload) - position < _GZIP_SMALLEST_MEMBER_BYTES:
             return size_bytes
 
 

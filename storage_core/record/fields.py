@@ -30,6 +30,8 @@ __all__ = ["batch_timestamps_ms", "decode_by_column"]
 
 # Headers are decoded one step per header of a record: beyond this the plain decoder is as good.
 _HEADER_STEPS_LIMIT: Final = 256
+# A byte for each field; key, value and headers add nothing.
+_SMALLEST_RECORD_BYTES: Final = 7
 
 _Int64Array = npt.NDArray[np.int64]
 _Bytes = npt.NDArray[np.uint8]
@@ -46,7 +48,11 @@ def decode_by_column(section: RecordSection, wanted: WantedFields) -> RecordColu
     counts = headers["record_count"].astype(np.int64)
     base_offsets = headers["base_offset"].astype(np.int64)
     last_deltas = headers["last_offset_delta"].astype(np.int64)
-    if counts.min() < 1 or np.any(counts > last_deltas + 1):
+    last_offsets = base_offsets + last_deltas
+    if counts.min() < 1 or np.any(counts > last_deltas + 1) or np.any(last_offsets < base_offsets):
+        raise UnevenRecordsError
+    # So a count that is made up cannot make anything below larger than the section.
+    if np.any(counts * _SMALLEST_RECORD_BYTES > section.ends - section.starts):
         raise UnevenRecordsError
     timestamps_ms = batch_timestamps_ms(section, counts) if wanted.timestamp else None
     is_dense = np.array_equal(counts, last_deltas + 1)
@@ -64,7 +70,7 @@ def decode_by_column(section: RecordSection, wanted: WantedFields) -> RecordColu
     offset_deltas, position = read_varints(buffer, position, VARINT_LIMIT_BYTES)
     offsets = np.repeat(base_offsets, counts)
     offsets += offset_deltas
-    _check_offsets(offsets, base_offsets, base_offsets + last_deltas, counts)
+    _check_offsets(offsets, base_offsets, last_offsets, counts)
     if not needs_bytes:
         return RecordColumns(counts, offsets, timestamps_ms, None, None, None)
 

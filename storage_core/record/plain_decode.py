@@ -6,7 +6,8 @@ the records are right, if unusual, or says which one is not. Both give the same 
 
 from __future__ import annotations
 
-from typing import NoReturn
+from array import array
+from typing import Final, NoReturn
 
 import numpy as np
 
@@ -22,6 +23,8 @@ from storage_core.record.varint import (
 
 __all__ = ["decode_one_by_one"]
 
+_LARGEST_OFFSET: Final = (1 << 63) - 1
+
 
 def decode_one_by_one(section: RecordSection, wanted: WantedFields) -> RecordColumns:
     """Decode the wanted fields of all records of a section.
@@ -36,16 +39,16 @@ def decode_one_by_one(section: RecordSection, wanted: WantedFields) -> RecordCol
 
 
 class _Rows:
-    """What was decoded so far, a list a column."""
+    """What was decoded so far, an array a column; slices as start and length by turns."""
 
     def __init__(self) -> None:
-        self.offsets: list[int] = []
-        self.timestamps_ms: list[int] = []
-        self.keys: list[tuple[int, int]] = []
-        self.values: list[tuple[int, int]] = []
-        self.header_counts: list[int] = []
-        self.header_keys: list[tuple[int, int]] = []
-        self.header_values: list[tuple[int, int]] = []
+        self.offsets = array("q")
+        self.timestamps_ms = array("q")
+        self.keys = array("q")
+        self.values = array("q")
+        self.header_counts = array("q")
+        self.header_keys = array("q")
+        self.header_values = array("q")
 
     def columns(self, row_counts: list[int], wanted: WantedFields) -> RecordColumns:
         headers = None
@@ -62,7 +65,7 @@ class _Rows:
         )
 
 
-def _slices(pairs: list[tuple[int, int]]) -> Slices:
+def _slices(pairs: array[int]) -> Slices:
     table = np.array(pairs, np.int64).reshape(-1, 2)
     return Slices(np.ascontiguousarray(table[:, 0]), np.ascontiguousarray(table[:, 1]))
 
@@ -89,6 +92,8 @@ class _BatchDecoder:
         """Append the batch's records to ``rows``; return how many they are."""
         if self._count < 1:
             self._fail(f"a record count of at least 1, found {self._count}")
+        if self._last_offset > _LARGEST_OFFSET:
+            self._fail(f"offsets of 63 bits, found {self._last_offset}")
         position = self._start
         previous_offset = self._base_offset - 1
         for number in range(self._count):
@@ -130,8 +135,8 @@ class _BatchDecoder:
         if timestamp_ms is None:
             timestamp_ms = _java_long(self._base_timestamp_ms + timestamp_delta)
         rows.timestamps_ms.append(timestamp_ms)
-        rows.keys.append(key)
-        rows.values.append(value)
+        rows.keys.extend(key)
+        rows.values.extend(value)
         return end, offset
 
     def _read_headers(self, record: memoryview, position: int, number: int, rows: _Rows) -> int:
@@ -144,8 +149,8 @@ class _BatchDecoder:
             if key[1] < 0:
                 self._fail(f"each header of record {number} to have a key, found a length of {key[1]}")
             value, position = self._read_slice(record, position, number, "header value")
-            rows.header_keys.append(key)
-            rows.header_values.append(value)
+            rows.header_keys.extend(key)
+            rows.header_values.extend(value)
         return position
 
     def _read_slice(

@@ -43,7 +43,9 @@ def locate_spans(
         span_start = max(start_offset, base_offset)
         span_end = min(end_offset, bases[index + 1]) if is_closed else end_offset
         last_offset = None if is_closed and span_end == bases[index + 1] else span_end - 1
-        place = log.ask(index, partial(_place, start_offset=span_start, last_offset=last_offset))
+        place = log.ask(
+            index, partial(_place, start_offset=span_start, last_offset=last_offset, is_closed=is_closed)
+        )
         if place is None:
             continue
         spans.append(
@@ -76,20 +78,22 @@ class _Place:
     end_position_bytes: int
 
 
-def _place(segment: LogSegment, start_offset: int, last_offset: int | None) -> _Place | None:
+def _place(
+    segment: LogSegment, start_offset: int, last_offset: int | None, *, is_closed: bool
+) -> _Place | None:
     """Where in the file the offsets lie, to its end if no last one is given; None if it holds none of them."""
     position_bytes = 0
     if start_offset > segment.base_offset:
         header = segment.translate_offset(start_offset)
-        if header is None:
-            return None
-        position_bytes = header.position_bytes
+        # A walk also ends at a batch that is cut off, and at a hole of zeros. In a closed segment
+        # that is damage: whatever lies behind is left to the reading, which reports it.
+        position_bytes = segment.end().position_bytes if header is None else header.position_bytes
     if last_offset is None:
         end_position_bytes = segment.size_bytes
     else:
         header = segment.translate_offset(last_offset)
         if header is None:
-            end_position_bytes = segment.end().position_bytes
+            end_position_bytes = segment.size_bytes if is_closed else segment.end().position_bytes
         else:
             # The batch found may begin behind the range: then the range ends in a gap.
             is_behind = header.base_offset > last_offset

@@ -193,8 +193,11 @@ class LogSegment(SegmentFiles):
                 largest, start_bytes = entry, named[1]
         if largest is entry and is_complete:
             # An index that was cut short shows at the end of the log, unless time ran backwards there.
-            tail_bytes = self.proven_position(walk, len(self.offset_index) - 1)
-            if all(batch[4] <= largest.timestamp_ms for batch in walk.skim(max(start_bytes, tail_bytes))):
+            last_indexed = self.offset_index.last_entry
+            tail_bytes = start_bytes
+            if last_indexed is not None and last_indexed.position_bytes > start_bytes:
+                tail_bytes = max(start_bytes, self.proven_position(walk, len(self.offset_index) - 1))
+            if all(batch[4] <= largest.timestamp_ms for batch in walk.skim(tail_bytes)):
                 return largest
         for _, _, _, last_offset, largest_ms in walk.skim(start_bytes):
             if largest_ms > largest.timestamp_ms:

@@ -71,10 +71,8 @@ class OffsetIndex:
             return cls.without_entries(base_offset, None)
         if entries[0, 0] < 0 or entries[0, 1] < 0:
             return cls.without_entries(base_offset, "its first entry is negative")
-        descents = np.flatnonzero((np.diff(entries, axis=0) <= 0).any(axis=1))
-        if len(descents):
-            problem = f"its entries do not ascend from number {int(descents[0])} to the next"
-            return cls.without_entries(base_offset, problem)
+        if not (entries[1:] > entries[:-1]).all():
+            return cls.without_entries(base_offset, "its entries do not ascend")
         if base_offset + int(entries[-1, 0]) > MAX_OFFSET:
             return cls.without_entries(base_offset, "its last offset is beyond the largest that Kafka has")
         # A running broker may have appended since the log's size was taken. Entries that a log

@@ -7,7 +7,6 @@ partition of 100,000 segments is listed by its file names alone.
 from __future__ import annotations
 
 import logging
-import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -162,7 +161,7 @@ class SegmentFiles:
             if self.file_names is not None and name not in self.file_names:
                 self._transaction_index = TransactionIndex((), exists=False)
             else:
-                path = os.path.join(self.directory, name)
+                path = f"{self.directory}/{name}"
                 self._transaction_index = TransactionIndex.read(self.filesystem, path, self.base_offset)
             self._report("transaction index", self._transaction_index.problem)
         return self._transaction_index
@@ -185,16 +184,16 @@ class SegmentFiles:
             entry = index.entry(number)
             lowest_offset = index.entry(number - 1).offset + 1 if number else self.base_offset
             try:
-                header = walk.batch_at(entry.position_bytes)
+                batch = next(walk.skim(entry.position_bytes), None)
             except (CorruptRecordError, UnsupportedFormatError):
                 break
-            if header is None:
+            if batch is None:
                 if number < len(index) - 1:
                     break
                 # The last append was indexed, but is torn: the log ends in front of it.
                 self._offset_index = index.without_last_entry()
                 number -= 1
-            elif lowest_offset <= header.base_offset <= header.last_offset <= entry.offset:
+            elif lowest_offset <= batch[2] and batch[3] <= entry.offset:
                 return entry.position_bytes
             else:
                 break
@@ -204,6 +203,10 @@ class SegmentFiles:
             self._report("offset index", problem)
         return 0
 
+    def forget_indexes(self) -> None:
+        """Give back the memory of the indexes; they are read again when they are needed."""
+        self._offset_index = self._time_index = self._transaction_index = None
+
     def set_time_index_aside(self) -> None:
         """Go on as if there were no time index, because it was found to be wrong."""
         problem = "it disagrees with the batches that it names"
@@ -211,7 +214,7 @@ class SegmentFiles:
         self._report("time index", problem)
 
     def _path(self, file_name: str) -> str:
-        return os.path.join(self.directory, file_name + self.suffix)
+        return f"{self.directory}/{file_name}{self.suffix}"
 
     def _index_path(self, file_name: str) -> str | None:
         """Path of an index that may be read; None if it is known to be absent or is not to be used."""

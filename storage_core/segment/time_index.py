@@ -79,12 +79,11 @@ class TimeIndex:
         if len(entries) and (timestamps_ms[0] < 0 or relative_offsets[0] < 0):
             return cls.without_entries(base_offset, "its first entry is negative")
         # Compared, not subtracted: the difference of two garbled timestamps may overflow.
-        descents = np.flatnonzero(
-            (timestamps_ms[1:] <= timestamps_ms[:-1]) | (relative_offsets[1:] < relative_offsets[:-1])
-        )
-        if len(descents):
-            problem = f"its entries do not ascend from number {int(descents[0])} to the next"
-            return cls.without_entries(base_offset, problem)
+        if not (
+            (timestamps_ms[1:] > timestamps_ms[:-1]).all()
+            and (relative_offsets[1:] >= relative_offsets[:-1]).all()
+        ):
+            return cls.without_entries(base_offset, "its entries do not ascend")
         if len(entries) and base_offset + int(relative_offsets[-1]) > MAX_OFFSET:
             return cls.without_entries(base_offset, "its last offset is beyond the largest that Kafka has")
         return cls(base_offset, timestamps_ms, relative_offsets + base_offset)

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import gzip
 import struct
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from crc32c import crc32c
 
 from storage_core.filesystem import FileSystem
 from storage_core.scan.options import parse_read_options
+from storage_core.scan.plan import plan_scan
+from storage_core.scan.read import read_task
 from storage_core.scan.resolve import resolve
+from storage_core.scan.schema import project, record_schema
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 ABORT, COMMIT = 0, 1
-TRANSACTIONAL, CONTROL = 0x10, 0x20
+LOG_APPEND_TIME, TRANSACTIONAL, CONTROL = 0x08, 0x10, 0x20
+CODEC_NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 def varint(value: int) -> bytes:
@@ -30,28 +37,60 @@ def varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-def record(offset_delta: int, timestamp_delta_ms: int, key: bytes | None, value: bytes) -> bytes:
-    body = b"\0" + varint(timestamp_delta_ms) + varint(offset_delta)
-    body += varint(-1) if key is None else varint(len(key)) + key
-    body += varint(len(value)) + value + varint(0)
+def sized(content: bytes | None) -> bytes:
+    return varint(-1) if content is None else varint(len(content)) + content
+
+
+def record(offset_delta, timestamp_delta_ms, key, value, headers=()) -> bytes:
+    body = b"\0" + varint(timestamp_delta_ms) + varint(offset_delta) + sized(key) + sized(value)
+    body += varint(len(headers))
+    body += b"".join(sized(name.encode()) + sized(content) for name, content in headers)
     return varint(len(body)) + body
 
 
-def batch(base_offset, records, *, last_offset_delta, attributes=0, timestamps_ms=(0, 0), producer_id=-1):
+def compress(codec: int, data: bytes) -> bytes:
+    """As Kafka's producers do: xerial's framing for snappy, a frame for lz4."""
+    if codec == 1:
+        return gzip.compress(data, 1)
+    if codec == 2:
+        block = pa.compress(data, "snappy", asbytes=True)
+        return b"\x82SNAPPY\0" + struct.pack(">iii", 1, 1, len(block)) + block
+    return pa.compress(data, CODEC_NAMES[codec], asbytes=True) if codec else data
+
+
+def batch(
+    base_offset,
+    records,
+    *,
+    last_offset_delta,
+    attributes=0,
+    timestamps_ms=(0, 0),
+    producer_id=-1,
+    producer_epoch=0,
+    base_sequence=0,
+    leader_epoch=0,
+    codec=0,
+    payload=None,
+    record_count=None,
+):
+    """One v2 batch; ``payload`` stands in for the (compressed) records."""
     first_timestamp_ms, max_timestamp_ms = timestamps_ms
     is_sequenced = producer_id >= 0 and not attributes & CONTROL
     checked = struct.pack(
         ">hiqqqhii",
-        attributes,
+        attributes | codec,
         last_offset_delta,
         first_timestamp_ms,
         max_timestamp_ms,
         producer_id,
-        0 if producer_id >= 0 else -1,
-        0 if is_sequenced else -1,
-        len(records),
-    ) + b"".join(records)
-    return struct.pack(">qiibI", base_offset, 9 + len(checked), 0, 2, crc32c(checked)) + checked
+        producer_epoch if producer_id >= 0 else -1,
+        base_sequence if is_sequenced else -1,
+        len(records) if record_count is None else record_count,
+    )
+    if payload is None:
+        payload = compress(codec, b"".join(records)) if records else b""
+    checked += payload
+    return struct.pack(">qiibI", base_offset, 9 + len(checked), leader_epoch, 2, crc32c(checked)) + checked
 
 
 @dataclass
@@ -155,6 +194,162 @@ class PartitionBuilder:
         return self
 
 
+@dataclass(frozen=True)
+class Record:
+    """A record to append. Its offset counts from the beginning of its batch."""
+
+    offset_delta: int = 0
+    timestamp_ms: int = 0
+    key: bytes | None = None
+    value: bytes | None = b"v"
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+class RowLog(PartitionBuilder):
+    """A partition that also keeps account of the rows that a read must give, with every column.
+
+    Attributes:
+        rows: Of every data record, by offset.
+        places: Position, end position, base offset and last offset of every batch, by base offset of
+            the segment.
+    """
+
+    def __init__(self, root: Path, topic: str = "events", partition: int = 0, base_offset: int = 0) -> None:
+        super().__init__(root, topic, partition, base_offset)
+        self.rows: list[dict] = []
+        self.aborted_offsets: set[int] = set()
+        self._topic = topic, partition
+
+    @property
+    def places(self) -> dict[int, list[tuple[int, int, int, int]]]:
+        return {segment.base_offset: [place[:4] for place in walk(segment.data)] for segment in self.segments}
+
+    @property
+    def committed_rows(self) -> list[dict]:
+        stable_offset = min(self.open.values(), default=self.next_offset)
+        return [
+            row
+            for row in self.rows
+            if row["offset"] not in self.aborted_offsets and row["offset"] < stable_offset
+        ]
+
+    def append(
+        self, *records, last_offset_delta=None, append_time_ms=None, transactional=False, **fields
+    ) -> RowLog:
+        """Append one batch; without records it is one that compaction has emptied."""
+        producer_id = fields.get("producer_id", -1)
+        if transactional:
+            self.open.setdefault(producer_id, self.next_offset)
+        if last_offset_delta is None:
+            last_offset_delta = records[-1].offset_delta if records else 0
+        attributes = TRANSACTIONAL * transactional + LOG_APPEND_TIME * (append_time_ms is not None)
+        base_ms = records[0].timestamp_ms if records else -1
+        max_ms = max((each.timestamp_ms for each in records), default=-1)
+        if append_time_ms is not None:
+            max_ms = append_time_ms
+        encoded = [
+            record(each.offset_delta, each.timestamp_ms - base_ms, each.key, each.value, each.headers)
+            for each in records
+        ]
+        position = len(self.segments[-1].data)
+        for each in records:
+            self.rows.append(self._row(each, position, attributes, append_time_ms, **fields))
+        self._append(
+            encoded, last_offset_delta + 1, attributes=attributes, timestamps_ms=(base_ms, max_ms), **fields
+        )
+        return self
+
+    def values(self, count, value=b"v", **fields) -> RowLog:
+        """Append one batch of equal values; each record's timestamp is its offset."""
+        first = self.next_offset
+        return self.append(*(Record(delta, first + delta, None, value) for delta in range(count)), **fields)
+
+    def abort(self, producer_id) -> RowLog:
+        first_offset = self.open.get(producer_id, self.next_offset)
+        self.aborted_offsets |= {
+            row["offset"]
+            for row in self.rows
+            if row["offset"] >= first_offset
+            and row["_metadata"]["isTransactional"]
+            and row["_metadata"]["producerId"] == producer_id
+        }
+        return super().abort(producer_id)
+
+    def _row(self, each, position, attributes, append_time_ms, *, codec=0, leader_epoch=0, **producer):
+        producer_id = producer.get("producer_id", -1)
+        sequence = producer.get("base_sequence", 0) + each.offset_delta
+        timestamp_ms = each.timestamp_ms if append_time_ms is None else append_time_ms
+        topic, partition = self._topic
+        return {
+            "key": each.key,
+            "value": each.value,
+            "topic": topic,
+            "partition": partition,
+            "offset": self.next_offset + each.offset_delta,
+            "timestamp": timestamp_ms * 1000,
+            "timestampType": int(append_time_ms is not None),
+            "headers": [{"key": name, "value": content} for name, content in each.headers] or None,
+            "_metadata": {
+                "segment": f"{self.segments[-1].base_offset:020d}.log",
+                "position": position,
+                "batchOffset": self.next_offset,
+                "leaderEpoch": leader_epoch,
+                "producerId": producer_id,
+                "producerEpoch": producer.get("producer_epoch", 0) if producer_id >= 0 else -1,
+                "sequence": sequence % 2**31 if producer_id >= 0 else -1,
+                "isTransactional": bool(attributes & TRANSACTIONAL),
+                "compression": CODEC_NAMES[codec],
+                "magic": 2,
+                "timestampMs": timestamp_ms,
+            },
+        }
+
+    def write(self, *, indexes=True, index_interval_bytes=4096, **others) -> RowLog:
+        """Write the files, with the index entries that a broker makes."""
+        super().write(indexes=indexes, **others)
+        for segment in self.segments if indexes else ():
+            offset_index, time_index = index_files(segment, index_interval_bytes)
+            stem = self.path / f"{segment.base_offset:020d}"
+            stem.with_suffix(".index").write_bytes(offset_index)
+            stem.with_suffix(".timeindex").write_bytes(time_index)
+        return self
+
+    def log_path(self, base_offset=0) -> Path:
+        return self.path / f"{base_offset:020d}.log"
+
+
+def walk(data):
+    """Position, end position, base offset, last offset and largest timestamp of every batch."""
+    position = 0
+    while position < len(data):
+        base_offset, length = struct.unpack_from(">qi", data, position)
+        last_delta, _, largest_ms = struct.unpack_from(">iqq", data, position + 23)
+        yield position, position + 12 + length, base_offset, base_offset + last_delta, largest_ms
+        position += 12 + length
+
+
+def index_files(segment: Segment, interval_bytes: int) -> tuple[bytes, bytes]:
+    """Offset and time index by the rule of Kafka's ``LogSegment.append``, and the last time entry of a roll."""
+    offset_entries: list[tuple[int, int]] = []
+    time_entries: list[tuple[int, int]] = [(-1, segment.base_offset)]
+    since_entry_bytes = 0
+    largest = time_entries[0]
+    for position, end_position, _, last_offset, largest_ms in walk(segment.data):
+        largest = max(largest, (largest_ms, last_offset), key=lambda entry: entry[0])
+        if since_entry_bytes > interval_bytes:
+            offset_entries.append((last_offset, position))
+            time_entries.append(largest)
+            since_entry_bytes = 0
+        since_entry_bytes += end_position - position
+    time_entries.append(largest)
+    kept = [entry for before, entry in pairwise(time_entries) if entry[0] > before[0]]
+    base = segment.base_offset
+    return (
+        b"".join(struct.pack(">ii", offset - base, position) for offset, position in offset_entries),
+        b"".join(struct.pack(">qi", timestamp_ms, offset - base) for timestamp_ms, offset in kept),
+    )
+
+
 class LogRoot:
     """A log directory in the making."""
 
@@ -164,6 +359,9 @@ class LogRoot:
 
     def partition(self, topic, partition=0, base_offset=0) -> PartitionBuilder:
         return PartitionBuilder(self.path, topic, partition, base_offset)
+
+    def rows(self, topic="events", partition=0, base_offset=0) -> RowLog:
+        return RowLog(self.path, topic, partition, base_offset)
 
     def mark_clean(self) -> LogRoot:
         (self.path / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":1}', encoding="utf-8")
@@ -216,3 +414,79 @@ def ranges_of():
         }
 
     return ranges_of
+
+
+class Scan:
+    """A read that is planned, and whose tasks are read when the test says so."""
+
+    def __init__(self, path, **options) -> None:
+        self.filesystem = FileSystem()
+        wanted = {"include_headers": True, "include_metadata": True, **options}
+        parsed = parse_read_options({"path": str(path), **wanted})
+        self.schema = project(
+            record_schema(include_headers=parsed.include_headers, include_metadata=parsed.include_metadata),
+            parsed.columns,
+        )
+        self.plan = plan_scan(self.filesystem, parsed)
+
+    @property
+    def spans(self):
+        return [span for task in self.plan.tasks for span in task.spans]
+
+    def batches(self):
+        """Arrow batches of all tasks, one after the other, as they are asked for."""
+        for task in self.plan.tasks:
+            for found in read_task(self.filesystem, task, self.schema):
+                found.validate(full=True)
+                yield found
+
+    def rows(self):
+        return rows_of(pa.Table.from_batches(self.batches(), schema=self.schema))
+
+    def offsets(self):
+        return [offset for found in self.batches() for offset in found["offset"].to_pylist()]
+
+
+def rows_of(table) -> list[dict]:
+    """The rows of a table or batch; timestamps as microseconds, because Python's end with the year 9999."""
+    table = pa.table(table)
+    if "timestamp" in table.column_names:
+        index = table.column_names.index("timestamp")
+        table = table.set_column(index, "timestamp", table["timestamp"].cast(pa.int64()))
+    return table.to_pylist()
+
+
+@pytest.fixture
+def scan():
+    """Plans a read of a path, with headers and metadata unless options say otherwise."""
+    return Scan
+
+
+@pytest.fixture
+def read_rows():
+    """Reads a path to its end."""
+    return lambda path, **options: Scan(path, **options).rows()
+
+
+@pytest.fixture
+def record_of():
+    """Makes a record for `RowLog.append`."""
+    return Record
+
+
+@pytest.fixture
+def batch_bytes():
+    """Makes one batch, for logs that no broker would write."""
+    return batch
+
+
+@pytest.fixture
+def overwrite():
+    """Change bytes of a file in place, as a failing disk does."""
+
+    def overwrite(path, position, content):
+        with path.open("r+b") as file:
+            file.seek(position)
+            file.write(content)
+
+    return overwrite

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 
@@ -23,7 +24,13 @@ TRANSACTION_LOG = bytes.fromhex(
     "00000008000000010c00000000000700"
 )
 # (position, end, base offset, last offset, max timestamp)
-EXPECTED = [(0, 79, 0, 1, 2), (79, 149, 2, 2, 3), (149, 224, 3, 3, 4), (224, 302, 4, 4, 5), (302, 380, 5, 5, 6)]
+EXPECTED = [
+    (0, 79, 0, 1, 2),
+    (79, 149, 2, 2, 3),
+    (149, 224, 3, 3, 4),
+    (224, 302, 4, 4, 5),
+    (302, 380, 5, 5, 6),
+]
 EMPTY_BATCH = bytes.fromhex(
     "000000000000000f000000310000000f025d4e3d62000000000016ffffffffffffffff0000018bcfe568000000000000005b7f00"
     "91000003d700000000"
@@ -79,11 +86,16 @@ def test_a_walk_may_begin_at_every_boundary(open_walk, index):
     assert list(walk.skim(0)) == EXPECTED
 
 
-@pytest.mark.parametrize("cut", range(len(TRANSACTION_LOG) + 1))
-def test_a_torn_tail_ends_the_walk_at_each_byte(open_walk, cut):
-    whole = [batch for batch in EXPECTED if batch[1] <= cut]
-    assert list(open_walk(TRANSACTION_LOG[:cut]).skim()) == whole
-    assert list(open_walk(TRANSACTION_LOG, end_position_bytes=cut).skim()) == whole
+def test_a_torn_tail_ends_the_walk_at_each_byte(tmp_path):
+    path = tmp_path / "0.log"
+    for cut in range(len(TRANSACTION_LOG) + 1):
+        whole = [batch for batch in EXPECTED if batch[1] <= cut]
+        path.write_bytes(TRANSACTION_LOG[:cut])
+        with FileSystem().open(str(path)) as log_file:
+            assert list(BatchWalk(log_file, 0, cut).skim()) == whole
+        path.write_bytes(TRANSACTION_LOG)
+        with FileSystem().open(str(path)) as log_file:
+            assert list(BatchWalk(log_file, 0, cut).skim()) == whole
 
 
 @pytest.mark.parametrize("zeros", [1, 12, 17, 18, 60, 61, 62, 4096, 5000, 1_000_000])
@@ -131,7 +143,9 @@ def test_old_formats_are_named(open_walk, magic):
         pytest.param(23, struct.pack(">i", -1), id="negative last offset delta"),
         pytest.param(0, struct.pack(">q", 1), id="offset repeats"),
         pytest.param(0, struct.pack(">q", -1), id="offset below the base offset"),
-        pytest.param(0, struct.pack(">q", 2**63 - 1) + struct.pack(">i", 58) + bytes(4) + b"\2" + bytes(9) + b"\1"),
+        pytest.param(
+            0, struct.pack(">q", 2**63 - 1) + struct.pack(">i", 58) + bytes(4) + b"\2" + bytes(9) + b"\1"
+        ),
     ],
 )
 def test_damage_is_an_error_that_says_where(open_walk, position, value):
@@ -223,7 +237,13 @@ def test_a_walk_meets_what_was_written(tmp_path_factory, make_batch, make_segmen
     for gap, delta, size in shapes:
         offset += gap
         batches.append(
-            make_batch(offset, (size, 7), offset_deltas=[0, delta + 1], last_offset_delta=delta + 2, value=bytes(size))
+            make_batch(
+                offset,
+                (size, 7),
+                offset_deltas=[0, delta + 1],
+                last_offset_delta=delta + 2,
+                value=bytes(size),
+            )
         )
         offset += delta + 3
     segment = make_segment(5, batches)
@@ -246,10 +266,9 @@ def test_garbage_ends_or_raises(tmp_path_factory, content):
     path = tmp_path_factory.mktemp("walk") / "0.log"
     path.write_bytes(content)
     with FileSystem().open(str(path)) as log_file:
-        try:
-            assert len(list(BatchWalk(log_file, 0, len(content)).batches())) <= len(content) // 61
-        except (CorruptRecordError, UnsupportedFormatError) as error:
-            assert error.position_bytes is not None
+        batches = BatchWalk(log_file, 0, len(content)).batches()
+        with contextlib.suppress(CorruptRecordError, UnsupportedFormatError):
+            assert len(list(batches)) <= len(content) // 61
 
 
 def test_read_batch_gives_the_whole_batch(open_content):

@@ -47,7 +47,9 @@ def test_cut_at_each_byte(end_of, batches):
         assert end_of(content[:cut]) == (SegmentEnd(7 + whole, whole * 69) if whole else None)
 
 
-@pytest.mark.parametrize("tail", [bytes(10), bytes(100), bytes(10_000), b"\2" * 3000, b"\xff" * 61, bytes(61) + b"\1"])
+@pytest.mark.parametrize(
+    "tail", [bytes(10), bytes(100), bytes(10_000), b"\2" * 3000, b"\xff" * 61, bytes(61) + b"\1"]
+)
 def test_a_tail_that_is_no_batch_is_left_out(end_of, batches, tail):
     assert end_of(b"".join(batches) + tail) == SegmentEnd(13, 6 * 69)
 

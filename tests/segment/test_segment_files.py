@@ -66,7 +66,7 @@ def test_a_missing_log_file_is_told_apart(tmp_path):
         lambda: segment.size_bytes,
         lambda: list(segment.batches()),
         lambda: segment.translate_offset(50),
-        lambda: segment.end(),
+        segment.end,
         lambda: segment.largest_timestamp_ms(is_complete=True),
     ):
         with pytest.raises(FileNotFoundError):

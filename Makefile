@@ -1,0 +1,76 @@
+# segmentlog: `make help` says what there is.
+
+# Another interpreter: make PYTHON=/path/to/python3. Empty: the first on PATH that is new enough.
+PYTHON ?=
+# Handed on to pytest or to the benchmarks: make test ARGS="-k offset -x"
+ARGS ?=
+
+VENV := $(CURDIR)/.venv
+VENV_PYTHON := $(VENV)/bin/python
+REQUIRE := sh conf/require.sh
+PYTEST := $(VENV_PYTHON) -m pytest
+
+# Spark takes `python3` from PATH for its workers, which has none of our packages.
+export PYSPARK_PYTHON := $(VENV_PYTHON)
+export PYSPARK_DRIVER_PYTHON := $(VENV_PYTHON)
+# Another Spark on this machine must not stand in for the one in .venv.
+unexport SPARK_HOME
+unexport PYTHONPATH
+# Also on a machine whose host name does not resolve.
+export SPARK_LOCAL_IP ?= 127.0.0.1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+# What is required is checked first, also under `make -j`.
+.NOTPARALLEL:
+.PHONY: help demo test check interop bench soak require-java require-maven
+
+help: ## Say what the targets do
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: require-java $(VENV)/.installed-demo ## Read a log directory that Kafka wrote with Spark (examples/quickstart.py)
+	@$(VENV_PYTHON) examples/quickstart.py
+
+test: require-java $(VENV)/.installed-dev ## Run all tests but interop and soak; print the conformance matrix
+	@$(PYTEST) --ignore=tests/interop $(ARGS)
+
+check: $(VENV)/.installed-dev ## Lint, formatting, types, direction of imports
+	@$(VENV_PYTHON) -m ruff check .
+	@$(VENV_PYTHON) -m ruff format --check .
+	@$(VENV_PYTHON) -m mypy
+	@$(VENV)/bin/lint-imports --no-logo
+
+interop: require-java require-maven $(VENV)/.installed-dev ## Compare with a real Kafka broker, live and killed (needs Maven)
+	@$(PYTEST) tests/interop -m "not soak" $(ARGS)
+
+bench: require-java require-maven $(VENV)/.installed-dev ## Measure beside peers and Spark's Kafka source (needs Maven)
+	@$(VENV_PYTHON) -m benchmarks $(ARGS)
+
+soak: require-java $(VENV)/.installed-dev ## Run the long randomised campaigns
+	@$(PYTEST) --ignore=tests/interop -m soak $(ARGS)
+
+require-java:
+	@$(REQUIRE) java
+
+require-maven:
+	@$(REQUIRE) maven
+
+# A stamp is as old as the last install: pip runs again only when a dependency changed.
+$(VENV)/.installed-demo: pyproject.toml conf/constraints.txt
+	$(call install,spark)
+	@touch $@
+
+# dev contains spark, so that the demo need not install again.
+$(VENV)/.installed-dev: pyproject.toml conf/constraints.txt
+	$(call install,dev)
+	@touch $@ $(VENV)/.installed-demo
+
+# A .venv of a removed or too old Python is made anew.
+define install
+	@python=$$($(REQUIRE) python "$(PYTHON)") || exit 1; \
+	$(REQUIRE) python $(VENV_PYTHON) >/dev/null 2>&1 || \
+		{ echo "Making .venv with $$python"; "$$python" -m venv --clear $(VENV); }
+	@echo "Installing .[$(1)] into .venv"
+	@$(VENV_PYTHON) -m pip install --quiet --disable-pip-version-check \
+		--constraint conf/constraints.txt --editable '.[$(1)]'
+endef

@@ -1,0 +1,37 @@
+"""The Spark data source ``segmentlog``: directories of Apache Kafka log segments as tables.
+
+    spark_segmentlog.register(spark)
+    spark.read.format("segmentlog").load("/var/lib/kafka/data")
+
+Spark also finds the source without the call, through the module `pyspark_segmentlog`.
+Importing this package is cheap: readers and decoders are imported when they are used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+try:
+    import pyspark.sql.datasource  # noqa: F401  (new in PySpark 4.0)
+except ImportError as error:
+    raise ImportError(
+        "spark_segmentlog needs PySpark 4.0 or newer. Install it with: pip install 'spark-segmentlog[spark]'"
+    ) from error
+
+from spark_segmentlog.data_source import SegmentLogDataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["SegmentLogDataSource", "__version__", "register"]
+
+__version__ = "0.1.0"
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format ``segmentlog`` known to this session.
+
+    Needed only where Spark's own look-up of data sources does not reach, for example when
+    another ``pyspark_*`` package on the path fails to import.
+    """
+    spark.dataSource.register(SegmentLogDataSource)

@@ -1,0 +1,80 @@
+"""The class that Spark makes for ``format("segmentlog")``.
+
+Spark makes it anew for every ``load()``, in a Python process of its own, and moves pickled
+copies of it on to the processes that plan. So it holds nothing but its options, and whatever
+is large or slow is imported where it is used.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, NoReturn
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from spark_segmentlog.batch_reader import SegmentLogReader
+
+__all__ = ["SegmentLogDataSource"]
+
+_logger = logging.getLogger(__name__)
+
+
+class SegmentLogDataSource(DataSource):
+    """Directories of Kafka log segments as a table, one row per record."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name to give to ``spark.read.format``."""
+        return "segmentlog"
+
+    def schema(self) -> StructType:
+        """The columns of Spark's Kafka source, or those that the options ask for."""
+        from spark_segmentlog import options, schema  # noqa: PLC0415
+
+        return schema.source_schema(options.read_options(self.options))
+
+    def reader(self, schema: StructType) -> SegmentLogReader:
+        """Make the reader of a batch query.
+
+        Args:
+            schema: The columns to read, in order: what `schema` answered, or what the user
+                put in its place, in which case `schema` was never asked.
+        """
+        from spark_segmentlog import batch_reader, options, pushdown  # noqa: PLC0415
+        from spark_segmentlog import schema as schemas  # noqa: PLC0415
+
+        read_options = options.read_options(self.options)
+        columns = schemas.projected_columns(schema, read_options)
+        # Said here, because this is called once per plan whether or not `schema` was.
+        ignored = options.ignored_options(self.options)
+        if ignored:
+            _logger.warning(
+                "segmentlog reads files, in one batch: ignored %s, which concern brokers, streams or catalogs.",
+                ", ".join(ignored),
+            )
+        if read_options.filter_pushdown and pushdown.is_offered():
+            return pushdown.PushdownReader(read_options, columns)
+        return batch_reader.SegmentLogReader(read_options, columns)
+
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002
+        """Not in this version."""
+        _not_in_this_version("Writing")
+
+    def streamReader(self, schema: StructType) -> NoReturn:  # noqa: ARG002, N802
+        """Not in this version."""
+        _not_in_this_version("A streaming read")
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002, N802
+        """Not in this version."""
+        _not_in_this_version("A streaming write")
+
+
+def _not_in_this_version(what: str) -> NoReturn:
+    # Not Spark's own PySparkNotImplementedError: Spark catches that one and tries the next method.
+    raise NotImplementedError(
+        f"{what} is not supported by this version of segmentlog, which reads batches: "
+        'spark.read.format("segmentlog").load(path).'
+    )

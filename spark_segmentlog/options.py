@@ -1,0 +1,95 @@
+"""From Spark's options to the read options of `storage_core`.
+
+Spark hands over names in lower case and values as text, adds options of its own, and scripts
+bring along what they set for Spark's Kafka source. This module sorts them: what selects and
+bounds a read goes on to `parse_read_options`, which knows those options and refuses unknown
+ones; what only a broker, a stream or a catalog could use is ignored; what would change the
+meaning of the read is refused in the words of Spark's Kafka source.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from storage_core.errors import OptionError
+from storage_core.scan.option_table import TRIGGER_OPTIONS
+from storage_core.scan.options import parse_read_options
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from storage_core.scan.options import ReadOptions
+
+__all__ = ["ignored_options", "read_options"]
+
+# Names in lower case, as Spark delivers them, with the spelling that users know.
+_IGNORED: Final = {
+    name.lower(): name
+    for name in (
+        # for a consumer of a broker, as is whatever begins with "kafka."
+        "groupIdPrefix",
+        "kafkaConsumer.pollTimeoutMs",
+        "fetchOffset.numRetries",
+        "fetchOffset.retryIntervalMs",
+        # for streams; Spark's Kafka source ignores them in batch queries, too
+        "checkpointLocation",
+        *TRIGGER_OPTIONS,
+        # added by CREATE TABLE, as is whatever begins with "option."
+        "owner",
+        "provider",
+        "location",
+    )
+}
+_IGNORED_PREFIXES: Final = ("kafka.", "option.")
+# The one consumer option that says what is read.
+_ISOLATION_LEVEL: Final = "kafka.isolation.level"
+# Both are there when, and only when, Spark asks for the schema of a CREATE TABLE.
+_CATALOG: Final = frozenset({"owner", "provider"})
+
+_DESERIALIZER: Final = (
+    "Kafka option '{kind}.deserializer' is not supported as {kind}s are deserialized as byte arrays with "
+    "ByteArrayDeserializer. Use DataFrame operations to explicitly deserialize the {kind}s."
+)
+_REJECTED: Final = {
+    "kafka.auto.offset.reset": "Kafka option 'auto.offset.reset' is not supported. Instead set the source "
+    "option 'startingOffsets' to 'earliest' or to offsets per partition to specify where to start.",
+    "kafka.key.deserializer": _DESERIALIZER.format(kind="key"),
+    "kafka.value.deserializer": _DESERIALIZER.format(kind="value"),
+    "kafka.enable.auto.commit": "Kafka option 'enable.auto.commit' is not supported. Leave it out: "
+    "no offsets are committed.",
+    "kafka.interceptor.classes": "Kafka option 'interceptor.classes' is not supported. Leave it out.",
+}
+
+
+def read_options(options: Mapping[str, str]) -> ReadOptions:
+    """Check all options of a batch read.
+
+    Raises:
+        OptionError: Naming the option, what was expected and what was found.
+    """
+    given = {name.lower(): value for name, value in options.items()}
+    for name, message in _REJECTED.items():
+        if name in given:
+            raise OptionError(message)
+    if _CATALOG.issubset(given):
+        given = _table_options(given)
+    return parse_read_options({name: value for name, value in given.items() if not _is_ignored(name)})
+
+
+def ignored_options(options: Mapping[str, str]) -> tuple[str, ...]:
+    """The names, never the values, of options that are accepted and have no effect."""
+    return tuple(_IGNORED.get(name, name) for name in sorted(map(str.lower, options)) if _is_ignored(name))
+
+
+def _is_ignored(name: str) -> bool:
+    return name != _ISOLATION_LEVEL and (name in _IGNORED or name.startswith(_IGNORED_PREFIXES))
+
+
+def _table_options(given: Mapping[str, str]) -> dict[str, str]:
+    """What OPTIONS (...) of a CREATE TABLE says, without TBLPROPERTIES and COMMENT.
+
+    Spark mixes them, but names each of OPTIONS a second time as ``option.<name>``.
+    """
+    options = {name: value for name, value in given.items() if f"option.{name}" in given}
+    # A table may be made without a path: Spark loses it anyway, and each query names its own.
+    return {"path": given.get("path", "."), **options}

@@ -1,0 +1,136 @@
+"""The columns as Spark types, and which of them a read asks for.
+
+Names, order and types are those of Spark's Kafka source; every column is nullable there, and
+so it is here, because saved tables, unions and schema comparisons depend on the flags.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from storage_core.errors import OptionError
+
+if TYPE_CHECKING:
+    from storage_core.scan.options import ReadOptions
+
+__all__ = ["ProjectedColumn", "projected_columns", "source_schema"]
+
+_HEADERS: Final = "headers"
+_METADATA: Final = "_metadata"
+
+_TYPES: Final[dict[str, DataType]] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
+    _HEADERS: ArrayType(StructType().add("key", StringType()).add("value", BinaryType())),
+    _METADATA: StructType()
+    .add("segment", StringType())
+    .add("position", LongType())
+    .add("batchOffset", LongType())
+    .add("leaderEpoch", IntegerType())
+    .add("producerId", LongType())
+    .add("producerEpoch", IntegerType())
+    .add("sequence", IntegerType())
+    .add("isTransactional", BooleanType())
+    .add("compression", StringType())
+    .add("magic", IntegerType())
+    .add("timestampMs", LongType()),
+}
+# A record always has these, so a schema that says so is honoured.
+_NEVER_NULL: Final = frozenset({"topic", "partition", "offset", "timestamp", "timestampType"})
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectedColumn:
+    """A column to read, and whether the schema that Spark expects calls it nullable."""
+
+    name: str
+    nullable: bool = True
+
+
+def source_schema(options: ReadOptions) -> StructType:
+    """What ``schema()`` answers: the columns asked for by options."""
+    return StructType([StructField(name, _TYPES[name]) for name in _option_columns(options)])
+
+
+def projected_columns(schema: StructType, options: ReadOptions) -> tuple[ProjectedColumn, ...]:
+    """The columns to read for ``schema``, which a user may have written.
+
+    Any subset in any order is taken; ``headers`` and ``_metadata`` need no option when the
+    schema names them.
+
+    Raises:
+        OptionError: Naming the first column that is unknown, doubled or of another type.
+    """
+    if not schema.fields:
+        raise OptionError(
+            "The schema names no column: expected at least one of "
+            f"{', '.join(_TYPES)}. To count records, the cheapest schema is 'offset bigint'."
+        )
+    names = schema.fieldNames()
+    for position, field in enumerate(schema.fields):
+        _check_field(field)
+        if field.name in names[:position]:
+            raise OptionError(f"Column {field.name!r} of the schema: expected once, found twice.")
+        if options.columns is not None and field.name not in options.columns:
+            raise OptionError(
+                f"Column {field.name!r} of the schema: expected one of the columns that option 'columns' names "
+                f"({', '.join(options.columns)}). Set either a schema or 'columns'."
+            )
+    return tuple(ProjectedColumn(field.name, field.nullable) for field in schema.fields)
+
+
+def _option_columns(options: ReadOptions) -> tuple[str, ...]:
+    if options.columns is not None:
+        for name in options.columns:
+            if name not in _TYPES:
+                raise OptionError(_unknown_column(name, "option 'columns'"))
+        return options.columns
+    left_out = set()
+    if not options.include_headers:
+        left_out.add(_HEADERS)
+    if not options.include_metadata:
+        left_out.add(_METADATA)
+    return tuple(name for name in _TYPES if name not in left_out)
+
+
+def _check_field(field: StructField) -> None:
+    expected = _TYPES.get(field.name)
+    if expected is None:
+        raise OptionError(_unknown_column(field.name, "the schema"))
+    if field.dataType != expected:
+        raise OptionError(
+            f"Column {field.name!r} of the schema: expected type {expected.simpleString()}, "
+            f"found {field.dataType.simpleString()}. Cast it after the read."
+        )
+    if not field.nullable and field.name not in _NEVER_NULL:
+        raise OptionError(
+            f"Column {field.name!r} of the schema: expected a nullable column, because records without one "
+            "exist, found NOT NULL."
+        )
+
+
+def _unknown_column(name: str, where: str) -> str:
+    by_lower_case = {known.lower(): known for known in _TYPES}
+    near = difflib.get_close_matches(name.lower(), by_lower_case, n=1)
+    hint = f" Did you mean {by_lower_case[near[0]]!r}?" if near else ""
+    return f"Column {name!r} of {where}: expected one of {', '.join(_TYPES)}.{hint}"

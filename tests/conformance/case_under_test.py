@@ -1,0 +1,155 @@
+"""One case during a test: its directory, what is expected of it, and the checks made so far."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import storage_core
+from conformance.archives import fingerprint
+from conformance.expected import ExpectedPartition, comparable, concatenated, first_difference
+from conformance.rules import READ_COMMITTED, CaseRules, rules_of
+from storage_core.directory import PartitionLog, find_partitions
+from storage_core.filesystem import FileSystem
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["INTERNAL_TOPICS", "CaseUnderTest", "Options", "Span", "offsets_json"]
+
+# Kafka's, and the KRaft metadata log. Written down once more, so that a topic lost from the
+# package's own list is noticed.
+INTERNAL_TOPICS = frozenset(
+    {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"}
+)
+
+# Read options by their snake_case names, as `read_table` takes them.
+Options = dict[str, Any]
+# Per partition name: first offset, and the offset behind the last.
+Span = Mapping[str, tuple[int, int]]
+
+
+class CaseUnderTest:
+    """One unpacked case. Every comparison goes through a ``check_…`` method, which counts it.
+
+    Attributes:
+        logs: The log directory. No test may change it: `copied` gives one that may be changed.
+        fingerprint: Content and time of each file as it was unpacked.
+        readable: The partitions that this version reads.
+        checks: How many comparisons were made.
+    """
+
+    def __init__(self, name: str, logs: Path, expected: Mapping[str, Any], scratch: Path) -> None:
+        self.name = name
+        self.logs = logs
+        self.fingerprint = fingerprint(logs)
+        self.details = expected
+        self.rules: CaseRules = rules_of(name)
+        self.partitions = [ExpectedPartition.parse(fields) for fields in expected["partitions"].values()]
+        self.readable = [
+            partition for partition in self.partitions if self.rules.unsupported_magic(partition.name) is None
+        ]
+        self.checks = 0
+        self._scratch = scratch
+
+    # What to read.
+
+    def spans(self) -> Iterator[Span]:
+        """The offsets that reads may ask for: everything, or what lies before and behind damage."""
+        whole = {part.name: (part.log_start_offset, part.end_offset) for part in self.readable}
+        if not self.rules.damaged:
+            yield whole
+            return
+        damage = {part.name: part.damaged_offsets or (part.end_offset,) * 2 for part in self.readable}
+        yield {name: (start, damage[name][0]) for name, (start, _) in whole.items()}
+        yield {name: (min(damage[name][1] + 1, end), end) for name, (_, end) in whole.items()}
+
+    def selection(self) -> Options:
+        """Options that select the readable partitions; none where a plain read selects them."""
+        if len(self.readable) < len(self.partitions):
+            return {"assign": self.assign(self.readable)}
+        topics = {partition.topic for partition in self.readable}
+        return {"subscribe": ",".join(sorted(topics))} if topics & INTERNAL_TOPICS else {}
+
+    def bounded(self, span: Span) -> Options:
+        """Options that select the partitions of ``span``, and its bounds where they are not the log's."""
+        spanned = [partition for partition in self.readable if partition.name in span]
+        options = self.selection() if spanned == self.readable else {"assign": self.assign(spanned)}
+        if any(span[part.name][0] != part.log_start_offset for part in spanned):
+            options["starting_offsets"] = offsets_json({name: start for name, (start, _) in span.items()})
+        if any(span[part.name][1] != part.end_offset for part in spanned):
+            options["ending_offsets"] = offsets_json({name: end for name, (_, end) in span.items()})
+        return options
+
+    @staticmethod
+    def assign(partitions: list[ExpectedPartition]) -> str:
+        """The value of ``assign`` for these partitions."""
+        topics: dict[str, list[int]] = {}
+        for partition in partitions:
+            topics.setdefault(partition.topic, []).append(partition.partition)
+        return json.dumps(topics)
+
+    # How to read it.
+
+    def read(self, options: Options, isolation_level: str, logs: Path | None = None) -> pa.Table:
+        """Read with `storage_core.read_table`."""
+        path = str(logs or self.logs)
+        return storage_core.read_table(path, isolation_level=isolation_level, include_headers=True, **options)
+
+    def partition_logs(
+        self, logs: Path | None = None, *, use_indexes: bool = True
+    ) -> dict[str, PartitionLog]:
+        """The readable partitions as `PartitionLog`, by directory name."""
+        filesystem = FileSystem()
+        wanted = {partition.name for partition in self.readable}
+        found = {}
+        for directory in find_partitions(filesystem, [str(logs or self.logs)]):
+            name = f"{directory.topic}-{directory.partition}"
+            if name in wanted:
+                found[name] = PartitionLog.load(filesystem, directory, use_indexes=use_indexes)
+        assert set(found) == wanted, f"partitions not found: {sorted(wanted - set(found))}"
+        return found
+
+    @contextmanager
+    def copied(self) -> Iterator[Path]:
+        """A copy of the log directory that may be changed, modification times included."""
+        with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
+            yield Path(shutil.copytree(self.logs, Path(folder, "logs")))
+
+    # What came of it.
+
+    def expected_rows(self, span: Span, isolation_level: str) -> pa.Table:
+        """The consumer's records with the offsets of ``span``."""
+        committed_only = isolation_level == READ_COMMITTED
+        return concatenated(
+            [
+                partition.rows(*span[partition.name], committed_only=committed_only)
+                for partition in self.partitions
+                if partition.name in span
+            ]
+        )
+
+    def check_rows(self, actual: pa.Table, span: Span, isolation_level: str, what: str) -> None:
+        """The rows that were read are the consumer's, byte for byte. Counts as one check a partition."""
+        difference = first_difference(comparable(actual), self.expected_rows(span, isolation_level))
+        assert difference is None, f"{self.name}, {what}, {isolation_level}: {difference}"
+        self.checks += max(len(span), 1)
+
+    def check_equal(self, actual: object, expected: object, what: str) -> None:
+        """A single answer is the broker's."""
+        assert actual == expected, f"{self.name}, {what}: expected {expected}, found {actual}"
+        self.checks += 1
+
+
+def offsets_json(offsets: Mapping[str, int]) -> str:
+    """Offsets or timestamps by partition name, in the JSON form of Kafka's options."""
+    topics: dict[str, dict[str, int]] = {}
+    for name, offset in offsets.items():
+        topic, _, partition = name.rpartition("-")
+        topics.setdefault(topic, {})[partition] = offset
+    return json.dumps(topics)

@@ -1,0 +1,62 @@
+"""Each cell of the matrix: one case, read in one way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from conformance.archives import case_names
+from conformance.matrix import CHECKS_PROPERTY
+from conformance.rules import CASES, rules_of
+from conformance.ways import WAYS, Way
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from conformance.case_under_test import CaseUnderTest
+    from conformance.spark_process import SparkProcess
+
+CELLS = [
+    pytest.param(
+        way,
+        case_name,
+        id=f"{way.column}-{way.name}-{case_name}".replace(" ", "_"),
+        marks=[pytest.mark.conformance, *([pytest.mark.spark] if way.session else [])],
+    )
+    for way in WAYS
+    for case_name in case_names()
+    if way.applies(rules_of(case_name))
+]
+
+
+@pytest.mark.parametrize(("way", "case_name"), CELLS)
+def test_cell(
+    way: Way,
+    case_name: str,
+    open_case: Callable[[str], CaseUnderTest],
+    spark_session: Callable[[str], SparkProcess],
+    request: pytest.FixtureRequest,
+) -> None:
+    case = open_case(case_name)
+    case.checks = 0
+
+    if way.session is None:
+        way.run(case)
+    else:
+        way.run(case, spark_session(way.session))
+
+    assert case.checks > 0, "a way that compares nothing must not apply to the case"
+    request.node.user_properties.append((CHECKS_PROPERTY, case.checks))
+
+
+@pytest.mark.parametrize("case_name", sorted(CASES))
+def test_rules_speak_of_the_case(case_name: str, open_case: Callable[[str], CaseUnderTest]) -> None:
+    case = open_case(case_name)
+    rules = case.rules
+
+    assert rules.reads == (
+        "all" if case.readable == case.partitions else "v2 only" if case.readable else "later"
+    )
+    assert rules.damaged == any(partition.damaged_offsets for partition in case.partitions)
+    assert rules.has_time_lookups == any(partition.time_lookups for partition in case.partitions)

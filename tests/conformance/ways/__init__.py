@@ -1,0 +1,27 @@
+"""The columns of the matrix, each a list of ways of reading.
+
+To add a column, write a module with a tuple of `Way` and name it in WAYS. Ways run in this order:
+Spark's are next to each other because only one session lives at a time, and the last one looks at what
+all the others left.
+"""
+
+from __future__ import annotations
+
+from conformance.ways import bounds, errors, indexes, offsets, spark, splits, tables, topics, unchanged
+from conformance.ways.way import Way
+
+__all__ = ["COLUMNS", "WAYS", "Way"]
+
+WAYS: tuple[Way, ...] = (
+    *tables.WAYS,
+    *offsets.WAYS,
+    *bounds.WAYS,
+    *topics.WAYS,
+    *splits.WAYS,
+    *indexes.WAYS,
+    *errors.WAYS,
+    *spark.WAYS,
+    *unchanged.WAYS,
+)
+
+COLUMNS: tuple[str, ...] = tuple(dict.fromkeys(way.column for way in WAYS))

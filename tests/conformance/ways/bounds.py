@@ -1,0 +1,149 @@
+"""Bounds: a read between two of them is the full read filtered by offset.
+
+Timestamps mean offsets, too: those that the broker answered for them.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from conformance.case_under_test import CaseUnderTest, Options, Span, offsets_json
+from conformance.rules import READ_COMMITTED, CaseRules
+from conformance.ways.way import Way, reads_something
+from storage_core.errors import TimestampNotFoundError
+
+if TYPE_CHECKING:
+    from conformance.expected import ExpectedPartition, TimeLookup
+
+__all__ = ["WAYS", "inner_span"]
+
+# Thousandths of a span: its ends, and places that fall inside batches and segments.
+_CUTS = (0, 1, 130, 333, 500, 777, 999, 1000)
+_LATEST_IF_NONE: Options = {"starting_offsets_by_timestamp_strategy": "latest"}
+# A case with many partitions is asked through its first ones where each costs reads of its own.
+_PARTITIONS_ALONE = 6
+
+
+def inner_span(case: CaseUnderTest, span: Span, isolation_level: str, first: int, last: int) -> Span:
+    """The part of ``span`` from ``first`` to ``last`` thousandths of it, below what may be read."""
+    limits = {partition.name: _limit(partition, isolation_level) for partition in case.readable}
+    inner = {}
+    for name, (start, end) in span.items():
+        length = max(min(end, limits[name]) - start, 0)
+        inner[name] = (start + length * first // 1000, start + length * last // 1000)
+    return inner
+
+
+def _limit(partition: ExpectedPartition, isolation_level: str) -> int:
+    """The end of what a consumer may read: read_committed ends below the first open transaction."""
+    return partition.last_stable_offset if isolation_level == READ_COMMITTED else partition.end_offset
+
+
+def _offsets(case: CaseUnderTest) -> None:
+    """``startingOffsets`` and ``endingOffsets``: both, and each alone."""
+    for isolation_level in case.rules.isolation_levels:
+        for span in case.spans():
+            whole = inner_span(case, span, isolation_level, 0, 1000)
+            for first, last in [*pairwise(_CUTS), (130, 777), (500, 500), (1000, 1000)]:
+                inner = inner_span(case, span, isolation_level, first, last)
+                _check_offsets(case, inner, isolation_level)
+            for cut in _CUTS:
+                inner = inner_span(case, span, isolation_level, cut, 1000)
+                _check_offsets(
+                    case, {name: (inner[name][0], whole[name][1]) for name in span}, isolation_level
+                )
+                _check_offsets(
+                    case, {name: (whole[name][0], inner[name][0]) for name in span}, isolation_level
+                )
+
+
+def _check_offsets(case: CaseUnderTest, span: Span, isolation_level: str) -> None:
+    options = case.bounded(span)
+    case.check_rows(case.read(options, isolation_level), span, isolation_level, f"bounds {options}")
+
+
+def _symbolic_offsets(case: CaseUnderTest) -> None:
+    """-2 is the log start, -1 the end."""
+    earliest = offsets_json({partition.name: -2 for partition in case.readable})
+    latest = offsets_json({partition.name: -1 for partition in case.readable})
+    spans = list(case.spans())
+    for isolation_level in case.rules.isolation_levels:
+        options = {**case.bounded(spans[0]), "starting_offsets": earliest}
+        case.check_rows(case.read(options, isolation_level), spans[0], isolation_level, "startingOffsets -2")
+        options = {**case.bounded(spans[-1]), "ending_offsets": latest}
+        case.check_rows(case.read(options, isolation_level), spans[-1], isolation_level, "endingOffsets -1")
+
+
+def _timestamps_by_partition(case: CaseUnderTest) -> None:
+    """``…OffsetsByTimestamp``: each partition's own queries, side by side."""
+    partitions = [partition for partition in case.readable if partition.time_lookups]
+    selection = case.assign(partitions)
+    for turn in range(max(len(partition.time_lookups) for partition in partitions)):
+        lookups = {part.name: part.time_lookups[turn % len(part.time_lookups)] for part in partitions}
+        queries = offsets_json({name: lookup.query_ms for name, lookup in lookups.items()})
+        starting = {"starting_offsets_by_timestamp": queries, **_LATEST_IF_NONE, "assign": selection}
+        ending = {"ending_offsets_by_timestamp": queries, "assign": selection}
+        for isolation_level in case.rules.isolation_levels:
+            _check_timestamps(case, partitions, lookups, isolation_level, starting, ending)
+
+
+def _timestamps_for_all(case: CaseUnderTest) -> None:
+    """``startingTimestamp`` and ``endingTimestamp``: one partition at a time, because the answers are its own."""
+    for partition in case.readable[:_PARTITIONS_ALONE]:
+        selection = case.assign([partition])
+        for lookup in partition.time_lookups:
+            starting = {"starting_timestamp": lookup.query_ms, **_LATEST_IF_NONE, "assign": selection}
+            ending = {"ending_timestamp": lookup.query_ms, "assign": selection}
+            for isolation_level in case.rules.isolation_levels:
+                lookups = {partition.name: lookup}
+                _check_timestamps(case, [partition], lookups, isolation_level, starting, ending)
+            if lookup.offset is None:
+                _check_not_found(
+                    case, partition, {"starting_timestamp": lookup.query_ms, "assign": selection}
+                )
+
+
+def _check_timestamps(
+    case: CaseUnderTest,
+    partitions: list[ExpectedPartition],
+    lookups: dict[str, TimeLookup],
+    isolation_level: str,
+    starting: Options,
+    ending: Options,
+) -> None:
+    """Read from the answers to the end, and from the log start to the answers."""
+    behind, before = {}, {}
+    for partition in partitions:
+        limit = _limit(partition, isolation_level)
+        answer = lookups[partition.name].offset
+        found = limit if answer is None else min(answer, limit)
+        behind[partition.name] = (found, limit)
+        before[partition.name] = (partition.log_start_offset, found)
+    rows = case.read(starting, isolation_level)
+    case.check_rows(rows, behind, isolation_level, f"bounds {starting}")
+    rows = case.read(ending, isolation_level)
+    case.check_rows(rows, before, isolation_level, f"bounds {ending}")
+
+
+def _check_not_found(case: CaseUnderTest, partition: ExpectedPartition, options: Options) -> None:
+    """The default strategy for a start that no record reaches is an error, in Kafka's words."""
+    try:
+        case.read(options, case.rules.isolation_levels[0])
+        message = "no error"
+    except TimestampNotFoundError as error:
+        message = str(error)
+    wanted = f"No offset matched from request of topic-partition {partition.name} and timestamp"
+    case.check_equal(wanted in message, True, f"error of {options}: {message}")
+
+
+def _lookups_were_recorded(rules: CaseRules) -> bool:
+    return reads_something(rules) and rules.has_time_lookups
+
+
+WAYS = (
+    Way("by offset", "JSON", _offsets),
+    Way("by offset", "earliest and latest", _symbolic_offsets),
+    Way("by time", "JSON", _timestamps_by_partition, _lookups_were_recorded),
+    Way("by time", "all partitions", _timestamps_for_all, _lookups_were_recorded),
+)

@@ -1,0 +1,78 @@
+"""Which topics and partitions a path and the selecting options give."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from conformance.case_under_test import INTERNAL_TOPICS, CaseUnderTest, Options
+from conformance.ways.way import Way
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from conformance.expected import ExpectedPartition
+
+__all__ = ["WAYS"]
+
+
+def _topics(case: CaseUnderTest) -> None:
+    """Each topic by ``subscribe`` and ``subscribePattern``, each partition by ``assign``."""
+    for topic in sorted({partition.topic for partition in case.readable}):
+        partitions = [partition for partition in case.readable if partition.topic == topic]
+        if _is_whole(case, topic):
+            _check(case, partitions, {"subscribe": topic})
+        if _is_whole(case, topic) and topic not in INTERNAL_TOPICS:
+            _check(case, partitions, {"subscribe_pattern": f"^{re.escape(topic)}$"})
+        for partition in partitions[:3]:
+            _check(case, [partition], {"assign": case.assign([partition])})
+
+
+def _paths(case: CaseUnderTest) -> None:
+    """Without a selection: every topic but the internal ones, whatever the path names.
+
+    What a deleted topic leaves behind, and any other directory, is no part of the data.
+    """
+    visible = [partition for partition in case.readable if partition.topic not in INTERNAL_TOPICS]
+    if len(case.readable) == len(case.partitions):
+        for path in (case.logs, case.logs.parent):
+            _check(case, visible, {}, path)
+        # The pattern is found anywhere in a name, and does not reach the internal topics either.
+        _check(case, visible, {"subscribe_pattern": "[a-z]"})
+    for partition in visible[:3]:
+        _check(case, [partition], {}, case.logs / partition.name)
+
+
+def _cluster_metadata(case: CaseUnderTest) -> None:
+    """The KRaft metadata log is an internal topic: its records are read when it is subscribed to."""
+    for file_name, counts in case.details.get("metadata_files", {}).items():
+        if file_name.endswith(".log"):
+            topic, _, _ = file_name.split("/")[0].rpartition("-")
+            rows = case.read({"subscribe": topic}, case.rules.isolation_levels[0])
+            case.check_equal(rows.num_rows, counts["data_records"], f"records of {topic}")
+
+
+def _is_whole(case: CaseUnderTest, topic: str) -> bool:
+    """Whether all partitions of a topic are readable."""
+    return all(partition in case.readable for partition in case.partitions if partition.topic == topic)
+
+
+def _check(
+    case: CaseUnderTest, partitions: list[ExpectedPartition], options: Options, path: Path | None = None
+) -> None:
+    names = {partition.name for partition in partitions}
+    for isolation_level in case.rules.isolation_levels:
+        for whole in case.spans():
+            span = {name: bounds for name, bounds in whole.items() if name in names}
+            bounds = {key: value for key, value in case.bounded(span).items() if key.endswith("ing_offsets")}
+            rows = case.read({**bounds, **options}, isolation_level, path)
+            case.check_rows(rows, span, isolation_level, f"{options} below {path or case.logs}")
+
+
+def _all(case: CaseUnderTest) -> None:
+    _topics(case)
+    _paths(case)
+    _cluster_metadata(case)
+
+
+WAYS = (Way("topics", "selections and paths", _all),)

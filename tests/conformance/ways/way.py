@@ -1,0 +1,37 @@
+"""What a column of the matrix is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from conformance.rules import CaseRules
+
+__all__ = ["Way", "reads_something"]
+
+
+def reads_something(rules: CaseRules) -> bool:
+    """Whether this version reads at least some partitions of a case."""
+    return rules.reads != "later"
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way of reading, tried on every case that it applies to.
+
+    Attributes:
+        column: The matrix's column; several ways may share one.
+        name: What tells it from the column's other ways.
+        run: Called with the `CaseUnderTest`, and with a `SparkProcess` if ``session`` is set.
+        applies: Whether the way means anything for a case.
+        session: The kind of Spark session that ``run`` needs.
+    """
+
+    column: str
+    name: str
+    run: Callable[..., None]
+    applies: Callable[[CaseRules], bool] = reads_something
+    session: Literal["local", "connect"] | None = None

@@ -1,0 +1,88 @@
+"""From encoded batches to what the decoders take, and from columns back to rows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from storage_core.record.batch_header import HEADER_DTYPE, HEADER_SIZE_BYTES
+from storage_core.record.batch_window import walk_window
+from storage_core.record.decode import batch_section, decode_records
+from storage_core.record.section import PADDING_BYTES, RecordSection, WantedFields
+
+PATH = "/logs/orders-0/00000000000000000000.log"
+EVERYTHING = WantedFields(timestamp=True, key=True, value=True, headers=True)
+# What lies behind the data must not matter: as a length, this leads far away.
+JUNK = 0xFF
+
+
+def padded(data, padding=JUNK):
+    """The bytes in a buffer with room behind them, as the decoders need it."""
+    buffer = np.full(len(data) + PADDING_BYTES, padding, np.uint8)
+    buffer[: len(data)] = np.frombuffer(data, np.uint8)
+    return buffer
+
+
+def window_of(data, *, position_bytes=0):
+    return walk_window(PATH, position_bytes, padded(data), len(data))
+
+
+def section_of(data, *, position_bytes=0):
+    """One section of all batches in ``data``, which are not compressed."""
+    window = window_of(data, position_bytes=position_bytes)
+    assert window.end == len(data)
+    sizes = window.headers["batch_length"].astype(np.int64) + 12
+    return RecordSection(
+        window.buffer,
+        window.starts + HEADER_SIZE_BYTES,
+        window.starts + sizes,
+        window.headers,
+        window.starts + position_bytes,
+        PATH,
+    )
+
+
+def section_of_records(records_bytes, headers):
+    """A section of one batch, given its records and its header apart."""
+    return RecordSection(
+        padded(records_bytes),
+        np.zeros(1, np.int64),
+        np.array([len(records_bytes)], np.int64),
+        np.frombuffer(headers, HEADER_DTYPE, 1),
+        np.zeros(1, np.int64),
+        PATH,
+    )
+
+
+def rows_of(section, columns):
+    """The rows of columns that have every field."""
+    buffer = section.buffer.tobytes()
+    keys, values = (_bytes_of(buffer, column) for column in (columns.keys, columns.values))
+    header_keys = _bytes_of(buffer, columns.headers.keys)
+    header_values = _bytes_of(buffer, columns.headers.values)
+    pairs = list(zip(header_keys, header_values, strict=True))
+    first = columns.headers.first.tolist()
+    assert first[-1] == len(pairs)
+    assert columns.row_counts.sum() == len(columns.offsets) == len(first) - 1
+    headers = [tuple(pairs[start:end]) for start, end in zip(first, first[1:], strict=False)]
+    fields = (columns.offsets.tolist(), columns.timestamps_ms.tolist(), keys, values, headers)
+    return list(zip(*fields, strict=True))
+
+
+def _bytes_of(buffer, column):
+    pairs = zip(column.starts.tolist(), column.lengths.tolist(), strict=True)
+    return [None if length < 0 else buffer[start : start + length] for start, length in pairs]
+
+
+def decode_window(data, *, limit_bytes=1 << 26):
+    """All rows of the batches in ``data``, whatever their codecs; CRCs are checked."""
+    window = window_of(data)
+    assert window.end == len(data)
+    window.check_crc(np.arange(len(window.starts)))
+    rows = []
+    for index, start in enumerate(window.starts.tolist()):
+        header = window.header(index)
+        if header.record_count:
+            batch = data[start : start + header.size_bytes]
+            section = batch_section(batch, header, path=PATH, limit_bytes=limit_bytes)
+            rows += rows_of(section, decode_records(section, EVERYTHING))
+    return rows

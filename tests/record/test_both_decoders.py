@@ -1,0 +1,170 @@
+"""The decoder by column and the plain one are held to the same answers."""
+
+from __future__ import annotations
+
+import tracemalloc
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+
+from storage_core.errors import CorruptRecordError
+from storage_core.record.boundaries import UnevenRecordsError
+from storage_core.record.decode import decode_records
+from storage_core.record.fields import decode_by_column
+from storage_core.record.plain_decode import decode_one_by_one
+from storage_core.record.section import WantedFields
+from storage_core.record.varint import MalformedVarintError
+from tests.record.cases import MALFORMED, UNUSUAL, WELL_FORMED
+from tests.record.encoding import Batch, counted_records
+from tests.record.sections import EVERYTHING, PATH, rows_of, section_of
+
+DECODERS = {"by column": decode_by_column, "plain": decode_one_by_one, "either": decode_records}
+REFUSALS = (UnevenRecordsError, MalformedVarintError, IndexError)
+GOOD = Batch(counted_records(4, key=b"k", value=b"neighbour", headers=((b"h", b"1"),)))
+
+decoders = pytest.mark.parametrize("decode", DECODERS.values(), ids=DECODERS)
+
+
+def column_arrays(columns):
+    """Every array of decoded columns, None for those that were not asked for."""
+    arrays = {"row counts": columns.row_counts, "offsets": columns.offsets, "timestamps": columns.timestamps_ms}
+    slices = {"keys": columns.keys, "values": columns.values}
+    if columns.headers is not None:
+        arrays["header counts"] = columns.headers.first
+        slices |= {"header keys": columns.headers.keys, "header values": columns.headers.values}
+    for name, column in slices.items():
+        arrays[f"{name}: starts"] = None if column is None else column.starts
+        arrays[f"{name}: lengths"] = None if column is None else column.lengths
+    return arrays
+
+
+def assert_equal_columns(found, expected):
+    found, expected = column_arrays(found), column_arrays(expected)
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        if array is None:
+            assert found[name] is None, name
+        else:
+            assert found[name].dtype == array.dtype == np.int64, name
+            np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
+@decoders
+@pytest.mark.parametrize("case", WELL_FORMED.values(), ids=WELL_FORMED)
+def test_decoding_gives_the_rows_that_were_written(decode, case):
+    section = section_of(case.data)
+    assert rows_of(section, decode(section, EVERYTHING)) == case.rows
+
+
+@pytest.mark.parametrize("case", WELL_FORMED.values(), ids=WELL_FORMED)
+def test_both_give_equal_columns_whatever_is_wanted(case):
+    section = section_of(case.data)
+    for flags in product([False, True], repeat=4):
+        wanted = WantedFields(*flags)
+        columns = decode_by_column(section, wanted)
+        assert_equal_columns(columns, decode_one_by_one(section, wanted))
+        found = (columns.timestamps_ms, columns.keys, columns.values, columns.headers)
+        assert tuple(field is not None for field in found) == flags
+
+
+@pytest.mark.parametrize("case", UNUSUAL.values(), ids=UNUSUAL)
+def test_what_only_the_plain_decoder_takes_is_handed_to_it(case):
+    section = section_of(case.data)
+    with pytest.raises(REFUSALS):
+        decode_by_column(section, EVERYTHING)
+    for decode in (decode_one_by_one, decode_records):
+        assert rows_of(section, decode(section, EVERYTHING)) == case.rows
+
+
+# How many good batches stand before and behind the bad one. Many of them are decoded in lockstep.
+NEIGHBOURS = {"alone": (0, 0), "first": (0, 2), "last": (2, 0), "among many": (30, 30), "last of many": (60, 0)}
+
+
+@pytest.mark.parametrize(("before", "behind"), NEIGHBOURS.values(), ids=NEIGHBOURS)
+@pytest.mark.parametrize("bad", MALFORMED.values(), ids=MALFORMED)
+def test_a_malformed_batch_is_refused_and_named(bad, before, behind):
+    base_offset = bad.base_offset or 10_000
+    bad = bad.at(base_offset)
+    good = [GOOD.at(10 * number) for number in range(before)]
+    good_behind = [GOOD.at(base_offset + 10 * number) for number in range(1, behind + 1)]
+    if base_offset > 10_000:
+        good_behind = []
+    position_bytes = 4096 + sum(len(batch.encode()) for batch in good)
+    data = b"".join(batch.encode() for batch in [*good, bad, *good_behind])
+    section = section_of(data, position_bytes=4096)
+    with pytest.raises(REFUSALS):
+        decode_by_column(section, EVERYTHING)
+    for decode in (decode_one_by_one, decode_records):
+        with pytest.raises(CorruptRecordError) as raised:
+            decode(section, EVERYTHING)
+        error = raised.value
+        assert error.path == PATH
+        assert (error.position_bytes, error.end_position_bytes) == (
+            position_bytes,
+            position_bytes + len(bad.encode()),
+        )
+        assert (error.offset, error.last_offset) == (bad.base_offset, bad.last_offset)
+        assert str(error).startswith("Expected ")
+
+
+@pytest.mark.parametrize("bad", MALFORMED.values(), ids=MALFORMED)
+def test_without_headers_a_malformed_batch_gives_the_same_or_is_refused(bad):
+    # What is not asked for is not looked at, so the decoder by column may know less than the plain one.
+    section = section_of(bad.encode())
+    for flags in product([False, True], repeat=3):
+        wanted = WantedFields(*flags, headers=False)
+        try:
+            columns = decode_by_column(section, wanted)
+        except REFUSALS:
+            continue
+        assert len(columns.offsets) == bad.count
+        assert columns.offsets[-1] <= bad.last_offset
+
+
+def test_offsets_without_gaps_come_from_the_batch_headers_alone():
+    batch = replace(Batch(counted_records(3), 40), records_bytes=b"these bytes are no records")
+    section = section_of(batch.encode())
+    columns = decode_by_column(section, WantedFields(timestamp=False, key=False, value=False))
+    assert columns.offsets.tolist() == [40, 41, 42]
+    assert columns.row_counts.tolist() == [3]
+
+
+def test_append_times_without_gaps_come_from_the_batch_headers_alone():
+    batch = Batch(counted_records(3), 40, attributes=8, max_timestamp_ms=9, records_bytes=b"these bytes are no records")
+    columns = decode_by_column(section_of(batch.encode()), WantedFields(key=False, value=False))
+    assert columns.offsets.tolist() == [40, 41, 42]
+    assert columns.timestamps_ms.tolist() == [9, 9, 9]
+
+
+def traced_peak_bytes(decode, section, wanted=EVERYTHING):
+    tracemalloc.start()
+    try:
+        columns = decode(section, wanted)
+        return tracemalloc.get_traced_memory()[1], columns
+    finally:
+        tracemalloc.stop()
+
+
+def test_memory_follows_the_records_and_not_the_shape_of_the_window():
+    # As wide as the many batches and as long as the large one, a table of all steps would take 800 MB.
+    singles = [Batch(counted_records(1), number) for number in range(2_000)]
+    data = b"".join(batch.encode() for batch in [*singles, Batch(counted_records(50_000), 2_000)])
+    section = section_of(data)
+    peak_bytes, columns = traced_peak_bytes(decode_by_column, section)
+    assert len(columns.offsets) == 52_000
+    assert peak_bytes < 52_000 * 500
+
+
+@pytest.mark.parametrize("count", [9_000_000, 1_000_000])
+def test_a_count_that_the_bytes_cannot_hold_allocates_nothing(count):
+    bad = Batch(counted_records(1), records_bytes=bytes(1_000_000), count=count, last_offset_delta=count)
+    section = section_of(bad.encode())
+
+    def refuse(section, wanted):
+        with pytest.raises(UnevenRecordsError):
+            decode_by_column(section, wanted)
+
+    peak_bytes, _ = traced_peak_bytes(refuse, section)
+    assert peak_bytes < 1_000_000

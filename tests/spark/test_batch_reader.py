@@ -1,0 +1,136 @@
+"""The batch reader without Spark: plans, reads, filters, closes its files."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import threading
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from spark_segmentlog.batch_reader import SegmentLogReader
+from spark_segmentlog.pushdown import PushdownReader
+from spark_segmentlog.schema import ProjectedColumn, projected_columns, source_schema
+from storage_core.scan import parse_read_options
+from storage_core.scan.predicate import And, Comparison
+from storage_core.scan.schema import record_schema
+
+
+def reader_of(path, *names, kind=SegmentLogReader, **options):
+    parsed = parse_read_options({"path": path, **options})
+    if names:
+        return kind(parsed, tuple(map(ProjectedColumn, names)))
+    return kind(parsed, projected_columns(source_schema(parsed), parsed))
+
+
+def read_all(reader):
+    """Plan and read as Spark does: pickled first, planned then, each partition pickled by itself."""
+    in_tasks = pickle.loads(pickle.dumps(reader))
+    partitions = reader.partitions()
+    assert isinstance(partitions, list)
+    return [
+        batch for partition in partitions for batch in in_tasks.read(pickle.loads(pickle.dumps(partition)))
+    ]
+
+
+def open_files(path):
+    names = []
+    for descriptor in os.listdir("/proc/self/fd"):
+        try:
+            names.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        except FileNotFoundError:
+            continue
+    return [name for name in names if name.startswith(path)]
+
+
+def test_batches_have_the_schema_that_spark_expects(logs):
+    batches = read_all(reader_of(logs, includeHeaders=True, includeMetadata=True))
+    expected = record_schema(include_headers=True, include_metadata=True)
+    assert all(batch.schema.equals(expected) for batch in batches)
+    assert sum(batch.num_rows for batch in batches) == 210
+
+
+def test_columns_come_in_the_order_and_with_the_flags_asked_for(logs):
+    parsed = parse_read_options({"path": logs})
+    reader = SegmentLogReader(parsed, (ProjectedColumn("offset", nullable=False), ProjectedColumn("key")))
+    for batch in read_all(reader):
+        assert batch.schema.equals(
+            pa.schema([pa.field("offset", pa.int64(), nullable=False), pa.field("key", pa.binary())])
+        )
+
+
+def test_batches_stay_as_they_are_while_later_ones_are_decoded(logs, records_of):
+    # The prefetch thread is at work on the next batches while Spark holds this one.
+    table = pa.Table.from_batches(read_all(reader_of(logs, "offset", "key", "value", subscribe="a")))
+    records = records_of(100) * 2
+    assert table["offset"].to_pylist() == [*range(100)] * 2
+    assert table["key"].to_pylist() == [record.key for record in records]
+    assert table["value"].to_pylist() == [record.value for record in records]
+
+
+def test_a_partition_without_a_value_is_an_empty_plan(logs):
+    reader = reader_of(logs, endingOffsets='{"b":{"0":0}}', subscribe="b")
+    assert reader.partitions() == []
+    rows = reader.read(InputPartition(None))
+    assert list(rows) == []
+
+
+@pytest.mark.parametrize("predicate", [None, Comparison("partition", ">=", 0)])
+def test_an_early_end_closes_the_files_and_ends_the_thread(logs, predicate):
+    reader = reader_of(logs, subscribe="a", kind=PushdownReader)
+    reader._predicate = predicate
+    batches = reader.read(reader.partitions()[0])
+    next(batches)
+    batches.close()
+    assert open_files(logs) == []
+    assert not any(thread.name == "segmentlog-prefetch" for thread in threading.enumerate())
+
+
+def test_a_read_that_is_forgotten_closes_its_files(logs):
+    reader = reader_of(logs, subscribe="a")
+    batches = reader.read(reader.partitions()[0])
+    next(batches)
+    del batches
+    gc.collect()
+    assert open_files(logs) == []
+
+
+def test_what_travels_into_every_task_is_small(logs):
+    reader = reader_of(logs, includeHeaders=True, includeMetadata=True)
+    before = pickle.dumps(reader)
+    reader.partitions()
+    assert len(before) < 2500
+    # Whatever planning finds goes into the partitions: the reader is pickled before it.
+    assert len(pickle.dumps(reader)) == len(before)
+
+
+def test_only_the_reader_for_pushdown_overrides_push_filters():
+    # Spark fails every read of a reader that does, unless its configuration allows pushdown.
+    assert SegmentLogReader.pushFilters is DataSourceReader.pushFilters
+    assert PushdownReader.pushFilters is not DataSourceReader.pushFilters
+
+
+@pytest.mark.parametrize("names", [("value",), ("offset", "value"), ("key", "value", "topic", "partition")])
+def test_a_predicate_is_applied_exactly_and_its_columns_are_dropped_again(logs, names):
+    reader = reader_of(logs, *names, kind=PushdownReader)
+    reader._predicate = And((Comparison("partition", "=", 1), Comparison("key", ">=", b"k98")))
+    table = pa.Table.from_batches(read_all(reader))
+    assert table.column_names == list(names)
+    assert table["value"].to_pylist() == [b"v98"]
+
+
+def test_a_predicate_prunes_the_plan(logs):
+    def planned_bytes(predicate):
+        reader = reader_of(logs, kind=PushdownReader)
+        reader._predicate = predicate
+        return sum(partition.value.size_bytes for partition in reader.partitions())
+
+    everything = planned_bytes(None)
+    assert 0 < planned_bytes(Comparison("topic", "=", "b")) < everything / 10
+    assert 0 < planned_bytes(Comparison("partition", "=", 1)) < everything / 2
+    assert 0 < planned_bytes(Comparison("offset", ">=", 90)) < everything / 4
+    assert 0 < planned_bytes(Comparison("timestamp", ">=", 1_700_000_090_000_000)) < everything / 4
+    assert planned_bytes(Comparison("offset", "<", 0)) == 0

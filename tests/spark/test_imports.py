@@ -1,0 +1,80 @@
+"""What an import pulls in, and what happens where an import fails."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+HEAVY = ("click", "rich", "sqlglot", "pandas", "pyarrow", "numpy")
+
+
+def run(code, *, directory=REPOSITORY):
+    """Run Python code in a fresh interpreter that finds the packages in the source tree."""
+    program = f"import sys; sys.path.insert(0, {str(REPOSITORY)!r})\n{code}"
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("module", ["spark_segmentlog", "pyspark_segmentlog"])
+def test_an_import_pulls_in_nothing_heavy(module):
+    done = run(f"import {module}\nprint([name for name in {HEAVY} if name in sys.modules])")
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
+def test_planning_and_reading_need_neither_cli_packages_nor_pandas():
+    done = run(
+        "import spark_segmentlog.batch_reader, spark_segmentlog.pushdown, spark_segmentlog.options\n"
+        "print([name for name in ('click', 'rich', 'sqlglot', 'pandas') if name in sys.modules])"
+    )
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
+def test_the_module_that_spark_discovers_offers_the_source():
+    done = run("import pyspark_segmentlog as m; print(m.__all__, m.DefaultSource.name())")
+    assert done.stdout.strip() == "['DefaultSource'] segmentlog"
+
+
+# A finder that fails the import of one package, whether it is installed or not.
+WITHOUT = """
+class Without:
+    def find_spec(self, name, path=None, target=None):
+        if name == {package!r}:
+            raise {error}
+sys.meta_path.insert(0, Without())
+"""
+
+
+def test_without_pyspark_the_error_names_the_extra():
+    hide = WITHOUT.format(package="pyspark", error="ModuleNotFoundError('no pyspark')")
+    done = run(hide + "import spark_segmentlog")
+    last_line = done.stderr.strip().splitlines()[-1]
+    assert last_line.startswith("ImportError: spark_segmentlog needs PySpark 4.0 or newer.")
+    assert "pip install 'spark-segmentlog[spark]'" in last_line
+
+
+@pytest.mark.parametrize(
+    ("package", "error"),
+    [("pyspark", "ModuleNotFoundError('no pyspark')"), ("spark_segmentlog", "RuntimeError('broken')")],
+)
+def test_the_discovered_module_never_raises(package, error):
+    # One module that raises makes Spark give up every other pyspark_* source as well.
+    hide = WITHOUT.format(package=package, error=error)
+    done = run(hide + "import pyspark_segmentlog as m\nprint(hasattr(m, 'DefaultSource'))")
+    assert (done.returncode, done.stdout.strip()) == (0, "False")
+    assert done.stderr.startswith("The format segmentlog is not available: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_version_is_that_of_the_distribution():
+    text = (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")
+    done = run("import spark_segmentlog; print(spark_segmentlog.__version__)")
+    assert f'version = "{done.stdout.strip()}"' in text

@@ -1,0 +1,352 @@
+"""The data source in a Spark session: DataFrames, SQL, errors, early ends and second attempts."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import UTC, datetime
+
+import pytest
+from pyspark.errors import AnalysisException, PythonException
+from pyspark.sql import functions
+from pyspark.sql.types import StructType
+
+import spark_segmentlog
+
+pytestmark = pytest.mark.spark
+
+KAFKA_COLUMNS = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
+
+
+@pytest.fixture
+def load(spark, logs):
+    """Load the shared logs with options; ``__`` stands for a dot."""
+
+    def load_with(path=logs, schema=None, **options):
+        reader = spark.read.format("segmentlog")
+        if schema is not None:
+            reader = reader.schema(schema)
+        for name, value in options.items():
+            reader = reader.option(name.replace("__", "."), value)
+        return reader.load(path)
+
+    return load_with
+
+
+@pytest.fixture
+def jobs(spark, request):
+    """The jobs that Spark started in this test."""
+    context = spark.sparkContext
+    context.setJobGroup(request.node.nodeid, "test")
+    yield lambda: context.statusTracker().getJobIdsForGroup(request.node.nodeid)
+    context.setLocalProperty("spark.jobGroup.id", None)
+
+
+def clear_line(error):
+    """The line of a planning error that says what is wrong."""
+    lines = str(error).strip().splitlines()
+    assert lines[-1].strip() == "SQLSTATE: 38000"
+    return lines[-2]
+
+
+def test_the_source_is_found_without_registering_it(spark, load):
+    # Spark imports pyspark_segmentlog by itself: nothing here registers the source in this session.
+    assert load().columns == KAFKA_COLUMNS
+
+
+def test_the_source_can_be_registered_in_a_session(spark, logs):
+    session = spark.newSession()
+    spark_segmentlog.register(session)
+    assert session.read.format("SegmentLog").load(logs).count() == 210
+
+
+def test_every_field_of_a_row(load):
+    rows = load(includeHeaders="true", subscribe="b").orderBy("offset").collect()
+    assert rows[0].asDict() == {
+        "key": None,
+        "value": None,
+        "topic": "b",
+        "partition": 0,
+        "offset": 0,
+        "timestamp": rows[0].timestamp,
+        "timestampType": 0,
+        "headers": None,
+    }
+    seven = rows[7].asDict(recursive=True)
+    assert (bytes(seven["key"]), bytes(seven["value"])) == (b"k7", b"v7")
+    assert seven["headers"] == [{"key": "h", "value": b"7"}, {"key": "n", "value": None}]
+    milliseconds = load(subscribe="b", columns="timestamp").selectExpr("unix_millis(timestamp) as ms")
+    assert min(row.ms for row in milliseconds.collect()) == 1_700_000_000_000
+
+
+def test_metadata(load):
+    frame = load(includeMetadata="true", subscribe="a")
+    row = frame.where("partition = 1 and offset = 65").select("_metadata.*").head()
+    assert row.segment.endswith("00000000000000000050.log")
+    assert (row.batchOffset, row.producerId, row.isTransactional, row.compression) == (60, -1, False, "none")
+    assert (row.magic, row.timestampMs) == (2, 1_700_000_065_000)
+
+
+def test_a_schema_is_the_projection_in_its_order(load):
+    frame = load(schema="topic string, offset bigint")
+    assert frame.columns == ["topic", "offset"]
+    assert frame.agg(functions.max("offset"), functions.count("topic")).head() == (99, 210)
+
+
+def test_a_schema_may_name_headers_and_metadata_without_options(load):
+    frame = load(schema=StructType().add(load(includeHeaders="true").schema["headers"]))
+    assert frame.where("headers is not null").count() == 105
+
+
+def test_the_option_columns_is_the_projection(load):
+    frame = load(columns="offset,partition")
+    assert frame.columns == ["offset", "partition"]
+    assert frame.count() == 210
+
+
+def test_a_list_of_paths(spark, logs, new_logs, records_of):
+    new_logs.write("c", 0, records_of(5))
+    frame = spark.read.format("segmentlog").load([logs, new_logs.path])
+    assert frame.count() == 215
+
+
+def test_joins_and_aggregations(load):
+    left, right = load(subscribe="a").alias("l"), load(subscribe="b").alias("r")
+    joined = left.join(right, functions.expr("l.offset = r.offset"))
+    assert joined.count() == 20
+    counts = load().groupBy("topic", "partition").count().collect()
+    assert sorted(map(tuple, counts)) == [("a", 0, 100), ("a", 1, 100), ("b", 0, 10)]
+
+
+def test_unions_with_itself_and_caching(load):
+    frame = load(subscribe="b")
+    assert frame.union(frame).count() == 20
+    cached = frame.cache()
+    assert (cached.count(), cached.count()) == (10, 10)
+    cached.unpersist()
+
+
+def test_an_empty_plan(load, new_logs, records_of):
+    new_logs.write("e", 0, [])
+    assert load(path=new_logs.path).count() == 0
+    assert load(path=new_logs.path).collect() == []
+    assert load(path=new_logs.path).groupBy("topic").count().collect() == []
+
+
+def test_splits_change_nothing(load):
+    expected = sorted(map(tuple, load(columns="topic,partition,offset").collect()))
+    for options in ({"minPartitions": "7"}, {"maxRecordsPerPartition": "9"}, {"maxBytesPerPartition": "500"}):
+        frame = load(columns="topic,partition,offset", **options)
+        assert sorted(map(tuple, frame.collect())) == expected
+        assert frame.rdd.getNumPartitions() > 5
+
+
+def test_a_time_range(load):
+    start = datetime.fromtimestamp(1_700_000_090, UTC).isoformat()
+    assert load(subscribe="a", startingTimestamp=start).count() == 20
+
+
+def test_a_timestamp_is_the_same_moment_in_every_session_zone(load, conf):
+    conf("spark.sql.session.timeZone", "America/Los_Angeles")
+    frame = load(subscribe="b").where("timestamp = timestamp'2023-11-14 14:13:25'")
+    assert frame.selectExpr("offset", "unix_millis(timestamp)").collect() == [(5, 1_700_000_005_000)]
+
+
+def test_one_load_is_one_snapshot_and_a_new_one_sees_more(load, new_logs, records_of):
+    new_logs.write("n", 0, records_of(10))
+    frame = load(path=new_logs.path)
+    assert frame.count() == 10
+    new_logs.write("n", 0, records_of(5, 10), base_offset=10)
+    assert frame.count() == 10
+    assert load(path=new_logs.path).count() == 15
+
+
+def test_temporary_views(spark, load, logs):
+    load().createOrReplaceTempView("records")
+    assert spark.sql("SELECT count(*) FROM records WHERE offset > 5").head()[0] == 190 - 2 + 4
+    spark.sql(f"CREATE TEMPORARY VIEW made USING segmentlog OPTIONS (path '{logs}', subscribe 'b')")
+    assert spark.sql("SELECT max(offset) FROM made").head()[0] == 9
+    spark.sql(
+        f"CREATE TEMPORARY VIEW narrow (offset bigint, topic string) USING segmentlog OPTIONS (path '{logs}')"
+    )
+    assert spark.sql("SELECT * FROM narrow").columns == ["offset", "topic"]
+    for view in ("records", "made", "narrow"):
+        spark.catalog.dropTempView(view)
+
+
+def test_a_catalog_table_takes_its_path_in_the_query(spark, logs):
+    spark.sql("CREATE TABLE records USING segmentlog TBLPROPERTIES ('any.property' = '1')")
+    try:
+        query = f"SELECT count(*) FROM records WITH (path = '{logs}', subscribe = 'b')"
+        assert spark.sql(query).head()[0] == 10
+        with pytest.raises(AnalysisException) as raised:
+            spark.sql("SELECT count(*) FROM records").collect()
+        assert "WITH (path = " in clear_line(raised.value)
+    finally:
+        spark.sql("DROP TABLE records")
+
+
+MISUSES = [
+    # (options, what the one line says)
+    ({"startingOfset": "earliest"}, "Did you mean 'startingOffsets'?"),
+    ({"subscribe": " , "}, "No topics to subscribe to"),
+    ({"subscribe": "a", "subscribePattern": "b"}, "Only one of the following options"),
+    ({"subscribePattern": " "}, "Pattern to subscribe is empty"),
+    ({"subscribePattern": "("}, "subscribePattern"),
+    ({"assign": "a"}, "No topicpartitions to assign as specified value for option 'assign' is 'a'"),
+    ({"assign": '{"a":0}'}, 'Expected e.g. {"topicA":[0,1],"topicB":[0,1]}, got {"a":0}'),
+    ({"startingOffsets": "latest"}, "starting offset can't be latest for batch queries on Kafka"),
+    ({"startingOffsets": "5"}, "Expected e.g."),
+    ({"startingOffsets": '{"a":{"0":-1}}'}, "can't be latest for batch queries on Kafka"),
+    ({"endingOffsets": "earliest"}, "ending offset can't be earliest for batch queries on Kafka"),
+    ({"endingOffsets": '{"a":{"0":-2}}'}, "can't be earliest for batch queries on Kafka"),
+    ({"endingOffsets": "{"}, "Expected e.g."),
+    ({"startingOffsetsByTimestamp": "[]"}, "Expected e.g."),
+    ({"endingOffsetsByTimestamp": "x"}, "Expected e.g."),
+    ({"startingTimestamp": "soon"}, "startingTimestamp"),
+    ({"endingTimestamp": "soon"}, "endingTimestamp"),
+    ({"timeZone": "Mars"}, "timeZone"),
+    ({"startingOffsetsByTimestampStrategy": "first"}, "startingOffsetsByTimestampStrategy"),
+    ({"isolationLevel": "serializable"}, "isolationLevel"),
+    ({"kafka.isolation.level": "serializable"}, "read_committed"),
+    ({"failOnDataLoss": "yes"}, "failOnDataLoss"),
+    ({"minPartitions": "0"}, "minPartitions must be positive"),
+    ({"maxRecordsPerPartition": "-1"}, "maxrecordsperpartition must be positive"),
+    ({"maxBytesPerPartition": "0"}, "maxBytesPerPartition"),
+    ({"endingAt": "now"}, "endingAt"),
+    ({"useIndexes": "maybe"}, "useIndexes"),
+    ({"maxDecompressedBatchBytes": "big"}, "maxDecompressedBatchBytes"),
+    ({"includeHeaders": "1"}, "includeHeaders"),
+    ({"includeMetadata": "1"}, "includeMetadata"),
+    ({"columns": "ofset"}, "'offset'"),
+    ({"columns": "offset,offset"}, "twice"),
+    ({"columns": ""}, "columns"),
+    ({"followSymlinks": "1"}, "followSymlinks"),
+    ({"filterPushdown": "on"}, "filterPushdown"),
+    ({"mode": "PERMISSIVE"}, "mode=PERMISSIVE is not available"),
+    ({"view": "batches"}, "view=batches is not available"),
+    ({"where": "offset > 5"}, "'where' is not available"),
+    ({"kafka.auto.offset.reset": "latest"}, "Kafka option 'auto.offset.reset' is not supported."),
+    ({"kafka.key.deserializer": "x"}, "keys are deserialized as byte arrays"),
+    ({"kafka.value.deserializer": "x"}, "values are deserialized as byte arrays"),
+    ({"kafka.enable.auto.commit": "x"}, "Kafka option 'enable.auto.commit' is not supported"),
+    ({"kafka.interceptor.classes": "x"}, "Kafka option 'interceptor.classes' is not supported"),
+]
+
+
+@pytest.mark.parametrize(("options", "expected"), MISUSES, ids=[next(iter(case[0])) for case in MISUSES])
+def test_a_misused_option_is_one_clear_line_from_load(spark, logs, jobs, options, expected):
+    with pytest.raises(AnalysisException) as raised:
+        spark.read.format("segmentlog").options(**options).load(logs)
+    line = clear_line(raised.value)
+    assert line.startswith("storage_core.errors.OptionError: ")
+    assert expected in line
+    assert list(jobs()) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "expected"),
+    [
+        (None, {"startingOffsets": '{"a":{"0":1}}'}, "KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED"),
+        (None, {"startingTimestamp": "4000000000000"}, "No offset matched from request of topic-partition"),
+        ("/nowhere/at/all", {}, "/nowhere/at/all"),
+    ],
+)
+def test_what_only_the_directory_can_tell_is_one_clear_line_before_any_task(
+    load, logs, jobs, path, options, expected
+):
+    frame = load(path=path or logs, **options)
+    with pytest.raises(AnalysisException) as raised:
+        frame.count()
+    assert expected in clear_line(raised.value)
+    assert clear_line(raised.value).startswith("storage_core.errors.")
+    assert list(jobs()) == []
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        ("offset int", "Column 'offset' of the schema: expected type bigint, found int."),
+        ("ofset bigint", "Column 'ofset' of the schema: expected one of key, value"),
+        ("key string", "Column 'key' of the schema: expected type binary, found string."),
+        (StructType(), "The schema names no column"),
+    ],
+)
+def test_a_wrong_schema_is_one_clear_line_before_any_task(load, jobs, schema, expected):
+    with pytest.raises(AnalysisException) as raised:
+        load(schema=schema).count()
+    assert expected in clear_line(raised.value)
+    assert list(jobs()) == []
+
+
+def test_writing_and_streaming_say_that_they_are_not_there_yet(spark, load, tmp_path):
+    with pytest.raises(AnalysisException) as raised:
+        load().write.format("segmentlog").mode("append").save(str(tmp_path / "new"))
+    assert clear_line(raised.value).startswith("NotImplementedError: Writing is not supported")
+    assert not (tmp_path / "new").exists()
+    query = spark.readStream.format("segmentlog").load(str(tmp_path)).writeStream.format("noop").start()
+    with pytest.raises(Exception, match="A streaming read is not supported"):
+        query.processAllAvailable()
+
+
+def test_damage_in_a_task_is_an_error_with_file_and_position(load, new_logs, records_of):
+    new_logs.write("d", 0, records_of(10)).write("d", 0, records_of(10, 10), base_offset=10)
+    path = os.path.join(new_logs.path, "d-0", "00000000000000000000.log")
+    with open(path, "r+b") as file:
+        file.seek(100)
+        file.write(b"\xff")
+    with pytest.raises(PythonException) as raised:
+        load(path=new_logs.path).count()
+    assert "CorruptRecordError" in str(raised.value)
+    assert path in str(raised.value)
+
+
+def test_a_task_that_fails_first_reads_everything_again(load):
+    def fail_first(batches):
+        from pyspark import TaskContext
+
+        for batch in batches:
+            yield batch
+            if TaskContext.get().attemptNumber() == 0:
+                raise RuntimeError("the first attempt fails")
+
+    frame = load(columns="offset", subscribe="a").mapInArrow(fail_first, "offset bigint")
+    assert sorted(row.offset for row in frame.collect()) == sorted([*range(100)] * 2)
+
+
+def open_under(path):
+    """Files under ``path`` that any process of this user has open."""
+    found = []
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            for descriptor in os.listdir(f"/proc/{process}/fd"):
+                name = os.readlink(f"/proc/{process}/fd/{descriptor}")
+                if name.startswith(path):
+                    found.append(name)
+        except OSError:
+            continue
+    return found
+
+
+def test_a_limit_ends_early_and_closes_the_files(load, new_logs, records_of):
+    records = records_of(2000)
+    new_logs.write("l", 0, records, batch_size=500)
+    assert len(load(path=new_logs.path, columns="offset,value").limit(3).collect()) == 3
+    deadline = time.monotonic() + 20
+    while open_under(new_logs.path):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_source_is_unchanged_by_a_read(load, new_logs, records_of):
+    def state():
+        return sorted(
+            (entry.path, entry.stat().st_mtime_ns, entry.stat().st_size)
+            for folder, _, _ in os.walk(new_logs.path)
+            for entry in os.scandir(folder)
+        )
+
+    new_logs.write("s", 0, records_of(10))
+    before = state()
+    load(path=new_logs.path).count()
+    assert state() == before

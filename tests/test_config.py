@@ -1,0 +1,105 @@
+"""The table of configuration keys, and the file that is generated from it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from storage_core.config import CONFIG_KEYS, ConfigKey, ConfigKind, properties_text
+
+ROOT = Path(__file__).parent.parent
+PROPERTIES = ROOT / "conf" / "segmentlog.properties"
+
+# As a user of Kafka 4.1 knows them.
+KNOWN_DEFAULTS = {
+    "segment.bytes": "1073741824",
+    "segment.ms": "604800000",
+    "segment.index.bytes": "10485760",
+    "index.interval.bytes": "4096",
+    "preallocate": "false",
+    "flush.messages": "9223372036854775807",
+    "retention.bytes": "-1",
+    "retention.ms": "604800000",
+    "cleanup.policy": "delete",
+    "delete.retention.ms": "86400000",
+    "min.cleanable.dirty.ratio": "0.5",
+    "file.delete.delay.ms": "60000",
+    "max.message.bytes": "1048588",
+    "message.timestamp.type": "CreateTime",
+    "message.timestamp.after.max.ms": "3600000",
+    "compression.type": "producer",
+    "compression.zstd.level": "3",
+}
+
+PYTHON_TYPES = {
+    ConfigKind.BOOLEAN: bool,
+    ConfigKind.INT: int,
+    ConfigKind.LONG: int,
+    ConfigKind.DOUBLE: float,
+    ConfigKind.STRING: str,
+    ConfigKind.LIST: str,
+}
+
+
+def read_properties(text: str) -> dict[str, str]:
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return dict(line.split("=", 1) for line in lines)
+
+
+def test_properties_file_is_the_generated_one():
+    assert PROPERTIES.read_text(encoding="utf-8") == properties_text(), (
+        "run: python -m storage_core.config > conf/segmentlog.properties"
+    )
+
+
+def test_module_prints_the_properties_file():
+    printed = subprocess.run(
+        [sys.executable, "-m", "storage_core.config"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert printed.stdout == properties_text()
+    assert printed.stderr == ""
+
+
+def test_defaults_are_those_of_kafka():
+    properties = read_properties(properties_text())
+    assert {name: properties[name] for name in KNOWN_DEFAULTS} == KNOWN_DEFAULTS
+
+
+def test_every_key_stands_once_with_a_comment_above_it():
+    names = [key.name for key in CONFIG_KEYS]
+    assert len(set(names)) == len(names)
+    assert list(read_properties(properties_text())) == names
+    lines = properties_text().splitlines()
+    for key in CONFIG_KEYS:
+        position = next(index for index, line in enumerate(lines) if line.startswith(f"{key.name}="))
+        assert lines[position - 1] == f"# {key.doc} ({key.kind.value}: {key.range_text})"
+
+
+@pytest.mark.parametrize("key", CONFIG_KEYS, ids=lambda key: key.name)
+def test_default_is_of_its_kind_and_in_its_range(key: ConfigKey):
+    assert type(key.default) is PYTHON_TYPES[key.kind]
+    if key.choices:
+        assert key.default in key.choices
+    if isinstance(key.default, (int, float)) and key.kind is not ConfigKind.BOOLEAN:
+        assert key.minimum is not None, "every number has a lower limit in Kafka"
+        assert key.default >= key.minimum
+        assert key.default <= (2**63 - 1 if key.maximum is None else key.maximum)
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        (ConfigKey("a", 1, ConfigKind.INT, unit="bytes", minimum=14, doc=""), "bytes, 14 or more"),
+        (ConfigKey("a", 1, ConfigKind.INT, minimum=-1, maximum=9, doc=""), "-1 to 9"),
+        (ConfigKey("a", 1, ConfigKind.INT, maximum=9, doc=""), "9 or less"),
+        (ConfigKey("a", 1, ConfigKind.LONG, unit="milliseconds", doc=""), "milliseconds, any number"),
+        (ConfigKey("a", True, ConfigKind.BOOLEAN, doc=""), "true or false"),
+        (ConfigKey("a", "x", ConfigKind.STRING, choices=("x", "y"), doc=""), "one of x, y"),
+        (ConfigKey("a", "x", ConfigKind.LIST, choices=("x", "y"), doc=""), "any of x, y"),
+    ],
+)
+def test_range_in_words(key: ConfigKey, text: str):
+    assert key.range_text == text

@@ -1,0 +1,91 @@
+"""The examples and the read in README.md run, print what they promise, and leave the data as it is."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "examples"
+
+
+def environment() -> dict[str, str]:
+    """The one of a user: Spark's settings come from conf/, and its workers run this Python."""
+    inherited = {
+        name: value for name, value in os.environ.items() if name not in {"SPARK_HOME", "SPARK_REMOTE"}
+    }
+    return {
+        **inherited,
+        "PYTHONPATH": str(ROOT),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_CONF_DIR": str(ROOT / "conf"),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+
+
+def run(*arguments: str) -> str:
+    """Run a script as a user does; its standard output."""
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(autouse=True)
+def data_stays_as_it_is():
+    """A read changes neither a byte nor a modification time of the source."""
+    before = fingerprint()
+    yield
+    assert fingerprint() == before
+
+
+def fingerprint() -> dict[str, tuple[int, str]]:
+    return {
+        str(path.relative_to(EXAMPLES)): (
+            path.stat().st_mtime_ns,
+            hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "",
+        )
+        for path in sorted((EXAMPLES / "data").rglob("*"))
+    }
+
+
+def test_quickstart_shows_schema_rows_an_aggregation_and_what_it_skipped():
+    printed = run("examples/quickstart.py")
+    assert " |-- value: binary (nullable = true)" in printed
+    assert " |-- headers: array (nullable = true)" in printed
+    assert "|trace-id|" in printed
+    assert "|country|" in printed
+    assert "of 24,000" in printed
+    skipped = re.search(r"[\d,]+ of [\d,]+ bytes, in \d+ of \d+ segments: (\d+)% skipped", printed)
+    assert skipped
+    assert int(skipped[1]) > 80
+    assert "3,000 payments committed, 25 more aborted" in printed
+    assert max(len(line) for line in printed.splitlines()) <= 120
+
+
+def test_notebook_runs_and_plots(monkeypatch: pytest.MonkeyPatch):
+    for name, value in environment().items():
+        monkeypatch.setenv(name, value)
+    notebook = nbformat.read(EXAMPLES / "explore.ipynb", as_version=4)
+    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(EXAMPLES)}}).execute()
+    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    assert any("image/png" in output.get("data", {}) for output in outputs)
+    assert any("skipped" in output.get("text", "") for output in outputs)
+
+
+def test_the_read_in_the_readme_prints_what_stands_there(tmp_path: Path):
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    code, shown = re.search(r"```python\n(.*?)```\n\n```\n(.*?)```\n", text, re.DOTALL).groups()
+    script = tmp_path / "read.py"
+    script.write_text(code, encoding="utf-8")
+    assert run(str(script)).strip() == shown.strip()

@@ -1,0 +1,219 @@
+"""The repository as a package: its surface, what an import pulls in, what must not stand in a file."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from storage_core.scan.option_table import READ_OPTIONS
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("spark_segmentlog", "storage_core")
+
+# Written in pieces, so that this file does not find itself.
+UNWANTED = {
+    "a path of somebody's machine": re.compile(r"(?<![\w.$}*-])/(?:work|root|home/\w+|Users/\w+|tmp/dev)/"),
+    "the host of a package registry": re.compile(
+        "|".join(
+            ["py" + r"pi\.org", "python" + r"hosted\.org", r"repo1?\.maven" + r"\.", r"repo\.maven" + r"\."]
+        )
+    ),
+    "a folder outside the repository": re.compile(r"\.\./" + "shared"),
+}
+
+GENERATED_FOLDERS = {
+    ".git", ".venv", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".import_linter_cache",
+    ".ipynb_checkpoints", "__pycache__", "target", "build", "dist", "spark-warehouse", "metastore_db",
+}  # fmt: skip
+
+
+def repository_files() -> list[Path]:
+    files = []
+    for folder, folders, names in os.walk(ROOT):
+        folders[:] = sorted(set(folders) - GENERATED_FOLDERS)
+        files += [Path(folder, name) for name in sorted(names)]
+    return files
+
+
+def python_modules() -> list[str]:
+    files = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    parts = [path.relative_to(ROOT).with_suffix("").parts for path in sorted(files)]
+    return [".".join(part for part in path if part != "__init__") for path in parts]
+
+
+def run_python(code: str, *arguments: str) -> str:
+    """Run code in a fresh interpreter, so that what this process has imported does not count."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-W", "error", *arguments, "-c", code]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment, check=False, cwd=ROOT / "tests"
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def loaded_by(module: str) -> set[str]:
+    return set(run_python(f"import sys, {module}; print(*sys.modules)").split())
+
+
+# -- Surface --------
+
+
+@pytest.mark.parametrize("name", python_modules())
+def test_all_names_what_is_there_in_order(name: str):
+    module = importlib.import_module(name)
+    exported = getattr(module, "__all__", None)
+    if exported is None:
+        return
+    assert len(set(exported)) == len(exported)
+    assert [member for member in exported if not hasattr(module, member)] == []
+    assert [member for member in exported if member.startswith("_") and not member.startswith("__")] == []
+
+
+@pytest.mark.parametrize("name", python_modules())
+def test_every_module_and_every_public_object_is_described(name: str):
+    path = ROOT / name.replace(".", "/")
+    source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    tree = ast.parse(source.read_text(encoding="utf-8"))
+    assert ast.get_docstring(tree), f"{source} has no docstring"
+    described = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    public = [node for node in tree.body if isinstance(node, described) and not node.name.startswith("_")]
+    assert [node.name for node in public if not ast.get_docstring(node)] == []
+
+
+def test_every_package_says_what_it_exports():
+    folders = [path.parent for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    for folder in sorted(set(folders)):
+        module = importlib.import_module(".".join(folder.relative_to(ROOT).parts))
+        assert module.__file__ is not None, f"{folder} has no __init__.py"
+        assert hasattr(module, "__all__"), f"{folder}/__init__.py has no __all__"
+
+
+def test_the_surface_that_programs_rely_on():
+    import pyspark_segmentlog
+    import spark_segmentlog
+    import storage_core
+
+    assert callable(storage_core.read_table)
+    assert issubclass(storage_core.SegmentLogError, Exception)
+    assert callable(spark_segmentlog.register)
+    assert spark_segmentlog.SegmentLogDataSource.name() == "segmentlog"
+    assert issubclass(pyspark_segmentlog.DefaultSource, spark_segmentlog.SegmentLogDataSource)
+
+
+def test_packages_are_marked_as_typed():
+    for package in PACKAGES:
+        assert (ROOT / package / "py.typed").is_file()
+
+
+# -- Imports --------
+
+
+@pytest.mark.parametrize("module", ["spark_segmentlog", "pyspark_segmentlog"])
+def test_importing_the_connector_pulls_in_no_command_line_and_no_sql_parser(module: str):
+    assert loaded_by(module) & {"click", "rich", "sqlglot", "pandas", "grpc", "matplotlib"} == set()
+
+
+def test_importing_the_core_pulls_in_no_spark():
+    assert loaded_by("storage_core") & {"pyspark", "py4j", "click", "rich", "sqlglot", "pandas"} == set()
+
+
+def test_the_discovered_module_is_light():
+    # Spark imports every pyspark_* module on the path in each session that asks for any Python format.
+    assert loaded_by("pyspark_segmentlog") & {"numpy", "pyarrow", "storage_core.scan"} == set()
+
+
+@pytest.mark.parametrize("missing", ["pyspark", "numpy", "pyarrow", "spark_segmentlog", "storage_core"])
+def test_the_discovered_module_never_raises(missing: str):
+    # One that raises would switch off the discovery of all others.
+    run_python(f"import sys; sys.modules[{missing!r}] = None; import pyspark_segmentlog")
+
+
+def test_the_discovered_module_is_found_as_spark_looks_for_it():
+    names = run_python(
+        "import pkgutil; print(*(name for _, name, _ in pkgutil.iter_modules() if name.startswith('pyspark_')))"
+    )
+    assert "pyspark_segmentlog" in names.split()
+
+
+# -- Files --------
+
+
+@pytest.mark.parametrize("what", sorted(UNWANTED))
+def test_no_file_mentions(what: str):
+    found = []
+    for path in repository_files():
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        found += [f"{path.relative_to(ROOT)}: {match.group()}" for match in UNWANTED[what].finditer(text)]
+    assert found == []
+
+
+def test_every_module_has_its_tests():
+    tests = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+    modules = [name.rsplit(".", 1)[1] for name in python_modules() if "." in name]
+    packages = {path.parent.name for package in PACKAGES for path in (ROOT / package).rglob("__init__.py")}
+    untested = {
+        name for name in modules if name not in packages and f"test_{name.lstrip('_')}.py" not in tests
+    }
+    assert sorted(untested - WITHOUT_TESTS_OF_THEIR_OWN) == []
+
+
+# Plain values and tables, tested through the modules that use them.
+WITHOUT_TESTS_OF_THEIR_OWN: set[str] = set()
+
+
+def test_constraints_pin_every_declared_dependency():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    declared = list(project["dependencies"])
+    for requirements in project["optional-dependencies"].values():
+        declared += requirements
+    names = {re.split(r"[\[<>=]", requirement)[0] for requirement in declared} - {project["name"]}
+    lines = (ROOT / "conf" / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = [line for line in lines if line and not line.startswith("#")]
+    assert [line for line in pinned if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9._]+", line)] == []
+    assert names <= {line.split("==")[0] for line in pinned}
+
+
+def options_table() -> str:
+    rows = ["| option | value | default | meaning |", "|---|---|---|---|"]
+    for spec in READ_OPTIONS:
+        if spec.applies_to == "batch":
+            names = ", ".join(f"`{name}`" for name in (spec.name, *spec.aliases) if name != "paths")
+            default = f"`{spec.default}`" if spec.default else ""
+            rows.append(f"| {names} | {spec.kind} | {default} | {spec.doc} |")
+    return "\n".join(rows)
+
+
+def test_readme_lists_the_options_of_the_code():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    listed = text.split("<!-- options -->\n")[1].split("\n<!-- /options -->")[0]
+    assert listed == options_table(), f"put this into README.md:\n{options_table()}"
+
+
+def test_logging_configuration_is_valid():
+    text = (ROOT / "conf" / "logging.json").read_text(encoding="utf-8")
+    run_python(f"import json, logging.config; logging.config.dictConfig(json.loads({text!r}))")
+    assert set(json.loads(text)["loggers"]) == {*PACKAGES, "pyspark_segmentlog"}
+
+
+def test_spark_defaults_give_a_reason_for_each_setting():
+    lines = (ROOT / "conf" / "spark-defaults.conf").read_text(encoding="utf-8").splitlines()
+    settings = [index for index, line in enumerate(lines) if line and not line.startswith("#")]
+    assert settings
+    for index in settings:
+        name, value = lines[index].split()
+        assert name.startswith("spark."), lines[index]
+        assert value
+        assert lines[index - 1].startswith("#"), f"no reason above {name}"
