@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -22,6 +23,9 @@ HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.bin
 _INLINE_BYTES: Final = 12
 # Slices of one length up to this many bytes are copied as numpy items.
 _EQUAL_LENGTH_LIMIT_BYTES: Final = 1 << 16
+# Half of a surrogate pair: Java puts one mark in its place, Python one for each byte.
+_LONE_SURROGATE: Final = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
+_REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}".encode()
 
 
 def binary_array(buffer: _Bytes, column: Slices) -> pa.BinaryArray:
@@ -99,5 +103,8 @@ def _as_text(keys: pa.BinaryArray) -> pa.StringArray:
     try:
         return keys.cast(pa.string())
     except pa.ArrowInvalid:
-        texts = [key.decode("utf-8", errors="replace") for key in keys.to_pylist()]
-        return pa.array(texts, pa.string())
+        return pa.array([_mended(key) for key in keys.to_pylist()], pa.string())
+
+
+def _mended(key: bytes) -> str:
+    return _LONE_SURROGATE.sub(_REPLACEMENT, key).decode("utf-8", errors="replace")

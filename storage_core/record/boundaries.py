@@ -8,17 +8,26 @@ batch. So the walks may assume what is usual, and need no checks of their own.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from storage_core.record.varint import VARINT_LIMIT_BYTES, MalformedVarintError, read_varint, read_varints
+from storage_core.record.lanes import STEPS, walk_in_lanes
+from storage_core.record.varint import (
+    VARINT_LIMIT_BYTES,
+    MalformedVarintError,
+    VarintCursor,
+    read_varint,
+    words_of,
+)
 
 __all__ = ["UnevenRecordsError", "find_boundaries"]
 
 # With fewer batches than this in a step, on average, it costs more than the plain loop's steps.
 _LOCKSTEP_MINIMUM_BATCHES: Final = 32
+# Lockstep keeps a place for as many records per batch as the fullest batch has: so many times what is needed.
+_LOCKSTEP_MAXIMUM_WASTE: Final = 4
 # A run of equal records shorter than this does not pay for the numpy calls that find it.
 _RUN_MINIMUM: Final = 48
 # Runs are looked for in this many bytes at first, so that a short run costs little.
@@ -33,30 +42,16 @@ _CONTINUES: Final = 0x80
 
 _Int64Array = npt.NDArray[np.int64]
 _Bytes = npt.NDArray[np.uint8]
+_Item = TypeVar("_Item", bound=np.generic)
 
 
 class UnevenRecordsError(ValueError):
     """The record lengths do not add up to the batch: the plain decoder says where."""
 
 
-def _step_table() -> npt.NDArray[np.int64]:
-    """Per pair of bytes at a length field: the distance to the next length field.
-
-    Lengths of three bytes and more have no entry: their distance leads out of any buffer.
-    """
-    pair = np.arange(1 << 16)
-    first, second = pair & 0xFF, pair >> 8
-    one_byte = 1 + (first >> 1)
-    two_bytes = 2 + (((first & 0x7F) | (second << 7)) >> 1)
-    return np.where(first < _CONTINUES, one_byte, np.where(second < _CONTINUES, two_bytes, 1 << 40))
-
-
-_STEPS: Final = _step_table()
-
-
 def find_boundaries(
     buffer: _Bytes, starts: _Int64Array, ends: _Int64Array, counts: _Int64Array
-) -> tuple[_Int64Array, _Int64Array]:
+) -> tuple[VarintCursor, _Int64Array]:
     """Find the body of every record, that is what follows its length field.
 
     Args:
@@ -66,74 +61,91 @@ def find_boundaries(
         counts: Per batch, the number of records: at least 1, and no more than its bytes can hold.
 
     Returns:
-        Where each body begins and where it ends, over all batches in order.
+        A cursor that stands at the beginning of every body, over all batches in order, and where
+        each body ends.
 
     Raises:
         UnevenRecordsError: Lengths are negative, too long, or do not end with the batch.
     """
-    in_lockstep = bool(counts.sum() >= counts.max() * _LOCKSTEP_MINIMUM_BATCHES)
-    for walk in (_walk_in_lockstep,) * in_lockstep + (_walk_each_batch, _walk_long_records):
+    # A record has at least one byte, so this also bounds what is allocated below.
+    if np.any(counts > ends - starts):
+        raise UnevenRecordsError
+    for walk in (_walk_in_lockstep, _walk_in_lanes, _walk_each_batch, _walk_long_records):
         try:
-            return _prove(buffer, walk(buffer, starts, ends, counts), starts, ends, counts)
+            cursor = walk(buffer, starts, ends, counts)
+            if cursor is not None:
+                return _prove(cursor, starts, ends, counts)
         except (IndexError, MalformedVarintError, UnevenRecordsError):
             continue
     raise UnevenRecordsError
 
 
 def _prove(
-    buffer: _Bytes, fields: _Int64Array, starts: _Int64Array, ends: _Int64Array, counts: _Int64Array
-) -> tuple[_Int64Array, _Int64Array]:
+    cursor: VarintCursor, starts: _Int64Array, ends: _Int64Array, counts: _Int64Array
+) -> tuple[VarintCursor, _Int64Array]:
+    fields = cursor.positions
     if len(fields) != counts.sum():
         raise UnevenRecordsError
     last_rows = np.cumsum(counts) - 1
     body_ends = np.empty_like(fields)
     body_ends[:-1] = fields[1:]
     body_ends[last_rows] = ends
-    if not np.array_equal(fields[last_rows - counts + 1], starts):
+    lengths = cursor.read(VARINT_LIMIT_BYTES)
+    if (
+        lengths.min() < 1
+        or not np.array_equal(cursor.positions + lengths, body_ends)
+        or not np.array_equal(fields[last_rows - counts + 1], starts)
+    ):
         raise UnevenRecordsError
-    pairs = _pairs(buffer)[fields]
-    first = pairs.astype(np.uint8)
-    if np.array_equal(fields + _STEPS[pairs], body_ends) and not np.any(first & 1):
-        bodies = fields + 1
-        bodies += first >> 7
-        return bodies, body_ends
-    # Lengths of three bytes, or of more bytes than needed, or wrong.
-    lengths, bodies = read_varints(buffer, fields, VARINT_LIMIT_BYTES)
-    if lengths.min() < 0 or not np.array_equal(bodies + lengths, body_ends):
-        raise UnevenRecordsError
-    return bodies, body_ends
-
-
-def _pairs(buffer: _Bytes) -> npt.NDArray[np.uint16]:
-    """Every byte of the buffer with the one behind it, as an (unaligned) view."""
-    return np.ndarray((len(buffer) - 1,), "<u2", buffer, 0, (1,))
+    return cursor, body_ends
 
 
 def _walk_in_lockstep(
     buffer: _Bytes, starts: _Int64Array, _ends: _Int64Array, counts: _Int64Array
-) -> _Int64Array:
-    """All batches step forward together, those with many records longest."""
+) -> VarintCursor | None:
+    """All batches step forward together, those with many records longest; None if they are too few."""
+    most = int(counts.max())
+    total = int(counts.sum())
+    if total < most * _LOCKSTEP_MINIMUM_BATCHES or most * len(counts) > total * _LOCKSTEP_MAXIMUM_WASTE:
+        return None
     order = np.argsort(-counts, kind="stable")
     ordered_counts = counts[order]
-    most = int(ordered_counts[0])
     # active[i]: how many batches have more than i records.
     active = np.searchsorted(-ordered_counts, -np.arange(most), side="left").tolist()
-    pairs = _pairs(buffer)
-    fields = np.empty(int(counts.sum()), np.int64)
-    rows = (np.cumsum(counts) - counts)[order]
+    word_at = words_of(buffer)
+    fields = np.empty((most, len(starts)), np.int64)
+    words = np.empty((most, len(starts)), np.uint64)
     position = starts[order]
-    for width in active:
-        rows = rows[:width]
+    for row, width in enumerate(active):
         position = position[:width]
-        fields[rows] = position
-        rows = rows + 1
-        position = position + _STEPS[pairs[position]]
-    return fields
+        fields[row, :width] = position
+        here = word_at[position]
+        words[row, :width] = here
+        position = position + STEPS[here & 0xFFFF]
+    return VarintCursor(buffer, _in_file_order(fields, order, counts), _in_file_order(words, order, counts))
+
+
+def _in_file_order(matrix: npt.NDArray[_Item], order: _Int64Array, counts: _Int64Array) -> npt.NDArray[_Item]:
+    """From a column a batch to all records, batch after batch."""
+    by_batch = np.empty((matrix.shape[1], matrix.shape[0]), matrix.dtype)
+    by_batch[order] = matrix.T
+    if by_batch.size == counts.sum():
+        return by_batch.reshape(-1)
+    return by_batch[np.arange(matrix.shape[0]) < counts[:, None]]
+
+
+def _walk_in_lanes(
+    buffer: _Bytes, starts: _Int64Array, ends: _Int64Array, _counts: _Int64Array
+) -> VarintCursor | None:
+    """Large batches are walked from many places at once; None if equal records promise to be quicker still."""
+    run, _ = _equal_records(buffer, int(starts[0]), int(ends[0]))
+    fields = walk_in_lanes(buffer, starts, ends) if len(run) < _RUN_MINIMUM else None
+    return None if fields is None else VarintCursor(buffer, fields)
 
 
 def _walk_each_batch(
     buffer: _Bytes, starts: _Int64Array, ends: _Int64Array, _counts: _Int64Array
-) -> _Int64Array:
+) -> VarintCursor:
     """One batch after the other: runs of equal records at once, others by a plain loop."""
     pieces: list[_Int64Array] = []
     for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
@@ -144,13 +156,13 @@ def _walk_each_batch(
                 run, next_position = _walk_chunk(buffer, position, min(end, position + _LOOP_CHUNK_BYTES))
             pieces.append(run)
             position = next_position
-    return np.concatenate(pieces)
+    return VarintCursor(buffer, np.concatenate(pieces))
 
 
 def _equal_records(buffer: _Bytes, position: int, end: int) -> tuple[_Int64Array, int]:
     """The records from ``position`` on that are as long as the first of them."""
     first, second = int(buffer[position]), int(buffer[position + 1])
-    step = int(_STEPS[first | second << 8])
+    step = int(STEPS[first | second << 8])
     limit = min(end, position + _RUN_FIRST_TRY_BYTES)
     while True:
         differs = buffer[position:limit:step] != first
@@ -181,7 +193,7 @@ def _walk_chunk(buffer: _Bytes, start: int, end: int) -> tuple[_Int64Array, int]
 
 def _walk_long_records(
     buffer: _Bytes, starts: _Int64Array, ends: _Int64Array, counts: _Int64Array
-) -> _Int64Array:
+) -> VarintCursor:
     """The walk for lengths of three bytes and more."""
     fields = np.empty(int(counts.sum()), np.int64)
     row = 0
@@ -195,4 +207,4 @@ def _walk_long_records(
             if length < 0:
                 raise UnevenRecordsError
             position += length
-    return fields
+    return VarintCursor(buffer, fields)

@@ -15,17 +15,18 @@ from __future__ import annotations
 
 import struct
 import zlib
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-__all__ = ["CODEC_NAMES", "OutputFullError", "UndecodableError", "decompress_into"]
+__all__ = ["CODEC_NAMES", "Decompressor", "OutputFullError", "UndecodableError"]
 
 # By codec number.
 CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+_GZIP, _SNAPPY, _LZ4, _ZSTD = range(1, 5)
+
+# Arrow reads a payload up to this size in one go.
+_REUSED_STREAM_LIMIT_BYTES: Final = 1 << 16
 
 # The magic and the only method there is.
 _GZIP_MAGIC: Final = b"\x1f\x8b\x08"
@@ -39,7 +40,7 @@ _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES: Final = 16
 _VARINT_CONTINUES: Final = 0x80
 _INT32: Final = struct.Struct(">i")
-_SNAPPY: Final = pa.Codec("snappy")
+_SNAPPY_CODEC: Final = pa.Codec("snappy")
 
 _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 _LZ4_BLOCK_SIZE: Final = struct.Struct("<I")
@@ -58,29 +59,82 @@ class UndecodableError(Exception):
     """The compressed bytes are not what the codec expects."""
 
 
-def decompress_into(codec: int, payload: memoryview, output: memoryview) -> int:
-    """Decompress ``payload`` into ``output``; return how many bytes came out.
+class Decompressor:
+    """Decompresses batch after batch. What is costly to set up is kept for the next one."""
 
-    Args:
-        codec: The codec's number, 1 to 4.
-        payload: The compressed bytes of one batch.
-        output: Where to write. It must be one byte longer than the most that is expected.
+    def __init__(self) -> None:
+        self._streams: dict[str, _Stream] = {}
 
-    Raises:
-        OutputFullError: The output buffer was filled to its end.
-        UndecodableError: The payload is damaged, cut off, or of an unknown codec.
-    """
-    decompress = _DECOMPRESS.get(codec)
-    if decompress is None:
+    def decompress_into(self, codec: int, payload: memoryview, output: memoryview) -> int:
+        """Decompress ``payload`` into ``output``; return how many bytes came out.
+
+        Args:
+            codec: The codec's number, 1 to 4.
+            payload: The compressed bytes of one batch.
+            output: Where to write. It must be one byte longer than the most that is expected.
+
+        Raises:
+            OutputFullError: The output buffer was filled to its end.
+            UndecodableError: The payload is damaged, cut off, or of an unknown codec.
+        """
+        try:
+            size_bytes = self._decompress(codec, payload, output)
+        except (OSError, ValueError, zlib.error, struct.error) as error:
+            raise UndecodableError(str(error)) from error
+        if size_bytes >= len(output):
+            raise OutputFullError
+        return size_bytes
+
+    def _decompress(self, codec: int, payload: memoryview, output: memoryview) -> int:
+        if codec == _ZSTD:
+            return self._by_stream("zstd", payload, output)
+        if codec == _LZ4:
+            return self._by_stream("lz4", payload[: _lz4_frame_bytes(payload)], output)
+        if codec == _SNAPPY:
+            return _snappy(payload, output)
+        if codec == _GZIP:
+            return _gzip(payload, output)
         message = f"codec number {codec} is unknown"
         raise UndecodableError(message)
-    try:
-        size_bytes = decompress(payload, output)
-    except (OSError, ValueError, zlib.error, struct.error) as error:
-        raise UndecodableError(str(error)) from error
-    if size_bytes >= len(output):
-        raise OutputFullError
-    return size_bytes
+
+    def _by_stream(self, codec_name: str, payload: memoryview, output: memoryview) -> int:
+        if len(payload) > _REUSED_STREAM_LIMIT_BYTES:
+            stream = pa.CompressedInputStream(pa.BufferReader(payload), codec_name)
+            return int(stream.readinto(output))
+        # A stream that fails, or is left with something to say, is not used again.
+        kept = self._streams.pop(codec_name, None) or _Stream(codec_name)
+        size_bytes = kept.read_into(payload, output)
+        if size_bytes < len(output):
+            self._streams[codec_name] = kept
+        return size_bytes
+
+
+class _Stream:
+    """An Arrow stream that takes one payload after the other: setting one up costs more than a small batch."""
+
+    def __init__(self, codec_name: str) -> None:
+        self._source = _Source()
+        self._stream = pa.CompressedInputStream(pa.PythonFile(self._source, mode="r"), codec_name)
+
+    def read_into(self, payload: memoryview, output: memoryview) -> int:
+        self._source.rest = payload
+        return int(self._stream.readinto(output))
+
+
+class _Source:
+    """A file that ends with each payload."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.rest: memoryview = memoryview(b"")
+
+    def read(self, size_bytes: int) -> memoryview:
+        piece, self.rest = self.rest[:size_bytes], self.rest[size_bytes:]
+        return piece
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 def _gzip(payload: memoryview, output: memoryview) -> int:
@@ -102,7 +156,7 @@ def _gzip(payload: memoryview, output: memoryview) -> int:
             position += len(piece) - len(member.unused_data)
             piece_bytes *= 2
         # As the JDK: what does not look like another member is left alone.
-        is_member = payload[position : position + len(_GZIP_MAGIC)] == _GZIP_MAGIC
+        is_member = bytes(payload[position : position + len(_GZIP_MAGIC)]) == _GZIP_MAGIC
         if not is_member or len(payload) - position < _GZIP_SMALLEST_MEMBER_BYTES:
             return size_bytes
 
@@ -136,7 +190,7 @@ def _snappy_block(block: memoryview, output: memoryview) -> int:
     size_bytes = _unsigned_varint(block)
     if size_bytes >= len(output):
         return len(output)
-    output[:size_bytes] = memoryview(_SNAPPY.decompress(block, size_bytes)).cast("B")
+    output[:size_bytes] = memoryview(_SNAPPY_CODEC.decompress(block, size_bytes)).cast("B")
     return size_bytes
 
 
@@ -149,10 +203,6 @@ def _unsigned_varint(block: memoryview) -> int:
             return value
     message = "a snappy block has no length"
     raise UndecodableError(message)
-
-
-def _lz4(payload: memoryview, output: memoryview) -> int:
-    return _arrow_stream("lz4", payload[: _lz4_frame_bytes(payload)], output)
 
 
 def _lz4_frame_bytes(payload: memoryview) -> int:
@@ -172,20 +222,3 @@ def _lz4_frame_bytes(payload: memoryview) -> int:
         position += (block_size & _LZ4_SIZE_MASK) + block_trailer_bytes
     message = "the LZ4 frame is cut off"
     raise UndecodableError(message)
-
-
-def _zstd(payload: memoryview, output: memoryview) -> int:
-    return _arrow_stream("zstd", payload, output)
-
-
-def _arrow_stream(codec_name: str, payload: memoryview, output: memoryview) -> int:
-    stream = pa.CompressedInputStream(pa.BufferReader(payload), codec_name)
-    return int(stream.readinto(output))
-
-
-_DECOMPRESS: Final[dict[int, Callable[[memoryview, memoryview], int]]] = {
-    1: _gzip,
-    2: _snappy,
-    3: _lz4,
-    4: _zstd,
-}

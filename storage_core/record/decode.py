@@ -9,7 +9,7 @@ import numpy as np
 from storage_core.errors import BatchTooLargeError, CorruptRecordError, UnsupportedFormatError
 from storage_core.record.batch_header import HEADER_DTYPE, HEADER_SIZE_BYTES
 from storage_core.record.boundaries import UnevenRecordsError
-from storage_core.record.compression import CODEC_NAMES, OutputFullError, UndecodableError, decompress_into
+from storage_core.record.compression import CODEC_NAMES, Decompressor, OutputFullError, UndecodableError
 from storage_core.record.fields import decode_by_column
 from storage_core.record.plain_decode import decode_one_by_one
 from storage_core.record.section import PADDING_BYTES, RecordColumns, RecordSection, WantedFields
@@ -51,7 +51,7 @@ def _decompress(payload: memoryview, header: BatchHeader, *, path: str, limit_by
         buffer = np.empty(guess_bytes + 1 + PADDING_BYTES, np.uint8)
         output = buffer.data[: guess_bytes + 1]
         try:
-            size_bytes = decompress_into(header.codec, payload, output)
+            size_bytes = Decompressor().decompress_into(header.codec, payload, output)
         except OutputFullError:
             if guess_bytes == limit_bytes:
                 fail_too_large(path, header, limit_bytes)

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from storage_core.record.boundaries import UnevenRecordsError, find_boundaries
 from storage_core.record.section import RecordColumns, RecordHeaders, RecordSection, Slices, WantedFields
-from storage_core.record.varint import VARINT_LIMIT_BYTES, VARLONG_LIMIT_BYTES, read_varints
+from storage_core.record.varint import VARINT_LIMIT_BYTES, VARLONG_LIMIT_BYTES, VarintCursor
 
 __all__ = ["batch_timestamps_ms", "decode_by_column"]
 
@@ -63,20 +63,21 @@ def decode_by_column(section: RecordSection, wanted: WantedFields) -> RecordColu
         return RecordColumns(counts, offsets, timestamps_ms, None, None, None)
 
     buffer = section.buffer
-    bodies, body_ends = find_boundaries(buffer, section.starts, section.ends, counts)
-    timestamp_deltas, position = read_varints(buffer, bodies + 1, VARLONG_LIMIT_BYTES)
+    cursor, body_ends = find_boundaries(buffer, section.starts, section.ends, counts)
+    # The attributes of a record mean nothing.
+    cursor.skip_byte()
+    timestamp_deltas = cursor.read(VARLONG_LIMIT_BYTES)
     if wanted.timestamp and timestamps_ms is None:
         timestamps_ms = _create_times(section, counts, timestamp_deltas)
-    offset_deltas, position = read_varints(buffer, position, VARINT_LIMIT_BYTES)
     offsets = np.repeat(base_offsets, counts)
-    offsets += offset_deltas
+    offsets += cursor.read(VARINT_LIMIT_BYTES)
     _check_offsets(offsets, base_offsets, last_offsets, counts)
     if not needs_bytes:
         return RecordColumns(counts, offsets, timestamps_ms, None, None, None)
 
-    keys, position = _read_slices(buffer, position, body_ends)
-    values, position = _read_slices(buffer, position, body_ends)
-    record_headers = _read_headers(buffer, position, body_ends, decode=wanted.headers)
+    keys = _read_slices(cursor, body_ends)
+    values = _read_slices(cursor, body_ends)
+    record_headers = _read_headers(cursor, buffer, body_ends, decode=wanted.headers)
     return RecordColumns(
         counts,
         offsets,
@@ -125,42 +126,30 @@ def _check_offsets(
         raise UnevenRecordsError
 
 
-def _read_slices(buffer: _Bytes, position: _Int64Array, limits: _Int64Array) -> tuple[Slices, _Int64Array]:
+def _read_slices(cursor: VarintCursor, limits: _Int64Array) -> Slices:
     """One length-prefixed byte string per record; a negative length is null and takes no bytes."""
-    lengths, starts = read_varints(buffer, position, VARINT_LIMIT_BYTES)
-    ends = starts + lengths
-    if lengths.min() < 0:
-        ends = np.maximum(ends, starts)
-        # Far below -1 the sum above would point before the start; the maximum has mended that.
-    if np.any(ends > limits):
+    lengths = cursor.read(VARINT_LIMIT_BYTES)
+    slices = Slices(cursor.positions, lengths)
+    cursor.skip(lengths if lengths.min() >= 0 else np.maximum(lengths, 0))
+    if np.any(cursor.positions > limits):
         raise UnevenRecordsError
-    return Slices(starts, lengths), ends
+    return slices
 
 
 def _read_headers(
-    buffer: _Bytes, position: _Int64Array, limits: _Int64Array, *, decode: bool
+    cursor: VarintCursor, buffer: _Bytes, limits: _Int64Array, *, decode: bool
 ) -> RecordHeaders | None:
-    has_none = position + 1 == limits
-    if has_none.all():
-        if buffer[position].any():
-            raise UnevenRecordsError
-        if not decode:
-            return None
-        nothing = np.zeros(0, np.int64)
-        first = np.zeros(len(position) + 1, np.int64)
-        return RecordHeaders(first, Slices(nothing, nothing), Slices(nothing, nothing))
-    if np.any(position >= limits):
+    positions = cursor.positions
+    has_none = positions + 1 == limits
+    if np.any(positions >= limits) or buffer[positions if has_none.all() else positions[has_none]].any():
         raise UnevenRecordsError
-    if not decode:
-        if buffer[position[has_none]].any():
-            raise UnevenRecordsError
-        return None
-    return _read_each_header(buffer, position, limits)
+    return _read_each_header(cursor, buffer, limits) if decode else None
 
 
-def _read_each_header(buffer: _Bytes, position: _Int64Array, limits: _Int64Array) -> RecordHeaders:
-    counts, position = read_varints(buffer, position, VARINT_LIMIT_BYTES)
-    if counts.min() < 0 or np.any(counts > limits - position) or counts.max() > _HEADER_STEPS_LIMIT:
+def _read_each_header(cursor: VarintCursor, buffer: _Bytes, limits: _Int64Array) -> RecordHeaders:
+    counts = cursor.read(VARINT_LIMIT_BYTES)
+    positions = cursor.positions
+    if counts.min() < 0 or np.any(counts > limits - positions) or counts.max() > _HEADER_STEPS_LIMIT:
         raise UnevenRecordsError
     first = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=first[1:])
@@ -168,17 +157,17 @@ def _read_each_header(buffer: _Bytes, position: _Int64Array, limits: _Int64Array
     rows = np.flatnonzero(counts)
     for step in range(int(counts.max())):
         rows = rows[counts[rows] > step]
-        row_limits = limits[rows]
-        keys, ends = _read_slices(buffer, position[rows], row_limits)
-        if len(rows) and keys.lengths.min() < 0:
+        here = VarintCursor(buffer, positions[rows])
+        keys = _read_slices(here, limits[rows])
+        if keys.lengths.min() < 0:
             raise UnevenRecordsError
-        values, ends = _read_slices(buffer, ends, row_limits)
+        values = _read_slices(here, limits[rows])
         target = first[rows] + step
         for column, found in zip(
             columns, (keys.starts, keys.lengths, values.starts, values.lengths), strict=True
         ):
             column[target] = found
-        position[rows] = ends
-    if not np.array_equal(position, limits):
+        positions[rows] = here.positions
+    if not np.array_equal(positions, limits):
         raise UnevenRecordsError
     return RecordHeaders(first, Slices(columns[0], columns[1]), Slices(columns[2], columns[3]))

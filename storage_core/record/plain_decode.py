@@ -141,8 +141,11 @@ class _BatchDecoder:
 
     def _read_headers(self, record: memoryview, position: int, number: int, rows: _Rows) -> int:
         count, position = read_varint(record, position, VARINT_LIMIT_BYTES)
-        if not 0 <= count <= len(record) - position:
-            self._fail(f"the header count of record {number} to fit its {len(record)} bytes, found {count}")
+        left_bytes = len(record) - position
+        if not 0 <= count <= left_bytes:
+            self._fail(
+                f"the header count of record {number} to fit the {left_bytes} bytes left, found {count}"
+            )
         rows.header_counts.append(count)
         for _ in range(count):
             key, position = self._read_slice(record, position, number, "header key")

@@ -12,7 +12,15 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["VARINT_LIMIT_BYTES", "VARLONG_LIMIT_BYTES", "MalformedVarintError", "read_varint", "read_varints"]
+__all__ = [
+    "VARINT_LIMIT_BYTES",
+    "VARLONG_LIMIT_BYTES",
+    "MalformedVarintError",
+    "VarintCursor",
+    "read_varint",
+    "read_varints",
+    "words_of",
+]
 
 VARINT_LIMIT_BYTES: Final = 5
 VARLONG_LIMIT_BYTES: Final = 10
@@ -21,6 +29,11 @@ _BITS: Final = {VARINT_LIMIT_BYTES: 32, VARLONG_LIMIT_BYTES: 64}
 # Above this share of two-byte values it is cheaper to read a second byte everywhere.
 _DENSE_SHARE: Final = 8
 
+# numpy mixes unsigned arrays with unsigned numbers only.
+_U64: Final = {number: np.uint64(number) for number in (1, 2, 7, 8, 15, 0x7F, 0x80, 0x3F80)}
+
+# How many bytes a cursor fetches at once.
+_WORD_BYTES: Final = 8
 # Set in every byte but a value's last.
 _CONTINUES: Final = 0x80
 
@@ -107,6 +120,101 @@ def _read_rest(
         pending = pending[byte >= _CONTINUES]
     if limit_bytes == VARINT_LIMIT_BYTES:
         raw &= 0xFFFFFFFF
+
+
+def words_of(buffer: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
+    """The eight bytes at every position of a buffer, as an (unaligned) view."""
+    return np.ndarray((len(buffer) - _WORD_BYTES + 1,), "<u8", buffer, 0, (1,))
+
+
+class VarintCursor:
+    """Reads one varint after another, at many positions at once.
+
+    Fetching bytes from all over a buffer is what costs, so eight are fetched at a time, and
+    neighbouring varints are taken from those.
+
+    Args:
+        buffer: The bytes, padded by eight.
+        positions: Where to begin; never changed in place.
+        words: The eight bytes at each position, if they are at hand.
+    """
+
+    def __init__(
+        self,
+        buffer: npt.NDArray[np.uint8],
+        positions: npt.NDArray[np.int64],
+        words: npt.NDArray[np.uint64] | None = None,
+    ) -> None:
+        self.positions = positions
+        self._buffer = buffer
+        self._words = words
+        # How many bytes of each word are still to be read.
+        self._left = 0 if words is None else _WORD_BYTES
+
+    def read(self, limit_bytes: int) -> npt.NDArray[np.int64]:
+        """Read a signed value at each position, and move behind it.
+
+        Raises:
+            MalformedVarintError: A value is longer than ``limit_bytes``.
+            IndexError: A position lies outside the buffer.
+        """
+        raw = self._take()
+        if raw is None:
+            self._words = words_of(self._buffer)[self.positions]
+            self._left = _WORD_BYTES
+            raw = self._take()
+        if raw is None:
+            values, self.positions = read_varints(self._buffer, self.positions, limit_bytes)
+            self._left = 0
+            return values
+        return _unzigzag(raw.view(np.int64))
+
+    def skip_byte(self) -> None:
+        """Move on by one byte."""
+        self.positions = self.positions + 1
+        if self._left and self._words is not None:
+            self._words = self._words >> _U64[8]
+            self._left -= 1
+
+    def skip(self, lengths: npt.NDArray[np.int64]) -> None:
+        """Move each position on by a length of its own."""
+        self.positions = self.positions + lengths
+        self._left = 0
+
+    def _take(self) -> npt.NDArray[np.uint64] | None:
+        """Take a value of up to three bytes from each word; None if one is longer, or than what is left."""
+        words = self._words
+        if words is None or self._left == 0:
+            return None
+        # The continuation bits of the first bytes, then those of the second ones behind them.
+        second = words & _U64[0x80]
+        second_count = np.count_nonzero(second)
+        if not second_count:
+            self._move(words, np.uint64(1), 1)
+            return words & _U64[0x7F]
+        third = words & (second << _U64[8])
+        third_count = np.count_nonzero(third)
+        longest = 3 if third_count else 2
+        if self._left < longest or (third_count and np.any(words & (third << _U64[8]))):
+            return None
+        if second_count == len(words) and not third_count:
+            self._move(words, np.uint64(2), 2)
+            return (words & _U64[0x7F]) | ((words >> _U64[1]) & _U64[0x3F80])
+        # 0x80 * 0x7F is the mask of the second seven bits, where they are put together.
+        raw = (words & _U64[0x7F]) | ((words >> _U64[1]) & (second * _U64[0x7F]))
+        lengths = (second >> _U64[7]) + _U64[1]
+        if third_count:
+            raw |= (words >> _U64[2]) & ((third >> _U64[1]) * _U64[0x7F])
+            lengths += third >> _U64[15]
+        self._move(words, lengths, longest)
+        return raw
+
+    def _move(
+        self, words: npt.NDArray[np.uint64], lengths: npt.NDArray[np.uint64] | np.uint64, longest: int
+    ) -> None:
+        self.positions = self.positions + lengths.astype(np.int64)
+        self._words = words >> (lengths * _U64[8])
+        self._left -= longest
 
 
 def _unzigzag(raw: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

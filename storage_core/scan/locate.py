@@ -85,9 +85,7 @@ def _place(
     position_bytes = 0
     if start_offset > segment.base_offset:
         header = segment.translate_offset(start_offset)
-        # A walk also ends at a batch that is cut off, and at a hole of zeros. In a closed segment
-        # that is damage: whatever lies behind is left to the reading, which reports it.
-        position_bytes = segment.end().position_bytes if header is None else header.position_bytes
+        position_bytes = _stop_position(segment, start_offset) if header is None else header.position_bytes
     if last_offset is None:
         end_position_bytes = segment.size_bytes
     else:
@@ -101,3 +99,15 @@ def _place(
     if end_position_bytes <= position_bytes:
         return None
     return _Place(os.path.basename(segment.log_path), segment.inode, position_bytes, end_position_bytes)
+
+
+def _stop_position(segment: LogSegment, offset: int) -> int:
+    """Where the walk stopped that has looked for an offset in vain.
+
+    It may have stopped at a batch that is cut off, or at a hole of zeros. What follows is left to the
+    reading, which tells damage from the end of the file.
+    """
+    position_bytes = 0 if segment.is_one_page else segment.offset_index.lookup(offset).position_bytes
+    for header in segment.batches(position_bytes):
+        position_bytes = header.end_position_bytes
+    return position_bytes

@@ -5,10 +5,12 @@ window of a file → batches chosen by their headers → CRC → decompressed �
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 from typing import TYPE_CHECKING, Final
 
 from storage_core.directory import PartitionLog, find_partitions
-from storage_core.errors import DataLossError, LogDirectoryError
+from storage_core.errors import DataLossError
 from storage_core.record import decode_records
 from storage_core.scan.locate import locate_spans
 from storage_core.scan.rows import RowMaker, wanted_fields
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from storage_core.scan.spans import LogSpan, ScanTask
 
 __all__ = ["read_task"]
+
+_log = logging.getLogger(__name__)
 
 # How often a range is found again without any progress: a cleaner replaces a segment rarely.
 _ATTEMPTS: Final = 5
@@ -67,7 +71,7 @@ class _TaskReader:
         self._settings = task.settings
         self._wanted = wanted_fields(schema)
         self._rows = RowMaker(schema)
-        self._sections = SectionMaker(task.settings.max_batch_bytes)
+        self._sections = SectionMaker(task.settings.max_batch_bytes, self._wanted)
         largest_bytes = max((span.size_bytes for span in task.spans), default=0)
         self._buffer = WindowBuffer(min(WINDOW_BYTES, largest_bytes))
 
@@ -103,22 +107,32 @@ class _TaskReader:
         """The rest of a span, where it lies now."""
         if next_offset >= span.end_offset:
             return []
-        log = self._present_log(span)
-        start_offset = next_offset if log is None else max(next_offset, log.log_start_offset)
-        if log is None or start_offset > next_offset or log.log_end_offset < span.end_offset or not attempts:
-            if self._settings.fail_on_data_loss:
-                raise _data_loss(span, next_offset, log)
-            if log is None or not attempts:
-                return []
-        return locate_spans(log, start_offset, span.end_offset, span.aborted_transactions)
+        if not attempts:
+            self._report_loss(
+                span, next_offset, "their segment replaced again and again while they were read"
+            )
+            return []
+        spans: list[LogSpan] = []
+        try:
+            log = self._present_log(span)
+            if log is not None:
+                start_offset = max(next_offset, log.log_start_offset)
+                is_complete = start_offset == next_offset and log.log_end_offset >= span.end_offset
+                spans = locate_spans(log, start_offset, span.end_offset, span.aborted_transactions)
+        except (DataLossError, FileNotFoundError):
+            # Replaced once more while it was looked for: the next attempt begins with what was planned.
+            return [dataclasses.replace(span, start_offset=next_offset)]
+        if log is None:
+            self._report_loss(span, next_offset, "the partition's directory gone since the read was planned")
+        elif not is_complete:
+            present = f"the log to go from offset {log.log_start_offset} to {log.log_end_offset} by now"
+            self._report_loss(span, next_offset, f"{present}: data was deleted or truncated")
+        return spans
 
     def _present_log(self, span: LogSpan) -> PartitionLog | None:
-        try:
-            found = find_partitions(self._filesystem, [span.directory], follow_symlinks=True)
-        except LogDirectoryError as error:
-            if isinstance(error, FileNotFoundError):
-                return None
-            raise
+        if self._filesystem.status(span.directory, follow_symlinks=True) is None:
+            return None
+        found = find_partitions(self._filesystem, [span.directory], follow_symlinks=True)
         if not found:
             return None
         settings = self._settings
@@ -128,6 +142,20 @@ class _TaskReader:
             use_indexes=settings.use_indexes,
             max_batch_bytes=settings.max_batch_bytes,
         )
+
+    def _report_loss(self, span: LogSpan, next_offset: int, found: str) -> None:
+        message = (
+            f"Expected to read offsets {next_offset} to {span.end_offset - 1} of {span.topic}-{span.partition}, "
+            f"found {found}."
+        )
+        if self._settings.fail_on_data_loss:
+            raise DataLossError(
+                f"{message} To read what is left, set failOnDataLoss to false.",
+                path=span.directory,
+                offset=next_offset,
+                last_offset=span.end_offset - 1,
+            )
+        _log.warning("%s Reading goes on with what is left, because failOnDataLoss is false.", message)
 
 
 class _Progress:
@@ -142,18 +170,3 @@ class _Progress:
     @property
     def has_moved(self) -> bool:
         return self.next_offset > self.span.start_offset
-
-
-def _data_loss(span: LogSpan, next_offset: int, log: PartitionLog | None) -> DataLossError:
-    if log is None:
-        found = "found the partition's directory gone"
-    else:
-        found = f"found a log from offset {log.log_start_offset} to {log.log_end_offset}"
-    return DataLossError(
-        f"Expected to read offsets {next_offset} to {span.end_offset - 1} of {span.topic}-{span.partition}, "
-        f"but {found}: data was deleted or truncated after the read was planned. To read what is left, "
-        "set failOnDataLoss to false.",
-        path=span.directory,
-        offset=next_offset,
-        last_offset=span.end_offset - 1,
-    )

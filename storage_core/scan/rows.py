@@ -29,6 +29,8 @@ _US_PER_MS: Final = 1000
 _LARGEST_MS: Final = (2**63 - 1) // _US_PER_MS
 # An Arrow batch larger than this makes Spark slower.
 _MAX_BATCH_BYTES: Final = 8 << 20
+# A task may read thousands of partitions: their constants are not kept for ever.
+_CONSTANTS_LIMIT: Final = 16
 
 
 def wanted_fields(schema: pa.Schema) -> WantedFields:
@@ -47,7 +49,7 @@ class RowMaker:
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
-        self._constants: dict[pa.DataType, tuple[object, pa.Array]] = {}
+        self._constants: dict[tuple[pa.DataType, object], pa.Array] = {}
 
     def batches(
         self, section: RecordSection, columns: RecordColumns, span: LogSpan
@@ -70,11 +72,13 @@ class RowMaker:
             yield batch if step >= count else batch.slice(start, step)
 
     def _constant(self, value: object, kind: pa.DataType, count: int) -> pa.Array:
-        known = self._constants.get(kind)
-        if known is None or known[0] != value or len(known[1]) < count:
-            known = (value, pa.repeat(pa.scalar(value, kind), max(count, MAX_ROWS)))
-            self._constants[kind] = known
-        return known[1].slice(0, count)
+        known = self._constants.get((kind, value))
+        if known is None or len(known) < count:
+            if len(self._constants) >= _CONSTANTS_LIMIT:
+                self._constants.clear()
+            known = pa.repeat(pa.scalar(value, kind), max(count, MAX_ROWS))
+            self._constants[kind, value] = known
+        return known.slice(0, count)
 
 
 class _Rows:
@@ -105,7 +109,7 @@ class _Rows:
         return self._constant(self._span.topic, pa.string(), self._count)
 
     def partition(self) -> pa.Int32Array:
-        return pa.repeat(pa.scalar(self._span.partition, pa.int32()), self._count)
+        return self._constant(self._span.partition, pa.int32(), self._count)
 
     def offset(self) -> pa.Int64Array:
         return pa.array(self._columns.offsets[self._rows])
@@ -119,7 +123,7 @@ class _Rows:
     def timestamp_type(self) -> pa.Int32Array:
         types = ((self._section.headers["attributes"] & LOG_APPEND_TIME_FLAG) != 0).astype(np.int32)
         if types.min() == types.max():
-            return pa.repeat(pa.scalar(int(types[0]), pa.int32()), self._count)
+            return self._constant(int(types[0]), pa.int32(), self._count)
         return pa.array(self._per_batch(types))
 
     def headers(self) -> pa.ListArray:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from storage_core.record.batch_header import CODEC_MASK, HEADER_SIZE_BYTES, LOG_OVERHEAD_BYTES
-from storage_core.record.compression import OutputFullError, UndecodableError, decompress_into
+from storage_core.record.batch_header import (
+    CODEC_MASK,
+    HEADER_SIZE_BYTES,
+    LOG_APPEND_TIME_FLAG,
+    LOG_OVERHEAD_BYTES,
+)
+from storage_core.record.compression import CODEC_NAMES, Decompressor, OutputFullError, UndecodableError
 from storage_core.record.decode import fail_too_large, fail_undecodable
 from storage_core.record.section import PADDING_BYTES, RecordSection
 from storage_core.scan.window_reader import WINDOW_BYTES
@@ -17,6 +22,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from storage_core.record import WantedFields
     from storage_core.record.batch_window import BatchWindow
 
 __all__ = ["MAX_ROWS", "SectionMaker"]
@@ -25,6 +31,8 @@ __all__ = ["MAX_ROWS", "SectionMaker"]
 MAX_ROWS: Final = 65_536
 # Enough is decompressed when this much of the window's size is filled.
 _ENOUGH_BYTES: Final = WINDOW_BYTES * 3 // 4
+# A byte for each field of a record.
+_SMALLEST_RECORD_BYTES: Final = 7
 
 
 class SectionMaker:
@@ -33,8 +41,10 @@ class SectionMaker:
     A section's bytes are valid until the next one is asked for.
     """
 
-    def __init__(self, max_batch_bytes: int) -> None:
+    def __init__(self, max_batch_bytes: int, wanted: WantedFields) -> None:
         self._max_batch_bytes = max_batch_bytes
+        self._wanted = wanted
+        self._decompressor = Decompressor()
         self._output = np.empty(WINDOW_BYTES + 1 + PADDING_BYTES, np.uint8)
 
     def sections(self, window: BatchWindow, indexes: npt.NDArray[np.int64]) -> Iterator[RecordSection]:
@@ -44,55 +54,86 @@ class SectionMaker:
             BatchTooLargeError: A batch inflates beyond the limit.
             CorruptRecordError: A codec refuses its bytes.
         """
-        codecs = window.headers["attributes"][indexes] & CODEC_MASK
-        changes = np.flatnonzero(np.diff(codecs != 0)) + 1
-        for group in np.split(indexes, changes):
-            if len(group) and window.headers["attributes"][group[0]] & CODEC_MASK:
+        if not len(indexes):
+            return
+        headers = window.headers[indexes]
+        is_compressed = (headers["attributes"] & CODEC_MASK) != 0
+        is_told = is_compressed & self._are_told_by_headers(headers)
+        changes = np.flatnonzero(np.diff(is_compressed) | np.diff(is_told)) + 1
+        for first, group in zip([0, *changes.tolist()], np.split(indexes, changes), strict=True):
+            if is_told[first]:
+                yield from self._headers_only(window, group)
+            elif is_compressed[first]:
                 yield from self._decompressed(window, group)
             else:
                 yield from _as_they_are(window, group)
+
+    def _are_told_by_headers(self, headers: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        """Per batch: whether its header says all that is wanted, so that its records need not be seen."""
+        wanted = self._wanted
+        if wanted.key or wanted.value or wanted.headers:
+            return np.zeros(len(headers), np.bool_)
+        counts = headers["record_count"].astype(np.int64)
+        attributes = headers["attributes"]
+        is_told: npt.NDArray[np.bool_] = counts == headers["last_offset_delta"].astype(np.int64) + 1
+        # A count that no batch within the limit can have, or an unknown codec, is for the decoder to refuse.
+        is_told &= counts * _SMALLEST_RECORD_BYTES <= self._max_batch_bytes
+        is_told &= (attributes & CODEC_MASK) < len(CODEC_NAMES)
+        if wanted.timestamp:
+            is_told &= (attributes & LOG_APPEND_TIME_FLAG) != 0
+        return is_told
+
+    def _headers_only(self, window: BatchWindow, indexes: npt.NDArray[np.int64]) -> Iterator[RecordSection]:
+        for group in _by_rows(window, indexes):
+            yield RecordSection(
+                window.buffer,
+                # Never looked at; as long as the records may be at most.
+                np.zeros(len(group), np.int64),
+                np.full(len(group), self._max_batch_bytes, np.int64),
+                window.headers[group],
+                window.starts[group] + window.position_bytes,
+                window.path,
+            )
 
     def _decompressed(self, window: BatchWindow, indexes: npt.NDArray[np.int64]) -> Iterator[RecordSection]:
         filled: list[int] = [0]
         first = 0
         rows = 0
-        for number, index in enumerate(indexes.tolist()):
-            count = int(window.headers["record_count"][index])
-            is_enough = filled[-1] >= _ENOUGH_BYTES or rows + count > MAX_ROWS
-            if is_enough and number > first:
-                yield self._section(window, indexes[first:number], filled)
-                filled, first, rows = [0], number, 0
-            end = self._decompress(window, index, filled[-1])
+        headers = window.headers[indexes]
+        counts = headers["record_count"].tolist()
+        codecs = (headers["attributes"] & CODEC_MASK).tolist()
+        for number, payload in enumerate(_payloads(window, indexes)):
+            is_enough = filled[-1] >= _ENOUGH_BYTES or rows + counts[number] > MAX_ROWS
+            end = None
+            if not is_enough or number == first:
+                end = self._decompress(codecs[number], payload, filled[-1], window, indexes[number])
             if end is None:
-                # It did not fit behind the others: they go first, and it gets all the room there is.
+                # Those before go first, and this one gets all the room there is.
                 yield self._section(window, indexes[first:number], filled)
                 filled, first, rows = [0], number, 0
-                end = self._decompress(window, index, 0)
+                end = self._decompress(codecs[number], payload, 0, window, indexes[number])
                 assert end is not None  # noqa: S101  (the buffer grows for a batch of its own)
             filled.append(end)
-            rows += count
-        if len(indexes) > first:
-            yield self._section(window, indexes[first:], filled)
+            rows += counts[number]
+        yield self._section(window, indexes[first:], filled)
 
-    def _decompress(self, window: BatchWindow, index: int, filled_bytes: int) -> int | None:
-        """Decompress one batch behind what is there; None if there is not enough room, but was some."""
-        header = window.header(index)
-        start = int(window.starts[index])
-        payload = window.buffer.data[start + HEADER_SIZE_BYTES : start + header.size_bytes]
+    def _decompress(
+        self, codec: int, payload: memoryview, filled_bytes: int, window: BatchWindow, index: int
+    ) -> int | None:
+        """Decompress a batch behind what is there; None if there is not enough room, but was some."""
         while True:
-            room = self._output.data[filled_bytes:-PADDING_BYTES]
+            room_bytes = len(self._output) - PADDING_BYTES - filled_bytes
+            room = self._output.data[filled_bytes : filled_bytes + min(room_bytes, self._max_batch_bytes + 1)]
             try:
-                return filled_bytes + decompress_into(
-                    header.codec, payload, room[: self._max_batch_bytes + 1]
-                )
+                return filled_bytes + self._decompressor.decompress_into(codec, payload, room)
             except UndecodableError as error:
-                fail_undecodable(window.path, header, error)
+                fail_undecodable(window.path, window.header(index), error)
             except OutputFullError:
-                if len(room) > self._max_batch_bytes:
-                    fail_too_large(window.path, header, self._max_batch_bytes)
+                if room_bytes > self._max_batch_bytes:
+                    fail_too_large(window.path, window.header(index), self._max_batch_bytes)
                 if filled_bytes:
                     return None
-                size_bytes = min(4 * len(room), self._max_batch_bytes + 1)
+                size_bytes = min(4 * room_bytes, self._max_batch_bytes + 1)
                 self._output = np.empty(size_bytes + PADDING_BYTES, np.uint8)
 
     def _section(
@@ -109,12 +150,17 @@ class SectionMaker:
         )
 
 
+def _payloads(window: BatchWindow, indexes: npt.NDArray[np.int64]) -> Iterator[memoryview]:
+    """The compressed records of some batches."""
+    view = window.buffer.data
+    starts = window.starts[indexes]
+    ends = starts + LOG_OVERHEAD_BYTES + window.headers["batch_length"][indexes]
+    for start, end in zip((starts + HEADER_SIZE_BYTES).tolist(), ends.tolist(), strict=True):
+        yield view[start:end]
+
+
 def _as_they_are(window: BatchWindow, indexes: npt.NDArray[np.int64]) -> Iterator[RecordSection]:
-    counts = window.headers["record_count"][indexes].astype(np.int64)
-    parts = (np.cumsum(counts) - 1) // MAX_ROWS
-    for group in np.split(indexes, np.flatnonzero(np.diff(parts)) + 1):
-        if not len(group):
-            continue
+    for group in _by_rows(window, indexes):
         headers = window.headers[group]
         starts = window.starts[group]
         lengths = headers["batch_length"].astype(np.int64)
@@ -126,3 +172,10 @@ def _as_they_are(window: BatchWindow, indexes: npt.NDArray[np.int64]) -> Iterato
             starts + window.position_bytes,
             window.path,
         )
+
+
+def _by_rows(window: BatchWindow, indexes: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
+    """Split neighbouring batches into groups of about `MAX_ROWS` records."""
+    counts = window.headers["record_count"][indexes].astype(np.int64)
+    parts = (np.cumsum(counts) - 1) // MAX_ROWS
+    return np.split(indexes, np.flatnonzero(np.diff(parts)) + 1)

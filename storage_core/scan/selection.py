@@ -103,23 +103,41 @@ class AbortedRanges:
     """The aborted transactions of a span, ready to be asked for each window."""
 
     def __init__(self, transactions: tuple[AbortedTransaction, ...]) -> None:
-        table = np.array(
-            [(each.producer_id, each.first_offset, each.last_offset) for each in transactions], np.int64
-        ).reshape(-1, 3)
-        self._producer_ids, self._first_offsets, self._last_offsets = table.T
+        by_producer: dict[int, list[tuple[int, int]]] = {}
+        for each in transactions:
+            by_producer.setdefault(each.producer_id, []).append((each.first_offset, each.last_offset))
+        self._by_producer = {
+            producer_id: _OffsetRanges(ranges) for producer_id, ranges in by_producer.items()
+        }
 
     def cover(self, headers: npt.NDArray[Any], base_offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Per batch: whether it is a producer's data between a transaction's first offset and its abort marker."""
         covered = np.zeros(len(headers), np.bool_)
-        near = (self._last_offsets >= base_offsets[0]) & (self._first_offsets <= base_offsets[-1])
-        if not near.any():
+        if not self._by_producer:
             return covered
-        producer_ids = headers["producer_id"].astype(np.int64)
-        for index in np.flatnonzero(near).tolist():
-            covered |= (
-                (producer_ids == self._producer_ids[index])
-                & (base_offsets >= self._first_offsets[index])
-                & (base_offsets <= self._last_offsets[index])
-            )
-        covered &= (headers["attributes"] & TRANSACTIONAL_FLAG) != 0
+        indexes = np.flatnonzero(headers["attributes"] & TRANSACTIONAL_FLAG)
+        producer_ids = headers["producer_id"][indexes].astype(np.int64)
+        order = np.argsort(producer_ids, kind="stable")
+        found, first_rows = np.unique(producer_ids[order], return_index=True)
+        for producer_id, rows in zip(found.tolist(), np.split(order, first_rows[1:]), strict=False):
+            ranges = self._by_producer.get(producer_id)
+            if ranges is not None:
+                own = indexes[rows]
+                covered[own] = ranges.cover(base_offsets[own])
+        return covered
+
+
+class _OffsetRanges:
+    """Ranges of offsets, both ends included."""
+
+    def __init__(self, ranges: list[tuple[int, int]]) -> None:
+        table = np.array(sorted(ranges), np.int64)
+        self._first_offsets = table[:, 0]
+        # As far as this range or one that begins before it reaches.
+        self._last_offsets = np.maximum.accumulate(table[:, 1])
+
+    def cover(self, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Per offset: whether it lies in one of the ranges."""
+        numbers = np.searchsorted(self._first_offsets, offsets, side="right") - 1
+        covered: npt.NDArray[np.bool_] = (numbers >= 0) & (offsets <= self._last_offsets[numbers])
         return covered

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import os
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from storage_core.errors import OptionError
 from storage_core.filesystem import FileSystem
 from storage_core.scan.options import parse_read_options
 from storage_core.scan.plan import plan_scan
 from storage_core.scan.read import read_task
 from storage_core.scan.schema import project, record_schema
+
+if TYPE_CHECKING:
+    import os
 
 __all__ = ["read_table"]
 
@@ -37,8 +41,10 @@ def read_table(
     """
     filesystem = filesystem or FileSystem()
     raw = dict(options)
+    if paths and "path" in raw:
+        raise OptionError("Paths are given by position and again as path=. Give them once.")
     if paths:
-        raw["path"] = [os.fspath(path) for path in paths]
+        raw["path"] = list(paths)
     parsed = parse_read_options(raw)
     schema = project(
         record_schema(include_headers=parsed.include_headers, include_metadata=parsed.include_metadata),

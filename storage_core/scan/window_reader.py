@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from storage_core.errors import BatchTooLargeError, CorruptRecordError
-from storage_core.record.batch_header import LOG_OVERHEAD_BYTES
+from storage_core.record.batch_header import HEADER_SIZE_BYTES, LOG_OVERHEAD_BYTES
 from storage_core.record.batch_window import walk_window
 from storage_core.record.section import PADDING_BYTES
 from storage_core.segment.file_names import DELETED_SUFFIX
@@ -55,7 +55,8 @@ class WindowBuffer:
     """A buffer that is filled again and again, and grows for a batch that does not fit."""
 
     def __init__(self, size_bytes: int) -> None:
-        self.array = np.empty(size_bytes + PADDING_BYTES, np.uint8)
+        # Without a header, a window could not tell how much more it needs.
+        self.array = np.empty(max(size_bytes, HEADER_SIZE_BYTES) + PADDING_BYTES, np.uint8)
 
     @property
     def size_bytes(self) -> int:
@@ -91,6 +92,9 @@ def read_windows(
             raise FileReplacedError
         is_last = position_bytes + wanted == span.end_position_bytes
         window = walk_window(opened.path, position_bytes, buffer.array, wanted)
+        too_large = np.flatnonzero(window.headers["batch_length"] > max_batch_bytes - LOG_OVERHEAD_BYTES)
+        if len(too_large):
+            raise _too_large_error(window, int(window.starts[too_large[0]]), max_batch_bytes)
         if len(window.starts):
             yield window
         if window.is_blank_behind:
@@ -102,7 +106,7 @@ def read_windows(
                 raise _cut_off_error(window, span)
             return
         if window.missing_bytes + len(rest) > max_batch_bytes:
-            raise _too_large_error(window, max_batch_bytes)
+            raise _too_large_error(window, window.end, max_batch_bytes)
         position_bytes += window.end
         kept = len(rest)
         buffer.ensure(kept + window.missing_bytes, rest)
@@ -136,9 +140,9 @@ def _cut_off_error(window: BatchWindow, span: LogSpan) -> CorruptRecordError:
     )
 
 
-def _too_large_error(window: BatchWindow, max_batch_bytes: int) -> BatchTooLargeError:
-    start_bytes = window.position_bytes + window.end
-    view = window.buffer.data[window.end : window.end + LOG_OVERHEAD_BYTES]
+def _too_large_error(window: BatchWindow, start: int, max_batch_bytes: int) -> BatchTooLargeError:
+    start_bytes = window.position_bytes + start
+    view = window.buffer.data[start : start + LOG_OVERHEAD_BYTES]
     base_offset = int.from_bytes(view[:8], "big", signed=True)
     size_bytes = int.from_bytes(view[8:], "big", signed=True) + LOG_OVERHEAD_BYTES
     return BatchTooLargeError(

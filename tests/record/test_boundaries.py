@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage_core.record import boundaries
+from storage_core.record.boundaries import UnevenRecordsError, find_boundaries
+from tests.record.encoding import sized, varint
+from tests.record.sections import padded
+
+
+def lay_out(batches, *, width=1, between=b""):
+    """The arguments of find_boundaries for batches of bodies, and where the bodies stand."""
+    data = bytearray()
+    starts, ends, bodies, body_ends = [], [], [], []
+    for batch in batches:
+        data += between
+        starts.append(len(data))
+        for body in batch:
+            data += sized(body, width)
+            bodies.append(len(data) - len(body))
+            body_ends.append(len(data))
+        ends.append(len(data))
+    counts = [len(batch) for batch in batches]
+    arrays = [np.array(values, np.int64) for values in (starts, ends, counts)]
+    return (padded(bytes(data)), *arrays), (bodies, body_ends)
+
+
+def assert_found(batches, **layout):
+    arguments, expected = lay_out(batches, **layout)
+    bodies, body_ends = find_boundaries(*arguments)
+    assert bodies.dtype == body_ends.dtype == np.int64
+    assert (bodies.tolist(), body_ends.tolist()) == expected
+
+
+def refuse(data, counts=(1,), borders=None):
+    borders = [0, len(data)] if borders is None else borders
+    starts, ends = np.array(borders[:-1], np.int64), np.array(borders[1:], np.int64)
+    with pytest.raises(UnevenRecordsError):
+        find_boundaries(padded(data), starts, ends, np.array(counts, np.int64))
+
+
+def bodies_of(*sizes):
+    return [b"x" * size for size in sizes]
+
+
+# At these sizes the length takes another byte.
+@pytest.mark.parametrize("size_bytes", [7, 63, 64, 8191, 8192, 2**20 - 1, 2**20])
+@pytest.mark.parametrize("batch_count", [1, 40])
+def test_records_around_the_lengths_of_a_length(size_bytes, batch_count):
+    if size_bytes * batch_count > 10_000_000:
+        batch_count = 3
+    assert_found([bodies_of(size_bytes - 1, size_bytes, 7, size_bytes)] * batch_count)
+
+
+@pytest.mark.parametrize("batch_count", [1, 2, 31, 32, 33, 500])
+def test_few_and_many_batches(batch_count):
+    assert_found([bodies_of(*range(10, 11 + number % 7)) for number in range(batch_count)])
+
+
+@pytest.mark.parametrize("count", [1, 2, 47, 48, 49, 63, 64, 65, 127, 129, 2400])
+@pytest.mark.parametrize("size_bytes", [10, 63, 64, 100, 127, 128, 300])
+def test_runs_of_equal_records(count, size_bytes):
+    assert_found([bodies_of(*[size_bytes] * count)])
+    assert_found([bodies_of(*[size_bytes] * count, size_bytes + 1, *[size_bytes] * count)])
+
+
+def test_a_run_that_ends_with_its_batch_does_not_reach_into_the_next():
+    assert_found([bodies_of(*[20] * 100)] * 5)
+
+
+def test_a_run_that_fills_the_first_look_and_goes_on():
+    # 16,384 bytes are looked at first: here a run fills them exactly, and by one record more or less.
+    for count in (1023, 1024, 1025, 1024 * 8, 1024 * 8 + 1):
+        assert_found([bodies_of(*[15] * count)])
+        assert_found([bodies_of(*[15] * count, 9, 9)])
+
+
+def test_a_walk_goes_on_where_a_chunk_of_it_ends():
+    # Sizes that never repeat for long: no runs, and every way to meet the end of 65,536 bytes.
+    for first in range(7, 70):
+        assert_found([bodies_of(first, *[7 + number % 41 for number in range(3000)])])
+
+
+def test_batches_need_not_be_side_by_side():
+    assert_found([bodies_of(10, 20, 30)] * 3, between=b"a header of another batch" * 3)
+    assert_found([bodies_of(10, 20, 30)] * 50, between=b"a header of another batch" * 3)
+
+
+@pytest.mark.parametrize("width", [2, 3, 4, 5])
+@pytest.mark.parametrize("batch_count", [1, 40])
+def test_lengths_longer_than_needed(width, batch_count):
+    assert_found([bodies_of(7, 8, 100, 9)] * batch_count, width=width)
+
+
+def test_a_long_record_among_many_short_ones():
+    assert_found([bodies_of(7), bodies_of(10_000, 8)] + [bodies_of(7, 9)] * 60)
+    assert_found([bodies_of(*[7] * 100, 10_000, *[7] * 100)])
+
+
+def test_many_small_batches_around_a_large_one():
+    assert_found([bodies_of(9)] * 300 + [bodies_of(*[11] * 4000)] + [bodies_of(9, 10)] * 300)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        bytes(7),
+        sized(b"x" * 9)[:-1],
+        sized(b"x" * 9) + b"\0",
+        varint(-1) + b"x" * 9,
+        varint(-10) + b"x" * 9,
+        varint(500) + b"x" * 9,
+        varint(20_000) + b"x" * 9,
+        varint(2**31 - 1) + b"x" * 9,
+        varint(-(2**31)) + b"x" * 9,
+        b"\x80" * 9,
+        b"\xff" * 9,
+        b"\x80\x80\x80\x80\x80\x00" + b"x" * 9,
+    ],
+    ids=bytes.hex,
+)
+def test_lengths_that_do_not_add_up_are_refused(data):
+    good = sized(b"x" * 9) * 2
+    refuse(data)
+    before = b"".join([good, data])
+    refuse(before, (2, 1), [0, len(good), len(before)])
+    behind = data + good
+    refuse(behind, (1, 2), [0, len(data), len(behind)])
+    many = good * 20 + data + good * 20
+    borders = [len(good) * number for number in range(21)]
+    borders += [borders[-1] + len(data) + len(good) * number for number in range(21)]
+    refuse(many, (2,) * 20 + (1,) + (2,) * 20, borders)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 5])
+@pytest.mark.parametrize("batch_count", [1, 40])
+def test_another_count_than_there_are_records_is_refused(count, batch_count):
+    (buffer, starts, ends, counts), _ = lay_out([bodies_of(9, 9, 9)] * batch_count)
+    counts[batch_count // 2] = count
+    with pytest.raises(UnevenRecordsError):
+        find_boundaries(buffer, starts, ends, counts)
+
+
+def test_counts_that_are_wrong_but_right_together_are_refused():
+    (buffer, starts, ends, counts), _ = lay_out([bodies_of(9, 9, 9)] * 40)
+    counts[3], counts[4] = 2, 4
+    with pytest.raises(UnevenRecordsError):
+        find_boundaries(buffer, starts, ends, counts)
+
+
+def test_a_record_may_not_reach_into_the_next_batch_even_if_all_lengths_add_up():
+    first, second = sized(b"x" * 9), sized(b"y" * 20)
+    data = varint(9 + len(second)) + b"x" * 9 + second
+    refuse(data, (1, 1), [0, len(first), len(data)])
+
+
+def test_what_lies_behind_the_last_batch_does_not_matter():
+    (buffer, *borders), expected = lay_out([bodies_of(9, 100, 9)])
+    for padding in range(256):
+        buffer[-16:] = padding
+        bodies, body_ends = find_boundaries(buffer, *borders)
+        assert (bodies.tolist(), body_ends.tolist()) == expected
+
+
+@pytest.mark.parametrize(
+    "walk", [boundaries._walk_in_lockstep, boundaries._walk_each_batch, boundaries._walk_long_records]
+)
+def test_every_walk_finds_the_same(walk):
+    arguments, (bodies, _) = lay_out([bodies_of(*range(7, 10 + number % 50)) for number in range(60)])
+    fields = walk(*arguments)
+    assert (fields + 1 + (arguments[0][fields] >> 7)).tolist() == bodies
+
+
+def test_time_is_proportional_however_the_runs_are_cut():
+    # Runs just long enough for a second look: to look at all that follows would take minutes.
+    run = [15] * 1100 + [7]
+    batch = bodies_of(*run) * 400
+    arguments, (bodies, _) = lay_out([batch])
+    start = time.process_time()
+    found, _ = find_boundaries(*arguments)
+    assert time.process_time() - start < 1.5
+    assert len(found) == len(bodies)
+
+
+sizes = st.one_of(st.integers(7, 12), st.integers(7, 300), st.integers(8000, 9000))
+batches_of_sizes = st.lists(st.lists(sizes, min_size=1, max_size=12), min_size=1, max_size=50)
+
+
+@given(batches_of_sizes, st.integers(1, 5), st.integers(1, 60))
+@settings(deadline=None, max_examples=60)
+def test_any_batches(batches, width, repeat):
+    assert_found([bodies_of(*batch) * repeat for batch in batches[:8]], width=width)
+    assert_found([bodies_of(*batch) for batch in batches], width=width)
+
+
+@given(st.binary(min_size=7, max_size=100), st.integers(1, 14), st.integers(0, 40))
+@settings(deadline=None)
+def test_any_bytes_are_proven_or_refused(data, count, others):
+    count = min(count, len(data) // 7)
+    good = sized(b"x" * 9)
+    starts = [number * len(good) for number in range(others + 1)]
+    ends = [*starts[1:], starts[-1] + len(data)]
+    counts = np.array([1] * others + [count], np.int64)
+    buffer = padded(good * others + data)
+    try:
+        bodies, body_ends = find_boundaries(buffer, np.array(starts), np.array(ends), counts)
+    except UnevenRecordsError:
+        return
+    position = starts[-1]
+    for body, body_end in list(zip(bodies.tolist(), body_ends.tolist(), strict=True))[others:]:
+        width = body - position
+        length = int.from_bytes(varint(body_end - body, width), "big")
+        assert int.from_bytes(buffer[position:body].tobytes(), "big") & ~0x7F == length & ~0x7F
+        position = body_end
+    assert position == ends[-1]

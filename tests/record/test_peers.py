@@ -1,0 +1,147 @@
+"""Other implementations of the format read what we read, and write what we read."""
+
+from __future__ import annotations
+
+import warnings
+from datetime import timedelta
+
+import aiokafka.record
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder as AiokafkaBuilder
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.record.encoding import CODECS, GZIP, NONE, ZSTD, Record
+from tests.record.golden import GOLDEN
+from tests.record.sections import decode_window
+from tests.record.strategies import NOW_MS, byte_strings, header_keys, logs
+
+with warnings.catch_warnings():
+    # It reads its resources in a way that Python 3.11 warns of.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import kafka.record
+    from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
+
+campaign = settings(
+    deadline=timedelta(seconds=60), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+short = settings(campaign, max_examples=30)
+long = settings(campaign, max_examples=5_000)
+
+# Of the others' writers only: they take a timestamp since 1970, and offsets without gaps.
+writable_records = st.lists(
+    st.tuples(
+        st.integers(0, NOW_MS * 2),
+        byte_strings,
+        byte_strings,
+        st.lists(st.tuples(header_keys, st.none() | st.binary(max_size=10)), max_size=3),
+    ),
+    min_size=1,
+    max_size=20,
+).map(
+    lambda rows: [
+        Record(number, timestamp_ms, key, value, tuple((name.encode(), text) for name, text in headers))
+        for number, (timestamp_ms, key, value, headers) in enumerate(rows)
+    ]
+)
+
+
+def rows_by(memory_records):
+    """What a peer's MemoryRecords reads; control records included."""
+    rows = []
+    while memory_records.has_next():
+        for record in memory_records.next_batch():
+            headers = tuple((key.encode(), value) for key, value in record.headers)
+            rows.append((record.offset, record.timestamp, record.key, record.value, headers))
+    return rows
+
+
+def rows_by_aiokafka(data):
+    return rows_by(aiokafka.record.MemoryRecords(data))
+
+
+def encode(log):
+    return b"".join(batch.encode() for batch in log)
+
+
+def write(builder_class, codec, records, **fields):
+    """The batch that a peer's builder makes of the records."""
+    builder = builder_class(
+        2,
+        codec,
+        fields.get("is_transactional", 0),
+        fields.get("producer_id", -1),
+        fields.get("producer_epoch", -1),
+        fields.get("base_sequence", -1),
+        1 << 22,
+    )
+    for record in records:
+        headers = [(key.decode(), value) for key, value in record.headers]
+        builder.append(record.offset_delta, record.timestamp_ms, record.key, record.value, headers)
+    return bytes(builder.build())
+
+
+def rows_written(records):
+    return [(r.offset_delta, r.timestamp_ms, r.key, r.value, r.headers) for r in records]
+
+
+@pytest.mark.parametrize("name", [name for name, batch in GOLDEN.items() if batch.rows])
+def test_aiokafka_reads_golden_batches_alike(name):
+    data = GOLDEN[name].data
+    assert decode_window(data) == rows_by_aiokafka(data)
+
+
+@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
+@given(st.data())
+@short
+def test_aiokafka_reads_any_batches_alike(codec, data):
+    encoded = encode(data.draw(logs(codecs=(codec,), max_batches=3)))
+    assert decode_window(encoded) == rows_by_aiokafka(encoded)
+
+
+@pytest.mark.soak
+@given(logs())
+@long
+def test_aiokafka_reads_any_batches_alike_at_length(log):
+    encoded = encode(log)
+    assert decode_window(encoded) == rows_by_aiokafka(encoded)
+
+
+@given(logs(codecs=(NONE, GZIP, ZSTD), max_batches=3))
+@short
+def test_kafka_python_reads_any_batches_alike(log):
+    encoded = encode(log)
+    assert decode_window(encoded) == rows_by(kafka.record.MemoryRecords(encoded))
+
+
+@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
+@given(writable_records)
+@short
+def test_what_aiokafka_writes_is_read(codec, records):
+    assert decode_window(write(AiokafkaBuilder, codec, records)) == rows_written(records)
+
+
+# Its other codecs need libraries of their own.
+@pytest.mark.parametrize("codec", [NONE, GZIP, ZSTD], ids=["none", "gzip", "zstd"])
+@given(writable_records)
+@short
+def test_what_kafka_python_writes_is_read(codec, records):
+    assert decode_window(write(KafkaPythonBuilder, codec, records)) == rows_written(records)
+
+
+@pytest.mark.soak
+@given(writable_records, st.sampled_from(list(CODECS.values())))
+@long
+def test_what_others_write_is_read_at_length(records, codec):
+    assert decode_window(write(AiokafkaBuilder, codec, records)) == rows_written(records)
+    if codec in {NONE, GZIP, ZSTD}:
+        assert decode_window(write(KafkaPythonBuilder, codec, records)) == rows_written(records)
+
+
+@pytest.mark.parametrize("builder_class", [AiokafkaBuilder, KafkaPythonBuilder], ids=["aiokafka", "kafka-python"])
+def test_a_transactional_batch_of_another_writer(builder_class):
+    records = [Record(0, NOW_MS, b"k", b"v", ((b"h", None),)), Record(1, NOW_MS - 5, None, None)]
+    data = write(
+        builder_class, NONE, records, is_transactional=1, producer_id=7, producer_epoch=1, base_sequence=12
+    )
+    assert decode_window(data) == rows_written(records)
