@@ -44,7 +44,7 @@ def heading(text: str) -> None:
 
 
 def main() -> None:
-    """Schema, rows, an aggregation, a time range, a transaction."""
+    """Schema, rows, an aggregation, transactions, a range in time."""
     spark = (
         SparkSession.builder.master("local[2]")
         .appName("segmentlog quickstart")
@@ -66,14 +66,14 @@ def main() -> None:
     orders.createOrReplaceTempView("orders")
     spark.sql(REVENUE).show()
 
-    heading("Three hours of one evening, found through Kafka's own indexes")
-    print(f"{read(spark, 'orders', **EVENING).count():,} orders of {orders.count():,}")
-    print(what_was_skipped("orders", EVENING))
-
     heading("Transactions: an aborted one is hidden from read_committed")
     everything = read(spark, "payments").count()
     committed = read(spark, "payments", isolationLevel="read_committed").count()
-    print(f"{committed:,} payments committed, {everything - committed} more aborted\n")
+    print(f"{committed:,} payments committed, {everything - committed} more aborted")
+
+    heading("Three hours of one evening, found through Kafka's own indexes")
+    print(f"{read(spark, 'orders', **EVENING).count():,} orders of {orders.count():,}")
+    print(what_was_skipped("orders", EVENING))
 
     spark.stop()
 

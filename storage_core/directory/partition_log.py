@@ -23,7 +23,7 @@ from storage_core.segment.log_segment import LogSegment
 from storage_core.segment.segment_files import DEFAULT_MAX_BATCH_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from storage_core.checkpoint import EpochEntry
     from storage_core.directory.log_directory import PartitionDirectory
@@ -71,7 +71,7 @@ class PartitionLog:
             LogDirectoryError: It does not exist, or a log file is a symbolic link.
         """
 
-        def open_segment(base_offset: int, file_names: frozenset[str] | None, suffix: str) -> LogSegment:
+        def open_segment(base_offset: int, file_names: Collection[str] | None, suffix: str) -> LogSegment:
             return LogSegment(
                 filesystem, directory.path, base_offset, file_names, use_indexes, suffix, max_batch_bytes
             )

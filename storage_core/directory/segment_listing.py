@@ -20,7 +20,7 @@ from storage_core.errors import LogDirectoryError
 from storage_core.segment.file_names import CLEANED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX, base_offset_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from storage_core.filesystem import FileSystem
 
@@ -37,12 +37,12 @@ class SegmentListing:
 
     Args:
         base_offsets: Of every segment, ascending.
-        file_names: Every regular file that belongs to the log now.
+        file_names: Every regular file that belongs to the log now, for look-ups by name.
         swapped: Base offsets whose log file still carries the suffix ``.swap``.
     """
 
     base_offsets: tuple[int, ...]
-    file_names: frozenset[str]
+    file_names: Collection[str]
     swapped: frozenset[int]
 
 
@@ -74,7 +74,9 @@ def list_segments(
         base_offsets = list(swapped.union(base_offsets))
     # Already in order without swaps: names of 20 digits sort as their numbers do.
     base_offsets.sort()
-    return SegmentListing(tuple(base_offsets), frozenset(names), swapped)
+    # The garbage collector passes over a dict of texts, but looks at every name in a set, again
+    # and again: with 100,000 segments that costs more than the look-ups.
+    return SegmentListing(tuple(base_offsets), dict.fromkeys(names), swapped)
 
 
 def _file_names(filesystem: FileSystem, path: str) -> list[str]:

@@ -9,7 +9,7 @@ from storage_core.segment.file_names import SWAP_SUFFIX
 from storage_core.segment.log_segment import LogSegment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from storage_core.directory.segment_listing import SegmentListing
 
@@ -28,7 +28,7 @@ class Segments(Sequence[LogSegment]):
     def __init__(
         self,
         listing: SegmentListing,
-        open_segment: Callable[[int, frozenset[str] | None, str], LogSegment],
+        open_segment: Callable[[int, Collection[str] | None, str], LogSegment],
     ) -> None:
         self.base_offsets = listing.base_offsets
         self.file_names = listing.file_names

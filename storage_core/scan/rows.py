@@ -60,7 +60,9 @@ class RowMaker:
             TimestampRangeError: A timestamp does not fit microseconds since 1970.
         """
         # Offsets ascend, so the rows within the span are neighbours.
-        first, last = np.searchsorted(columns.offsets, (span.start_offset, span.end_offset)).tolist()
+        first = int(np.searchsorted(columns.offsets, span.start_offset))
+        # The end may be the one number behind the largest that numpy's integers hold.
+        last = int(np.searchsorted(columns.offsets, span.end_offset - 1, side="right"))
         count = last - first
         if count == 0:
             return

@@ -23,6 +23,8 @@ from storage_core.segment.time_index import TimeIndex
 from storage_core.segment.transaction_index import TransactionIndex
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from storage_core.filesystem import FileStatus, FileSystem, OpenFile
     from storage_core.segment.batch_walk import BatchWalk
 
@@ -54,7 +56,7 @@ class SegmentFiles:
     filesystem: FileSystem
     directory: str
     base_offset: int
-    file_names: frozenset[str] | None = None
+    file_names: Collection[str] | None = None
     use_indexes: bool = True
     suffix: str = ""
     max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES

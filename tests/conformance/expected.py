@@ -91,16 +91,17 @@ class ExpectedPartition:
 
 
 def comparable(table: pa.Table) -> pa.Table:
-    """Bring rows that were read into the order and types of ROW_SCHEMA."""
+    """Bring rows that were read into the order and types of ROW_SCHEMA, as far as it has their columns."""
+    fields = [field for field in ROW_SCHEMA if field.name in table.column_names]
     columns = []
-    for field in ROW_SCHEMA:
+    for field in fields:
         column = table.column(field.name)
         if pa.types.is_timestamp(column.type):
             if column.type.unit != "us":
                 raise AssertionError(f"expected timestamps in microseconds, found {column.type}")
             column = column.cast(pa.timestamp("us")).cast(pa.int64())
         columns.append(column.cast(field.type))
-    return pa.Table.from_arrays(columns, schema=ROW_SCHEMA).sort_by(_ROW_ORDER).combine_chunks()
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields)).sort_by(_ROW_ORDER).combine_chunks()
 
 
 def concatenated(tables: list[pa.Table]) -> pa.Table:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import struct
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -104,7 +103,9 @@ _WELL_FORMED = {
     "lengths of four bytes": [Batch(_of_sizes([5, 1_200_000, 100]))],
     "many batches with lengths of three bytes": placed(*[Batch(_of_sizes([9000, 1]))] * 40),
     "records that are larger than what is looked at once": [Batch(_of_sizes([70_000, 1, 140_000, 1]))],
-    "integers longer than needed, few batches": placed(*[Batch(_nothing_and_something(), varint_width=3)] * 2),
+    "integers longer than needed, few batches": placed(
+        *[Batch(_nothing_and_something(), varint_width=3)] * 2
+    ),
     "integers longer than needed, many batches": placed(*[Batch(counted_records(3), varint_width=5)] * 40),
     "integers of two bytes that need one": placed(*[Batch(counted_records(60), varint_width=2)] * 2),
     "attributes of a record, which mean nothing": [
@@ -132,6 +133,7 @@ _WELL_FORMED = {
     "runs of equal records": [Batch(_of_sizes([20] * 100 + [21] * 100 + [200] * 100 + [3] + [20] * 100))],
     "a run beyond the first look for one": [Batch(_of_sizes([20] * 1000 + [21] * 1000))],
     "no runs in more than a chunk": [Batch(_of_sizes([number % 50 for number in range(3000)]))],
+    "one large batch of uneven records": [Batch(_of_sizes([number * 37 % 191 for number in range(4500)]))],
     "runs and no runs by turns": [
         Batch(_of_sizes(([90] * 300 + [number % 90 for number in range(800)]) * 3))
     ],
@@ -148,7 +150,9 @@ class Case:
 
 
 def _case(batches):
-    return Case(b"".join(batch.encode() for batch in batches), [row for batch in batches for row in batch.rows])
+    return Case(
+        b"".join(batch.encode() for batch in batches), [row for batch in batches for row in batch.rows]
+    )
 
 
 # The records of these cannot be told in the encoder's words, so their rows are put right here.
@@ -204,7 +208,9 @@ MALFORMED = {
     "a record length beyond 5 bytes": replace(_GOOD, records_bytes=_TOO_LONG + _THREE[1:]),
     "a record length that the batch cuts off": Batch((Record(),), records_bytes=b"\x80\x80"),
     "a record one byte longer than its fields": _one_record(_START + b"\1\1\0\0"),
-    "a record one byte shorter than its fields": Batch((Record(),), records_bytes=varint(5) + _START + b"\1\1\0"),
+    "a record one byte shorter than its fields": Batch(
+        (Record(),), records_bytes=varint(5) + _START + b"\1\1\0"
+    ),
     "a record of attributes only": _one_record(b"\0"),
     "a record that ends in its timestamp": _one_record(b"\0\x80\x80"),
     "a record that ends in its offset": _one_record(b"\0\0\x80"),
@@ -243,14 +249,3 @@ MALFORMED = {
     "an offset beyond 63 bits": Batch(counted_records(3), base_offset=MAX_LONG - 1),
     "a last offset beyond 63 bits": Batch(counted_records(3), base_offset=MAX_LONG - 2, last_offset_delta=3),
 }
-
-
-def header_bytes(batch):
-    return batch.encode()[:61]
-
-
-def with_header_field(data, position, code, value):
-    """The batch with one field of its header overwritten, its CRC left as it was."""
-    changed = bytearray(data)
-    struct.pack_into(">" + code, changed, position, value)
-    return bytes(changed)

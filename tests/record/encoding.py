@@ -166,3 +166,10 @@ def xerial(data, block_bytes=XERIAL_BLOCK_BYTES):
 def counted_records(count, *, start=0, value=b"v", key=None, step_ms=1, headers=()):
     """Records one after the other, without gaps."""
     return tuple(Record(number, start + number * step_ms, key, value, headers) for number in range(count))
+
+
+def with_header_field(data, position, code, value):
+    """The batch with one field of its header overwritten, its CRC left as it was."""
+    changed = bytearray(data)
+    struct.pack_into(">" + code, changed, position, value)
+    return bytes(changed)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
-from storage_core.record.batch_header import HEADER_DTYPE, HEADER_SIZE_BYTES
+from storage_core.record.batch_header import HEADER_SIZE_BYTES
 from storage_core.record.batch_window import walk_window
 from storage_core.record.decode import batch_section, decode_records
 from storage_core.record.section import PADDING_BYTES, RecordSection, WantedFields
@@ -41,18 +43,6 @@ def section_of(data, *, position_bytes=0):
     )
 
 
-def section_of_records(records_bytes, headers):
-    """A section of one batch, given its records and its header apart."""
-    return RecordSection(
-        padded(records_bytes),
-        np.zeros(1, np.int64),
-        np.array([len(records_bytes)], np.int64),
-        np.frombuffer(headers, HEADER_DTYPE, 1),
-        np.zeros(1, np.int64),
-        PATH,
-    )
-
-
 def rows_of(section, columns):
     """The rows of columns that have every field."""
     buffer = section.buffer.tobytes()
@@ -63,7 +53,7 @@ def rows_of(section, columns):
     first = columns.headers.first.tolist()
     assert first[-1] == len(pairs)
     assert columns.row_counts.sum() == len(columns.offsets) == len(first) - 1
-    headers = [tuple(pairs[start:end]) for start, end in zip(first, first[1:], strict=False)]
+    headers = [tuple(pairs[start:end]) for start, end in pairwise(first)]
     fields = (columns.offsets.tolist(), columns.timestamps_ms.tolist(), keys, values, headers)
     return list(zip(*fields, strict=True))
 
@@ -73,10 +63,15 @@ def _bytes_of(buffer, column):
     return [None if length < 0 else buffer[start : start + length] for start, length in pairs]
 
 
-def decode_window(data, *, limit_bytes=1 << 26):
-    """All rows of the batches in ``data``, whatever their codecs; CRCs are checked."""
+def decode_window(data):
+    """All rows of ``data``, which ends with a batch."""
+    assert window_of(data).end == len(data)
+    return decode_whole_batches(data)
+
+
+def decode_whole_batches(data, *, limit_bytes=1 << 26):
+    """All rows of the whole batches in ``data``, whatever their codecs; CRCs are checked."""
     window = window_of(data)
-    assert window.end == len(data)
     window.check_crc(np.arange(len(window.starts)))
     rows = []
     for index, start in enumerate(window.starts.tolist()):

@@ -14,13 +14,16 @@ from tests.record.encoding import (
 )
 
 MAX_INT = 2**31 - 1
+EVERY_CODEC = tuple(CODECS.values())
 NOW_MS = 1_700_000_000_000
 
 byte_strings = st.one_of(
     st.none(),
     st.binary(max_size=20),
     st.binary(min_size=60, max_size=70),
-    st.builds(lambda size, byte: bytes([byte]) * size, st.sampled_from([100, 8190, 8200]), st.integers(0, 255)),
+    st.builds(
+        lambda size, byte: bytes([byte]) * size, st.sampled_from([100, 8190, 8200]), st.integers(0, 255)
+    ),
 )
 header_keys = st.text(max_size=8)
 headers = st.lists(st.tuples(header_keys.map(str.encode), st.none() | st.binary(max_size=10)), max_size=4)
@@ -60,14 +63,20 @@ def records(draw, max_size=12):
     repeat = draw(st.sampled_from([1] * 8 + [5, 60]))
     width = result[-1].offset_delta + 1
     return tuple(
-        Record(record.offset_delta + number * width, record.timestamp_ms, record.key, record.value, record.headers)
+        Record(
+            record.offset_delta + number * width,
+            record.timestamp_ms,
+            record.key,
+            record.value,
+            record.headers,
+        )
         for number in range(repeat if width * repeat < MAX_INT else 1)
         for record in result
     )
 
 
 @st.composite
-def batches(draw, codecs=tuple(CODECS.values()), max_records=12):
+def batches(draw, codecs=EVERY_CODEC, max_records=12):
     rows = draw(records(max_records))
     attributes = sum(draw(st.sets(st.sampled_from([LOG_APPEND_TIME, TRANSACTIONAL, DELETE_HORIZON]))))
     return Batch(
@@ -84,7 +93,7 @@ def batches(draw, codecs=tuple(CODECS.values()), max_records=12):
 
 
 @st.composite
-def logs(draw, codecs=tuple(CODECS.values()), max_batches=6, max_records=12):
+def logs(draw, codecs=EVERY_CODEC, max_batches=6, max_records=12):
     """Batches one behind the other; some of them often, so that a window may hold many."""
     found = draw(st.lists(batches(codecs, max_records), min_size=1, max_size=max_batches))
     repeat = draw(st.sampled_from([1] * 6 + [2, 40]))

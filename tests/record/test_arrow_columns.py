@@ -63,7 +63,9 @@ def test_no_rows():
 
 
 def test_lengths_short_and_long_among_each_other():
-    assert_comes_out([bytes(range(size % 256)) for size in (0, 12, 13, 1, 200, 0, 255, 5)] + [None], between=b"?")
+    assert_comes_out(
+        [bytes(range(size % 256)) for size in (0, 12, 13, 1, 200, 0, 255, 5)] + [None], between=b"?"
+    )
 
 
 def test_the_buffer_may_end_with_the_last_byte_string():
@@ -111,7 +113,13 @@ def headers_of(*records):
 
 
 def test_headers_are_lists_of_keys_and_values():
-    headers = ((b"name", b"value"), ("é☃".encode(), b"\xff\0"), (b"", b""), (b"null", None), (b"name", b"again"))
+    headers = (
+        (b"name", b"value"),
+        ("é☃".encode(), b"\xff\0"),
+        (b"", b""),
+        (b"null", None),
+        (b"name", b"again"),
+    )
     assert headers_of(headers) == [
         [
             {"key": "name", "value": b"value"},

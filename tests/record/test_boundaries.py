@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from storage_core.record import boundaries
 from storage_core.record.boundaries import UnevenRecordsError, find_boundaries
+from storage_core.record.varint import VARINT_LIMIT_BYTES, VARLONG_LIMIT_BYTES
 from tests.record.encoding import sized, varint
 from tests.record.sections import padded
 
@@ -32,7 +33,8 @@ def lay_out(batches, *, width=1, between=b""):
 
 def assert_found(batches, **layout):
     arguments, expected = lay_out(batches, **layout)
-    bodies, body_ends = find_boundaries(*arguments)
+    cursor, body_ends = find_boundaries(*arguments)
+    bodies = cursor.positions
     assert bodies.dtype == body_ends.dtype == np.int64
     assert (bodies.tolist(), body_ends.tolist()) == expected
 
@@ -163,17 +165,33 @@ def test_what_lies_behind_the_last_batch_does_not_matter():
     (buffer, *borders), expected = lay_out([bodies_of(9, 100, 9)])
     for padding in range(256):
         buffer[-16:] = padding
-        bodies, body_ends = find_boundaries(buffer, *borders)
-        assert (bodies.tolist(), body_ends.tolist()) == expected
+        cursor, body_ends = find_boundaries(buffer, *borders)
+        assert (cursor.positions.tolist(), body_ends.tolist()) == expected
 
 
-@pytest.mark.parametrize(
-    "walk", [boundaries._walk_in_lockstep, boundaries._walk_each_batch, boundaries._walk_long_records]
-)
+WALKS = [
+    boundaries._walk_in_lockstep,
+    boundaries._walk_in_lanes,
+    boundaries._walk_each_batch,
+    boundaries._walk_long_records,
+]
+
+
+@pytest.mark.parametrize("walk", WALKS)
 def test_every_walk_finds_the_same(walk):
-    arguments, (bodies, _) = lay_out([bodies_of(*range(7, 10 + number % 50)) for number in range(60)])
-    fields = walk(*arguments)
+    arguments, (bodies, _) = lay_out([bodies_of(*range(7, 210 + number % 50)) for number in range(60)])
+    fields = walk(*arguments).positions
     assert (fields + 1 + (arguments[0][fields] >> 7)).tolist() == bodies
+
+
+@pytest.mark.parametrize("batch_count", [1, 40])
+def test_the_fields_behind_a_length_are_read_from_where_it_ends(batch_count):
+    bodies = [b"\x00\x02\x84\x01rest", b"\x00\x01\x06" + b"and the rest" * 10]
+    arguments, _ = lay_out([bodies * 3] * batch_count)
+    cursor, _ = find_boundaries(*arguments)
+    cursor.skip_byte()
+    assert cursor.read(VARLONG_LIMIT_BYTES).tolist() == [1, -1] * 3 * batch_count
+    assert cursor.read(VARINT_LIMIT_BYTES).tolist() == [66, 3] * 3 * batch_count
 
 
 def test_time_is_proportional_however_the_runs_are_cut():
@@ -182,9 +200,9 @@ def test_time_is_proportional_however_the_runs_are_cut():
     batch = bodies_of(*run) * 400
     arguments, (bodies, _) = lay_out([batch])
     start = time.process_time()
-    found, _ = find_boundaries(*arguments)
+    cursor, _ = find_boundaries(*arguments)
     assert time.process_time() - start < 1.5
-    assert len(found) == len(bodies)
+    assert cursor.positions.tolist() == bodies
 
 
 sizes = st.one_of(st.integers(7, 12), st.integers(7, 300), st.integers(8000, 9000))
@@ -208,9 +226,10 @@ def test_any_bytes_are_proven_or_refused(data, count, others):
     counts = np.array([1] * others + [count], np.int64)
     buffer = padded(good * others + data)
     try:
-        bodies, body_ends = find_boundaries(buffer, np.array(starts), np.array(ends), counts)
+        cursor, body_ends = find_boundaries(buffer, np.array(starts), np.array(ends), counts)
     except UnevenRecordsError:
         return
+    bodies = cursor.positions
     position = starts[-1]
     for body, body_end in list(zip(bodies.tolist(), body_ends.tolist(), strict=True))[others:]:
         width = body - position

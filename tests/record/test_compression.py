@@ -5,6 +5,7 @@ import random
 import struct
 import time
 import zlib
+from contextlib import suppress
 
 import cramjam
 import pytest
@@ -13,7 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage_core.record.compression import CODEC_NAMES, Decompressor, OutputFullError, UndecodableError
-from tests.record.encoding import CODECS, GZIP, LZ4, SNAPPY, XERIAL_HEADER, ZSTD, compress, snappy_block, xerial
+from tests.record.encoding import (
+    CODECS,
+    GZIP,
+    LZ4,
+    SNAPPY,
+    XERIAL_HEADER,
+    ZSTD,
+    compress,
+    snappy_block,
+    xerial,
+)
 from tests.record.frames import lz4_frame, xxh32, zstd_skippable_frame
 
 TEXT = b"the same words, the same words, and the same words once more. " * 20
@@ -24,10 +35,11 @@ COMPRESSED = {codec: compress(codec, DATA) for codec in (GZIP, SNAPPY, LZ4, ZSTD
 every_codec = pytest.mark.parametrize("codec", COMPRESSED, ids=lambda codec: CODEC_NAMES[codec])
 
 
-def decompress(codec, payload, limit_bytes=1 << 17):
+def decompress(codec, payload, limit_bytes=1 << 17, *, decompressor=None):
     """What comes out, if it is at most ``limit_bytes``."""
     output = bytearray(limit_bytes + 1)
-    size_bytes = Decompressor().decompress_into(codec, memoryview(payload), memoryview(output))
+    decompressor = decompressor or Decompressor()
+    size_bytes = decompressor.decompress_into(codec, memoryview(payload), memoryview(output))
     assert not any(output[size_bytes:])
     return bytes(output[:size_bytes])
 
@@ -70,7 +82,12 @@ def test_levels_of_zstd(level):
 
 
 def test_what_another_library_wrote():
-    for codec, module in {GZIP: cramjam.gzip, LZ4: cramjam.lz4, ZSTD: cramjam.zstd, SNAPPY: cramjam.snappy}.items():
+    for codec, module in {
+        GZIP: cramjam.gzip,
+        LZ4: cramjam.lz4,
+        ZSTD: cramjam.zstd,
+        SNAPPY: cramjam.snappy,
+    }.items():
         write = module.compress_raw if codec == SNAPPY else module.compress
         assert decompress(codec, bytes(write(DATA))) == DATA
 
@@ -130,10 +147,59 @@ def test_flipped_bits_are_refused_or_change_what_comes_out(codec):
 @settings(deadline=None)
 def test_any_bytes_are_decoded_or_refused(codec, payload, prefix):
     start = COMPRESSED[codec][:16] if prefix else b""
-    try:
+    with suppress(UndecodableError, OutputFullError):
         assert len(decompress(codec, start + payload, 1000)) <= 1000
-    except (UndecodableError, OutputFullError):
-        pass
+
+
+def outcome(codec, payload, limit_bytes, decompressor):
+    try:
+        return decompress(codec, payload, limit_bytes, decompressor=decompressor)
+    except (UndecodableError, OutputFullError) as error:
+        return type(error)
+
+
+def check_that_nothing_is_left_behind(rounds, seed):
+    generator = random.Random(seed)
+    kept = Decompressor()
+    for _ in range(rounds):
+        codec = generator.choice(list(COMPRESSED))
+        source = generator.choice([TEXT, NOISE, DATA, b"", b"x", bytes(200_000)])
+        payload = bytearray(compress(codec, source))
+        damage = generator.choice(["none", "none", "cut", "flipped", "twice", "junk behind"])
+        if damage == "cut":
+            del payload[generator.randrange(len(payload)) :]
+        elif damage == "flipped":
+            payload[generator.randrange(len(payload))] ^= 1 << generator.randrange(8)
+        elif damage == "twice":
+            payload *= 2
+        elif damage == "junk behind":
+            payload += generator.randbytes(generator.randrange(1, 40))
+        limit_bytes = generator.choice([0, 1, len(source), len(source), 1 << 18])
+        expected = outcome(codec, payload, limit_bytes, Decompressor())
+        assert outcome(codec, payload, limit_bytes, kept) == expected
+        if damage == "none" and limit_bytes >= len(source):
+            assert expected == source
+
+
+def test_what_was_decompressed_before_does_not_matter():
+    check_that_nothing_is_left_behind(600, seed=1)
+
+
+@pytest.mark.soak
+def test_what_was_decompressed_before_does_not_matter_at_length():
+    for seed in range(500):
+        check_that_nothing_is_left_behind(600, seed)
+
+
+@every_codec
+def test_payloads_around_the_size_of_a_read(codec):
+    # What is noise stays about as large as it is, so that some payload is exactly one read of 64 KiB.
+    noise = random.Random(2).randbytes(300_000)
+    kept = Decompressor()
+    for size_bytes in [*range(65_480, 65_560), 131_072, 300_000]:
+        payload = compress(codec, noise[:size_bytes])
+        assert decompress(codec, payload, 1 << 19, decompressor=kept) == noise[:size_bytes]
+        assert decompress(codec, COMPRESSED[codec], decompressor=kept) == DATA
 
 
 # gzip
@@ -152,8 +218,17 @@ def test_a_gzip_header_may_have_a_name_a_comment_and_a_checksum():
 
 @pytest.mark.parametrize(
     "junk",
-    [b"\0", b"junk", bytes(100), b"\x1f", b"\x1f\x8b", b"\x1f\x8b\x08", b"\x1f\x8b\x08" + bytes(14)]
-    + [b"\x1f\x8bno member of any kind", b"\x1f\x8b\x07" + bytes(30)],
+    [
+        b"\0",
+        b"junk",
+        bytes(100),
+        b"\x1f",
+        b"\x1f\x8b",
+        b"\x1f\x8b\x08",
+        b"\x1f\x8b\x08" + bytes(14),
+        b"\x1f\x8bno member of any kind",
+        b"\x1f\x8b\x07" + bytes(30),
+    ],
 )
 def test_gzip_ignores_what_is_no_further_member(junk):
     assert decompress(GZIP, COMPRESSED[GZIP] + junk) == DATA
@@ -212,7 +287,10 @@ def test_xerial_streams_follow_one_another():
 
 @pytest.mark.parametrize("versions", [(1, 1), (2, 1), (7, 7)])
 def test_xerial_versions_do_not_matter(versions):
-    assert decompress(SNAPPY, xerial(DATA).replace(struct.pack(">ii", 1, 1), struct.pack(">ii", *versions))) == DATA
+    assert (
+        decompress(SNAPPY, xerial(DATA).replace(struct.pack(">ii", 1, 1), struct.pack(">ii", *versions)))
+        == DATA
+    )
 
 
 @pytest.mark.parametrize("source", [b"", b"x", TEXT, NOISE, DATA])
@@ -330,7 +408,9 @@ def test_a_wrong_lz4_block_checksum_is_refused():
     assert refuses(LZ4, frame)
 
 
-@pytest.mark.parametrize("payload", [b"", b"\x04", b"\x04\x22\x4d\x18", b"\x04\x22\x4d\x18\x60\x40", b"no frame"])
+@pytest.mark.parametrize(
+    "payload", [b"", b"\x04", b"\x04\x22\x4d\x18", b"\x04\x22\x4d\x18\x60\x40", b"no frame"]
+)
 def test_what_is_no_lz4_frame_is_refused(payload):
     assert refuses(LZ4, payload, "magic is missing")
 

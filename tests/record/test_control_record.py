@@ -32,7 +32,15 @@ def test_the_leader_change_of_a_quorum():
 
 
 def test_the_numbers_of_the_types():
-    names = ["ABORT", "COMMIT", "LEADER_CHANGE", "SNAPSHOT_HEADER", "SNAPSHOT_FOOTER", "KRAFT_VERSION", "KRAFT_VOTERS"]
+    names = [
+        "ABORT",
+        "COMMIT",
+        "LEADER_CHANGE",
+        "SNAPSHOT_HEADER",
+        "SNAPSHOT_FOOTER",
+        "KRAFT_VERSION",
+        "KRAFT_VOTERS",
+    ]
     for number, name in enumerate(names):
         assert type_of(control_batch(struct.pack(">hh", 0, number)).encode()) is ControlType[name]
 

@@ -15,7 +15,17 @@ from storage_core.record.batch_header import parse_batch_header
 from storage_core.record.decode import batch_section, batch_timestamps, decode_records
 from storage_core.record.section import PADDING_BYTES
 from tests.record import golden
-from tests.record.encoding import CODECS, GZIP, LOG_APPEND_TIME, LZ4, SNAPPY, ZSTD, Batch, Record, counted_records
+from tests.record.encoding import (
+    CODECS,
+    GZIP,
+    LOG_APPEND_TIME,
+    LZ4,
+    SNAPPY,
+    ZSTD,
+    Batch,
+    Record,
+    counted_records,
+)
 from tests.record.encoding import compress as compress_records
 from tests.record.golden import GOLDEN
 from tests.record.sections import EVERYTHING, PATH, decode_window, rows_of
@@ -108,7 +118,7 @@ def test_the_limit_is_met_to_the_byte(codec, size_bytes):
 @every_compression
 def test_a_batch_beyond_the_limit_is_named_with_the_option_to_raise(codec):
     data = Batch((Record(value=bytes(5000)),), 33, codec=codec).encode()
-    with pytest.raises(BatchTooLargeError, match="at most 4096 bytes.*maxDecompressedBatchBytes") as raised:
+    with pytest.raises(BatchTooLargeError, match=r"at most 4096 bytes.*maxDecompressedBatchBytes") as raised:
         section_of_batch(data, limit_bytes=4096, position_bytes=700)
     error = raised.value
     assert (error.path, error.position_bytes, error.end_position_bytes) == (PATH, 700, 700 + len(data))
@@ -119,7 +129,9 @@ def test_a_batch_beyond_the_limit_is_named_with_the_option_to_raise(codec):
 def test_a_payload_that_its_codec_refuses_is_damage(codec):
     batch = Batch(counted_records(3), 33, codec=codec, payload=b"certainly nothing compressed")
     data = batch.encode()
-    with pytest.raises(CorruptRecordError, match=f"records compressed with {list(CODECS)[codec]}, but") as raised:
+    with pytest.raises(
+        CorruptRecordError, match=f"records compressed with {list(CODECS)[codec]}, but"
+    ) as raised:
         section_of_batch(data, position_bytes=700)
     error = raised.value
     assert (error.path, error.position_bytes, error.end_position_bytes) == (PATH, 700, 700 + len(data))
@@ -192,7 +204,9 @@ def test_bombs_are_refused_quickly_and_within_the_limit():
     root = str(Path(__file__).parents[2])
     environment = os.environ | {"PYTHONPATH": root}
     command = [sys.executable, "-c", BOMBS]
-    run = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=root, check=True, timeout=120)
+    run = subprocess.run(
+        command, capture_output=True, text=True, env=environment, cwd=root, check=True, timeout=120
+    )
     results = [line.split() for line in run.stdout.splitlines()]
     assert [int(codec) for codec, _, _ in results] == [GZIP, GZIP, SNAPPY, SNAPPY, SNAPPY, LZ4, ZSTD, ZSTD]
     for _, growth_kib, seconds in results:

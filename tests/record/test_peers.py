@@ -138,7 +138,9 @@ def test_what_others_write_is_read_at_length(records, codec):
         assert decode_window(write(KafkaPythonBuilder, codec, records)) == rows_written(records)
 
 
-@pytest.mark.parametrize("builder_class", [AiokafkaBuilder, KafkaPythonBuilder], ids=["aiokafka", "kafka-python"])
+@pytest.mark.parametrize(
+    "builder_class", [AiokafkaBuilder, KafkaPythonBuilder], ids=["aiokafka", "kafka-python"]
+)
 def test_a_transactional_batch_of_another_writer(builder_class):
     records = [Record(0, NOW_MS, b"k", b"v", ((b"h", None),)), Record(1, NOW_MS - 5, None, None)]
     data = write(

@@ -9,8 +9,10 @@ from storage_core.record.varint import (
     VARINT_LIMIT_BYTES,
     VARLONG_LIMIT_BYTES,
     MalformedVarintError,
+    VarintCursor,
     read_varint,
     read_varints,
+    words_of,
 )
 from tests.record.encoding import varint
 
@@ -205,3 +207,84 @@ def test_any_bytes_read_alike_one_at_a_time_and_by_column(data, limit_bytes):
         else:
             values, ends = read_varints(buffer, np.array([position]), limit_bytes)
             assert (values[0], ends[0]) == expected
+
+
+def cursor_of(data, positions, *, with_words=False):
+    buffer = np.frombuffer(data + b"\xff" * 16, np.uint8)
+    positions = np.array(positions, np.int64)
+    return VarintCursor(buffer, positions, words_of(buffer)[positions] if with_words else None)
+
+
+@pytest.mark.parametrize("with_words", [False, True])
+@pytest.mark.parametrize("values", [(5,), (-1, 64, 3), (300, -300, 70, 80), (8192, 1, 2**20, 2, 2**62, 9)])
+def test_a_cursor_reads_one_after_another(values, with_words):
+    data = b"".join(varint(value) for value in values)
+    cursor = cursor_of(data, [0], with_words=with_words)
+    assert [cursor.read(VARLONG_LIMIT_BYTES).tolist() for _ in values] == [[value] for value in values]
+    assert cursor.positions.tolist() == [len(data)]
+
+
+def test_a_cursor_skips_a_byte_and_a_length_each():
+    for with_words in (False, True):
+        cursor = cursor_of(b"\x04?\x06abc\x08\x02?\x0aabcde\x0c", [0, 7], with_words=with_words)
+        assert cursor.read(VARINT_LIMIT_BYTES).tolist() == [2, 1]
+        cursor.skip_byte()
+        lengths = cursor.read(VARINT_LIMIT_BYTES)
+        assert lengths.tolist() == [3, 5]
+        cursor.skip(lengths)
+        assert cursor.read(VARINT_LIMIT_BYTES).tolist() == [4, 6]
+        assert cursor.positions.tolist() == [7, 16]
+
+
+@pytest.mark.parametrize("limit_bytes", LIMITS)
+def test_a_cursor_refuses_a_last_byte_that_announces_more(limit_bytes):
+    for before in range(10):
+        cursor = cursor_of(bytes(before) + b"\xff" * limit_bytes + b"\1", [0, 0])
+        for _ in range(before):
+            cursor.read(limit_bytes)
+        with pytest.raises(MalformedVarintError):
+            cursor.read(limit_bytes)
+
+
+def test_a_cursor_does_not_leave_the_buffer():
+    cursor = VarintCursor(np.zeros(16, np.uint8), np.array([0, 9]))
+    with pytest.raises(IndexError):
+        cursor.read(VARINT_LIMIT_BYTES)
+
+
+# Per row: what is read, what is skipped. All rows go through the same steps.
+steps = st.lists(st.sampled_from(["varint", "varlong", "byte", "bytes"]), min_size=1, max_size=12)
+
+
+@given(steps, st.integers(1, 6), st.booleans(), st.data())
+@settings(deadline=None)
+def test_a_cursor_takes_any_steps(kinds, row_count, with_words, data):
+    encoded, starts, ends, expected = b"", [], [], []
+    for _ in range(row_count):
+        starts.append(len(encoded))
+        values = []
+        for kind in kinds:
+            if kind == "byte":
+                encoded += data.draw(st.binary(min_size=1, max_size=1))
+            elif kind == "bytes":
+                text = data.draw(st.binary(max_size=10))
+                encoded += varint(len(text)) + text
+            else:
+                value = data.draw(integers if kind == "varint" else longs)
+                encoded += varint(value, data.draw(st.integers(1, 5)))
+                values.append(value)
+        ends.append(len(encoded))
+        expected.append(values)
+    cursor = cursor_of(encoded, starts, with_words=with_words)
+    found = []
+    for kind in kinds:
+        if kind == "byte":
+            cursor.skip_byte()
+        elif kind == "bytes":
+            cursor.skip(cursor.read(VARINT_LIMIT_BYTES))
+        else:
+            found.append(
+                cursor.read(VARINT_LIMIT_BYTES if kind == "varint" else VARLONG_LIMIT_BYTES).tolist()
+            )
+    assert [list(row) for row in zip(*found, strict=True)] == (expected if found else [])
+    assert cursor.positions.tolist() == ends

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import gzip
+import os
 import struct
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from crc32c import crc32c
 
 from storage_core.filesystem import FileSystem
+from storage_core.record.batch_window import walk_window
+from storage_core.record.section import PADDING_BYTES
 from storage_core.scan.options import parse_read_options
 from storage_core.scan.plan import plan_scan
 from storage_core.scan.read import read_task
 from storage_core.scan.resolve import resolve
 from storage_core.scan.schema import project, record_schema
+from storage_core.scan.spans import LogSpan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -490,3 +495,43 @@ def overwrite():
             file.write(content)
 
     return overwrite
+
+
+@pytest.fixture
+def window_of():
+    """Makes a window of whole batches, as if read from ``position_bytes`` of a file."""
+
+    def window_of(data, position_bytes=0):
+        buffer = np.zeros(len(data) + PADDING_BYTES, np.uint8)
+        buffer[: len(data)] = np.frombuffer(data, np.uint8)
+        return walk_window("/logs/events-0/0.log", position_bytes, buffer, len(data))
+
+    return window_of
+
+
+@pytest.fixture
+def span_of():
+    """Makes a span of ``events-0``, of offsets 0 to 10 in bytes 0 to 1,000 unless told otherwise."""
+
+    def span_of(**changes):
+        fields = {
+            "topic": "events",
+            "partition": 0,
+            "directory": "/logs/events-0",
+            "base_offset": 0,
+            "file_name": f"{0:020d}.log",
+            "start_offset": 0,
+            "end_offset": 10,
+            "position_bytes": 0,
+            "end_position_bytes": 1000,
+            "inode": 7,
+        }
+        return LogSpan(**(fields | changes))
+
+    return span_of
+
+
+@pytest.fixture
+def count_descriptors():
+    """Counts the open files of this process."""
+    return lambda: len(os.listdir("/dev/fd"))

@@ -1,0 +1,89 @@
+"""Command line of the benchmarks: ``python -m benchmarks [section ...] [--quick] [--write-docs]``."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import time
+from pathlib import Path
+
+from benchmarks.machine import describe_circumstances
+from benchmarks.progress import tell
+from benchmarks.report import DOCUMENT_PATH, document, latest_results, text_table
+from benchmarks.results import SectionResult
+from benchmarks.sections import SECTION_NAMES, run_section
+from benchmarks.settings import QUICK_DIVISOR, Settings, default_cache_directory
+
+_DEFAULT_REPETITIONS = 5
+
+
+def main() -> int:
+    """Run the sections asked for; print and store what they found."""
+    arguments = _parse_arguments()
+    settings = Settings(
+        quick=arguments.quick,
+        repetitions=arguments.repetitions,
+        cache_directory=arguments.cache.resolve(),
+        data_sets=tuple(arguments.data_set),
+    )
+    for name in arguments.section or SECTION_NAMES:
+        circumstances = describe_circumstances()
+        started = time.perf_counter()
+        tell(f"section {name}")
+        result = dataclasses.replace(
+            run_section(name, settings),
+            circumstances={
+                **circumstances,
+                "quick": settings.quick,
+                "repetitions": settings.repetitions,
+                "section_seconds": time.perf_counter() - started,
+            },
+        )
+        _store(result, settings)
+        print(text_table(result), flush=True)
+    if arguments.write_docs:
+        DOCUMENT_PATH.write_text(document(latest_results(settings.results_directory)), encoding="utf-8")
+        tell(f"wrote {DOCUMENT_PATH}")
+    return 0
+
+
+def _store(result: SectionResult, settings: Settings) -> None:
+    settings.results_directory.mkdir(parents=True, exist_ok=True)
+    path = (
+        settings.results_directory / f"{result.section}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.json"
+    )
+    path.write_text(json.dumps(result.to_json(), indent=1), encoding="utf-8")
+    tell(f"raw results: {path}")
+
+
+def _parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("section", nargs="*", help=f"of {', '.join(SECTION_NAMES)}; all of them if none")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_DIVISOR} times less data, for trying")
+    parser.add_argument(
+        "--repetitions", type=int, default=_DEFAULT_REPETITIONS, help="measured rounds (default 5)"
+    )
+    parser.add_argument("--data-set", action="append", default=[], help="only this data set; may be repeated")
+    parser.add_argument(
+        "--cache",
+        type=Path,
+        default=default_cache_directory(),
+        help="data sets and programs, kept from run to run",
+    )
+    parser.add_argument(
+        "--write-docs",
+        action="store_true",
+        help="write docs/benchmarks.md from the newest full results of each section",
+    )
+    arguments = parser.parse_args()
+    if unknown := set(arguments.section) - set(SECTION_NAMES):
+        parser.error(f"expected sections of {', '.join(SECTION_NAMES)}; found {', '.join(sorted(unknown))}")
+    if arguments.quick and arguments.write_docs:
+        parser.error("--write-docs takes figures of a full run; leave out --quick")
+    return arguments
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""The sections of the benchmark, by the name they have on the command line.
+
+Each section is a module with ``run(settings) -> SectionResult``; it is imported when it is run.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from benchmarks.results import SectionResult
+from benchmarks.settings import Settings
+
+__all__ = ["SECTION_NAMES", "run_section"]
+
+# Name -> module, and what its run() is called with besides the settings.
+_SECTIONS: dict[str, tuple[str, dict[str, str]]] = {
+    "decode": ("decode", {}),
+    "spark-local1": ("spark", {"master": "local[1]"}),
+    "spark-local2": ("spark", {"master": "local[2]"}),
+    "ranges": ("ranges", {}),
+    "planning": ("planning", {}),
+    "partitions": ("partitions", {}),
+    "memory": ("memory", {}),
+}
+
+SECTION_NAMES = tuple(_SECTIONS)
+
+
+def run_section(name: str, settings: Settings) -> SectionResult:
+    """Run one section to its end."""
+    module_name, arguments = _SECTIONS[name]
+    module = importlib.import_module(f"benchmarks.sections.{module_name}")
+    result: SectionResult = module.run(settings, **arguments)
+    return result

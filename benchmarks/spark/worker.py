@@ -1,0 +1,85 @@
+"""One Spark session that runs the jobs it is told on standard input and answers with their times.
+
+Started by `benchmarks.spark.session`. Runs under either PySpark, so it imports nothing but PySpark.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["main"]
+
+# Marks an answer: Spark may print to standard output too. As in benchmarks.spark.session.
+_REPLY_PREFIX = "benchmark-reply "
+
+# Whether two sources gave the same rows. Sums do not depend on the order of rows.
+_FINGERPRINT = (
+    "count(1) AS records",
+    "sum(offset) AS offsets",
+    "sum(partition) AS partitions",
+    "sum(crc32(key)) AS keys",
+    "sum(crc32(value)) AS values",
+    "sum(unix_millis(timestamp)) AS timestamps",
+    "sum(timestampType) AS timestampTypes",
+)
+
+
+def main() -> None:
+    """Serve jobs, one JSON line each, until standard input ends."""
+    configuration = json.loads(sys.argv[1])
+    builder = SparkSession.builder
+    for name, value in configuration.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    _reply({"version": spark.version})
+    for line in sys.stdin:
+        job = json.loads(line)
+        try:
+            _reply(_run(spark, job))
+        # Whatever it is: the parent gets the text and decides.
+        except Exception as error:  # noqa: BLE001
+            _reply({"error": f"{type(error).__name__}: {error}"})
+
+
+def _run(spark: SparkSession, job: dict[str, Any]) -> dict[str, Any]:
+    _register(spark, job["format"])
+    started = time.perf_counter()
+    frame = _load(spark, job)
+    if job["action"] == "noop":
+        frame.write.format("noop").mode("overwrite").save()
+        return {"seconds": time.perf_counter() - started}
+    if job["action"] == "fingerprint":
+        row = frame.selectExpr(*_FINGERPRINT).collect()[0]
+        return {"seconds": time.perf_counter() - started, "fingerprint": row.asDict()}
+    raise ValueError(f"Expected action noop or fingerprint, found {job['action']}.")
+
+
+def _load(spark: SparkSession, job: dict[str, Any]) -> DataFrame:
+    reader = spark.read.format(job["format"]).options(**job["options"])
+    frame = reader.load(job["path"]) if job.get("path") else reader.load()
+    return frame.select(*job["select"]) if job.get("select") else frame
+
+
+def _register(spark: SparkSession, format_name: str) -> None:
+    if format_name == "segmentlog":
+        import spark_segmentlog
+
+        spark_segmentlog.register(spark)
+    elif format_name == "ready_made":
+        from benchmarks.peers.ready_made import ReadyMadeSource
+
+        spark.dataSource.register(ReadyMadeSource)
+
+
+def _reply(answer: dict[str, Any]) -> None:
+    print(_REPLY_PREFIX + json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,275 @@
+"""A real Apache Kafka broker (KRaft, one node) on free loopback ports.
+
+Used by the interop tests, the benchmarks and the generator of the example data::
+
+    with KafkaBroker(directory, {"log.segment.bytes": 1 << 20}) as broker:
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+        ...
+        broker.kill()       # SIGKILL, or stop() for a clean stop
+        broker.restart()    # same ports, same log directory
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from tests.interop.jars import KAFKA_VERSION, java_command, kafka_jars
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+
+__all__ = ["KAFKA_VERSION", "BrokerError", "KafkaBroker", "kafka_jars"]
+
+DEFAULT_CLUSTER_ID = "c2VnbWVudGxvZy1kYXRhMQ"
+
+# One small node. Retention is off because tests and examples write records with old timestamps,
+# and a broker deletes those within minutes. Everything here can be overridden.
+_DEFAULT_SETTINGS: dict[str, object] = {
+    "process.roles": "broker,controller",
+    "node.id": 1,
+    "controller.listener.names": "CONTROLLER",
+    # A killed broker may come back only after its old session ended.
+    "broker.session.timeout.ms": 5000,
+    "broker.heartbeat.interval.ms": 1000,
+    "num.network.threads": 2,
+    "num.io.threads": 2,
+    "num.recovery.threads.per.data.dir": 1,
+    "log.cleaner.dedupe.buffer.size": 8 << 20,
+    "log.retention.ms": -1,
+    "log.message.timestamp.after.max.ms": (1 << 63) - 1,
+    "auto.create.topics.enable": "false",
+    "offsets.topic.num.partitions": 1,
+    "offsets.topic.replication.factor": 1,
+    "offsets.topic.segment.bytes": 1 << 20,
+    "transaction.state.log.num.partitions": 1,
+    "transaction.state.log.replication.factor": 1,
+    "transaction.state.log.min.isr": 1,
+    "transaction.state.log.segment.bytes": 1 << 20,
+    "group.initial.rebalance.delay.ms": 0,
+}
+_STARTED = "Kafka Server started"
+_LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
+_LOG_TAIL_LINES = 40
+
+
+class BrokerError(RuntimeError):
+    """The broker did not start or stop as it should; the message holds the end of its log."""
+
+
+class KafkaBroker:
+    """One broker whose files all lie under ``directory``. Use as a context manager, or ``start()`` and ``stop()``."""
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        settings: Mapping[str, object] | None = None,
+        *,
+        heap_megabytes: int = 512,
+        jvm_options: Sequence[str] = ("-XX:+UseSerialGC",),
+        cluster_id: str = DEFAULT_CLUSTER_ID,
+        log_directory: str | os.PathLike[str] | None = None,
+        ready_timeout_s: float = 120.0,
+    ) -> None:
+        """Describe a broker; nothing is started or written yet.
+
+        Args:
+            directory: Holds ``server.properties``, ``broker.log`` and, unless ``log_directory`` says otherwise, ``logs``.
+            settings: Broker settings by Kafka's names; they win over the harness's defaults.
+            heap_megabytes: Fixed upper bound of the Java heap.
+            jvm_options: Further options of the Java virtual machine.
+            cluster_id: Written to ``meta.properties`` when the log directory is formatted.
+            log_directory: Where the broker keeps its logs. Formatted unless it holds ``meta.properties``.
+            ready_timeout_s: How long a start may take.
+        """
+        self.directory = Path(directory).resolve()
+        self.log_directory = Path(log_directory).resolve() if log_directory else self.directory / "logs"
+        self.log_path = self.directory / "broker.log"
+        self.cluster_id = cluster_id
+        self._settings = dict(settings or {})
+        self._java_options = [f"-Xmx{heap_megabytes}m", *jvm_options]
+        self._ready_timeout_s = ready_timeout_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._finalizer: weakref.finalize[..., KafkaBroker] | None = None
+        self._port = 0
+        self._controller_port = 0
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Host and port for clients; the same after ``restart()``."""
+        if not self._port:
+            raise BrokerError("The broker has no port before its first start().")
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def process_id(self) -> int | None:
+        """The broker's process, or None if it was not started."""
+        return self._process.pid if self._process is not None else None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process lives."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> Self:
+        """Start the broker and wait until it is ready. Formats a new log directory first.
+
+        Raises:
+            BrokerError: It ended, or was not ready in time.
+        """
+        if self.is_running:
+            return self
+        if not self._port:
+            self._port, self._controller_port = _free_ports(2)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        properties = self._write_properties()
+        if not (self.log_directory / "meta.properties").exists():
+            self._format(properties)
+        with open(self.log_path, "ab") as log:
+            start_of_log_bytes = log.tell()
+            self._process = subprocess.Popen(
+                self._java("kafka.Kafka", str(properties)),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self.directory,
+                start_new_session=True,
+            )
+        watcher = _start_watcher(self._process.pid)
+        self._finalizer = weakref.finalize(self, _end_processes, self._process, watcher)
+        self._wait_until_started(start_of_log_bytes)
+        return self
+
+    def stop(self, timeout_s: float = 90.0) -> None:
+        """Stop cleanly (SIGTERM) and check that the clean-shutdown marker is there.
+
+        Raises:
+            BrokerError: It did not stop in time, or not cleanly.
+        """
+        process = self._process
+        if process is None:
+            return
+        died_before = process.poll() is not None
+        try:
+            if not died_before:
+                process.terminate()
+                process.wait(timeout_s)
+        except subprocess.TimeoutExpired as error:
+            raise BrokerError(f"The broker did not stop within {timeout_s} s.\n{self.log_tail()}") from error
+        finally:
+            self._end()
+        if died_before or not (self.log_directory / ".kafka_cleanshutdown").exists():
+            raise BrokerError(f"The broker did not stop cleanly.\n{self.log_tail()}")
+
+    def kill(self) -> None:
+        """End the broker at once (SIGKILL), as a crash would."""
+        self._end()
+
+    def restart(self) -> Self:
+        """Stop cleanly if running, then start again with the same ports and log directory."""
+        self.stop()
+        return self.start()
+
+    def log_tail(self) -> str:
+        """The last lines of the broker's log."""
+        if not self.log_path.exists():
+            return "(no log)"
+        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:])
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None and self.is_running:
+            self.stop()
+        else:
+            # A failure to stop must not hide the error that got us here.
+            self.kill()
+
+    def _end(self) -> None:
+        self._process = None
+        if self._finalizer is not None:
+            self._finalizer()
+
+    def _java(self, main_class: str, *arguments: str) -> list[str]:
+        options = [*self._java_options, f"-Dlog4j2.configurationFile={_LOG_CONFIGURATION}"]
+        return [java_command(), *options, "-cp", f"{kafka_jars()}/*", main_class, *arguments]
+
+    def _write_properties(self) -> Path:
+        settings = {
+            **_DEFAULT_SETTINGS,
+            "listeners": f"PLAINTEXT://127.0.0.1:{self._port},CONTROLLER://127.0.0.1:{self._controller_port}",
+            "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
+            "log.dirs": str(self.log_directory),
+            **self._settings,
+        }
+        path = self.directory / "server.properties"
+        path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        return path
+
+    def _format(self, properties: Path) -> None:
+        command = self._java(
+            "kafka.tools.StorageTool", "format", "-t", self.cluster_id, "-c", str(properties)
+        )
+        result = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        )
+        if result.returncode != 0:
+            raise BrokerError(f"The log directory could not be formatted.\n{result.stdout[-4000:]}")
+
+    def _wait_until_started(self, start_of_log_bytes: int) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + self._ready_timeout_s
+        while time.monotonic() < deadline:
+            with open(self.log_path, "rb") as log:
+                log.seek(start_of_log_bytes)
+                if _STARTED.encode() in log.read():
+                    return
+            if self._process.poll() is not None:
+                status = self._process.returncode
+                self._end()
+                raise BrokerError(f"The broker ended with status {status} while starting.\n{self.log_tail()}")
+            time.sleep(0.1)
+        self._end()
+        raise BrokerError(f"The broker was not ready within {self._ready_timeout_s} s.\n{self.log_tail()}")
+
+
+def _free_ports(count: int) -> list[int]:
+    # All are held at once, so that they differ.
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def _start_watcher(process_id: int) -> subprocess.Popen[bytes]:
+    """A shell that kills the broker when this process is gone, however it ended.
+
+    It waits on a pipe of which only this process holds the other end.
+    """
+    script = f"read -r _; kill -s KILL -- -{process_id}"
+    return subprocess.Popen(["sh", "-c", script], stdin=subprocess.PIPE, start_new_session=True)
+
+
+def _end_processes(broker: subprocess.Popen[bytes], watcher: subprocess.Popen[bytes]) -> None:
+    # The watcher goes first: once the broker is reaped, its id may belong to someone else.
+    watcher.kill()
+    watcher.wait()
+    if watcher.stdin is not None:
+        watcher.stdin.close()
+    if broker.poll() is None:
+        os.killpg(broker.pid, signal.SIGKILL)
+    broker.wait()

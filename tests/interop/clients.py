@@ -1,0 +1,263 @@
+"""What clients of the broker do: make topics, produce, consume and look offsets up by time.
+
+Rows read by a consumer and rows of a table become the same `Row` tuples, so that they can be compared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    TIMESTAMP_CREATE_TIME,
+    TIMESTAMP_LOG_APPEND_TIME,
+    Consumer,
+    KafkaError,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, NewTopic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from confluent_kafka import Message
+
+    from tests.interop.broker import KafkaBroker
+
+__all__ = [
+    "ISOLATION_LEVELS",
+    "READ_COMMITTED",
+    "READ_UNCOMMITTED",
+    "Deliveries",
+    "Row",
+    "assert_same_rows",
+    "consume",
+    "create_topic",
+    "delete_records",
+    "end_offset",
+    "file_states",
+    "list_offsets",
+    "new_producer",
+    "rows_of",
+    "start_offset",
+]
+
+READ_COMMITTED = "read_committed"
+READ_UNCOMMITTED = "read_uncommitted"
+ISOLATION_LEVELS = (READ_UNCOMMITTED, READ_COMMITTED)
+
+# Spark's numbers for what librdkafka numbers differently.
+_TIMESTAMP_TYPES = {TIMESTAMP_CREATE_TIME: 0, TIMESTAMP_LOG_APPEND_TIME: 1}
+_CLIENT_TIMEOUT_S = 60.0
+
+
+class Row(NamedTuple):
+    """One record as any reader returned it."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    timestamp_ms: int
+    timestamp_type: int
+
+
+def create_topic(broker: KafkaBroker, name: str, partitions: int = 1, **settings: object) -> None:
+    """Create a topic and wait until its directories are there. Settings have ``_`` for ``.``."""
+    config = {key.replace("_", "."): str(value) for key, value in settings.items()}
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    created = admin.create_topics([NewTopic(name, partitions, 1, config=config)])
+    created[name].result(_CLIENT_TIMEOUT_S)
+    # The controller answers before the broker has made the directories.
+    deadline = time.monotonic() + _CLIENT_TIMEOUT_S
+    for partition in range(partitions):
+        log = broker.log_directory / f"{name}-{partition}" / "00000000000000000000.log"
+        while not log.exists():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"The broker did not make {log}.")
+            time.sleep(0.02)
+
+
+def new_producer(broker: KafkaBroker, **settings: object) -> Producer:
+    """A producer that says nothing when the broker is killed. Settings have ``_`` for ``.``."""
+    config: dict[str, object] = {"bootstrap.servers": broker.bootstrap_servers, "log_level": 0}
+    config.update({key.replace("_", "."): value for key, value in settings.items()})
+    return Producer(config)
+
+
+class Deliveries:
+    """Collects, from delivery reports, which record the broker acknowledged at which offset.
+
+    Pass the object as ``on_delivery``. It may be read by another thread meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[str, int, int], tuple[bytes | None, bytes | None]] = {}
+        self.errors: list[str] = []
+        self._lock = threading.Lock()
+
+    def __call__(self, error: KafkaError | None, message: Message) -> None:
+        with self._lock:
+            if error is not None:
+                self.errors.append(str(error))
+                return
+            place = (message.topic(), message.partition(), message.offset())
+            self.rows[place] = (message.key(), message.value())
+
+    def snapshot(self) -> dict[tuple[str, int, int], tuple[bytes | None, bytes | None]]:
+        """What was acknowledged up to now."""
+        with self._lock:
+            return dict(self.rows)
+
+
+def consume(
+    broker: KafkaBroker, topics: str | Iterable[str], isolation_level: str = READ_UNCOMMITTED
+) -> list[Row]:
+    """Every record of partition 0 that a consumer gets, from the log start to the end, by topic and offset."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "group.id": "interop",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": isolation_level,
+            "check.crcs": True,
+            "fetch.wait.max.ms": 10,
+            "log_level": 0,
+        }
+    )
+    try:
+        return sorted(
+            _consume_all(consumer, {topics} if isinstance(topics, str) else set(topics)), key=_place
+        )
+    finally:
+        consumer.close()
+
+
+def _consume_all(consumer: Consumer, unfinished: set[str]) -> Iterable[Row]:
+    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING) for topic in unfinished])
+    while unfinished:
+        # Not consume(n): it waits for n messages until its time is up.
+        message = consumer.poll(_CLIENT_TIMEOUT_S)
+        if message is None:
+            raise TimeoutError(f"The consumer got nothing more of {sorted(unfinished)}.")
+        error = message.error()
+        if error is None:
+            yield _row_of_message(message)
+        elif error.code() == KafkaError._PARTITION_EOF:
+            unfinished.discard(message.topic())
+        else:
+            raise RuntimeError(f"The consumer failed: {error}")
+
+
+def _row_of_message(message: Message) -> Row:
+    timestamp_type, timestamp_ms = message.timestamp()
+    return Row(
+        message.topic(),
+        message.partition(),
+        message.offset(),
+        message.key(),
+        message.value(),
+        tuple((name, value) for name, value in message.headers() or ()),
+        timestamp_ms,
+        _TIMESTAMP_TYPES[timestamp_type],
+    )
+
+
+def rows_of(table: pa.Table) -> list[Row]:
+    """The rows of a table with headers, by partition and offset."""
+    timestamps_us = table.column("timestamp").cast(pa.int64()).to_pylist()
+    columns: list[list[Any]] = [
+        table.column(name).to_pylist()
+        for name in ("topic", "partition", "offset", "key", "value", "headers", "timestampType")
+    ]
+    rows = []
+    for timestamp_us, topic, partition, offset, key, value, headers, timestamp_type in zip(
+        timestamps_us, *columns, strict=True
+    ):
+        pairs = tuple((header["key"], header["value"]) for header in headers or ())
+        rows.append(Row(topic, partition, offset, key, value, pairs, timestamp_us // 1000, timestamp_type))
+    return sorted(rows, key=_place)
+
+
+def _place(row: Row) -> tuple[str, int, int]:
+    return row[:3]
+
+
+def assert_same_rows(actual: Sequence[Row], expected: Sequence[Row]) -> None:
+    """Compare, and on a difference name the first one instead of printing two long lists."""
+    for ours, theirs in zip(actual, expected, strict=False):
+        assert ours == theirs
+    assert len(actual) == len(expected), f"next row: {(*actual, *expected)[min(len(actual), len(expected))]}"
+
+
+def end_offset(broker: KafkaBroker, topic: str) -> int:
+    """The broker's high watermark of partition 0."""
+    return _watermarks(broker, topic)[1]
+
+
+def start_offset(broker: KafkaBroker, topic: str) -> int:
+    """The broker's log start offset of partition 0."""
+    return _watermarks(broker, topic)[0]
+
+
+def delete_records(broker: KafkaBroker, topic: str, before_offset: int) -> None:
+    """Raise the log start offset of partition 0 and wait until the root's checkpoint says so."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    place = TopicPartition(topic, 0, before_offset)
+    admin.delete_records([place])[place].result(_CLIENT_TIMEOUT_S)
+    checkpoint = broker.log_directory / "log-start-offset-checkpoint"
+    deadline = time.monotonic() + _CLIENT_TIMEOUT_S
+    while f"{topic} 0 {before_offset}" not in checkpoint.read_text().splitlines():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{checkpoint} does not name the new log start offset.")
+        time.sleep(0.1)
+
+
+def _watermarks(broker: KafkaBroker, topic: str) -> tuple[int, int]:
+    consumer = Consumer(
+        {"bootstrap.servers": broker.bootstrap_servers, "group.id": "interop", "log_level": 0}
+    )
+    try:
+        low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=_CLIENT_TIMEOUT_S)
+    finally:
+        consumer.close()
+    return low, high
+
+
+def list_offsets(
+    broker: KafkaBroker, topic: str, timestamps_ms: Sequence[int]
+) -> list[tuple[int, int] | None]:
+    """The broker's ListOffsets answers for partition 0: (timestamp, offset) or None, one for each timestamp."""
+    # Not librdkafka: its look-up by time returns no timestamp, and its admin client, which does,
+    # was seen to crash after some thousand requests.
+    with warnings.catch_warnings():
+        # It uses what newer versions of Python's own library call deprecated.
+        warnings.simplefilter("ignore")
+        import kafka
+
+        consumer = kafka.KafkaConsumer(bootstrap_servers=broker.bootstrap_servers, enable_auto_commit=False)
+        place = kafka.TopicPartition(topic, 0)
+        try:
+            answers = [consumer.offsets_for_times({place: each})[place] for each in timestamps_ms]
+        finally:
+            consumer.close()
+    return [None if answer is None else (answer.timestamp, answer.offset) for answer in answers]
+
+
+def file_states(directory: Path) -> Mapping[str, tuple[int, str]]:
+    """Modification time (ns) and SHA-256 of every file below a directory, and the time of every directory."""
+    states = {}
+    for path in sorted(directory.rglob("*")):
+        digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "directory"
+        states[str(path.relative_to(directory))] = (path.stat().st_mtime_ns, digest)
+    return states

@@ -1,0 +1,45 @@
+"""Every test of this folder needs a broker and carries the marker ``interop``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.interop.broker import KafkaBroker
+from tests.interop.written import Written, write_everything
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_HERE = Path(__file__).parent
+
+# Everything that happens in the background happens soon: segments are deleted and compacted while tests read.
+EAGER_SETTINGS = {
+    "log.cleaner.backoff.ms": 100,
+    "log.initial.task.delay.ms": 100,
+    "log.retention.check.interval.ms": 200,
+    "log.flush.offset.checkpoint.interval.ms": 1000,
+    "log.flush.start.offset.checkpoint.interval.ms": 500,
+    "replica.high.watermark.checkpoint.interval.ms": 500,
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if _HERE in item.path.parents:
+            item.add_marker(pytest.mark.interop)
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """A running broker. Each test that writes makes its own topics."""
+    with KafkaBroker(tmp_path_factory.mktemp("broker"), EAGER_SETTINGS) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def written(broker: KafkaBroker, tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """The same broker after it was written to, stopped, killed and started again."""
+    return write_everything(broker, tmp_path_factory.mktemp("written"))

@@ -1,0 +1,70 @@
+"""The harness itself: brokers start, stop, are killed, and are never left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.interop.broker import BrokerError, KafkaBroker
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+_ABANDON = """
+import sys
+from tests.interop.broker import KafkaBroker
+broker = KafkaBroker(sys.argv[1]).start()
+print(broker.process_id, flush=True)
+sys.stdin.read()
+"""
+
+
+def _is_alive(process_id: int) -> bool:
+    try:
+        os.kill(process_id, 0)
+    except ProcessLookupError:
+        return False
+    # A zombie that nobody has collected yet is gone too.
+    return "State:\tZ" not in Path(f"/proc/{process_id}/status").read_text()
+
+
+def test_stop_kill_and_restart(tmp_path: Path) -> None:
+    with KafkaBroker(tmp_path) as broker:
+        assert broker.is_running
+        servers = broker.bootstrap_servers
+        broker.stop()
+        assert not broker.is_running
+        assert (broker.log_directory / ".kafka_cleanshutdown").exists()
+        broker.restart()
+        assert broker.bootstrap_servers == servers
+        broker.kill()
+        assert not broker.is_running
+        assert not (broker.log_directory / ".kafka_cleanshutdown").exists()
+
+
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM])
+def test_broker_ends_with_the_process_that_started_it(tmp_path: Path, ending: signal.Signals) -> None:
+    command = [sys.executable, "-c", _ABANDON, str(tmp_path)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
+    ) as abandoning:
+        assert abandoning.stdout is not None
+        process_id = int(abandoning.stdout.readline())
+        assert _is_alive(process_id)
+        abandoning.send_signal(ending)
+    deadline = time.monotonic() + 10
+    while _is_alive(process_id):
+        assert time.monotonic() < deadline, "the broker was left behind"
+        time.sleep(0.05)
+
+
+def test_failed_start_says_why(tmp_path: Path) -> None:
+    broker = KafkaBroker(tmp_path, {"log.cleaner.threads": -1})
+    with pytest.raises(BrokerError, match=r"log\.cleaner\.threads"):
+        broker.start()
+    assert not broker.is_running

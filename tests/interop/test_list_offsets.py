@@ -1,0 +1,137 @@
+"""A look-up by time on the directory of the running broker answers as the broker does."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+import storage_core
+from storage_core.directory import PartitionLog, find_partitions
+from storage_core.filesystem import FileSystem
+from tests.interop.clients import (
+    READ_UNCOMMITTED,
+    Row,
+    assert_same_rows,
+    consume,
+    create_topic,
+    delete_records,
+    list_offsets,
+    new_producer,
+    rows_of,
+)
+from tests.interop.workload import BASE_TIMESTAMP_MS, Sendable, send
+from tests.interop.written import RUNNING, TOPICS, Written
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from storage_core.segment import TimestampOffset
+    from tests.interop.broker import KafkaBroker
+
+LOOKUPS = 1_000
+SMALL_SEGMENTS = {"internal_segment_bytes": 20_000, "index_interval_bytes": 200}
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_thousand_timestamps(written: Written, topic: str) -> None:
+    rows = written.consumed[RUNNING, topic, READ_UNCOMMITTED]
+    assert_same_answers(written.broker, topic, timestamps_around(rows, LOOKUPS))
+
+
+def test_log_start_inside_a_batch(broker: KafkaBroker) -> None:
+    """DeleteRecords leaves older records in the files: neither rows nor look-ups may find them."""
+    create_topic(broker, "records-deleted", **SMALL_SEGMENTS)
+    send_out_of_order(broker, "records-deleted", 2_000)
+    everything = consume(broker, "records-deleted")
+    for before_offset in (13, 700, 1_999, 2_000):
+        delete_records(broker, "records-deleted", before_offset)
+        table = storage_core.read_table(
+            str(broker.log_directory), subscribe="records-deleted", include_headers=True
+        )
+        assert_same_rows(rows_of(table), everything[before_offset:])
+        assert_same_answers(broker, "records-deleted", timestamps_around(everything, 200))
+
+
+def test_compacted_log(broker: KafkaBroker) -> None:
+    settings = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0.01, "file_delete_delay_ms": 100}
+    create_topic(broker, "looked-up-compacted", **SMALL_SEGMENTS, **settings)
+    send_out_of_order(broker, "looked-up-compacted", 4_000)
+    wait_until_quiet(broker, "looked-up-compacted")
+    consumed = consume(broker, "looked-up-compacted")
+    assert len(consumed) < 4_000, "the cleaner did not run"
+    table = storage_core.read_table(
+        str(broker.log_directory), subscribe="looked-up-compacted", include_headers=True
+    )
+    assert_same_rows(rows_of(table), consumed)
+    assert_same_answers(broker, "looked-up-compacted", timestamps_around(consumed, LOOKUPS))
+
+
+def test_log_shortened_by_retention(broker: KafkaBroker) -> None:
+    create_topic(broker, "looked-up-retained", **SMALL_SEGMENTS, retention_bytes=60_000)
+    send_out_of_order(broker, "looked-up-retained", 4_000)
+    wait_until_quiet(broker, "looked-up-retained")
+    consumed = consume(broker, "looked-up-retained")
+    assert consumed[0].offset > 0
+    assert_same_answers(broker, "looked-up-retained", timestamps_around(consumed, LOOKUPS))
+
+
+def assert_same_answers(broker: KafkaBroker, topic: str, timestamps_ms: Sequence[int]) -> None:
+    expected = list_offsets(broker, topic, timestamps_ms)
+    filesystem = FileSystem()
+    [partition] = [
+        found for found in find_partitions(filesystem, [str(broker.log_directory)]) if found.topic == topic
+    ]
+    for use_indexes in (True, False):
+        log = PartitionLog.load(filesystem, partition, use_indexes=use_indexes)
+        answers = [_as_pair(log.offset_for_timestamp(timestamp_ms)) for timestamp_ms in timestamps_ms]
+        wrong = [
+            f"{timestamp_ms}: broker {theirs}, ours {ours}"
+            for timestamp_ms, theirs, ours in zip(timestamps_ms, expected, answers, strict=True)
+            if theirs != ours
+        ]
+        assert not wrong, f"use_indexes={use_indexes}"
+
+
+def send_out_of_order(broker: KafkaBroker, topic: str, count: int) -> None:
+    """Small batches with few keys; timestamps rise, but not strictly."""
+    source = random.Random(topic)
+    records = (
+        Sendable(
+            b"key-%d" % source.randrange(60),
+            source.randbytes(60),
+            [],
+            BASE_TIMESTAMP_MS + number * 1_000 + source.randrange(-50_000, 50_000),
+        )
+        for number in range(count)
+    )
+    send(new_producer(broker, compression_type="lz4", linger_ms=1000), topic, records)
+
+
+def wait_until_quiet(broker: KafkaBroker, topic: str, timeout_s: float = 60.0) -> None:
+    """Wait until the partition's files have not changed for two seconds."""
+    deadline = time.monotonic() + timeout_s
+    before, quiet_since = None, time.monotonic()
+    while time.monotonic() - quiet_since < 2:
+        assert time.monotonic() < deadline, "the directory does not come to rest"
+        now = sorted(os.listdir(broker.log_directory / f"{topic}-0"))
+        if now != before:
+            before, quiet_since = now, time.monotonic()
+        time.sleep(0.1)
+
+
+def _as_pair(found: TimestampOffset | None) -> tuple[int, int] | None:
+    return None if found is None else (found.timestamp_ms, found.offset)
+
+
+def timestamps_around(rows: Sequence[Row], count: int) -> list[int]:
+    """Edges first, then records' own timestamps and their neighbours, then any moment between."""
+    source = random.Random(len(rows))
+    known = sorted({row.timestamp_ms for row in rows}) or [BASE_TIMESTAMP_MS]
+    edges = [0, 1, known[0] - 1, known[0], known[-1], known[-1] + 1, (1 << 62)]
+    near = [source.choice(known) + source.choice((-1, 0, 0, 1)) for _ in range(count // 2)]
+    between = [source.randrange(known[0], known[-1] + 1) for _ in range(count - len(edges) - len(near))]
+    return edges + near + between

@@ -1,0 +1,317 @@
+"""Reads of directories that a broker changes meanwhile: it appends, rolls, compacts, deletes, and is killed.
+
+Every read is planned, waits a little, and is read task by task with pauses, so that what was planned often lies
+elsewhere or is gone by the time it is read.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from storage_core.errors import DataLossError, SegmentLogError
+from storage_core.filesystem import FileSystem
+from storage_core.scan import parse_read_options, plan_scan, project, read_task, record_schema
+from tests.interop.broker import KafkaBroker
+from tests.interop.clients import (
+    ISOLATION_LEVELS,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    Deliveries,
+    Row,
+    assert_same_rows,
+    consume,
+    create_topic,
+    end_offset,
+    new_producer,
+    rows_of,
+    start_offset,
+)
+from tests.interop.conftest import EAGER_SETTINGS
+from tests.interop.workload import BASE_TIMESTAMP_MS, BackgroundProducer, Sendable, TransactionWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from confluent_kafka import Producer
+
+# How long each test goes on reading.
+DURATION_S = float(os.environ.get("SEGMENTLOG_INTEROP_SECONDS", "8"))
+
+# Ways of reading that plan differently.
+WAYS: tuple[dict[str, object], ...] = (
+    {},
+    {"use_indexes": False},
+    {"max_bytes_per_partition": 16_384},
+    {"min_partitions": 7},
+)
+
+
+class Read(NamedTuple):
+    """The rows of one read, and the offsets that were planned."""
+
+    start_offset: int
+    end_offset: int
+    rows: list[Row]
+
+
+def read_slowly(directory: Path, topic: str, pause_s: float = 0.3, **options: object) -> Read:
+    """Read partition 0 of a topic; the pauses sum up to at most twice ``pause_s``."""
+    options |= {"path": str(directory), "subscribe": topic, "include_headers": True}
+    parsed = parse_read_options(options)
+    schema = project(record_schema(include_headers=True, include_metadata=False), None)
+    filesystem = FileSystem()
+    plan = plan_scan(filesystem, parsed)
+    time.sleep(pause_s)
+    batches = []
+    for task in plan.tasks:
+        for number, batch in enumerate(read_task(filesystem, task, schema)):
+            batches.append(batch)
+            if number < 2:
+                time.sleep(pause_s / 2 / len(plan.tasks))
+    table = pa.Table.from_batches(batches, schema=schema)
+    offsets = table.column("offset").to_pylist()
+    assert all(before < after for before, after in itertools.pairwise(offsets)), "not in order, or twice"
+    if not plan.partitions:
+        return Read(0, 0, rows_of(table))
+    [planned] = plan.partitions
+    return Read(planned.start_offset, planned.end_offset, rows_of(table))
+
+
+def rounds() -> Iterator[dict[str, object]]:
+    """Ways of reading, again and again until the time is up; each at least once."""
+    deadline = time.monotonic() + DURATION_S
+    for number in itertools.count():
+        if number >= len(WAYS) and time.monotonic() > deadline:
+            return
+        yield dict(WAYS[number % len(WAYS)])
+
+
+def numbered(number: int) -> Sendable:
+    """A record of about 200 bytes that differs from all others."""
+    value = b"%d " % number + random.Random(number).randbytes(150)
+    return Sendable(
+        b"key-%d" % (number % 40), value, [("number", b"%d" % number)], BASE_TIMESTAMP_MS + number
+    )
+
+
+def assert_delivered(reads: list[Read], deliveries: Deliveries) -> None:
+    """Everything that was read is what the broker acknowledged at that offset."""
+    assert not deliveries.errors
+    delivered = deliveries.snapshot()
+    for read in reads:
+        for row in read.rows:
+            assert delivered[row[:3]] == (row.key, row.value)
+            assert row.headers == (("number", row.value.split(b" ")[0] if row.value else b""),)
+
+
+def assert_complete(read: Read) -> None:
+    assert [row.offset for row in read.rows] == list(range(read.start_offset, read.end_offset))
+
+
+def small_batches(broker: KafkaBroker, **settings: object) -> Producer:
+    """A producer whose batches fit into the small segments of these topics."""
+    return new_producer(broker, batch_size=8_000, **settings)
+
+
+def last_acknowledged(deliveries: Deliveries) -> int:
+    return max((offset for _, _, offset in deliveries.snapshot()), default=-1)
+
+
+def partition_files(broker: KafkaBroker, topic: str) -> set[str]:
+    return set(os.listdir(broker.log_directory / f"{topic}-0"))
+
+
+def test_while_it_rolls(broker: KafkaBroker) -> None:
+    create_topic(broker, "rolling", internal_segment_bytes=20_000)
+    producer = small_batches(broker, enable_idempotence=True, compression_type="lz4")
+    deliveries = Deliveries()
+    reads = []
+    with BackgroundProducer(producer, "rolling", numbered, deliveries):
+        for way in rounds():
+            acknowledged = last_acknowledged(deliveries)
+            read = read_slowly(broker.log_directory, "rolling", **way)
+            assert read.end_offset > acknowledged
+            assert_complete(read)
+            reads.append(read)
+    producer.flush()
+    assert_delivered(reads, deliveries)
+    consumed = consume(broker, "rolling")
+    for read in reads:
+        assert_same_rows(read.rows, consumed[: read.end_offset])
+    assert len([name for name in partition_files(broker, "rolling") if name.endswith(".log")]) > 10
+
+
+def test_while_retention_deletes(broker: KafkaBroker) -> None:
+    """Deleted segments keep their bytes for a minute, as by default: nothing that was planned may be missing."""
+    create_topic(broker, "retained", internal_segment_bytes=20_000, retention_bytes=100_000)
+    producer = small_batches(broker, enable_idempotence=True)
+    deliveries = Deliveries()
+    reads = []
+    with BackgroundProducer(producer, "retained", numbered, deliveries):
+        for way in rounds():
+            acknowledged = last_acknowledged(deliveries)
+            read = read_slowly(broker.log_directory, "retained", **way)
+            assert read.end_offset > acknowledged
+            assert_complete(read)
+            reads.append(read)
+    producer.flush()
+    assert_delivered(reads, deliveries)
+    assert reads[-1].start_offset > 0
+    assert any(name.endswith(".deleted") for name in partition_files(broker, "retained"))
+
+
+@pytest.mark.parametrize("fail_on_data_loss", [True, False])
+def test_while_deleted_files_vanish_at_once(broker: KafkaBroker, fail_on_data_loss: bool) -> None:
+    topic = f"vanishing-{fail_on_data_loss}"
+    settings = {"internal_segment_bytes": 20_000, "retention_bytes": 60_000, "file_delete_delay_ms": 0}
+    create_topic(broker, topic, **settings)
+    producer = small_batches(broker, enable_idempotence=True)
+    deliveries = Deliveries()
+    reads = []
+    losses = 0
+    with BackgroundProducer(producer, topic, numbered, deliveries):
+        for way in rounds():
+            acknowledged = last_acknowledged(deliveries)
+            try:
+                read = read_slowly(broker.log_directory, topic, fail_on_data_loss=fail_on_data_loss, **way)
+            except DataLossError:
+                assert fail_on_data_loss
+                losses += 1
+                continue
+            assert read.end_offset > acknowledged
+            if fail_on_data_loss:
+                assert_complete(read)
+            else:
+                still_there = set(range(start_offset(broker, topic), read.end_offset))
+                found = {row.offset for row in read.rows}
+                assert still_there <= found <= set(range(read.start_offset, read.end_offset))
+                losses += len(found) < read.end_offset - read.start_offset
+            reads.append(read)
+    producer.flush()
+    assert_delivered(reads, deliveries)
+    assert losses, "nothing vanished between planning and reading: the test shows nothing"
+
+
+def test_while_it_compacts(broker: KafkaBroker) -> None:
+    settings = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0.01, "file_delete_delay_ms": 100}
+    create_topic(broker, "compacted", internal_segment_bytes=20_000, **settings)
+    producer = small_batches(broker, enable_idempotence=True, compression_type="zstd")
+    deliveries = Deliveries()
+    reads = []
+    with BackgroundProducer(producer, "compacted", numbered, deliveries):
+        for way in rounds():
+            acknowledged = last_acknowledged(deliveries)
+            read = read_slowly(broker.log_directory, "compacted", **way)
+            assert read.end_offset > acknowledged
+            assert read.start_offset == 0
+            # The cleaner only takes away: what a consumer still gets afterwards was there all the time.
+            found = set(read.rows)
+            missing = [
+                row
+                for row in consume(broker, "compacted")
+                if row.offset < read.end_offset and row not in found
+            ]
+            assert not missing
+            reads.append(read)
+    producer.flush()
+    assert_delivered(reads, deliveries)
+    compacted = [read for read in reads if len(read.rows) < read.end_offset]
+    assert len(compacted) > 3, "the cleaner did not run: the test shows nothing"
+
+
+@pytest.mark.parametrize("cleanup_policy", ["delete", "compact"])
+def test_while_transactions_commit_and_abort(broker: KafkaBroker, cleanup_policy: str) -> None:
+    topic = f"transacted-{cleanup_policy}"
+    settings = {
+        "cleanup_policy": cleanup_policy,
+        "min_cleanable_dirty_ratio": 0.01,
+        "delete_retention_ms": 100,
+    }
+    create_topic(broker, topic, internal_segment_bytes=20_000, **settings)
+    producers = [
+        small_batches(broker, transactional_id=f"{topic}-{number}", compression_type=codec)
+        for number, codec in enumerate(("zstd", "none"))
+    ]
+    reads: dict[str, list[Read]] = {level: [] for level in ISOLATION_LEVELS}
+    afterwards: dict[str, list[list[Row]]] = {level: [] for level in ISOLATION_LEVELS}
+    with TransactionWriter(producers, topic, numbered):
+        for level, way in zip(itertools.cycle(ISOLATION_LEVELS), rounds(), strict=False):
+            reads[level].append(read_slowly(broker.log_directory, topic, isolation_level=level, **way))
+            if cleanup_policy == "compact":
+                afterwards[level].append(consume(broker, topic, level))
+    for level in ISOLATION_LEVELS:
+        assert any(read.rows for read in reads[level])
+        if cleanup_policy == "delete":
+            consumed = consume(broker, topic, level)
+            for read in reads[level]:
+                assert_same_rows(read.rows, [row for row in consumed if row.offset < read.end_offset])
+        else:
+            for read, consumed in zip(reads[level], afterwards[level], strict=True):
+                found = set(read.rows)
+                assert not [row for row in consumed if row.offset < read.end_offset and row not in found]
+    for read in reads[READ_COMMITTED]:
+        # The writer says in each record whether it will be committed.
+        assert not [row for row in read.rows if (row.value or b"").endswith(b"abort")]
+    assert any((row.value or b"").endswith(b"abort") for read in reads[READ_UNCOMMITTED] for row in read.rows)
+
+
+def test_topic_deleted_between_planning_and_reading(broker: KafkaBroker) -> None:
+    create_topic(broker, "doomed")
+    producer = new_producer(broker)
+    deliveries = Deliveries()
+    for number in range(100):
+        producer.produce("doomed", value=b"%d" % number, on_delivery=deliveries)
+    producer.flush()
+    directory = str(broker.log_directory)
+    schema = project(record_schema(include_headers=True, include_metadata=False), None)
+    plan = plan_scan(FileSystem(), parse_read_options({"path": directory, "subscribe": "doomed"}))
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.delete_topics(["doomed"])["doomed"].result(60)
+    deadline = time.monotonic() + 30
+    while (broker.log_directory / "doomed-0").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    with pytest.raises(SegmentLogError, match="doomed"):
+        [batch for task in plan.tasks for batch in read_task(FileSystem(), task, schema)]
+
+
+def test_killed_while_it_appends(tmp_path: Path) -> None:
+    """What a kill leaves behind reads as what the broker serves after its own recovery."""
+    with KafkaBroker(tmp_path / "broker", EAGER_SETTINGS) as broker:
+        create_topic(broker, "plain", internal_segment_bytes=30_000)
+        create_topic(broker, "preallocated", internal_segment_bytes=30_000, preallocate="true")
+        for _ in range(2):
+            known = {topic: end_offset(broker, topic) for topic in ("plain", "preallocated")}
+            producers = [small_batches(broker, compression_type=codec) for codec in ("zstd", "none")]
+            deliveries = Deliveries()
+            writers = [
+                BackgroundProducer(producer, topic, numbered, deliveries)
+                for producer, topic in zip(producers, known, strict=True)
+            ]
+            with writers[0], writers[1]:
+                time.sleep(2)
+                broker.kill()
+            killed = {topic: read_slowly(broker.log_directory, topic, 0.0) for topic in known}
+            acknowledged = deliveries.snapshot()
+            for producer in producers:
+                producer.purge()
+            broker.start()
+            for topic, read in killed.items():
+                assert_complete(read)
+                assert read.end_offset > known[topic]
+                found = {row[:3]: (row.key, row.value) for row in read.rows}
+                assert {
+                    place: acknowledged[place] for place in acknowledged if place[0] == topic
+                }.items() <= found.items()
+                consumed = consume(broker, topic, READ_UNCOMMITTED)
+                assert_same_rows(read.rows, [row for row in consumed if row.offset < read.end_offset])
+                assert len(consumed) == len(read.rows)

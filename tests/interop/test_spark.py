@@ -1,0 +1,110 @@
+"""The Spark reader on the directory of a running broker."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.interop.clients import (
+    ISOLATION_LEVELS,
+    Deliveries,
+    assert_same_rows,
+    create_topic,
+    file_states,
+    new_producer,
+    rows_of,
+)
+from tests.interop.workload import BASE_TIMESTAMP_MS, BackgroundProducer, Sendable
+from tests.interop.written import RUNNING, STOPPED, TOPICS, Written
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+    from tests.interop.broker import KafkaBroker
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    from pyspark.sql import SparkSession
+
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        # PySpark warns about versions of packages that nothing here uses.
+        warnings.simplefilter("ignore")
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")]))
+        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        session = (
+            SparkSession.builder.master("local[2]")
+            .appName("segmentlog interop")
+            .config("spark.driver.memory", "1g")
+            .config("spark.ui.enabled", "false")
+            .config("spark.log.level", "OFF")
+            .config("spark.sql.session.timeZone", "UTC")
+            .config("spark.local.dir", str(tmp_path_factory.mktemp("spark")))
+            .getOrCreate()
+        )
+        yield session
+        session.stop()
+
+
+@pytest.mark.parametrize("isolation_level", ISOLATION_LEVELS)
+def test_same_rows_as_consumer(spark: SparkSession, written: Written, isolation_level: str) -> None:
+    frame = (
+        spark.read.format("segmentlog")
+        .option("subscribe", ",".join(TOPICS))
+        .option("includeHeaders", "true")
+        .option("isolationLevel", isolation_level)
+        .option("maxBytesPerPartition", 65_536)
+        .load(str(written.broker.log_directory))
+    )
+    expected = [row for topic in sorted(TOPICS) for row in written.consumed[RUNNING, topic, isolation_level]]
+    assert_same_rows(rows_of(frame.toArrow()), expected)
+
+
+def test_source_stays_unchanged(spark: SparkSession, written: Written) -> None:
+    directory = written.directories[STOPPED]
+    before = file_states(directory)
+    frame = spark.read.format("segmentlog").option("minPartitions", 8).load(str(directory))
+    assert frame.where("offset % 7 = 0").count() > 0
+    assert file_states(directory) == before
+
+
+def test_while_it_rolls_and_retention_deletes(spark: SparkSession, broker: KafkaBroker) -> None:
+    create_topic(broker, "spark-live", internal_segment_bytes=50_000, retention_bytes=400_000)
+    producer = new_producer(broker, enable_idempotence=True, batch_size=8_000)
+    deliveries = Deliveries()
+
+    def numbered(number: int) -> Sendable:
+        return Sendable(None, b"%d" % number + b"." * 200, [], BASE_TIMESTAMP_MS + number)
+
+    with BackgroundProducer(producer, "spark-live", numbered, deliveries):
+        time.sleep(2)
+        for _ in range(4):
+            acknowledged = max(offset for _, _, offset in deliveries.snapshot())
+            frame = (
+                spark.read.format("segmentlog")
+                .option("subscribe", "spark-live")
+                .option("minPartitions", 6)
+                .option("includeHeaders", "true")
+                .load(str(broker.log_directory))
+            )
+            rows = rows_of(frame.toArrow())
+            first, last = rows[0].offset, rows[-1].offset
+            assert last >= acknowledged
+            assert [row.offset for row in rows] == list(range(first, last + 1))
+    producer.flush()
+    assert first > 0, "retention did not run: the test shows less than it should"
+    delivered = deliveries.snapshot()
+    assert all(delivered[row[:3]] == (row.key, row.value) for row in rows)

@@ -1,0 +1,195 @@
+"""`read_table`: the way in for programs without Spark."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+
+import pyarrow as pa
+import pytest
+
+import storage_core
+from storage_core.errors import LogDirectoryError, OptionError, SegmentLogError
+from storage_core.filesystem import FileSystem
+from storage_core.scan.schema import METADATA_TYPE, record_schema
+from storage_core.scan.table import read_table
+
+
+@pytest.fixture
+def log(log_root, record_of):
+    """Offsets 0 to 9, a second apart from 2024-01-01 on, in two segments."""
+    log = log_root.rows("orders")
+    for number in range(10):
+        log.append(record_of(0, 1_704_067_200_000 + 1000 * number, b"k%d" % (number % 2)))
+        if number == 5:
+            log.roll()
+    return log.write()
+
+
+def offsets(table):
+    return table["offset"].to_pylist()
+
+
+def test_the_table_that_was_written(log):
+    table = read_table(log.path)
+    assert table.schema == record_schema()
+    assert offsets(table) == list(range(10))
+    assert table["timestamp"][3].as_py() == dt.datetime(2024, 1, 1, 0, 0, 3, tzinfo=dt.UTC)
+    assert table["key"].to_pylist() == [b"k0", b"k1"] * 5
+    assert storage_core.read_table is read_table
+
+
+@pytest.mark.parametrize("kind", [str, lambda path: path, lambda path: f"file://{path}", os.fspath])
+def test_paths_of_every_kind(log, kind):
+    assert read_table(kind(log.path)).num_rows == 10
+    assert read_table(kind(log.path.parent)).num_rows == 10
+    assert read_table(path=kind(log.path)).num_rows == 10
+    assert read_table(paths=[kind(log.path)]).num_rows == 10
+
+
+def test_several_paths(log_root, log, new_log_root):
+    other = new_log_root()
+    other.rows("payments").values(3).write()
+    table = read_table(log_root.path, other.path)
+    assert table["topic"].to_pylist() == ["orders"] * 10 + ["payments"] * 3
+    assert read_table(f"{log_root.path},{other.path}").num_rows == 13
+
+
+def test_rows_are_ordered_by_topic_partition_and_offset(log_root):
+    for topic, partition in (("b", 1), ("a", 10), ("b", 0), ("a", 9)):
+        log_root.rows(topic, partition).values(2).roll().values(1).write()
+    table = read_table(log_root.path, min_partitions=12)
+    found = list(zip(*(table[name].to_pylist() for name in ("topic", "partition", "offset")), strict=True))
+    assert found == [
+        (topic, partition, offset)
+        for topic, partition in (("a", 9), ("a", 10), ("b", 0), ("b", 1))
+        for offset in range(3)
+    ]
+
+
+def test_options_in_snake_case(log):
+    table = read_table(
+        log.path,
+        subscribe="orders",
+        starting_timestamp=dt.datetime(2024, 1, 1, 0, 0, 2, tzinfo=dt.UTC),
+        ending_offsets={"orders": {"0": 7}},
+        isolation_level="read_committed",
+        columns=["offset", "topic"],
+        max_bytes_per_partition="1k",
+        use_indexes=False,
+    )
+    assert table.column_names == ["offset", "topic"]
+    assert offsets(table) == [2, 3, 4, 5, 6]
+    assert offsets(read_table(log.path, startingTimestamp="2024-01-01T00:00:08Z")) == [8, 9]
+
+
+def test_headers_and_metadata_are_added_when_asked_for(log):
+    table = read_table(log.path, include_headers=True, include_metadata=True)
+    assert table.column_names[-2:] == ["headers", "_metadata"]
+    assert table.schema.field("_metadata").type == METADATA_TYPE
+    with pytest.raises(OptionError, match="Set includeMetadata"):
+        read_table(log.path, columns=["_metadata"])
+
+
+def test_statistics_say_what_was_read(log):
+    filesystem = FileSystem()
+    read_table(log.path, filesystem=filesystem)
+    statistics = filesystem.statistics
+    assert statistics.bytes_read >= sum(path.stat().st_size for path in log.path.glob("*.log"))
+    assert statistics.files_opened >= 2
+    assert statistics.directories_listed > 0
+
+
+# -- Nothing to read --------
+
+
+def check_empty(table):
+    assert table.num_rows == 0
+    assert table.schema == record_schema()
+
+
+def test_an_empty_range_has_the_schema(log):
+    check_empty(
+        read_table(log.path, starting_offsets={"orders": {"0": 4}}, ending_offsets={"orders": {"0": 4}})
+    )
+
+
+def test_an_empty_partition_has_the_schema(log_root):
+    log_root.rows("orders").write()
+    check_empty(read_table(log_root.path))
+
+
+def test_a_log_of_markers_has_the_schema(log_root):
+    log_root.rows("orders").abort(7).empty_control(7).write()
+    check_empty(read_table(log_root.path))
+
+
+def test_a_log_directory_without_partitions_has_the_schema(log_root):
+    (log_root.path / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=c\n", encoding="utf-8")
+    check_empty(read_table(log_root.path))
+
+
+def test_an_empty_projection_is_refused(log):
+    with pytest.raises(OptionError, match="names no column"):
+        read_table(log.path, columns=[])
+
+
+# -- Mistakes --------
+
+
+@pytest.mark.parametrize("paths", [[], [""], ["  "]])
+def test_no_path(paths):
+    with pytest.raises(OptionError, match="No path is given"):
+        read_table(*paths)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [3, None, b"/bytes", ["/a", "/b"], {"path": "/a"}],
+    ids=["number", "None", "bytes", "list", "dict"],
+)
+def test_what_is_no_path(path):
+    with pytest.raises(OptionError, match="path is"):
+        read_table(path)
+
+
+@pytest.mark.parametrize("name", ["path", "paths"])
+def test_paths_are_given_once(log, name):
+    with pytest.raises(OptionError, match="once"):
+        read_table(log.path, **{name: "/elsewhere"})
+
+
+def test_a_path_that_is_not_there(tmp_path):
+    with pytest.raises(LogDirectoryError, match="found nothing") as caught:
+        read_table(tmp_path / "nothing")
+    assert caught.value.path == str(tmp_path / "nothing")
+
+
+def test_a_directory_without_partitions(tmp_path):
+    with pytest.raises(LogDirectoryError, match="found none"):
+        read_table(tmp_path)
+
+
+def test_a_topic_that_is_not_there(log):
+    with pytest.raises(SegmentLogError, match="others"):
+        read_table(log.path, subscribe="others")
+
+
+def test_an_unknown_option_names_the_nearest(log):
+    with pytest.raises(OptionError, match="Did you mean 'startingOffsets'"):
+        read_table(log.path, starting_offset="earliest")
+
+
+def test_mistakes_are_found_before_a_directory_is_looked_at(tmp_path):
+    filesystem = FileSystem()
+    with pytest.raises(OptionError):
+        read_table(tmp_path, filesystem=filesystem, min_partitions=0)
+    assert filesystem.statistics.directories_listed == 0
+
+
+def test_a_large_value_does_not_overflow_a_column(log_root):
+    """Arrow's binary columns hold 2 GiB at most: a table has chunks."""
+    log = log_root.rows("orders").values(30, b"x" * (1 << 20)).write()
+    table = read_table(log.path, columns=["value"])
+    assert table["value"].num_chunks > 1
+    assert pa.compute.sum(pa.compute.binary_length(table["value"])).as_py() == 30 << 20

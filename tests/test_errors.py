@@ -1,0 +1,120 @@
+"""The errors: their tree, their messages, and their way from a worker to the driver."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+import re
+
+import pytest
+
+from storage_core import errors
+from storage_core.errors import (
+    CorruptRecordError,
+    LogDirectoryError,
+    OffsetOutOfRangeError,
+    OptionError,
+    SegmentLogError,
+    TimestampNotFoundError,
+    UnreadableError,
+)
+
+CLASSES = [
+    value for value in vars(errors).values() if inspect.isclass(value) and issubclass(value, SegmentLogError)
+]
+
+
+def drawn_tree():
+    """The tree in the module's docstring: name of the base by name of the class, in order."""
+    bases = {}
+    above = []
+    for line in errors.__doc__.splitlines():
+        matched = re.match(r"    ([│├└─ ]*)(\w+Error)\b", line)
+        if matched:
+            depth = len(matched.group(1)) // 4
+            above[depth:] = [matched.group(2)]
+            bases[matched.group(2)] = above[depth - 1] if depth else None
+    return bases
+
+
+def test_the_tree_in_the_docstring_is_the_real_one():
+    def base(kind):
+        return next((each.__name__ for each in kind.__bases__ if issubclass(each, SegmentLogError)), None)
+
+    real = {kind.__name__: base(kind) for kind in CLASSES}
+    assert drawn_tree() == real
+    assert list(drawn_tree()) == list(real)
+
+
+def test_every_error_is_exported_and_described():
+    assert sorted(errors.__all__) == errors.__all__ == sorted(kind.__name__ for kind in CLASSES)
+    for kind in CLASSES:
+        assert kind.__doc__, kind
+
+
+def test_every_error_is_described_in_the_tree():
+    for line in errors.__doc__.splitlines():
+        matched = re.match(r"    [│├└─ ]+(\w+Error)(.*)", line)
+        if matched:
+            assert matched.group(2).strip(), matched.group(1)
+
+
+def test_a_wrong_option_is_a_wrong_value():
+    assert issubclass(OptionError, ValueError)
+    assert issubclass(TimestampNotFoundError, OffsetOutOfRangeError)
+    assert issubclass(UnreadableError, LogDirectoryError)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, "Expected one, found two."),
+        ({"path": "/logs/a-0"}, "Expected one, found two. [/logs/a-0]"),
+        ({"path": "/l", "position_bytes": 7}, "Expected one, found two. [/l, byte 7]"),
+        (
+            {"path": "/l", "position_bytes": 7, "end_position_bytes": 10},
+            "Expected one, found two. [/l, bytes 7 to 9]",
+        ),
+        (
+            {"path": "/l", "position_bytes": 7, "end_position_bytes": 8},
+            "Expected one, found two. [/l, byte 7]",
+        ),
+        ({"path": "/l", "offset": 5}, "Expected one, found two. [/l, offset 5]"),
+        ({"path": "/l", "offset": 5, "last_offset": 5}, "Expected one, found two. [/l, offset 5]"),
+        ({"path": "/l", "offset": 5, "last_offset": 9}, "Expected one, found two. [/l, offsets 5 to 9]"),
+        (
+            {
+                "path": "/l",
+                "position_bytes": 0,
+                "end_position_bytes": 100,
+                "offset": 0,
+                "last_offset": 9,
+            },
+            "Expected one, found two. [/l, bytes 0 to 99, offsets 0 to 9]",
+        ),
+        ({"position_bytes": 0}, "Expected one, found two. [byte 0]"),
+        ({"offset": 0}, "Expected one, found two. [offset 0]"),
+    ],
+)
+def test_a_message_says_where(fields, expected):
+    assert str(CorruptRecordError("Expected one, found two.", **fields)) == expected
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_nothing_is_lost_on_the_way_from_a_worker(kind):
+    error = kind(
+        "Expected one, found two.",
+        path="/logs/a-0",
+        position_bytes=7,
+        end_position_bytes=10,
+        offset=5,
+        last_offset=9,
+    )
+    for other in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
+        assert type(other) is kind
+        assert vars(other) == vars(error)
+        assert (
+            str(other) == str(error) == "Expected one, found two. [/logs/a-0, bytes 7 to 9, offsets 5 to 9]"
+        )
+        assert other.args == error.args == ("Expected one, found two.",)

@@ -1,0 +1,296 @@
+"""The one module that touches files: what it refuses, explains and counts."""
+
+from __future__ import annotations
+
+import ast
+import os
+import pickle
+import socket
+from pathlib import Path
+
+import pytest
+
+import storage_core
+from storage_core.errors import LogDirectoryError, SegmentLogError, UnreadableError
+from storage_core.filesystem import DirectoryEntry, FileSystem, IoStatistics
+
+
+@pytest.fixture
+def filesystem():
+    return FileSystem()
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(b"0123456789")
+    return str(path)
+
+
+def count_descriptors():
+    return len(os.listdir("/dev/fd"))
+
+
+# -- Reading --------
+
+
+def test_reading_at_a_position(filesystem, path):
+    with filesystem.open(path) as opened:
+        assert opened.read_at(4, 3) == b"3456"
+        assert opened.read_at(100, 8) == b"89"
+        assert opened.read_at(5, 10) == opened.read_at(5, 10_000) == opened.read_at(0, 3) == b""
+
+
+def test_reading_into_a_buffer(filesystem, path):
+    buffer = bytearray(b"." * 6)
+    with filesystem.open(path) as opened:
+        assert opened.read_into(memoryview(buffer)[1:4], 2) == 3
+        assert bytes(buffer) == b".234.."
+        assert opened.read_into(memoryview(buffer), 8) == 2
+        assert bytes(buffer) == b"8934.."
+        assert opened.read_into(memoryview(buffer)[:0], 0) == 0
+
+
+def test_short_reads_are_continued(filesystem, path, monkeypatch):
+    """A signal or a network file system may give less than was asked for."""
+    pread, preadv = os.pread, os.preadv
+    monkeypatch.setattr(
+        os, "pread", lambda descriptor, size, position: pread(descriptor, min(size, 3), position)
+    )
+    monkeypatch.setattr(
+        os, "preadv", lambda descriptor, buffers, position: preadv(descriptor, [buffers[0][:3]], position)
+    )
+    buffer = bytearray(8)
+    with filesystem.open(path) as opened:
+        assert opened.read_at(8, 1) == b"12345678"
+        assert opened.read_at(100, 1) == b"123456789"
+        assert opened.read_into(memoryview(buffer), 1) == 8
+    assert bytes(buffer) == b"12345678"
+
+
+def test_the_status_of_an_open_file_stays_and_its_size_does_not(filesystem, path):
+    with filesystem.open(path) as opened:
+        with Path(path).open("ab") as file:
+            file.write(b"more")
+        assert (opened.status.size_bytes, opened.size_bytes()) == (10, 14)
+        assert opened.status.inode == os.stat(path).st_ino
+        assert opened.path == path
+
+
+def test_a_file_that_is_renamed_and_removed_is_read_on(filesystem, path):
+    with filesystem.open(path) as opened:
+        os.unlink(path)
+        assert opened.read_at(10, 0) == b"0123456789"
+
+
+def test_closing_twice(filesystem, path):
+    before = count_descriptors()
+    opened = filesystem.open(path)
+    assert count_descriptors() == before + 1
+    opened.close()
+    opened.close()
+    assert count_descriptors() == before
+
+
+def test_nothing_is_inherited_by_other_processes(filesystem, path):
+    with filesystem.open(path) as opened:
+        assert not os.get_inheritable(opened._descriptor)
+
+
+# -- Small files --------
+
+
+def test_a_small_file(filesystem, path, tmp_path):
+    assert filesystem.read_file(path, 10) == b"0123456789"
+    assert filesystem.read_file(str(tmp_path / "nothing"), 10) is None
+    with pytest.raises(LogDirectoryError, match="at most 9 bytes") as caught:
+        filesystem.read_file(path, 9)
+    assert caught.value.path == path
+
+
+# -- What is refused --------
+
+
+def make_link(path, tmp_path):
+    target = tmp_path / "target"
+    target.write_bytes(b"secret")
+    os.symlink(target, path)
+
+
+def make_socket(path, tmp_path):
+    server = socket.socket(socket.AF_UNIX)
+    here = Path.cwd()
+    # The path of a socket may be no longer than some hundred bytes.
+    os.chdir(tmp_path)
+    try:
+        server.bind(os.path.basename(path))
+    finally:
+        os.chdir(here)
+        server.close()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda path, _: os.mkfifo(path),
+        lambda path, _: os.mkdir(path),
+        make_link,
+        lambda path, _: os.symlink("nowhere", path),
+        make_socket,
+    ],
+    ids=["FIFO", "directory", "link", "dangling link", "socket"],
+)
+def test_only_regular_files_are_opened(filesystem, tmp_path, make):
+    path = str(tmp_path / "00000000000000000000.log")
+    make(path, tmp_path)
+    before = count_descriptors()
+    with pytest.raises(LogDirectoryError) as caught:
+        filesystem.open(path)
+    assert not isinstance(caught.value, FileNotFoundError)
+    assert caught.value.path == path
+    with pytest.raises(LogDirectoryError):
+        filesystem.read_file(path, 10)
+    assert count_descriptors() == before
+    assert filesystem.statistics.files_opened == 0
+
+
+def test_a_device_is_not_opened(filesystem):
+    with pytest.raises(LogDirectoryError, match="Expected a regular file"):
+        filesystem.open("/dev/zero")
+
+
+@pytest.mark.parametrize("call", ["open", "status", "list_directory"])
+@pytest.mark.parametrize("path", ["a\0b", "\ud800", "x" * 5000])
+def test_texts_that_are_no_paths(filesystem, call, path):
+    with pytest.raises(SegmentLogError) as caught:
+        getattr(filesystem, call)(path)
+    assert type(caught.value) is LogDirectoryError
+    assert caught.value.path == path
+
+
+@pytest.mark.parametrize("call", ["open", "list_directory"])
+def test_what_is_not_there(filesystem, tmp_path, call):
+    path = str(tmp_path / "nothing")
+    # Callers tell it apart as they do with any other file.
+    with pytest.raises(FileNotFoundError, match=r"No such file or directory\. \[.*nothing\]") as caught:
+        getattr(filesystem, call)(path)
+    assert isinstance(caught.value, LogDirectoryError)
+    assert pickle.loads(pickle.dumps(caught.value)).path == path
+
+
+def test_a_file_in_the_place_of_a_directory(filesystem, path):
+    with pytest.raises(LogDirectoryError, match="Could not list this path"):
+        filesystem.list_directory(path)
+    with pytest.raises(LogDirectoryError, match="Could not open this path"):
+        filesystem.open(path + "/x.log")
+
+
+@pytest.mark.parametrize(
+    ("function", "call", "action"),
+    [("open", "open", "open"), ("scandir", "list_directory", "list"), ("stat", "status", "examine")],
+)
+def test_what_this_user_may_not_read_is_named(filesystem, path, monkeypatch, function, call, action):
+    # Root may read everything, so the refusal is made up.
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("getpass.getuser", lambda: "kim")
+    monkeypatch.setattr(os, function, refuse)
+    with pytest.raises(UnreadableError, match=f"User kim may not {action} this path") as caught:
+        getattr(filesystem, call)(path)
+    assert caught.value.path == path
+    assert "Grant read access, or run as its owner." in str(caught.value)
+
+
+def test_a_user_without_a_name(filesystem, path, monkeypatch):
+    # As in a container that runs under an arbitrary number.
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    def nameless():
+        raise KeyError("getpwuid(): uid not found")
+
+    monkeypatch.setattr("getpass.getuser", nameless)
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(UnreadableError, match=f"User {os.getuid()} may not"):
+        filesystem.open(path)
+
+
+# -- Directories --------
+
+
+def test_a_listing_is_in_order_and_follows_no_links(filesystem, tmp_path):
+    (tmp_path / "b.log").write_bytes(b"")
+    (tmp_path / "a-0").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "a-0")
+    os.mkfifo(tmp_path / "pipe")
+    assert filesystem.list_directory(str(tmp_path)) == [
+        DirectoryEntry("a-0", is_directory=True, is_regular_file=False, is_symlink=False),
+        DirectoryEntry("b.log", is_directory=False, is_regular_file=True, is_symlink=False),
+        DirectoryEntry("link", is_directory=False, is_regular_file=False, is_symlink=True),
+        DirectoryEntry("pipe", is_directory=False, is_regular_file=False, is_symlink=False),
+    ]
+
+
+def test_status(filesystem, path, tmp_path):
+    os.utime(path, ns=(0, 1_234_567_999_999))
+    status = filesystem.status(path)
+    assert (status.size_bytes, status.modified_ms) == (10, 1_234_567)
+    assert (status.is_regular_file, status.is_directory) == (True, False)
+    assert (status.inode, status.device) == (os.stat(path).st_ino, os.stat(path).st_dev)
+    assert filesystem.status(str(tmp_path)).is_directory
+    assert filesystem.status(str(tmp_path / "nothing")) is None
+
+
+def test_status_follows_links_only_when_told(filesystem, path, tmp_path):
+    link = str(tmp_path / "link")
+    os.symlink(path, link)
+    assert not filesystem.status(link).is_regular_file
+    assert filesystem.status(link, follow_symlinks=True).size_bytes == 10
+
+
+# -- Counting --------
+
+
+def test_everything_is_counted(filesystem, path, tmp_path):
+    assert filesystem.statistics == IoStatistics()
+    filesystem.list_directory(str(tmp_path))
+    filesystem.status(path)
+    filesystem.status(str(tmp_path / "nothing"))
+    with filesystem.open(path) as opened:
+        opened.read_at(4, 0)
+        opened.read_at(100, 5)
+        opened.read_into(memoryview(bytearray(3)), 9)
+    filesystem.read_file(path, 100)
+    assert filesystem.statistics == IoStatistics(
+        bytes_read=4 + 5 + 1 + 10, reads=4, files_opened=2, directories_listed=1, files_examined=2
+    )
+
+
+def test_each_instance_counts_for_itself(filesystem, path):
+    FileSystem().read_file(path, 100)
+    assert filesystem.statistics.bytes_read == 0
+
+
+# -- The only one --------
+
+
+def test_no_other_module_touches_files():
+    """Faults are injected under this module, and bytes counted in it: nothing may go around it."""
+    allowed = {"os." + name for name in ("PathLike", "cpu_count", "fspath", "path")}
+    allowed |= {"os.path." + name for name in ("abspath", "basename", "dirname", "join")}
+    found = set()
+    for source in Path(storage_core.__file__).parent.rglob("*.py"):
+        if source.name == "filesystem.py":
+            continue
+        for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Name) and node.id == "open":
+                found.add((source.name, "open"))
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) in {"os", "os.path"}:
+                found |= {(source.name, name) for name in {ast.unparse(node)} - allowed}
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names = {getattr(node, "module", None), *(alias.name for alias in node.names)}
+                found |= {
+                    (source.name, name) for name in names & {"mmap", "pathlib", "io", "shutil", "tempfile"}
+                }
+    assert found == set()
