@@ -54,13 +54,15 @@ def decode_by_column(section: RecordSection, wanted: WantedFields) -> RecordColu
     # So a count that is made up cannot make anything below larger than the section.
     if np.any(counts * _SMALLEST_RECORD_BYTES > section.ends - section.starts):
         raise UnevenRecordsError
+    offsets = np.repeat(base_offsets, counts)
     timestamps_ms = batch_timestamps_ms(section, counts) if wanted.timestamp else None
-    is_dense = np.array_equal(counts, last_deltas + 1)
     needs_bytes = wanted.key or wanted.value or wanted.headers
-    if is_dense and not needs_bytes and (not wanted.timestamp or timestamps_ms is not None):
-        # Offsets without gaps: the batch headers say everything.
-        offsets = np.repeat(base_offsets, counts) + _row_in_batch(counts)
-        return RecordColumns(counts, offsets, timestamps_ms, None, None, None)
+    is_told = not needs_bytes and np.array_equal(counts, last_deltas + 1)
+    if is_told:
+        # As many records as offsets: the headers say which.
+        offsets += _row_in_batch(counts)
+        if not wanted.timestamp or timestamps_ms is not None:
+            return RecordColumns(counts, offsets, timestamps_ms, None, None, None)
 
     buffer = section.buffer
     cursor, body_ends = find_boundaries(buffer, section.starts, section.ends, counts)
@@ -69,7 +71,8 @@ def decode_by_column(section: RecordSection, wanted: WantedFields) -> RecordColu
     timestamp_deltas = cursor.read(VARLONG_LIMIT_BYTES)
     if wanted.timestamp and timestamps_ms is None:
         timestamps_ms = _create_times(section, counts, timestamp_deltas)
-    offsets = np.repeat(base_offsets, counts)
+    if is_told:
+        return RecordColumns(counts, offsets, timestamps_ms, None, None, None)
     offsets += cursor.read(VARINT_LIMIT_BYTES)
     _check_offsets(offsets, base_offsets, last_offsets, counts)
     if not needs_bytes:

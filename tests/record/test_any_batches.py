@@ -32,7 +32,7 @@ from tests.record.strategies import logs
 campaign = settings(
     deadline=timedelta(seconds=60), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
-short = settings(campaign, max_examples=60)
+short = settings(campaign, max_examples=40)
 long = settings(campaign, max_examples=10_000)
 
 

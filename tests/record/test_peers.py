@@ -25,7 +25,7 @@ with warnings.catch_warnings():
 campaign = settings(
     deadline=timedelta(seconds=60), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
-short = settings(campaign, max_examples=30)
+short = settings(campaign, max_examples=20)
 long = settings(campaign, max_examples=5_000)
 
 # Of the others' writers only: they take a timestamp since 1970, and offsets without gaps.
