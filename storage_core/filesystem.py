@@ -69,9 +69,17 @@ class OpenFile:
         self.status = status
         self._descriptor = descriptor
         self._statistics = statistics
+        self._explained = _explained(path, "read")
 
     def read_at(self, size_bytes: int, position_bytes: int) -> bytes:
         """Read up to ``size_bytes`` from ``position_bytes``; shorter only at the end of the file."""
+        with self._explained:
+            data = self._read_at(size_bytes, position_bytes)
+        self._statistics.reads += 1
+        self._statistics.bytes_read += len(data)
+        return data
+
+    def _read_at(self, size_bytes: int, position_bytes: int) -> bytes:
         data = os.pread(self._descriptor, size_bytes, position_bytes)
         # One pread may return less than asked for without being at the end.
         if 0 < len(data) < size_bytes:
@@ -84,18 +92,17 @@ class OpenFile:
                 pieces.append(data)
                 have_bytes += len(data)
             data = b"".join(pieces)
-        self._statistics.reads += 1
-        self._statistics.bytes_read += len(data)
         return data
 
     def read_into(self, buffer: memoryview, position_bytes: int) -> int:
         """Fill ``buffer`` from ``position_bytes``; return the bytes read, fewer only at the end of the file."""
         filled = 0
-        while filled < len(buffer):
-            count = os.preadv(self._descriptor, [buffer[filled:]], position_bytes + filled)
-            if count == 0:
-                break
-            filled += count
+        with self._explained:
+            while filled < len(buffer):
+                count = os.preadv(self._descriptor, [buffer[filled:]], position_bytes + filled)
+                if count == 0:
+                    break
+                filled += count
         self._statistics.reads += 1
         self._statistics.bytes_read += filled
         return filled

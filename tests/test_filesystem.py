@@ -202,6 +202,26 @@ def test_what_this_user_may_not_read_is_named(filesystem, path, monkeypatch, fun
     assert "Grant read access, or run as its owner." in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("function", "read"),
+    [
+        ("pread", lambda opened: opened.read_at(4, 0)),
+        ("preadv", lambda opened: opened.read_into(memoryview(bytearray(4)), 0)),
+    ],
+)
+def test_a_disk_that_fails_is_named(filesystem, path, monkeypatch, function, read):
+    def fail(*_):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, function, fail)
+    with (
+        filesystem.open(path) as opened,
+        pytest.raises(LogDirectoryError, match=r"Could not read this path: .*Input/output error") as caught,
+    ):
+        read(opened)
+    assert caught.value.path == path
+
+
 def test_a_user_without_a_name(filesystem, path, monkeypatch):
     # As in a container that runs under an arbitrary number.
     def refuse(*_, **__):

@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from storage_core.errors import LogDirectoryError
+from storage_core.errors import DataLossError, LogDirectoryError
 from storage_core.segment.file_names import CLEANED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX, base_offset_of
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ __all__ = ["SegmentListing", "list_segments"]
 
 _SWAP_WAIT_SECONDS = 1.0
 _SWAP_POLL_SECONDS = 0.05
-_MAX_DISAGREEMENTS = 4
+_SETTLE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,34 +94,50 @@ def _file_names(filesystem: FileSystem, path: str) -> list[str]:
 
 
 def _settled_file_names(filesystem: FileSystem, path: str) -> list[str]:
-    """List until two listings show the same log files and no swap, or a swap turns out to be left from a crash.
+    """List until listings agree and show no swap, or a swap turns out to be left from a crash.
 
-    A listing during renames may show a file under both names or under neither.
+    A listing during renames may show a file under both names or under neither. Retention takes
+    segments from the front, and appends add some at the end, so only what lies between counts.
+    A segment that is hidden at the front looks deleted, but comes back: that takes one more look.
+
+    Raises:
+        DataLossError: The directory changes faster than it can be listed.
     """
-    give_up = time.monotonic() + _SWAP_WAIT_SECONDS
+    start = time.monotonic()
     names = _file_names(filesystem, path)
-    disagreements = 0
-    while disagreements < _MAX_DISAGREEMENTS:
+    agreements = 0
+    while True:
         has_swap = _has_swap(names)
+        waited_seconds = time.monotonic() - start
         if has_swap:
-            if time.monotonic() >= give_up:
-                break
+            if waited_seconds >= _SWAP_WAIT_SECONDS:
+                return names
             time.sleep(_SWAP_POLL_SECONDS)
+        elif waited_seconds >= _SETTLE_SECONDS:
+            message = (
+                "Expected the segments of this log to stay for as long as it takes to list them. Read again."
+            )
+            raise DataLossError(message, path=path)
         previous, names = names, _file_names(filesystem, path)
         if has_swap or _has_swap(names):
+            agreements = 0
             continue
-        if _log_names(previous) == _log_names(names):
-            break
-        disagreements += 1
-    return names
+        before, after = _base_offsets(previous, LOG_SUFFIX), _base_offsets(names, LOG_SUFFIX)
+        agreements = agreements + 1 if _agree(before, after) else 0
+        if agreements > 1 or (agreements and before[:1] == after[:1]):
+            return names
+
+
+def _agree(before: list[int], after: list[int]) -> bool:
+    """Whether two listings show the same segments from the first of the later to the last of the earlier."""
+    if not before or not after:
+        return before == after
+    first, last = min(after), max(before)
+    return sorted(base for base in before if base >= first) == sorted(base for base in after if base <= last)
 
 
 def _has_swap(names: list[str]) -> bool:
     return any(name.endswith(SWAP_SUFFIX) and base_offset_of(name) is not None for name in names)
-
-
-def _log_names(names: list[str]) -> list[str]:
-    return [name for name in names if name.endswith(LOG_SUFFIX)]
 
 
 def _complete_swaps(

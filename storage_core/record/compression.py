@@ -23,7 +23,7 @@ __all__ = ["CODEC_NAMES", "Decompressor", "OutputFullError", "UndecodableError"]
 
 # By codec number.
 CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
-_GZIP, _SNAPPY, _LZ4, _ZSTD = range(1, 5)
+_NONE, _GZIP, _SNAPPY, _LZ4, _ZSTD = range(5)
 
 # Arrow reads a payload up to this size in one go.
 _REUSED_STREAM_LIMIT_BYTES: Final = 1 << 16
@@ -69,7 +69,7 @@ class Decompressor:
         """Decompress ``payload`` into ``output``; return how many bytes came out.
 
         Args:
-            codec: The codec's number, 1 to 4.
+            codec: The codec's number, 0 to 4; 0 copies.
             payload: The compressed bytes of one batch.
             output: Where to write. It must be one byte longer than the most that is expected.
 
@@ -86,6 +86,10 @@ class Decompressor:
         return size_bytes
 
     def _decompress(self, codec: int, payload: memoryview, output: memoryview) -> int:
+        if codec == _NONE:
+            size_bytes = min(len(payload), len(output))
+            output[:size_bytes] = payload[:size_bytes]
+            return size_bytes
         if codec == _ZSTD:
             return self._by_stream("zstd", payload, output)
         if codec == _LZ4:

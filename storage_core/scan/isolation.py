@@ -127,7 +127,8 @@ class _IndexTrust:
         if transaction_index_file_name(segment.base_offset) + segment.suffix not in names:
             return self._is_silence_believable or self._has_no_transactions(index)
         transactions = segment.transaction_index
-        if transactions.problem is not None:
+        # Listed, but gone by now: a live broker has taken the segment away, or replaced it.
+        if transactions.problem is not None or not transactions.exists:
             return False
         # Entries of a later segment's markers belong to another file.
         entries = transactions.entries

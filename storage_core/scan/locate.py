@@ -55,11 +55,12 @@ def locate_spans(
                 log.path,
                 base_offset,
                 place.file_name,
-                span_start,
+                place.start_offset,
                 span_end,
                 place.position_bytes,
                 place.end_position_bytes,
                 place.inode,
+                place.file_size_bytes if is_closed else None,
                 tuple(
                     each
                     for each in aborted_transactions
@@ -74,6 +75,8 @@ def locate_spans(
 class _Place:
     file_name: str
     inode: int
+    file_size_bytes: int
+    start_offset: int
     position_bytes: int
     end_position_bytes: int
 
@@ -85,7 +88,13 @@ def _place(
     position_bytes = 0
     if start_offset > segment.base_offset:
         header = segment.translate_offset(start_offset)
-        position_bytes = _stop_position(segment, start_offset) if header is None else header.position_bytes
+        if header is None:
+            position_bytes = _stop_position(segment, start_offset)
+        else:
+            position_bytes = header.position_bytes
+            # A range that begins in a gap begins behind it: so the first batch tells whether the file is
+            # still the one that was planned.
+            start_offset = max(start_offset, header.base_offset)
     if last_offset is None:
         end_position_bytes = segment.size_bytes
     else:
@@ -98,7 +107,10 @@ def _place(
             end_position_bytes = header.position_bytes if is_behind else header.end_position_bytes
     if end_position_bytes <= position_bytes:
         return None
-    return _Place(os.path.basename(segment.log_path), segment.inode, position_bytes, end_position_bytes)
+    file_name = os.path.basename(segment.log_path)
+    return _Place(
+        file_name, segment.inode, segment.size_bytes, start_offset, position_bytes, end_position_bytes
+    )
 
 
 def _stop_position(segment: LogSegment, offset: int) -> int:

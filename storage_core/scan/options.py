@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["ReadOptions", "parse_read_options"]
 
 _DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES = 64 * 1024 * 1024
+# Positions within a batch become Arrow's, which are 32 bits wide.
+_LARGEST_MAX_DECOMPRESSED_BATCH_BYTES = 1024 * 1024 * 1024
 _RECORD_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 _LATER_MODES = ("DROPMALFORMED", "PERMISSIVE")
 _LATER_VIEWS = ("batches", "segments", "index", "transactions", "producers", "epochs", "damage")
@@ -117,7 +119,8 @@ def parse_read_options(raw: Mapping[str, object], *, now_ms: int | None = None) 
         ),
         use_indexes=_boolean(given, "useIndexes", default=True),
         max_decompressed_batch_bytes=(
-            _size_bytes(given, "maxDecompressedBatchBytes") or _DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES
+            _size_bytes(given, "maxDecompressedBatchBytes", _LARGEST_MAX_DECOMPRESSED_BATCH_BYTES)
+            or _DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES
         ),
         include_headers=include_headers,
         include_metadata=include_metadata,
@@ -225,5 +228,10 @@ def _count(given: Mapping[str, object], name: str, name_in_error: str) -> int | 
     return parse_count(name, given[name], name_in_error) if name in given else None
 
 
-def _size_bytes(given: Mapping[str, object], name: str) -> int | None:
-    return parse_size_bytes(name, given[name]) if name in given else None
+def _size_bytes(given: Mapping[str, object], name: str, largest_bytes: int | None = None) -> int | None:
+    if name not in given:
+        return None
+    size_bytes = parse_size_bytes(name, given[name])
+    if largest_bytes is not None and size_bytes > largest_bytes:
+        raise OptionError(f"{name} is {given[name]!r}. Use at most {largest_bytes} bytes.")
+    return size_bytes

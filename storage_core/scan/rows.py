@@ -11,7 +11,7 @@ from storage_core.errors import TimestampRangeError
 from storage_core.record import WantedFields, binary_array, headers_array
 from storage_core.record.batch_header import CODEC_MASK, LOG_APPEND_TIME_FLAG, TRANSACTIONAL_FLAG
 from storage_core.record.compression import CODEC_NAMES
-from storage_core.record.section import Slices
+from storage_core.record.section import RecordHeaders, Slices
 from storage_core.scan.schema import METADATA_TYPE
 from storage_core.scan.sections import MAX_ROWS
 
@@ -63,15 +63,11 @@ class RowMaker:
         first = int(np.searchsorted(columns.offsets, span.start_offset))
         # The end may be the one number behind the largest that numpy's integers hold.
         last = int(np.searchsorted(columns.offsets, span.end_offset - 1, side="right"))
-        count = last - first
-        if count == 0:
-            return
-        rows = _Rows(section, columns, span, slice(first, last), self._constant)
-        arrays = [_COLUMNS[name](rows) for name in self._schema.names]
-        batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-        step = min(MAX_ROWS, max(1, count * _MAX_BATCH_BYTES // max(batch.nbytes, 1)))
-        for start in range(0, count, step):
-            yield batch if step >= count else batch.slice(start, step)
+        # Not all at once: a batch may claim more rows than a column of its topic's name can hold.
+        for start in range(first, last, MAX_ROWS):
+            rows = _Rows(section, columns, span, slice(start, min(start + MAX_ROWS, last)), self._constant)
+            arrays = [_COLUMNS[name](rows) for name in self._schema.names]
+            yield from _cut(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
 
     def _constant(self, value: object, kind: pa.DataType, count: int) -> pa.Array:
         known = self._constants.get((kind, value))
@@ -81,6 +77,14 @@ class RowMaker:
             known = pa.repeat(pa.scalar(value, kind), max(count, MAX_ROWS))
             self._constants[kind, value] = known
         return known.slice(0, count)
+
+
+def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Cut a batch into pieces of a size that Spark likes."""
+    count = batch.num_rows
+    step = max(1, count * _MAX_BATCH_BYTES // max(batch.nbytes, 1))
+    for start in range(0, count, step):
+        yield batch if step >= count else batch.slice(start, step)
 
 
 class _Rows:
@@ -129,9 +133,14 @@ class _Rows:
         return pa.array(self._per_batch(types))
 
     def headers(self) -> pa.ListArray:
-        assert self._columns.headers is not None  # noqa: S101  (they were asked for)
-        array = headers_array(self._section.buffer, self._columns.headers)
-        return array.slice(self._rows.start, self._count)
+        headers = self._columns.headers
+        assert headers is not None  # noqa: S101  (they were asked for)
+        first = headers.first[self._rows.start : self._rows.stop + 1]
+        own = slice(int(first[0]), int(first[-1]))
+        return headers_array(
+            self._section.buffer,
+            RecordHeaders(first - own.start, _part(headers.keys, own), _part(headers.values, own)),
+        )
 
     def metadata(self) -> pa.StructArray:
         headers = self._section.headers
@@ -155,13 +164,14 @@ class _Rows:
 
     def _per_batch(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Spread a value a batch over the batches' rows."""
-        return np.repeat(column, self._columns.row_counts)[self._rows]
+        ends = np.cumsum(self._columns.row_counts)
+        starts = ends - self._columns.row_counts
+        counts = np.minimum(ends, self._rows.stop) - np.maximum(starts, self._rows.start)
+        return np.repeat(column, np.maximum(counts, 0))
 
     def _binary(self, column: Slices | None) -> pa.BinaryArray:
         assert column is not None  # noqa: S101  (it was asked for)
-        return binary_array(
-            self._section.buffer, Slices(column.starts[self._rows], column.lengths[self._rows])
-        )
+        return binary_array(self._section.buffer, _part(column, self._rows))
 
     def _timestamps_ms(self) -> npt.NDArray[np.int64]:
         assert self._columns.timestamps_ms is not None  # noqa: S101  (it was asked for)
@@ -183,6 +193,10 @@ class _Rows:
             position_bytes=int(self._per_batch(self._section.positions)[row]),
             offset=int(self._columns.offsets[self._rows][row]),
         )
+
+
+def _part(column: Slices, rows: slice) -> Slices:
+    return Slices(column.starts[rows], column.lengths[rows])
 
 
 _COLUMNS: Final[dict[str, Callable[[_Rows], pa.Array]]] = {

@@ -58,15 +58,16 @@ class SectionMaker:
             return
         headers = window.headers[indexes]
         is_compressed = (headers["attributes"] & CODEC_MASK) != 0
-        is_told = is_compressed & self._are_told_by_headers(headers)
-        changes = np.flatnonzero(np.diff(is_compressed) | np.diff(is_told)) + 1
+        if not is_compressed.any():
+            yield from _as_they_are(window, indexes)
+            return
+        # Where only some are compressed, the others are copied: many small sections would cost more.
+        is_told = self._are_told_by_headers(headers)
+        changes = np.flatnonzero(np.diff(is_told)) + 1
         for first, group in zip([0, *changes.tolist()], np.split(indexes, changes), strict=True):
-            if is_told[first]:
-                yield from self._headers_only(window, group)
-            elif is_compressed[first]:
-                yield from self._decompressed(window, group)
-            else:
-                yield from _as_they_are(window, group)
+            yield from (
+                self._headers_only(window, group) if is_told[first] else self._decompressed(window, group)
+            )
 
     def _are_told_by_headers(self, headers: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
         """Per batch: whether its header says all that is wanted, so that its records need not be seen."""

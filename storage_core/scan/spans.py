@@ -44,6 +44,8 @@ class LogSpan:
         position_bytes: Where the first batch begins that may hold one.
         end_position_bytes: Where the last such batch ends.
         inode: Inode of the log file at planning.
+        file_size_bytes: Size of a closed segment's file at planning; None if it may have grown. It tells
+            a file apart from its successor, which may have got its inode.
         aborted_transactions: Under read_committed, those with data in this range.
     """
 
@@ -57,6 +59,7 @@ class LogSpan:
     position_bytes: int
     end_position_bytes: int
     inode: int
+    file_size_bytes: int | None = None
     aborted_transactions: tuple[AbortedTransaction, ...] = ()
 
     @property

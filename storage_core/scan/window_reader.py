@@ -45,10 +45,19 @@ def open_span(filesystem: FileSystem, span: LogSpan) -> OpenFile:
             opened = filesystem.open(candidate)
         except FileNotFoundError:
             continue
-        if opened.status.inode == span.inode and opened.status.size_bytes >= span.end_position_bytes:
+        if _is_as_planned(opened, span):
             return opened
         opened.close()
     raise FileReplacedError
+
+
+def _is_as_planned(opened: OpenFile, span: LogSpan) -> bool:
+    status = opened.status
+    if status.inode != span.inode:
+        return False
+    if span.file_size_bytes is not None:
+        return status.size_bytes == span.file_size_bytes
+    return status.size_bytes >= span.end_position_bytes
 
 
 class WindowBuffer:
@@ -96,6 +105,8 @@ def read_windows(
         if len(too_large):
             raise _too_large_error(window, int(window.starts[too_large[0]]), max_batch_bytes)
         if len(window.starts):
+            if position_bytes == span.position_bytes:
+                _require_planned_start(window, span)
             yield window
         if window.is_blank_behind:
             _require_blank(opened, position_bytes + window.end, span.end_position_bytes)
@@ -110,6 +121,12 @@ def read_windows(
         position_bytes += window.end
         kept = len(rest)
         buffer.ensure(kept + window.missing_bytes, rest)
+
+
+def _require_planned_start(window: BatchWindow, span: LogSpan) -> None:
+    """A span's first batch begins at its first offset or before; in another file offsets may be missing."""
+    if span.position_bytes > 0 and window.headers["base_offset"][0] > span.start_offset:
+        raise FileReplacedError
 
 
 def _require_blank(opened: OpenFile, start_bytes: int, end_bytes: int) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import storage_core
 from conformance.archives import fingerprint
-from conformance.expected import ROW_SCHEMA, ExpectedPartition, comparable, concatenated, first_difference
+from conformance.expected import PLACE_COLUMNS, ExpectedPartition, comparable, concatenated, first_difference
 from conformance.rules import READ_COMMITTED, CaseRules, rules_of
 from storage_core.directory import PartitionLog, find_partitions
 from storage_core.filesystem import FileSystem
@@ -134,19 +134,25 @@ class CaseUnderTest:
             ]
         )
 
-    def check_rows(
-        self,
-        actual: pa.Table,
-        span: Span,
-        isolation_level: str,
-        what: str,
-        columns: Sequence[str] = ROW_SCHEMA.names,
-    ) -> None:
+    def check_rows(self, actual: pa.Table, span: Span, isolation_level: str, what: str) -> None:
         """The rows that were read are the consumer's, byte for byte. Counts as one check a partition."""
-        expected = self.expected_rows(span, isolation_level)
-        difference = first_difference(comparable(actual), expected.select(columns))
-        assert difference is None, f"{self.name}, {what}, {isolation_level}: {difference}"
+        self._compare(
+            comparable(actual), self.expected_rows(span, isolation_level), f"{what}, {isolation_level}"
+        )
         self.checks += max(len(span), 1)
+
+    def check_places(
+        self, options: Options, span: Span, isolation_level: str, what: str, path: Path | None = None
+    ) -> None:
+        """A read with these options gives the rows of ``span``. Only the columns that tell rows apart are read."""
+        actual = self.read({**options, "columns": PLACE_COLUMNS}, isolation_level, path)
+        expected = self.expected_rows(span, isolation_level).select(PLACE_COLUMNS)
+        self._compare(comparable(actual), expected, f"{what}, {options}, {isolation_level}")
+        self.checks += max(len(span), 1)
+
+    def _compare(self, actual: pa.Table, expected: pa.Table, what: str) -> None:
+        difference = first_difference(actual, expected)
+        assert difference is None, f"{self.name}, {what}: {difference}"
 
     def check_equal(self, actual: object, expected: object, what: str) -> None:
         """A single answer is the broker's."""

@@ -13,7 +13,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["ROW_SCHEMA", "ExpectedPartition", "TimeLookup", "comparable", "concatenated", "first_difference"]
+__all__ = [
+    "PLACE_COLUMNS",
+    "ROW_SCHEMA",
+    "ExpectedPartition",
+    "TimeLookup",
+    "comparable",
+    "concatenated",
+    "first_difference",
+]
 
 # The columns of a read with headers. Timestamps are compared as whole microseconds, so that
 # values that no calendar knows survive the comparison.
@@ -29,6 +37,9 @@ ROW_SCHEMA = pa.schema(
         ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
     ]
 )
+
+# What tells rows apart. Enough where not the decoding is in question, but which rows are read.
+PLACE_COLUMNS = ("topic", "partition", "offset", "timestamp")
 
 _ROW_ORDER = [("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
 

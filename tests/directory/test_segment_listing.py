@@ -6,7 +6,7 @@ import pytest
 
 from storage_core.directory import segment_listing
 from storage_core.directory.segment_listing import list_segments
-from storage_core.errors import LogDirectoryError
+from storage_core.errors import DataLossError, LogDirectoryError
 from storage_core.filesystem import DirectoryEntry, FileSystem
 
 
@@ -91,9 +91,9 @@ def test_a_clean_directory_is_listed_once():
 
 
 def test_beside_a_live_broker_two_listings_agree():
-    filesystem = Listings(["0.log", "5.log"], ["5.log"], ["5.log", "9.log"], ["5.log", "9.log", "9.index"])
-    assert listed(filesystem, is_clean=False).base_offsets == (5, 9)
-    assert filesystem.statistics.directories_listed == 4
+    filesystem = Listings(["0.log", "5.log"], ["0.log"], ["0.log", "5.log", "9.log"])
+    assert listed(filesystem, is_clean=False).base_offsets == (0, 5, 9)
+    assert filesystem.statistics.directories_listed == 3
 
 
 def test_listing_ends_though_no_two_listings_agree():
@@ -191,3 +191,34 @@ def test_a_hundred_thousand_names_take_less_than_half_a_second():
     assert len(listed(filesystem).base_offsets) == 100_000
     # Generous: it takes a tenth of a second.
     assert time.perf_counter() - start < 2
+
+
+def bases_listed(*listings):
+    shown = ([f"{base}.log" for base in bases] for bases in listings)
+    return list_segments(Listings(*shown), "/t-0", is_clean=False, swap_end_offset=None).base_offsets
+
+
+def test_rolls_and_retention_do_not_keep_a_listing_from_settling():
+    assert bases_listed([1, 2, 3], [1, 2, 3, 4]) == (1, 2, 3, 4)
+    assert bases_listed([1, 2, 3], [2, 3, 4], [3, 4, 5]) == (3, 4, 5)
+
+
+def test_a_segment_that_a_rename_hides_is_never_left_out():
+    rolling = ([1, 2, 3, 4], [1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6])
+    assert bases_listed([1, 3, 4], [1, 2, 3, 4]) == (1, 2, 3, 4)
+    assert bases_listed([1, 2, 3, 4], [1, 3, 4, 5], *rolling[2:]) == (1, 2, 3, 4, 5, 6)
+
+
+def test_a_segment_that_is_hidden_at_the_front_comes_back():
+    assert bases_listed([1, 2, 3], [2, 3], [1, 2, 3]) == (1, 2, 3)
+
+
+def test_a_directory_that_never_settles_is_reported(clock):
+    class Flickering(Listings):
+        def list_directory(self, path):
+            clock.now += 0.1
+            return super().list_directory(path)
+
+    filesystem = Flickering(*[["1.log", "2.log", "3.log"], ["1.log", "3.log"]] * 1000)
+    with pytest.raises(DataLossError):
+        listed(filesystem, is_clean=False)

@@ -57,7 +57,9 @@ _DEFAULT_SETTINGS: dict[str, object] = {
 }
 _STARTED = "Kafka Server started"
 _LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
-_LOG_TAIL_LINES = 40
+_LOG_TAIL_LINES = 25
+_PORT_ATTEMPTS = 3
+_PORT_TAKEN = "Address already in use"
 
 
 class BrokerError(RuntimeError):
@@ -100,6 +102,7 @@ class KafkaBroker:
         self._finalizer: weakref.finalize[..., KafkaBroker] | None = None
         self._port = 0
         self._controller_port = 0
+        self._start_of_log_bytes = 0
 
     @property
     def bootstrap_servers(self) -> str:
@@ -126,14 +129,28 @@ class KafkaBroker:
         """
         if self.is_running:
             return self
-        if not self._port:
+        if self._port:
+            self._start_process()
+            return self
+        for attempts_left in reversed(range(_PORT_ATTEMPTS)):
             self._port, self._controller_port = _free_ports(2)
+            try:
+                self._start_process()
+            except BrokerError as error:
+                # Someone else took a port after it was found free.
+                if not attempts_left or _PORT_TAKEN not in str(error):
+                    raise
+            else:
+                break
+        return self
+
+    def _start_process(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
         properties = self._write_properties()
         if not (self.log_directory / "meta.properties").exists():
             self._format(properties)
         with open(self.log_path, "ab") as log:
-            start_of_log_bytes = log.tell()
+            self._start_of_log_bytes = log.tell()
             self._process = subprocess.Popen(
                 self._java("kafka.Kafka", str(properties)),
                 stdin=subprocess.DEVNULL,
@@ -144,8 +161,7 @@ class KafkaBroker:
             )
         watcher = _start_watcher(self._process.pid)
         self._finalizer = weakref.finalize(self, _end_processes, self._process, watcher)
-        self._wait_until_started(start_of_log_bytes)
-        return self
+        self._wait_until_started()
 
     def stop(self, timeout_s: float = 90.0) -> None:
         """Stop cleanly (SIGTERM) and check that the clean-shutdown marker is there.
@@ -178,10 +194,19 @@ class KafkaBroker:
         return self.start()
 
     def log_tail(self) -> str:
-        """The last lines of the broker's log."""
+        """Of the latest start: the first error in the broker's log with what follows it, and the log's end."""
         if not self.log_path.exists():
             return "(no log)"
-        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:])
+        with open(self.log_path, "rb") as log:
+            log.seek(self._start_of_log_bytes)
+            lines = log.read().decode(errors="replace").splitlines()
+        errors = [number for number, line in enumerate(lines) if "] ERROR " in line or "] FATAL " in line]
+        if not errors:
+            return "\n".join(lines[-_LOG_TAIL_LINES:])
+        # A broker that fails logs its whole shutdown behind the error.
+        first = errors[0]
+        end = max(first + _LOG_TAIL_LINES, len(lines) - _LOG_TAIL_LINES)
+        return "\n".join([*lines[first : first + _LOG_TAIL_LINES], "...", *lines[end:]])
 
     def __enter__(self) -> Self:
         return self.start()
@@ -226,12 +251,12 @@ class KafkaBroker:
         if result.returncode != 0:
             raise BrokerError(f"The log directory could not be formatted.\n{result.stdout[-4000:]}")
 
-    def _wait_until_started(self, start_of_log_bytes: int) -> None:
+    def _wait_until_started(self) -> None:
         assert self._process is not None
         deadline = time.monotonic() + self._ready_timeout_s
         while time.monotonic() < deadline:
             with open(self.log_path, "rb") as log:
-                log.seek(start_of_log_bytes)
+                log.seek(self._start_of_log_bytes)
                 if _STARTED.encode() in log.read():
                     return
             if self._process.poll() is not None:

@@ -26,7 +26,7 @@ campaign = settings(
     deadline=timedelta(seconds=60), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 short = settings(campaign, max_examples=20)
-long = settings(campaign, max_examples=5_000)
+long = settings(campaign, max_examples=2_000)
 
 # Of the others' writers only: they take a timestamp since 1970, and offsets without gaps.
 writable_records = st.lists(

@@ -14,6 +14,8 @@ import pyarrow as pa
 import pytest
 from crc32c import crc32c
 
+import storage_core.scan.read as read_module
+import storage_core.scan.sections as sections_module
 from storage_core.filesystem import FileSystem
 from storage_core.record.batch_window import walk_window
 from storage_core.record.section import PADDING_BYTES
@@ -115,6 +117,7 @@ class PartitionBuilder:
         self.next_offset = base_offset
         self.segments = [Segment(base_offset)]
         self.open: dict[int, int] = {}
+        self.transactional_ids: set[int] = set()
         self.snapshots: dict[int, list[tuple[int, int, int]]] = {}
 
     @property
@@ -123,7 +126,7 @@ class PartitionBuilder:
 
     def data(self, count=1, *, timestamp_ms=0, producer_id=-1, transactional=False) -> PartitionBuilder:
         if transactional:
-            self.open.setdefault(producer_id, self.next_offset)
+            self._begin(producer_id)
         records = [record(delta, 0, None, b"v") for delta in range(count)]
         attributes = TRANSACTIONAL if transactional else 0
         times = (timestamp_ms, timestamp_ms)
@@ -159,10 +162,15 @@ class PartitionBuilder:
         return self
 
     def take_snapshot(self) -> PartitionBuilder:
+        # A broker also remembers the producers whose transactions have ended.
         self.snapshots[self.next_offset] = [
-            (producer_id, 0, first) for producer_id, first in self.open.items()
+            (producer_id, 0, self.open.get(producer_id, -1)) for producer_id in sorted(self.transactional_ids)
         ]
         return self
+
+    def _begin(self, producer_id) -> None:
+        self.transactional_ids.add(producer_id)
+        self.open.setdefault(producer_id, self.next_offset)
 
     def _marker(self, producer_id, kind) -> PartitionBuilder:
         records = [record(0, 0, struct.pack(">hh", 0, kind), struct.pack(">hi", 0, 7))]
@@ -244,7 +252,7 @@ class RowLog(PartitionBuilder):
         """Append one batch; without records it is one that compaction has emptied."""
         producer_id = fields.get("producer_id", -1)
         if transactional:
-            self.open.setdefault(producer_id, self.next_offset)
+            self._begin(producer_id)
         if last_offset_delta is None:
             last_offset_delta = records[-1].offset_delta if records else 0
         attributes = TRANSACTIONAL * transactional + LOG_APPEND_TIME * (append_time_ms is not None)
@@ -424,9 +432,14 @@ def ranges_of():
 class Scan:
     """A read that is planned, and whose tasks are read when the test says so."""
 
-    def __init__(self, path, **options) -> None:
+    def __init__(self, path, *, start=None, end=None, **options) -> None:
         self.filesystem = FileSystem()
         wanted = {"include_headers": True, "include_metadata": True, **options}
+        # Offsets of partition 0 of the topic ``events``.
+        if start is not None:
+            wanted["starting_offsets"] = {"events": {"0": start}}
+        if end is not None:
+            wanted["ending_offsets"] = {"events": {"0": end}}
         parsed = parse_read_options({"path": str(path), **wanted})
         self.schema = project(
             record_schema(include_headers=parsed.include_headers, include_metadata=parsed.include_metadata),
@@ -486,6 +499,12 @@ def batch_bytes():
 
 
 @pytest.fixture
+def record_bytes():
+    """Makes one record, for `batch_bytes`."""
+    return record
+
+
+@pytest.fixture
 def overwrite():
     """Change bytes of a file in place, as a failing disk does."""
 
@@ -495,6 +514,18 @@ def overwrite():
             file.write(content)
 
     return overwrite
+
+
+@pytest.fixture
+def small_windows(monkeypatch):
+    """Windows so small that the shortest logs have many, and batches that do not fit."""
+
+    def use(size_bytes):
+        monkeypatch.setattr(read_module, "WINDOW_BYTES", size_bytes)
+        monkeypatch.setattr(sections_module, "WINDOW_BYTES", size_bytes)
+        monkeypatch.setattr(sections_module, "_ENOUGH_BYTES", size_bytes * 3 // 4)
+
+    return use
 
 
 @pytest.fixture

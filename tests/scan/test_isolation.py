@@ -129,6 +129,17 @@ def test_transaction_indexes_of_deleted_segments_prove_nothing(log_root):
     assert aborted_transactions(open_log(path), 0, 6) == (GOLDEN_ABORTED,)
 
 
+def test_an_index_that_a_live_broker_has_just_renamed_is_not_an_empty_one(log_root):
+    log = log_root.partition("orders").transactional(7).abort(7).roll().data().write()
+    log_root.checkpoint("recovery-point-offset-checkpoint", {("orders", 0): 3})
+    found = open_log(log.path)
+    # Retention takes all files of a segment away between the listing and the look into the index.
+    for name in ("log", "index", "txnindex"):
+        path = log.path / f"{0:020d}.{name}"
+        path.rename(f"{path}.deleted")
+    assert aborted_transactions(found, 0, 3) == (AbortedTransaction(7, 0, 1, 2),)
+
+
 def test_where_no_producer_was_transactional_nothing_is_read(log_root):
     log_root.mark_clean()
     log = log_root.partition("orders").data(5).roll().data(5, producer_id=3).write()

@@ -106,6 +106,11 @@ def test_a_span_names_its_file(log):
     assert span.inode == log.log_path(100).stat().st_ino
 
 
+def test_the_size_of_a_closed_file_is_known_for_good(log):
+    sizes = [span.file_size_bytes for span in located(log, 50, 230)]
+    assert sizes == [size(log, 0), size(log, 100), None]
+
+
 def test_a_segment_in_the_middle_is_not_opened(log):
     found = load(log)
     opened = []
@@ -139,7 +144,7 @@ class TestGaps:
 
     def test_a_range_that_begins_in_a_gap(self, gaps):
         assert places(located(gaps, 20, 55)) == [
-            (0, 20, 55, position(gaps, 0, 1), position(gaps, 0, 1) + position(gaps, 0, 1))
+            (0, 50, 55, position(gaps, 0, 1), position(gaps, 0, 1) + position(gaps, 0, 1))
         ]
 
     def test_a_range_that_ends_in_a_gap(self, gaps):

@@ -157,6 +157,8 @@ def test_a_missing_path_says_how_to_give_one(given):
         ({"maxRecordsPerPartition": "-1"}, "maxrecordsperpartition must be positive"),
         ({"maxBytesPerPartition": "0"}, "Use a positive number of bytes"),
         ({"maxDecompressedBatchBytes": "lots"}, "Use a positive number of bytes"),
+        # Arrow's columns end at 2 GiB.
+        ({"maxDecompressedBatchBytes": "2g"}, "Use at most 1073741824 bytes"),
         ({"endingAt": "now"}, "Use logEnd or highWatermark"),
         ({"columns": "offsets"}, "Did you mean 'offset'?"),
         ({"columns": "headers"}, "Set includeHeaders to true"),

@@ -14,6 +14,7 @@ from storage_core.scan.sections import MAX_ROWS, SectionMaker
 
 SCHEMA = record_schema(include_headers=True, include_metadata=True)
 LARGEST_MS = (2**63 - 1) // 1000
+ZSTD = 4
 
 
 @pytest.fixture
@@ -220,6 +221,24 @@ def test_a_large_section_is_cut_at_about_eight_mebibytes(log_root, batches):
     assert sum(each.num_rows for each in found) == 200
     assert 2 <= len(found) <= 4
     assert max(each.nbytes for each in found) <= 8 << 20
+
+
+def test_a_forged_count_makes_no_column_beyond_what_arrow_can_hold(log_root, batches):
+    # A count that the limit on batches allows, of a batch whose records are never looked at: all of
+    # its rows at once would have a topic column of more than 2 GiB.
+    count = 9_500_000
+    log = log_root.rows("t" * 249)
+    log._append([], count, attributes=ZSTD, record_count=count)
+    found = next(batches(log, "topic", "offset", topic="t" * 249))
+    assert 0 < found.num_rows <= MAX_ROWS
+    assert found["offset"].to_pylist() == list(range(found.num_rows))
+
+
+def test_headers_of_a_part_of_the_rows(log_root, record_of, rows):
+    records = [record_of(number, headers=(("h", b"%d" % number),) * (number % 3)) for number in range(9)]
+    log = log_root.rows().append(*records)
+    expected = [[{"key": "h", "value": b"%d" % number}] * (number % 3) or None for number in range(9)]
+    assert [row["headers"] for row in rows(log, "headers", start_offset=2, end_offset=8)] == expected[2:8]
 
 
 def test_a_single_record_is_never_cut(log_root, batches):

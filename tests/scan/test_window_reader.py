@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 
 import pytest
@@ -34,11 +35,11 @@ def log(log_root):
 def read(log, span_of):
     """Reads bytes of the log, all of them unless told otherwise: (position, batches) of every window."""
 
-    def read(start_bytes=0, end_bytes=None, *, window_bytes=1000, limit_bytes=LIMIT):
+    def read(start_bytes=0, end_bytes=None, *, start_offset=0, window_bytes=1000, limit_bytes=LIMIT):
         filesystem = FileSystem()
         path = str(log.log_path())
         end_bytes = os.stat(path).st_size if end_bytes is None else end_bytes
-        span = span_of(position_bytes=start_bytes, end_position_bytes=end_bytes)
+        span = span_of(start_offset=start_offset, position_bytes=start_bytes, end_position_bytes=end_bytes)
         with filesystem.open(path) as opened:
             return [
                 (window.position_bytes, window.headers["base_offset"].tolist())
@@ -73,7 +74,7 @@ def test_a_large_window_holds_all(read):
 @given(window_bytes=st.integers(0, 4000), first=st.integers(0, 9), last=st.integers(0, 9))
 def test_windows_of_any_size_give_every_batch_once(log, read, window_bytes, first, last):
     at = [*positions(log), log.log_path().stat().st_size]
-    windows = read(at[first], at[last + 1], window_bytes=window_bytes)
+    windows = read(at[first], at[last + 1], start_offset=10 * first, window_bytes=window_bytes)
     assert [offset for _, found in windows for offset in found] == list(range(first * 10, last * 10 + 1, 10))
     for position, found in windows:
         assert position == at[found[0] // 10]
@@ -205,6 +206,13 @@ def test_a_length_that_is_made_up_is_no_allocation(log, read, overwrite):
 # -- Files that change --------
 
 
+def test_a_first_batch_behind_the_planned_offsets(log, read):
+    # Some of the planned offsets stand in front of it by now, as after a compaction.
+    with pytest.raises(FileReplacedError):
+        read(positions(log)[1], start_offset=9)
+    assert read(positions(log)[1], start_offset=10)
+
+
 def test_a_file_that_becomes_shorter(log, span_of):
     filesystem = FileSystem()
     size = log.log_path().stat().st_size
@@ -244,6 +252,16 @@ class TestOpening:
         with log.log_path().open("ab") as file:
             file.write(b"more")
         open_span(FileSystem(), span).close()
+
+    @pytest.mark.parametrize("change_bytes", [-1, 1])
+    def test_a_closed_segment_of_another_size_is_another_file(self, log, span, change_bytes):
+        # Its inode may be that of the old one, which was removed before this one was made.
+        size = span.end_position_bytes
+        span = dataclasses.replace(span, end_position_bytes=100, file_size_bytes=size)
+        open_span(FileSystem(), span).close()
+        os.truncate(log.log_path(), size + change_bytes)
+        with pytest.raises(FileReplacedError):
+            open_span(FileSystem(), span)
 
     def test_the_same_file_that_awaits_its_removal(self, log, span):
         log.log_path().rename(f"{log.log_path()}.deleted")

@@ -20,12 +20,13 @@ __all__ = ["WAYS", "inner_span"]
 
 # Thousandths of a span: its ends, and places that fall inside batches and segments.
 _CUTS = (0, 1, 130, 333, 500, 777, 999, 1000)
-_CUTS_ALONE = (1, 500)
+_STARTS_ALONE = (777, 999)
+_ENDS_ALONE = (1, 333)
 _LATEST_IF_NONE: Options = {"starting_offsets_by_timestamp_strategy": "latest"}
 # A case with many partitions is asked through its first ones where each costs reads of its own.
-_PARTITIONS_ALONE = 4
-# What tells rows apart. The other columns are compared where the bounds are offsets.
-_PLACES = ("topic", "partition", "offset", "timestamp")
+_PARTITIONS_ALONE = 3
+# How many offsets are read on the other side of a timestamp.
+_NEAR = 20
 
 
 def inner_span(case: CaseUnderTest, span: Span, isolation_level: str, first: int, last: int) -> Span:
@@ -47,23 +48,13 @@ def _offsets(case: CaseUnderTest) -> None:
     """``startingOffsets`` and ``endingOffsets``: both, and each alone."""
     for isolation_level in case.rules.isolation_levels:
         for span in case.spans():
-            whole = inner_span(case, span, isolation_level, 0, 1000)
-            for first, last in [*pairwise(_CUTS), (130, 777), (500, 500), (1000, 1000)]:
+            cuts = [*pairwise(_CUTS), (130, 777), (500, 500), (1000, 1000)]
+            cuts += [(start, 1000) for start in _STARTS_ALONE] + [(0, end) for end in _ENDS_ALONE]
+            for first, last in cuts:
                 inner = inner_span(case, span, isolation_level, first, last)
-                _check_offsets(case, inner, isolation_level)
-            for cut in _CUTS_ALONE:
-                inner = inner_span(case, span, isolation_level, cut, 1000)
-                _check_offsets(
-                    case, {name: (inner[name][0], whole[name][1]) for name in span}, isolation_level
-                )
-                _check_offsets(
-                    case, {name: (whole[name][0], inner[name][0]) for name in span}, isolation_level
-                )
-
-
-def _check_offsets(case: CaseUnderTest, span: Span, isolation_level: str) -> None:
-    options = case.bounded(span)
-    case.check_rows(case.read(options, isolation_level), span, isolation_level, f"bounds {options}")
+                options = case.bounded(inner)
+                rows = case.read(options, isolation_level)
+                case.check_rows(rows, inner, isolation_level, f"bounds {options}")
 
 
 def _symbolic_offsets(case: CaseUnderTest) -> None:
@@ -73,59 +64,62 @@ def _symbolic_offsets(case: CaseUnderTest) -> None:
     spans = list(case.spans())
     for isolation_level in case.rules.isolation_levels:
         options = {**case.bounded(spans[0]), "starting_offsets": earliest}
-        case.check_rows(case.read(options, isolation_level), spans[0], isolation_level, "startingOffsets -2")
+        case.check_places(options, spans[0], isolation_level, "earliest")
         options = {**case.bounded(spans[-1]), "ending_offsets": latest}
-        case.check_rows(case.read(options, isolation_level), spans[-1], isolation_level, "endingOffsets -1")
+        case.check_places(options, spans[-1], isolation_level, "latest")
 
 
 def _timestamps_by_partition(case: CaseUnderTest) -> None:
-    """``…OffsetsByTimestamp``: each partition's own queries, side by side."""
+    """``…OffsetsByTimestamp``: each partition's own queries, side by side.
+
+    The other bound is an offset nearby, but for the first turn, which reads to the end and from the start.
+    """
     partitions = [partition for partition in case.readable if partition.time_lookups]
-    selection = case.assign(partitions)
+    selection = {"assign": case.assign(partitions)}
     for turn in range(max(len(partition.time_lookups) for partition in partitions)):
         lookups = {part.name: part.time_lookups[turn % len(part.time_lookups)] for part in partitions}
         queries = offsets_json({name: lookup.query_ms for name, lookup in lookups.items()})
-        starting = {"starting_offsets_by_timestamp": queries, **_LATEST_IF_NONE, "assign": selection}
-        ending = {"ending_offsets_by_timestamp": queries, "assign": selection}
+        starting = {"starting_offsets_by_timestamp": queries, **_LATEST_IF_NONE, **selection}
+        ending = {"ending_offsets_by_timestamp": queries, **selection}
         for isolation_level in case.rules.isolation_levels:
-            _check_timestamps(case, partitions, lookups, isolation_level, starting, ending)
+            behind, before = _around(partitions, lookups, isolation_level, near=turn > 0)
+            if turn > 0:
+                starting["ending_offsets"] = offsets_json({name: end for name, (_, end) in behind.items()})
+                ending["starting_offsets"] = offsets_json(
+                    {name: start for name, (start, _) in before.items()}
+                )
+            case.check_places(starting, behind, isolation_level, "from a timestamp")
+            case.check_places(ending, before, isolation_level, "up to a timestamp")
 
 
 def _timestamps_for_all(case: CaseUnderTest) -> None:
     """``startingTimestamp`` and ``endingTimestamp``: one partition at a time, because the answers are its own."""
+    isolation_level = case.rules.isolation_levels[-1]
     for partition in case.readable[:_PARTITIONS_ALONE]:
-        selection = case.assign([partition])
+        selection = {"assign": case.assign([partition])}
         for lookup in partition.time_lookups:
-            starting = {"starting_timestamp": lookup.query_ms, **_LATEST_IF_NONE, "assign": selection}
-            ending = {"ending_timestamp": lookup.query_ms, "assign": selection}
-            for isolation_level in case.rules.isolation_levels:
-                lookups = {partition.name: lookup}
-                _check_timestamps(case, [partition], lookups, isolation_level, starting, ending)
+            starting = {"starting_timestamp": lookup.query_ms, **selection}
+            ending = {"ending_timestamp": lookup.query_ms, **selection}
+            behind, before = _around([partition], {partition.name: lookup}, isolation_level, near=False)
+            case.check_places({**starting, **_LATEST_IF_NONE}, behind, isolation_level, "from a timestamp")
+            case.check_places(ending, before, isolation_level, "up to a timestamp")
             if lookup.offset is None:
-                _check_not_found(
-                    case, partition, {"starting_timestamp": lookup.query_ms, "assign": selection}
-                )
+                _check_not_found(case, partition, starting)
 
 
-def _check_timestamps(
-    case: CaseUnderTest,
-    partitions: list[ExpectedPartition],
-    lookups: dict[str, TimeLookup],
-    isolation_level: str,
-    starting: Options,
-    ending: Options,
-) -> None:
-    """Read from the answers to the end, and from the log start to the answers."""
+def _around(
+    partitions: list[ExpectedPartition], lookups: dict[str, TimeLookup], isolation_level: str, *, near: bool
+) -> tuple[Span, Span]:
+    """What lies behind the broker's answers, and what before them; all of it, or what is near."""
     behind, before = {}, {}
     for partition in partitions:
         limit = _limit(partition, isolation_level)
         answer = lookups[partition.name].offset
         found = limit if answer is None else min(answer, limit)
-        behind[partition.name] = (found, limit)
-        before[partition.name] = (partition.log_start_offset, found)
-    for options, span in ((starting, behind), (ending, before)):
-        rows = case.read({**options, "columns": _PLACES}, isolation_level)
-        case.check_rows(rows, span, isolation_level, f"bounds {options}", _PLACES)
+        behind[partition.name] = (found, min(found + _NEAR, limit) if near else limit)
+        start = partition.log_start_offset
+        before[partition.name] = (max(found - _NEAR, start) if near else start, found)
+    return behind, before
 
 
 def _check_not_found(case: CaseUnderTest, partition: ExpectedPartition, options: Options) -> None:

@@ -42,8 +42,7 @@ def _check(case: CaseUnderTest, logs: Path, *, use_indexes: bool) -> None:
         for span in case.spans():
             for part in (span, inner_span(case, span, isolation_level, 400, 600)):
                 options = {**case.bounded(part), "use_indexes": use_indexes}
-                rows = case.read(options, isolation_level, logs)
-                case.check_rows(rows, part, isolation_level, f"indexes, {options}")
+                case.check_places(options, part, isolation_level, "indexes", logs)
 
 
 def _delete(path: Path) -> None:

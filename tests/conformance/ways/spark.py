@@ -91,10 +91,14 @@ def _ways(column: str, session: Literal["local", "connect"]) -> list[Way]:
             _committed_is_read,
             session,
         ),
-        Way(column, "splits", _split, session=session),
         Way("errors", f"unsupported format, {column}", _unsupported, _has_unsupported, session),
         Way("errors", f"damage, {column}", _damaged, _is_damaged, session),
     ]
 
 
-WAYS = (*_ways("spark", "local"), *_ways("connect", "connect"))
+WAYS = (
+    *_ways("spark", "local"),
+    # How a read is cut does not depend on the kind of session.
+    Way("spark", "splits", _split, session="local"),
+    *_ways("connect", "connect"),
+)

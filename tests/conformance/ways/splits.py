@@ -65,11 +65,13 @@ WAYS = (
         Way("splits", f"minPartitions={count}", partial(_split, options={"min_partitions": count}))
         for count in (1, 2, 7, 50)
     ),
-    Way("splits", "maxRecordsPerPartition=10", partial(_split, options={"max_records_per_partition": 10})),
-    # One task an offset is slow: a part of each partition says enough.
-    Way(
-        "splits",
-        "maxRecordsPerPartition=1",
-        partial(_split, options={"max_records_per_partition": 1}, first=450, last=550),
+    # Few offsets a task make slow reads of many tasks: a part of each partition says enough.
+    *(
+        Way(
+            "splits",
+            f"maxRecordsPerPartition={count}",
+            partial(_split, options={"max_records_per_partition": count}, first=first, last=last),
+        )
+        for count, first, last in ((10, 300, 700), (1, 480, 520))
     ),
 )

@@ -65,8 +65,7 @@ def _check(
     for whole in case.spans():
         span = {name: bounds for name, bounds in whole.items() if name in names}
         bounds = {key: value for key, value in case.bounded(span).items() if key.endswith("ing_offsets")}
-        rows = case.read({**bounds, **options}, isolation_level, path)
-        case.check_rows(rows, span, isolation_level, f"{options} below {path or case.logs}")
+        case.check_places({**bounds, **options}, span, isolation_level, f"below {path or case.logs}", path)
 
 
 def _all(case: CaseUnderTest) -> None:

@@ -1,0 +1,79 @@
+"""What a read costs: memory by the window, bytes by what the bounds need."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+
+def many_batches(log_root, count, content, records, codec=0):
+    """A log of equal batches: only the base offset, which no CRC covers, differs."""
+    log = log_root.rows()
+    template = bytearray(log.values(records, content, codec=codec).segments[0].data)
+    log.write()
+    with log.log_path().open("wb") as file:
+        for number in range(count):
+            template[:8] = struct.pack(">q", number * records)
+            file.write(template)
+    if len(template) > 4096:
+        # A broker then makes an entry for each batch but the first.
+        entries = ((number * records + records - 1, number * len(template)) for number in range(1, count))
+        index = b"".join(struct.pack(">ii", *entry) for entry in entries)
+        log.log_path().with_suffix(".index").write_bytes(index)
+    return log
+
+
+def anonymous_bytes():
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return int(status.partition("RssAnon:")[2].split()[0]) * 1024
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
+@pytest.mark.parametrize(
+    ("count", "content", "records", "codec"),
+    [(200, b"x" * 1000, 1000, 0), (200, b"x" * 1000, 1000, 4), (13_000, b"x" * 1000, 15, 0)],
+    ids=["large batches", "batches that inflate a hundredfold", "small batches"],
+)
+def test_memory_is_bounded_by_the_window(log_root, scan, count, content, records, codec):
+    log = many_batches(log_root, count, content, records, codec)
+    planned = scan(log.path, max_bytes_per_partition="1g")
+    assert len(planned.plan.tasks) == 1
+    before_bytes = largest_bytes = anonymous_bytes()
+    rows = 0
+    for number, found in enumerate(planned.batches()):
+        rows += found.num_rows
+        if number % 8 == 0:
+            largest_bytes = max(largest_bytes, anonymous_bytes())
+    assert rows == count * records
+    assert largest_bytes - before_bytes < 100 << 20
+
+
+@pytest.mark.parametrize("use_indexes", [True, False])
+def test_one_percent_of_the_offsets_is_two_percent_of_the_bytes(log_root, scan, use_indexes):
+    # 1,600 batches of 16 KiB.
+    log = many_batches(log_root, 1600, b"x" * 1013, 16)
+    planned = scan(log.path, use_indexes=use_indexes, start=12_800, end=13_056)
+    assert planned.offsets() == list(range(12_800, 13_056))
+    size = log.log_path().stat().st_size
+    assert size == pytest.approx(1600 * 16_384, rel=0.02)
+    assert planned.filesystem.statistics.bytes_read <= size * 0.02
+
+
+def test_a_whole_read_reads_everything_once(log_root, scan):
+    log = many_batches(log_root, 500, b"x" * 1000, 16)
+    planned = scan(log.path, max_bytes_per_partition="4m")
+    assert len(planned.plan.tasks) == 2
+    planned.rows()
+    size = log.log_path().stat().st_size
+    assert size <= planned.filesystem.statistics.bytes_read <= size * 1.01
+
+
+def test_arrow_frees_what_was_read(log_root, scan):
+    log = many_batches(log_root, 20, b"x" * 1000, 16)
+    before = pa.total_allocated_bytes()
+    for _ in range(3):
+        scan(log.path).rows()
+    assert pa.total_allocated_bytes() - before < 1 << 20
