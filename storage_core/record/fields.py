@@ -71,11 +71,13 @@ def decode_by_column(section: RecordSection, wanted: WantedFields) -> RecordColu
     timestamp_deltas = cursor.read(VARLONG_LIMIT_BYTES)
     if wanted.timestamp and timestamps_ms is None:
         timestamps_ms = _create_times(section, counts, timestamp_deltas)
-    if is_told:
-        return RecordColumns(counts, offsets, timestamps_ms, None, None, None)
-    offsets += cursor.read(VARINT_LIMIT_BYTES)
-    _check_offsets(offsets, base_offsets, last_offsets, counts)
+    if not is_told:
+        offsets += cursor.read(VARINT_LIMIT_BYTES)
+        _check_offsets(offsets, base_offsets, last_offsets, counts)
     if not needs_bytes:
+        # Nothing behind them is read, so nothing else says that they lie within their record.
+        if np.any(cursor.positions > body_ends):
+            raise UnevenRecordsError
         return RecordColumns(counts, offsets, timestamps_ms, None, None, None)
 
     keys = _read_slices(cursor, body_ends)

@@ -88,6 +88,9 @@ def _place(
     position_bytes = 0
     if start_offset > segment.base_offset:
         header = segment.translate_offset(start_offset)
+        if header is None or header.base_offset > start_offset:
+            # Only a header says that there is a gap here, and nothing has proven that header yet.
+            segment.check_batch_before(start_offset)
         if header is None:
             position_bytes = _stop_position(segment, start_offset)
         else:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from storage_core.errors import CorruptRecordError
 from storage_core.record import batch_timestamps
-from storage_core.segment.batch_walk import BatchWalk, read_batch
-from storage_core.segment.segment_end import end_of_batches
+from storage_core.segment.batch_walk import BatchWalk, corrupt_batch, read_batch
+from storage_core.segment.segment_end import crc_matches, end_of_batches
 from storage_core.segment.segment_files import SegmentFiles
 from storage_core.segment.time_index import NO_TIMESTAMP_MS
 from storage_core.segment.values import SegmentEnd, TimestampOffset
@@ -70,6 +70,26 @@ class LogSegment(SegmentFiles):
         with self.open_log() as log_file:
             walk = self._walk(log_file)
             return walk.first_reaching(offset, self.start_position(walk, offset))
+
+    def check_batch_before(self, offset: int) -> None:
+        """Check the CRC of the batch in front of an offset that no batch seems to hold.
+
+        If its last offset was damaged, what looks like a gap are its records.
+
+        Raises:
+            CorruptRecordError: The CRC does not match.
+        """
+        with self.open_log() as log_file:
+            walk = self._walk(log_file)
+            before: SkimmedBatch | None = None
+            for batch in walk.skim(self.start_position(walk, offset)):
+                if batch[2] > offset:
+                    break
+                before = batch
+            if before is not None and not crc_matches(log_file, before[0], before[1]):
+                header = walk.batch_at(before[0])
+                if header is not None:
+                    raise corrupt_batch(self.log_path, header)
 
     def end(self) -> SegmentEnd:
         """Where the whole, valid batches of the segment end.

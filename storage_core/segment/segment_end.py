@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from storage_core.filesystem import OpenFile
     from storage_core.segment.batch_walk import SkimmedBatch
 
-__all__ = ["end_of_batches"]
+__all__ = ["crc_matches", "end_of_batches"]
 
 _BLOCK_BYTES: Final = 1024 * 1024
 # What one search may spend on CRCs: random bytes hardly ever look like a header, forged ones may.
@@ -74,7 +74,7 @@ def end_of_batches(
             offset=next_offset,
         )
     for position_bytes, batch_end_bytes, _, last_offset, _ in reversed(batches):
-        if _crc_matches(log_file, position_bytes, batch_end_bytes):
+        if crc_matches(log_file, position_bytes, batch_end_bytes):
             return SegmentEnd(last_offset + 1, batch_end_bytes)
     return None
 
@@ -95,7 +95,7 @@ def _find_batch(log_file: OpenFile, start_bytes: int, end_bytes: int, lowest_off
             budget_bytes -= size_bytes
             found = position_bytes + candidate
             # Without budget the answer is unknown: better called damage than passed over.
-            if budget_bytes < 0 or _crc_matches(log_file, found, found + size_bytes):
+            if budget_bytes < 0 or crc_matches(log_file, found, found + size_bytes):
                 return found
         # Blocks overlap by what may be the beginning of a header.
         position_bytes += len(block) - HEADER_SIZE_BYTES + 1
@@ -123,7 +123,7 @@ def _candidates(block: bytes, remaining_bytes: int, lowest_offset: int) -> list[
     return list(zip(starts[plausible].tolist(), sizes[plausible].tolist(), strict=True))
 
 
-def _crc_matches(log_file: OpenFile, position_bytes: int, end_position_bytes: int) -> bool:
+def crc_matches(log_file: OpenFile, position_bytes: int, end_position_bytes: int) -> bool:
     """Whether a batch's CRC is right. Read in blocks: what its header declares is not allocated."""
     stored = log_file.read_at(CRC_START - _CRC_POSITION, position_bytes + _CRC_POSITION)
     position_bytes += CRC_START

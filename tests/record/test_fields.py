@@ -71,6 +71,20 @@ def test_the_buffer_is_not_changed():
     decode_by_column(section, EVERYTHING)
 
 
+@pytest.mark.parametrize("last_offset_delta", [2, 5], ids=["no gaps", "gaps"])
+@pytest.mark.parametrize("record", [sized(b"\0"), sized(b"\0\x80")], ids=["nothing", "half a timestamp"])
+def test_a_timestamp_lies_within_its_record(record, last_offset_delta):
+    long_record = Record(2, key=b"k" * 30).encode(0)
+    batch = Batch(
+        (Record(),),
+        count=3,
+        last_offset_delta=last_offset_delta,
+        records_bytes=Record().encode(0) + record + long_record,
+    )
+    with pytest.raises(UnevenRecordsError):
+        decode_by_column(section_of_batches(batch), WantedFields(key=False, value=False))
+
+
 @pytest.mark.parametrize(
     "rest", [b"\0\0", b"\2", b"\2\2h", b""], ids=["two counts", "no header", "half a header", "nothing"]
 )

@@ -82,6 +82,20 @@ class TestDamage:
         for others in ((0, 28), (40, 60)):
             self.check(scan, damaged, *others, **options)
 
+    @pytest.mark.parametrize("options", [{}, {"use_indexes": False}, {"min_partitions": 15}])
+    @pytest.mark.parametrize(("number", "start", "end"), [(2, 29, 60), (2, 30, 32), (4, 37, 60), (4, 38, 40)])
+    def test_a_last_offset_that_was_damaged_makes_no_gap(
+        self, damaged, path, scan, overwrite, options, number, start, end
+    ):
+        position, batch_end, first_offset, last_offset = damaged.places[20][number]
+        # The last offset delta, which the CRC covers: the batch seems to hold one offset only.
+        overwrite(path, position + 23, bytes(4))
+        error = self.raised(scan, path, start=start, end=end, **options)
+        assert "CRC" in str(error)
+        assert (error.position_bytes, error.end_position_bytes) == (position, batch_end)
+        for others in ((0, first_offset), (last_offset + 1, 60)):
+            self.check(scan, damaged, *others, **options)
+
     def test_behind_a_hole_the_index_leads_on(self, damaged, path, place, scan, overwrite):
         overwrite(path, place[0], bytes(place[1] - place[0]))
         # From the batch behind the one right after the hole: the entry before that is in the hole.
