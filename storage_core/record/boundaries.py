@@ -37,6 +37,9 @@ _RUN_GROWTH: Final = 8
 # So much is walked plainly before the next look for a run.
 _LOOP_CHUNK_BYTES: Final = 1 << 16
 
+# A byte for each field behind the length. What is shorter is no record, and need not be walked to the end.
+_SMALLEST_BODY_BYTES: Final = 6
+
 # Set in the first byte of a length that takes two.
 _CONTINUES: Final = 0x80
 
@@ -138,31 +141,36 @@ def _walk_in_lanes(
     buffer: _Bytes, starts: _Int64Array, ends: _Int64Array, _counts: _Int64Array
 ) -> VarintCursor | None:
     """Large batches are walked from many places at once; None if equal records promise to be quicker still."""
-    run, _ = _equal_records(buffer, int(starts[0]), int(ends[0]))
+    run, _ = _equal_records(buffer, int(starts[0]), int(ends[0]), _RUN_MINIMUM)
     fields = walk_in_lanes(buffer, starts, ends) if len(run) < _RUN_MINIMUM else None
     return None if fields is None else VarintCursor(buffer, fields)
 
 
 def _walk_each_batch(
-    buffer: _Bytes, starts: _Int64Array, ends: _Int64Array, _counts: _Int64Array
+    buffer: _Bytes, starts: _Int64Array, ends: _Int64Array, counts: _Int64Array
 ) -> VarintCursor:
     """One batch after the other: runs of equal records at once, others by a plain loop."""
     pieces: list[_Int64Array] = []
-    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-        position = start
+    for start, end, count in zip(starts.tolist(), ends.tolist(), counts.tolist(), strict=True):
+        position, left = start, count
         while position < end:
-            run, next_position = _equal_records(buffer, position, end)
+            run, next_position = _equal_records(buffer, position, end, left)
             if len(run) < _RUN_MINIMUM:
                 run, next_position = _walk_chunk(buffer, position, min(end, position + _LOOP_CHUNK_BYTES))
+            # A walk that went astray in a value of zeros would find a record at each of its bytes.
+            left -= len(run)
+            if left < 0 or (left == 0 and next_position < end):
+                raise UnevenRecordsError
             pieces.append(run)
             position = next_position
     return VarintCursor(buffer, np.concatenate(pieces))
 
 
-def _equal_records(buffer: _Bytes, position: int, end: int) -> tuple[_Int64Array, int]:
-    """The records from ``position`` on that are as long as the first of them."""
+def _equal_records(buffer: _Bytes, position: int, end: int, most: int) -> tuple[_Int64Array, int]:
+    """The records from ``position`` on that are as long as the first of them, up to so many."""
     first, second = int(buffer[position]), int(buffer[position + 1])
     step = int(STEPS[first | second << 8])
+    end = min(end, position + most * step)
     limit = min(end, position + _RUN_FIRST_TRY_BYTES)
     while True:
         differs = buffer[position:limit:step] != first
@@ -204,7 +212,7 @@ def _walk_long_records(
             fields[row] = start + position
             row += 1
             length, position = read_varint(data, position, VARINT_LIMIT_BYTES)
-            if length < 0:
+            if length < _SMALLEST_BODY_BYTES:
                 raise UnevenRecordsError
             position += length
     return VarintCursor(buffer, fields)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from storage_core.scan.transaction_replay import TransactionReplay
 from storage_core.segment.file_names import (
     TRANSACTION_INDEX_SUFFIX,
+    base_offset_of,
     offset_index_file_name,
     transaction_index_file_name,
 )
@@ -130,14 +131,24 @@ class _IndexTrust:
         # Listed, but gone by now: a live broker has taken the segment away, or replaced it.
         if transactions.problem is not None or not transactions.exists:
             return False
-        # Entries of a later segment's markers belong to another file.
         entries = transactions.entries
-        return not entries or entries[-1].last_offset < self.segment_end_offset(index)
+        if not entries:
+            # A recovery leaves an empty file, and so does a copy that failed.
+            return self._is_silence_believable or self._has_no_transactions(index)
+        # Entries of a later segment's markers belong to another file.
+        return entries[-1].last_offset < self.segment_end_offset(index)
 
     @cached_property
     def _is_silence_believable(self) -> bool:
-        """Whether some segment has a transaction index, so that they were not all removed."""
-        return any(name.endswith(TRANSACTION_INDEX_SUFFIX) for name in self._log.segments.file_names)
+        """Whether some segment has a transaction index with entries, so that they were not all removed."""
+        for name in self._log.segments.file_names:
+            if not name.endswith(TRANSACTION_INDEX_SUFFIX):
+                continue
+            base_offset = base_offset_of(name)
+            index = None if base_offset is None else self._log.segment_index_for(base_offset)
+            if index is not None and self._log.segments[index].transaction_index.entries:
+                return True
+        return False
 
     def _has_no_transactions(self, index: int) -> bool:
         """Whether a producer snapshot taken behind the segment knows of no transactional producer."""

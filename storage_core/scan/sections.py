@@ -31,6 +31,9 @@ __all__ = ["MAX_ROWS", "SectionMaker"]
 MAX_ROWS: Final = 65_536
 # Enough is decompressed when this much of the window's size is filled.
 _ENOUGH_BYTES: Final = WINDOW_BYTES * 3 // 4
+# No header is believed that promises more records than this: a hundred bytes could fill the memory with
+# rows that are not there. Real batches hold fewer, and of any others the records are counted.
+_MOST_ROWS_TOLD: Final = 1 << 20
 # A byte for each field of a record.
 _SMALLEST_RECORD_BYTES: Final = 7
 
@@ -79,6 +82,7 @@ class SectionMaker:
         is_told: npt.NDArray[np.bool_] = counts == headers["last_offset_delta"].astype(np.int64) + 1
         # A count that no batch within the limit can have, or an unknown codec, is for the decoder to refuse.
         is_told &= counts * _SMALLEST_RECORD_BYTES <= self._max_batch_bytes
+        is_told &= counts <= _MOST_ROWS_TOLD
         is_told &= (attributes & CODEC_MASK) < len(CODEC_NAMES)
         if wanted.timestamp:
             is_told &= (attributes & LOG_APPEND_TIME_FLAG) != 0

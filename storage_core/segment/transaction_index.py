@@ -76,7 +76,11 @@ class TransactionIndex:
                 problem = f"the file has {size_bytes} bytes, more than the {limit} that are read"
                 return cls((), exists=True, problem=problem)
             data = opened.read_at(size_bytes, 0) if size_bytes else b""
-        entries = np.frombuffer(data, _ENTRY, count=len(data) // ENTRY_SIZE_BYTES)
+        if len(data) % ENTRY_SIZE_BYTES:
+            # Kafka ignores such an end. But an aborted transaction that is not listed shows its records.
+            problem = f"the file has {len(data)} bytes, which is no multiple of {ENTRY_SIZE_BYTES}"
+            return cls((), exists=True, problem=problem)
+        entries = np.frombuffer(data, _ENTRY)
         problem_found = _problem(entries, base_offset)
         if problem_found is not None:
             return cls((), exists=True, problem=problem_found)
@@ -111,6 +115,6 @@ def _problem(entries: np.ndarray, base_offset: int) -> str | None:
         return f"it names the marker offset {int(last_offsets[0])}, below the segment's base offset {base_offset}"
     if (last_offsets[1:] <= last_offsets[:-1]).any():
         return "its marker offsets do not ascend"
-    if (entries["first_offset"] > entries["last_offset"]).any():
-        return "a transaction begins behind its marker"
+    if (entries["first_offset"] >= entries["last_offset"]).any():
+        return "a transaction does not begin in front of its marker"
     return None

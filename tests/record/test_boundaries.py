@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -203,6 +204,27 @@ def test_time_is_proportional_however_the_runs_are_cut():
     cursor, _ = find_boundaries(*arguments)
     assert time.process_time() - start < 1.5
     assert cursor.positions.tolist() == bodies
+
+
+def test_records_too_short_for_their_fields_are_refused_at_once():
+    # Zeros that claim to be millions of records: to step over each would take a minute.
+    for data in (bytes(7_000_000), varint(5) + bytes(5) + bytes(7_000_000)):
+        start = time.process_time()
+        refuse(data, [1_000_000])
+        assert time.process_time() - start < 0.4
+
+
+@pytest.mark.parametrize("small_count", [0, 5, 20_000])
+def test_memory_is_that_of_the_records_whatever_their_values_look_like(small_count):
+    # In a value of zeros, a walk that went astray would find a record at each byte, of eight bytes each.
+    batch = [*bodies_of(*[90] * small_count), *[bytes(1 << 20)] * 20]
+    arguments, (bodies, _) = lay_out([batch])
+    tracemalloc.start()
+    cursor, _ = find_boundaries(*arguments)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert cursor.positions.tolist() == bodies
+    assert peak_bytes < 25 << 20
 
 
 sizes = st.one_of(st.integers(7, 12), st.integers(7, 300), st.integers(8000, 9000))

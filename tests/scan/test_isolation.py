@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import struct
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -88,15 +90,22 @@ def test_a_clean_index_is_believed_without_a_look_at_the_log(log_root):
 
 def test_an_index_behind_the_recovery_point_is_not_believed(log_root):
     log = log_root.partition("orders").transactional(7).roll().abort(7).roll().data().write()
-    for base_offset in (0, 1):
-        (log.path / f"{base_offset:020d}.txnindex").write_bytes(b"")
+    # It names another producer than the log, so its answer is known from the log's.
+    (log.path / f"{1:020d}.txnindex").write_bytes(struct.pack(">hqqqq", 0, 8, 0, 1, 2))
     expected = (AbortedTransaction(7, 0, 1, 2),)
     assert aborted_transactions(open_log(log.path), 0, 3) == expected
     log_root.checkpoint("recovery-point-offset-checkpoint", {("orders", 0): 1})
     assert aborted_transactions(open_log(log.path), 0, 3) == expected
-    # From here on the empty file of the second segment counts.
     log_root.checkpoint("recovery-point-offset-checkpoint", {("orders", 0): 2})
-    assert aborted_transactions(open_log(log.path), 0, 3) == ()
+    assert aborted_transactions(open_log(log.path), 0, 3) == (AbortedTransaction(8, 0, 1, 2),)
+
+
+def test_empty_indexes_alone_do_not_say_that_nothing_was_aborted(log_root):
+    log = log_root.partition("orders").transactional(7).roll().abort(7).roll().data().write()
+    log_root.mark_clean()
+    for base_offset in (0, 1, 2):
+        (log.path / f"{base_offset:020d}.txnindex").write_bytes(b"")
+    assert aborted_transactions(open_log(log.path), 0, 3) == (AbortedTransaction(7, 0, 1, 2),)
 
 
 @pytest.mark.parametrize(

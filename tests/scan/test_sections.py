@@ -201,3 +201,15 @@ class TestHeadersOnly:
         hostile = (b"", ZSTD, {"payload": b"garbage", "record_count": 10**9})
         with pytest.raises(CorruptRecordError):
             list(sections([hostile], OFFSETS))
+
+    @pytest.mark.parametrize(
+        ("count", "is_believed"), [(2**20, True), (2**20 + 1, False), (9_000_000, False)]
+    )
+    def test_a_count_that_is_too_large_to_be_believed(self, sections, count, is_believed):
+        # Within the limit, but the rows would cost hundreds of megabytes, and a writer of hundred bytes nothing.
+        doubtful = (b"", ZSTD, {"payload": b"garbage", "record_count": count})
+        if is_believed:
+            assert self.counts(sections([doubtful], OFFSETS)) == [[count]]
+        else:
+            with pytest.raises(CorruptRecordError):
+                list(sections([doubtful], OFFSETS))

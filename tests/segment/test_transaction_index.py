@@ -42,11 +42,11 @@ def test_a_missing_file_is_no_problem_but_told_apart_from_an_empty_one(read, tmp
     assert read(b"") == TransactionIndex((), exists=True)
 
 
-@pytest.mark.parametrize("cut", range(len(GOLDEN) + 1))
-def test_an_entry_cut_short_is_left_out(read, cut):
+@pytest.mark.parametrize("cut", range(1, len(GOLDEN)))
+def test_an_index_that_was_cut_inside_an_entry_is_a_problem(read, cut):
     index = read(GOLDEN + pack((3, 5, 9, 10))[:cut])
-    assert index.problem is None
-    assert len(index.entries) == 1 + cut // 34
+    assert index.entries == ()
+    assert "no multiple of 34" in index.problem
 
 
 @pytest.mark.parametrize("version", [1, 256, -1])
