@@ -42,6 +42,9 @@ __all__ = [
 ]
 
 
+_LONGEST_MESSAGE = 4000
+
+
 class SegmentLogError(Exception):
     """Base of every error raised here.
 
@@ -76,7 +79,7 @@ class SegmentLogError(Exception):
     def __str__(self) -> str:
         message = super().__str__()
         where = self._where()
-        return f"{message} [{where}]" if where else message
+        return _one_line(f"{message} [{where}]" if where else message)
 
     def _where(self) -> str:
         parts = []
@@ -88,6 +91,17 @@ class SegmentLogError(Exception):
             end = None if self.last_offset is None else self.last_offset + 1
             parts.append(_range("offset", self.offset, end))
         return ", ".join(parts)
+
+
+def _one_line(text: str) -> str:
+    """What a message quotes may hold line ends, halves of characters, or megabytes."""
+    if len(text) > _LONGEST_MESSAGE:
+        text = f"{text[: _LONGEST_MESSAGE // 2]} ... {text[-_LONGEST_MESSAGE // 2 :]}"
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in text
+    )
 
 
 def _range(unit: str, start: int, end: int | None) -> str:

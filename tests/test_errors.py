@@ -118,3 +118,17 @@ def test_nothing_is_lost_on_the_way_from_a_worker(kind):
             str(other) == str(error) == "Expected one, found two. [/logs/a-0, bytes 7 to 9, offsets 5 to 9]"
         )
         assert other.args == error.args == ("Expected one, found two.",)
+
+
+@pytest.mark.parametrize("quoted", ["a\nb", "\r\n", "\0", "\ud800", "\x1b[31m", "\u2028", "x" * 100_000])
+def test_a_message_is_one_line_that_can_be_printed_whatever_it_quotes(quoted):
+    for error in (
+        OptionError(f"mode is {quoted}. Use FAILFAST."),
+        LogDirectoryError("Found none.", path=quoted),
+    ):
+        text = str(error)
+        assert text.isprintable()
+        assert text.encode()
+        assert len(text) < 5000
+    assert str(OptionError(f"mode is {quoted}. Use FAILFAST.")).endswith(". Use FAILFAST.")
+    assert str(OptionError("Größe ist '€'.")) == "Größe ist '€'."

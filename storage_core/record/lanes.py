@@ -104,7 +104,9 @@ def _lanes(
     split_ends = ends[batches]
     # Not all at once: where values are zeros, every byte is looked at.
     pieces = [
-        _lane_starts(buffer, splits[first : first + _LANES_AT_ONCE], split_ends[first : first + _LANES_AT_ONCE])
+        _lane_starts(
+            buffer, splits[first : first + _LANES_AT_ONCE], split_ends[first : first + _LANES_AT_ONCE]
+        )
         for first in range(0, len(splits), _LANES_AT_ONCE)
     ]
     found = np.concatenate([lanes + number * _LANES_AT_ONCE for number, (lanes, _) in enumerate(pieces)])
@@ -116,9 +118,7 @@ def _lanes(
     return lane_starts, np.minimum(np.append(lane_starts[1:], batch_ends[-1]), batch_ends)
 
 
-def _lane_starts(
-    buffer: _Bytes, splits: _Int64Array, ends: _Int64Array
-) -> tuple[_Int64Array, _Int64Array]:
+def _lane_starts(buffer: _Bytes, splits: _Int64Array, ends: _Int64Array) -> tuple[_Int64Array, _Int64Array]:
     """Behind which of some places a record seems to begin, and where."""
     # Attributes are zero. In front of them is the last byte of the length.
     looked_at = np.lib.stride_tricks.sliding_window_view(buffer, _SEARCH_BYTES)[splits]
