@@ -138,10 +138,10 @@ class _Search:
     def _leads_to_directory(self, path: str, entry: DirectoryEntry) -> bool:
         try:
             status = self._filesystem.status(os.path.join(path, entry.name), follow_symlinks=True)
-        except UnreadableError:
+        except LogDirectoryError as error:
             if self._follow_symlinks:
                 raise
-            return True
+            return isinstance(error, UnreadableError)
         return status is not None and status.is_directory
 
     def _holds_partition_files(self, path: str) -> bool:

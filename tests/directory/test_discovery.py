@@ -199,6 +199,14 @@ def test_linked_partitions_need_a_word(tmp_path, make_partition, caplog):
     ]
 
 
+def test_a_link_to_itself_is_no_concern_unless_links_count(tmp_path, make_partition):
+    make_partition("logs/orders-0", files=EPOCHS)
+    (tmp_path / "logs/endless-0").symlink_to("endless-0")
+    assert found(tmp_path, "logs") == [("orders", 0, "logs/orders-0", "logs")]
+    with pytest.raises(LogDirectoryError, match="endless-0"):
+        found(tmp_path, "logs", follow_symlinks=True)
+
+
 class Denying(FileSystem):
     """A directory that this user may not list and whose files it may not examine."""
 
