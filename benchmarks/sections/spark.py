@@ -40,8 +40,7 @@ _KAFKA_FEW = "Kafka source, offset and timestamp"
 _METHOD = f"""\
 Each read goes from `load()` through planning to the last row in Spark's `noop` sink. segmentlog and the ready-made
 source run in one session of this environment's Spark with `conf/spark-defaults.conf`. The Kafka source runs in a
-session of Spark {KAFKA_SOURCE_SPARK_VERSION} (the newest version of the connector that could be had) with the same
-settings, and reads the running broker whose directory segmentlog reads meanwhile. Sessions are kept; every source has
+session of Spark {KAFKA_SOURCE_SPARK_VERSION}, which its connector asks for, with the same settings, and reads the running broker whose directory segmentlog reads meanwhile. Sessions are kept; every source has
 read the same data twice before the first measured round, and count and sums of all columns were equal. The ready-made
 source serves the batches that segmentlog made of the same rows, from Arrow files that stay mapped in the workers: what
 no reader written in Python can beat. The Kafka source runs with its default settings, as its users run it; part of its

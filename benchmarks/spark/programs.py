@@ -1,7 +1,6 @@
 """The programs that only the benchmarks need: another PySpark, and Spark's Kafka source for it.
 
-The Kafka source is taken in the newest version that Maven's usual repository held when this was written (4.0.0),
-under the PySpark of the same version: a connector must match its Spark.
+The Kafka source is that of Spark 4.0.0, under the PySpark of the same version: a connector must match its Spark.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from storage_core.record.batch_header import LOG_APPEND_TIME_FLAG
 from storage_core.record.boundaries import UnevenRecordsError, find_boundaries
 from storage_core.record.section import RecordColumns, RecordHeaders, RecordSection, Slices, WantedFields
 from storage_core.record.varint import VARINT_LIMIT_BYTES, VARLONG_LIMIT_BYTES, VarintCursor
@@ -96,7 +97,7 @@ def decode_by_column(section: RecordSection, wanted: WantedFields) -> RecordColu
 def batch_timestamps_ms(section: RecordSection, counts: _Int64Array) -> _Int64Array | None:
     """Timestamps that the batch headers alone tell: log append time. None if records must be read."""
     headers = section.headers
-    if np.all(headers["attributes"] & 0x08):
+    if np.all(headers["attributes"] & LOG_APPEND_TIME_FLAG):
         return np.repeat(headers["max_timestamp_ms"].astype(np.int64), counts)
     return None
 
@@ -105,7 +106,7 @@ def _create_times(section: RecordSection, counts: _Int64Array, deltas: _Int64Arr
     headers = section.headers
     timestamps_ms = np.repeat(headers["base_timestamp_ms"].astype(np.int64), counts)
     timestamps_ms += deltas
-    is_append_time = (headers["attributes"] & 0x08) != 0
+    is_append_time = (headers["attributes"] & LOG_APPEND_TIME_FLAG) != 0
     if is_append_time.any():
         rows = np.repeat(is_append_time, counts)
         timestamps_ms[rows] = np.repeat(headers["max_timestamp_ms"].astype(np.int64), counts)[rows]

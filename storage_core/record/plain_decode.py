@@ -12,7 +12,7 @@ from typing import Final, NoReturn
 import numpy as np
 
 from storage_core.errors import CorruptRecordError
-from storage_core.record.batch_header import LOG_APPEND_TIME_FLAG
+from storage_core.record.batch_header import LOG_APPEND_TIME_FLAG, LOG_OVERHEAD_BYTES
 from storage_core.record.section import RecordColumns, RecordHeaders, RecordSection, Slices, WantedFields
 from storage_core.record.varint import (
     VARINT_LIMIT_BYTES,
@@ -172,7 +172,7 @@ class _BatchDecoder:
             message,
             path=self._section.path,
             position_bytes=position_bytes,
-            end_position_bytes=position_bytes + 12 + self._batch_length,
+            end_position_bytes=position_bytes + LOG_OVERHEAD_BYTES + self._batch_length,
             offset=self._base_offset,
             last_offset=self._last_offset,
         )

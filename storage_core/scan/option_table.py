@@ -133,7 +133,7 @@ READ_OPTIONS: tuple[OptionSpec, ...] = (
         "maxBytesPerPartition",
         "size",
         "",
-        "About how many bytes of log a task reads (default about 128 MiB), as `64m` or plain bytes.",
+        "About how many bytes of log a task reads (default: at most 128 MiB, less if there are processors to spare), as `64m` or plain bytes.",
     ),
     _batch(
         "endingAt",

@@ -64,7 +64,7 @@ class TimeIndex:
 
     @classmethod
     def read(cls, filesystem: FileSystem, path: str, base_offset: int) -> TimeIndex:
-        """Read the index; see the module about files that are not usable."""
+        """Read the index. A file that is not usable gives one without entries, and says why in ``problem``."""
         content = read_index_file(filesystem, path, ENTRY_SIZE_BYTES)
         if content.problem is not None:
             return cls.without_entries(base_offset, content.problem)

@@ -9,7 +9,8 @@
 
 An entry stands in the segment that holds the abort marker; entries are in the order of the
 markers. The file appears with the first abort: a segment without one usually has no file, so a
-missing file alone is no problem. An entry cut short at the end of the file is left out.
+missing file alone is no problem. A file that was cut inside an entry, or whose entries
+contradict each other, is not used at all.
 """
 
 from __future__ import annotations

@@ -39,9 +39,12 @@ def open_case(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], CaseU
     return open_one
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], SparkProcess]]:
-    """The Spark session of one kind. At most one lives: two would need the memory of two."""
+    """The Spark session of one kind. At most one lives: two would need the memory of two.
+
+    It ends with the module: other tests start a Connect server, too.
+    """
     current: dict[str, SparkProcess] = {}
 
     def session(kind: str) -> SparkProcess:

@@ -50,6 +50,8 @@ def test_a_connect_session_reads_as_a_classic_one(logs, tmp_path):
         "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
+        # The server then takes a free port, whatever else runs on this machine.
+        "SPARK_TESTING": "1",
     }
     for name in ("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE"):
         environment.pop(name, None)
