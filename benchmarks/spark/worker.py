@@ -24,7 +24,7 @@ _FINGERPRINT = (
     "sum(partition) AS partitions",
     "sum(crc32(key)) AS keys",
     "sum(crc32(value)) AS values",
-    "sum(unix_millis(timestamp)) AS timestamps",
+    "sum(unix_millis(timestamp) % 1000003) AS timestamps",
     "sum(timestampType) AS timestampTypes",
 )
 
