@@ -27,8 +27,10 @@ def main() -> int:
         repetitions=arguments.repetitions,
         cache_directory=arguments.cache.resolve(),
         data_sets=tuple(arguments.data_set),
+        earlier=arguments.earlier,
     )
-    for name in arguments.section or SECTION_NAMES:
+    everything = [name for name in SECTION_NAMES if name != "earlier" or settings.earlier]
+    for name in arguments.section or everything:
         circumstances = describe_circumstances()
         started = time.perf_counter()
         tell(f"section {name}")
@@ -66,6 +68,12 @@ def _parse_arguments() -> argparse.Namespace:
         "--repetitions", type=int, default=_DEFAULT_REPETITIONS, help="measured rounds (default 5)"
     )
     parser.add_argument("--data-set", action="append", default=[], help="only this data set; may be repeated")
+    parser.add_argument(
+        "--earlier",
+        default="",
+        metavar="COMMIT",
+        help="what the section earlier compares with",
+    )
     parser.add_argument(
         "--cache",
         type=Path,

@@ -25,12 +25,14 @@ class Settings:
         repetitions: Measured rounds; each round runs every contender once.
         cache_directory: Holds the data sets and the peers' software from run to run.
         data_sets: Names of the data sets to use; empty for all of them.
+        earlier: The commit that the section ``earlier`` compares with.
     """
 
     quick: bool
     repetitions: int
     cache_directory: Path
     data_sets: tuple[str, ...] = ()
+    earlier: str = ""
 
     @property
     def size_directory(self) -> Path:

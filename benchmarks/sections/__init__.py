@@ -15,12 +15,15 @@ __all__ = ["SECTION_NAMES", "run_section"]
 # Name -> module, and what its run() is called with besides the settings.
 _SECTIONS: dict[str, tuple[str, dict[str, str]]] = {
     "decode": ("decode", {}),
+    "legacy": ("legacy", {}),
+    "conditions": ("conditions", {}),
     "spark-local1": ("spark", {"master": "local[1]"}),
     "spark-local2": ("spark", {"master": "local[2]"}),
     "ranges": ("ranges", {}),
     "planning": ("planning", {}),
     "partitions": ("partitions", {}),
     "memory": ("memory", {}),
+    "earlier": ("earlier", {}),
 }
 
 SECTION_NAMES = tuple(_SECTIONS)
