@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
+from storage_core.record.gather import gather
+
 if TYPE_CHECKING:
     import numpy.typing as npt
 
@@ -21,6 +23,7 @@ HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.bin
 
 # An Arrow view holds byte strings up to this length in itself; longer ones are pointed to.
 _INLINE_BYTES: Final = 12
+_INLINE: Final = np.dtype((np.uint8, _INLINE_BYTES))
 # Slices of one length up to this many bytes are copied as numpy items.
 _EQUAL_LENGTH_LIMIT_BYTES: Final = 1 << 16
 # Half of a surrogate pair: Java puts one mark in its place, Python one for each byte.
@@ -40,10 +43,10 @@ def binary_array(buffer: _Bytes, column: Slices) -> pa.BinaryArray:
 
 
 def _of_equal_length(buffer: _Bytes, starts: npt.NDArray[np.int64], length: int) -> pa.BinaryArray:
-    items = np.ndarray((len(buffer) - length + 1,), f"V{length}", buffer, 0, (1,))[starts]
+    content = gather(buffer, starts, np.dtype((np.void, length)))
     borders = np.arange(0, (len(starts) + 1) * length, length, dtype=np.int32)
     return pa.Array.from_buffers(
-        pa.binary(), len(starts), [None, pa.py_buffer(borders), pa.py_buffer(items.view(np.uint8))]
+        pa.binary(), len(starts), [None, pa.py_buffer(borders), pa.py_buffer(content.view(np.uint8))]
     )
 
 
@@ -79,8 +82,7 @@ def _put_inline(
 ) -> None:
     """Write short byte strings into their views, followed by zeros as Arrow requires."""
     # The buffer's padding is longer than a view, so reading on behind a string is safe.
-    items = np.ndarray((len(buffer) - _INLINE_BYTES + 1,), f"V{_INLINE_BYTES}", buffer, 0, (1,))
-    content = items[starts[rows]].view(np.uint8).reshape(-1, _INLINE_BYTES)
+    content = gather(buffer, starts[rows], _INLINE)
     content[np.arange(_INLINE_BYTES) >= lengths[rows, None]] = 0
     views[rows, 1:] = content.view(np.int32)
 

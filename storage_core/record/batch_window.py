@@ -1,4 +1,4 @@
-"""A window of a segment file: its whole batches, their headers as columns."""
+"""A window of a segment file: its whole batches of any format, their headers as columns."""
 
 from __future__ import annotations
 
@@ -8,29 +8,34 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from crc32c import crc32c
 
-from storage_core.errors import CorruptRecordError
 from storage_core.record.batch_header import (
-    CRC_START,
+    CRC_LAYOUTS,
     HEADER_DTYPE,
     HEADER_SIZE_BYTES,
+    LENGTH_AND_MAGIC,
+    LENGTH_POSITION,
     LOG_OVERHEAD_BYTES,
     MAGIC_POSITION,
     MAGIC_V2,
+    MINIMUM_LENGTHS,
     header_error,
     parse_batch_header,
 )
+from storage_core.record.checksums import checksums
+from storage_core.record.gather import gather
+from storage_core.record.header_rows import header_rows
+from storage_core.record.message_walk import walk_messages
+from storage_core.record.section import Slices
 
 if TYPE_CHECKING:
-    from storage_core.record.batch_header import BatchHeader
+    from storage_core.errors import CorruptRecordError
+    from storage_core.record.batch_header import BatchHeader, CrcLayout
 
 __all__ = ["BatchWindow", "walk_window"]
 
 _LENGTH: Final = struct.Struct(">i")
-_LENGTH_POSITION: Final = 8
-_SMALLEST_LENGTH: Final = HEADER_SIZE_BYTES - LOG_OVERHEAD_BYTES
-_HEADER_BYTES: Final = np.arange(HEADER_SIZE_BYTES)
+_SMALLEST_V2_LENGTH: Final = MINIMUM_LENGTHS[MAGIC_V2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +47,14 @@ class BatchWindow:
         position_bytes: Where ``buffer[0]`` stands in it.
         buffer: The bytes, padded.
         starts: Per batch, where it begins in ``buffer``.
-        headers: Per batch, its header: a structured array of `HEADER_DTYPE`.
+        headers: Per batch, its header: a structured array of `HEADER_DTYPE`. The base offset of a
+            wrapper is a lower bound.
         end: Where the last whole batch ends in ``buffer``.
         missing_bytes: How many more bytes the next batch needs to be whole; 0 if the window
             ends with a batch, or with too few bytes to tell.
         is_blank_behind: Whether only zeros follow ``end``: space that a broker preallocated.
+        has_messages: Whether any of the batches is a message of format v0 or v1.
+        error: What is wrong with the bytes behind ``end``, if they are no batch.
     """
 
     path: str
@@ -57,82 +65,97 @@ class BatchWindow:
     end: int
     missing_bytes: int
     is_blank_behind: bool
+    has_messages: bool = False
+    error: CorruptRecordError | None = None
 
     def header(self, index: int) -> BatchHeader:
         """The header of one batch."""
         start = int(self.starts[index])
-        return parse_batch_header(self.buffer.data, start, self.position_bytes + start, path=self.path)
+        header = parse_batch_header(self.buffer.data, start, self.position_bytes + start, path=self.path)
+        return header.with_lower_base(int(self.headers["base_offset"][index]))
 
-    def check_crc(self, indexes: npt.NDArray[np.int64]) -> None:
-        """Check the CRC of some of the batches.
+    def crc_mismatches(self, indexes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Those of some batches, ascending, whose CRC is not the one that their header states."""
+        if not self.has_messages:
+            return self._crc_mismatches(indexes, CRC_LAYOUTS[MAGIC_V2])
+        is_legacy = self.headers["magic"][indexes] < MAGIC_V2
+        legacy = self._crc_mismatches(indexes[is_legacy], CRC_LAYOUTS[0])
+        current = self._crc_mismatches(indexes[~is_legacy], CRC_LAYOUTS[MAGIC_V2])
+        return np.sort(np.concatenate([legacy, current]))
 
-        Raises:
-            CorruptRecordError: One does not match; the first such batch is named.
-        """
-        view = self.buffer.data
-        starts = self.starts[indexes].tolist()
-        lengths = self.headers["batch_length"][indexes].tolist()
-        expected = self.headers["crc"][indexes].tolist()
-        for index, start, length, crc in zip(indexes.tolist(), starts, lengths, expected, strict=True):
-            found = crc32c(view[start + CRC_START : start + LOG_OVERHEAD_BYTES + length])
-            if found != crc:
-                self._fail_crc(self.header(index), found)
-
-    def _fail_crc(self, header: BatchHeader, found: int) -> None:
-        raise CorruptRecordError(
-            f"Expected a record batch with CRC {header.crc:#010x}, found {found:#010x}: "
-            "the batch was damaged after it was written.",
-            path=self.path,
-            position_bytes=header.position_bytes,
-            end_position_bytes=header.end_position_bytes,
-            offset=header.base_offset,
-            last_offset=header.last_offset,
-        )
+    def _crc_mismatches(self, indexes: npt.NDArray[np.int64], layout: CrcLayout) -> npt.NDArray[np.int64]:
+        starts = self.starts[indexes] + layout.start
+        lengths = self.headers["batch_length"][indexes] + np.int64(LOG_OVERHEAD_BYTES - layout.start)
+        computed = checksums(self.buffer, Slices(starts, lengths), layout.compute)
+        wrong: npt.NDArray[np.int64] = indexes[computed != self.headers["crc"][indexes]]
+        return wrong
 
 
 def walk_window(
-    path: str, position_bytes: int, buffer: npt.NDArray[np.uint8], size_bytes: int
+    path: str,
+    position_bytes: int,
+    buffer: npt.NDArray[np.uint8],
+    size_bytes: int,
+    lowest_offset: int = 0,
 ) -> BatchWindow:
     """Find the whole batches in a buffer that begins with a batch.
+
+    The window ends where bytes are no batch, and says so. Zeros up to the end of the buffer are taken
+    for preallocated space.
 
     Args:
         path: The segment file.
         position_bytes: Where the buffer's first byte stands in it.
         buffer: The bytes, padded.
         size_bytes: How many of them come from the file.
-
-    Raises:
-        UnsupportedFormatError: There is a v0 or v1 message.
-        CorruptRecordError: There are bytes that are no batch. Zeros up to the end of the
-            buffer are taken for preallocated space, and end the window.
+        lowest_offset: The offset behind the batch before, or the segment's base offset: a wrapper does
+            not say where it begins.
     """
     view = buffer.data
-    starts = []
-    start = 0
-    missing_bytes = 0
-    is_blank_behind = False
-    while start + HEADER_SIZE_BYTES <= size_bytes:
-        (length,) = _LENGTH.unpack_from(view, start + _LENGTH_POSITION)
-        if length < _SMALLEST_LENGTH or view[start + MAGIC_POSITION] != MAGIC_V2:
+    starts: list[int] = []
+    start = _walk_batches(view, 0, size_bytes, starts)
+    has_messages = False
+    while (end := walk_messages(buffer, start, size_bytes, starts)) > start:
+        has_messages = True
+        start = _walk_batches(view, end, size_bytes, starts)
+    missing_bytes, is_blank_behind, error = 0, False, None
+    # With fewer bytes than a header there may be more to come.
+    if start + HEADER_SIZE_BYTES <= size_bytes:
+        length, magic = LENGTH_AND_MAGIC.unpack_from(view, start + LENGTH_POSITION)
+        if 0 <= magic <= MAGIC_V2 and length >= MINIMUM_LENGTHS[magic]:
+            missing_bytes = start + LOG_OVERHEAD_BYTES + length - size_bytes
+        else:
             is_blank_behind = not buffer[start:size_bytes].any()
-            if is_blank_behind:
-                break
-            raise _header_error(path, position_bytes, view, start)
-        end = start + LOG_OVERHEAD_BYTES + length
-        if end > size_bytes:
-            missing_bytes = end - size_bytes
-            break
-        starts.append(start)
-        start = end
+            if not is_blank_behind:
+                error = header_error(path, position_bytes + start, length, magic)
     positions = np.array(starts, np.int64)
-    headers = buffer[positions[:, None] + _HEADER_BYTES].view(HEADER_DTYPE).reshape(-1)
+    if has_messages:
+        headers = header_rows(buffer, positions, lowest_offset)
+    else:
+        headers = gather(buffer, positions, HEADER_DTYPE)
     return BatchWindow(
-        path, position_bytes, buffer, positions, headers, start, missing_bytes, is_blank_behind
+        path,
+        position_bytes,
+        buffer,
+        positions,
+        headers,
+        start,
+        missing_bytes,
+        is_blank_behind,
+        has_messages,
+        error,
     )
 
 
-def _header_error(path: str, position_bytes: int, view: memoryview, start: int) -> Exception:
-    (base_offset,) = struct.unpack_from(">q", view, start)
-    (length,) = _LENGTH.unpack_from(view, start + _LENGTH_POSITION)
-    (magic,) = struct.unpack_from("b", view, start + MAGIC_POSITION)
-    return header_error(path, position_bytes + start, base_offset, length, magic)
+def _walk_batches(view: memoryview, start: int, size_bytes: int, starts: list[int]) -> int:
+    """Note where whole batches of format v2 begin, from ``start`` on; return where the last one ends."""
+    while start + HEADER_SIZE_BYTES <= size_bytes:
+        (length,) = _LENGTH.unpack_from(view, start + LENGTH_POSITION)
+        if length < _SMALLEST_V2_LENGTH or view[start + MAGIC_POSITION] != MAGIC_V2:
+            break
+        end = start + LOG_OVERHEAD_BYTES + length
+        if end > size_bytes:
+            break
+        starts.append(start)
+        start = end
+    return start

@@ -19,11 +19,18 @@ from typing import Final
 
 import pyarrow as pa
 
-__all__ = ["CODEC_NAMES", "Decompressor", "OutputFullError", "UndecodableError"]
+__all__ = [
+    "CODEC_NAMES",
+    "LZ4",
+    "LZ4_FLAG_CONTENT_SIZE",
+    "Decompressor",
+    "OutputFullError",
+    "UndecodableError",
+]
 
 # By codec number.
 CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
-_NONE, _GZIP, _SNAPPY, _LZ4, _ZSTD = range(5)
+_NONE, _GZIP, _SNAPPY, LZ4, _ZSTD = range(5)
 
 # Arrow reads a payload up to this size in one go.
 _REUSED_STREAM_LIMIT_BYTES: Final = 1 << 16
@@ -31,7 +38,7 @@ _REUSED_STREAM_LIMIT_BYTES: Final = 1 << 16
 # The magic and the only method there is.
 _GZIP_MAGIC: Final = b"\x1f\x8b\x08"
 _GZIP_SMALLEST_MEMBER_BYTES: Final = 18
-# A member is fed in pieces, at first of this size: zlib copies whatever it is given beyond the end.
+# Further members are fed in pieces, at first of this size: zlib copies whatever it is given beyond the end.
 _GZIP_FIRST_PIECE_BYTES: Final = 1 << 12
 # zlib's "expect a gzip header" on top of its largest window.
 _GZIP_WINDOW_BITS: Final = 31
@@ -47,7 +54,7 @@ _LZ4_BLOCK_SIZE: Final = struct.Struct("<I")
 _LZ4_SIZE_MASK: Final = 0x7FFFFFFF
 _LZ4_FLAG_DICTIONARY: Final = 0x01
 _LZ4_FLAG_CONTENT_CHECKSUM: Final = 0x04
-_LZ4_FLAG_CONTENT_SIZE: Final = 0x08
+LZ4_FLAG_CONTENT_SIZE: Final = 0x08
 _LZ4_FLAG_BLOCK_CHECKSUM: Final = 0x10
 
 
@@ -92,7 +99,7 @@ class Decompressor:
             return size_bytes
         if codec == _ZSTD:
             return self._by_stream("zstd", payload, output)
-        if codec == _LZ4:
+        if codec == LZ4:
             return self._by_stream("lz4", payload[: _lz4_frame_bytes(payload)], output)
         if codec == _SNAPPY:
             return _snappy(payload, output)
@@ -144,9 +151,10 @@ class _Source:
 def _gzip(payload: memoryview, output: memoryview) -> int:
     size_bytes = 0
     position = 0
+    # Mostly there is one member, and nothing behind it.
+    piece_bytes = len(payload)
     while True:
         member = zlib.decompressobj(_GZIP_WINDOW_BITS)
-        piece_bytes = _GZIP_FIRST_PIECE_BYTES
         while not member.eof:
             piece = payload[position : position + piece_bytes]
             if not piece:
@@ -159,6 +167,7 @@ def _gzip(payload: memoryview, output: memoryview) -> int:
                 return size_bytes
             position += len(piece) - len(member.unused_data)
             piece_bytes *= 2
+        piece_bytes = _GZIP_FIRST_PIECE_BYTES
         # As the JDK: what does not look like another member is left alone.
         is_member = bytes(payload[position : position + len(_GZIP_MAGIC)]) == _GZIP_MAGIC
         if not is_member or len(payload) - position < _GZIP_SMALLEST_MEMBER_BYTES:
@@ -216,7 +225,7 @@ def _lz4_frame_bytes(payload: memoryview) -> int:
         raise UndecodableError(message)
     flags = payload[4]
     position = 7
-    position += 8 * bool(flags & _LZ4_FLAG_CONTENT_SIZE) + 4 * bool(flags & _LZ4_FLAG_DICTIONARY)
+    position += 8 * bool(flags & LZ4_FLAG_CONTENT_SIZE) + 4 * bool(flags & _LZ4_FLAG_DICTIONARY)
     block_trailer_bytes = 4 * bool(flags & _LZ4_FLAG_BLOCK_CHECKSUM)
     while position + _LZ4_BLOCK_SIZE.size <= len(payload):
         (block_size,) = _LZ4_BLOCK_SIZE.unpack_from(payload, position)

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 
 from storage_core.errors import BatchTooLargeError, CorruptRecordError, UnsupportedFormatError
-from storage_core.record.batch_header import HEADER_DTYPE, HEADER_SIZE_BYTES
+from storage_core.record.batch_header import HEADER_SIZE_BYTES, MAGIC_V2
 from storage_core.record.boundaries import UnevenRecordsError
 from storage_core.record.compression import CODEC_NAMES, Decompressor, OutputFullError, UndecodableError
 from storage_core.record.fields import decode_by_column
+from storage_core.record.header_rows import header_rows
+from storage_core.record.message_set import decode_message_sets
 from storage_core.record.plain_decode import decode_one_by_one
 from storage_core.record.section import PADDING_BYTES, RecordColumns, RecordSection, WantedFields
 from storage_core.record.varint import MalformedVarintError
+from storage_core.record.wrapper import wrapper_payload
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -28,11 +31,13 @@ _FIRST_GUESS_MINIMUM_BYTES = 1 << 16
 
 
 def decode_records(section: RecordSection, wanted: WantedFields) -> RecordColumns:
-    """Decode the wanted fields of all records of a section.
+    """Decode the wanted fields of all records of a section, whose batches are all of v2 or all older.
 
     Raises:
         CorruptRecordError: A batch's records are not what its header and their lengths say.
     """
+    if len(section.headers) and section.headers["magic"][0] < MAGIC_V2:
+        return decode_message_sets(section, wanted)
     try:
         return decode_by_column(section, wanted)
     except (UnevenRecordsError, MalformedVarintError, IndexError):
@@ -77,11 +82,10 @@ def fail_too_large(path: str, header: BatchHeader, limit_bytes: int) -> NoReturn
 
 def fail_undecodable(path: str, header: BatchHeader, error: UndecodableError) -> NoReturn:
     """Raise the error for a batch that its codec refuses."""
-    kind = CorruptRecordError
-    if header.codec >= len(CODEC_NAMES):
-        kind, codec = UnsupportedFormatError, f"codec number {header.codec}"  # type: ignore[assignment]
-    else:
-        codec = CODEC_NAMES[header.codec]
+    is_unknown = header.codec >= len(CODEC_NAMES)
+    codec = f"codec number {header.codec}" if is_unknown else CODEC_NAMES[header.codec]
+    # Later versions may add codecs to format v2 only.
+    kind = UnsupportedFormatError if is_unknown and not header.is_wrapper else CorruptRecordError
     raise kind(
         f"Expected records compressed with {codec}, but {error}. The batch's CRC is right: "
         "its writer made it so.",
@@ -120,7 +124,7 @@ def batch_section(
     batch: bytes | memoryview, header: BatchHeader, *, path: str, limit_bytes: int
 ) -> RecordSection:
     """Decompress one whole batch, if need be, into a section of its own; for arguments and errors see above."""
-    payload = memoryview(batch)[HEADER_SIZE_BYTES:]
+    payload = _payload(memoryview(batch), header, path)
     if header.codec:
         buffer = _decompress(payload, header, path=path, limit_bytes=limit_bytes)
     else:
@@ -130,7 +134,19 @@ def batch_section(
         buffer,
         np.zeros(1, np.int64),
         np.array([len(buffer) - PADDING_BYTES], np.int64),
-        np.frombuffer(batch, HEADER_DTYPE, 1),
+        header_rows(np.frombuffer(batch, np.uint8), np.zeros(1, np.int64), header.base_offset),
         np.array([header.position_bytes], np.int64),
         path,
     )
+
+
+def _payload(batch: memoryview, header: BatchHeader, path: str) -> memoryview:
+    """What a batch's codec has compressed, or its records if there is no codec."""
+    if header.magic == MAGIC_V2:
+        return batch[HEADER_SIZE_BYTES:]
+    if not header.is_wrapper:
+        return batch
+    try:
+        return wrapper_payload(batch, header.magic, header.codec)
+    except UndecodableError as error:
+        fail_undecodable(path, header, error)

@@ -29,6 +29,9 @@ class WantedFields:
 class RecordSection:
     """The uncompressed records of some batches, all in one buffer.
 
+    Either all batches are of format v2, or all are messages of older formats: then the records of a
+    wrapper are the messages in it, those of a plain message the whole message itself.
+
     Attributes:
         buffer: The bytes, with `PADDING_BYTES` more behind the last record.
         starts: Per batch, where its records begin in ``buffer``.

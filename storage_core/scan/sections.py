@@ -11,10 +11,12 @@ from storage_core.record.batch_header import (
     HEADER_SIZE_BYTES,
     LOG_APPEND_TIME_FLAG,
     LOG_OVERHEAD_BYTES,
+    MAGIC_V2,
 )
 from storage_core.record.compression import CODEC_NAMES, Decompressor, OutputFullError, UndecodableError
 from storage_core.record.decode import fail_too_large, fail_undecodable
 from storage_core.record.section import PADDING_BYTES, RecordSection
+from storage_core.record.wrapper import wrapper_payload
 from storage_core.scan.window_reader import WINDOW_BYTES
 
 if TYPE_CHECKING:
@@ -59,17 +61,44 @@ class SectionMaker:
         """
         if not len(indexes):
             return
-        headers = window.headers[indexes]
+        if not window.has_messages:
+            yield from self._current_sections(window, indexes)
+            return
+        is_legacy = window.headers["magic"][indexes] < MAGIC_V2
+        changes = np.flatnonzero(np.diff(is_legacy)) + 1
+        for first, group in zip([0, *changes.tolist()], np.split(indexes, changes), strict=True):
+            yield from (
+                self._legacy_sections(window, group)
+                if is_legacy[first]
+                else self._current_sections(window, group)
+            )
+
+    def _legacy_sections(
+        self, window: BatchWindow, indexes: npt.NDArray[np.int64]
+    ) -> Iterator[RecordSection]:
+        """Sections of messages of format v0 and v1."""
+        if (window.headers["attributes"][indexes] & CODEC_MASK).any():
+            yield from self._decompressed(window, indexes, _legacy_payloads(window, indexes))
+        else:
+            yield from _as_they_are(window, indexes, 0)
+
+    def _current_sections(
+        self, window: BatchWindow, indexes: npt.NDArray[np.int64]
+    ) -> Iterator[RecordSection]:
+        """Sections of batches of format v2."""
+        headers = window.headers.take(indexes)
         is_compressed = (headers["attributes"] & CODEC_MASK) != 0
         if not is_compressed.any():
-            yield from _as_they_are(window, indexes)
+            yield from _as_they_are(window, indexes, HEADER_SIZE_BYTES)
             return
         # Where only some are compressed, the others are copied: many small sections would cost more.
         is_told = self._are_told_by_headers(headers)
         changes = np.flatnonzero(np.diff(is_told)) + 1
         for first, group in zip([0, *changes.tolist()], np.split(indexes, changes), strict=True):
             yield from (
-                self._headers_only(window, group) if is_told[first] else self._decompressed(window, group)
+                self._headers_only(window, group)
+                if is_told[first]
+                else self._decompressed(window, group, _payloads(window, group))
             )
 
     def _are_told_by_headers(self, headers: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
@@ -95,19 +124,21 @@ class SectionMaker:
                 # Never looked at; as long as the records may be at most.
                 np.zeros(len(group), np.int64),
                 np.full(len(group), self._max_batch_bytes, np.int64),
-                window.headers[group],
+                window.headers.take(group),
                 window.starts[group] + window.position_bytes,
                 window.path,
             )
 
-    def _decompressed(self, window: BatchWindow, indexes: npt.NDArray[np.int64]) -> Iterator[RecordSection]:
+    def _decompressed(
+        self, window: BatchWindow, indexes: npt.NDArray[np.int64], payloads: Iterator[memoryview]
+    ) -> Iterator[RecordSection]:
         filled: list[int] = [0]
         first = 0
         rows = 0
-        headers = window.headers[indexes]
+        headers = window.headers.take(indexes)
         counts = headers["record_count"].tolist()
         codecs = (headers["attributes"] & CODEC_MASK).tolist()
-        for number, payload in enumerate(_payloads(window, indexes)):
+        for number, payload in enumerate(payloads):
             is_enough = filled[-1] >= _ENOUGH_BYTES or rows + counts[number] > MAX_ROWS
             end = None
             if not is_enough or number == first:
@@ -149,7 +180,7 @@ class SectionMaker:
             self._output[: filled[-1] + PADDING_BYTES],
             borders[:-1],
             borders[1:],
-            window.headers[indexes],
+            window.headers.take(indexes),
             window.starts[indexes] + window.position_bytes,
             window.path,
         )
@@ -164,14 +195,35 @@ def _payloads(window: BatchWindow, indexes: npt.NDArray[np.int64]) -> Iterator[m
         yield view[start:end]
 
 
-def _as_they_are(window: BatchWindow, indexes: npt.NDArray[np.int64]) -> Iterator[RecordSection]:
+def _legacy_payloads(window: BatchWindow, indexes: npt.NDArray[np.int64]) -> Iterator[memoryview]:
+    """The compressed sets of wrappers, and plain messages as they are."""
+    view = window.buffer.data
+    headers = window.headers.take(indexes)
+    starts = window.starts[indexes]
+    ends = (starts + LOG_OVERHEAD_BYTES + headers["batch_length"]).tolist()
+    codecs = (headers["attributes"] & CODEC_MASK).tolist()
+    columns = (indexes.tolist(), starts.tolist(), ends, headers["magic"].tolist(), codecs)
+    for index, start, end, magic, codec in zip(*columns, strict=True):
+        message = view[start:end]
+        if codec:
+            try:
+                message = wrapper_payload(message, magic, codec)
+            except UndecodableError as error:
+                fail_undecodable(window.path, window.header(index), error)
+        yield message
+
+
+def _as_they_are(
+    window: BatchWindow, indexes: npt.NDArray[np.int64], header_bytes: int
+) -> Iterator[RecordSection]:
+    """Records that are not compressed; each batch's first ``header_bytes`` are none."""
     for group in _by_rows(window, indexes):
-        headers = window.headers[group]
+        headers = window.headers.take(group)
         starts = window.starts[group]
         lengths = headers["batch_length"].astype(np.int64)
         yield RecordSection(
             window.buffer,
-            starts + HEADER_SIZE_BYTES,
+            starts + header_bytes,
             starts + LOG_OVERHEAD_BYTES + lengths,
             headers,
             starts + window.position_bytes,

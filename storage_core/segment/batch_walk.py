@@ -3,9 +3,13 @@
 Each header says how long its batch is, so a walk hops from header to header. Small batches are
 read in blocks that hold many headers; of batches larger than a page only the header is read.
 
-A walk ends, without an error, where a broker would say that the file ends: at fewer bytes than
-a header, at a batch that reaches beyond the end (a torn append), at zeros (a preallocated
+A walk ends, without an error, where a broker would say that the file ends: at too few bytes to
+tell the format, at a batch that reaches beyond the end (a torn append), at zeros (a preallocated
 tail). Everything else that is no batch raises: a walk never hops past damage.
+
+A message of format v0 or v1 counts as a batch of its own. A wrapper, which holds others, names
+only its last offset: a walk takes it to begin behind the batch before, or at the segment's base
+offset where the walk itself begins.
 """
 
 from __future__ import annotations
@@ -13,14 +17,26 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from storage_core.errors import BatchTooLargeError, CorruptRecordError, DataLossError
+import numpy as np
+
+from storage_core.errors import CorruptRecordError
+from storage_core.record import batch_timestamps
 from storage_core.record.batch_header import (
+    CODEC_MASK,
     HEADER_SIZE_BYTES,
     LOG_OVERHEAD_BYTES,
+    MAGIC_POSITION,
     MAGIC_V2,
-    batch_crc_matches,
+    MAX_OFFSET_DELTA,
+    MINIMUM_LEGACY_LENGTH,
+    MINIMUM_LENGTHS,
+    TRANSACTIONAL_FLAG,
     parse_batch_header,
 )
+from storage_core.record.header_rows import header_rows
+from storage_core.record.legacy_message import unpack_message
+from storage_core.record.message_walk import walk_messages
+from storage_core.segment.batch_read import read_batch
 from storage_core.segment.file_names import MAX_OFFSET
 
 if TYPE_CHECKING:
@@ -29,20 +45,24 @@ if TYPE_CHECKING:
     from storage_core.filesystem import OpenFile
     from storage_core.record.batch_header import BatchHeader
 
-__all__ = ["PAGE_SIZE_BYTES", "BatchWalk", "SkimmedBatch", "corrupt_batch", "read_batch"]
+__all__ = ["PAGE_SIZE_BYTES", "BatchWalk", "SkimmedBatch"]
 
 SkimmedBatch: TypeAlias = tuple[int, int, int, int, int]
-"""What most walks need of a batch: position, end position, base offset, last offset, max timestamp."""
+"""What most walks need of a batch: position, end position, base offset, last offset, max timestamp.
+
+A wrapper's base offset is a lower bound.
+"""
 
 PAGE_SIZE_BYTES: Final = 4096
 _LARGEST_BLOCK_BYTES: Final = 64 * 1024
 
 # Base offset, batch length, magic, last offset delta and max timestamp of a v2 header.
 _SKIMMED: Final = struct.Struct(">qi4xb4x2xi8xq")
-_MINIMUM_BATCH_LENGTH: Final = HEADER_SIZE_BYTES - LOG_OVERHEAD_BYTES
-# The least that any format has behind its length field. A batch that declares less is damage,
-# even if it were the last one.
-_MINIMUM_LENGTH: Final = 14
+_SMALLEST_V2_LENGTH: Final = MINIMUM_LENGTHS[MAGIC_V2]
+# The lower byte of a v2 header's attributes.
+_ATTRIBUTES_POSITION: Final = 22
+# So many bytes tell the format. A broker passes over a rest of no more.
+_FORMAT_BYTES: Final = 17
 
 
 class BatchWalk:
@@ -77,33 +97,48 @@ class BatchWalk:
         """Walk from a batch boundary and yield only the fields that look-ups compare.
 
         Raises:
-            UnsupportedFormatError: A message of format v0 or v1.
             CorruptRecordError: Bytes that are no batch, or offsets that do not ascend.
         """
         unpack = _SKIMMED.unpack_from
-        last_start = self.end_position_bytes - HEADER_SIZE_BYTES
         next_offset = self._base_offset
+        last_start = self.end_position_bytes - _FORMAT_BYTES - 1
         while position_bytes <= last_start:
             start = position_bytes - self._block_start
-            if (start < 0 or start + HEADER_SIZE_BYTES > len(self._block)) and not self._fill(position_bytes):
-                return
+            if start < 0 or start + HEADER_SIZE_BYTES > len(self._block):
+                self._fill(position_bytes)
+                last_start = self.end_position_bytes - _FORMAT_BYTES - 1
+                if position_bytes > last_start:
+                    return
             base_offset, length, magic, offset_delta, max_timestamp_ms = unpack(
                 self._block, position_bytes - self._block_start
             )
             batch_end = position_bytes + LOG_OVERHEAD_BYTES + length
-            if batch_end > self.end_position_bytes and length >= _MINIMUM_LENGTH:
+            if batch_end > self.end_position_bytes and length >= MINIMUM_LEGACY_LENGTH:
                 return
             last_offset = base_offset + offset_delta
             if (
                 magic != MAGIC_V2
-                or length < _MINIMUM_BATCH_LENGTH
+                or length < _SMALLEST_V2_LENGTH
                 or offset_delta < 0
                 or base_offset < next_offset
                 or last_offset > MAX_OFFSET
             ):
-                if length == 0 and self._is_zero_tail(position_bytes):
-                    return
-                raise self._error(position_bytes, base_offset, offset_delta, next_offset)
+                if not 0 <= magic < MAGIC_V2 or length < MINIMUM_LENGTHS[magic] or base_offset < next_offset:
+                    if length == 0 and self._is_zero_tail(position_bytes):
+                        return
+                    raise self._error(position_bytes, base_offset, offset_delta, next_offset)
+                messages = self._messages(position_bytes, next_offset)
+                if messages:
+                    yield from messages
+                    self._typical_batch_bytes = (messages[-1][1] - position_bytes) // len(messages)
+                    next_offset, position_bytes = messages[-1][3] + 1, messages[-1][1]
+                    continue
+                # The block does not hold all of it.
+                last_offset, _, _, _, attributes, max_timestamp_ms = unpack_message(
+                    self._block, position_bytes - self._block_start
+                )
+                if attributes & CODEC_MASK:
+                    base_offset = max(next_offset, last_offset - MAX_OFFSET_DELTA)
             yield position_bytes, batch_end, base_offset, last_offset, max_timestamp_ms
             self._typical_batch_bytes += (batch_end - position_bytes - self._typical_batch_bytes) // 4
             next_offset = last_offset + 1
@@ -111,8 +146,8 @@ class BatchWalk:
 
     def batches(self, position_bytes: int = 0) -> Iterator[BatchHeader]:
         """Walk from a batch boundary and yield whole headers; raises as `skim` does."""
-        for position, *_ in self.skim(position_bytes):
-            yield self._header(position)
+        for position, _, base_offset, _, _ in self.skim(position_bytes):
+            yield self._header(position, base_offset)
 
     def batch_at(self, position_bytes: int) -> BatchHeader | None:
         """The header at a batch boundary; None if a walk would end there. Raises as `skim` does."""
@@ -120,28 +155,87 @@ class BatchWalk:
 
     def first_reaching(self, offset: int, position_bytes: int) -> BatchHeader | None:
         """The first batch from a boundary on whose last offset is at least ``offset``."""
-        for position, _, _, last_offset, _ in self.skim(position_bytes):
+        for position, _, base_offset, last_offset, _ in self.skim(position_bytes):
             if last_offset >= offset:
-                return self._header(position)
+                return self._header(position, base_offset)
         return None
 
-    def _header(self, position_bytes: int) -> BatchHeader:
-        """Parse the header that was just skimmed, and so stands in the block."""
-        start = position_bytes - self._block_start
-        return parse_batch_header(self._block, start, position_bytes, path=self._log_file.path)
+    def transactional_header(self, batch: SkimmedBatch) -> BatchHeader | None:
+        """The header of a batch that was skimmed; None if the batch belongs to no transaction."""
+        position_bytes = batch[0]
+        start = self._start_in_block(position_bytes)
+        if (
+            self._block[start + MAGIC_POSITION] != MAGIC_V2
+            or not self._block[start + _ATTRIBUTES_POSITION] & TRANSACTIONAL_FLAG
+        ):
+            return None
+        return self._header(position_bytes, batch[2])
 
-    def _fill(self, position_bytes: int) -> bool:
-        """Read a block from ``position_bytes``; False if the file holds no header there any more."""
+    def first_offset(self, header: BatchHeader, limit_bytes: int) -> int:
+        """The offset of a batch's first record: a wrapper has to be read and decoded for it.
+
+        Raises:
+            BatchTooLargeError: It is, or inflates to, more than ``limit_bytes``.
+            CorruptRecordError: It is damaged.
+        """
+        if not header.is_wrapper:
+            return header.base_offset
+        batch = read_batch(self._log_file, header, limit_bytes)
+        offsets, _ = batch_timestamps(batch, header, path=self._log_file.path, limit_bytes=limit_bytes)
+        return int(offsets[0])
+
+    def _header(self, position_bytes: int, base_offset: int) -> BatchHeader:
+        start = self._start_in_block(position_bytes)
+        header = parse_batch_header(self._block, start, position_bytes, path=self._log_file.path)
+        return header if header.base_offset == base_offset else header.with_lower_base(base_offset)
+
+    def _messages(self, position_bytes: int, next_offset: int) -> list[SkimmedBatch]:
+        """The messages of format v0 and v1 from a place in the block on that are whole and in order.
+
+        The first one's offset is not below ``next_offset``.
+        """
+        block = np.frombuffer(self._block, np.uint8)
+        end = min(len(block), self.end_position_bytes - self._block_start)
+        places: list[int] = []
+        end = walk_messages(block, position_bytes - self._block_start, end, places)
+        if not places:
+            return []
+        starts = np.array(places, np.int64)
+        headers = header_rows(block, starts, next_offset)
+        base_offsets = headers["base_offset"].astype(np.int64)
+        last_offsets = base_offsets + headers["last_offset_delta"]
+        is_disordered = base_offsets[1:] <= last_offsets[:-1]
+        count = int(is_disordered.argmax()) + 1 if is_disordered.any() else len(starts)
+        borders = np.append(starts, end) + self._block_start
+        columns = (borders[:-1], borders[1:], base_offsets, last_offsets, headers["max_timestamp_ms"])
+        return list(zip(*(column[:count].tolist() for column in columns), strict=True))
+
+    def _start_in_block(self, position_bytes: int) -> int:
+        """Where in the block a batch begins that was skimmed; the block may have moved on meanwhile."""
+        start = position_bytes - self._block_start
+        if start < 0 or start + HEADER_SIZE_BYTES > len(self._block):
+            self._fill(position_bytes)
+            start = 0
+        return start
+
+    def _fill(self, position_bytes: int) -> None:
+        """Read a block from ``position_bytes``, which holds a header unless the file ends before."""
         if self._typical_batch_bytes >= PAGE_SIZE_BYTES:
             block_bytes = HEADER_SIZE_BYTES
         else:
             # Most walks are short: they come from an index entry, a page away.
             block_bytes = self._next_block_bytes
             self._next_block_bytes = min(block_bytes * 4, _LARGEST_BLOCK_BYTES)
-        block_bytes = min(block_bytes, self.end_position_bytes - position_bytes)
-        self._block = self._log_file.read_at(block_bytes, position_bytes)
+        block = self._log_file.read_at(
+            min(block_bytes, self.end_position_bytes - position_bytes), position_bytes
+        )
+        if len(block) < block_bytes:
+            # An earlier end than expected: the file has been cut short meanwhile.
+            self.end_position_bytes = position_bytes + len(block)
+            # The last message may be shorter than the header that is looked for.
+            block += bytes(HEADER_SIZE_BYTES)
+        self._block = block
         self._block_start = position_bytes
-        return len(self._block) >= HEADER_SIZE_BYTES
 
     def _is_zero_tail(self, position_bytes: int) -> bool:
         """Whether the file goes on with zeros, for a page at least or up to its end."""
@@ -152,13 +246,13 @@ class BatchWalk:
         self, position_bytes: int, base_offset: int, offset_delta: int, next_offset: int
     ) -> CorruptRecordError:
         # Raises by itself if the magic or the length is wrong.
-        self._header(position_bytes)
+        header = self._header(position_bytes, base_offset)
         if base_offset < self._base_offset:
             found = (
                 f"Expected offsets from {self._base_offset} on, as the file's name says, found a batch at "
                 f"offset {base_offset}."
             )
-        elif offset_delta < 0 or base_offset + offset_delta > MAX_OFFSET:
+        elif header.magic == MAGIC_V2 and (offset_delta < 0 or base_offset + offset_delta > MAX_OFFSET):
             found = f"Expected a last offset delta that leads to an offset, found {offset_delta}."
         else:
             found = f"Expected offsets from {next_offset} on, found a batch at offset {base_offset}."
@@ -168,48 +262,3 @@ class BatchWalk:
             position_bytes=position_bytes,
             offset=base_offset,
         )
-
-
-def read_batch(log_file: OpenFile, header: BatchHeader, limit_bytes: int) -> bytes:
-    """Read one whole batch, header included, and check its CRC.
-
-    Raises:
-        BatchTooLargeError: It has more than ``limit_bytes``.
-        DataLossError: The file has been cut short since the header was read.
-        CorruptRecordError: The CRC does not match.
-    """
-    if header.size_bytes > limit_bytes:
-        raise BatchTooLargeError(
-            f"Found a record batch of {header.size_bytes} bytes, expected at most {limit_bytes}. If it is no "
-            "damage, raise maxDecompressedBatchBytes.",
-            path=log_file.path,
-            position_bytes=header.position_bytes,
-            offset=header.base_offset,
-            last_offset=header.last_offset,
-        )
-    batch = log_file.read_at(header.size_bytes, header.position_bytes)
-    if len(batch) < header.size_bytes:
-        raise DataLossError(
-            f"Expected a record batch of {header.size_bytes} bytes, found {len(batch)}: the file was cut "
-            "short while it was read. Read again.",
-            path=log_file.path,
-            position_bytes=header.position_bytes,
-            offset=header.base_offset,
-            last_offset=header.last_offset,
-        )
-    if not batch_crc_matches(batch):
-        raise corrupt_batch(log_file.path, header)
-    return batch
-
-
-def corrupt_batch(path: str, header: BatchHeader) -> CorruptRecordError:
-    """The error for a batch whose CRC does not match."""
-    return CorruptRecordError(
-        f"Expected the CRC {header.crc:08x} that the batch's header states, found another one: the batch is "
-        "damaged. Restore the file from a replica or a backup.",
-        path=path,
-        position_bytes=header.position_bytes,
-        end_position_bytes=header.end_position_bytes,
-        offset=header.base_offset,
-        last_offset=header.last_offset,
-    )

@@ -5,7 +5,8 @@
     4         4      position of a batch in the log file
 
 An entry every ``index.interval.bytes`` (4 KiB), no file header; the first batch has none.
-Offsets and positions strictly ascend. An entry's offset is the last one of its batch.
+Offsets and positions strictly ascend. An entry's offset is the last one of its batch; brokers
+before 4.0 name the last one of the whole append that begins there, the oldest its first one.
 
 A file that breaks these rules yields an index without entries whose ``problem`` says why: the
 log is then walked, with the same answers.

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
+from storage_core.record.legacy_message import NO_TIMESTAMP_MS
 from storage_core.segment._index_file import read_index_file
 from storage_core.segment.file_names import MAX_OFFSET
 from storage_core.segment.values import TimestampOffset
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 __all__ = ["ENTRY_SIZE_BYTES", "NO_TIMESTAMP_MS", "TimeIndex"]
 
 ENTRY_SIZE_BYTES: Final = 12
-
-NO_TIMESTAMP_MS: Final = -1
 
 _ENTRY: Final = np.dtype([("timestamp_ms", ">i8"), ("relative_offset", ">i4")])
 _NO_VALUES: Final = np.empty(0, np.int64)

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from storage_core.record.batch_header import HEADER_SIZE_BYTES
+from storage_core.errors import CorruptRecordError
 from storage_core.record.batch_window import walk_window
 from storage_core.record.decode import batch_section, decode_records
 from storage_core.record.section import PADDING_BYTES, RecordSection, WantedFields
@@ -25,17 +25,21 @@ def padded(data, padding=JUNK):
 
 
 def window_of(data, *, position_bytes=0):
-    return walk_window(PATH, position_bytes, padded(data), len(data))
+    """The batches of ``data``; raises what is wrong with it."""
+    window = walk_window(PATH, position_bytes, padded(data), len(data))
+    if window.error is not None:
+        raise window.error
+    return window
 
 
 def section_of(data, *, position_bytes=0):
-    """One section of all batches in ``data``, which are not compressed."""
+    """One section of all batches in ``data``, which are not compressed, and all of format v2 or all older."""
     window = window_of(data, position_bytes=position_bytes)
     assert window.end == len(data)
     sizes = window.headers["batch_length"].astype(np.int64) + 12
     return RecordSection(
         window.buffer,
-        window.starts + HEADER_SIZE_BYTES,
+        window.starts + 61 * (window.headers["magic"] == 2),
         window.starts + sizes,
         window.headers,
         window.starts + position_bytes,
@@ -63,6 +67,13 @@ def _bytes_of(buffer, column):
     return [None if length < 0 else buffer[start : start + length] for start, length in pairs]
 
 
+def check_crcs(window):
+    """Raise an error if the CRC of a batch is wrong."""
+    wrong = window.crc_mismatches(np.arange(len(window.starts)))
+    if len(wrong):
+        raise CorruptRecordError("wrong CRC", path=PATH, position_bytes=int(window.starts[wrong[0]]))
+
+
 def decode_window(data):
     """All rows of ``data``, which ends with a batch."""
     assert window_of(data).end == len(data)
@@ -72,7 +83,7 @@ def decode_window(data):
 def decode_whole_batches(data, *, limit_bytes=1 << 26):
     """All rows of the whole batches in ``data``, whatever their codecs; CRCs are checked."""
     window = window_of(data)
-    window.check_crc(np.arange(len(window.starts)))
+    check_crcs(window)
     rows = []
     for index, start in enumerate(window.starts.tolist()):
         header = window.header(index)

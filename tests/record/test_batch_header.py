@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from crc32c import crc32c
 
-from storage_core.errors import CorruptRecordError, UnsupportedFormatError
+from storage_core.errors import CorruptRecordError
 from storage_core.record.batch_header import HEADER_DTYPE, batch_crc_matches, parse_batch_header
 from tests.record import golden
 from tests.record.encoding import (
@@ -18,6 +18,8 @@ from tests.record.encoding import (
     counted_records,
     with_header_field,
 )
+from tests.record.golden_legacy import LEGACY
+from tests.record.legacy_encoding import Message, Wrapper, plain_messages
 
 PATH = "/logs/orders-0/00000000000000000000.log"
 MAX_INT = 2**31 - 1
@@ -157,18 +159,10 @@ def test_the_crc_covers_neither_base_offset_nor_leader_epoch():
     assert batch_crc_matches(data)
 
 
-@pytest.mark.parametrize("magic", [0, 1])
-def test_older_formats_are_named(magic):
-    data = with_header_field(golden.CREATE_TIME.data, 16, "b", magic)
-    with pytest.raises(UnsupportedFormatError, match=f"format v{magic}") as raised:
-        parse(data, 0, 512)
-    assert (raised.value.path, raised.value.position_bytes, raised.value.offset) == (PATH, 512, 0)
-
-
 @pytest.mark.parametrize("magic", [3, 4, 127, -1, -128])
 def test_an_unknown_magic_is_damage(magic):
     data = with_header_field(golden.CREATE_TIME.data, 16, "b", magic)
-    with pytest.raises(CorruptRecordError, match=f"magic byte .* to be 2, found {magic}") as raised:
+    with pytest.raises(CorruptRecordError, match=f"to be 0, 1 or 2, found {magic}") as raised:
         parse(data, 0, 512)
     assert (raised.value.path, raised.value.position_bytes) == (PATH, 512)
 
@@ -181,14 +175,6 @@ def test_a_length_below_that_of_a_header_is_damage(length):
     assert (raised.value.path, raised.value.position_bytes) == (PATH, 512)
 
 
-@pytest.mark.parametrize("magic", [0, 1])
-@pytest.mark.parametrize("length", [13, 0, -1])
-def test_an_older_format_with_an_impossible_length_is_damage(magic, length):
-    data = with_header_field(golden.CREATE_TIME.data, 16, "b", magic)
-    with pytest.raises(CorruptRecordError):
-        parse(with_header_field(data, 8, "i", length))
-
-
 @pytest.mark.parametrize("length", [49, MAX_INT])
 def test_the_shortest_and_the_longest_length_are_taken(length):
     data = with_header_field(golden.CREATE_TIME.data, 8, "i", length)
@@ -199,3 +185,108 @@ def test_offsets_near_the_end_of_their_range():
     data = Batch(counted_records(1), 2**63 - 1, last_offset_delta=0).encode()
     assert parse(data).last_offset == 2**63 - 1
     assert parse(data).next_offset == 2**63
+
+
+# -- Messages of older formats --------
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_a_plain_message_is_a_batch_of_its_own(magic):
+    data = Message(2**40, 1234, b"k", b"v", magic).encode()
+    header = parse(b"x" * 5 + data, 5, 512)
+    timestamp_ms = 1234 if magic else -1
+    assert (header.position_bytes, header.size_bytes) == (512, len(data))
+    assert (header.base_offset, header.last_offset, header.next_offset) == (2**40, 2**40, 2**40 + 1)
+    assert (header.magic, header.record_count, header.codec) == (magic, 1, 0)
+    assert (header.base_timestamp_ms, header.max_timestamp_ms) == (timestamp_ms, timestamp_ms)
+    absent = (header.leader_epoch, header.producer_id, header.producer_epoch, header.base_sequence)
+    assert absent == (-1, -1, -1, -1)
+    assert not header.is_wrapper
+
+
+@pytest.mark.parametrize("name", LEGACY)
+def test_golden_messages_of_older_formats(name):
+    golden_set = LEGACY[name]
+    start = 0
+    for crc in golden_set.crcs:
+        header = parse(golden_set.data, start)
+        assert header.crc == crc
+        assert batch_crc_matches(golden_set.data[start : header.end_position_bytes + start])
+        start += header.size_bytes
+    assert start == len(golden_set.data)
+    assert header.last_offset == golden_set.rows[-1][0]
+    assert header.is_wrapper == (len(golden_set.crcs) < len(golden_set.rows))
+    assert header.is_log_append_time == ("append" in name)
+
+
+@pytest.mark.parametrize(("magic", "meaning"), [(0, 0x07), (1, 0x0F)])
+def test_attributes_without_a_meaning_in_older_formats_are_left_out(magic, meaning):
+    for attributes in range(256):
+        header = parse(Message(magic=magic, attributes=attributes).encode())
+        assert header.attributes == attributes & meaning
+        assert [header.is_transactional, header.is_control, header.has_delete_horizon] == [False] * 3
+
+
+@pytest.mark.parametrize(("magic", "minimum"), [(0, 14), (1, 22)])
+@pytest.mark.parametrize("missing", [1, 8, 14, 100])
+def test_a_length_below_that_of_the_shortest_message_is_damage(magic, minimum, missing):
+    data = Message(magic=magic).encode(length=minimum - missing)
+    with pytest.raises(
+        CorruptRecordError, match=f"at least {minimum} bytes, found {minimum - missing}"
+    ) as raised:
+        parse(data, 0, 512)
+    assert (raised.value.path, raised.value.position_bytes) == (PATH, 512)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_no_more_is_read_than_the_shortest_message_has(magic):
+    data = Message(7, 9, None, None, magic).encode()
+    assert parse(data).last_offset == 7
+    assert parse(data + b"\xff" * 40) == parse(data)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_the_crc_of_a_message_covers_every_bit_behind_it_and_itself(magic):
+    data = Message(7, 9, b"key", b"value", magic).encode()
+    for position in range(len(data)):
+        for bit in range(8):
+            changed = bytearray(data)
+            changed[position] ^= 1 << bit
+            assert batch_crc_matches(changed) == (position < 12)
+
+
+@pytest.mark.parametrize("magic", [3, 127, 255])
+def test_no_crc_of_an_unknown_format_matches(magic):
+    changed = bytearray(golden.CREATE_TIME.data)
+    changed[16] = magic
+    assert not batch_crc_matches(changed)
+
+
+class TestWrapper:
+    """The base offset of a wrapper is known only as a lower bound."""
+
+    HEADER = parse(Wrapper(plain_messages(3, start=2**40 - 2), offset=2**40).encode())
+
+    def offsets(self, header):
+        return (header.base_offset, header.last_offset)
+
+    def test_as_it_is_parsed(self):
+        assert self.HEADER.is_wrapper
+        assert self.offsets(self.HEADER) == (2**40, 2**40)
+        assert self.HEADER.record_count == 1
+
+    def test_a_lower_base(self):
+        assert self.offsets(self.HEADER.with_lower_base(2**40 - 7)) == (2**40 - 7, 2**40)
+        assert self.offsets(self.HEADER.with_lower_base(2**40)) == (2**40, 2**40)
+
+    def test_no_lower_than_a_segment_reaches(self):
+        assert self.offsets(self.HEADER.with_lower_base(0)) == (2**40 - MAX_INT, 2**40)
+
+    def test_a_base_above_the_last_offset_changes_nothing(self):
+        assert self.HEADER.with_lower_base(2**40 + 1) is self.HEADER
+
+    @pytest.mark.parametrize(
+        "data", [Message(8).encode(), Batch(counted_records(2), 8, codec=1).encode()], ids=["v1", "v2"]
+    )
+    def test_no_other_header_changes(self, data):
+        assert parse(data).with_lower_base(3) == parse(data)

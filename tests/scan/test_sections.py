@@ -9,8 +9,10 @@ import pytest
 
 import storage_core.scan.sections as sections_module
 from storage_core.errors import BatchTooLargeError, CorruptRecordError, UnsupportedFormatError
-from storage_core.record import WantedFields
+from storage_core.record import WantedFields, decode_records
 from storage_core.scan.sections import MAX_ROWS, SectionMaker
+from tests.record.encoding import Batch, counted_records
+from tests.record.legacy_encoding import Message, Wrapper, compress_set, plain_messages
 
 EVERYTHING = WantedFields(headers=True)
 OFFSETS = WantedFields(timestamp=False, key=False, value=False)
@@ -213,3 +215,124 @@ class TestHeadersOnly:
         else:
             with pytest.raises(CorruptRecordError):
                 list(sections([doubtful], OFFSETS))
+
+
+# -- Messages of older formats --------
+
+
+@pytest.fixture
+def older_sections(window_of):
+    """Makes the sections of messages, wrappers and batches as they stand in a file."""
+
+    def older_sections(entries, wanted=EVERYTHING, limit_bytes=LIMIT):
+        window = window_of(b"".join(entry.encode() for entry in entries), 7000)
+        maker = SectionMaker(limit_bytes, wanted)
+        return maker.sections(window, np.arange(len(window.starts)))
+
+    return older_sections
+
+
+def offsets_decoded(made, wanted=EVERYTHING):
+    """Per section, the offsets of its records."""
+    return [decode_records(section, wanted).offsets.tolist() for section in made]
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_plain_messages_are_left_where_they_are(older_sections, magic):
+    messages = plain_messages(5, magic=magic)
+    made = list(older_sections(messages))
+    assert contents(made) == [[message.encode() for message in messages]]
+    size = len(messages[0].encode())
+    assert made[0].positions.tolist() == [7000 + size * number for number in range(5)]
+    assert made[0].starts.tolist() == [size * number for number in range(5)]
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4])
+def test_the_sets_of_wrappers_share_a_section(older_sections, magic, codec):
+    wrappers = [
+        Wrapper(plain_messages(3, start=start, magic=magic), codec, magic) for start in range(0, 15, 3)
+    ]
+    assert contents(older_sections(wrappers)) == [[wrapper.encode_set() for wrapper in wrappers]]
+    assert offsets_decoded(older_sections(wrappers)) == [list(range(15))]
+
+
+def test_wrappers_of_any_codec_and_plain_messages_make_one_section(older_sections):
+    entries = [
+        *plain_messages(2, magic=0),
+        Wrapper(plain_messages(2, start=2, magic=0), LZ4, 0),
+        Wrapper(plain_messages(2, start=4), SNAPPY),
+        *plain_messages(2, start=6),
+        Wrapper(plain_messages(2, start=8), GZIP),
+    ]
+    assert offsets_decoded(older_sections(entries)) == [list(range(10))]
+
+
+def test_formats_that_change_within_a_window_come_in_order(older_sections):
+    entries = [
+        *plain_messages(2, magic=0),
+        Batch(counted_records(2), 2),
+        Batch(counted_records(2), 4, codec=ZSTD),
+        Wrapper(plain_messages(2, start=6)),
+        *plain_messages(2, start=8),
+        Batch(counted_records(2), 10, codec=GZIP),
+    ]
+    assert offsets_decoded(older_sections(entries)) == [[0, 1], [2, 3, 4, 5], [6, 7, 8, 9], [10, 11]]
+
+
+@pytest.mark.parametrize("wanted", [OFFSETS, TIMESTAMPS])
+def test_the_header_of_a_wrapper_does_not_tell_its_offsets(older_sections, wanted):
+    # Its own offset follows that of the message before.
+    entries = [Message(4), Wrapper((Message(5),)), Wrapper(plain_messages(3, start=6))]
+    assert offsets_decoded(older_sections(entries, wanted), wanted) == [[4, 5, 6, 7, 8]]
+
+
+def test_sections_of_plain_messages_have_no_more_rows_than_an_arrow_batch(older_sections):
+    counts = [len(section.starts) for section in older_sections(plain_messages(MAX_ROWS + 10))]
+    assert counts == [MAX_ROWS, 10]
+
+
+@pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4])
+@pytest.mark.parametrize("magic", [0, 1])
+def test_a_wrapper_may_inflate_to_the_limit_and_no_further(older_sections, codec, magic):
+    small, large = (
+        Wrapper((Message(5, value=bytes(size), magic=magic),), codec, magic) for size in (9, 90_000)
+    )
+    limit_bytes = len(large.encode_set())
+    entries = [small, Wrapper(tuple(Message(6, value=bytes(90_000), magic=magic) for _ in "1"), codec, magic)]
+    assert offsets_decoded(older_sections(entries, limit_bytes=limit_bytes))[-1][-1] == 6
+    with pytest.raises(BatchTooLargeError, match="maxDecompressedBatchBytes") as caught:
+        list(older_sections(entries, limit_bytes=limit_bytes - 1))
+    assert (caught.value.offset, caught.value.last_offset) == (6, 6)
+    assert caught.value.position_bytes == 7000 + len(small.encode())
+
+
+@pytest.mark.parametrize("codec", [GZIP, LZ4])
+def test_a_wrapper_that_is_a_bomb_takes_no_more_memory_than_the_limit(older_sections, codec):
+    bomb = Wrapper(codec=codec, offset=3, payload=compress_set(codec, bytes(50 << 20), 1))
+    made = older_sections([bomb], limit_bytes=1 << 20)
+    tracemalloc.start()
+    try:
+        with pytest.raises(BatchTooLargeError):
+            list(made)
+        assert tracemalloc.get_traced_memory()[1] < 20 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize(
+    ("codec", "name"),
+    [(GZIP, "gzip"), (SNAPPY, "snappy"), (LZ4, "lz4"), (ZSTD, "zstd"), (7, "codec number 7")],
+)
+@pytest.mark.parametrize("wanted", [EVERYTHING, OFFSETS])
+def test_a_wrapper_of_garbage_is_named_with_its_codec(older_sections, magic, codec, name, wanted):
+    bad = Wrapper(codec=codec, magic=magic, offset=9, payload=b"garbage")
+    with pytest.raises(CorruptRecordError, match=f"records compressed with {name}") as caught:
+        list(older_sections([Message(3), bad], wanted))
+    assert (caught.value.offset, caught.value.last_offset) == (4, 9)
+    start = 7000 + len(Message(3).encode())
+    assert (caught.value.position_bytes, caught.value.end_position_bytes) == (
+        start,
+        start + len(bad.encode()),
+    )
