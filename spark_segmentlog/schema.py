@@ -55,8 +55,9 @@ _TYPES: Final[dict[str, DataType]] = {
     .add("magic", IntegerType())
     .add("timestampMs", LongType()),
 }
-# A record always has these, so a schema that says so is honoured.
+# A record always has these, so a schema that says so is honoured. A row that describes damage has but the first two.
 _NEVER_NULL: Final = frozenset({"topic", "partition", "offset", "timestamp", "timestampType"})
+_NEVER_NULL_WITH_DAMAGE: Final = frozenset({"topic", "partition"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,8 @@ class ProjectedColumn:
 
 def source_schema(options: ReadOptions) -> StructType:
     """What ``schema()`` answers: the columns asked for by options."""
-    return StructType([StructField(name, _TYPES[name]) for name in _option_columns(options)])
+    types = _types(options)
+    return StructType([StructField(name, types[name]) for name in _option_columns(options)])
 
 
 def projected_columns(schema: StructType, options: ReadOptions) -> tuple[ProjectedColumn, ...]:
@@ -81,14 +83,15 @@ def projected_columns(schema: StructType, options: ReadOptions) -> tuple[Project
     Raises:
         OptionError: Naming the first column that is unknown, doubled or of another type.
     """
+    types = _types(options)
     if not schema.fields:
         raise OptionError(
             "The schema names no column: expected at least one of "
-            f"{', '.join(_TYPES)}. To count records, the cheapest schema is 'offset bigint'."
+            f"{', '.join(types)}. To count records, the cheapest schema is 'offset bigint'."
         )
     names = schema.fieldNames()
     for position, field in enumerate(schema.fields):
-        _check_field(field)
+        _check_field(field, types, options)
         if field.name in names[:position]:
             raise OptionError(f"Column {field.name!r} of the schema: expected once, found twice.")
         if options.columns is not None and field.name not in options.columns:
@@ -100,37 +103,47 @@ def projected_columns(schema: StructType, options: ReadOptions) -> tuple[Project
 
 
 def _option_columns(options: ReadOptions) -> tuple[str, ...]:
+    types = _types(options)
     if options.columns is not None:
         for name in options.columns:
-            if name not in _TYPES:
-                raise OptionError(_unknown_column(name, "option 'columns'"))
+            if name not in types:
+                raise OptionError(_unknown_column(name, "option 'columns'", types))
         return options.columns
     left_out = set()
     if not options.include_headers:
         left_out.add(_HEADERS)
     if not options.include_metadata:
         left_out.add(_METADATA)
-    return tuple(name for name in _TYPES if name not in left_out)
+    return tuple(name for name in types if name not in left_out)
 
 
-def _check_field(field: StructField) -> None:
-    expected = _TYPES.get(field.name)
+def _types(options: ReadOptions) -> dict[str, DataType]:
+    """The columns that there are with these options; the one that describes damage is the last."""
+    if options.mode != "PERMISSIVE":
+        return _TYPES
+    return {**_TYPES, options.corrupt_record_column: StringType()}
+
+
+def _check_field(field: StructField, types: dict[str, DataType], options: ReadOptions) -> None:
+    expected = types.get(field.name)
     if expected is None:
-        raise OptionError(_unknown_column(field.name, "the schema"))
+        raise OptionError(_unknown_column(field.name, "the schema", types))
     if field.dataType != expected:
         raise OptionError(
             f"Column {field.name!r} of the schema: expected type {expected.simpleString()}, "
             f"found {field.dataType.simpleString()}. Cast it after the read."
         )
-    if not field.nullable and field.name not in _NEVER_NULL:
+    is_permissive = options.mode == "PERMISSIVE"
+    if not field.nullable and field.name not in (_NEVER_NULL_WITH_DAMAGE if is_permissive else _NEVER_NULL):
+        rows = "rows that describe damage" if is_permissive else "records"
         raise OptionError(
-            f"Column {field.name!r} of the schema: expected a nullable column, because records without one "
+            f"Column {field.name!r} of the schema: expected a nullable column, because {rows} without one "
             "exist, found NOT NULL."
         )
 
 
-def _unknown_column(name: str, where: str) -> str:
-    by_lower_case = {known.lower(): known for known in _TYPES}
+def _unknown_column(name: str, where: str, types: dict[str, DataType]) -> str:
+    by_lower_case = {known.lower(): known for known in types}
     near = difflib.get_close_matches(name.lower(), by_lower_case, n=1)
     hint = f" Did you mean {by_lower_case[near[0]]!r}?" if near else ""
-    return f"Column {name!r} of {where}: expected one of {', '.join(_TYPES)}.{hint}"
+    return f"Column {name!r} of {where}: expected one of {', '.join(types)}.{hint}"

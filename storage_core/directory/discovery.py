@@ -158,10 +158,9 @@ class _Search:
 
 
 def _is_log_file(entry: DirectoryEntry) -> bool:
+    """Whether a name is a segment's. A link, FIFO or device of such a name is refused when segments are listed."""
     return (
-        entry.name.endswith(LOG_SUFFIX)
-        and base_offset_of(entry.name) is not None
-        and (entry.is_regular_file or entry.is_symlink)
+        entry.name.endswith(LOG_SUFFIX) and base_offset_of(entry.name) is not None and not entry.is_directory
     )
 
 

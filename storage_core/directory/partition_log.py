@@ -17,7 +17,7 @@ from storage_core.checkpoint import (
 from storage_core.directory.producer_snapshots import newest_producer_snapshot
 from storage_core.directory.segment_listing import list_segments
 from storage_core.directory.segments import Segments
-from storage_core.errors import DataLossError
+from storage_core.errors import CorruptError, DataLossError, UnsupportedFormatError
 from storage_core.segment.file_names import DELETED_SUFFIX, SWAP_SUFFIX
 from storage_core.segment.log_segment import LogSegment
 from storage_core.segment.segment_files import DEFAULT_MAX_BATCH_BYTES
@@ -44,9 +44,17 @@ class PartitionLog:
     Offsets below ``log_start_offset`` are logically deleted, though segments may still hold them.
     """
 
-    def __init__(self, filesystem: FileSystem, directory: PartitionDirectory, segments: Segments) -> None:
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        directory: PartitionDirectory,
+        segments: Segments,
+        *,
+        skip_damage: bool = False,
+    ) -> None:
         self.directory = directory
         self.segments = segments
+        self.skip_damage = skip_damage
         self._filesystem = filesystem
 
     @classmethod
@@ -57,6 +65,7 @@ class PartitionLog:
         *,
         use_indexes: bool = True,
         max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
+        skip_damage: bool = False,
     ) -> PartitionLog:
         """List a partition directory.
 
@@ -65,15 +74,26 @@ class PartitionLog:
             directory: The partition, as `find_partitions` gives it.
             use_indexes: False walks every header instead.
             max_batch_bytes: The largest batch that is read, compressed or not.
+            skip_damage: Whether every answer goes on behind damage; otherwise it is an error.
 
         Raises:
             UnreadableError: The directory may not be listed by this user.
-            LogDirectoryError: It does not exist, or a log file is a symbolic link.
+            LogDirectoryError: It does not exist, or what is named like a log file is no regular file.
         """
+        base_offsets: tuple[int, ...] = ()
 
         def open_segment(base_offset: int, file_names: Collection[str] | None, suffix: str) -> LogSegment:
+            next_index = bisect.bisect_right(base_offsets, base_offset)
             return LogSegment(
-                filesystem, directory.path, base_offset, file_names, use_indexes, suffix, max_batch_bytes
+                filesystem,
+                directory.path,
+                base_offset,
+                file_names,
+                use_indexes,
+                suffix,
+                max_batch_bytes,
+                end_offset=base_offsets[next_index] if next_index < len(base_offsets) else None,
+                skip_damage=skip_damage,
             )
 
         listing = list_segments(
@@ -84,7 +104,8 @@ class PartitionLog:
                 open_segment(base_offset, None, SWAP_SUFFIX).end().next_offset
             ),
         )
-        return cls(filesystem, directory, Segments(listing, open_segment))
+        base_offsets = listing.base_offsets
+        return cls(filesystem, directory, Segments(listing, open_segment), skip_damage=skip_damage)
 
     @property
     def topic(self) -> str:
@@ -136,7 +157,6 @@ class PartitionLog:
 
         Raises:
             CorruptRecordError: Damage in the last segment with a valid batch behind it.
-            UnsupportedFormatError: The last segment ends in a message format that is not read.
         """
         if not self.segments:
             return self.log_start_offset
@@ -144,6 +164,7 @@ class PartitionLog:
         # From here on the last segment ends there: nothing torn, preallocated or appended later is seen.
         last_segment = self.segments[-1]
         last_segment.known_status = replace(last_segment.status, size_bytes=end.position_bytes)
+        last_segment.end_offset = end.next_offset
         # A log that ends below its start counts as empty: a broker would drop its segments.
         return max(end.next_offset, self.log_start_offset)
 
@@ -213,6 +234,52 @@ class PartitionLog:
                 return (self.segments[index], header) if header.base_offset < self.log_end_offset else None
         return None
 
+    def first_offset_at_or_after(self, offset: int) -> int | None:
+        """The first offset from ``offset`` on at which there may be something; None if there is nothing.
+
+        That is a batch, or the beginning of a segment: damage may begin with it.
+
+        Raises:
+            CorruptRecordError: Damage on the way to it.
+        """
+        found = self.first_batch_at_or_after(offset)
+        first_offset = None if found is None else max(found[1].base_offset, offset)
+        index = bisect.bisect_left(self.segments.base_offsets, offset)
+        if index < len(self.segments):
+            base_offset = self.segments.base_offsets[index]
+            first_offset = base_offset if first_offset is None else min(first_offset, base_offset)
+        return first_offset
+
+    def first_record_offset_at_or_after(self, offset: int) -> int | None:
+        """The same, but a batch counts by the records that it holds, not by the offsets that its header claims.
+
+        A header of a few bytes may claim as many offsets as no log has records. A batch that cannot be decoded
+        counts as one without records.
+        """
+        found = self.first_batch_at_or_after(offset)
+        if found is None or found[1].base_offset >= offset:
+            return self.first_offset_at_or_after(offset)
+        segment, header = found
+        try:
+            offsets = segment.record_offsets(header)
+        except (CorruptError, UnsupportedFormatError):
+            offsets = []
+        behind = bisect.bisect_left(offsets, offset)
+        return offsets[behind] if behind < len(offsets) else self.first_offset_at_or_after(header.next_offset)
+
+    def offset_of_damage_in_front(self, offset: int) -> int:
+        """Where damage begins that ends at an offset, but not in front of the log start; without any, the offset.
+
+        What is lost there may be what somebody looked for who has found the offset.
+        """
+        for index in (self.segment_index_for(offset), self.segment_index_for(offset - 1)):
+            if index is None:
+                continue
+            damage = self.ask(index, lambda segment: segment.around(offset).damage)
+            if damage is not None:
+                return max(self.log_start_offset, min(damage.start_offset, offset))
+        return offset
+
     def offset_for_timestamp(
         self, timestamp_ms: int, limit_offset: int | None = None
     ) -> TimestampOffset | None:
@@ -239,6 +306,8 @@ class PartitionLog:
                 found = self.ask(
                     index, lambda segment: segment.offset_for_timestamp(timestamp_ms, self.log_start_offset)
                 )
+                if found is None and self._is_young_by_damage(index, timestamp_ms):
+                    continue
                 return found if found is not None and found.offset < limit_offset else None
         return None
 
@@ -255,9 +324,21 @@ class PartitionLog:
             up_to_offset=self.log_end_offset if up_to_offset is None else up_to_offset,
         )
 
+    def _is_young_by_damage(self, index: int, timestamp_ms: int) -> bool:
+        """Whether what made a segment seem young enough may be damage, and not the age of its file."""
+        segment = self.segments[index]
+        if not segment.skip_damage:
+            return False
+        largest = segment.largest_timestamp(is_complete=self._is_complete(index))
+        return largest.timestamp_ms >= timestamp_ms
+
     def _largest_timestamp_ms(self, index: int) -> int:
-        is_complete = index < len(self.segments) - 1 or self.is_clean
+        is_complete = self._is_complete(index)
         return self.ask(index, lambda segment: segment.largest_timestamp_ms(is_complete=is_complete))
+
+    def _is_complete(self, index: int) -> bool:
+        """Whether a broker has closed a segment, and its time index."""
+        return index < len(self.segments) - 1 or self.is_clean
 
     def __repr__(self) -> str:
         return f"PartitionLog({self.path!r}, {len(self.segments)} segments)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from functools import partial
 from typing import TYPE_CHECKING
 
 from storage_core.checkpoint import (
@@ -49,14 +50,15 @@ def choose_replica(filesystem: FileSystem, candidates: Sequence[PartitionDirecto
     epochs = [_newest_leader_epoch(filesystem, directory) for directory in directories]
     newest = [directory for directory, epoch in zip(directories, epochs, strict=True) if epoch == max(epochs)]
     # max takes the first of equals: the one whose path the caller named first.
-    chosen = (
-        newest[0]
-        if len(newest) == 1
-        else max(newest, key=lambda directory: PartitionLog.load(filesystem, directory).log_end_offset)
-    )
+    chosen = newest[0] if len(newest) == 1 else max(newest, key=partial(_log_end_offset, filesystem))
     others = ", ".join(directory.path for directory in directories if directory is not chosen)
     _log.warning("%s-%d is read from %s, not from %s.", chosen.topic, chosen.partition, chosen.path, others)
     return chosen
+
+
+def _log_end_offset(filesystem: FileSystem, directory: PartitionDirectory) -> int:
+    """How far a copy reaches. Damage is for whoever reads it to report: another copy may be chosen."""
+    return PartitionLog.load(filesystem, directory, skip_damage=True).log_end_offset
 
 
 def _distinct(filesystem: FileSystem, candidates: Sequence[PartitionDirectory]) -> list[PartitionDirectory]:

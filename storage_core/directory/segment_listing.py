@@ -22,7 +22,7 @@ from storage_core.segment.file_names import CLEANED_SUFFIX, LOG_SUFFIX, SWAP_SUF
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from storage_core.filesystem import FileSystem
+    from storage_core.filesystem import DirectoryEntry, FileSystem
 
 __all__ = ["SegmentListing", "list_segments"]
 
@@ -59,7 +59,7 @@ def list_segments(
 
     Raises:
         UnreadableError: The directory may not be listed by this user.
-        LogDirectoryError: It does not exist, or a log file is a symbolic link.
+        LogDirectoryError: It does not exist, or what is named like a log file is no regular file.
     """
     names = _file_names(filesystem, path) if is_clean else _settled_file_names(filesystem, path)
     swapped: frozenset[int] = frozenset()
@@ -84,13 +84,18 @@ def _file_names(filesystem: FileSystem, path: str) -> list[str]:
     for entry in filesystem.list_directory(path):
         if entry.is_regular_file:
             names.append(entry.name)
-        elif entry.is_symlink and entry.name.endswith(LOG_SUFFIX) and base_offset_of(entry.name) is not None:
-            message = (
-                "Expected a regular file as log segment, found a symbolic link, which is never followed. "
-                "Put the file itself here."
+        elif entry.name.endswith(LOG_SUFFIX) and base_offset_of(entry.name) is not None:
+            raise LogDirectoryError(
+                f"Expected a regular file as log segment, found {_kind(entry)}. Put the file itself here.",
+                path=os.path.join(path, entry.name),
             )
-            raise LogDirectoryError(message, path=os.path.join(path, entry.name))
     return names
+
+
+def _kind(entry: DirectoryEntry) -> str:
+    if entry.is_symlink:
+        return "a symbolic link, which is never followed"
+    return "a directory" if entry.is_directory else "a FIFO, a socket or a device"
 
 
 def _settled_file_names(filesystem: FileSystem, path: str) -> list[str]:

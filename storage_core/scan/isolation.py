@@ -73,7 +73,7 @@ def aborted_transactions(
     read away from it.
 
     Returns:
-        In the order of their markers.
+        In the order of their markers. Where damage is skipped, those behind them whose markers may be lost.
 
     Raises:
         CorruptRecordError: A header or a control batch on the way is damaged.
@@ -96,6 +96,12 @@ def aborted_transactions(
         aborted += collected
         if is_complete:
             break
+    if log.skip_damage:
+        # Those whose end may be lost are not open any more for the last stable offset either.
+        tail = TransactionReplay(log)
+        tail.advance_to(log.log_end_offset)
+        known = set(aborted)
+        aborted += [each for each in dict.fromkeys((*replay.undecided, *tail.undecided)) if each not in known]
     return tuple(
         transaction
         for transaction in aborted
@@ -131,12 +137,12 @@ class _IndexTrust:
         # Listed, but gone by now: a live broker has taken the segment away, or replaced it.
         if transactions.problem is not None or not transactions.exists:
             return False
-        entries = transactions.entries
-        if not entries:
+        last_marker_offset = transactions.last_marker_offset
+        if last_marker_offset is None:
             # A recovery leaves an empty file, and so does a copy that failed.
             return self._is_silence_believable or self._has_no_transactions(index)
         # Entries of a later segment's markers belong to another file.
-        return entries[-1].last_offset < self.segment_end_offset(index)
+        return last_marker_offset < self.segment_end_offset(index)
 
     @cached_property
     def _is_silence_believable(self) -> bool:
@@ -146,7 +152,9 @@ class _IndexTrust:
                 continue
             base_offset = base_offset_of(name)
             index = None if base_offset is None else self._log.segment_index_for(base_offset)
-            if index is not None and self._log.segments[index].transaction_index.entries:
+            if index is None:
+                continue
+            if self._log.segments[index].transaction_index.last_marker_offset is not None:
                 return True
         return False
 

@@ -23,10 +23,20 @@ def locate_spans(
     start_offset: int,
     end_offset: int,
     aborted_transactions: Sequence[AbortedTransaction] = (),
+    *,
+    is_first: bool = True,
 ) -> list[LogSpan]:
     """The spans that hold the offsets from ``start_offset`` to below ``end_offset``, one per segment.
 
     Only the segments at the two ends are opened; of the others, the file's size is enough.
+
+    Args:
+        log: The partition.
+        start_offset: The first offset wanted.
+        end_offset: The first offset not wanted any more.
+        aborted_transactions: What a span is told of those that concern it.
+        is_first: Whether the read begins here. Otherwise damage that begins in front of ``start_offset``
+            is left to the range before.
 
     Raises:
         CorruptRecordError: Damage in front of one of the two ends.
@@ -43,8 +53,16 @@ def locate_spans(
         span_start = max(start_offset, base_offset)
         span_end = min(end_offset, bases[index + 1]) if is_closed else end_offset
         last_offset = None if is_closed and span_end == bases[index + 1] else span_end - 1
+        find = _place_over_damage if log.skip_damage else _place
         place = log.ask(
-            index, partial(_place, start_offset=span_start, last_offset=last_offset, is_closed=is_closed)
+            index,
+            partial(
+                find,
+                start_offset=span_start,
+                last_offset=last_offset,
+                is_closed=is_closed,
+                is_first=is_first and span_start == start_offset,
+            ),
         )
         if place is None:
             continue
@@ -66,6 +84,9 @@ def locate_spans(
                     for each in aborted_transactions
                     if each.last_offset >= span_start and each.first_offset < span_end
                 ),
+                segment_end_bytes=place.file_size_bytes,
+                segment_end_offset=place.segment_end_offset,
+                is_first=is_first and span_start == start_offset,
             )
         )
     return spans
@@ -76,21 +97,23 @@ class _Place:
     file_name: str
     inode: int
     file_size_bytes: int
+    segment_end_offset: int | None
     start_offset: int
     position_bytes: int
     end_position_bytes: int
 
 
 def _place(
-    segment: LogSegment, start_offset: int, last_offset: int | None, *, is_closed: bool
+    segment: LogSegment, start_offset: int, last_offset: int | None, *, is_closed: bool, is_first: bool
 ) -> _Place | None:
     """Where in the file the offsets lie, to its end if no last one is given; None if it holds none of them."""
+    del is_first  # Damage on the way fails the read, wherever it is noticed.
     position_bytes = 0
     if start_offset > segment.base_offset:
         header = segment.translate_offset(start_offset)
         if header is None or header.base_offset > start_offset:
-            # Only a header says that there is a gap here, and nothing has proven that header yet.
-            segment.check_batch_before(start_offset)
+            # Only headers say that there is a gap here, and nothing has proven them yet.
+            segment.check_gap(start_offset)
         if header is None:
             position_bytes = _stop_position(segment, start_offset)
         else:
@@ -98,8 +121,11 @@ def _place(
             # A range that begins in a gap begins behind it: so the first batch tells whether the file is
             # still the one that was planned.
             start_offset = max(start_offset, header.base_offset)
+    known_end = segment.known_end
     if last_offset is None:
         end_position_bytes = segment.size_bytes
+    elif known_end is not None and last_offset + 1 == known_end.next_offset:
+        end_position_bytes = known_end.position_bytes
     else:
         header = segment.translate_offset(last_offset)
         if header is None:
@@ -107,12 +133,60 @@ def _place(
         else:
             # The batch found may begin behind the range: then the range ends in a gap.
             is_behind = header.base_offset > last_offset
+            if is_behind:
+                segment.check_gap(last_offset)
             end_position_bytes = header.position_bytes if is_behind else header.end_position_bytes
+    return _found_place(segment, start_offset, position_bytes, end_position_bytes)
+
+
+def _place_over_damage(
+    segment: LogSegment, start_offset: int, last_offset: int | None, *, is_closed: bool, is_first: bool
+) -> _Place | None:
+    """The same, where damage is no error: a damaged range goes to the range of offsets that it begins in.
+
+    Where a range begins with damage, it begins at the last batch in front of that: from there, whoever
+    reads finds the damage again, and what is lost with it.
+    """
+    del is_closed  # What no batch holds any more is lost at the end of any segment.
+    position_bytes = 0
+    if start_offset > segment.base_offset:
+        around = segment.around(start_offset)
+        damage = around.damage
+        is_own = damage is not None and (
+            damage.start_offset >= start_offset or (is_first and damage.end_offset > start_offset)
+        )
+        if is_own:
+            position_bytes = 0 if around.before is None else around.before.position_bytes
+        elif around.found is None:
+            return None
+        else:
+            position_bytes = around.found.position_bytes
+            start_offset = max(start_offset, around.found.base_offset)
+    if last_offset is None:
+        return _found_place(segment, start_offset, position_bytes, segment.size_bytes)
+    around = segment.around(last_offset)
+    if around.found is not None and around.found.base_offset <= last_offset:
+        end_position_bytes = around.found.end_position_bytes
+    elif around.damage is not None:
+        end_position_bytes = around.damage.end_bytes
+    else:
+        end_position_bytes = 0 if around.before is None else around.before.end_position_bytes
+    return _found_place(segment, start_offset, position_bytes, end_position_bytes)
+
+
+def _found_place(
+    segment: LogSegment, start_offset: int, position_bytes: int, end_position_bytes: int
+) -> _Place | None:
     if end_position_bytes <= position_bytes:
         return None
-    file_name = os.path.basename(segment.log_path)
     return _Place(
-        file_name, segment.inode, segment.size_bytes, start_offset, position_bytes, end_position_bytes
+        os.path.basename(segment.log_path),
+        segment.inode,
+        segment.size_bytes,
+        segment.end_offset,
+        start_offset,
+        position_bytes,
+        end_position_bytes,
     )
 
 

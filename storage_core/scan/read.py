@@ -1,6 +1,6 @@
 """The read itself: a task's spans become Arrow record batches.
 
-window of a file → batches chosen by their headers → CRC → decompressed → columns → rows
+window of a file → batches that count, and damage between them → decompressed → columns → rows
 """
 
 from __future__ import annotations
@@ -11,18 +11,16 @@ from typing import TYPE_CHECKING, Final
 
 from storage_core.directory import PartitionLog, find_partitions
 from storage_core.errors import DataLossError
-from storage_core.record import decode_records
+from storage_core.scan.damage import DamageReporter
+from storage_core.scan.fitting_rows import FittingRows, Rows
 from storage_core.scan.locate import locate_spans
+from storage_core.scan.records import RecordReader
+from storage_core.scan.row_filter import FilteredRows, schema_with_condition
 from storage_core.scan.rows import RowMaker, wanted_fields
 from storage_core.scan.sections import SectionMaker
-from storage_core.scan.selection import AbortedRanges, select_batches
-from storage_core.scan.window_reader import (
-    WINDOW_BYTES,
-    FileReplacedError,
-    WindowBuffer,
-    open_span,
-    read_windows,
-)
+from storage_core.scan.span_reader import SpanReader
+from storage_core.scan.window_reader import WINDOW_BYTES, FileReplacedError, WindowBuffer, open_span
+from storage_core.segment import DamagedRange
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +52,7 @@ def read_task(filesystem: FileSystem, task: ScanTask, schema: pa.Schema) -> Iter
     Raises:
         CorruptRecordError: A batch is damaged.
         BatchTooLargeError: A batch is, or inflates to, more than the limit.
-        UnsupportedFormatError: A message of format v0 or v1.
+        UnsupportedFormatError: A batch names a codec that there is none of.
         TimestampRangeError: A timestamp does not fit the column.
         DataLossError: Offsets vanished since the read was planned.
     """
@@ -69,9 +67,17 @@ class _TaskReader:
     def __init__(self, filesystem: FileSystem, task: ScanTask, schema: pa.Schema) -> None:
         self._filesystem = filesystem
         self._settings = task.settings
-        self._wanted = wanted_fields(schema)
-        self._rows = RowMaker(schema)
-        self._sections = SectionMaker(task.settings.max_batch_bytes, self._wanted)
+        predicate = task.settings.predicate
+        needed = schema_with_condition(schema, predicate)
+        wanted = wanted_fields(needed)
+        self._filter = None if predicate is None else FilteredRows(schema, predicate, task.settings)
+        rows: Rows = self._filter or RowMaker(schema, task.settings)
+        if task.settings.mode == "DROPMALFORMED" and "timestamp" in needed.names:
+            rows = FittingRows(rows)
+        self._damage = DamageReporter(schema, task.settings)
+        self._records = RecordReader(
+            SectionMaker(task.settings.max_batch_bytes, wanted), wanted, rows, self._damage
+        )
         largest_bytes = max((span.size_bytes for span in task.spans), default=0)
         self._buffer = WindowBuffer(min(WINDOW_BYTES, largest_bytes))
 
@@ -90,18 +96,18 @@ class _TaskReader:
 
     def _read_file(self, opened: OpenFile, progress: _Progress) -> Iterator[pa.RecordBatch]:
         span = progress.span
-        aborted = AbortedRanges(span.aborted_transactions)
-        lowest_offset = span.base_offset
-        for window in read_windows(opened, span, self._buffer, self._settings.max_batch_bytes):
-            chosen = select_batches(window, span, aborted, lowest_offset)
-            window.check_crc(chosen.checked)
-            for section in self._sections.sections(window, chosen.decoded):
-                columns = decode_records(section, self._wanted)
-                yield from self._rows.batches(section, columns, span)
-            lowest_offset = chosen.next_offset
-            progress.next_offset = max(progress.next_offset, chosen.next_offset)
-            if chosen.is_past_end:
-                return
+        reader = SpanReader(opened, span, self._buffer, self._settings.max_batch_bytes)
+        for part in reader.parts():
+            if isinstance(part, DamagedRange):
+                yield from self._damage.report(part, span)
+                next_offset = part.end_offset
+            else:
+                decoded = part.decoded
+                if self._filter is not None and self._damage.is_fatal:
+                    decoded = self._filter.worth_decoding(part.window.headers, decoded, span)
+                yield from self._records.batches(part.window, decoded, span)
+                next_offset = part.next_offset
+            progress.next_offset = max(progress.next_offset, next_offset)
 
     def _find_again(self, span: LogSpan, next_offset: int, attempts: int) -> list[LogSpan]:
         """The rest of a span, where it lies now."""
@@ -118,7 +124,13 @@ class _TaskReader:
             if log is not None:
                 start_offset = max(next_offset, log.log_start_offset)
                 is_complete = start_offset == next_offset and log.log_end_offset >= span.end_offset
-                spans = locate_spans(log, start_offset, span.end_offset, span.aborted_transactions)
+                spans = locate_spans(
+                    log,
+                    start_offset,
+                    span.end_offset,
+                    span.aborted_transactions,
+                    is_first=span.is_first and start_offset == span.start_offset,
+                )
         except (DataLossError, FileNotFoundError):
             # Replaced once more while it was looked for: the next attempt begins with what was planned.
             return [dataclasses.replace(span, start_offset=next_offset)]
@@ -141,6 +153,7 @@ class _TaskReader:
             found[0],
             use_indexes=settings.use_indexes,
             max_batch_bytes=settings.max_batch_bytes,
+            skip_damage=settings.mode != "FAILFAST",
         )
 
     def _report_loss(self, span: LogSpan, next_offset: int, found: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -9,11 +10,19 @@ import pyarrow as pa
 
 from storage_core.errors import TimestampRangeError
 from storage_core.record import WantedFields, binary_array, headers_array
-from storage_core.record.batch_header import CODEC_MASK, LOG_APPEND_TIME_FLAG, TRANSACTIONAL_FLAG
+from storage_core.record.batch_header import (
+    CODEC_MASK,
+    LOG_APPEND_TIME_FLAG,
+    LOG_OVERHEAD_BYTES,
+    TRANSACTIONAL_FLAG,
+)
 from storage_core.record.compression import CODEC_NAMES
+from storage_core.record.header_rows import wrapper_rows
 from storage_core.record.section import RecordHeaders, Slices
+from storage_core.scan.damage import damage_json
 from storage_core.scan.schema import METADATA_TYPE
 from storage_core.scan.sections import MAX_ROWS
+from storage_core.segment import DamagedRange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,11 +30,16 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from storage_core.record import RecordColumns, RecordSection
-    from storage_core.scan.spans import LogSpan
+    from storage_core.scan.spans import LogSpan, ReadSettings
 
-__all__ = ["RowMaker", "wanted_fields"]
+__all__ = ["RowMaker", "unfit_timestamps", "wanted_fields"]
+
+_log = logging.getLogger(__name__)
 
 _US_PER_MS: Final = 1000
+_TIMESTAMP_TYPE: Final = pa.timestamp("us", tz="UTC")
+# As Kafka's TimestampType: messages of format v0 have no timestamp.
+_NO_TIMESTAMP_TYPE: Final = -1
 _LARGEST_MS: Final = (2**63 - 1) // _US_PER_MS
 # An Arrow batch larger than this makes Spark slower.
 _MAX_BATCH_BYTES: Final = 8 << 20
@@ -47,8 +61,12 @@ def wanted_fields(schema: pa.Schema) -> WantedFields:
 class RowMaker:
     """Makes record batches of one schema. Constant columns are made once and sliced."""
 
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(self, schema: pa.Schema, settings: ReadSettings | None = None) -> None:
         self._schema = schema
+        self._columns = dict(_COLUMNS)
+        self._is_permissive = settings is not None and settings.mode == "PERMISSIVE"
+        if settings is not None and self._is_permissive:
+            self._columns[settings.corrupt_record_column] = _Rows.corrupt_record
         self._constants: dict[tuple[pa.DataType, object], pa.Array] = {}
 
     def batches(
@@ -57,7 +75,8 @@ class RowMaker:
         """The rows of a section that lie within a span's offsets.
 
         Raises:
-            TimestampRangeError: A timestamp does not fit microseconds since 1970.
+            TimestampRangeError: A timestamp does not fit microseconds since 1970. Read permissively, it is
+                null, and the column for damage says why.
         """
         # Offsets ascend, so the rows within the span are neighbours.
         first = int(np.searchsorted(columns.offsets, span.start_offset))
@@ -66,7 +85,9 @@ class RowMaker:
         # Not all at once: a batch may claim more rows than a column of its topic's name can hold.
         for start in range(first, last, MAX_ROWS):
             rows = _Rows(section, columns, span, slice(start, min(start + MAX_ROWS, last)), self._constant)
-            arrays = [_COLUMNS[name](rows) for name in self._schema.names]
+            if "timestamp" in self._schema.names:
+                rows.check_timestamps(is_permissive=self._is_permissive)
+            arrays = [self._columns[name](rows) for name in self._schema.names]
             yield from _cut(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
 
     def _constant(self, value: object, kind: pa.DataType, count: int) -> pa.Array:
@@ -104,6 +125,22 @@ class _Rows:
         self._rows = rows
         self._count = rows.stop - rows.start
         self._constant = constant
+        self._unfit: npt.NDArray[np.bool_] | None = None
+
+    def check_timestamps(self, *, is_permissive: bool) -> None:
+        """Find the timestamps that do not fit: they are an error, or null."""
+        unfit = unfit_timestamps(self._timestamps_ms())
+        if unfit is None:
+            return
+        if not is_permissive:
+            damage = self._unfit_record(int(unfit.argmax()))
+            raise TimestampRangeError(
+                damage.reason, path=damage.path, position_bytes=damage.start_bytes, offset=damage.start_offset
+            )
+        self._unfit = unfit
+        _log.warning(
+            "%d timestamps are null: %s", unfit.sum(), self._unfit_record(int(unfit.argmax())).error()
+        )
 
     def key(self) -> pa.BinaryArray:
         return self._binary(self._columns.keys)
@@ -122,12 +159,24 @@ class _Rows:
 
     def timestamp(self) -> pa.TimestampArray:
         timestamps_ms = self._timestamps_ms()
-        if timestamps_ms.max() > _LARGEST_MS or timestamps_ms.min() < -_LARGEST_MS:
-            raise self._timestamp_error(timestamps_ms)
-        return pa.array(timestamps_ms * _US_PER_MS).view(pa.timestamp("us", tz="UTC"))
+        if self._unfit is None:
+            return pa.array(timestamps_ms * _US_PER_MS).view(_TIMESTAMP_TYPE)
+        fitting_ms = np.where(self._unfit, 0, timestamps_ms)
+        return pa.array(fitting_ms * _US_PER_MS, mask=self._unfit).view(_TIMESTAMP_TYPE)
+
+    def corrupt_record(self) -> pa.StringArray:
+        """What is wrong with a record that has a row all the same."""
+        if self._unfit is None:
+            return self._constant(None, pa.string(), self._count)
+        texts = [
+            damage_json(self._unfit_record(row), self._span) if is_unfit else None
+            for row, is_unfit in enumerate(self._unfit.tolist())
+        ]
+        return pa.array(texts, pa.string())
 
     def timestamp_type(self) -> pa.Int32Array:
         types = ((self._section.headers["attributes"] & LOG_APPEND_TIME_FLAG) != 0).astype(np.int32)
+        types[self._section.headers["magic"] == 0] = _NO_TIMESTAMP_TYPE
         if types.min() == types.max():
             return self._constant(int(types[0]), pa.int32(), self._count)
         return pa.array(self._per_batch(types))
@@ -145,7 +194,7 @@ class _Rows:
     def metadata(self) -> pa.StructArray:
         headers = self._section.headers
         attributes = headers["attributes"]
-        base_offsets = self._per_batch(headers["base_offset"].astype(np.int64))
+        base_offsets = self._per_batch(self._base_offsets())
         codecs = self._per_batch((attributes & CODEC_MASK).astype(np.int8))
         children = [
             self._constant(self._span.file_name, pa.string(), self._count),
@@ -161,6 +210,15 @@ class _Rows:
             pa.array(self._timestamps_ms()),
         ]
         return pa.StructArray.from_arrays(children, fields=list(METADATA_TYPE))
+
+    def _base_offsets(self) -> npt.NDArray[np.int64]:
+        """Per batch: its base offset. The header of a wrapper does not tell, its first record does."""
+        headers = self._section.headers
+        base_offsets: npt.NDArray[np.int64] = headers["base_offset"].astype(np.int64)
+        wrappers = np.flatnonzero(wrapper_rows(headers))
+        first_rows = np.cumsum(self._columns.row_counts) - self._columns.row_counts
+        base_offsets[wrappers] = self._columns.offsets[first_rows[wrappers]]
+        return base_offsets
 
     def _per_batch(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Spread a value a batch over the batches' rows."""
@@ -183,16 +241,31 @@ class _Rows:
         wrapped = (first + self._columns.offsets[self._rows] - base_offsets) & 0x7FFFFFFF
         return np.where(first < 0, -1, wrapped).astype(np.int32)
 
-    def _timestamp_error(self, timestamps_ms: npt.NDArray[np.int64]) -> TimestampRangeError:
-        row = int(np.flatnonzero((timestamps_ms > _LARGEST_MS) | (timestamps_ms < -_LARGEST_MS))[0])
-        return TimestampRangeError(
-            f"Expected a timestamp in milliseconds that also fits microseconds, found {timestamps_ms[row]}: "
+    def _unfit_record(self, row: int) -> DamagedRange:
+        """The record of a row whose timestamp does not fit."""
+        position_bytes = int(self._per_batch(self._section.positions)[row])
+        offset = int(self._columns.offsets[self._rows][row])
+        return DamagedRange(
+            self._section.path,
+            position_bytes,
+            position_bytes
+            + LOG_OVERHEAD_BYTES
+            + int(self._per_batch(self._section.headers["batch_length"])[row]),
+            offset,
+            offset + 1,
+            f"Expected a timestamp in milliseconds that also fits microseconds, found {self._timestamps_ms()[row]}: "
             "perhaps its producer sent nanoseconds. Leave out the column `timestamp`, and read "
             "`_metadata.timestampMs` (includeMetadata) instead.",
-            path=self._section.path,
-            position_bytes=int(self._per_batch(self._section.positions)[row]),
-            offset=int(self._columns.offsets[self._rows][row]),
+            TimestampRangeError,
         )
+
+
+def unfit_timestamps(timestamps_ms: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_] | None:
+    """Per record: whether its timestamp does not fit the column; None if all do."""
+    if not len(timestamps_ms) or (timestamps_ms.max() <= _LARGEST_MS and timestamps_ms.min() >= -_LARGEST_MS):
+        return None
+    unfit: npt.NDArray[np.bool_] = (timestamps_ms > _LARGEST_MS) | (timestamps_ms < -_LARGEST_MS)
+    return unfit
 
 
 def _part(column: Slices, rows: slice) -> Slices:

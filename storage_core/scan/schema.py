@@ -1,4 +1,4 @@
-"""The columns of a read and their Arrow types: those of Spark's Kafka source, and `_metadata`.
+"""The columns of a read and their Arrow types: those of Spark's Kafka source, `_metadata`, and one for damage.
 
 Spark compares schemas to the letter, so names, order, types and nullability are fixed here.
 """
@@ -41,13 +41,20 @@ _FIELDS: Final = (
 )
 
 
-def record_schema(*, include_headers: bool = False, include_metadata: bool = False) -> pa.Schema:
-    """The full schema of a read."""
+def record_schema(
+    *,
+    include_headers: bool = False,
+    include_metadata: bool = False,
+    corrupt_record_column: str | None = None,
+) -> pa.Schema:
+    """The full schema of a read; the column that describes damage, if it has one, comes last."""
     fields = list(_FIELDS)
     if include_headers:
         fields.append(("headers", HEADERS_TYPE))
     if include_metadata:
         fields.append(("_metadata", METADATA_TYPE))
+    if corrupt_record_column is not None:
+        fields.append((corrupt_record_column, pa.string()))
     return pa.schema(fields)
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from storage_core.errors import CorruptRecordError
-from storage_core.record.batch_header import CONTROL_FLAG, TRANSACTIONAL_FLAG
+from storage_core.record.batch_header import CONTROL_FLAG, LOG_OVERHEAD_BYTES, TRANSACTIONAL_FLAG
+from storage_core.segment.file_names import MAX_OFFSET
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -23,32 +23,32 @@ class BatchSelection:
     """The batches of a window within a span's offsets.
 
     Attributes:
-        checked: Indexes of the batches within the offsets: their CRC is checked.
-        decoded: Of these, the batches with records that consumers may see.
-        is_past_end: Whether a batch at or above the span's end was met.
-        next_offset: The offset behind the last batch of the window.
+        decoded: Indexes of the batches with records that consumers may see.
+        misfits: Indexes of the batches that cannot count where they stand: the offsets do not ascend, or lie
+            outside of the segment, or the batch is too large.
+        base_offsets: Per batch, its base offset.
+        last_offsets: Per batch, its last offset.
     """
 
-    __slots__ = ("checked", "decoded", "is_past_end", "next_offset")
+    __slots__ = ("base_offsets", "decoded", "last_offsets", "misfits")
 
     def __init__(
         self,
-        checked: npt.NDArray[np.int64],
         decoded: npt.NDArray[np.int64],
-        next_offset: int,
-        *,
-        is_past_end: bool,
+        misfits: npt.NDArray[np.int64],
+        base_offsets: npt.NDArray[np.int64],
+        last_offsets: npt.NDArray[np.int64],
     ) -> None:
-        self.checked = checked
         self.decoded = decoded
-        self.next_offset = next_offset
-        self.is_past_end = is_past_end
+        self.misfits = misfits
+        self.base_offsets = base_offsets
+        self.last_offsets = last_offsets
 
 
 def select_batches(
-    window: BatchWindow, span: LogSpan, aborted: AbortedRanges, lowest_offset: int
+    window: BatchWindow, span: LogSpan, aborted: AbortedRanges, lowest_offset: int, max_batch_bytes: int
 ) -> BatchSelection:
-    """Choose the batches to check and to decode.
+    """Choose the batches to decode, and find those that cannot be where they are.
 
     Args:
         window: At least one batch.
@@ -56,46 +56,26 @@ def select_batches(
         aborted: The transactions to leave out.
         lowest_offset: No batch may begin below it: the segment's base offset, or the offset
             behind the batch before.
-
-    Raises:
-        CorruptRecordError: The batches' offsets do not ascend.
+        max_batch_bytes: No batch may be larger.
     """
     headers = window.headers
     base_offsets = headers["base_offset"].astype(np.int64)
     last_offsets = base_offsets + headers["last_offset_delta"]
-    _check_order(window, base_offsets, last_offsets, lowest_offset)
-    within = (last_offsets >= span.start_offset) & (base_offsets < span.end_offset)
-    visible = within & (headers["record_count"] != 0) & ((headers["attributes"] & CONTROL_FLAG) == 0)
+    visible = (last_offsets >= span.start_offset) & (base_offsets < span.end_offset)
+    visible &= (headers["record_count"] != 0) & ((headers["attributes"] & CONTROL_FLAG) == 0)
     visible &= ~aborted.cover(headers, base_offsets)
-    return BatchSelection(
-        np.flatnonzero(within),
-        np.flatnonzero(visible),
-        int(last_offsets[-1]) + 1,
-        is_past_end=bool(base_offsets[-1] >= span.end_offset),
-    )
-
-
-def _check_order(
-    window: BatchWindow,
-    base_offsets: npt.NDArray[np.int64],
-    last_offsets: npt.NDArray[np.int64],
-    lowest_offset: int,
-) -> None:
     lowest = np.empty_like(base_offsets)
-    lowest[0] = lowest_offset
+    lowest[0] = min(lowest_offset, MAX_OFFSET)
     lowest[1:] = last_offsets[:-1] + 1
-    wrong = np.flatnonzero((base_offsets < lowest) | (last_offsets < base_offsets))
-    if not len(wrong):
-        return
-    header = window.header(int(wrong[0]))
-    raise CorruptRecordError(
-        f"Expected a record batch with offsets from {lowest[wrong[0]]} on, found one from "
-        f"{header.base_offset} to {header.last_offset}: batches are out of order.",
-        path=window.path,
-        position_bytes=header.position_bytes,
-        end_position_bytes=header.end_position_bytes,
-        offset=header.base_offset,
-        last_offset=header.last_offset,
+    misfits = (base_offsets < lowest) | (last_offsets < base_offsets)
+    misfits |= headers["batch_length"] > max_batch_bytes - LOG_OVERHEAD_BYTES
+    if span.segment_end_offset is not None:
+        misfits |= last_offsets > span.segment_end_offset - 1
+    return BatchSelection(
+        np.flatnonzero(visible),
+        np.flatnonzero(misfits),
+        base_offsets,
+        last_offsets,
     )
 
 

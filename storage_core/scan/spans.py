@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    from storage_core.scan.predicate import Predicate
     from storage_core.segment import AbortedTransaction
 
-__all__ = ["LogSpan", "ReadSettings", "ScanTask"]
+__all__ = ["CORRUPT_RECORD_COLUMN", "DamageMode", "LogSpan", "ReadSettings", "ScanTask"]
+
+DamageMode = Literal["FAILFAST", "DROPMALFORMED", "PERMISSIVE"]
+"""What damage does: it fails the read, is left out, or is left out and described in a row of its own."""
+
+CORRUPT_RECORD_COLUMN = "_corrupt_record"
+"""How the column for these rows is named unless an option says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +26,17 @@ class ReadSettings:
         max_batch_bytes: The largest batch that is read, compressed or not.
         fail_on_data_loss: Whether offsets that are gone when the task runs are an error.
         use_indexes: Whether a range that has to be found again may use indexes.
+        predicate: Only rows for which it is true are wanted; None for all.
+        mode: What damage does.
+        corrupt_record_column: Where a damaged range is described, if the schema has a column of that name.
     """
 
     max_batch_bytes: int
     fail_on_data_loss: bool = True
     use_indexes: bool = True
+    predicate: Predicate | None = None
+    mode: DamageMode = "FAILFAST"
+    corrupt_record_column: str = CORRUPT_RECORD_COLUMN
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +60,10 @@ class LogSpan:
         file_size_bytes: Size of a closed segment's file at planning; None if it may have grown. It tells
             a file apart from its successor, which may have got its inode.
         aborted_transactions: Under read_committed, those with data in this range.
+        segment_end_bytes: Where the segment ended at planning; None for the end of the span.
+        segment_end_offset: No batch of the segment reaches this offset; None if that is not known.
+        is_first: Whether the read of the partition begins here: then damage that begins in front of
+            the first offset, and may reach it, is reported here and nowhere else.
     """
 
     topic: str
@@ -61,6 +78,9 @@ class LogSpan:
     inode: int
     file_size_bytes: int | None = None
     aborted_transactions: tuple[AbortedTransaction, ...] = ()
+    segment_end_bytes: int | None = None
+    segment_end_offset: int | None = None
+    is_first: bool = True
 
     @property
     def size_bytes(self) -> int:

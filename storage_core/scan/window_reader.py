@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from storage_core.errors import BatchTooLargeError, CorruptRecordError
-from storage_core.record.batch_header import HEADER_SIZE_BYTES, LOG_OVERHEAD_BYTES
+from storage_core.record.batch_header import HEADER_SIZE_BYTES
 from storage_core.record.batch_window import walk_window
 from storage_core.record.section import PADDING_BYTES
 from storage_core.segment.file_names import DELETED_SUFFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import numpy.typing as npt
 
     from storage_core.filesystem import FileSystem, OpenFile
     from storage_core.record.batch_window import BatchWindow
     from storage_core.scan.spans import LogSpan
 
-__all__ = ["WINDOW_BYTES", "FileReplacedError", "open_span", "read_windows"]
+__all__ = ["WINDOW_BYTES", "FileReplacedError", "WindowBuffer", "WindowSource", "needed_bytes", "open_span"]
 
+# The first window behind damage.
+_FIRST_WINDOW_BYTES: Final = 4096
+_WINDOW_GROWTH: Final = 4
 # Large enough for the decoder to work on many small batches at once, small enough for what it
 # produces to stay in a processor's cache.
 WINDOW_BYTES: Final = 4 << 20
@@ -82,91 +82,80 @@ class WindowBuffer:
             self.array[: len(keep)] = keep
 
 
-def read_windows(
-    opened: OpenFile, span: LogSpan, buffer: WindowBuffer, max_batch_bytes: int
-) -> Iterator[BatchWindow]:
-    """Read the batches of a span. A window's bytes are valid until the next one is asked for.
+class WindowSource:
+    """Reads a span of a file, window by window, from wherever the reader wants to go on.
 
-    Raises:
-        FileReplacedError: The file became shorter.
-        BatchTooLargeError: A batch is larger than ``max_batch_bytes``.
-        CorruptRecordError: There are bytes that are no batch.
+    Attributes:
+        position_bytes: Where the next window begins.
+        size_bytes: How many bytes the last window was made of.
     """
-    position_bytes = span.position_bytes
-    kept = 0
-    while position_bytes < span.end_position_bytes:
-        wanted = min(buffer.size_bytes, span.end_position_bytes - position_bytes)
-        view = buffer.array.data
-        if opened.read_into(view[kept:wanted], position_bytes + kept) < wanted - kept:
+
+    def __init__(self, opened: OpenFile, span: LogSpan, buffer: WindowBuffer) -> None:
+        self.position_bytes = span.position_bytes
+        self.size_bytes = 0
+        self._opened = opened
+        self._end_bytes = span.end_position_bytes
+        self._buffer = buffer
+        # What the buffer holds from the position on: where it begins, and how much it is.
+        self._start = 0
+        self._held_bytes = 0
+        self._window_bytes = buffer.size_bytes
+        self._needed_bytes = 0
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the span is read."""
+        return self.position_bytes >= self._end_bytes
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the last window reaches to the span's end."""
+        return self.position_bytes + self.size_bytes >= self._end_bytes
+
+    def window(self, lowest_offset: int) -> BatchWindow:
+        """The window that begins at the position. Its bytes are valid until the next one is asked for.
+
+        Args:
+            lowest_offset: The offset behind the batch before.
+
+        Raises:
+            FileReplacedError: The file became shorter.
+        """
+        size_bytes = max(self._window_bytes, self._needed_bytes)
+        self.size_bytes = size_bytes = min(size_bytes, self._end_bytes - self.position_bytes)
+        if self._held_bytes < size_bytes:
+            self._fill(size_bytes)
+        held = self._buffer.array[self._start :]
+        return walk_window(self._opened.path, self.position_bytes, held, size_bytes, lowest_offset)
+
+    def _fill(self, size_bytes: int) -> None:
+        buffer = self._buffer
+        buffer.ensure(size_bytes, buffer.array[self._start : self._start + self._held_bytes])
+        wanted_bytes = min(buffer.size_bytes, self._end_bytes - self.position_bytes)
+        room = buffer.array.data[self._held_bytes : wanted_bytes]
+        if self._opened.read_into(room, self.position_bytes + self._held_bytes) < len(room):
             raise FileReplacedError
-        is_last = position_bytes + wanted == span.end_position_bytes
-        window = walk_window(opened.path, position_bytes, buffer.array, wanted)
-        too_large = np.flatnonzero(window.headers["batch_length"] > max_batch_bytes - LOG_OVERHEAD_BYTES)
-        if len(too_large):
-            raise _too_large_error(window, int(window.starts[too_large[0]]), max_batch_bytes)
-        if len(window.starts):
-            if position_bytes == span.position_bytes:
-                _require_planned_start(window, span)
-            yield window
-        if window.is_blank_behind:
-            _require_blank(opened, position_bytes + window.end, span.end_position_bytes)
-            return
-        rest = buffer.array[window.end : wanted]
-        if is_last:
-            if rest.any():
-                raise _cut_off_error(window, span)
-            return
-        if window.missing_bytes + len(rest) > max_batch_bytes:
-            raise _too_large_error(window, window.end, max_batch_bytes)
-        position_bytes += window.end
-        kept = len(rest)
-        buffer.ensure(kept + window.missing_bytes, rest)
+        self._start, self._held_bytes = 0, wanted_bytes
+
+    def go_behind(self, window: BatchWindow) -> None:
+        """Go on behind the batches of the window, which were all good."""
+        self._go_to(window.position_bytes + window.end)
+        self._needed_bytes = needed_bytes(window, self.size_bytes)
+        self._window_bytes = min(_WINDOW_GROWTH * self._window_bytes, self._buffer.size_bytes)
+
+    def go_behind_damage(self, position_bytes: int) -> None:
+        """Go on behind damage, in small windows at first: where there is some, there may be more."""
+        self._go_to(position_bytes)
+        self._needed_bytes = 0
+        self._window_bytes = min(_FIRST_WINDOW_BYTES, self._buffer.size_bytes)
+
+    def _go_to(self, position_bytes: int) -> None:
+        step_bytes = min(position_bytes - self.position_bytes, self._held_bytes)
+        self._start += step_bytes
+        self._held_bytes -= step_bytes
+        self.position_bytes = position_bytes
 
 
-def _require_planned_start(window: BatchWindow, span: LogSpan) -> None:
-    """A span's first batch begins at its first offset or before; in another file offsets may be missing."""
-    if span.position_bytes > 0 and window.headers["base_offset"][0] > span.start_offset:
-        raise FileReplacedError
-
-
-def _require_blank(opened: OpenFile, start_bytes: int, end_bytes: int) -> None:
-    """Zeros may end a file, as preallocated space; in front of anything else they are a hole."""
-    position_bytes = start_bytes
-    while position_bytes < end_bytes:
-        data = opened.read_at(min(WINDOW_BYTES, end_bytes - position_bytes), position_bytes)
-        if not data:
-            raise FileReplacedError
-        if data.count(0) != len(data):
-            raise CorruptRecordError(
-                "Expected record batches, found zeros with something else behind them: data was lost here.",
-                path=opened.path,
-                position_bytes=start_bytes,
-                end_position_bytes=position_bytes + len(data),
-            )
-        position_bytes += len(data)
-
-
-def _cut_off_error(window: BatchWindow, span: LogSpan) -> CorruptRecordError:
-    start_bytes = window.position_bytes + window.end
-    return CorruptRecordError(
-        f"Expected a whole record batch, found only its first {span.end_position_bytes - start_bytes} "
-        "bytes at the end of a closed segment: the file was cut off.",
-        path=window.path,
-        position_bytes=start_bytes,
-        end_position_bytes=span.end_position_bytes,
-    )
-
-
-def _too_large_error(window: BatchWindow, start: int, max_batch_bytes: int) -> BatchTooLargeError:
-    start_bytes = window.position_bytes + start
-    view = window.buffer.data[start : start + LOG_OVERHEAD_BYTES]
-    base_offset = int.from_bytes(view[:8], "big", signed=True)
-    size_bytes = int.from_bytes(view[8:], "big", signed=True) + LOG_OVERHEAD_BYTES
-    return BatchTooLargeError(
-        f"Expected a record batch of at most {max_batch_bytes} bytes, found one that declares {size_bytes}. "
-        "If it is genuine, raise maxDecompressedBatchBytes.",
-        path=window.path,
-        position_bytes=start_bytes,
-        end_position_bytes=start_bytes + size_bytes,
-        offset=base_offset,
-    )
+def needed_bytes(window: BatchWindow, size_bytes: int) -> int:
+    """How many bytes the batch takes that begins behind a window's last one; 0 if that is not known."""
+    return size_bytes - window.end + window.missing_bytes if window.missing_bytes else 0

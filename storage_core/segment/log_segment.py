@@ -9,12 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from storage_core.errors import CorruptRecordError
+from storage_core.errors import CorruptError, UnsupportedFormatError
 from storage_core.record import batch_timestamps
-from storage_core.segment.batch_walk import BatchWalk, corrupt_batch, read_batch
-from storage_core.segment.segment_end import crc_matches, end_of_batches
+from storage_core.segment.batch_read import read_batch
+from storage_core.segment.resynchronise import Resynchroniser
+from storage_core.segment.segment_end import end_of_batches
 from storage_core.segment.segment_files import SegmentFiles
 from storage_core.segment.time_index import NO_TIMESTAMP_MS
+from storage_core.segment.tolerant_walk import Surroundings, TolerantWalk
 from storage_core.segment.values import SegmentEnd, TimestampOffset
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from storage_core.filesystem import OpenFile
     from storage_core.record.batch_header import BatchHeader
     from storage_core.segment.batch_walk import SkimmedBatch
+    from storage_core.segment.damage import DamagedRange
 
 __all__ = ["LogSegment"]
 
@@ -46,11 +49,24 @@ class LogSegment(SegmentFiles):
         closed segment, whoever needs all of it compares the end with ``size_bytes``.
 
         Raises:
-            UnsupportedFormatError: A message of format v0 or v1.
             CorruptRecordError: Bytes that are no batch, or offsets that do not ascend.
         """
         with self.open_log() as log_file:
             yield from self._walk(log_file, end_position_bytes).batches(position_bytes)
+
+    def batches_of_transactions(
+        self, position_bytes: int = 0
+    ) -> Iterator[tuple[SkimmedBatch, BatchHeader | None]]:
+        """Walk as `batches` does, but give the header of such batches alone that belong to a transaction."""
+        with self.open_log() as log_file:
+            walk = self._walk(log_file)
+            for batch in walk.skim(position_bytes):
+                yield batch, walk.raw.transactional_header(batch)
+
+    def items(self, position_bytes: int = 0) -> Iterator[BatchHeader | DamagedRange]:
+        """Batches and damaged ranges from a batch boundary on. All bytes are read, and every CRC checked."""
+        with self.open_log() as log_file:
+            yield from self._resynchroniser(log_file).items(position_bytes, self.base_offset)
 
     def read_batch(self, header: BatchHeader) -> bytes:
         """Read one whole batch, header included, and check its CRC.
@@ -62,6 +78,13 @@ class LogSegment(SegmentFiles):
         with self.open_log() as log_file:
             return read_batch(log_file, header, self.max_batch_bytes)
 
+    def record_offsets(self, header: BatchHeader) -> list[int]:
+        """The offsets of a batch's records, ascending; raises as `read_batch` does."""
+        batch = self.read_batch(header)
+        offsets, _ = batch_timestamps(batch, header, path=self.log_path, limit_bytes=self.max_batch_bytes)
+        ascending: list[int] = offsets.tolist()
+        return ascending
+
     def translate_offset(self, offset: int) -> BatchHeader | None:
         """The first batch whose last offset is at least ``offset``; None if there is none.
 
@@ -69,27 +92,61 @@ class LogSegment(SegmentFiles):
         """
         with self.open_log() as log_file:
             walk = self._walk(log_file)
-            return walk.first_reaching(offset, self.start_position(walk, offset))
+            return walk.first_reaching(offset, self.start_position(walk.raw, offset))
 
-    def check_batch_before(self, offset: int) -> None:
-        """Check the CRC of the batch in front of an offset that no batch seems to hold.
+    def around(self, offset: int) -> Surroundings:
+        """What stands around an offset. Whatever the segment is to do about damage, it is hopped over."""
+        with self.open_log() as log_file:
+            walk = self._walk(log_file)
+            number = -1 if self.is_one_page else self.offset_index.number_at_or_below(offset - 1)
+            while True:
+                start_bytes = self.proven_position(walk.raw, number)
+                found = walk.around(offset, start_bytes)
+                if found.before is not None or start_bytes == 0:
+                    return found
+                # A walk that begins at the batch that was looked for does not show what stands in front of it.
+                number -= 1
 
-        If its last offset was damaged, what looks like a gap are its records.
+    def is_blank_behind(self, position_bytes: int) -> bool:
+        """Whether only zeros follow, the rest of a preallocated file, or nothing at all."""
+        if position_bytes >= self.size_bytes:
+            return True
+        with self.open_log() as log_file:
+            return self._resynchroniser(log_file).is_blank(position_bytes)
+
+    def check_gap(self, offset: int) -> None:
+        """Check the batches around an offset that no batch seems to hold.
+
+        If the last offset of the one in front was damaged, or the first one of the one behind, what looks
+        like a gap are their records.
 
         Raises:
-            CorruptRecordError: The CRC does not match.
+            CorruptRecordError: One of them is damaged.
         """
         with self.open_log() as log_file:
             walk = self._walk(log_file)
             before: SkimmedBatch | None = None
-            for batch in walk.skim(self.start_position(walk, offset)):
-                if batch[2] > offset:
+            behind: SkimmedBatch | None = None
+            for batch in walk.skim(self.start_position(walk.raw, offset)):
+                if batch[3] >= offset:
+                    behind = batch
                     break
                 before = batch
-            if before is not None and not crc_matches(log_file, before[0], before[1]):
-                header = walk.batch_at(before[0])
-                if header is not None:
-                    raise corrupt_batch(self.log_path, header)
+            resynchroniser = self._resynchroniser(log_file)
+            lowest_offset = self.base_offset
+            if before is not None:
+                if not resynchroniser.is_intact(before[0]):
+                    raise resynchroniser.damage_at(before[0], before[2]).error()
+                lowest_offset = before[3] + 1
+            elif behind is not None and behind[0] > 0:
+                lowest_offset = behind[2]
+            if behind is not None and resynchroniser.accepted(behind[0], lowest_offset) is None:
+                raise resynchroniser.damage_at(behind[0], lowest_offset).error()
+
+    @property
+    def known_end(self) -> SegmentEnd | None:
+        """What `end` has answered before; None if it was not asked."""
+        return self._end
 
     def end(self) -> SegmentEnd:
         """Where the whole, valid batches of the segment end.
@@ -135,6 +192,8 @@ class LogSegment(SegmentFiles):
         Raises:
             CorruptRecordError: A batch on the way is damaged.
         """
+        if self._largest_timestamp is not None and self._largest_timestamp.timestamp_ms < timestamp_ms:
+            return None
         with self.open_log() as log_file:
             while True:
                 walk = self._walk(log_file)
@@ -154,37 +213,57 @@ class LogSegment(SegmentFiles):
             target_bytes: The least distance of a cut from the one before.
 
         Returns:
-            The batches that begin a piece, but for the first. Where damage is met they end: it
-            is reported to whoever reads there.
+            The batches that begin a piece, but for the first. Of a wrapper, the base offset is
+            the one behind the batch before. Where damage is met they end: it is reported to
+            whoever reads there.
         """
         cuts: list[BatchHeader] = []
         with self.open_log() as log_file:
             walk = self._walk(log_file)
+            resynchroniser = self._resynchroniser(log_file)
             boundary_bytes = start_position_bytes
-            while (goal_bytes := boundary_bytes + max(1, target_bytes)) < end_position_bytes:
+            goal_bytes = boundary_bytes + max(1, target_bytes)
+            while goal_bytes < end_position_bytes:
                 try:
                     header = self._batch_at_or_after(walk, goal_bytes, boundary_bytes)
-                except CorruptRecordError:
+                except CorruptError:
                     break
                 if header is None or header.position_bytes >= end_position_bytes:
                     break
+                # A damaged batch is no border: whoever reads the piece in front has to find its end.
+                if (
+                    self.skip_damage
+                    and resynchroniser.accepted(header.position_bytes, header.base_offset) is None
+                ):
+                    goal_bytes = header.end_position_bytes
+                    continue
                 cuts.append(header)
                 boundary_bytes = header.position_bytes
+                goal_bytes = boundary_bytes + max(1, target_bytes)
         return cuts
 
-    def _walk(self, log_file: OpenFile, end_position_bytes: int | None = None) -> BatchWalk:
-        end_bytes = self.size_bytes if self._end is None else self._end.position_bytes
+    def _resynchroniser(self, log_file: OpenFile, end_position_bytes: int | None = None) -> Resynchroniser:
+        end_bytes, end_offset = self.size_bytes, self.end_offset
+        if self._end is not None:
+            end_bytes = self._end.position_bytes
+            end_offset = self._end.next_offset if end_offset is None else end_offset
         if end_position_bytes is not None:
             end_bytes = min(end_bytes, end_position_bytes)
-        return BatchWalk(log_file, self.base_offset, end_bytes)
+        return Resynchroniser(log_file, self.base_offset, end_bytes, end_offset, self.max_batch_bytes)
+
+    def _walk(self, log_file: OpenFile, end_position_bytes: int | None = None) -> TolerantWalk:
+        resynchroniser = self._resynchroniser(log_file, end_position_bytes)
+        return TolerantWalk(log_file, self.base_offset, resynchroniser, skip_damage=self.skip_damage)
 
     def _find_end(self, log_file: OpenFile) -> SegmentEnd:
         walk = self._walk(log_file)
         stop_bytes = self.size_bytes
         number = len(self.offset_index) - 1
         while True:
-            start_bytes = self.proven_position(walk, number)
-            end = end_of_batches(log_file, self.base_offset, start_bytes, stop_bytes)
+            start_bytes = self.proven_position(walk.raw, number)
+            end = end_of_batches(
+                log_file, self.base_offset, start_bytes, stop_bytes, skip_damage=self.skip_damage
+            )
             if end is not None:
                 return end
             if start_bytes == 0:
@@ -193,30 +272,32 @@ class LogSegment(SegmentFiles):
             stop_bytes = start_bytes
             number -= 1
 
-    def _named_batch(self, walk: BatchWalk, entry: TimestampOffset) -> SkimmedBatch | None:
+    def _named_batch(self, walk: TolerantWalk, entry: TimestampOffset) -> SkimmedBatch | None:
         """The batch that an entry of the time index names; None if the two disagree."""
-        for batch in walk.skim(self.start_position(walk, entry.offset)):
+        for batch in walk.skim(self.start_position(walk.raw, entry.offset)):
             _, _, base_offset, last_offset, largest_ms = batch
             if last_offset >= entry.offset:
                 return batch if base_offset <= entry.offset and largest_ms == entry.timestamp_ms else None
         return None
 
-    def _find_largest_timestamp(self, walk: BatchWalk, is_complete: bool) -> TimestampOffset:
+    def _find_largest_timestamp(self, walk: TolerantWalk, is_complete: bool) -> TimestampOffset:
         largest = TimestampOffset(NO_TIMESTAMP_MS, self.base_offset)
         start_bytes = 0
         entry = None if self.is_one_page else self.time_index.last_entry
+        is_named = False
         if entry is not None:
             named = self._named_batch(walk, entry)
             if named is None:
                 self.set_time_index_aside()
             else:
+                is_named = True
                 largest, start_bytes = entry, named[1]
-        if largest is entry and is_complete:
+        if is_complete and (is_named or self._seems_without_timestamps(walk)):
             # An index that was cut short shows at the end of the log, unless time ran backwards there.
             last_indexed = self.offset_index.last_entry
             tail_bytes = start_bytes
             if last_indexed is not None and last_indexed.position_bytes > start_bytes:
-                tail_bytes = max(start_bytes, self.proven_position(walk, len(self.offset_index) - 1))
+                tail_bytes = max(start_bytes, self.proven_position(walk.raw, len(self.offset_index) - 1))
             if all(batch[4] <= largest.timestamp_ms for batch in walk.skim(tail_bytes)):
                 return largest
         for _, _, _, last_offset, largest_ms in walk.skim(start_bytes):
@@ -224,15 +305,22 @@ class LogSegment(SegmentFiles):
                 largest = TimestampOffset(largest_ms, last_offset)
         return largest
 
+    def _seems_without_timestamps(self, walk: TolerantWalk) -> bool:
+        """Whether an empty time index goes with its neighbours: the offset index and the first batch."""
+        if self.is_one_page or len(self.time_index) or self.time_index.problem is not None:
+            return False
+        first = next(walk.skim(), None)
+        return len(self.offset_index) > 0 and first is not None and first[4] <= NO_TIMESTAMP_MS
+
     def _find_timestamp(
-        self, log_file: OpenFile, walk: BatchWalk, timestamp_ms: int, start_offset: int
+        self, log_file: OpenFile, walk: TolerantWalk, timestamp_ms: int, start_offset: int
     ) -> TimestampOffset | None:
         entry = TimestampOffset(NO_TIMESTAMP_MS, self.base_offset)
         if not self.is_one_page:
             entry = self.time_index.lookup(timestamp_ms)
         # An entry below the start offset does not decide anything, so it need not be right.
         is_unproven = entry.timestamp_ms != NO_TIMESTAMP_MS and entry.offset > start_offset
-        for batch in walk.skim(self.start_position(walk, max(entry.offset, start_offset))):
+        for batch in walk.skim(self.start_position(walk.raw, max(entry.offset, start_offset))):
             position_bytes, _, base_offset, last_offset, largest_ms = batch
             if is_unproven:
                 if last_offset >= entry.offset:
@@ -253,10 +341,15 @@ class LogSegment(SegmentFiles):
     def _first_record(
         self, log_file: OpenFile, header: BatchHeader, timestamp_ms: int, start_offset: int
     ) -> TimestampOffset | None:
-        batch = read_batch(log_file, header, self.max_batch_bytes)
-        offsets, timestamps_ms = batch_timestamps(
-            batch, header, path=self.log_path, limit_bytes=self.max_batch_bytes
-        )
+        try:
+            batch = read_batch(log_file, header, self.max_batch_bytes)
+            offsets, timestamps_ms = batch_timestamps(
+                batch, header, path=self.log_path, limit_bytes=self.max_batch_bytes
+            )
+        except (CorruptError, UnsupportedFormatError):
+            if self.skip_damage:
+                return None
+            raise
         matches = ((timestamps_ms >= timestamp_ms) & (offsets >= start_offset)).nonzero()[0]
         if not len(matches):
             return None
@@ -264,19 +357,26 @@ class LogSegment(SegmentFiles):
         return TimestampOffset(int(timestamps_ms[first]), int(offsets[first]))
 
     def _batch_at_or_after(
-        self, walk: BatchWalk, position_bytes: int, boundary_bytes: int
+        self, walk: TolerantWalk, position_bytes: int, boundary_bytes: int
     ) -> BatchHeader | None:
         """The first indexed batch at or behind a position, or the first batch where the index ends."""
         number = int(self.offset_index.positions.searchsorted(position_bytes))
         if number < len(self.offset_index):
-            proven_bytes = self.proven_position(walk, number)
+            proven_bytes = self.proven_position(walk.raw, number)
             if proven_bytes >= position_bytes:
-                return walk.batch_at(proven_bytes)
-        # The index ends before: walk from its last entry.
-        start_bytes = max(boundary_bytes, self.proven_position(walk, len(self.offset_index) - 1))
-        for header in walk.batches(start_bytes):
-            if header.position_bytes >= position_bytes:
-                return header
+                header = walk.batch_at(proven_bytes)
+                if header is None or not header.is_wrapper:
+                    return header
+                # The batch before says more of its base offset.
+                position_bytes = proven_bytes
+        # The index ends before: walk from its last entry in front of here.
+        number = min(number, len(self.offset_index)) - 1
+        start_bytes = max(boundary_bytes, self.proven_position(walk.raw, number))
+        for batch in walk.skim(start_bytes):
+            if batch[0] >= position_bytes:
+                header = walk.batch_at(batch[0])
+                # The walk so far knows more of a wrapper's base offset.
+                return header and header.with_lower_base(batch[2])
         return None
 
 

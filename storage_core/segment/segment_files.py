@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from storage_core.errors import CorruptRecordError, DataLossError, UnsupportedFormatError
+from storage_core.errors import CorruptError, DataLossError, UnsupportedFormatError
 from storage_core.segment.batch_walk import PAGE_SIZE_BYTES
 from storage_core.segment.file_names import (
     log_file_name,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from storage_core.filesystem import FileStatus, FileSystem, OpenFile
-    from storage_core.segment.batch_walk import BatchWalk
+    from storage_core.segment.batch_walk import BatchWalk, SkimmedBatch
 
 __all__ = ["DEFAULT_MAX_BATCH_BYTES", "SegmentFiles"]
 
@@ -51,6 +51,9 @@ class SegmentFiles:
         max_batch_bytes: The largest batch that is read, compressed or not.
         known_status: What ``stat`` said of the log file, if that is known. Otherwise it is asked
             at first need. The segment ends at that size ever after.
+        end_offset: The segment holds only offsets below it: the next segment's base offset, or the log
+            end offset; None if that is not known.
+        skip_damage: Whether look-ups and walks go on behind damage; otherwise it is an error.
     """
 
     filesystem: FileSystem
@@ -61,6 +64,8 @@ class SegmentFiles:
     suffix: str = ""
     max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES
     known_status: FileStatus | None = field(default=None, repr=False)
+    end_offset: int | None = None
+    skip_damage: bool = False
     _offset_index: OffsetIndex | None = field(default=None, init=False, repr=False)
     _time_index: TimeIndex | None = field(default=None, init=False, repr=False)
     _transaction_index: TransactionIndex | None = field(default=None, init=False, repr=False)
@@ -161,7 +166,7 @@ class SegmentFiles:
         if self._transaction_index is None:
             name = transaction_index_file_name(self.base_offset) + self.suffix
             if self.file_names is not None and name not in self.file_names:
-                self._transaction_index = TransactionIndex((), exists=False)
+                self._transaction_index = TransactionIndex.without_entries(exists=False)
             else:
                 path = f"{self.directory}/{name}"
                 self._transaction_index = TransactionIndex.read(self.filesystem, path, self.base_offset)
@@ -177,8 +182,8 @@ class SegmentFiles:
     def proven_position(self, walk: BatchWalk, number: int) -> int:
         """Position of an entry of the offset index, if the batch there agrees; otherwise 0.
 
-        The batch must begin behind the entry before and end at or before the entry's offset:
-        then all batches in front of it are of no interest to whoever looks for that offset.
+        The batch must begin behind the entry before, and not behind the entry's own offset: then
+        all batches in front of it are of no interest to whoever looks for that offset.
         """
         number = min(number, len(self.offset_index) - 1)
         while number >= 0:
@@ -187,23 +192,38 @@ class SegmentFiles:
             lowest_offset = index.entry(number - 1).offset + 1 if number else self.base_offset
             try:
                 batch = next(walk.skim(entry.position_bytes), None)
-            except (CorruptRecordError, UnsupportedFormatError):
+                if batch is not None and self._agrees(walk, batch, lowest_offset, entry.offset):
+                    return entry.position_bytes
+            except (CorruptError, UnsupportedFormatError):
                 break
-            if batch is None:
-                if number < len(index) - 1:
-                    break
-                # The last append was indexed, but is torn: the log ends in front of it.
-                self._offset_index = index.without_last_entry()
-                number -= 1
-            elif lowest_offset <= batch[2] and batch[3] <= entry.offset:
-                return entry.position_bytes
-            else:
+            if batch is not None or number < len(index) - 1:
                 break
+            # The last append was indexed, but is torn: the log ends in front of it.
+            self._offset_index = index.without_last_entry()
+            number -= 1
         if number >= 0:
             problem = f"entry {number} does not name the beginning of such a batch"
             self._offset_index = OffsetIndex.without_entries(self.base_offset, problem)
             self._report("offset index", problem)
         return 0
+
+    def _agrees(self, walk: BatchWalk, batch: SkimmedBatch, lowest_offset: int, highest_offset: int) -> bool:
+        """Whether the offset of a batch's first record lies between two, both included.
+
+        The batch may end behind them: older brokers' entries name the first offset of an append,
+        not its last one.
+        """
+        position_bytes, _, base_offset, last_offset, _ = batch
+        if last_offset < lowest_offset or base_offset > highest_offset:
+            return False
+        if base_offset >= lowest_offset and last_offset <= highest_offset:
+            return True
+        header = walk.batch_at(position_bytes)
+        if header is None:
+            return False
+        if header.is_wrapper and last_offset <= highest_offset:
+            return True
+        return lowest_offset <= walk.first_offset(header, self.max_batch_bytes) <= highest_offset
 
     def forget_indexes(self) -> None:
         """Give back the memory of the indexes; they are read again when they are needed."""

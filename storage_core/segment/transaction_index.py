@@ -16,19 +16,23 @@ contradict each other, is not used at all.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from storage_core.segment.values import AbortedTransaction
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
     from storage_core.filesystem import FileSystem
 
 __all__ = ["ENTRY_SIZE_BYTES", "MAX_TRANSACTION_INDEX_SIZE_BYTES", "TransactionIndex"]
 
-MAX_TRANSACTION_INDEX_SIZE_BYTES: Final = 256 * 1024 * 1024
-"""What a segment of 1 GiB needs if it holds nothing but the smallest aborted transactions."""
+MAX_TRANSACTION_INDEX_SIZE_BYTES: Final = 16 * 1024 * 1024
+"""Half a million aborted transactions in one segment. Of one with more, the batches tell what is asked."""
 
 _ENTRY: Final = np.dtype(
     [
@@ -44,19 +48,34 @@ _FIELDS: Final = ("producer_id", "first_offset", "last_offset", "last_stable_off
 ENTRY_SIZE_BYTES: Final = _ENTRY.itemsize
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TransactionIndex:
     """The aborted transactions whose markers stand in one segment.
 
     Args:
-        entries: In the order of their markers.
+        table: The entries, in the order of their markers.
         exists: Whether there is a file.
         problem: Why the file cannot be used; None if it can, is empty, or is not there.
     """
 
-    entries: tuple[AbortedTransaction, ...]
+    table: npt.NDArray[Any]
     exists: bool
     problem: str | None = None
+
+    @classmethod
+    def without_entries(cls, problem: str | None = None, *, exists: bool) -> TransactionIndex:
+        """An index that tells nothing."""
+        return cls(np.zeros(0, _ENTRY), exists, problem)
+
+    @property
+    def entries(self) -> tuple[AbortedTransaction, ...]:
+        """All entries."""
+        return tuple(_transactions(self.table))
+
+    @property
+    def last_marker_offset(self) -> int | None:
+        """Offset of the last abort marker; None without entries."""
+        return int(self.table["last_offset"][-1]) if len(self.table) else None
 
     @classmethod
     def read(cls, filesystem: FileSystem, path: str, base_offset: int) -> TransactionIndex:
@@ -69,24 +88,23 @@ class TransactionIndex:
         try:
             opened = filesystem.open(path)
         except FileNotFoundError:
-            return cls((), exists=False)
+            return cls.without_entries(exists=False)
         with opened:
             size_bytes = opened.status.size_bytes
             if size_bytes > MAX_TRANSACTION_INDEX_SIZE_BYTES:
                 limit = MAX_TRANSACTION_INDEX_SIZE_BYTES
                 problem = f"the file has {size_bytes} bytes, more than the {limit} that are read"
-                return cls((), exists=True, problem=problem)
+                return cls.without_entries(problem, exists=True)
             data = opened.read_at(size_bytes, 0) if size_bytes else b""
         if len(data) % ENTRY_SIZE_BYTES:
             # Kafka ignores such an end. But an aborted transaction that is not listed shows its records.
             problem = f"the file has {len(data)} bytes, which is no multiple of {ENTRY_SIZE_BYTES}"
-            return cls((), exists=True, problem=problem)
+            return cls.without_entries(problem, exists=True)
         entries = np.frombuffer(data, _ENTRY)
         problem_found = _problem(entries, base_offset)
         if problem_found is not None:
-            return cls((), exists=True, problem=problem_found)
-        columns = (entries[name].tolist() for name in _FIELDS)
-        return cls(tuple(map(AbortedTransaction, *columns)), exists=True)
+            return cls.without_entries(problem_found, exists=True)
+        return cls(entries, exists=True)
 
     def collect_aborted_transactions(
         self, fetch_offset: int, upper_bound_offset: int
@@ -97,13 +115,17 @@ class TransactionIndex:
             The transactions, and whether these are all: if not, markers of further ones may
             stand in the next segments.
         """
-        collected = []
-        for entry in self.entries:
-            if entry.last_offset >= fetch_offset and entry.first_offset < upper_bound_offset:
-                collected.append(entry)
-            if entry.last_stable_offset >= upper_bound_offset:
-                return collected, True
-        return collected, False
+        table = self.table
+        # As a broker does, the first entry that says so ends the search.
+        beyond = np.flatnonzero(table["last_stable_offset"] >= upper_bound_offset)
+        if len(beyond):
+            table = table[: beyond[0] + 1]
+        touched = (table["last_offset"] >= fetch_offset) & (table["first_offset"] < upper_bound_offset)
+        return list(_transactions(table[touched])), bool(len(beyond))
+
+
+def _transactions(table: npt.NDArray[Any]) -> Iterator[AbortedTransaction]:
+    return map(AbortedTransaction, *(table[name].tolist() for name in _FIELDS))
 
 
 def _problem(entries: np.ndarray, base_offset: int) -> str | None:

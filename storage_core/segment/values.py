@@ -13,7 +13,8 @@ class OffsetPosition:
 
     A forward walk that begins at ``position_bytes`` meets every batch that holds an offset of
     ``offset`` or more. That is all an entry promises: ``offset`` is the *last* offset of the
-    batch there, or of the whole append that began there, if an older broker wrote the entry.
+    batch there, or of the whole append that began there, if an older broker wrote the entry, or
+    the first one, if a still older broker did.
     """
 
     offset: int

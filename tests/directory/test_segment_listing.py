@@ -176,8 +176,9 @@ def test_a_linked_log_file_is_an_error(tmp_path):
         list_segments(FileSystem(), str(tmp_path), is_clean=True, swap_end_offset=int)
 
 
-def test_directories_and_other_links_are_no_files_of_the_log(tmp_path):
-    (tmp_path / "00000000000000000000.log").mkdir()
+def test_directories_and_links_are_no_files_of_the_log(tmp_path):
+    (tmp_path / "00000000000000000000").mkdir()
+    (tmp_path / "00000000000000000000.log.deleted").mkdir()
     (tmp_path / "00000000000000000005.index").symlink_to("nowhere")
     (tmp_path / "00000000000000000005.log").touch()
     listing = list_segments(FileSystem(), str(tmp_path), is_clean=True, swap_end_offset=int)

@@ -25,6 +25,7 @@ from storage_core.scan.read import read_task
 from storage_core.scan.resolve import resolve
 from storage_core.scan.schema import project, record_schema
 from storage_core.scan.spans import LogSpan
+from tests.record.legacy_encoding import Wrapper
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -272,6 +273,16 @@ class RowLog(PartitionBuilder):
         )
         return self
 
+    def old(self, *entries) -> RowLog:
+        """Append messages and wrappers of format v0 and v1 at their own offsets."""
+        for entry in entries:
+            position = len(self.segments[-1].data)
+            self.segments[-1].data += entry.encode()
+            wrapped = entry.rows if isinstance(entry, Wrapper) else [entry.row]
+            self.rows += [self._old_row(entry, position, wrapped[0][0], *each) for each in wrapped]
+            self.next_offset = wrapped[-1][0] + 1
+        return self
+
     def values(self, count, value=b"v", **fields) -> RowLog:
         """Append one batch of equal values; each record's timestamp is its offset."""
         first = self.next_offset
@@ -317,6 +328,33 @@ class RowLog(PartitionBuilder):
             },
         }
 
+    def _old_row(self, entry, position, first_offset, offset, timestamp_ms, key, value, _):
+        topic, partition = self._topic
+        is_append_time = bool(entry.attributes & LOG_APPEND_TIME)
+        return {
+            "key": key,
+            "value": value,
+            "topic": topic,
+            "partition": partition,
+            "offset": offset,
+            "timestamp": timestamp_ms * 1000,
+            "timestampType": int(is_append_time) if entry.magic else -1,
+            "headers": None,
+            "_metadata": {
+                "segment": f"{self.segments[-1].base_offset:020d}.log",
+                "position": position,
+                "batchOffset": first_offset,
+                "leaderEpoch": -1,
+                "producerId": -1,
+                "producerEpoch": -1,
+                "sequence": -1,
+                "isTransactional": False,
+                "compression": CODEC_NAMES[getattr(entry, "codec", 0)],
+                "magic": entry.magic,
+                "timestampMs": timestamp_ms,
+            },
+        }
+
     def write(self, *, indexes=True, index_interval_bytes=4096, **others) -> RowLog:
         """Write the files, with the index entries that a broker makes."""
         super().write(indexes=indexes, **others)
@@ -332,11 +370,17 @@ class RowLog(PartitionBuilder):
 
 
 def walk(data):
-    """Position, end position, base offset, last offset and largest timestamp of every batch."""
+    """Position, end position, base offset, last offset and largest timestamp of every batch.
+
+    Of a wrapper the base offset is its last one.
+    """
     position = 0
     while position < len(data):
-        base_offset, length = struct.unpack_from(">qi", data, position)
-        last_delta, _, largest_ms = struct.unpack_from(">iqq", data, position + 23)
+        base_offset, length, _, magic = struct.unpack_from(">qiib", data, position)
+        if magic == 2:
+            last_delta, _, largest_ms = struct.unpack_from(">iqq", data, position + 23)
+        else:
+            last_delta, largest_ms = 0, struct.unpack_from(">q", data, position + 18)[0] if magic else -1
         yield position, position + 12 + length, base_offset, base_offset + last_delta, largest_ms
         position += 12 + length
 
@@ -442,7 +486,11 @@ class Scan:
             wanted["ending_offsets"] = {"events": {"0": end}}
         parsed = parse_read_options({"path": str(path), **wanted})
         self.schema = project(
-            record_schema(include_headers=parsed.include_headers, include_metadata=parsed.include_metadata),
+            record_schema(
+                include_headers=parsed.include_headers,
+                include_metadata=parsed.include_metadata,
+                corrupt_record_column=parsed.corrupt_record_column if parsed.mode == "PERMISSIVE" else None,
+            ),
             parsed.columns,
         )
         self.plan = plan_scan(self.filesystem, parsed)

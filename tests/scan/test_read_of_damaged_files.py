@@ -118,8 +118,10 @@ class TestDamage:
         log.log_path().write_bytes(content[first:second] + content[:first] + content[second:])
         error = self.raised(scan, log.log_path())
         assert "batches are out of order" in str(error)
-        assert (error.offset, error.last_offset) == (0, 3)
-        assert (error.position_bytes, error.end_position_bytes) == (second - first, second)
+        # The first one is the outlier: the others follow each other, and the segment's beginning.
+        assert "found a batch from 4 to 7" in str(error)
+        assert (error.position_bytes, error.end_position_bytes) == (0, second - first)
+        assert (error.offset, error.last_offset) == (0, None)
 
     def test_a_batch_that_stands_twice(self, log_root, scan):
         log = log_root.rows().values(4).values(4).roll().values(1).write()
@@ -135,7 +137,8 @@ class TestDamage:
         log.log_path(100).write_bytes(content)
         error = self.raised(scan, log.log_path(100))
         assert "offsets from 100 on" in str(error)
-        assert (error.position_bytes, error.offset) == (0, 50)
+        assert "found a batch from 50 to 53" in str(error)
+        assert (error.position_bytes, error.offset, error.last_offset) == (0, 100, 103)
 
 
 @pytest.mark.parametrize("is_closed", [True, False])

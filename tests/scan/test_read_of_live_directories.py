@@ -103,6 +103,7 @@ class TestLive:
         planned = scan(live.path, columns=["offset"], start=20, end=40)
         with live.log_path().open("r+b") as file:
             file.truncate(file.write(compacted))
+        live.log_path(40).unlink()
         assert planned.offsets() == list(range(30, 40))
 
     def test_compacted_with_indexes_of_before(self, live, read, compacted):

@@ -7,79 +7,155 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.errors import CorruptRecordError
 from storage_core.record.batch_header import HEADER_DTYPE
+from storage_core.record.batch_window import walk_window
 from storage_core.scan.selection import AbortedRanges, select_batches
 from storage_core.segment import AbortedTransaction
+from tests.record.encoding import Batch, counted_records
+from tests.record.legacy_encoding import Message, Wrapper, plain_messages
+from tests.record.sections import padded
 
 NONE_ABORTED = AbortedRanges(())
 TRANSACTIONAL, CONTROL = 0x10, 0x20
+LIMIT = 64 << 20
 
 
 @pytest.fixture
 def select(batch_bytes, window_of, span_of):
     """Selects from batches given as (base offset, last offset delta, other header fields)."""
 
-    def select(batches, start=0, end=100, *, aborted=NONE_ABORTED, lowest_offset=0):
+    def select(
+        batches, start=0, end=100, *, aborted=NONE_ABORTED, lowest_offset=0, limit_bytes=LIMIT, **span_fields
+    ):
         data = b"".join(
             batch_bytes(base, [b"r"] if count else [], last_offset_delta=delta, **fields)
             for base, delta, count, fields in (
                 (base, delta, fields.pop("count", 1), fields) for base, delta, fields in batches
             )
         )
-        span = span_of(start_offset=start, end_offset=end)
-        return select_batches(window_of(data, 5000), span, aborted, lowest_offset)
+        span = span_of(start_offset=start, end_offset=end, **span_fields)
+        return select_batches(window_of(data, 5000), span, aborted, lowest_offset, limit_bytes)
 
     return select
 
 
-def test_batches_outside_of_the_offsets_are_neither_checked_nor_decoded(select):
+def test_batches_outside_of_the_offsets_are_not_decoded(select):
     batches = [(base, 9, {}) for base in range(0, 50, 10)]
-    chosen = select(batches, 15, 31)
-    assert chosen.checked.tolist() == chosen.decoded.tolist() == [1, 2, 3]
-    assert select(batches, 19, 20).checked.tolist() == [1]
-    assert select(batches, 20, 21).checked.tolist() == [2]
-    assert select(batches, 50, 60).checked.tolist() == []
+    assert select(batches, 15, 31).decoded.tolist() == [1, 2, 3]
+    assert select(batches, 19, 20).decoded.tolist() == [1]
+    assert select(batches, 20, 21).decoded.tolist() == [2]
+    assert select(batches, 50, 60).decoded.tolist() == []
 
 
-def test_a_batch_that_begins_at_the_end_ends_the_reading(select):
-    batches = [(0, 9, {}), (10, 9, {})]
-    assert not select(batches, 0, 11).is_past_end
-    assert select(batches, 0, 10).is_past_end
-    assert select(batches, 0, 5).is_past_end
-    assert not select(batches[:1], 0, 10).is_past_end
+def test_the_offsets_of_each_batch(select):
+    chosen = select([(0, 9, {}), (20, 5, {})])
+    assert (chosen.base_offsets.tolist(), chosen.last_offsets.tolist()) == ([0, 20], [9, 25])
 
 
-def test_the_next_offset_counts_gaps_at_the_end_of_a_batch(select):
-    assert select([(0, 9, {}), (20, 5, {})]).next_offset == 26
-
-
-def test_control_batches_and_empty_ones_are_checked_only(select):
+def test_control_batches_and_empty_ones_are_not_decoded(select):
     chosen = select([(0, 0, {"attributes": CONTROL | TRANSACTIONAL}), (1, 0, {"count": 0}), (2, 0, {})])
-    assert chosen.checked.tolist() == [0, 1, 2]
     assert chosen.decoded.tolist() == [2]
+    assert chosen.misfits.tolist() == []
 
 
 @pytest.mark.parametrize(
-    ("batches", "lowest_offset", "wrong"),
+    ("batches", "lowest_offset", "misfits"),
     [
-        ([(0, 9, {}), (5, 9, {})], 0, 1),
-        ([(10, 9, {}), (0, 9, {})], 0, 1),
-        ([(0, 9, {}), (0, 9, {})], 0, 1),
-        ([(5, 0, {})], 6, 0),
-        ([(0, -1, {})], 0, 0),
-        ([(2**63 - 1, 1, {})], 0, 0),
-        ([(-1, 0, {})], 0, 0),
+        ([(0, 9, {}), (10, 9, {}), (30, 0, {})], 0, []),
+        ([(0, 9, {}), (5, 9, {})], 0, [1]),
+        ([(10, 9, {}), (0, 9, {})], 0, [1]),
+        ([(0, 9, {}), (0, 9, {}), (0, 9, {})], 0, [1, 2]),
+        ([(5, 0, {})], 5, []),
+        ([(5, 0, {})], 6, [0]),
+        ([(5, 0, {})], 2**63, [0]),
+        ([(0, -1, {})], 0, [0]),
+        ([(2**63 - 1, 0, {})], 0, []),
+        ([(2**63 - 1, 1, {})], 0, [0]),
+        ([(-1, 0, {})], 0, [0]),
     ],
 )
-def test_offsets_must_ascend(select, batches, lowest_offset, wrong):
-    with pytest.raises(CorruptRecordError, match="batches are out of order") as caught:
-        select(batches, lowest_offset=lowest_offset)
+def test_offsets_must_ascend(select, batches, lowest_offset, misfits):
+    assert select(batches, lowest_offset=lowest_offset).misfits.tolist() == misfits
+
+
+def test_offsets_must_lie_in_front_of_the_next_segment(select):
+    batches = [(0, 9, {}), (10, 9, {})]
+    assert select(batches, segment_end_offset=None).misfits.tolist() == []
+    assert select(batches, segment_end_offset=20).misfits.tolist() == []
+    assert select(batches, segment_end_offset=19).misfits.tolist() == [1]
+    assert select(batches, segment_end_offset=9).misfits.tolist() == [0, 1]
+
+
+def test_batches_must_not_be_larger_than_the_limit(select):
     size = 62
-    assert caught.value.position_bytes == 5000 + wrong * size
-    assert caught.value.end_position_bytes == 5000 + wrong * size + size
-    assert caught.value.offset == batches[wrong][0]
-    assert caught.value.path == "/logs/events-0/0.log"
+    assert select([(0, 0, {})], limit_bytes=size).misfits.tolist() == []
+    assert select([(0, 0, {})], limit_bytes=size - 1).misfits.tolist() == [0]
+
+
+class TestOlderFormats:
+    """Of a wrapper, only the last offset is known."""
+
+    LOG = (
+        Message(3),
+        Message(4, magic=0),
+        Wrapper(plain_messages(3, start=8, magic=0), magic=0),  # 8 to 10, as far as is known from 5 on
+        Batch(counted_records(2), 11),
+        Wrapper(plain_messages(3, start=20)),  # 20 to 22, as far as is known from 13 on
+    )
+
+    @pytest.fixture
+    def choose(self, span_of):
+        def choose(entries=self.LOG, start=0, end=100, lowest_offset=0):
+            data = b"".join(entry.encode() for entry in entries)
+            window = walk_window("/logs/events-0/0.log", 5000, padded(data), len(data), lowest_offset)
+            span = span_of(start_offset=start, end_offset=end)
+            return select_batches(window, span, NONE_ABORTED, lowest_offset, LIMIT)
+
+        return choose
+
+    @pytest.mark.parametrize(
+        ("start", "end", "chosen"),
+        [
+            (0, 100, [0, 1, 2, 3, 4]),
+            (4, 5, [1]),
+            (5, 6, [2]),
+            (10, 11, [2]),
+            (11, 13, [3]),
+            (13, 14, [4]),
+            (22, 23, [4]),
+            (23, 24, []),
+        ],
+    )
+    def test_a_wrapper_may_hold_anything_behind_the_batch_before(self, choose, start, end, chosen):
+        selected = choose(start=start, end=end)
+        assert selected.decoded.tolist() == chosen
+        assert selected.misfits.tolist() == []
+        assert selected.last_offsets.tolist() == [3, 4, 10, 12, 22]
+
+    @pytest.mark.parametrize(
+        "entries",
+        [
+            [Message(3), Message(3)],
+            [Message(3), Message(2, magic=0)],
+            [Message(3), Wrapper((Message(3),))],
+            [Message(3), Wrapper(plain_messages(2, start=1))],
+            [Wrapper(plain_messages(2, start=1)), Message(2)],
+            [Wrapper(plain_messages(2, start=1)), Batch(counted_records(1), 2)],
+            [Batch(counted_records(3), 1), Wrapper(plain_messages(2, start=2))],
+            [Message(0), Message(-1)],
+            [Message(0), Wrapper((Message(-1),))],
+        ],
+    )
+    def test_offsets_must_ascend(self, choose, entries):
+        selected = choose(entries)
+        assert selected.misfits.tolist() == [1]
+        last = entries[1].offset if isinstance(entries[1], Message) else entries[1].last_offset
+        assert selected.last_offsets[1] == last
+
+    @pytest.mark.parametrize("entry", [Message(9), Wrapper(plain_messages(3, start=7))])
+    def test_nothing_ends_below_the_lowest_offset(self, choose, entry):
+        assert choose([entry], lowest_offset=9).misfits.tolist() == []
+        assert choose([entry], lowest_offset=10).misfits.tolist() == [0]
 
 
 class TestAborted:
@@ -102,8 +178,6 @@ class TestAborted:
         batches = [(base, 0, {"producer_id": producer_id, "attributes": TRANSACTIONAL})]
         chosen = select(batches, aborted=self.ABORTED)
         assert chosen.decoded.tolist() == ([] if is_aborted else [0])
-        # Damage is reported there too.
-        assert chosen.checked.tolist() == [0]
 
     def test_a_producers_batches_outside_of_transactions_stay(self, select):
         assert select([(14, 0, {"producer_id": 7})], aborted=self.ABORTED).decoded.tolist() == [0]

@@ -1,4 +1,4 @@
-"""Windows of a segment file: bounded buffers, whole batches, and what is wrong with a file."""
+"""Windows of a segment file: bounded buffers, and any place to go on from."""
 
 from __future__ import annotations
 
@@ -9,17 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from storage_core.errors import (
-    BatchTooLargeError,
-    CorruptRecordError,
-    LogDirectoryError,
-    UnsupportedFormatError,
-)
+from storage_core.errors import LogDirectoryError
 from storage_core.filesystem import FileSystem
-from storage_core.scan.window_reader import FileReplacedError, WindowBuffer, open_span, read_windows
-
-LIMIT = 1 << 20
-V1_MESSAGE = bytes.fromhex("0000000000000000 00000016 a4d5b3a4 01 00 0000000000000000 ffffffff 00000000")
+from storage_core.scan.window_reader import FileReplacedError, WindowBuffer, WindowSource, open_span
 
 
 @pytest.fixture
@@ -31,19 +23,31 @@ def log(log_root):
     return log.write()
 
 
+def read_windows(opened, span, buffer):
+    """The windows of a span without damage, one after the other."""
+    source = WindowSource(opened, span, buffer)
+    while not source.is_at_end:
+        window = source.window(0)
+        if len(window.starts):
+            yield window
+        if source.is_last:
+            assert window.end == source.size_bytes
+        source.go_behind(window)
+
+
 @pytest.fixture
 def read(log, span_of):
     """Reads bytes of the log, all of them unless told otherwise: (position, batches) of every window."""
 
-    def read(start_bytes=0, end_bytes=None, *, start_offset=0, window_bytes=1000, limit_bytes=LIMIT):
+    def read(start_bytes=0, end_bytes=None, *, window_bytes=1000):
         filesystem = FileSystem()
         path = str(log.log_path())
         end_bytes = os.stat(path).st_size if end_bytes is None else end_bytes
-        span = span_of(start_offset=start_offset, position_bytes=start_bytes, end_position_bytes=end_bytes)
+        span = span_of(position_bytes=start_bytes, end_position_bytes=end_bytes)
         with filesystem.open(path) as opened:
             return [
                 (window.position_bytes, window.headers["base_offset"].tolist())
-                for window in read_windows(opened, span, WindowBuffer(window_bytes), limit_bytes)
+                for window in read_windows(opened, span, WindowBuffer(window_bytes))
             ]
 
     return read
@@ -74,7 +78,7 @@ def test_a_large_window_holds_all(read):
 @given(window_bytes=st.integers(0, 4000), first=st.integers(0, 9), last=st.integers(0, 9))
 def test_windows_of_any_size_give_every_batch_once(log, read, window_bytes, first, last):
     at = [*positions(log), log.log_path().stat().st_size]
-    windows = read(at[first], at[last + 1], start_offset=10 * first, window_bytes=window_bytes)
+    windows = read(at[first], at[last + 1], window_bytes=window_bytes)
     assert [offset for _, found in windows for offset in found] == list(range(first * 10, last * 10 + 1, 10))
     for position, found in windows:
         assert position == at[found[0] // 10]
@@ -84,7 +88,7 @@ def test_the_buffer_grows_for_a_batch_and_no_further(log, span_of):
     buffer = WindowBuffer(100)
     span = span_of(end_position_bytes=log.log_path().stat().st_size)
     with FileSystem().open(str(log.log_path())) as opened:
-        assert len(list(read_windows(opened, span, buffer, LIMIT))) == 10
+        assert len(list(read_windows(opened, span, buffer))) == 10
     assert buffer.size_bytes == positions(log)[1]
 
 
@@ -92,7 +96,7 @@ def test_nothing_is_read_twice_but_what_a_window_cuts_off(log, span_of):
     filesystem = FileSystem()
     size = log.log_path().stat().st_size
     with filesystem.open(str(log.log_path())) as opened:
-        list(read_windows(opened, span_of(end_position_bytes=size), WindowBuffer(1000), LIMIT))
+        list(read_windows(opened, span_of(end_position_bytes=size), WindowBuffer(1000)))
     assert filesystem.statistics.bytes_read == size
 
 
@@ -101,139 +105,66 @@ def test_a_buffer_too_small_for_a_header_makes_progress(read):
     assert len(read(window_bytes=0)) == 10
 
 
-# -- What is wrong with a file --------
-
-
-def raised(kind, call, *arguments, **options):
-    with pytest.raises(kind) as caught:
-        call(*arguments, **options)
-    return caught.value
-
-
-def test_the_end_of_a_file_that_is_cut_off(log, read):
-    at, size = positions(log), log.log_path().stat().st_size
-    os.truncate(log.log_path(), size - 1)
-    error = raised(CorruptRecordError, read, end_bytes=size - 1)
-    assert "found only its first" in str(error)
-    assert (error.path, error.position_bytes, error.end_position_bytes) == (
-        str(log.log_path()),
-        at[9],
-        size - 1,
-    )
-
-
-# The first bytes of an offset are zeros, which may end a file.
-@pytest.mark.parametrize("left", [8, 12, 60, 61, 100])
-def test_stubs_of_any_length(log, read, left):
-    end = positions(log)[9] + left
-    os.truncate(log.log_path(), end)
-    assert raised(CorruptRecordError, read, end_bytes=end).position_bytes == positions(log)[9]
-
-
-@pytest.mark.parametrize("zeros", [1, 60, 61, 5000])
-@pytest.mark.parametrize("window_bytes", [100, 1000, 100_000])
-def test_zeros_at_the_end_are_preallocated_space(log, read, zeros, window_bytes):
-    with log.log_path().open("ab") as file:
-        file.write(bytes(zeros))
-    assert sum(len(found) for _, found in read(window_bytes=window_bytes)) == 10
+# -- Going on elsewhere --------
 
 
 @pytest.mark.parametrize("window_bytes", [100, 1000, 100_000])
-def test_zeros_with_something_behind_them_are_a_hole(log, read, window_bytes):
+@pytest.mark.parametrize("number", range(1, 10))
+def test_behind_damage_the_windows_begin_anew(log, span_of, window_bytes, number):
+    at = positions(log)
     size = log.log_path().stat().st_size
-    with log.log_path().open("ab") as file:
-        file.write(bytes(5000) + b"\x01")
-    error = raised(CorruptRecordError, read, window_bytes=window_bytes)
-    assert error.position_bytes == size
-    assert error.path == str(log.log_path())
+    with FileSystem().open(str(log.log_path())) as opened:
+        source = WindowSource(opened, span_of(end_position_bytes=size), WindowBuffer(window_bytes))
+        source.window(0)
+        source.go_behind_damage(at[number])
+        found = []
+        while not source.is_at_end:
+            window = source.window(0)
+            assert window.position_bytes == source.position_bytes
+            found += window.headers["base_offset"].tolist()
+            source.go_behind(window)
+    assert found == list(range(10 * number, 100, 10))
 
 
-def test_a_hole_that_ends_in_another_window_names_its_bytes(log, read):
+def test_behind_damage_what_the_buffer_holds_is_not_read_again(log, span_of):
+    filesystem = FileSystem()
     size = log.log_path().stat().st_size
-    with log.log_path().open("ab") as file:
-        file.write(bytes(5000) + b"\x01")
-    error = raised(CorruptRecordError, read, window_bytes=1000)
-    assert "zeros with something else behind them" in str(error)
-    assert (error.position_bytes, error.end_position_bytes) == (size, size + 5001)
+    with filesystem.open(str(log.log_path())) as opened:
+        source = WindowSource(opened, span_of(end_position_bytes=size), WindowBuffer(1 << 20))
+        source.window(0)
+        for position in positions(log)[1:]:
+            source.go_behind_damage(position)
+            source.window(0)
+    assert filesystem.statistics.bytes_read == size
 
 
-def test_bytes_that_are_no_batch(log, read, overwrite):
-    overwrite(log.log_path(), positions(log)[4] + 16, b"\x09")
-    error = raised(CorruptRecordError, read)
-    assert "magic byte of a record batch to be 2, found 9" in str(error)
-    assert error.position_bytes == positions(log)[4]
-
-
-@pytest.mark.parametrize("length", [0, 1, 48, -1, -(2**31)])
-def test_a_length_that_no_batch_has(log, read, overwrite, length):
-    overwrite(log.log_path(), positions(log)[4] + 8, length.to_bytes(4, "big", signed=True))
-    error = raised(CorruptRecordError, read)
-    assert f"batch length of at least 49 bytes, found {length}" in str(error)
-
-
-def test_an_old_message_is_named_by_its_magic(log, read):
-    with log.log_path().open("ab") as file:
-        file.write(V1_MESSAGE + bytes(61))
-    error = raised(UnsupportedFormatError, read)
-    assert "format v1 (magic 1)" in str(error)
-
-
-# -- The limit --------
-
-
-@pytest.mark.parametrize("window_bytes", [200, 1000, 100_000])
-def test_a_batch_above_the_limit_is_refused_wherever_its_window_ends(log, read, window_bytes):
-    size = positions(log)[1]
-    assert sum(len(found) for _, found in read(window_bytes=window_bytes, limit_bytes=size)) == 10
-    error = raised(BatchTooLargeError, read, window_bytes=window_bytes, limit_bytes=size - 1)
-    assert "maxDecompressedBatchBytes" in str(error)
-    assert f"at most {size - 1} bytes, found one that declares {size}" in str(error)
-    assert (error.path, error.position_bytes, error.end_position_bytes, error.offset) == (
-        str(log.log_path()),
-        0,
-        size,
-        0,
-    )
-
-
-def test_a_length_that_is_made_up_is_no_allocation(log, read, overwrite):
-    overwrite(log.log_path(), positions(log)[1] + 8, (2**31 - 1).to_bytes(4, "big"))
-    error = raised(BatchTooLargeError, read, window_bytes=1000)
-    assert error.position_bytes == positions(log)[1]
-    assert error.offset == 10
+def test_behind_damage_windows_are_small_at_first(log_root, span_of):
+    log = log_root.rows()
+    for _ in range(1000):
+        log.values(1, b"x" * 100)
+    log.write()
+    size = log.log_path().stat().st_size
+    sizes = []
+    with FileSystem().open(str(log.log_path())) as opened:
+        source = WindowSource(opened, span_of(end_position_bytes=size), WindowBuffer(1 << 20))
+        source.go_behind_damage(log.places[0][1][0])
+        while not source.is_at_end:
+            source.go_behind(source.window(0))
+            sizes.append(source.size_bytes)
+    assert sizes[:3] == [4096, 4 * 4096, 16 * 4096]
+    assert len(sizes) < 8
 
 
 # -- Files that change --------
-
-
-def test_a_first_batch_behind_the_planned_offsets(log, read):
-    # Some of the planned offsets stand in front of it by now, as after a compaction.
-    with pytest.raises(FileReplacedError):
-        read(positions(log)[1], start_offset=9)
-    assert read(positions(log)[1], start_offset=10)
 
 
 def test_a_file_that_becomes_shorter(log, span_of):
     filesystem = FileSystem()
     size = log.log_path().stat().st_size
     with filesystem.open(str(log.log_path())) as opened:
-        windows = read_windows(opened, span_of(end_position_bytes=size), WindowBuffer(1000), LIMIT)
+        windows = read_windows(opened, span_of(end_position_bytes=size), WindowBuffer(1000))
         next(windows)
         os.truncate(log.log_path(), 1100)
-        with pytest.raises(FileReplacedError):
-            next(windows)
-
-
-def test_a_file_that_becomes_shorter_within_its_zeros(log, span_of):
-    with log.log_path().open("ab") as file:
-        file.write(bytes(10_000))
-    size = log.log_path().stat().st_size
-    with FileSystem().open(str(log.log_path())) as opened:
-        windows = read_windows(opened, span_of(end_position_bytes=size), WindowBuffer(1000), LIMIT)
-        for window in windows:
-            if window.is_blank_behind:
-                os.truncate(log.log_path(), size - 9000)
-                break
         with pytest.raises(FileReplacedError):
             next(windows)
 

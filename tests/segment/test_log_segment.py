@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from storage_core.errors import BatchTooLargeError, CorruptRecordError, UnsupportedFormatError
+from storage_core.errors import BatchTooLargeError, CorruptRecordError
 from storage_core.filesystem import FileSystem
 from storage_core.segment import LogSegment, SegmentEnd, TimestampOffset
 
@@ -417,20 +417,6 @@ def test_cutting_stops_where_damage_is_met(tmp_path, hundred, use_indexes):
     cuts = open_segment(tmp_path, 0, use_indexes=use_indexes).cut_points(0, len(log), 2000)
     assert cuts
     assert all(header.position_bytes < position for header in cuts) != use_indexes
-
-
-def test_old_formats_are_named(tmp_path, hundred):
-    log = bytearray(hundred.log)
-    log[16] = 1
-    hundred.log = bytes(log)
-    hundred.write(tmp_path)
-    opened = open_segment(tmp_path, 0)
-    with pytest.raises(UnsupportedFormatError):
-        opened.translate_offset(0)
-    with pytest.raises(UnsupportedFormatError):
-        list(opened.batches())
-    # With an index, what stands behind the old messages can be found.
-    assert opened.translate_offset(150).base_offset == 150
 
 
 def test_a_batch_beyond_the_limit_is_not_read(tmp_path, make_batch, make_segment):

@@ -33,13 +33,14 @@ def read(tmp_path):
 
 
 def test_entry_of_a_broker(read):
-    assert read(GOLDEN) == TransactionIndex((ENTRY,), exists=True)
+    found = read(GOLDEN)
+    assert (found.entries, found.exists, found.problem) == ((ENTRY,), True, None)
 
 
 def test_a_missing_file_is_no_problem_but_told_apart_from_an_empty_one(read, tmp_path):
     missing = TransactionIndex.read(FileSystem(), str(tmp_path / "absent.txnindex"), 0)
-    assert missing == TransactionIndex((), exists=False)
-    assert read(b"") == TransactionIndex((), exists=True)
+    assert (missing.entries, missing.exists, missing.problem) == ((), False, None)
+    assert (read(b"").entries, read(b"").exists, read(b"").problem) == ((), True, None)
 
 
 @pytest.mark.parametrize("cut", range(1, len(GOLDEN)))

@@ -1,0 +1,173 @@
+"""Looking at single places of a damaged log file: which header stands there, is its CRC right?
+
+What a header says is not believed here, only reported: whoever asks may stand in the middle of
+a record's value.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from storage_core.errors import CorruptRecordError
+from storage_core.record.batch_header import (
+    CRC_LAYOUTS,
+    HEADER_SIZE_BYTES,
+    MAGIC_POSITION,
+    parse_batch_header,
+)
+from storage_core.segment.file_names import MAX_OFFSET
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from storage_core.filesystem import OpenFile
+    from storage_core.record.batch_header import BatchHeader
+
+__all__ = ["BatchProbe"]
+
+_HEADER_BLOCK_BYTES: Final = 16 * 1024
+_CRC_BLOCK_BYTES: Final = 1024 * 1024
+# What may be spent on CRCs that come to nothing: random bytes hardly ever look like a header, forged
+# ones may. Whoever gets on in the file gets more.
+_ALLOWANCE_BYTES: Final = 256 * 1024 * 1024
+_ALLOWANCE_FACTOR: Final = 4
+_LARGEST_CACHE: Final = 65_536
+
+
+class BatchProbe:
+    """Reads headers and checks CRCs anywhere in one open log file.
+
+    Attributes:
+        end_bytes: Where the file ends, as far as its reader is concerned.
+        is_exhausted: Whether the allowance did not suffice since `advance_to` was called: the file is made
+            to keep a reader busy. Batches whose CRC was not computed count as damaged.
+    """
+
+    __slots__ = (
+        "_allowance_bytes",
+        "_block",
+        "_block_start",
+        "_checked",
+        "_furthest_bytes",
+        "_log_file",
+        "end_bytes",
+        "is_exhausted",
+    )
+
+    def __init__(self, log_file: OpenFile, end_bytes: int) -> None:
+        self.end_bytes = end_bytes
+        self.is_exhausted = False
+        self._log_file = log_file
+        self._block = b""
+        self._block_start = 0
+        self._checked: dict[int, bool] = {}
+        self._allowance_bytes = _ALLOWANCE_BYTES
+        self._furthest_bytes = 0
+
+    @property
+    def path(self) -> str:
+        """The file."""
+        return self._log_file.path
+
+    def header(self, position_bytes: int) -> BatchHeader | None:
+        """The header at a place, if magic, length and offsets are such that it can be one.
+
+        The batch may reach beyond the end.
+        """
+        if not 0 <= position_bytes < self.end_bytes:
+            return None
+        start = self._load(position_bytes)
+        return self._parsed(self._block, start, position_bytes)
+
+    def headers_but_for_magic(self, position_bytes: int) -> Iterator[BatchHeader]:
+        """The headers that may stand at a place if only the magic is damaged, the likeliest first."""
+        if not 0 <= position_bytes < self.end_bytes:
+            return
+        start = self._load(position_bytes)
+        head = bytearray(self._block[start : start + HEADER_SIZE_BYTES])
+        for magic in reversed(range(len(CRC_LAYOUTS))):
+            head[MAGIC_POSITION] = magic
+            header = self._parsed(head, 0, position_bytes)
+            if header is not None:
+                yield header
+
+    def _load(self, position_bytes: int) -> int:
+        """Have a header's bytes from a place in the block; return where they begin there."""
+        start = position_bytes - self._block_start
+        if start < 0 or start + HEADER_SIZE_BYTES > len(self._block):
+            # Whoever looks behind a batch comes back to it.
+            self._block_start = max(0, position_bytes - _HEADER_BLOCK_BYTES // 4)
+            self._block = self.read_at(_HEADER_BLOCK_BYTES, self._block_start)
+            if len(self._block) < _HEADER_BLOCK_BYTES:
+                # The last message of a file may be shorter than the header that is looked for.
+                self._block += bytes(HEADER_SIZE_BYTES)
+            start = position_bytes - self._block_start
+        return start
+
+    def _parsed(self, data: bytes | bytearray, start: int, position_bytes: int) -> BatchHeader | None:
+        try:
+            header = parse_batch_header(data, start, position_bytes, path=self.path)
+        except CorruptRecordError:
+            return None
+        if header.base_offset < 0 or header.last_offset_delta < 0 or header.last_offset > MAX_OFFSET:
+            return None
+        return header
+
+    def is_crc_right(self, header: BatchHeader) -> bool:
+        """Whether the batch's CRC is right. False also if its end is not in the file."""
+        position_bytes = header.position_bytes
+        if header.end_position_bytes > self.end_bytes:
+            return False
+        known = self._checked.get(position_bytes)
+        if known is None:
+            if not self.spend(header.size_bytes):
+                return False
+            if len(self._checked) >= _LARGEST_CACHE:
+                self._checked.clear()
+            crc_start = position_bytes + CRC_LAYOUTS[header.magic].start
+            known = self.crc(header.magic, crc_start, header.end_position_bytes) == header.crc
+            self._checked[position_bytes] = known
+        return known
+
+    def crc(self, magic: int, start_bytes: int, end_bytes: int, crc: int = 0) -> int:
+        """The CRC of a range of bytes, of the kind that goes with a magic, continued from another one."""
+        compute = CRC_LAYOUTS[magic].compute
+        while start_bytes < end_bytes:
+            # In blocks: what a header declares is not allocated.
+            block = self._log_file.read_at(min(_CRC_BLOCK_BYTES, end_bytes - start_bytes), start_bytes)
+            if not block:
+                return -1
+            crc = compute(block, crc)
+            start_bytes += len(block)
+        return crc
+
+    def spend(self, size_bytes: int) -> bool:
+        """Take from the allowance; False if it does not suffice."""
+        if size_bytes > self._allowance_bytes:
+            self.is_exhausted = True
+            return False
+        self._allowance_bytes -= size_bytes
+        return True
+
+    def advance_to(self, position_bytes: int) -> None:
+        """Note how far the reader has come, which renews the allowance."""
+        self.is_exhausted = False
+        gained_bytes = position_bytes - self._furthest_bytes
+        if gained_bytes > 0:
+            self._furthest_bytes = position_bytes
+            self._allowance_bytes = min(
+                _ALLOWANCE_BYTES, self._allowance_bytes + _ALLOWANCE_FACTOR * gained_bytes
+            )
+
+    def read_at(self, size_bytes: int, position_bytes: int) -> bytes:
+        """Read some bytes, none from behind the end."""
+        size_bytes = max(0, min(size_bytes, self.end_bytes - position_bytes))
+        return self._log_file.read_at(size_bytes, position_bytes)
+
+    def next_data(self, position_bytes: int) -> int | None:
+        """A place at or behind a position in front of which all bytes are zeros; None if all the rest is.
+
+        The place need not hold another byte than zero itself.
+        """
+        found = self._log_file.next_data(position_bytes)
+        return None if found is None or found >= self.end_bytes else found

@@ -1,0 +1,361 @@
+"""Which batches count, which bytes are damaged: the same answer from wherever one begins."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+import pytest
+
+from storage_core.errors import BatchTooLargeError, CorruptRecordError
+from storage_core.filesystem import FileSystem
+from storage_core.segment import DamagedRange, Resynchroniser
+from tests.record.legacy_encoding import Message, Wrapper
+
+LIMIT = 64 << 20
+SIZE = 69
+
+
+@pytest.fixture
+def batches(make_batch):
+    """Ten batches of one record and 69 bytes, offsets 100 to 109."""
+    made = [make_batch(offset, (offset,)) for offset in range(100, 110)]
+    assert {len(batch) for batch in made} == {SIZE}
+    return made
+
+
+@pytest.fixture
+def open_content(tmp_path):
+    opened = []
+
+    def open_content(content, *, end_offset=110, base_offset=100, limit_bytes=LIMIT):
+        path = tmp_path / f"{base_offset:020d}.log"
+        path.write_bytes(content)
+        log_file = FileSystem().open(str(path))
+        opened.append(log_file)
+        return Resynchroniser(log_file, base_offset, len(content), end_offset, limit_bytes)
+
+    yield open_content
+    for log_file in opened:
+        log_file.close()
+
+
+@pytest.fixture
+def items_of(open_content):
+    """Base offsets of the batches that count; of damage (start byte, end byte, start offset, end offset)."""
+
+    def items_of(content, **options):
+        position, lowest = options.pop("start", (0, options.get("base_offset", 100)))
+        return [
+            (item.start_bytes, item.end_bytes, item.start_offset, item.end_offset)
+            if isinstance(item, DamagedRange)
+            else item.base_offset
+            for item in open_content(content, **options).items(position, lowest)
+        ]
+
+    return items_of
+
+
+def changed(batches, number, position, value):
+    """All batches, one of them with other bytes at a position."""
+    content = bytearray(b"".join(batches))
+    start = number * SIZE + position
+    content[start : start + len(value)] = value
+    return bytes(content)
+
+
+def one_lost(number):
+    """What is found if one batch is damaged, and nothing else."""
+    lost = (number * SIZE, number * SIZE + SIZE, 100 + number, 101 + number)
+    return [*range(100, 100 + number), lost, *range(101 + number, 110)]
+
+
+def test_an_undamaged_file(items_of, batches):
+    assert items_of(b"".join(batches)) == list(range(100, 110))
+    assert items_of(b"") == []
+
+
+@pytest.mark.parametrize("zeros", [1, 60, 5000, 3_000_000])
+def test_zeros_at_the_end_are_no_damage(items_of, batches, zeros):
+    assert items_of(b"".join(batches) + bytes(zeros)) == list(range(100, 110))
+
+
+@pytest.mark.parametrize("number", range(10))
+@pytest.mark.parametrize(
+    ("position", "value"),
+    [
+        pytest.param(8, struct.pack(">i", 0), id="length 0"),
+        pytest.param(8, struct.pack(">i", 48), id="length 48"),
+        pytest.param(8, struct.pack(">i", -1), id="length -1"),
+        pytest.param(8, struct.pack(">i", -(2**31)), id="smallest length"),
+        pytest.param(8, struct.pack(">i", 2**31 - 1), id="largest length"),
+        pytest.param(8, struct.pack(">i", SIZE - 12 + 1), id="length one too large"),
+        pytest.param(8, struct.pack(">i", SIZE - 12 - 1), id="length one too small"),
+        pytest.param(8, struct.pack(">i", 2 * SIZE - 12), id="length of two batches"),
+        pytest.param(8, struct.pack(">i", 5 * SIZE - 12), id="length of five batches"),
+        pytest.param(16, b"\0", id="magic 0"),
+        pytest.param(16, b"\1", id="magic 1"),
+        pytest.param(16, b"\3", id="magic 3"),
+        pytest.param(16, b"\xff", id="magic -1"),
+        pytest.param(17, b"\0\0\0\0", id="CRC"),
+        pytest.param(21, b"\x80\0", id="attributes"),
+        pytest.param(23, struct.pack(">i", 7), id="last offset delta"),
+        pytest.param(23, struct.pack(">i", -1), id="negative last offset delta"),
+        pytest.param(57, struct.pack(">i", 2**31 - 1), id="record count"),
+        pytest.param(66, b"\xee", id="record"),
+        pytest.param(8, bytes(61), id="zeros but for the offset"),
+        pytest.param(0, bytes(SIZE), id="zeros"),
+        pytest.param(0, b"\xff" * SIZE, id="ones"),
+        pytest.param(0, b"\2" * SIZE, id="twos"),
+        pytest.param(0, struct.pack(">q", 99), id="offset below the file's name"),
+        pytest.param(0, struct.pack(">q", -1), id="negative offset"),
+        pytest.param(0, struct.pack(">q", 2**63 - 1), id="largest offset"),
+        pytest.param(0, struct.pack(">q", 110), id="offset of the next segment"),
+    ],
+)
+def test_one_damaged_batch_is_all_that_is_lost(items_of, batches, number, position, value):
+    found = items_of(changed(batches, number, position, value))
+    # Zeros at the very end are a preallocated rest, and its first offset the zeros of another one.
+    if number == 9 and value == bytes(SIZE):
+        assert found == list(range(100, 109))
+    else:
+        assert found == one_lost(number)
+
+
+@pytest.mark.parametrize("first", range(9))
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_from_any_boundary_the_rest_is_the_same(items_of, batches, first, count):
+    content = changed(batches, 9 - count, 66, b"\xee")
+    assert (
+        items_of(content, start=(first * SIZE, 100 + first))
+        == [item for item in one_lost(9 - count) if isinstance(item, int) or item[0] >= first * SIZE][
+            first if first <= 9 - count else 9 - count :
+        ]
+        or first > 9 - count
+    )
+
+
+@pytest.mark.parametrize("garbage", [b"\0", b"\xff", bytes(40), b"\1" * 61, bytes(range(256)) * 20])
+def test_bytes_between_two_batches_lose_nothing(items_of, batches, garbage):
+    content = b"".join(batches[:4]) + garbage + b"".join(batches[4:])
+    assert items_of(content) == [
+        100, 101, 102, 103, (4 * SIZE, 4 * SIZE + len(garbage), 104, 104), *range(104, 110)
+    ]  # fmt: skip
+
+
+def test_batches_that_stand_twice(items_of, batches):
+    content = b"".join(batches[:4] + batches[2:4] + batches[4:])
+    assert items_of(content) == [100, 101, 102, 103, (4 * SIZE, 6 * SIZE, 104, 104), *range(104, 110)]
+
+
+def test_neighbouring_damage_is_one_range(items_of, batches):
+    content = bytearray(changed(batches, 3, 66, b"\xee"))
+    content[4 * SIZE + 8 : 4 * SIZE + 12] = struct.pack(">i", 1_000_000)
+    content[5 * SIZE : 6 * SIZE] = bytes(SIZE)
+    assert items_of(content) == [100, 101, 102, (3 * SIZE, 6 * SIZE, 103, 106), *range(106, 110)]
+
+
+class TestEnds:
+    def test_of_a_closed_segment_the_next_ones_offset_bounds_what_is_lost(self, items_of, batches):
+        content = b"".join(batches)[:-1]
+        assert items_of(content, end_offset=500) == [*range(100, 109), (9 * SIZE, 10 * SIZE - 1, 109, 500)]
+
+    def test_without_a_known_end_a_torn_batch_is_none(self, items_of, batches):
+        assert items_of(b"".join(batches)[:-1], end_offset=None) == list(range(100, 109))
+
+    def test_without_a_known_end_damage_in_front_of_a_batch_is_damage(self, items_of, batches):
+        assert items_of(changed(batches, 8, 66, b"\xee"), end_offset=None) == one_lost(8)
+
+    def test_a_segment_of_nothing_but_garbage(self, items_of):
+        content = random.Random(1).randbytes(300_000)
+        assert items_of(content, end_offset=200) == [(0, 300_000, 100, 200)]
+        assert items_of(content, end_offset=None) == []
+
+    def test_a_file_of_another_segment(self, items_of, batches):
+        content = b"".join(batches)
+        assert items_of(content, base_offset=200, end_offset=300) == [(0, len(content), 200, 300)]
+        assert items_of(content, base_offset=0, end_offset=50) == [(0, len(content), 0, 50)]
+
+
+class TestOutliers:
+    """No CRC covers a base offset. Which of two is wrong, their neighbours say."""
+
+    @pytest.mark.parametrize("number", range(9))
+    @pytest.mark.parametrize("step", [1, 2, 4, 1 << 20])
+    def test_an_offset_that_was_raised(self, items_of, batches, number, step):
+        content = changed(batches, number, 0, struct.pack(">q", 100 + number + step))
+        if number + step > 9:
+            # Such an offset belongs to the next segment, or to none.
+            assert items_of(content, end_offset=2**62) == one_lost(number)
+        assert items_of(content) == one_lost(number)
+
+    @pytest.mark.parametrize("number", range(1, 10))
+    @pytest.mark.parametrize("step", [1, 2, 4])
+    def test_an_offset_that_was_lowered(self, items_of, batches, number, step):
+        content = changed(batches, number, 0, struct.pack(">q", max(100, 100 + number - step)))
+        assert items_of(content) == one_lost(number)
+
+    def test_in_a_compacted_log(self, items_of, make_batch):
+        made = [make_batch(offset, (offset,)) for offset in (100, 105, 120, 121, 140)]
+        found = items_of(changed(made, 1, 0, struct.pack(">q", 130)), end_offset=200)
+        assert found == [100, (SIZE, 2 * SIZE, 101, 120), 120, 121, 140]
+
+    def test_two_batches_that_changed_places(self, items_of, batches):
+        content = b"".join([batches[1], batches[0], *batches[2:]])
+        assert items_of(content) == [(0, SIZE, 100, 100), 100, *range(102, 110)]
+
+    def test_the_reason_names_both(self, open_content, batches):
+        content = changed(batches, 3, 0, struct.pack(">q", 105))
+        assert open_content(content).damage_at(3 * SIZE, 103).reason == (
+            "Expected offsets below 104, where the next batch begins, found a batch from 105 to 105: batches are "
+            "out of order."
+        )
+
+
+class TestValuesThatHoldBatches:
+    """Copies of batches in a record's value, with offsets that fit where they stand."""
+
+    @pytest.fixture
+    def content(self, make_batch):
+        """Three batches; the value of the one in the middle holds copies of 103 and 104."""
+        copies = b"".join(make_batch(offset, (offset,)) for offset in (103, 104))
+        made = [make_batch(100, (1,)), make_batch(101, (1, 1), value=copies), make_batch(103, (1,))]
+        self.borders = [0, SIZE, SIZE + len(made[1])]
+        self.size = len(made[1])
+        return b"".join(made)
+
+    @pytest.mark.parametrize("position", [17, 30, 62, 64, -1])
+    def test_where_the_damaged_one_ends_as_it_says(self, items_of, content, position):
+        changed_content = bytearray(content)
+        changed_content[SIZE + (position if position > 0 else self.size - 1)] ^= 0x40
+        assert items_of(changed_content, end_offset=104) == [100, (SIZE, SIZE + self.size, 101, 103), 103]
+
+    def test_where_it_is_the_last_one(self, items_of, content):
+        last = bytearray(content[: SIZE + self.size])
+        last[SIZE + 30] ^= 1
+        assert items_of(last, end_offset=110) == [100, (SIZE, SIZE + self.size, 101, 110)]
+        assert items_of(last, end_offset=None) == [100]
+
+    @pytest.mark.parametrize("length", [5, 100_000, 2**31 - 1, -5])
+    def test_where_only_its_length_is_damaged(self, items_of, content, length):
+        """The CRC is right as soon as the batch is taken to end where the next one begins."""
+        content = content[: SIZE + 8] + struct.pack(">i", length) + content[SIZE + 12 :]
+        assert items_of(content, end_offset=104) == [100, (SIZE, SIZE + self.size, 101, 103), 103]
+
+    @pytest.mark.parametrize("magic", [b"\0", b"\1", b"\x42"])
+    def test_where_only_its_magic_is_damaged(self, items_of, content, magic):
+        content = content[: SIZE + 16] + magic + content[SIZE + 17 :]
+        assert items_of(content, end_offset=104) == [100, (SIZE, SIZE + self.size, 101, 103), 103]
+
+    def test_where_its_header_is_gone(self, items_of, content):
+        """The length of the value stands in front of the copies."""
+        content = content[:SIZE] + b"\xff" * 61 + content[SIZE + 61 :]
+        assert items_of(content, end_offset=104) == [100, (SIZE, SIZE + self.size, 101, 103), 103]
+
+    @pytest.mark.parametrize("cut", [140, 200, 250, 300])
+    def test_where_it_is_torn(self, items_of, content, cut):
+        assert items_of(content[: SIZE + cut], end_offset=None) == [100]
+
+    @pytest.mark.parametrize("magic", [0, 1])
+    def test_in_old_messages(self, items_of, make_batch, magic):
+        copies = b"".join(make_batch(offset, (offset,)) for offset in (101, 102))
+        made = [Message(offset, 5, None, copies, magic).encode() for offset in (100, 101, 102)]
+        size = len(made[0])
+        content = bytearray(b"".join(made))
+        content[size + 20] ^= 1
+        assert items_of(content, end_offset=103) == [100, (size, 2 * size, 101, 102), 102]
+
+
+class TestOldFormats:
+    @pytest.mark.parametrize("magic", [0, 1])
+    @pytest.mark.parametrize("number", range(5))
+    @pytest.mark.parametrize("position", [8, 9, 10, 11, 12, 16, 17, 20, 26])
+    def test_messages(self, items_of, magic, number, position):
+        made = [Message(offset, 5, None, b"value", magic).encode() for offset in range(100, 105)]
+        size = len(made[0])
+        content = bytearray(b"".join(made))
+        content[number * size + position] ^= 0x20
+        expected = [100, 101, 102, 103, 104]
+        expected[number] = (number * size, number * size + size, 100 + number, 101 + number)
+        assert items_of(content, end_offset=105) == expected
+
+    @pytest.mark.parametrize("magic", [0, 1])
+    @pytest.mark.parametrize("codec", [1, 2, 3])
+    def test_what_is_lost_in_front_of_a_wrapper_ends_with_its_first_record(self, items_of, magic, codec):
+        made = [
+            Wrapper(
+                tuple(Message(offset, 5, None, b"v" * 50, magic) for offset in offsets), codec, magic
+            ).encode()
+            for offsets in ((100, 101, 102), (103, 104), (107, 108, 109))
+        ]
+        content = bytearray(b"".join(made))
+        content[len(made[0]) + 40] ^= 1
+        assert items_of(content)[1] == (len(made[0]), len(made[0] + made[1]), 103, 107)
+
+
+class TestLimits:
+    def test_a_batch_above_the_limit_is_damage_and_its_end_is_certain(self, open_content, make_batch):
+        copies = b"".join(make_batch(offset, (offset,)) for offset in (103, 104))
+        large = make_batch(101, (1, 1), value=copies + bytes(5000))
+        content = make_batch(100, (1,)) + large + make_batch(103, (1,))
+        resynchroniser = open_content(content, limit_bytes=5000)
+        before, damage, behind = resynchroniser.items(0, 100)
+        assert (before.base_offset, behind.base_offset) == (100, 103)
+        assert (damage.start_bytes, damage.end_bytes) == (SIZE, SIZE + len(large))
+        assert damage.kind is BatchTooLargeError
+        assert damage.reason == (
+            f"Expected a record batch of at most 5000 bytes, found one that declares {len(large)}. If it is "
+            "genuine, raise maxDecompressedBatchBytes."
+        )
+
+    def test_forged_headers_end_a_search_in_time(self, open_content):
+        """Each eighth byte begins something that looks like a batch of some megabytes."""
+        head = struct.pack(">qiib", 100, 4 << 20, 0, 2) + bytes(44)
+        content = head[:61] * 100_000
+        resynchroniser = open_content(content, end_offset=1000)
+        (damage,) = resynchroniser.items(0, 100)
+        assert (damage.start_bytes, damage.end_bytes) == (0, len(content))
+        assert resynchroniser.probe.is_exhausted
+
+    def test_alternating_damage_is_found_without_reading_all_of_it_again_and_again(
+        self, tmp_path, make_batch
+    ):
+        made = [bytearray(make_batch(offset, (1,))) for offset in range(4000)]
+        for batch in made[::2]:
+            batch[66] ^= 1
+        content = b"".join(made)
+        path = tmp_path / "0.log"
+        path.write_bytes(content)
+        filesystem = FileSystem()
+        with filesystem.open(str(path)) as log_file:
+            found = list(Resynchroniser(log_file, 0, len(content), 4000, LIMIT).items(0, 0))
+        assert len(found) == 4000
+        assert filesystem.statistics.bytes_read < 10 * len(content)
+
+
+def test_whether_markers_may_be_among_what_is_lost(open_content, make_batch):
+    def damage(*lost):
+        content = bytearray(make_batch(100, (1,)) + b"".join(lost) + make_batch(110, (1,)))
+        content[SIZE + 30] ^= 1
+        (found,) = (
+            item
+            for item in open_content(content, end_offset=111).items(0, 100)
+            if isinstance(item, DamagedRange)
+        )
+        return found
+
+    large = make_batch(101, tuple(range(9)), value=bytes(100))
+    assert not damage(large).may_hold_markers
+    # As small as a marker.
+    assert damage(make_batch(101, (1,), value=bytes(8), last_offset_delta=0)).may_hold_markers
+    # Headers do not account for every byte, or every offset.
+    assert damage(large, b"\xff").may_hold_markers
+    assert damage(make_batch(101, tuple(range(8)), value=bytes(100))).may_hold_markers
+
+
+def test_a_damaged_range_becomes_an_error(open_content, batches):
+    error = open_content(changed(batches, 4, 66, b"\xee")).damage_at(4 * SIZE, 104).error()
+    assert type(error) is CorruptRecordError
+    assert (error.position_bytes, error.end_position_bytes) == (4 * SIZE, 5 * SIZE)
+    assert (error.offset, error.last_offset) == (104, 104)
+    assert str(error).endswith(f"{error.path}, bytes {4 * SIZE} to {5 * SIZE - 1}, offset 104]")
