@@ -15,7 +15,6 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from spark_segmentlog.prefetch import prefetch
 from storage_core.filesystem import FileSystem
 from storage_core.scan import plan_scan, read_task
-from storage_core.scan.predicate import columns_of, matching_rows
 from storage_core.scan.schema import record_schema
 
 if TYPE_CHECKING:
@@ -47,29 +46,16 @@ class SegmentLogReader(DataSourceReader):
         # Spark makes one partition without a value out of an empty plan.
         if task is None:
             return
-        with contextlib.closing(prefetch(lambda: self._batches(task))) as batches:
+        schema = _arrow_schema(self._columns, self._options)
+        with contextlib.closing(prefetch(lambda: read_task(FileSystem(), task, schema))) as batches:
             yield from batches
 
-    def _batches(self, task: ScanTask) -> Iterator[pa.RecordBatch]:
-        schema = _arrow_schema(self._columns)
-        if self._predicate is None:
-            return read_task(FileSystem(), task, schema)
-        return _matching_batches(task, schema, self._predicate)
 
-
-def _matching_batches(task: ScanTask, schema: pa.Schema, predicate: Predicate) -> Iterator[pa.RecordBatch]:
-    """Read the columns that the predicate needs besides, apply it, and drop them again."""
-    records = record_schema(include_headers=True, include_metadata=True)
-    widened = schema
-    for name in sorted(columns_of(predicate) - set(schema.names)):
-        widened = widened.append(records.field(name))
-    for batch in read_task(FileSystem(), task, widened):
-        matching = matching_rows(predicate, batch)
-        if matching.num_rows:
-            yield matching.select(schema.names)
-
-
-def _arrow_schema(columns: tuple[ProjectedColumn, ...]) -> pa.Schema:
+def _arrow_schema(columns: tuple[ProjectedColumn, ...], options: ReadOptions) -> pa.Schema:
     """The schema that Spark compares batches with, nullable flags included."""
-    records = record_schema(include_headers=True, include_metadata=True)
+    records = record_schema(
+        include_headers=True,
+        include_metadata=True,
+        corrupt_record_column=options.corrupt_record_column,
+    )
     return pa.schema([records.field(column.name).with_nullable(column.nullable) for column in columns])

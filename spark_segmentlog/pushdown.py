@@ -1,8 +1,9 @@
 """Filters of ``df.filter(...)`` that reach the reader, with ``filterPushdown=true``.
 
 Opt-in, because Spark 4.1 to 4.3 keep the plan that a filtered scan made and use it for other
-scans of the same ``load()``, which then lack rows. Every filter is handed back to Spark, which
-applies it again; here it decides which topics, partitions and offsets are read at all.
+scans of the same ``load()``, which then lack rows. Filters become predicates as the option
+``where`` does, join with it, and decide what is read and which rows are made. Every filter is
+handed back to Spark all the same, which applies it again.
 """
 
 from __future__ import annotations

@@ -9,15 +9,25 @@
 from storage_core import errors
 from storage_core.errors import SegmentLogError
 from storage_core.filesystem import FileSystem, IoStatistics
-from storage_core.scan import ReadOptions, ScanPlan, parse_read_options, plan_scan, read_table
+from storage_core.scan import (
+    ReadOptions,
+    ScanExplanation,
+    ScanPlan,
+    explain,
+    parse_read_options,
+    plan_scan,
+    read_table,
+)
 
 __all__ = [
     "FileSystem",
     "IoStatistics",
     "ReadOptions",
+    "ScanExplanation",
     "ScanPlan",
     "SegmentLogError",
     "errors",
+    "explain",
     "parse_read_options",
     "plan_scan",
     "read_table",

@@ -12,9 +12,11 @@ EXPORTED = {
         "FileSystem",
         "IoStatistics",
         "ReadOptions",
+        "ScanExplanation",
         "ScanPlan",
         "SegmentLogError",
         "errors",
+        "explain",
         "parse_read_options",
         "plan_scan",
         "read_table",
@@ -43,8 +45,10 @@ EXPORTED = {
         "Predicate",
         "ReadOptions",
         "ReadSettings",
+        "ScanExplanation",
         "ScanPlan",
         "ScanTask",
+        "explain",
         "parse_read_options",
         "plan_scan",
         "project",
@@ -58,6 +62,7 @@ EXPORTED = {
 
 PARAMETERS = {
     "storage_core.read_table": ["paths", "filesystem", "options"],
+    "storage_core.explain": ["paths", "filesystem", "options"],
     "storage_core.plan_scan": ["filesystem", "options", "predicate"],
     "storage_core.parse_read_options": ["raw", "now_ms"],
     "storage_core.scan.read_task": ["filesystem", "task", "schema"],
@@ -88,6 +93,8 @@ FIELDS = {
         "columns",
         "follow_symlinks",
         "filter_pushdown",
+        "where",
+        "max_timestamp_disorder_ms",
         "mode",
     ],
     "storage_core.IoStatistics": [
@@ -97,7 +104,8 @@ FIELDS = {
         "directories_listed",
         "files_examined",
     ],
-    "storage_core.ScanPlan": ["tasks", "partitions"],
+    "storage_core.ScanPlan": ["tasks", "partitions", "resolution"],
+    "storage_core.ScanExplanation": ["partitions", "tasks", "totals", "planning"],
     "storage_core.scan.ScanTask": ["spans", "settings"],
 }
 

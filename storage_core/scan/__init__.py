@@ -1,5 +1,7 @@
 """The one read path: options → plan → spans → batches."""
 
+from storage_core.scan.explain import explain
+from storage_core.scan.explanation import ScanExplanation
 from storage_core.scan.options import ReadOptions, parse_read_options
 from storage_core.scan.plan import ScanPlan, plan_scan
 from storage_core.scan.predicate import Predicate
@@ -13,8 +15,10 @@ __all__ = [
     "Predicate",
     "ReadOptions",
     "ReadSettings",
+    "ScanExplanation",
     "ScanPlan",
     "ScanTask",
+    "explain",
     "parse_read_options",
     "plan_scan",
     "project",

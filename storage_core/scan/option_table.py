@@ -157,11 +157,38 @@ READ_OPTIONS: tuple[OptionSpec, ...] = (
         "false",
         "Whether `df.filter(...)` reaches the reader. With `true`, one `load()` serves one filter.",
     ),
-    _batch("mode", "`FAILFAST`", "FAILFAST", "What a damaged range does: `FAILFAST` raises an error."),
+    _batch(
+        "where",
+        "condition",
+        "",
+        "A condition that rows must meet, as `offset >= 100 AND timestamp < '2026-01-01T00:00:00Z' AND key = 'k1'`: "
+        "topic, partition, offset, timestamp, key and value compared with literals (`=`, `!=`, `<`, `<=`, `>`, `>=`, "
+        "`<=>`, `IN`, `BETWEEN`, `IS NULL`, `LIKE 'prefix%'`), with `AND`, `OR`, `NOT`. Means what it means in Spark; "
+        "besides, a timestamp may be relative (`'-10 minutes'`). Also used to skip data.",
+    ),
+    _batch(
+        "maxTimestampDisorder",
+        "interval",
+        "",
+        "Your word that no record is older by more than this (`10 minutes`) than any before it in its partition: "
+        "then a read with `timestamp < ...` in its condition ends at the first record that is younger by as much.",
+    ),
+    _batch(
+        "mode",
+        "`FAILFAST`, `DROPMALFORMED` or `PERMISSIVE`",
+        "FAILFAST",
+        "What a damaged range of a log file does: fail the read, with its bytes and offsets named; go on at the "
+        "next valid batch, with a warning; or besides add a row that describes it.",
+    ),
+    _batch(
+        "columnNameOfCorruptRecord",
+        "column name",
+        "_corrupt_record",
+        "The last column with `mode=PERMISSIVE`: JSON with `file`, `topic`, `partition`, `startByte`, `endByte`, "
+        "`startOffset`, `endOffset` (ends are exclusive, offsets bounds of what may be lost), `error` and `reason`. "
+        "Null in the rows of records, unless a timestamp does not fit its column.",
+    ),
     _batch("view", "`records`", "records", "What the rows are."),
-    _later("where", "condition", "A condition on the rows, also used to skip data."),
-    _later("maxTimestampDisorder", "interval", "How far out of order timestamps are at most."),
-    _later("columnNameOfCorruptRecord", "column name", "Where `mode=PERMISSIVE` describes damaged ranges."),
     _later("maxOffsetsPerTrigger", "count", "Streaming: offsets in one micro-batch at most."),
     _later("minOffsetsPerTrigger", "count", "Streaming: offsets to wait for before a micro-batch."),
     _later("maxTriggerDelay", "interval", "Streaming: how long to wait for them."),

@@ -24,9 +24,13 @@ from storage_core.scan.option_values import (
     parse_size_bytes,
     parse_topics,
 )
-from storage_core.scan.time_text import parse_time_zone
+from storage_core.scan.predicate import Predicate, checked_predicate
+from storage_core.scan.spans import CORRUPT_RECORD_COLUMN, DamageMode
+from storage_core.scan.time_text import parse_interval_ms, parse_time_zone
+from storage_core.scan.where_text import parse_where
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Mapping
 
 __all__ = ["ReadOptions", "parse_read_options"]
@@ -35,7 +39,7 @@ _DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES = 64 * 1024 * 1024
 # Positions within a batch become Arrow's, which are 32 bits wide.
 _LARGEST_MAX_DECOMPRESSED_BATCH_BYTES = 1024 * 1024 * 1024
 _RECORD_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
-_LATER_MODES = ("DROPMALFORMED", "PERMISSIVE")
+_MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
 _LATER_VIEWS = ("batches", "segments", "index", "transactions", "producers", "epochs", "damage")
 _TOPIC_OPTIONS = ("subscribe", "subscribePattern", "assign")
 
@@ -49,6 +53,10 @@ class ReadOptions:
         assign: Partitions by topic.
         starting: Where each partition starts.
         ending: Where each partition stops, exclusive.
+        where: Only rows for which it is true are wanted.
+        max_timestamp_disorder_ms: So much older than a record before it is a record at the most.
+        mode: What damage does.
+        corrupt_record_column: With mode PERMISSIVE, the column that describes it.
     """
 
     paths: tuple[str, ...]
@@ -71,7 +79,10 @@ class ReadOptions:
     columns: tuple[str, ...] | None = None
     follow_symlinks: bool = False
     filter_pushdown: bool = False
-    mode: Literal["FAILFAST"] = "FAILFAST"
+    where: Predicate | None = None
+    max_timestamp_disorder_ms: int | None = None
+    mode: DamageMode = "FAILFAST"
+    corrupt_record_column: str = CORRUPT_RECORD_COLUMN
 
 
 def parse_read_options(raw: Mapping[str, object], *, now_ms: int | None = None) -> ReadOptions:
@@ -91,9 +102,12 @@ def parse_read_options(raw: Mapping[str, object], *, now_ms: int | None = None) 
     _refuse_later_options(given)
     subscribe, subscribe_pattern, assign = _parse_topic_selection(given)
     zone = parse_time_zone("timeZone", given.get("timeZone", "UTC"))
-    starting, ending = parse_bounds(given, zone, int(time.time() * 1000) if now_ms is None else now_ms)
+    now_ms = int(time.time() * 1000) if now_ms is None else now_ms
+    starting, ending = parse_bounds(given, zone, now_ms)
     include_headers = _boolean(given, "includeHeaders", default=False)
     include_metadata = _boolean(given, "includeMetadata", default=False)
+    mode = cast("DamageMode", parse_choice("mode", given.get("mode", "FAILFAST"), _MODES))
+    corrupt_record_column = _parse_corrupt_record_column(given)
     return ReadOptions(
         paths=_parse_paths(given),
         subscribe=subscribe,
@@ -124,9 +138,18 @@ def parse_read_options(raw: Mapping[str, object], *, now_ms: int | None = None) 
         ),
         include_headers=include_headers,
         include_metadata=include_metadata,
-        columns=_parse_columns(given, include_headers=include_headers, include_metadata=include_metadata),
+        columns=_parse_columns(
+            given,
+            include_headers=include_headers,
+            include_metadata=include_metadata,
+            corrupt_record_column=corrupt_record_column if mode == "PERMISSIVE" else None,
+        ),
         follow_symlinks=_boolean(given, "followSymlinks", default=False),
         filter_pushdown=_boolean(given, "filterPushdown", default=False),
+        where=_parse_condition(given, zone, now_ms),
+        max_timestamp_disorder_ms=_interval_ms(given, "maxTimestampDisorder"),
+        mode=mode,
+        corrupt_record_column=corrupt_record_column,
     )
 
 
@@ -161,13 +184,11 @@ def _refuse_later_options(given: Mapping[str, object]) -> None:
             raise OptionError(
                 f"Option '{name}' is not available in this version of segmentlog. Leave it out."
             )
-    for name, later, accepted in (("mode", _LATER_MODES, "FAILFAST"), ("view", _LATER_VIEWS, "records")):
-        if name not in given:
-            continue
-        word = parse_choice(name, given[name], (accepted, *later))
-        if word != accepted:
+    if "view" in given:
+        word = parse_choice("view", given["view"], ("records", *_LATER_VIEWS))
+        if word != "records":
             raise OptionError(
-                f"{name}={word} is not available in this version of segmentlog. Use {name}={accepted}."
+                f"view={word} is not available in this version of segmentlog. Use view=records."
             )
 
 
@@ -203,8 +224,24 @@ def _parse_topic_selection(
     return subscribe, pattern, assign
 
 
+def _parse_corrupt_record_column(given: Mapping[str, object]) -> str:
+    name = given.get("columnNameOfCorruptRecord", CORRUPT_RECORD_COLUMN)
+    if not isinstance(name, str) or not name.strip():
+        raise OptionError(f"columnNameOfCorruptRecord is {name!r}. Use the name of a column.")
+    # Spark tells columns apart without regard to case.
+    if name.lower() in {known.lower() for known in (*_RECORD_COLUMNS, "headers", "_metadata")}:
+        raise OptionError(
+            f"columnNameOfCorruptRecord is {name!r}, which is the name of a column of the records. Use another one."
+        )
+    return name
+
+
 def _parse_columns(
-    given: Mapping[str, object], *, include_headers: bool, include_metadata: bool
+    given: Mapping[str, object],
+    *,
+    include_headers: bool,
+    include_metadata: bool,
+    corrupt_record_column: str | None,
 ) -> tuple[str, ...] | None:
     if "columns" not in given:
         return None
@@ -213,7 +250,22 @@ def _parse_columns(
         known.append("headers")
     if include_metadata:
         known.append("_metadata")
+    if corrupt_record_column is not None:
+        known.append(corrupt_record_column)
     return parse_columns("columns", given["columns"], known)
+
+
+def _parse_condition(given: Mapping[str, object], zone: dt.tzinfo, now_ms: int) -> Predicate | None:
+    if "where" not in given:
+        return None
+    value = given["where"]
+    if isinstance(value, str):
+        return parse_where(value, zone, now_ms)
+    return checked_predicate(value)
+
+
+def _interval_ms(given: Mapping[str, object], name: str) -> int | None:
+    return parse_interval_ms(name, given[name]) if name in given else None
 
 
 def _boolean(given: Mapping[str, object], name: str, *, default: bool) -> bool:

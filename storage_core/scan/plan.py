@@ -10,22 +10,27 @@ from typing import TYPE_CHECKING, Final, Self
 from storage_core.errors import DataLossError
 from storage_core.scan.isolation import aborted_transactions
 from storage_core.scan.locate import locate_spans
-from storage_core.scan.pruning import prune
-from storage_core.scan.ranges import PartitionRange, split_ranges
-from storage_core.scan.resolve import ResolvedPartition, resolve
+from storage_core.scan.narrow import NarrowedPartition, narrow_partition, report_bytes_beyond
+from storage_core.scan.pruning import prune, prune_partition
+from storage_core.scan.ranges import PartitionRange, RangePieces, split_ranges
+from storage_core.scan.residual import KnownFields, conjunction, residual
+from storage_core.scan.resolve import Resolution, ResolvedPartition, resolve_wanted
 from storage_core.scan.spans import LogSpan, ReadSettings, ScanTask
 from storage_core.scan.split import DEFAULT_TASK_BYTES, OPEN_COST_BYTES, cut_span, pack_spans
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from storage_core.directory import PartitionLog
     from storage_core.filesystem import FileSystem
     from storage_core.scan.options import ReadOptions
     from storage_core.scan.predicate import Predicate
-    from storage_core.scan.pruning import Bounds
     from storage_core.segment import AbortedTransaction
 
 __all__ = ["ScanPlan", "plan_scan"]
 
+# So many pieces of one batch may follow each other before it is looked at whether it has records for more.
+_MOST_REPETITIONS: Final = 64
 # How often a read of a live directory is planned anew before it fails.
 _ATTEMPTS: Final = 3
 
@@ -36,11 +41,13 @@ class ScanPlan:
 
     Attributes:
         tasks: To be read independently of each other.
-        partitions: The offset range of each topic-partition.
+        partitions: The offset range of each topic-partition that is read.
+        resolution: What the options alone ask for, and which partitions are not read.
     """
 
     tasks: tuple[ScanTask, ...]
     partitions: tuple[ResolvedPartition, ...]
+    resolution: Resolution
 
     @property
     def planned_bytes(self) -> int:
@@ -69,14 +76,16 @@ def plan_scan(filesystem: FileSystem, options: ReadOptions, predicate: Predicate
     Args:
         filesystem: Where to look.
         options: What to read.
-        predicate: A condition that is applied to the rows later; what it rules out is not planned.
+        predicate: A condition besides that of the options. Both travel with the tasks, which apply
+            them to each row; what they rule out is not planned.
 
     Raises:
         SegmentLogError: Whatever of the options cannot be had from these directories.
     """
+    condition = conjunction(options.where, predicate)
     for attempts_left in reversed(range(_ATTEMPTS)):
         try:
-            return _plan(filesystem, options, predicate)
+            return _plan(filesystem, options, condition)
         except DataLossError:
             # Retention or a cleaner was faster than the planning; a new listing shows what there is now.
             if not attempts_left:
@@ -84,78 +93,115 @@ def plan_scan(filesystem: FileSystem, options: ReadOptions, predicate: Predicate
     raise AssertionError
 
 
-def _plan(filesystem: FileSystem, options: ReadOptions, predicate: Predicate | None) -> ScanPlan:
-    partitions = resolve(filesystem, options)
-    if predicate is not None:
-        partitions = _narrow(partitions, prune(predicate))
-    return ScanPlan(tuple(_split(partitions, options)), partitions)
+def _plan(filesystem: FileSystem, options: ReadOptions, condition: Predicate | None) -> ScanPlan:
+    if condition is None:
+        resolution = resolve_wanted(filesystem, options, lambda *_: True)
+        everything = tuple(map(NarrowedPartition, resolution.partitions))
+        return ScanPlan(tuple(_split(everything, options, None)), resolution.partitions, resolution)
+    resolution = resolve_wanted(
+        filesystem,
+        options,
+        lambda topic, partition: not prune_partition(condition, topic, partition).is_empty,
+    )
+    found = (narrow_partition(each, condition, options) for each in resolution.partitions)
+    narrowed = tuple(each for each in found if not each.is_empty)
+    partitions = tuple(each.resolved for each in narrowed)
+    report_bytes_beyond(partitions, condition, options)
+    return ScanPlan(tuple(_split(narrowed, options, condition)), partitions, resolution)
 
 
-def _narrow(partitions: tuple[ResolvedPartition, ...], bounds: Bounds) -> tuple[ResolvedPartition, ...]:
-    narrowed = []
-    for each in partitions:
-        if not bounds.includes(each.log.topic, each.log.partition):
-            continue
-        start_offset, end_offset = each.start_offset, each.end_offset
-        if bounds.offset_start is not None:
-            start_offset = max(start_offset, bounds.offset_start)
-        if bounds.offset_end is not None:
-            end_offset = min(end_offset, bounds.offset_end)
-        if bounds.timestamp_start_ms is not None and bounds.timestamp_start_ms >= 0:
-            # Every record in front of the first one that is young enough is older. Finding none
-            # proves nothing: a segment without timestamps is judged by its file's age.
-            found = each.log.offset_for_timestamp(bounds.timestamp_start_ms)
-            if found is not None:
-                start_offset = max(start_offset, found.offset)
-        if start_offset < end_offset:
-            narrowed.append(ResolvedPartition(each.log, start_offset, end_offset))
-    return tuple(narrowed)
-
-
-def _split(partitions: tuple[ResolvedPartition, ...], options: ReadOptions) -> list[ScanTask]:
+def _split(
+    narrowed: tuple[NarrowedPartition, ...], options: ReadOptions, condition: Predicate | None
+) -> list[ScanTask]:
+    settings = ReadSettings(
+        options.max_decompressed_batch_bytes,
+        options.fail_on_data_loss,
+        options.use_indexes,
+        predicate=condition,
+        mode=options.mode,
+        corrupt_record_column=options.corrupt_record_column,
+    )
+    partitions = [each.resolved for each in narrowed]
     sources = {
-        (each.log.topic, each.log.partition): _Source.of(each, options.isolation_level) for each in partitions
+        (each.resolved.log.topic, each.resolved.log.partition): _Source.of(each, options.isolation_level)
+        for each in narrowed
     }
-    ranges = [
+    wanted = [
         PartitionRange(each.log.topic, each.log.partition, each.start_offset, each.end_offset)
         for each in partitions
     ]
-    ranges = split_ranges(ranges, None, options.max_records_per_partition)
-    spans = _locate(ranges, sources)
+    ranges = split_ranges(wanted, None, options.max_records_per_partition)
+    spans = [span for each in ranges for piece in _locate_pieces(each, sources, condition) for span in piece]
     task_bytes = options.max_bytes_per_partition or _task_bytes(spans)
-    tasks = _pack(_cut(spans, sources, task_bytes), task_bytes, options)
+    tasks = _pack(_cut(spans, sources, task_bytes), task_bytes, settings, options)
     if options.min_partitions is not None and len(tasks) < options.min_partitions:
         # Fewer than asked for: split by offsets, in the proportions of Spark's Kafka source.
-        ranges = split_ranges(ranges, options.min_partitions, options.max_records_per_partition)
-        pieces = [_cut(_locate([each], sources), sources, task_bytes) for each in ranges]
-        tasks = [task for piece in pieces for task in _pack(piece, task_bytes, options)]
+        ranges = split_ranges(wanted, options.min_partitions, options.max_records_per_partition)
+        pieces = (each for located in ranges for each in _locate_pieces(located, sources, condition))
+        tasks = [
+            task
+            for piece in pieces
+            for task in _pack(_cut(piece, sources, task_bytes), task_bytes, settings, options)
+        ]
     return tasks
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A partition's log, and what its spans have to know of transactions."""
+    """A partition's log, where its reading starts, and what its spans have to know of transactions."""
 
     log: PartitionLog
+    start_offset: int
     aborted_transactions: tuple[AbortedTransaction, ...]
 
     @classmethod
-    def of(cls, resolved: ResolvedPartition, isolation_level: str) -> Self:
-        aborted: tuple[AbortedTransaction, ...] = ()
-        if isolation_level == "read_committed":
+    def of(cls, narrowed: NarrowedPartition, isolation_level: str) -> Self:
+        resolved, aborted = narrowed.resolved, narrowed.aborted_transactions or ()
+        if isolation_level == "read_committed" and narrowed.aborted_transactions is None:
             aborted = aborted_transactions(resolved.log, resolved.start_offset, resolved.end_offset)
-        return cls(resolved.log, aborted)
+        return cls(resolved.log, resolved.start_offset, aborted)
 
 
 _Sources = dict[tuple[str, int], _Source]
 
 
-def _locate(ranges: list[PartitionRange], sources: _Sources) -> list[LogSpan]:
-    spans = []
-    for each in ranges:
-        source = sources[each.topic, each.partition]
-        spans += locate_spans(source.log, each.start_offset, each.end_offset, source.aborted_transactions)
-    return spans
+def _locate_pieces(
+    pieces: RangePieces, sources: _Sources, condition: Predicate | None
+) -> Iterator[list[LogSpan]]:
+    """The spans of each piece that has any. A gap in the log, however large, is passed over at once."""
+    source = sources[pieces.whole.topic, pieces.whole.partition]
+    index = 0
+    places: list[tuple[int, int]] = []
+    repetitions = 0
+    while index < pieces.count:
+        piece = pieces.piece(index)
+        if condition is not None and not _may_match(piece, condition):
+            index += 1
+            continue
+        spans = locate_spans(
+            source.log,
+            piece.start_offset,
+            piece.end_offset,
+            source.aborted_transactions,
+            is_first=piece.start_offset == source.start_offset,
+        )
+        index += 1
+        before, places = places, [(span.base_offset, span.position_bytes) for span in spans]
+        repetitions = repetitions + 1 if places == before else 0
+        if spans:
+            yield spans if condition is None else [span for span in spans if _may_match(span, condition)]
+        if index < pieces.count and (not spans or repetitions >= _MOST_REPETITIONS):
+            # A gap, or a batch that claims more offsets than it may have records.
+            next_offset = source.log.first_record_offset_at_or_after(piece.end_offset)
+            if next_offset is None or next_offset >= pieces.whole.end_offset:
+                return
+            index = max(index, pieces.index_of(next_offset))
+
+
+def _may_match(part: PartitionRange | LogSpan, condition: Predicate) -> bool:
+    """Whether offsets alone do not rule out a part of a partition: a condition may leave gaps between them."""
+    known = KnownFields(part.topic, part.partition, part.start_offset, part.end_offset)
+    return not prune(residual(condition, known)).is_empty
 
 
 def _task_bytes(spans: list[LogSpan]) -> int:
@@ -178,8 +224,7 @@ def _cut(spans: list[LogSpan], sources: _Sources, task_bytes: int) -> list[LogSp
     return pieces
 
 
-def _pack(spans: list[LogSpan], task_bytes: int, options: ReadOptions) -> list[ScanTask]:
-    settings = ReadSettings(
-        options.max_decompressed_batch_bytes, options.fail_on_data_loss, options.use_indexes
-    )
+def _pack(
+    spans: list[LogSpan], task_bytes: int, settings: ReadSettings, options: ReadOptions
+) -> list[ScanTask]:
     return pack_spans(spans, settings, task_bytes=task_bytes, task_records=options.max_records_per_partition)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
+    "MAX_DEPTH",
     "And",
     "Comparison",
     "In",
@@ -33,8 +34,11 @@ __all__ = [
     "Or",
     "Predicate",
     "StartsWith",
+    "Unknown",
     "Value",
+    "checked_predicate",
     "columns_of",
+    "depth_of",
     "evaluate",
     "matching_rows",
 ]
@@ -52,6 +56,7 @@ _VALUE_TYPES: Final[dict[str, type]] = {
     "key": bytes,
     "value": bytes,
 }
+MAX_DEPTH: Final = 64
 _INT64_LIMIT: Final = 1 << 63
 
 _COMPARE: Final[dict[str, Callable[[pa.Array, pa.Scalar], pa.BooleanArray]]] = {
@@ -135,7 +140,12 @@ class StartsWith:
             raise OptionError(f"Expected a text or binary column for a prefix, found {self.column!r}.")
 
 
-Predicate: TypeAlias = And | Or | Not | Comparison | In | IsNull | StartsWith
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Unknown everywhere: what a comparison with NULL is."""
+
+
+Predicate: TypeAlias = And | Or | Not | Comparison | In | IsNull | StartsWith | Unknown
 
 
 def _check_column(column: str) -> None:
@@ -165,8 +175,50 @@ def columns_of(predicate: Predicate) -> frozenset[str]:
             return frozenset().union(*map(columns_of, children))
         case Not(child):
             return columns_of(child)
+        case Unknown():
+            return frozenset()
         case _:
             return frozenset((predicate.column,))
+
+
+def checked_predicate(value: object) -> Predicate:
+    """Take a predicate that somebody else has built, if it is one.
+
+    Raises:
+        OptionError: It is something else, holds something else, or is deeper than `MAX_DEPTH`.
+    """
+    pending: list[tuple[object, int]] = [(value, 1)]
+    while pending:
+        node, depth = pending.pop()
+        if depth > MAX_DEPTH:
+            raise OptionError(f"Expected a condition of at most {MAX_DEPTH} levels, found a deeper one.")
+        match node:
+            case And(children) | Or(children):
+                pending += [(child, depth + 1) for child in children]
+            case Not(child):
+                pending.append((child, depth + 1))
+            case Comparison() | In() | IsNull() | StartsWith() | Unknown():
+                pass
+            case _:
+                raise OptionError(
+                    f"Expected the text of a condition or a Predicate, found {node!r} of type {type(node).__name__}."
+                )
+    return cast("Predicate", value)
+
+
+def depth_of(predicate: Predicate) -> int:
+    """How many nodes stand above each other at the most. Takes any depth."""
+    deepest = 0
+    pending: list[tuple[Predicate, int]] = [(predicate, 1)]
+    while pending:
+        node, depth = pending.pop()
+        deepest = max(deepest, depth)
+        match node:
+            case And(children) | Or(children):
+                pending += [(child, depth + 1) for child in children]
+            case Not(child):
+                pending.append((child, depth + 1))
+    return deepest
 
 
 def evaluate(predicate: Predicate, batch: pa.RecordBatch) -> pa.BooleanArray:
@@ -180,6 +232,8 @@ def evaluate(predicate: Predicate, batch: pa.RecordBatch) -> pa.BooleanArray:
             return pc.invert(evaluate(child, batch))
         case IsNull(column):
             return batch.column(column).is_null()
+        case Unknown():
+            return pa.nulls(batch.num_rows, pa.bool_())
         case _:
             return _test_values(predicate, _comparable(batch.column(predicate.column)))
 

@@ -1,7 +1,8 @@
 """What a predicate makes unnecessary to read: the one pruner.
 
 `prune` derives bounds from a predicate. They may keep too much, and the predicate is
-applied to what was read anyway; they never leave out a row that could match.
+applied to what was read anyway; they never leave out a row that could match. Topic and
+partition are decided exactly, before: `storage_core.scan.residual` takes them out.
 """
 
 from __future__ import annotations
@@ -20,14 +21,17 @@ from storage_core.scan.predicate import (
     Or,
     Predicate,
     StartsWith,
+    Unknown,
     Value,
 )
+from storage_core.scan.residual import NEVER_NULL, KnownFields, residual
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Bounds", "prune"]
+__all__ = ["Bounds", "prune", "prune_partition"]
 
+_US_PER_MS: Final = 1000
 _NEGATED: Final[dict[Operator, Operator]] = {
     "=": "!=",
     "!=": "=",
@@ -43,44 +47,31 @@ class Bounds:
     """What a predicate leaves to be read; None means that nothing is known.
 
     Attributes:
-        topics: Only these topics can match.
-        partitions: Only these partition numbers can match, in whichever topic.
         offset_start: No offset below this one can match.
         offset_end: No offset at or above this one can match.
         timestamp_start_ms: No record with an older timestamp can match.
+        timestamp_end_ms: No record with this timestamp or a younger one can match.
     """
 
-    topics: frozenset[str] | None = None
-    partitions: frozenset[int] | None = None
     offset_start: int | None = None
     offset_end: int | None = None
     timestamp_start_ms: int | None = None
+    timestamp_end_ms: int | None = None
 
     @property
     def is_empty(self) -> bool:
         """Whether no record at all can match."""
-        if self.topics == frozenset() or self.partitions == frozenset():
-            return True
-        if self.offset_start is None or self.offset_end is None:
-            return False
-        return self.offset_start >= self.offset_end
-
-    def includes(self, topic: str, partition: int) -> bool:
-        """Whether a record of this topic-partition can match."""
-        if self.is_empty:
-            return False
-        return (self.topics is None or topic in self.topics) and (
-            self.partitions is None or partition in self.partitions
+        return _is_empty(self.offset_start, self.offset_end) or _is_empty(
+            self.timestamp_start_ms, self.timestamp_end_ms
         )
 
     def intersection(self, other: Bounds) -> Bounds:
         """What both leave."""
         return Bounds(
-            _both(frozenset.intersection, self.topics, other.topics),
-            _both(frozenset.intersection, self.partitions, other.partitions),
             _both(max, self.offset_start, other.offset_start),
             _both(min, self.offset_end, other.offset_end),
             _both(max, self.timestamp_start_ms, other.timestamp_start_ms),
+            _both(min, self.timestamp_end_ms, other.timestamp_end_ms),
         )
 
     def union(self, other: Bounds) -> Bounds:
@@ -90,16 +81,19 @@ class Bounds:
         if other.is_empty:
             return self
         return Bounds(
-            _either(frozenset.union, self.topics, other.topics),
-            _either(frozenset.union, self.partitions, other.partitions),
             _either(min, self.offset_start, other.offset_start),
             _either(max, self.offset_end, other.offset_end),
             _either(min, self.timestamp_start_ms, other.timestamp_start_ms),
+            _either(max, self.timestamp_end_ms, other.timestamp_end_ms),
         )
 
 
 _EVERYTHING: Final = Bounds()
-_NOTHING: Final = Bounds(topics=frozenset(), partitions=frozenset())
+_NOTHING: Final = Bounds(0, 0, 0, 0)
+
+
+def _is_empty(start: int | None, end: int | None) -> bool:
+    return start is not None and end is not None and start >= end
 
 
 def _both(narrower: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
@@ -110,6 +104,11 @@ def _both(narrower: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
 
 def _either(wider: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
     return None if left is None or right is None else wider(left, right)
+
+
+def prune_partition(predicate: Predicate, topic: str, partition: int) -> Bounds:
+    """Derive what must be read of one partition so that no row is missed."""
+    return prune(residual(predicate, KnownFields(topic, partition)))
 
 
 def prune(predicate: Predicate) -> Bounds:
@@ -127,7 +126,11 @@ def prune(predicate: Predicate) -> Bounds:
         case In(column, values):
             equalities = (_comparison_bounds(column, "=", value) for value in values)
             return functools.reduce(Bounds.union, equalities, _NOTHING)
-        case IsNull() | StartsWith():
+        case IsNull(column):
+            return _NOTHING if column in NEVER_NULL else _EVERYTHING
+        case Unknown():
+            return _NOTHING
+        case StartsWith():
             return _EVERYTHING
 
 
@@ -145,35 +148,27 @@ def _negate(predicate: Predicate) -> Predicate | None:
             return child
         case Comparison(column, operator, value):
             return Comparison(column, _NEGATED[operator], value)
+        case Unknown():
+            return predicate
         case _:
             return None
 
 
 def _comparison_bounds(column: str, operator: Operator, value: Value) -> Bounds:
-    if operator == "!=":
-        return _EVERYTHING
-    if isinstance(value, str):
-        return Bounds(topics=frozenset((value,))) if operator == "=" else _EVERYTHING
-    if isinstance(value, bytes):
-        return _EVERYTHING
-    if column == "partition":
-        return Bounds(partitions=frozenset((value,))) if operator == "=" else _EVERYTHING
-    if column == "offset":
-        return _offset_bounds(operator, value)
-    return _timestamp_bounds(operator, value)
-
-
-def _offset_bounds(operator: Operator, offset: int) -> Bounds:
-    start = {"=": offset, ">": offset + 1, ">=": offset}.get(operator)
-    end = {"=": offset + 1, "<": offset, "<=": offset + 1}.get(operator)
-    return Bounds(offset_start=start, offset_end=end)
-
-
-def _timestamp_bounds(operator: Operator, timestamp_us: int) -> Bounds:
-    # Records carry whole milliseconds: the first one that can match is found by rounding up.
-    if operator in ("=", ">="):
-        return Bounds(timestamp_start_ms=-(-timestamp_us // 1000))
-    if operator == ">":
-        return Bounds(timestamp_start_ms=timestamp_us // 1000 + 1)
-    # No batch header holds a minimum, so nothing can be skipped by an upper bound.
+    if isinstance(value, int) and column == "offset":
+        return Bounds(*_range(operator, value, value))
+    if isinstance(value, int) and column == "timestamp":
+        # Records carry whole milliseconds: rounded up, the first at or behind a moment; down, the last before.
+        first_ms, last_ms = -(-value // _US_PER_MS), value // _US_PER_MS
+        return Bounds(None, None, *_range(operator, first_ms, last_ms))
     return _EVERYTHING
+
+
+def _range(operator: Operator, first: int, last: int) -> tuple[int | None, int | None]:
+    """From where, and to below where, whole numbers match.
+
+    ``first`` is the lowest one at or above the value compared with, ``last`` the highest at or below it.
+    """
+    start = {"=": first, ">": last + 1, ">=": first}.get(operator)
+    end = {"=": last + 1, "<": first, "<=": last + 1}.get(operator)
+    return start, end

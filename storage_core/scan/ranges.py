@@ -2,7 +2,8 @@
 
 The cutting is that of Spark's Kafka source (``minPartitions``, ``maxRecordsPerPartition``):
 it counts offsets, not records or bytes, so pieces of a compacted or transactional log hold
-fewer records than their size says.
+fewer records than their size says. Pieces are made one at a time: a log with a huge gap has more
+of them than can be listed, and most are empty.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["PartitionRange", "split_ranges"]
+__all__ = ["PartitionRange", "RangePieces", "split_ranges"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +33,42 @@ class PartitionRange:
         return self.end_offset - self.start_offset
 
 
+@dataclass(frozen=True, slots=True)
+class RangePieces:
+    """A range in ``count`` near-equal pieces, the smaller ones first. None is empty."""
+
+    whole: PartitionRange
+    count: int
+
+    def __iter__(self) -> Iterator[PartitionRange]:
+        return map(self.piece, range(self.count))
+
+    def piece(self, index: int) -> PartitionRange:
+        """The piece of an index from 0 to below ``count``."""
+        whole = self.whole
+        return PartitionRange(whole.topic, whole.partition, self._start(index), self._start(index + 1))
+
+    def index_of(self, offset: int) -> int:
+        """Index of the piece that holds an offset of the range."""
+        smaller_size, larger_count = divmod(self.whole.size, self.count)
+        smaller_count = self.count - larger_count
+        distance = offset - self.whole.start_offset
+        if distance < smaller_count * smaller_size:
+            return distance // smaller_size
+        return smaller_count + (distance - smaller_count * smaller_size) // (smaller_size + 1)
+
+    def _start(self, index: int) -> int:
+        smaller_size, larger_count = divmod(self.whole.size, self.count)
+        larger_before = max(index - (self.count - larger_count), 0)
+        return self.whole.start_offset + index * smaller_size + larger_before
+
+
 def split_ranges(
     ranges: Iterable[PartitionRange],
     min_partitions: int | None = None,
     max_records_per_partition: int | None = None,
-) -> list[PartitionRange]:
-    """Cut ranges so that there are enough of them, and none is larger than asked for.
+) -> list[RangePieces]:
+    """Cut ranges so that there are enough pieces, and none is larger than asked for.
 
     First every range is cut into near-equal pieces of at most ``max_records_per_partition``
     offsets. If there are then fewer pieces than ``min_partitions``, larger ones are cut in
@@ -51,12 +82,17 @@ def split_ranges(
     Returns:
         The pieces, in the order of the ranges that they come from.
     """
-    pieces = [piece for piece in ranges if piece.size > 0]
-    if max_records_per_partition is not None:
-        pieces = _cut_all(pieces, [-(-piece.size // max_records_per_partition) for piece in pieces])
-    if min_partitions is None or len(pieces) >= min_partitions:
-        return pieces
-    return _cut_all(pieces, _proportional_counts([piece.size for piece in pieces], min_partitions))
+    cut = [
+        RangePieces(whole, -(-whole.size // (max_records_per_partition or whole.size)))
+        for whole in ranges
+        if whole.size > 0
+    ]
+    if min_partitions is None or sum(each.count for each in cut) >= min_partitions:
+        return cut
+    pieces = [piece for each in cut for piece in each]
+    counts = _proportional_counts([piece.size for piece in pieces], min_partitions)
+    # More pieces than offsets would be empty ones.
+    return [RangePieces(piece, min(count, piece.size)) for piece, count in zip(pieces, counts, strict=True)]
 
 
 def _proportional_counts(sizes: Sequence[int], min_partitions: int) -> list[int]:
@@ -74,19 +110,3 @@ def _proportional_counts(sizes: Sequence[int], min_partitions: int) -> list[int]
 def _share(size: int, total: int, partitions: int) -> int:
     # Half is rounded up as in Java; Python's round() would go to the even neighbour.
     return max(math.floor(size / total * partitions + 0.5), 1)
-
-
-def _cut_all(ranges: Sequence[PartitionRange], counts: Sequence[int]) -> list[PartitionRange]:
-    return [piece for whole, count in zip(ranges, counts, strict=True) for piece in _cut(whole, count)]
-
-
-def _cut(whole: PartitionRange, count: int) -> list[PartitionRange]:
-    # More pieces than offsets would only add empty pieces in front.
-    count = min(count, whole.size)
-    pieces = []
-    start = whole.start_offset
-    for index in range(count):
-        end = start + (whole.end_offset - start) // (count - index)
-        pieces.append(PartitionRange(whole.topic, whole.partition, start, end))
-        start = end
-    return pieces

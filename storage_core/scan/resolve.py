@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from storage_core.checkpoint import META_PROPERTIES
@@ -15,7 +16,7 @@ from storage_core.scan.partition_resolver import ResolvedPartition, resolve_part
 from storage_core.scan.topic_selection import select_partitions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from storage_core.directory import PartitionDirectory
     from storage_core.filesystem import FileSystem
@@ -23,14 +24,38 @@ if TYPE_CHECKING:
     from storage_core.scan.offset_json import TopicPartition
     from storage_core.scan.options import ReadOptions
 
-__all__ = ["ResolvedPartition", "resolve", "split_paths"]
+__all__ = ["Resolution", "ResolvedPartition", "resolve", "resolve_wanted", "split_paths"]
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """What becomes of each partition that was found.
+
+    Attributes:
+        partitions: Those that are read, by topic and partition; also those of which there is nothing to read.
+        not_asked_for: Those that the options do not ask for.
+        ruled_out: Those that they ask for, and that are not wanted; none of their files was opened.
+    """
+
+    partitions: tuple[ResolvedPartition, ...]
+    not_asked_for: tuple[PartitionDirectory, ...] = ()
+    ruled_out: tuple[PartitionDirectory, ...] = ()
 
 
 def resolve(filesystem: FileSystem, options: ReadOptions) -> tuple[ResolvedPartition, ...]:
+    """Find the partitions that a read takes, and where each starts and stops; see `resolve_wanted`."""
+    return resolve_wanted(filesystem, options, lambda *_: True).partitions
+
+
+def resolve_wanted(
+    filesystem: FileSystem, options: ReadOptions, is_wanted: Callable[[str, int], bool]
+) -> Resolution:
     """Find the partitions that a read takes, and where each starts and stops.
 
-    Returns:
-        By topic and partition; also those of which there is nothing to read.
+    Args:
+        filesystem: Where to look.
+        options: What to read.
+        is_wanted: Whether a partition that the options ask for is wanted, by topic and number.
 
     Raises:
         OptionError: A topic is not there, or bounds name other partitions than those read, or
@@ -51,7 +76,19 @@ def resolve(filesystem: FileSystem, options: ReadOptions) -> tuple[ResolvedParti
     assigned = {directory.topic_partition for directory in selected}
     _check_assigned(options.starting, "starting", assigned)
     _check_assigned(options.ending, "ending", assigned)
-    return tuple(resolve_partition(_load(filesystem, directory, options), options) for directory in selected)
+    wanted = [directory for directory in selected if is_wanted(*directory.topic_partition)]
+    return Resolution(
+        tuple(resolve_partition(_load(filesystem, directory, options), options) for directory in wanted),
+        _without(found, selected),
+        _without(selected, wanted),
+    )
+
+
+def _without(
+    directories: Iterable[PartitionDirectory], others: Iterable[PartitionDirectory]
+) -> tuple[PartitionDirectory, ...]:
+    names = {other.topic_partition for other in others}
+    return tuple(directory for directory in directories if directory.topic_partition not in names)
 
 
 def split_paths(filesystem: FileSystem, texts: Iterable[str]) -> list[str]:
@@ -63,7 +100,10 @@ def split_paths(filesystem: FileSystem, texts: Iterable[str]) -> list[str]:
     paths = []
     for text in texts:
         whole = path_of(text.strip())
-        if "," not in text or filesystem.status(whole, follow_symlinks=True) is not None:
+        if text != text.strip() and filesystem.status(path_of(text), follow_symlinks=True) is not None:
+            # Blanks at its ends may belong to a name.
+            paths.append(path_of(text))
+        elif "," not in text or filesystem.status(whole, follow_symlinks=True) is not None:
             paths.append(whole)
         else:
             paths += [path_of(part.strip()) for part in text.split(",") if part.strip()]
@@ -81,6 +121,7 @@ def _load(filesystem: FileSystem, directory: PartitionDirectory, options: ReadOp
         directory,
         use_indexes=options.use_indexes,
         max_batch_bytes=options.max_decompressed_batch_bytes,
+        skip_damage=options.mode != "FAILFAST",
     )
 
 

@@ -15,8 +15,25 @@ from storage_core.scan.schema import project, record_schema
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Mapping, Sequence
 
-__all__ = ["read_table"]
+    from storage_core.scan.options import ReadOptions
+
+__all__ = ["options_of", "read_table"]
+
+
+def options_of(paths: Sequence[str | os.PathLike[str]], options: Mapping[str, object]) -> ReadOptions:
+    """The options of a call that takes paths by position and options by name.
+
+    Raises:
+        OptionError: An option is unknown or wrong, or paths are given twice.
+    """
+    raw = dict(options)
+    if paths and "path" in raw:
+        raise OptionError("Paths are given by position and again as path=. Give them once.")
+    if paths:
+        raw["path"] = list(paths)
+    return parse_read_options(raw)
 
 
 def read_table(
@@ -28,26 +45,26 @@ def read_table(
         paths: Log directories, folders of them, or partition directories.
         filesystem: Where to read; its ``statistics`` say afterwards what was read.
         options: The read options of the Spark source in snake_case: ``subscribe="orders"``,
-            ``starting_timestamp=...``, ``isolation_level="read_committed"``, ``columns=[...]``.
+            ``starting_timestamp=...``, ``isolation_level="read_committed"``, ``columns=[...]``,
+            ``where="key = 'k1'"`` (or a `Predicate`).
 
     Returns:
         The columns of Spark's Kafka source: ``key``, ``value``, ``topic``, ``partition``,
         ``offset``, ``timestamp`` (microseconds, UTC), ``timestampType``; ``headers`` and
-        ``_metadata`` if asked for.
+        ``_metadata`` if asked for; ``_corrupt_record`` with ``mode="PERMISSIVE"``.
 
     Raises:
         OptionError: An option is unknown or wrong.
         SegmentLogError: What is asked for cannot be read.
     """
     filesystem = filesystem or FileSystem()
-    raw = dict(options)
-    if paths and "path" in raw:
-        raise OptionError("Paths are given by position and again as path=. Give them once.")
-    if paths:
-        raw["path"] = list(paths)
-    parsed = parse_read_options(raw)
+    parsed = options_of(paths, options)
     schema = project(
-        record_schema(include_headers=parsed.include_headers, include_metadata=parsed.include_metadata),
+        record_schema(
+            include_headers=parsed.include_headers,
+            include_metadata=parsed.include_metadata,
+            corrupt_record_column=parsed.corrupt_record_column if parsed.mode == "PERMISSIVE" else None,
+        ),
         parsed.columns,
     )
     plan = plan_scan(filesystem, parsed)

@@ -1,7 +1,8 @@
-"""Points in time as users write them: epoch milliseconds, ISO-8601, or relative to now."""
+"""Points in time and intervals as users write them: epoch milliseconds, ISO-8601, SQL's, or relative to now."""
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import operator
 import re
@@ -9,7 +10,7 @@ import zoneinfo
 
 from storage_core.errors import OptionError
 
-__all__ = ["parse_time_zone", "parse_timestamp_ms"]
+__all__ = ["parse_interval_ms", "parse_sql_timestamp_us", "parse_time_zone", "parse_timestamp_ms"]
 
 _MAX_TIMESTAMP_MS = 2**63 - 1
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -32,9 +33,21 @@ _UNITS_MS = {
     "week": 604_800_000,
 }
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
-_RELATIVE = re.compile(r"-\s*((?:[0-9]{1,15}\s*[a-z]+\s*)+)", re.IGNORECASE)
+_INTERVAL = re.compile(r"(?:[0-9]{1,15}\s*[a-z]+\s*)+", re.IGNORECASE)
+_RELATIVE = re.compile(rf"-\s*({_INTERVAL.pattern})", re.IGNORECASE)
 _RELATIVE_PART = re.compile(r"([0-9]+)\s*([a-z]+)", re.IGNORECASE)
 _FIXED_OFFSET = re.compile(r"(?:UTC|GMT)?([+-])([0-9]{1,2})(?::?([0-9]{2}))?")
+# What Spark casts to a timestamp, but for years of other than four digits and times without a date.
+_SQL_TIMESTAMP = re.compile(
+    r"\+?([0-9]{4})(?:-([0-9]{1,2})(?:-([0-9]{1,2})"
+    r"(?:[ T]([0-9]{1,2})(?::([0-9]{1,2})(?::([0-9]{1,2})(?:\.([0-9]*))?)? ?([A-Z+-].*)?)?)?)?)?"
+)
+_SQL_ZONE_OFFSET = re.compile(
+    r"(?:UTC|GMT|UT)?([+-])(?:([0-9]{1,2})(?::([0-9]{1,2})(?::([0-9]{2}))?)?|([0-9]{2})([0-9]{2})([0-9]{2})?)"
+)
+_LARGEST_ZONE_OFFSET = dt.timedelta(hours=18)
+# What Spark trims: blanks and all that comes before them in ASCII.
+_TRIMMED = "".join(map(chr, range(0x21)))
 
 
 def parse_timestamp_ms(option: str, value: object, zone: dt.tzinfo, now_ms: int) -> int:
@@ -90,6 +103,93 @@ def _text_ms(option: str, text: str, zone: dt.tzinfo, now_ms: int) -> int:
     return _datetime_ms(parsed, zone)
 
 
+def parse_sql_timestamp_us(text: str, zone: dt.tzinfo, now_ms: int) -> int | None:
+    """Turn a text into microseconds since 1970 as Spark casts it, or as a time relative to now.
+
+    Args:
+        text: As ``2026-01-01``, ``2026-1-1 1:02``, ``2026-01-01T01:02:03.5+02:00``, ``-10 minutes``.
+        zone: The zone of times that name none.
+        now_ms: What a relative time is relative to.
+
+    Returns:
+        None if it is no such text, or its year is not from 1 to 9999.
+
+    Raises:
+        OptionError: A relative time has a unit that is none.
+    """
+    text = text.strip(_TRIMMED)
+    relative = _RELATIVE.fullmatch(text)
+    if relative:
+        return (now_ms - _interval_ms("a relative time", text, relative.group(1))) * 1_000
+    matched = _SQL_TIMESTAMP.fullmatch(text)
+    if matched is None:
+        return None
+    *fields, fraction, zone_text = matched.groups()
+    year, month, day, hour, minute, second = (None if each is None else int(each) for each in fields)
+    try:
+        own_zone = zone if zone_text is None else _sql_zone(zone_text)
+        moment = dt.datetime(
+            year or 0,
+            1 if month is None else month,
+            1 if day is None else day,
+            hour or 0,
+            minute or 0,
+            second or 0,
+            # Digits beyond microseconds do not count.
+            int((fraction or "").ljust(6, "0")[:6]),
+            own_zone,
+        )
+        return (moment - _EPOCH) // _ONE_MICROSECOND
+    except (ValueError, OverflowError, OSError, zoneinfo.ZoneInfoNotFoundError):
+        return None
+
+
+def _sql_zone(text: str) -> dt.tzinfo:
+    if text in ("Z", "UTC", "UT", "GMT"):
+        return dt.UTC
+    fixed = _SQL_ZONE_OFFSET.fullmatch(text)
+    if fixed is None:
+        return zoneinfo.ZoneInfo(text)
+    sign, *with_colons_and_without = fixed.groups()
+    parts = [int(part) for part in with_colons_and_without if part is not None]
+    hours, minutes, seconds = (*parts, 0, 0)[:3]
+    offset = dt.timedelta(hours=hours, minutes=minutes, seconds=seconds)
+    if minutes > 59 or seconds > 59 or offset > _LARGEST_ZONE_OFFSET:  # noqa: PLR2004  (of an hour, of a minute)
+        raise ValueError(text)
+    return dt.timezone(offset if sign == "+" else -offset)
+
+
+def parse_interval_ms(option: str, value: object) -> int:
+    """Turn a user's interval into milliseconds.
+
+    Args:
+        option: The option's name, for the error.
+        value: A ``timedelta``, an integer of milliseconds, or a text: digits (milliseconds), or
+            ``1 hour 30 minutes``.
+
+    Raises:
+        OptionError: It is none of these, or negative.
+    """
+    interval_ms: int | None = None
+    if isinstance(value, dt.timedelta):
+        interval_ms = -(-value // dt.timedelta(milliseconds=1))
+    elif isinstance(value, str):
+        text = value.strip()
+        if _INTEGER.fullmatch(text):
+            interval_ms = int(text)
+        elif _INTERVAL.fullmatch(text):
+            interval_ms = _interval_ms(option, text, text)
+    elif not isinstance(value, bool):
+        with contextlib.suppress(TypeError):
+            interval_ms = operator.index(value)  # type: ignore[arg-type]  # whatever is no integer raises
+    if interval_ms is None or not 0 <= interval_ms <= _MAX_TIMESTAMP_MS:
+        raise OptionError(
+            f"{option} is {_shown(value)}. Use an interval such as '10 minutes' or '1 hour 30 minutes', "
+            "or a number of milliseconds."
+        )
+    return interval_ms
+
+
 def _interval_ms(option: str, text: str, parts: str) -> int:
     total_ms = 0
     for count, unit in _RELATIVE_PART.findall(parts):
@@ -98,7 +198,7 @@ def _interval_ms(option: str, text: str, parts: str) -> int:
         if unit_ms is None:
             raise OptionError(
                 f"{option} is {text!r}, and {unit!r} is no unit of a fixed length. "
-                "Use milliseconds, seconds, minutes, hours, days or weeks, as in '-10 minutes'."
+                "Use milliseconds, seconds, minutes, hours, days or weeks, as in '10 minutes'."
             )
         total_ms += int(count) * unit_ms
     return total_ms

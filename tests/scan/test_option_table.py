@@ -47,7 +47,9 @@ def test_unknown_names_suggest_the_nearest():
         OptionError, match=r"^Unknown option 'startingOfset'\. Did you mean 'startingOffsets'\?$"
     ):
         find_option("startingOfset")
-    with pytest.raises(OptionError, match=r"^Unknown option 'zzz'\. Known are: assign, columns, "):
+    with pytest.raises(
+        OptionError, match=r"^Unknown option 'zzz'\. Known are: assign, columnNameOfCorruptRecord, columns, "
+    ):
         find_option("zzz")
 
 

@@ -9,6 +9,7 @@ from storage_core.errors import OptionError
 from storage_core.scan.bounds import EarliestBound, LatestBound, OffsetsBound, TimestampBound
 from storage_core.scan.option_table import READ_OPTIONS
 from storage_core.scan.options import ReadOptions, parse_read_options
+from storage_core.scan.predicate import Comparison, IsNull, Not
 
 NOW_MS = 1_767_225_600_000
 
@@ -163,6 +164,9 @@ def test_a_missing_path_says_how_to_give_one(given):
         ({"columns": "offsets"}, "Did you mean 'offset'?"),
         ({"columns": "headers"}, "Set includeHeaders to true"),
         ({"timeZone": "Nowhere"}, "no known time zone"),
+        ({"where": "offset >"}, "at character 9, its end"),
+        ({"where": 5}, "the text of a condition or a Predicate, found 5"),
+        ({"maxTimestampDisorder": "soon"}, "Use an interval such as '10 minutes'"),
         ({"path": "s3://bucket/a"}, "has the scheme 's3'"),
         ({"mode": "LENIENT"}, "Use FAILFAST or DROPMALFORMED or PERMISSIVE"),
         ({"view": "rows"}, "Use records or batches"),
@@ -178,18 +182,57 @@ def test_every_mistake_is_one_clear_line(given, message):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("where", "offset > 5"),
-        ("maxTimestampDisorder", "1 hour"),
-        ("columnNameOfCorruptRecord", "bad"),
         ("maxOffsetsPerTrigger", "5"),
-        ("mode", "PERMISSIVE"),
-        ("mode", "dropmalformed"),
         ("view", "batches"),
     ],
 )
 def test_what_this_version_does_not_have_is_said_in_one_line(name, value):
     with pytest.raises(OptionError, match=rf"{name}.* is not available in this version of segmentlog\."):
         parse({name: value})
+
+
+def test_conditions_are_parsed_with_the_zone_and_the_clock_of_the_read():
+    assert parse().where is None
+    assert parse({"where": "offset > 5"}).where == Comparison("offset", ">", 5)
+    in_berlin = parse({"where": "timestamp < '1970-01-01 01:00:00.001'", "timeZone": "Europe/Berlin"})
+    assert in_berlin.where == Comparison("timestamp", "<", 1000)
+    relative = parse_read_options({"path": "/a", "where": "timestamp > '-1 second'"}, now_ms=5000)
+    assert relative.where == Comparison("timestamp", ">", 4_000_000)
+    predicate = Not(IsNull("key"))
+    assert parse({"where": predicate}).where is predicate
+
+
+@pytest.mark.parametrize("mode", ["FAILFAST", "DROPMALFORMED", "PERMISSIVE"])
+def test_modes_in_any_case(mode):
+    for given in (mode, mode.lower(), f" {mode.title()} "):
+        assert parse({"mode": given}).mode == mode
+
+
+def test_the_column_for_damage():
+    assert (parse().mode, parse().corrupt_record_column) == ("FAILFAST", "_corrupt_record")
+    named = parse({"mode": "permissive", "columnNameOfCorruptRecord": "Bad", "columns": "Bad,offset"})
+    assert (named.corrupt_record_column, named.columns) == ("Bad", ("Bad", "offset"))
+    # It is there in one mode only.
+    with pytest.raises(OptionError, match="_corrupt_record"):
+        parse({"mode": "DROPMALFORMED", "columns": "offset,_corrupt_record"})
+
+
+@pytest.mark.parametrize("name", ["key", "OFFSET", "timestamptype", "Headers", "_metadata"])
+def test_the_column_for_damage_is_none_of_the_records(name):
+    with pytest.raises(OptionError, match="the name of a column of the records"):
+        parse({"mode": "PERMISSIVE", "columnNameOfCorruptRecord": name})
+
+
+@pytest.mark.parametrize("name", ["", "  ", 5])
+def test_the_column_for_damage_has_a_name(name):
+    with pytest.raises(OptionError, match="Use the name of a column"):
+        parse({"columnNameOfCorruptRecord": name})
+
+
+def test_the_disorder_of_timestamps_is_an_interval():
+    assert parse().max_timestamp_disorder_ms is None
+    assert parse({"maxTimestampDisorder": "1 hour 30 minutes"}).max_timestamp_disorder_ms == 5_400_000
+    assert parse({"max_timestamp_disorder": 0}).max_timestamp_disorder_ms == 0
 
 
 def test_defaults_of_bounds():

@@ -19,7 +19,10 @@ from storage_core.scan.predicate import (
     Not,
     Or,
     StartsWith,
+    Unknown,
+    checked_predicate,
     columns_of,
+    depth_of,
     evaluate,
     matching_rows,
 )
@@ -76,7 +79,11 @@ def prefixes():
 
 
 PREDICATES = st.recursive(
-    comparisons() | memberships() | prefixes() | st.builds(IsNull, st.sampled_from(list(VALUES))),
+    comparisons()
+    | memberships()
+    | prefixes()
+    | st.builds(IsNull, st.sampled_from(list(VALUES)))
+    | st.just(Unknown()),
     lambda children: (
         st.builds(Not, children)
         | st.builds(And, st.lists(children, max_size=3).map(tuple))
@@ -110,6 +117,8 @@ def holds(predicate, row):
             return None if answer is None else not answer
         case IsNull(column):
             return row[column] is None
+        case Unknown():
+            return None
         case _:
             value = row[predicate.column]
             return None if value is None else value_holds(predicate, value)
@@ -200,6 +209,40 @@ def test_a_partition_may_be_compared_with_any_64_bit_integer():
 def test_a_wrong_node_is_refused_when_it_is_made(make, message):
     with pytest.raises(OptionError, match=message):
         make()
+
+
+def test_the_depth_is_that_of_the_longest_branch():
+    leaf = Comparison("offset", "=", 1)
+    assert depth_of(leaf) == depth_of(And(())) == 1
+    assert depth_of(And((leaf, Not(Or((leaf, leaf)))))) == 4
+
+
+def nested(levels):
+    predicate = Comparison("offset", "=", 1)
+    for _ in range(levels - 1):
+        predicate = Not(predicate)
+    return predicate
+
+
+def test_a_predicate_that_was_built_elsewhere_is_taken_as_it_is():
+    predicate = Or((nested(63), IsNull("key"), In("topic", ("a",)), StartsWith("key", b"a"), Unknown()))
+    assert checked_predicate(predicate) is predicate
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (nested(65), "at most 64 levels"),
+        (nested(100_000), "at most 64 levels"),
+        (5, "the text of a condition or a Predicate, found 5 of type int"),
+        (And((nested(1), "offset = 5")), "found 'offset = 5' of type str"),
+        (Not(None), "found None"),
+        (True, "found True"),
+    ],
+)
+def test_what_is_no_predicate_is_refused(value, message):
+    with pytest.raises(OptionError, match=message):
+        checked_predicate(value)
 
 
 @given(PREDICATES)

@@ -7,8 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage_core.scan.predicate import And, Comparison, In, IsNull, Not, Or, StartsWith, matching_rows
-from storage_core.scan.pruning import Bounds, prune
+from storage_core.scan.predicate import (
+    And,
+    Comparison,
+    In,
+    IsNull,
+    Not,
+    Or,
+    StartsWith,
+    Unknown,
+    matching_rows,
+)
+from storage_core.scan.pruning import Bounds, prune, prune_partition
 
 OPERATORS = st.sampled_from(["=", "!=", "<", "<=", ">", ">="])
 TOPICS = st.sampled_from(["a", "ab", "b"])
@@ -26,7 +36,8 @@ PREDICATES = st.recursive(
         lambda column: st.builds(In, st.just(column), st.lists(VALUES[column], max_size=3).map(tuple))
     )
     | st.builds(StartsWith, st.just("topic"), TOPICS)
-    | st.builds(IsNull, COLUMNS),
+    | st.builds(IsNull, COLUMNS)
+    | st.just(Unknown()),
     lambda children: (
         st.builds(Not, children)
         | st.builds(And, st.lists(children, max_size=3).map(tuple))
@@ -47,30 +58,36 @@ SCHEMA = pa.schema(
 )
 
 
-# The first evaluation loads Arrow's functions, which takes longer than the usual deadline.
-@settings(deadline=None, max_examples=300)
-@given(
-    PREDICATES,
-    st.fixed_dictionaries(
-        {
-            "topic": TOPICS,
-            "partition": st.integers(0, 2),
-            "offset": st.integers(0, 8),
-            "timestamp": st.integers(-3, 3),
-            "key": st.none() | VALUES["key"],
-        }
-    ),
+ROWS = st.fixed_dictionaries(
+    {
+        "topic": TOPICS,
+        "partition": st.integers(0, 2),
+        "offset": st.integers(0, 8),
+        "timestamp": st.none() | st.integers(-3, 3),
+        "key": st.none() | VALUES["key"],
+    }
 )
+
+
+# The first evaluation loads Arrow's functions, which takes longer than the usual deadline.
+@settings(deadline=None, max_examples=500)
+@given(PREDICATES, ROWS)
 def test_a_row_that_matches_lies_within_the_bounds(predicate, row):
     timestamp_ms = row["timestamp"]
-    bounds = prune(predicate)
-    batch = pa.RecordBatch.from_pylist([row | {"timestamp": timestamp_ms * 1000}], schema=SCHEMA)
-    if matching_rows(predicate, batch).num_rows:
+    in_us = None if timestamp_ms is None else timestamp_ms * 1000
+    batch = pa.RecordBatch.from_pylist([row | {"timestamp": in_us}], schema=SCHEMA)
+    if not matching_rows(predicate, batch).num_rows:
+        return
+    for bounds in (prune(predicate), prune_partition(predicate, row["topic"], row["partition"])):
         assert not bounds.is_empty
-        assert bounds.includes(row["topic"], row["partition"])
         assert bounds.offset_start is None or bounds.offset_start <= row["offset"]
         assert bounds.offset_end is None or row["offset"] < bounds.offset_end
-        assert bounds.timestamp_start_ms is None or bounds.timestamp_start_ms <= timestamp_ms
+        if timestamp_ms is None:
+            # Nothing but the absence of bounds lets a record through whose timestamp is not known.
+            assert (bounds.timestamp_start_ms, bounds.timestamp_end_ms) == (None, None)
+        else:
+            assert bounds.timestamp_start_ms is None or bounds.timestamp_start_ms <= timestamp_ms
+            assert bounds.timestamp_end_ms is None or timestamp_ms < bounds.timestamp_end_ms
 
 
 def offset(operator, value):
@@ -98,22 +115,28 @@ def timestamp(operator, value_us):
         (Or((offset("=", 2), offset("=", 9))), Bounds(offset_start=2, offset_end=10)),
         (Or((offset("=", 2), Comparison("key", "=", b"a"))), Bounds()),
         (Not(Or((offset("<", 2), offset(">", 9)))), Bounds(offset_start=2, offset_end=10)),
-        (Comparison("topic", "=", "a"), Bounds(topics=frozenset({"a"}))),
-        (In("topic", ("a", "b")), Bounds(topics=frozenset({"a", "b"}))),
         (Comparison("topic", ">", "a"), Bounds()),
-        (StartsWith("topic", "a"), Bounds()),
-        (Not(In("topic", ("a",))), Bounds()),
-        (Comparison("partition", "=", 1), Bounds(partitions=frozenset({1}))),
-        (In("partition", (1, 2)), Bounds(partitions=frozenset({1, 2}))),
+        (Comparison("partition", "=", 1), Bounds()),
         (timestamp(">=", 1000), Bounds(timestamp_start_ms=1)),
         (timestamp(">=", 1001), Bounds(timestamp_start_ms=2)),
         (timestamp(">", 1000), Bounds(timestamp_start_ms=2)),
         (timestamp(">", 999), Bounds(timestamp_start_ms=1)),
-        (timestamp("=", 5000), Bounds(timestamp_start_ms=5)),
+        (timestamp("=", 5000), Bounds(timestamp_start_ms=5, timestamp_end_ms=6)),
         (timestamp(">=", -1), Bounds(timestamp_start_ms=0)),
         (timestamp(">", -1001), Bounds(timestamp_start_ms=-1)),
-        (timestamp("<", 5000), Bounds()),
+        (timestamp("<", 5000), Bounds(timestamp_end_ms=5)),
+        (timestamp("<", 5001), Bounds(timestamp_end_ms=6)),
+        (timestamp("<=", 5000), Bounds(timestamp_end_ms=6)),
+        (timestamp("<=", 5999), Bounds(timestamp_end_ms=6)),
+        (timestamp("<", -1), Bounds(timestamp_end_ms=0)),
+        (timestamp("<=", -1), Bounds(timestamp_end_ms=0)),
+        (In("timestamp", (1000, 7000)), Bounds(timestamp_start_ms=1, timestamp_end_ms=8)),
+        (Or((timestamp("<", 5000), offset("<", 3))), Bounds()),
+        (And((timestamp("<", 5000), offset("<", 3))), Bounds(offset_end=3, timestamp_end_ms=5)),
         (IsNull("key"), Bounds()),
+        (IsNull("timestamp"), Bounds()),
+        (Not(IsNull("offset")), Bounds()),
+        (Not(StartsWith("key", b"a")), Bounds()),
         (Comparison("key", "=", b"a"), Bounds()),
     ],
 )
@@ -127,16 +150,64 @@ def test_bounds(predicate, bounds):
         Or(()),
         In("key", ()),
         And((offset("<", 5), offset(">=", 5))),
-        And((Comparison("topic", "=", "a"), Comparison("topic", "=", "b"))),
-        And((In("partition", (1,)), In("partition", (2,)))),
-        Or((And((offset("<", 1), offset(">", 1))), In("topic", ()))),
+        # No millisecond is at half past another.
+        timestamp("=", 1500),
+        And((timestamp("<", 5000), timestamp(">=", 5000))),
+        IsNull("topic"),
+        IsNull("partition"),
+        IsNull("offset"),
+        Unknown(),
+        Not(Unknown()),
+        And((offset(">", 1), Unknown())),
+        Or((Unknown(), And((offset("<", 1), offset(">", 1))), In("key", ()))),
     ],
 )
 def test_a_contradiction_leaves_nothing(predicate):
-    bounds = prune(predicate)
-    assert bounds.is_empty
-    assert not bounds.includes("a", 1)
+    assert prune(predicate).is_empty
 
 
 def test_an_empty_alternative_does_not_widen():
-    assert prune(Or((In("topic", ()), offset("=", 5)))) == Bounds(offset_start=5, offset_end=6)
+    assert prune(Or((In("offset", ()), offset("=", 5)))) == Bounds(offset_start=5, offset_end=6)
+
+
+@pytest.mark.parametrize(
+    ("predicate", "expected"),
+    [
+        (Comparison("topic", "=", "orders"), {("orders", 0), ("orders", 1)}),
+        (Comparison("topic", ">", "orders"), {("payments", 0)}),
+        (In("topic", ("payments", "x")), {("payments", 0)}),
+        (StartsWith("topic", "ord"), {("orders", 0), ("orders", 1)}),
+        (Not(StartsWith("topic", "ord")), {("payments", 0)}),
+        (Comparison("partition", "<", 1), {("orders", 0), ("payments", 0)}),
+        (Not(Comparison("partition", "!=", 1)), {("orders", 1)}),
+        (In("partition", (1, 7)), {("orders", 1)}),
+        (Not(In("partition", (0,))), {("orders", 1)}),
+        (And((Comparison("topic", "=", "orders"), Comparison("topic", "=", "payments"))), set()),
+        (IsNull("topic"), set()),
+        (
+            Or(
+                (
+                    And((Comparison("topic", "=", "orders"), Comparison("partition", "=", 1))),
+                    And((Comparison("topic", "=", "payments"), Comparison("partition", "=", 1))),
+                )
+            ),
+            {("orders", 1)},
+        ),
+    ],
+)
+def test_partitions_are_decided_by_their_names(predicate, expected):
+    partitions = {("orders", 0), ("orders", 1), ("payments", 0)}
+    assert {each for each in partitions if not prune_partition(predicate, *each).is_empty} == expected
+
+
+def test_each_partition_has_bounds_of_its_own():
+    predicate = Or(
+        (
+            And((Comparison("partition", "=", 0), offset(">=", 5))),
+            And((Comparison("partition", "=", 1), offset("<", 3))),
+        )
+    )
+    assert prune(predicate) == Bounds()
+    assert prune_partition(predicate, "a", 0) == Bounds(offset_start=5)
+    assert prune_partition(predicate, "a", 1) == Bounds(offset_end=3)
+    assert prune_partition(predicate, "a", 2).is_empty

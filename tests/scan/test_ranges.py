@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.scan.ranges import PartitionRange, split_ranges
+from storage_core.scan.ranges import PartitionRange, RangePieces, split_ranges
 
 
 def ranges_of(*bounds):
@@ -12,7 +12,12 @@ def ranges_of(*bounds):
 
 
 def split(bounds, **limits):
-    return [(each.start_offset, each.end_offset) for each in split_ranges(ranges_of(*bounds), **limits)]
+    return [(each.start_offset, each.end_offset) for each in pieces_of(ranges_of(*bounds), **limits)]
+
+
+def pieces_of(ranges, min_partitions=None, max_records_per_partition=None):
+    cut = split_ranges(ranges, min_partitions, max_records_per_partition)
+    return [piece for pieces in cut for piece in pieces]
 
 
 # The worked values of Spark's KafkaOffsetRangeCalculator.
@@ -70,7 +75,7 @@ def test_nothing_to_split():
 
 
 def test_topic_and_partition_go_with_the_pieces():
-    pieces = split_ranges([PartitionRange("orders", 7, 0, 4)], min_partitions=2)
+    pieces = pieces_of([PartitionRange("orders", 7, 0, 4)], min_partitions=2)
     assert pieces == [PartitionRange("orders", 7, 0, 2), PartitionRange("orders", 7, 2, 4)]
     assert [piece.size for piece in pieces] == [2, 2]
 
@@ -82,7 +87,7 @@ def test_topic_and_partition_go_with_the_pieces():
 )
 def test_pieces_cover_each_range_once_and_in_order(bounds, min_partitions, max_records):
     whole = ranges_of(*((start, start + size) for start, size in bounds))
-    pieces = split_ranges(whole, min_partitions, max_records)
+    pieces = pieces_of(whole, min_partitions, max_records)
     for each in whole:
         own = [piece for piece in pieces if piece.partition == each.partition]
         assert all(piece.size > 0 for piece in own)
@@ -92,3 +97,19 @@ def test_pieces_cover_each_range_once_and_in_order(bounds, min_partitions, max_r
             assert (own[0].start_offset, own[-1].end_offset) == (each.start_offset, each.end_offset)
     if max_records is not None:
         assert all(piece.size <= max_records for piece in pieces)
+
+
+@given(start=st.integers(0, 100), size=st.integers(1, 200), count=st.integers(1, 200))
+def test_the_piece_of_an_offset_is_found_without_listing_them(start, size, count):
+    pieces = RangePieces(PartitionRange("topic", 0, start, start + size), min(count, size))
+    for index, piece in enumerate(pieces):
+        for offset in range(piece.start_offset, piece.end_offset):
+            assert pieces.index_of(offset) == index
+
+
+def test_a_range_of_all_offsets_is_cut_without_listing_the_pieces():
+    (pieces,) = split_ranges([PartitionRange("topic", 0, 0, 2**63 - 1)], max_records_per_partition=3)
+    assert pieces.count == 3074457345618258603
+    assert pieces.piece(pieces.index_of(2**62)) == PartitionRange(
+        "topic", 0, 4611686018427387904, 4611686018427387907
+    )

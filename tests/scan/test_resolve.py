@@ -74,3 +74,9 @@ def test_paths_are_split_at_commas_unless_they_exist(tmp_path):
     assert split_paths(FileSystem(), ["/x/a, file:///x/b%20c,", "/x/d"]) == ["/x/a", "/x/b c", "/x/d"]
     with pytest.raises(OptionError, match="has the scheme 's3'"):
         split_paths(FileSystem(), ["/x/a,s3://bucket/b"])
+
+
+def test_blanks_at_the_ends_of_a_path_are_kept_if_that_path_exists(tmp_path):
+    (tmp_path / " logs ").mkdir()
+    assert split_paths(FileSystem(), [f"{tmp_path}/ logs "]) == [f"{tmp_path}/ logs "]
+    assert split_paths(FileSystem(), [f" {tmp_path}\n"]) == [str(tmp_path)]

@@ -11,6 +11,7 @@ import pytest
 import storage_core
 from storage_core.errors import LogDirectoryError, OptionError, SegmentLogError
 from storage_core.filesystem import FileSystem
+from storage_core.scan.predicate import And, Comparison
 from storage_core.scan.schema import METADATA_TYPE, record_schema
 from storage_core.scan.table import read_table
 
@@ -193,3 +194,21 @@ def test_a_large_value_does_not_overflow_a_column(log_root):
     table = read_table(log.path, columns=["value"])
     assert table["value"].num_chunks > 1
     assert pa.compute.sum(pa.compute.binary_length(table["value"])).as_py() == 30 << 20
+
+
+def test_a_condition_as_text_or_as_a_predicate(log):
+    assert offsets(read_table(log.path, where="key = 'k1' AND offset > 4")) == [5, 7, 9]
+    predicate = And((Comparison("key", "=", b"k1"), Comparison("offset", ">", 4)))
+    assert offsets(read_table(log.path, where=predicate, columns=["offset"])) == [5, 7, 9]
+    found = read_table(
+        log.path, where="timestamp >= '2024-01-01 00:00:07' AND value IS NOT NULL", columns=["key"]
+    )
+    assert found["key"].to_pylist() == [b"k1", b"k0", b"k1"]
+    assert read_table(log.path, where="FALSE").schema == record_schema()
+
+
+def test_a_condition_that_is_none_is_refused(log):
+    with pytest.raises(OptionError, match="at character 7, `5`"):
+        read_table(log.path, where="key ! 5")
+    with pytest.raises(OptionError, match="found 5 of type int"):
+        read_table(log.path, where=5)

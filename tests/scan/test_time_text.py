@@ -6,7 +6,12 @@ import zoneinfo
 import pytest
 
 from storage_core.errors import OptionError
-from storage_core.scan.time_text import parse_time_zone, parse_timestamp_ms
+from storage_core.scan.time_text import (
+    parse_interval_ms,
+    parse_sql_timestamp_us,
+    parse_time_zone,
+    parse_timestamp_ms,
+)
 
 NOW_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z
 BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")
@@ -92,3 +97,118 @@ def test_named_zones():
 def test_unknown_zones_are_refused(text):
     with pytest.raises(OptionError, match=r"timeZone is .*no known time zone"):
         parse_time_zone("timeZone", text)
+
+
+# -- As Spark casts texts to timestamps --------
+
+
+@pytest.mark.parametrize(
+    ("text", "after_us"),
+    [
+        ("2026", 0),
+        ("2026-1", 0),
+        ("2026-01-1", 0),
+        ("+2026-01-01", 0),
+        (" \t2026-01-01\n", 0),
+        ("2026-01-01 1", 3_600_000_000),
+        ("2026-01-01T00:1", 60_000_000),
+        ("2026-01-01 0:0:2", 2_000_000),
+        ("2026-01-01 00:00:00.", 0),
+        ("2026-01-01 00:00:00.5", 500_000),
+        ("2026-01-01 00:00:00.0000019", 1),
+        ("2026-01-01 00:00:00Z", 0),
+        ("2026-01-01 00:00:00 Z", 0),
+        ("2026-01-01 00:00:00UTC", 0),
+        ("2026-01-01 01:00:00+1", 0),
+        ("2026-01-01 01:00:00+01", 0),
+        ("2026-01-01 01:30:00 +01:30", 0),
+        ("2026-01-01 01:30:00+0130", 0),
+        ("2026-01-01 01:03:00+1:3", 0),
+        ("2026-01-01 01:02:03+01:02:03", 0),
+        ("2025-12-31 23:00:00 GMT-1", 0),
+        ("2025-12-31 06:00:00-18:00", 0),
+        ("2026-01-01 01:00:00 Europe/Berlin", 0),
+        # ISO-8601 has these too, though Spark wants seconds in front of a zone.
+        ("2026-01-01T00:00Z", 0),
+        ("2026-01-01T02:00+02:00", 0),
+        ("-10 minutes", -600_000_000),
+        ("- 1h 30 min", -5_400_000_000),
+    ],
+)
+def test_sql_timestamps(text, after_us):
+    assert parse_sql_timestamp_us(text, dt.UTC, NOW_MS) == NOW_MS * 1000 + after_us
+
+
+def test_sql_timestamps_without_a_zone_are_in_the_given_one():
+    assert parse_sql_timestamp_us("2026-01-01 01", BERLIN, 0) == NOW_MS * 1000
+    # In the hour that summer time leaves out, and the first of the two that winter time makes one.
+    assert parse_sql_timestamp_us("2026-03-29 02:30:00", BERLIN, 0) == 1_774_747_800_000_000
+    assert parse_sql_timestamp_us("2026-10-25 02:30:00", BERLIN, 0) == 1_792_888_200_000_000
+
+
+def test_sql_timestamps_at_the_ends_of_the_calendar():
+    assert parse_sql_timestamp_us("0001-01-01", dt.UTC, 0) == -62_135_596_800_000_000
+    assert parse_sql_timestamp_us("9999-12-31 23:59:59.999999", dt.UTC, 0) == 253_402_300_799_999_999
+    assert parse_sql_timestamp_us("9999-12-31 23:59:59.999999-18:00", dt.UTC, 0) == 253_402_365_599_999_999
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "now", "yesterday", "01:02:03", "20260101", "2026-001", "2026-W01-1", "202-01-01", "12026-01-01", "0000-01-01",
+        "-2026-01-01", "2026-13-01", "2026-02-30", "2026-01-01T", "2026-01-01t01:00", "2026/01/01", "2026-01-01  01:00",
+        "2026-01-01 24:00", "2026-01-01 00:60", "2026-01-01 00:00:60", "2026-01-01 00:00:00z", "2026-01-01 00:00:00+19",
+        "2026-01-01 00:00:00+01:60", "2026-01-01 00:00:00+013", "2026-01-01 00:00:00 Nowhere", "2026-01-01 00:00:00 ../x",
+        "2026-01-01 00:00:00 Europe", "2026-01-01Z", "1767225600000", "2026-01-01 00:00:00,5", "٢٠٢٦",
+    ],
+)  # fmt: skip
+def test_no_sql_timestamps(text):
+    assert parse_sql_timestamp_us(text, dt.UTC, NOW_MS) is None
+
+
+def test_a_relative_sql_timestamp_has_units_of_a_fixed_length():
+    with pytest.raises(OptionError, match="no unit of a fixed length"):
+        parse_sql_timestamp_us("-3 months", dt.UTC, NOW_MS)
+
+
+# -- Intervals --------
+
+
+@pytest.mark.parametrize(
+    ("value", "expected_ms"),
+    [
+        ("10 minutes", 600_000),
+        (" 1 hour 30 min ", 5_400_000),
+        ("2d", 172_800_000),
+        ("0 ms", 0),
+        ("1500", 1500),
+        (1500, 1500),
+        (0, 0),
+        (dt.timedelta(seconds=2), 2000),
+        (dt.timedelta(microseconds=1), 1),
+    ],
+)
+def test_intervals(value, expected_ms):
+    assert parse_interval_ms("maxTimestampDisorder", value) == expected_ms
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "soon",
+        "-10 minutes",
+        "-5",
+        -5,
+        1.5,
+        True,
+        None,
+        "5 months",
+        dt.timedelta(seconds=-1),
+        "9" * 19,
+        2**63,
+    ],
+)
+def test_no_intervals(value):
+    with pytest.raises(OptionError, match="maxTimestampDisorder"):
+        parse_interval_ms("maxTimestampDisorder", value)

@@ -1,0 +1,120 @@
+"""What look-ups may cost, and what indexes say without the log being looked at."""
+
+from __future__ import annotations
+
+import pytest
+
+from storage_core.directory import PartitionLog, find_partitions
+from storage_core.filesystem import FileSystem
+from storage_core.scan import look_up
+from storage_core.scan.look_up import (
+    Budget,
+    RangeOfSegments,
+    batch_reaching,
+    first_header,
+    indexed_position,
+)
+from tests.record.legacy_encoding import Message
+
+
+@pytest.fixture
+def log(log_root, record_of):
+    """Offsets 0 to 29 in three segments of about 50 KB, in batches of 5 KB; indexed every two of them."""
+    log = log_root.rows()
+    for number in range(30):
+        log.append(record_of(0, 1000 + number, b"k", b"x" * 5000))
+        if number in (9, 19):
+            log.roll()
+    return log.write(index_interval_bytes=5000)
+
+
+def load(log):
+    filesystem = FileSystem()
+    (directory,) = find_partitions(filesystem, [str(log.path)])
+    return PartitionLog.load(filesystem, directory)
+
+
+def test_a_range_of_offsets_knows_its_segments_and_their_sizes(log):
+    partition = load(log)
+    sizes = [log.log_path(base).stat().st_size for base in (0, 10, 20)]
+    found = RangeOfSegments(partition, 5, 25)
+    assert found.indexes == [0, 1, 2]
+    assert found.sizes_bytes == sizes
+    assert found.size_bytes == sum(sizes)
+    assert found.sizes_from_bytes() == [sum(sizes), sum(sizes[1:]), sizes[2]]
+    assert RangeOfSegments(partition, 10, 20).indexes == [1]
+    assert RangeOfSegments(partition, 10, 10).indexes == []
+    assert RangeOfSegments(partition, 30, 10).size_bytes == 0
+
+
+def test_the_last_segment_ends_where_the_log_does(log):
+    with log.log_path(20).open("ab") as file:
+        file.write(bytes(8000))
+    assert RangeOfSegments(load(log), 20, 30).size_bytes == log.places[20][-1][1]
+
+
+def test_only_closed_indexes_are_complete(log, log_root):
+    found = RangeOfSegments(load(log), 0, 30)
+    assert [found.is_complete(index) for index in found.indexes] == [True, True, False]
+    log_root.mark_clean()
+    assert RangeOfSegments(load(log), 0, 30).is_complete(2)
+
+
+def test_little_is_read_in_vain_and_less_than_is_saved(log, monkeypatch):
+    segment = load(log).segments[0]
+    statistics = segment.filesystem.statistics
+    budget = Budget(640_000)
+    assert budget.allows(segment, 10_000)
+    assert not budget.allows(segment, 10_001)
+    statistics.bytes_read += 4000
+    assert budget.spent_bytes(segment) == 4000
+    assert budget.allows(segment, 6000)
+    assert not budget.allows(segment, 6001)
+    budget.pass_over(segment, 10_000)
+    assert budget.allows(segment, 11_000)
+    assert not budget.allows(segment, 11_001)
+    statistics.bytes_read += 11_001
+    assert budget.is_spent(segment)
+    budget.pass_over(segment, 2)
+    assert not budget.is_spent(segment)
+    # However much there is to be saved: planning waits for it.
+    monkeypatch.setattr(look_up, "_MOST_BYTES", 15_000)
+    assert budget.is_spent(segment)
+
+
+def test_a_first_header_is_read_alone(log):
+    segment = load(log).segments[1]
+    header = first_header(segment)
+    assert (header.base_offset, header.max_timestamp_ms) == (10, 1010)
+    assert segment.filesystem.statistics.bytes_read == 61
+
+
+def test_without_a_batch_there_is_no_first_header(log, log_root, overwrite):
+    assert first_header(load(log_root.rows("empty").write()).segments[0]) is None
+    overwrite(log.log_path(0), 16, b"\x07")
+    assert first_header(load(log).segments[0]) is None
+
+
+def test_old_messages_have_headers_too(log_root):
+    log = log_root.rows().old(Message(0, 1234, b"k", b"v" * 50)).roll().values(1).write()
+    header = first_header(load(log).segments[0])
+    assert (header.magic, header.max_timestamp_ms) == (1, 1234)
+
+
+def test_indexes_say_where_an_offset_stands_about(log):
+    segment = load(log).segments[1]
+    places = {place[2]: place[0] for place in log.places[10]}
+    assert indexed_position(segment, 3) == indexed_position(segment, 10) == 0
+    assert indexed_position(segment, 15) in (places[14], places[15])
+    assert indexed_position(segment, 1 << 40) in (places[18], places[19])
+    # The log was not looked at.
+    assert segment.filesystem.statistics.bytes_read < 200
+
+
+def test_damage_hides_a_batch(log, overwrite):
+    partition = load(log)
+    assert batch_reaching(partition.segments[1], 17).base_offset == 17
+    assert batch_reaching(partition.segments[1], 20) is None
+    log.log_path(10).with_suffix(".index").write_bytes(b"")
+    overwrite(log.log_path(10), log.places[10][3][0] + 16, b"\x07")
+    assert batch_reaching(load(log).segments[1], 17) is None

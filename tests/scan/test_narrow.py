@@ -1,0 +1,207 @@
+"""What a condition leaves of a partition, and what is said of the rest."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from storage_core.filesystem import FileSystem
+from storage_core.scan import narrow as narrow_module
+from storage_core.scan.narrow import narrow_partition
+from storage_core.scan.options import parse_read_options
+from storage_core.scan.plan import plan_scan
+from storage_core.scan.predicate import And, Comparison, In, Not, Or, Unknown
+from storage_core.scan.resolve import resolve
+
+VALUE = b"x" * 20_000
+START_MS = 1_000_000
+
+
+@pytest.fixture
+def log(log_root, record_of):
+    """Five segments of 400 KB, in batches of 20 KB: offset n has timestamp START_MS + 10 * n; a hundred offsets in all."""
+    log = log_root.rows()
+    for number in range(100):
+        log.append(record_of(0, START_MS + 10 * number, b"k", VALUE))
+        if number % 20 == 19 and number < 99:
+            log.roll()
+    return log.write()
+
+
+@pytest.fixture
+def narrowed(log):
+    """The offsets that a condition leaves."""
+
+    def narrowed(predicate, **options):
+        parsed = parse_read_options({"path": str(log.path), **options})
+        (resolved,) = resolve(FileSystem(), parsed)
+        left = narrow_partition(resolved, predicate, parsed)
+        assert left.is_empty == (left.resolved.start_offset >= left.resolved.end_offset)
+        return left.resolved.start_offset, left.resolved.end_offset
+
+    return narrowed
+
+
+def offset(operator, value):
+    return Comparison("offset", operator, value)
+
+
+def timestamp(operator, after_ms):
+    return Comparison("timestamp", operator, (START_MS + after_ms) * 1000)
+
+
+NOTHING = (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("predicate", "expected"),
+    [
+        (And(()), (0, 100)),
+        (offset(">=", 30), (30, 100)),
+        (offset("<", 30), (0, 30)),
+        (offset("<", -5), NOTHING),
+        (offset(">", 2**63 - 1), NOTHING),
+        (In("offset", (28, 49)), (28, 50)),
+        (And((offset(">=", 30), offset("<", 30))), NOTHING),
+        (Unknown(), NOTHING),
+        (Comparison("topic", "=", "others"), NOTHING),
+        (Or((Comparison("topic", "=", "others"), And((offset(">=", 8), offset("<", 12))))), (8, 12)),
+        (Comparison("key", "=", b"k"), (0, 100)),
+        (timestamp(">=", 500), (50, 100)),
+        (timestamp(">", 500), (51, 100)),
+        (timestamp(">", 10_000), (100, 100)),
+        (Not(timestamp("<", 500)), (50, 100)),
+        (timestamp("=", 505), (51, 100)),
+        (timestamp("<", 500), (0, 100)),
+        (And((timestamp(">=", 500), offset("<", 70))), (50, 70)),
+        (And((timestamp(">=", 500), timestamp("<", 400))), NOTHING),
+    ],
+)
+def test_the_ends_that_a_condition_rules_out_are_left_out(narrowed, predicate, expected):
+    assert narrowed(predicate) == expected
+
+
+@pytest.mark.parametrize(
+    ("predicate", "expected"),
+    [
+        # 60 KB at the beginning of a segment, and at the end of another.
+        (offset(">=", 23), (20, 100)),
+        (offset("<", 57), (0, 60)),
+        (offset(">=", 3), (0, 100)),
+        (offset("<", 97), (0, 100)),
+        (timestamp(">=", 30), (0, 100)),
+        (timestamp(">=", 230), (20, 100)),
+    ],
+)
+def test_what_saves_less_than_it_costs_is_read(narrowed, predicate, expected):
+    assert narrowed(predicate) == expected
+
+
+@pytest.mark.parametrize(
+    ("predicate", "disorder", "expected"),
+    [
+        (timestamp("<", 500), "0 ms", (0, 50)),
+        (timestamp("<", 500), "30 ms", (0, 53)),
+        (timestamp("<=", 500), "30 ms", (0, 54)),
+        # To the end of the segment it is not far.
+        (timestamp("<", 500), "90 ms", (0, 60)),
+        (timestamp("<", 500), "1 hour", (0, 100)),
+        (timestamp("<", -500), "100 ms", NOTHING),
+        (And((timestamp(">=", 300), timestamp("<", 500))), "20 ms", (30, 52)),
+        (timestamp("=", 500), "0 ms", (50, 51)),
+        (And((timestamp("<", 500), offset("<", 45))), "0 ms", (0, 45)),
+        (Or((timestamp("<", 500), offset("=", 99))), "0 ms", (0, 100)),
+    ],
+)
+def test_a_promise_lets_a_read_end_early(narrowed, predicate, disorder, expected):
+    assert narrowed(predicate, max_timestamp_disorder=disorder) == expected
+
+
+def test_offsets_that_the_options_leave_out_stay_out(narrowed):
+    bounds = {
+        "starting_offsets": {"events": {"0": 10}},
+        "ending_offsets": {"events": {"0": 65}},
+    }
+    assert narrowed(And((offset(">=", 5), offset("<", 80))), **bounds) == (10, 65)
+    assert narrowed(And((offset(">=", 18), offset("<", 63))), **bounds) == (18, 65)
+    assert narrowed(And((offset(">=", 1), offset("<", 64))), use_indexes=False, **bounds) == (10, 65)
+    assert narrowed(timestamp(">=", 950), **bounds) == (65, 65)
+    assert narrowed(offset(">=", 80), **bounds) == (10, 10)
+
+
+def test_without_indexes_large_batches_are_found_by_a_walk(narrowed):
+    predicate = And((offset(">=", 30), offset("<", 70)))
+    assert narrowed(predicate, use_indexes=False) == (30, 70)
+
+
+def test_without_indexes_small_batches_are_read(log_root, record_of):
+    log = log_root.rows("small")
+    for number in range(100):
+        log.append(record_of(0, START_MS + 10 * number, b"k", b"x" * 5000))
+    log.write(indexes=False)
+    parsed = parse_read_options({"path": str(log.path)})
+    (resolved,) = resolve(FileSystem(), parsed)
+    left = narrow_partition(resolved, And((offset(">=", 30), offset("<", 70))), parsed).resolved
+    assert (left.start_offset, left.end_offset) == (0, 100)
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+def test_aborted_transactions_are_looked_for_once(log_root, record_of, isolation):
+    log = log_root.rows("transactional")
+    for number in range(30):
+        log.append(record_of(0, START_MS + 10 * number, b"k", VALUE), transactional=True, producer_id=7)
+    log.abort(7).write()
+    parsed = parse_read_options(
+        {"path": str(log.path), "isolation_level": isolation, "max_timestamp_disorder": 0}
+    )
+    (resolved,) = resolve(FileSystem(), parsed)
+    left = narrow_partition(resolved, timestamp("<", 100), parsed)
+    # What nobody sees does not end a read.
+    assert left.resolved.end_offset == (10 if isolation == "read_uncommitted" else 31)
+    known = left.aborted_transactions
+    assert known is None if isolation == "read_uncommitted" else [each.first_offset for each in known] == [0]
+
+
+# -- What is said --------
+
+
+def said(log, caplog, *, level=logging.INFO, **options):
+    caplog.clear()
+    with caplog.at_level(level, logger="storage_core.scan.narrow"):
+        plan_scan(FileSystem(), parse_read_options({"path": str(log.path), **options}))
+    return [record for record in caplog.records if record.name == "storage_core.scan.narrow"]
+
+
+def test_one_line_says_how_much_is_read_beyond_an_upper_bound(log, caplog):
+    (line,) = said(log, caplog, where=timestamp("<", 500))
+    sizes = [log.log_path(base).stat().st_size for base in (40, 60, 80)]
+    beyond = sizes[0] // 2 + sizes[1] + sizes[2]
+    assert f"about {beyond} bytes in 3 segments of 1 partitions are read" in line.getMessage()
+    assert "Set maxTimestampDisorder" in line.getMessage()
+    assert line.levelno == logging.INFO
+
+
+def test_much_that_is_read_in_vain_is_worth_a_warning(log, caplog, monkeypatch):
+    monkeypatch.setattr(narrow_module, "_WORTH_A_WARNING_BYTES", 100_000)
+    (line,) = said(log, caplog, level=logging.WARNING, where=timestamp("<", 500))
+    assert line.levelno == logging.WARNING
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"where": timestamp(">=", 500)},
+        {"where": timestamp("<", 5000)},
+        {"where": And((timestamp("<", 500), offset("<", 40)))},
+        {"where": timestamp("<", 500), "max_timestamp_disorder": "1 hour"},
+        {},
+    ],
+)
+def test_nothing_is_said_where_nothing_is_read_in_vain(log, caplog, options):
+    assert said(log, caplog, **options) == []
+
+
+def test_nothing_is_looked_up_for_a_line_that_nobody_sees(log, monkeypatch):
+    monkeypatch.delattr(narrow_module, "_sizes_beyond")
+    plan_scan(FileSystem(), parse_read_options({"path": str(log.path), "where": timestamp("<", 500)}))
