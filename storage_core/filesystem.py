@@ -7,6 +7,7 @@ buffers and never mapped: a mapped file that a broker truncates would kill the p
 
 from __future__ import annotations
 
+import errno
 import getpass
 import os
 import stat
@@ -107,6 +108,23 @@ class OpenFile:
         self._statistics.bytes_read += filled
         return filled
 
+    def next_data(self, position_bytes: int) -> int | None:
+        """A place at or behind a position up to which there are only zeros; None if there are only zeros.
+
+        A preallocated file has no blocks on disk where nothing was written: they need not be read.
+        """
+        try:
+            with self._explained:
+                return os.lseek(self._descriptor, position_bytes, os.SEEK_DATA)
+        except LogDirectoryError as error:
+            cause = error.__cause__
+            if isinstance(cause, OSError) and cause.errno == errno.ENXIO:
+                return None
+            if isinstance(cause, OSError) and cause.errno == errno.EINVAL:
+                # A file system that does not tell.
+                return position_bytes
+            raise
+
     def size_bytes(self) -> int:
         """The size now, which may differ from ``status.size_bytes`` under a live broker."""
         return os.fstat(self._descriptor).st_size
@@ -185,12 +203,13 @@ class FileSystem:
         except _MissingError:
             return None
         with opened:
-            data = opened.read_at(limit_bytes + 1, 0)
-        if len(data) > limit_bytes:
-            raise LogDirectoryError(
-                f"Expected at most {limit_bytes} bytes in a file of this kind, found more.", path=path
-            )
-        return data
+            size_bytes = opened.status.size_bytes
+            # What the file grows by meanwhile is not read: small files are replaced, not appended to.
+            if size_bytes <= limit_bytes:
+                return opened.read_at(size_bytes, 0)
+        raise LogDirectoryError(
+            f"Expected at most {limit_bytes} bytes in a file of this kind, found {size_bytes}.", path=path
+        )
 
 
 class _MissingError(LogDirectoryError, FileNotFoundError):

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_CHECKPOINT_BYTES", "entry_fields", "malformed_line"]
 
-# 200,000 partitions with the longest topic names fit.
-MAX_CHECKPOINT_BYTES = 64 * 1024 * 1024
+# 100,000 partitions with the longest topic names fit.
+MAX_CHECKPOINT_BYTES = 32 * 1024 * 1024
+# More partitions than this are in no log directory, nor more epochs in a log.
+_MOST_ENTRIES = 500_000
 
 _VERSION = 0
 # Java's \s; Python's would also split at other Unicode blanks.
@@ -35,7 +37,9 @@ def entry_fields(data: bytes, path: str, field_count: int) -> Iterator[tuple[int
     Raises:
         CorruptCheckpointError: The version, a line or the number of entries is wrong.
     """
-    lines = split_lines(decode_text(data, path))
+    text = decode_text(data, path)
+    _require_plausible_size(text, path)
+    lines = split_lines(text)
     if not lines:
         return
     version = parse_integer(lines[0], INT32_MAX)
@@ -62,6 +66,17 @@ def entry_fields(data: bytes, path: str, field_count: int) -> Iterator[tuple[int
     if len(lines) - 2 != expected_count:
         message = (
             f"Expected {expected_count} entries as the second line says, found {len(lines) - 2}. "
+            "The file is damaged: restore it, or remove it."
+        )
+        raise CorruptCheckpointError(message, path=path)
+
+
+def _require_plausible_size(text: str, path: str) -> None:
+    """Refuse a file of too many lines before they are taken apart."""
+    line_ends = text.count("\n") + text.count("\r")
+    if line_ends > 2 * _MOST_ENTRIES:
+        message = (
+            f"Expected at most {_MOST_ENTRIES} entries in this checkpoint file, found {line_ends} line ends. "
             "The file is damaged: restore it, or remove it."
         )
         raise CorruptCheckpointError(message, path=path)

@@ -30,8 +30,8 @@ _VERSION = 1
 _HEADER = struct.Struct(">hIi")
 _ENTRY = struct.Struct(">qhiqiqiq")
 _CRC_END = 6
-# 2.9 million producers.
-_LIMIT_BYTES = 128 * 1024 * 1024
+# 364,000 producers. Of a log with more, the batches tell what is asked.
+_LIMIT_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)

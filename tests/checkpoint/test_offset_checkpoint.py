@@ -120,9 +120,9 @@ def test_no_more_than_the_limit_is_read(tmp_path):
     with path.open("wb") as file:
         file.truncate(2**31)
     filesystem = FileSystem()
-    with pytest.raises(CorruptCheckpointError, match="Expected at most 67108864 bytes"):
+    with pytest.raises(CorruptCheckpointError, match="Expected at most 33554432 bytes"):
         read_offset_checkpoint(filesystem, str(path))
-    assert filesystem.statistics.bytes_read == 64 * 1024 * 1024 + 1
+    assert filesystem.statistics.bytes_read == 0
 
 
 def test_a_file_that_may_not_be_read_is_not_taken_for_a_corrupt_one():
@@ -132,3 +132,8 @@ def test_a_file_that_may_not_be_read_is_not_taken_for_a_corrupt_one():
 
     with pytest.raises(UnreadableError):
         read_offset_checkpoint(Denying(), PATH)
+
+
+def test_a_file_of_line_ends_is_refused_before_it_is_taken_apart():
+    with pytest.raises(CorruptCheckpointError, match="Expected at most 500000 entries"):
+        parse_offset_checkpoint(b"0\n1\n" + b"\n" * 20_000_000, PATH)
