@@ -40,7 +40,7 @@ class CaseUnderTest:
     Attributes:
         logs: The log directory. No test may change it: `copied` gives one that may be changed.
         fingerprint: Content and time of each file as it was unpacked.
-        readable: The partitions that this version reads.
+        partitions: What the broker and its consumers saw of each partition.
         checks: How many comparisons were made.
     """
 
@@ -51,9 +51,6 @@ class CaseUnderTest:
         self.details = expected
         self.rules: CaseRules = rules_of(name)
         self.partitions = [ExpectedPartition.parse(fields) for fields in expected["partitions"].values()]
-        self.readable = [
-            partition for partition in self.partitions if self.rules.unsupported_magic(partition.name) is None
-        ]
         self.checks = 0
         self._scratch = scratch
 
@@ -61,25 +58,23 @@ class CaseUnderTest:
 
     def spans(self) -> Iterator[Span]:
         """The offsets that reads may ask for: everything, or what lies before and behind damage."""
-        whole = {part.name: (part.log_start_offset, part.end_offset) for part in self.readable}
+        whole = {part.name: (part.log_start_offset, part.end_offset) for part in self.partitions}
         if not self.rules.damaged:
             yield whole
             return
-        damage = {part.name: part.damaged_offsets or (part.end_offset,) * 2 for part in self.readable}
+        damage = {part.name: part.damaged_offsets or (part.end_offset,) * 2 for part in self.partitions}
         yield {name: (start, damage[name][0]) for name, (start, _) in whole.items()}
         yield {name: (min(damage[name][1] + 1, end), end) for name, (_, end) in whole.items()}
 
     def selection(self) -> Options:
-        """Options that select the readable partitions; none where a plain read selects them."""
-        if len(self.readable) < len(self.partitions):
-            return {"assign": self.assign(self.readable)}
-        topics = {partition.topic for partition in self.readable}
+        """Options that select all partitions; none where a plain read selects them."""
+        topics = {partition.topic for partition in self.partitions}
         return {"subscribe": ",".join(sorted(topics))} if topics & INTERNAL_TOPICS else {}
 
     def bounded(self, span: Span) -> Options:
         """Options that select the partitions of ``span``, and its bounds where they are not the log's."""
-        spanned = [partition for partition in self.readable if partition.name in span]
-        options = self.selection() if spanned == self.readable else {"assign": self.assign(spanned)}
+        spanned = [partition for partition in self.partitions if partition.name in span]
+        options = self.selection() if spanned == self.partitions else {"assign": self.assign(spanned)}
         if any(span[part.name][0] != part.log_start_offset for part in spanned):
             options["starting_offsets"] = offsets_json({name: start for name, (start, _) in span.items()})
         if any(span[part.name][1] != part.end_offset for part in spanned):
@@ -104,9 +99,9 @@ class CaseUnderTest:
     def partition_logs(
         self, logs: Path | None = None, *, use_indexes: bool = True
     ) -> dict[str, PartitionLog]:
-        """The readable partitions as `PartitionLog`, by directory name."""
+        """The partitions as `PartitionLog`, by directory name."""
         filesystem = FileSystem()
-        wanted = {partition.name for partition in self.readable}
+        wanted = {partition.name for partition in self.partitions}
         found = {}
         for directory in find_partitions(filesystem, [str(logs or self.logs)]):
             name = f"{directory.topic}-{directory.partition}"

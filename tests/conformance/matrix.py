@@ -24,10 +24,7 @@ CHECKS_PROPERTY = "conformance checks"
 START_MARKER = "<!-- conformance-matrix -->"
 END_MARKER = "<!-- /conformance-matrix -->"
 
-LEGEND = (
-    "✓ n: n comparisons, all equal · ✗ n: n ways of reading failed · later: comes with a later version"
-    " · v2: only the partitions that are wholly in format v2 · -: does not apply"
-)
+LEGEND = "✓ n: n comparisons, all equal · ✗ n: n ways of reading failed · -: does not apply"
 
 
 @dataclass(slots=True)
@@ -83,14 +80,13 @@ class Matrix:
 
     def _text(self, case: str, column: str, applies: bool) -> str:
         if not applies:
-            return rules_of(case).absence(column)
+            return "-"
         cell = self.cells.get((case, column))
         if cell is None or not (cell.passed or cell.failed):
             return "not run"
         if cell.failed:
             return f"✗ {cell.failed}"
-        only = " v2" if rules_of(case).reads == "v2 only" and column not in ("errors", "unchanged") else ""
-        return f"✓ {cell.checks}{only}"
+        return f"✓ {cell.checks}"
 
     def text(self) -> list[str]:
         """Lines for a terminal."""

@@ -55,8 +55,5 @@ def test_rules_speak_of_the_case(case_name: str, open_case: Callable[[str], Case
     case = open_case(case_name)
     rules = case.rules
 
-    assert rules.reads == (
-        "all" if case.readable == case.partitions else "v2 only" if case.readable else "later"
-    )
     assert rules.damaged == any(partition.damaged_offsets for partition in case.partitions)
     assert rules.has_time_lookups == any(partition.time_lookups for partition in case.partitions)

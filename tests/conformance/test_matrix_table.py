@@ -35,12 +35,8 @@ def test_one_failed_way_fails_the_cell() -> None:
 
 
 def test_cells_without_a_test_say_why() -> None:
-    reports = [report(f"{case}|unchanged", "passed", 1) for case in ("magic0", "unclean", "upgrade", "txn")]
-    found = cells(Matrix.from_reports([*reports, report("upgrade|table", "passed", 2)]))
+    found = cells(Matrix.from_reports([report("txn|unchanged", "passed", 1)]))
 
-    assert found["magic0", "table"] == "later"
-    assert found["unclean", "committed"] == "later"
-    assert found["upgrade", "table"] == "✓ 2 v2"
     assert found["txn", "errors"] == "-"
     assert found["txn", "table"] == "not run"
 

@@ -7,7 +7,18 @@ all the others left.
 
 from __future__ import annotations
 
-from conformance.ways import bounds, errors, indexes, offsets, spark, splits, tables, topics, unchanged
+from conformance.ways import (
+    bounds,
+    damage,
+    errors,
+    indexes,
+    offsets,
+    spark,
+    splits,
+    tables,
+    topics,
+    unchanged,
+)
 from conformance.ways.way import Way
 
 __all__ = ["COLUMNS", "WAYS", "Way"]
@@ -20,6 +31,7 @@ WAYS: tuple[Way, ...] = (
     *splits.WAYS,
     *indexes.WAYS,
     *errors.WAYS,
+    *damage.WAYS,
     *spark.WAYS,
     *unchanged.WAYS,
 )

@@ -9,8 +9,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from conformance.case_under_test import CaseUnderTest, Options, Span, offsets_json
-from conformance.rules import READ_COMMITTED, CaseRules
-from conformance.ways.way import Way, reads_something
+from conformance.rules import ISOLATION_LEVELS, READ_COMMITTED, READ_UNCOMMITTED, CaseRules
+from conformance.ways.way import Way
 from storage_core.errors import TimestampNotFoundError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _NEAR = 20
 
 def inner_span(case: CaseUnderTest, span: Span, isolation_level: str, first: int, last: int) -> Span:
     """The part of ``span`` from ``first`` to ``last`` thousandths of it, below what may be read."""
-    limits = {partition.name: _limit(partition, isolation_level) for partition in case.readable}
+    limits = {partition.name: _limit(partition, isolation_level) for partition in case.partitions}
     inner = {}
     for name, (start, end) in span.items():
         length = max(min(end, limits[name]) - start, 0)
@@ -46,7 +46,7 @@ def _limit(partition: ExpectedPartition, isolation_level: str) -> int:
 
 def _offsets(case: CaseUnderTest) -> None:
     """``startingOffsets`` and ``endingOffsets``: both, and each alone."""
-    for isolation_level in case.rules.isolation_levels:
+    for isolation_level in ISOLATION_LEVELS:
         for span in case.spans():
             cuts = [*pairwise(_CUTS), (130, 777), (500, 500), (1000, 1000)]
             cuts += [(start, 1000) for start in _STARTS_ALONE] + [(0, end) for end in _ENDS_ALONE]
@@ -59,10 +59,10 @@ def _offsets(case: CaseUnderTest) -> None:
 
 def _symbolic_offsets(case: CaseUnderTest) -> None:
     """-2 is the log start, -1 the end."""
-    earliest = offsets_json({partition.name: -2 for partition in case.readable})
-    latest = offsets_json({partition.name: -1 for partition in case.readable})
+    earliest = offsets_json({partition.name: -2 for partition in case.partitions})
+    latest = offsets_json({partition.name: -1 for partition in case.partitions})
     spans = list(case.spans())
-    for isolation_level in case.rules.isolation_levels:
+    for isolation_level in ISOLATION_LEVELS:
         options = {**case.bounded(spans[0]), "starting_offsets": earliest}
         case.check_places(options, spans[0], isolation_level, "earliest")
         options = {**case.bounded(spans[-1]), "ending_offsets": latest}
@@ -74,14 +74,14 @@ def _timestamps_by_partition(case: CaseUnderTest) -> None:
 
     The other bound is an offset nearby, but for the first turn, which reads to the end and from the start.
     """
-    partitions = [partition for partition in case.readable if partition.time_lookups]
+    partitions = [partition for partition in case.partitions if partition.time_lookups]
     selection = {"assign": case.assign(partitions)}
     for turn in range(max(len(partition.time_lookups) for partition in partitions)):
         lookups = {part.name: part.time_lookups[turn % len(part.time_lookups)] for part in partitions}
         queries = offsets_json({name: lookup.query_ms for name, lookup in lookups.items()})
         starting = {"starting_offsets_by_timestamp": queries, **_LATEST_IF_NONE, **selection}
         ending = {"ending_offsets_by_timestamp": queries, **selection}
-        for isolation_level in case.rules.isolation_levels:
+        for isolation_level in ISOLATION_LEVELS:
             behind, before = _around(partitions, lookups, isolation_level, near=turn > 0)
             if turn > 0:
                 starting["ending_offsets"] = offsets_json({name: end for name, (_, end) in behind.items()})
@@ -94,8 +94,8 @@ def _timestamps_by_partition(case: CaseUnderTest) -> None:
 
 def _timestamps_for_all(case: CaseUnderTest) -> None:
     """``startingTimestamp`` and ``endingTimestamp``: one partition at a time, because the answers are its own."""
-    isolation_level = case.rules.isolation_levels[-1]
-    for partition in case.readable[:_PARTITIONS_ALONE]:
+    isolation_level = READ_COMMITTED
+    for partition in case.partitions[:_PARTITIONS_ALONE]:
         selection = {"assign": case.assign([partition])}
         for lookup in partition.time_lookups:
             starting = {"starting_timestamp": lookup.query_ms, **selection}
@@ -125,7 +125,7 @@ def _around(
 def _check_not_found(case: CaseUnderTest, partition: ExpectedPartition, options: Options) -> None:
     """The default strategy for a start that no record reaches is an error, in Kafka's words."""
     try:
-        case.read(options, case.rules.isolation_levels[0])
+        case.read(options, READ_UNCOMMITTED)
         message = "no error"
     except TimestampNotFoundError as error:
         message = str(error)
@@ -134,7 +134,7 @@ def _check_not_found(case: CaseUnderTest, partition: ExpectedPartition, options:
 
 
 def _lookups_were_recorded(rules: CaseRules) -> bool:
-    return reads_something(rules) and rules.has_time_lookups
+    return rules.has_time_lookups
 
 
 WAYS = (

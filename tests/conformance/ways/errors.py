@@ -1,46 +1,29 @@
-"""The designed errors: what this version does not read, and what nobody can."""
+"""The designed errors: what nobody can read."""
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
+from conformance.rules import ISOLATION_LEVELS
 from conformance.ways.way import Way
-from storage_core.errors import CorruptRecordError, SegmentLogError, UnsupportedFormatError
+from storage_core.errors import CorruptRecordError, SegmentLogError
 
 if TYPE_CHECKING:
     from conformance.case_under_test import CaseUnderTest
     from conformance.rules import CaseRules
 
-__all__ = ["WAYS", "names_magic"]
-
-
-def names_magic(message: str, magic: int) -> bool:
-    """Whether a message says that the format with this magic is not read."""
-    return re.search(rf"\bmagic\b\D{{0,20}}\b{magic}\b", message) is not None
-
-
-def _unsupported(case: CaseUnderTest) -> None:
-    """A read of older formats says which it met; no row of the partition is made up or left out."""
-    for partition in case.partitions:
-        magic = case.rules.unsupported_magic(partition.name)
-        if magic is None:
-            continue
-        for isolation_level in case.rules.isolation_levels:
-            error = _error(case, {"assign": case.assign([partition])}, isolation_level)
-            case.check_equal(type(error), UnsupportedFormatError, f"error of {partition.name}: {error}")
-            case.check_equal(names_magic(str(error), magic), True, f"magic {magic} named in: {error}")
+__all__ = ["WAYS"]
 
 
 def _damaged(case: CaseUnderTest) -> None:
     """A read over a damaged batch names the file, its bytes and its offsets."""
-    for partition in case.readable:
+    for partition in case.partitions:
         damage = case.details["corrupt"][partition.name]
         path = str(case.logs / partition.name / damage["file"])
         start_byte, end_byte = damage["batch_position"], damage["batch_position"] + damage["batch_size"]
         wanted = (path, start_byte, end_byte, damage["base_offset"], damage["last_offset"])
         span = {partition.name: (damage["base_offset"], damage["last_offset"] + 1)}
-        for isolation_level in case.rules.isolation_levels:
+        for isolation_level in ISOLATION_LEVELS:
             for options in ({"assign": case.assign([partition])}, case.bounded(span)):
                 error = _error(case, options, isolation_level)
                 case.check_equal(type(error), CorruptRecordError, f"error of {options}: {error!r}")
@@ -65,15 +48,8 @@ def _error(case: CaseUnderTest, options: dict[str, str], isolation_level: str) -
     return None
 
 
-def _has_unsupported(rules: CaseRules) -> bool:
-    return bool(rules.unsupported)
-
-
 def _is_damaged(rules: CaseRules) -> bool:
     return rules.damaged
 
 
-WAYS = (
-    Way("errors", "unsupported format", _unsupported, _has_unsupported),
-    Way("errors", "damage", _damaged, _is_damaged),
-)
+WAYS = (Way("errors", "damage", _damaged, _is_damaged),)

@@ -6,6 +6,7 @@ import random
 from functools import partial
 from typing import TYPE_CHECKING
 
+from conformance.rules import ISOLATION_LEVELS
 from conformance.ways.bounds import inner_span
 from conformance.ways.offsets import check_time_lookups
 from conformance.ways.way import Way
@@ -38,7 +39,7 @@ def _broken(case: CaseUnderTest, break_index: Callable[[Path], None]) -> None:
 
 
 def _check(case: CaseUnderTest, logs: Path, *, use_indexes: bool) -> None:
-    for isolation_level in case.rules.isolation_levels:
+    for isolation_level in ISOLATION_LEVELS:
         for span in case.spans():
             for part in (span, inner_span(case, span, isolation_level, 400, 600)):
                 options = {**case.bounded(part), "use_indexes": use_indexes}

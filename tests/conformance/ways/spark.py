@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from conformance.rules import READ_COMMITTED, READ_UNCOMMITTED, CaseRules
 from conformance.spark_process import SparkProcess, SparkReadError
 from conformance.ways.bounds import inner_span
-from conformance.ways.errors import names_magic
-from conformance.ways.way import Way, reads_something
+from conformance.ways.way import Way
 
 if TYPE_CHECKING:
     from conformance.case_under_test import CaseUnderTest
@@ -26,7 +25,7 @@ def _read(case: CaseUnderTest, session: SparkProcess, isolation_level: str) -> N
 
 def _split(case: CaseUnderTest, session: SparkProcess) -> None:
     """Bounds and splits together, in many tasks."""
-    isolation_level = case.rules.isolation_levels[-1]
+    isolation_level = READ_COMMITTED
     for span in case.spans():
         inner = inner_span(case, span, isolation_level, 333, 777)
         options = {
@@ -39,25 +38,9 @@ def _split(case: CaseUnderTest, session: SparkProcess) -> None:
         case.check_rows(session.read(case.logs, options), inner, isolation_level, f"Spark, {options}")
 
 
-def _unsupported(case: CaseUnderTest, session: SparkProcess) -> None:
-    """The error that names the magic reaches the user."""
-    magics = {
-        magic for part in case.partitions if (magic := case.rules.unsupported_magic(part.name)) is not None
-    }
-    try:
-        session.read(case.logs, {"include_headers": True})
-        message = "no error"
-    except SparkReadError as error:
-        message = str(error)
-    named = any(names_magic(message, magic) for magic in magics)
-    case.check_equal(
-        named and "UnsupportedFormatError" in message, True, f"magic {magics} named in: {message}"
-    )
-
-
 def _damaged(case: CaseUnderTest, session: SparkProcess) -> None:
     """The error that names file, bytes and offsets reaches the user."""
-    partition = case.readable[0]
+    partition = case.partitions[0]
     damage = case.details["corrupt"][partition.name]
     try:
         session.read(case.logs, {"assign": case.assign([partition])})
@@ -69,14 +52,6 @@ def _damaged(case: CaseUnderTest, session: SparkProcess) -> None:
         case.check_equal(text in message, True, f"{text!r} in the error: {message}")
 
 
-def _committed_is_read(rules: CaseRules) -> bool:
-    return reads_something(rules) and READ_COMMITTED in rules.isolation_levels
-
-
-def _has_unsupported(rules: CaseRules) -> bool:
-    return bool(rules.unsupported)
-
-
 def _is_damaged(rules: CaseRules) -> bool:
     return rules.damaged
 
@@ -84,14 +59,7 @@ def _is_damaged(rules: CaseRules) -> bool:
 def _ways(column: str, session: Literal["local", "connect"]) -> list[Way]:
     return [
         Way(column, READ_UNCOMMITTED, partial(_read, isolation_level=READ_UNCOMMITTED), session=session),
-        Way(
-            column,
-            READ_COMMITTED,
-            partial(_read, isolation_level=READ_COMMITTED),
-            _committed_is_read,
-            session,
-        ),
-        Way("errors", f"unsupported format, {column}", _unsupported, _has_unsupported, session),
+        Way(column, READ_COMMITTED, partial(_read, isolation_level=READ_COMMITTED), session=session),
         Way("errors", f"damage, {column}", _damaged, _is_damaged, session),
     ]
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from conformance.rules import ISOLATION_LEVELS
 from conformance.ways.bounds import inner_span
 from conformance.ways.way import Way
 from storage_core.filesystem import FileSystem
@@ -32,7 +33,7 @@ def _split(case: CaseUnderTest, options: Options, *, first: int = 0, last: int =
         first: Where the read starts, in thousandths of each partition.
         last: Where it ends, likewise.
     """
-    for isolation_level in case.rules.isolation_levels:
+    for isolation_level in ISOLATION_LEVELS:
         for whole in case.spans():
             span = inner_span(case, whole, isolation_level, first, last)
             words = {

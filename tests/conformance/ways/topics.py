@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from conformance.case_under_test import INTERNAL_TOPICS, CaseUnderTest, Options
+from conformance.rules import READ_COMMITTED, READ_UNCOMMITTED
 from conformance.ways.way import Way
 
 if TYPE_CHECKING:
@@ -18,11 +19,10 @@ __all__ = ["WAYS"]
 
 def _topics(case: CaseUnderTest) -> None:
     """Each topic by ``subscribe`` and ``subscribePattern``, each partition by ``assign``."""
-    for topic in sorted({partition.topic for partition in case.readable}):
-        partitions = [partition for partition in case.readable if partition.topic == topic]
-        if _is_whole(case, topic):
-            _check(case, partitions, {"subscribe": topic})
-        if _is_whole(case, topic) and topic not in INTERNAL_TOPICS:
+    for topic in sorted({partition.topic for partition in case.partitions}):
+        partitions = [partition for partition in case.partitions if partition.topic == topic]
+        _check(case, partitions, {"subscribe": topic})
+        if topic not in INTERNAL_TOPICS:
             _check(case, partitions, {"subscribe_pattern": f"^{re.escape(topic)}$"})
         for partition in partitions[:3]:
             _check(case, [partition], {"assign": case.assign([partition])})
@@ -33,12 +33,11 @@ def _paths(case: CaseUnderTest) -> None:
 
     What a deleted topic leaves behind, and any other directory, is no part of the data.
     """
-    visible = [partition for partition in case.readable if partition.topic not in INTERNAL_TOPICS]
-    if len(case.readable) == len(case.partitions):
-        for path in (case.logs, case.logs.parent):
-            _check(case, visible, {}, path)
-        # The pattern is found anywhere in a name, and does not reach the internal topics either.
-        _check(case, visible, {"subscribe_pattern": "[a-z]"})
+    visible = [partition for partition in case.partitions if partition.topic not in INTERNAL_TOPICS]
+    for path in (case.logs, case.logs.parent):
+        _check(case, visible, {}, path)
+    # The pattern is found anywhere in a name, and does not reach the internal topics either.
+    _check(case, visible, {"subscribe_pattern": "[a-z]"})
     for partition in visible[:3]:
         _check(case, [partition], {}, case.logs / partition.name)
 
@@ -48,20 +47,15 @@ def _cluster_metadata(case: CaseUnderTest) -> None:
     for file_name, counts in case.details.get("metadata_files", {}).items():
         if file_name.endswith(".log"):
             topic, _, _ = file_name.split("/")[0].rpartition("-")
-            rows = case.read({"subscribe": topic}, case.rules.isolation_levels[0])
+            rows = case.read({"subscribe": topic}, READ_UNCOMMITTED)
             case.check_equal(rows.num_rows, counts["data_records"], f"records of {topic}")
-
-
-def _is_whole(case: CaseUnderTest, topic: str) -> bool:
-    """Whether all partitions of a topic are readable."""
-    return all(partition in case.readable for partition in case.partitions if partition.topic == topic)
 
 
 def _check(
     case: CaseUnderTest, partitions: list[ExpectedPartition], options: Options, path: Path | None = None
 ) -> None:
     names = {partition.name for partition in partitions}
-    isolation_level = case.rules.isolation_levels[-1]
+    isolation_level = READ_COMMITTED
     for whole in case.spans():
         span = {name: bounds for name, bounds in whole.items() if name in names}
         bounds = {key: value for key, value in case.bounded(span).items() if key.endswith("ing_offsets")}
