@@ -1,0 +1,35 @@
+"""Fixtures of the damage campaigns."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.damage.campaign import Campaign, fast_folder
+from tests.damage.measured import MeasuringProcess
+
+
+@pytest.fixture(scope="module")
+def campaign() -> Iterator[Campaign]:
+    """Runs cases in a folder of its own."""
+    with Campaign() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def measuring_process() -> Iterator[MeasuringProcess]:
+    """Reads in a process of their own."""
+    with MeasuringProcess() as process:
+        yield process
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    """An empty log directory, in memory where that can be: some files are large."""
+    folder = Path(tempfile.mkdtemp(prefix="segmentlog-hostile-", dir=fast_folder()))
+    yield folder
+    shutil.rmtree(folder)

@@ -1,0 +1,114 @@
+"""Judges what came of a read of a damaged directory. ``docs/reliability.md`` says in words what is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from storage_core.errors import OffsetOutOfRangeError, OptionError, SegmentLogError, TimestampRangeError
+from tests.damage.observation import Observation, Verdict
+from tests.damage.partition_judge import PartitionJudge
+
+if TYPE_CHECKING:
+    from tests.damage.base_log import BaseLog
+    from tests.damage.mutations import Mutation
+    from tests.damage.reads import Outcome, Read
+
+__all__ = ["DERIVED", "judge"]
+
+# Reading goes over a file for its end, its transactions, its places and its rows, and searches behind damage. Where a
+# read is split, each piece finds its own place.
+_BYTES_READ_FACTOR = 60
+_BYTES_READ_FACTOR_SPLIT = 1000
+_BYTES_READ_ALLOWANCE = 1 << 20
+
+DERIVED = frozenset({"index", "timeindex", "txnindex", "snapshot", "deleted"})
+"""Files that say nothing but what the log also says."""
+
+
+def judge(
+    log: BaseLog,
+    mutations: list[Mutation],
+    files: Mapping[str, bytes],
+    read: Read,
+    outcome: Outcome,
+    undamaged: Callable[[], Outcome],
+) -> Verdict:
+    """Judge a read.
+
+    Args:
+        log: The directory before it was damaged.
+        mutations: What was done to it.
+        files: The directory as it was read.
+        read: How it was read.
+        outcome: What came of it.
+        undamaged: Gives what the same read gives of the undamaged directory.
+    """
+    seen = [Observation(log, root, mutations, files, read, outcome) for root in log.roots]
+    # Of several copies either may be read.
+    return min((_verdict(each, undamaged) for each in seen), key=lambda verdict: len(verdict.problems))
+
+
+def _verdict(seen: Observation, undamaged: Callable[[], Outcome]) -> Verdict:
+    verdict = Verdict()
+    error = seen.outcome.error
+    if error is not None and not isinstance(error, SegmentLogError):
+        verdict.problem(f"an error that is none of ours: {type(error).__name__}: {error}")
+        return verdict
+    factor = _BYTES_READ_FACTOR_SPLIT if seen.read.is_split else _BYTES_READ_FACTOR
+    limit = factor * sum(map(len, seen.files.values())) + _BYTES_READ_ALLOWANCE
+    if seen.outcome.bytes_read > limit:
+        verdict.problem(f"{seen.outcome.bytes_read} bytes were read, more than {limit}")
+    if seen.touched <= DERIVED:
+        _check_same_as_undamaged(seen, undamaged(), verdict)
+    if error is not None:
+        _check_error(seen, error, verdict)
+    else:
+        _check_rows(seen, verdict)
+    return verdict
+
+
+def _check_error(seen: Observation, error: SegmentLogError, verdict: Verdict) -> None:
+    if not seen.touched <= DERIVED | {"log"}:
+        # A small file that says what nothing else says may be asked for.
+        return
+    if seen.read.is_bounded and isinstance(error, (OffsetOutOfRangeError, OptionError)):
+        return
+    if seen.read.mode != "FAILFAST":
+        is_forged = any(mutation.is_forged for mutation in seen.mutations)
+        if not (is_forged and isinstance(error, TimestampRangeError)):
+            verdict.problem(f"{seen.read.mode} raised {type(error).__name__}: {error}")
+        return
+    if not any(truth.is_damaged or truth.has_astray or truth.has_surplus for truth in seen.truths.values()):
+        verdict.problem(f"an error without damage: {type(error).__name__}: {error}")
+
+
+def _check_same_as_undamaged(seen: Observation, expected: Outcome, verdict: Verdict) -> None:
+    """What a log's indexes say may be lost or wrong: the log decides."""
+    found = seen.outcome
+    if (type(found.error), found.rows, found.damage) == (
+        type(expected.error),
+        expected.rows,
+        expected.damage,
+    ):
+        return
+    if seen.read.committed and seen.touched & {"txnindex", "snapshot"}:
+        # Believed where nothing contradicts it: docs/decisions/0002.
+        return
+    if seen.read.has_times and "timeindex" in seen.touched:
+        return
+    what = found.error or f"{len(found.rows)} rows, {len(found.damage)} damage rows"
+    wanted = expected.error or f"{len(expected.rows)} rows"
+    verdict.problem(f"{sorted(seen.touched)} alone changed a read: {what} instead of {wanted}")
+
+
+def _check_rows(seen: Observation, verdict: Verdict) -> None:
+    for key, rows in seen.rows.items():
+        offsets = [row.offset for row in rows]
+        if any(before >= after for before, after in pairwise(offsets)):
+            verdict.problem(f"{key}: offsets do not ascend: {offsets}")
+        if key not in seen.truths:
+            verdict.problem(f"rows of {key}, which is not there")
+    for truth in seen.truths.values():
+        PartitionJudge(seen, truth, verdict).check()

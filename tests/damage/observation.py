@@ -1,0 +1,123 @@
+"""A damaged directory, how it was read, and what came of it: what a judgement looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from tests.damage.base_log import TopicPartition
+from tests.damage.mutations import kind_of_file
+from tests.damage.reference import partition_truths
+
+if TYPE_CHECKING:
+    from tests.damage.base_log import BaseLog
+    from tests.damage.entries import Row
+    from tests.damage.mutations import Mutation
+    from tests.damage.reads import Outcome, OutRow, Read
+    from tests.damage.reference import PartitionTruth
+
+__all__ = ["LOG_START_CHECKPOINT", "Observation", "Verdict"]
+
+LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
+_HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
+
+
+@dataclass
+class Verdict:
+    """What is wrong with a read.
+
+    Attributes:
+        problems: In words.
+        has_inner_rows: Whether a batch that is the value of a record was taken for one of the log.
+    """
+
+    problems: list[str] = field(default_factory=list)
+    has_inner_rows: bool = False
+
+    def problem(self, text: str) -> None:
+        self.problems.append(text)
+
+
+@dataclass
+class Observation:
+    """One case, seen as if one of the log's roots were read.
+
+    Attributes:
+        log: The directory before it was damaged.
+        root: The root.
+        mutations: What was done to it.
+        files: The directory as it was read.
+        read: How it was read.
+        outcome: What came of it.
+    """
+
+    log: BaseLog
+    root: str
+    mutations: list[Mutation]
+    files: Mapping[str, bytes]
+    read: Read
+    outcome: Outcome
+
+    @cached_property
+    def changed_paths(self) -> list[str]:
+        """The files that differ from before."""
+        paths = {path for mutation in self.mutations for path in mutation.paths}
+        return sorted(path for path in paths if self.log.files.get(path) != self.files.get(path))
+
+    @cached_property
+    def touched(self) -> set[str]:
+        """The kinds of these files."""
+        return {kind_of_file(path) for path in self.changed_paths}
+
+    @cached_property
+    def touched_names(self) -> set[str]:
+        """Their names."""
+        return {path.rpartition("/")[2] for path in self.changed_paths}
+
+    @cached_property
+    def truths(self) -> dict[TopicPartition, PartitionTruth]:
+        """What stands in the log files."""
+        is_forged = any(mutation.is_forged for mutation in self.mutations)
+        return partition_truths(self.log, self.files, self.root, is_forged=is_forged)
+
+    @cached_property
+    def rows(self) -> dict[TopicPartition, list[OutRow]]:
+        """The rows that came out, by partition."""
+        found: dict[TopicPartition, list[OutRow]] = {}
+        for row in self.outcome.rows:
+            found.setdefault(row.topic_partition, []).append(row)
+        return found
+
+    def bounds(self, key: TopicPartition) -> tuple[int, int] | None:
+        """The offsets that the read asks for; None if they cannot be told from the log alone."""
+        if self.read.has_times or LOG_START_CHECKPOINT in self.touched_names:
+            return None
+        start, end = self._log_start(key), 2**63
+        for bound_key, first, behind in self.read.offsets:
+            if bound_key == key:
+                start = start if first is None else max(start, first)
+                end = end if behind is None else behind
+        if self.read.ends_at_high_watermark:
+            marks = self.log.high_watermarks(self.files, self.root)
+            if _HIGH_WATERMARK_CHECKPOINT in self.touched_names or key not in marks:
+                return None
+            end = min(end, max(marks[key], self._log_start(key)))
+        return start, end
+
+    def first_known_offset(self, key: TopicPartition) -> int:
+        """Below it nothing is known of what was written, because the log began there."""
+        if LOG_START_CHECKPOINT not in self.touched_names:
+            return 0
+        return self.log.log_start_offsets(self.log.files, self.root).get(key, 0)
+
+    def holds(self, key: TopicPartition, offset: int, row: Row) -> bool:
+        """Whether a row fulfils the read's condition."""
+        condition = self.read.condition
+        return condition is None or condition.holds(*key, offset, row)
+
+    def _log_start(self, key: TopicPartition) -> int:
+        checkpointed = self.log.log_start_offsets(self.files, self.root).get(key, 0)
+        segments = self.truths[key].segments
+        return max(checkpointed, segments[0].base_offset if segments else 0)

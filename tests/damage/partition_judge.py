@@ -1,0 +1,184 @@
+"""Judges the rows of one partition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tests.damage.reads import ROW_COLUMNS
+from tests.damage.reference import MAX_OFFSET
+
+if TYPE_CHECKING:
+    from tests.damage.entries import Entry, Row
+    from tests.damage.observation import Observation, Verdict
+    from tests.damage.reads import OutRow
+    from tests.damage.reference import DamagedBytes, PartitionTruth, SegmentTruth
+
+__all__ = ["PartitionJudge"]
+
+
+class PartitionJudge:
+    """Compares the rows, and the damage rows, with what stands in the partition's files."""
+
+    def __init__(self, seen: Observation, truth: PartitionTruth, verdict: Verdict) -> None:
+        self._seen = seen
+        self._truth = truth
+        self._verdict = verdict
+        self._key = truth.topic_partition
+        self._read = seen.read
+        self._rows = seen.rows.get(self._key, [])
+        self._offsets = {row.offset for row in self._rows}
+        self._original = seen.log.rows.get(self._key, {})
+        self._committed = seen.log.committed.get(self._key, frozenset())
+
+    def check(self) -> None:
+        """Make every check that this read allows."""
+        self._check_contents()
+        self._check_committed()
+        bounds = self._seen.bounds(self._key)
+        if bounds is None or self._verdict.has_inner_rows:
+            return
+        outside = [offset for offset in sorted(self._offsets) if not bounds[0] <= offset < bounds[1]]
+        if outside:
+            self._problem(f"offsets {outside[:5]} outside of {bounds}")
+        for segment in self._truth.segments:
+            # Beside an entry that is not where it belongs, what counts is the reader's choice.
+            if not (segment.astray or segment.surplus):
+                self._check_segment(segment, range(bounds[0], bounds[1]))
+
+    def _problem(self, text: str) -> None:
+        self._verdict.problem(f"{self._key[0]}-{self._key[1]}: {text}")
+
+    def _check_contents(self) -> None:
+        """Every row is one that was written, at its offset, as far as a CRC can tell."""
+        indexes = [ROW_COLUMNS.index(name) for name in self._read.columns]
+        known = [(segment.path, found) for segment in self._truth.segments for found in segment.known]
+        is_unknown = any(
+            found.original is None or self._is_below_its_log(found.original) for _, found in known
+        )
+        allowed: dict[int, list[tuple[str, int, Row]]] = {}
+        for path, found in known:
+            for offset, row in found.rows():
+                allowed.setdefault(offset, []).append((path.rpartition("/")[2], found.position, row))
+        for out in self._rows:
+            if out.offset < self._seen.first_known_offset(self._key):
+                continue
+            fitting = [
+                each for each in allowed.get(out.offset, []) if tuple(each[2][index] for index in indexes) == out.values
+            ]  # fmt: skip
+            if fitting:
+                self._check_place(out, fitting)
+            elif self._is_inner(out, indexes):
+                self._verdict.has_inner_rows = True
+            elif not is_unknown:
+                self._problem(f"a row that was never written at offset {out.offset}: {out.values}")
+                return
+
+    def _is_inner(self, out: OutRow, indexes: list[int]) -> bool:
+        """Whether a row comes from a record's value. A read that does not go on behind damage never takes one."""
+        inner = [tuple(row[index] for index in indexes) for row in self._seen.log.inner_rows]
+        return self._read.mode != "FAILFAST" and out.values in inner
+
+    def _is_below_its_log(self, original: Entry) -> bool:
+        """Whether an entry holds records in front of its own log's start, of which nothing is known."""
+        own_rows = self._seen.log.rows.get(original.topic_partition, {})
+        return (
+            original.first_offset < min(own_rows, default=MAX_OFFSET)
+            and original.topic_partition != self._key
+        )
+
+    def _check_place(self, out: OutRow, fitting: list[tuple[str, int, Row]]) -> None:
+        if out.metadata is not None:
+            place = (out.metadata["segment"], out.metadata["position"])
+            if place not in [(name, position) for name, position, _ in fitting]:
+                self._problem(f"offset {out.offset} does not stand at {place}, but at {fitting}")
+        if not any(self._seen.holds(self._key, out.offset, row) for _, _, row in fitting):
+            self._problem(f"offset {out.offset} does not fulfil the condition")
+
+    def _check_committed(self) -> None:
+        if not self._read.committed:
+            return
+        shown = self._offsets & self._original.keys() - self._committed
+        is_told_otherwise = self._seen.touched & {"txnindex", "snapshot", "root"}
+        # Without a marker, or with one that is damaged, nothing says how a transaction ended.
+        if shown and not (self._truth.has_astray or is_told_otherwise or self._lacks_markers()):
+            self._problem(f"records that were not committed: {sorted(shown)[:5]}")
+
+    def _lacks_markers(self) -> bool:
+        standing = {found.original for segment in self._truth.segments for found in segment.entries}
+        written = (entry for entries in self._seen.log.entries.values() for entry in entries)
+        return any(
+            entry.is_control and entry.topic_partition == self._key and entry not in standing for entry in written
+        )  # fmt: skip
+
+    def _check_segment(self, segment: SegmentTruth, wanted: range) -> None:
+        if not self._read.committed:
+            standing = {
+                offset for found in segment.entries for offset, row in found.rows()
+                if offset in wanted and self._seen.holds(self._key, offset, row)
+            }  # fmt: skip
+            if missing := sorted(standing - self._offsets):
+                self._problem(f"{segment.path}: offsets {missing[:8]} are whole and were not read")
+        lost = self._lost(segment, wanted)
+        damaged = self._damage_met(segment, wanted)
+        if self._read.mode == "FAILFAST" and lost:
+            self._problem(f"{segment.path}: offsets {lost[:8]} are damaged, and nothing was said")
+        elif self._read.mode == "FAILFAST" and damaged:
+            self._problem(f"{segment.path}: {damaged} are damaged, and nothing was said")
+        elif self._read.mode == "PERMISSIVE":
+            self._check_damage_rows(segment, lost, damaged)
+
+    def _lost(self, segment: SegmentTruth, wanted: range) -> list[int]:
+        """The offsets asked for that a damaged range took away."""
+        if self._read.committed and not self._is_end_as_written():
+            # Without the last markers, the last stable offset may lie anywhere.
+            return []
+        return [
+            offset for each in segment.damage for offset, row in self._original.items()
+            if each.first_offset <= offset < each.end_offset and offset in wanted and offset not in self._offsets
+            and self._seen.holds(self._key, offset, row) and (not self._read.committed or offset in self._committed)
+        ]  # fmt: skip
+
+    def _is_end_as_written(self) -> bool:
+        ends = [
+            entries[-1].last_offset + 1 for entries in self._seen.log.entries.values()
+            if entries and entries[0].topic_partition == self._key
+        ]  # fmt: skip
+        return bool(ends) and not self._truth.has_astray and self._truth.end_offset == max(ends)
+
+    def _damage_met(self, segment: SegmentTruth, wanted: range) -> list[DamagedBytes]:
+        """The damaged ranges that a read of everything meets; a bounded one may know its way past them."""
+        if self._read.is_bounded or self._read.committed or self._read.condition is not None:
+            return []
+        return [
+            each for each in segment.damage
+            if each.end_offset > wanted.start and each.first_offset < wanted.stop
+        ]  # fmt: skip
+
+    def _check_damage_rows(self, segment: SegmentTruth, lost: list[int], damaged: list[DamagedBytes]) -> None:
+        own = [
+            fields for key, fields in self._seen.outcome.damage if key == self._key and fields["file"].endswith(segment.path)
+        ]  # fmt: skip
+        for fields in own:
+            self._check_damage_row(segment, fields)
+        uncovered = [
+            offset for offset in lost if not any(each["startOffset"] <= offset < each["endOffset"] for each in own)
+        ]  # fmt: skip
+        if uncovered:
+            self._problem(f"{segment.path}: no damage row covers the lost offsets {uncovered[:8]}: {own}")
+        for each in damaged:
+            if not any(row["startByte"] < each.end and each.start < row["endByte"] for row in own):
+                self._problem(f"{segment.path}: no damage row for bytes {each.start} to {each.end}")
+
+    def _check_damage_row(self, segment: SegmentTruth, fields: Mapping[str, Any]) -> None:
+        start, end = fields["startByte"], fields["endByte"]
+        if not 0 <= start < end <= segment.size:
+            self._problem(f"a damage row with bytes that the file does not have: {fields}")
+        is_offset_range = 0 <= fields["startOffset"] <= fields["endOffset"]
+        if not is_offset_range or (fields["topic"], fields["partition"]) != self._key:
+            self._problem(f"a damage row with offsets or a partition that cannot be: {fields}")
+        if not fields["reason"] or not fields["error"].endswith("Error"):
+            self._problem(f"a damage row that says nothing: {fields}")
+        whole = [found.position for found in segment.entries if found.position < end and start < found.end]
+        if whole:
+            self._problem(f"a damage row over the whole entries at {whole}: {fields}")

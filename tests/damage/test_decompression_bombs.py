@@ -1,0 +1,125 @@
+"""Batches that inflate to far more than they take: refused within the limit, and named."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.damage.bombs import BOMBS
+from tests.damage.legacy import message, wrapper
+from tests.damage.measured import can_measure_memory
+from tests.record.encoding import Batch, Record
+
+LIMIT_BYTES = 64 << 20
+"""What ``maxDecompressedBatchBytes`` is unless it is set."""
+
+# The decompressed batch, twice more while its buffer grows and gzip hands it over, and all else that a read takes.
+FACTOR = 3
+ALLOWANCE_BYTES = 64 << 20
+
+TOO_LARGE = {
+    "gzip, one member", "gzip, many members", "snappy, one block", "snappy, xerial blocks", "snappy, lying length",
+    "lz4, large blocks", "zstd, one frame", "zstd, many frames",
+}  # fmt: skip
+LEGACY_BOMBS = [name for name, (codec, _) in BOMBS.items() if codec != 4]
+
+
+def v2_bomb(name):
+    codec, make = BOMBS[name]
+    return Batch((Record(),), 1, codec, payload=make(), count=1).encode()
+
+
+def legacy_bomb(name, magic):
+    codec, make = BOMBS[name]
+    return message(magic, 1, None, make(), timestamp_ms=5, attributes=codec)
+
+
+def write_around(root, bomb):
+    """Good batches at offsets 0, 2 and, in a segment of its own, 3; the bomb at offset 1."""
+    folder = root / "events-0"
+    folder.mkdir()
+    good = [Batch((Record(),), offset).encode() for offset in (0, 2, 3)]
+    (folder / f"{0:020d}.log").write_bytes(good[0] + bomb + good[1])
+    (folder / f"{3:020d}.log").write_bytes(good[2])
+    return len(good[0]), len(good[0]) + len(bomb)
+
+
+def check_memory(measured, limit_bytes=LIMIT_BYTES):
+    most_bytes = FACTOR * limit_bytes + ALLOWANCE_BYTES
+    if can_measure_memory():
+        assert measured.resident_bytes < most_bytes
+    assert measured.allocated_bytes < most_bytes
+
+
+@pytest.fixture(params=[2, 0, 1])
+def magic(request):
+    return request.param
+
+
+@pytest.fixture
+def bomb(magic, name):
+    return v2_bomb(name) if magic == 2 else legacy_bomb(name, magic)
+
+
+cases = pytest.mark.parametrize(
+    ("magic", "name"),
+    [*((2, name) for name in BOMBS), *((magic, name) for magic in (0, 1) for name in LEGACY_BOMBS)],
+    indirect=["magic"],
+)
+
+
+@cases
+def test_a_bomb_is_an_error_that_names_it(root, measuring_process, bomb, name, magic):
+    start, _ = write_around(root, bomb)
+    measured = measuring_process.read(root)
+    assert measured.error == ("BatchTooLargeError" if name in TOO_LARGE else "CorruptRecordError")
+    assert f"byte{'s' if measured.error else ''} {start}" in measured.message
+    check_memory(measured)
+
+
+@cases
+def test_reading_goes_on_behind_a_bomb(root, measuring_process, bomb, name, magic):
+    start, end = write_around(root, bomb)
+    dropped = measuring_process.read(root, mode="DROPMALFORMED")
+    assert (dropped.error, dropped.offsets) == (None, [0, 2, 3])
+    check_memory(dropped)
+    permissive = measuring_process.read(root, mode="PERMISSIVE")
+    assert [offset for offset in permissive.offsets if offset is not None] == [0, 2, 3]
+    (damage,) = permissive.damage
+    assert (damage["startByte"], damage["endByte"]) == (start, end)
+    assert (damage["startOffset"], damage["endOffset"]) == (1, 2)
+    check_memory(permissive)
+
+
+@pytest.mark.parametrize("name", sorted(TOO_LARGE))
+def test_a_smaller_limit_takes_less_memory(root, measuring_process, name):
+    write_around(root, v2_bomb(name))
+    limit_bytes = 16 << 20
+    measured = measuring_process.read(root, max_decompressed_batch_bytes=limit_bytes)
+    assert measured.error == "BatchTooLargeError"
+    assert str(limit_bytes) in measured.message
+    check_memory(measured, limit_bytes)
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3])
+@pytest.mark.parametrize("magic", [0, 1])
+def test_a_wrapper_in_a_wrapper_is_refused(root, measuring_process, magic, codec):
+    inner = wrapper(magic, codec, 1, message(magic, 1, b"k", b"v"))
+    start, _ = write_around(root, wrapper(magic, codec, 1, inner))
+    measured = measuring_process.read(root)
+    assert measured.error == "CorruptRecordError"
+    assert f"{start}" in measured.message
+    dropped = measuring_process.read(root, mode="DROPMALFORMED")
+    assert dropped.offsets == [0, 2, 3]
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3])
+@pytest.mark.parametrize("magic", [0, 1])
+def test_wrappers_in_wrappers_do_not_multiply(root, measuring_process, magic, codec):
+    """A thousand levels would inflate to nothing that ends; the first one is refused."""
+    nested = message(magic, 1, b"k", bytes(1 << 20))
+    for _ in range(8):
+        nested = wrapper(magic, codec, 1, nested * 4)
+    write_around(root, nested)
+    measured = measuring_process.read(root)
+    assert measured.error == "CorruptRecordError"
+    check_memory(measured)

@@ -1,0 +1,98 @@
+"""Small logs, damaged in every place: a bit of each byte flipped, and cut at every length."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tests.damage.base_log import BaseLog
+from tests.damage.campaign import Case
+from tests.damage.mutations import Mutation
+from tests.damage.reads import Read
+from tests.damage.writer import LogWriter
+from tests.record.encoding import CODECS
+
+# DROPMALFORMED takes the same way as PERMISSIVE, and says less. Each place counts in FAILFAST, every third in the other.
+STEPS = {"FAILFAST": 1, "PERMISSIVE": 3}
+FORMATS = [
+    *(f"v2-{name}" for name in CODECS),
+    *(f"v{m}-{name}" for m in (0, 1) for name in CODECS if name != "zstd"),
+]
+
+
+def small_log(name) -> BaseLog:
+    """Two entries in a closed segment, two in the active one."""
+    magic, codec = int(name[1]), CODECS[name[3:]]
+    writer = LogWriter(name)
+    partition = writer.partition()
+
+    def append(count):
+        if magic == 2:
+            partition.batch(count, codec=codec, value_bytes=10)
+        else:
+            partition.messages(magic, count, codec=codec, value_bytes=10)
+
+    for count in (2, 1):
+        append(count)
+    partition.roll()
+    append(1)
+    append(2)
+    return writer.build()
+
+
+def judged(campaign, log, text, change, path, mode):
+    def apply(files):
+        files[path] = change(files[path])
+
+    mutation = Mutation("one place", (path,), f"{path}: {text}", apply)
+    case = Case(log, 0, [mutation], dataclasses.replace(Read(), mode=mode))
+    problems = campaign.run(case).problems
+    return [f"{text}, {mode}: {problem}" for problem in problems]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("segment", [0, 1], ids=["closed", "active"])
+@pytest.mark.parametrize("mode", STEPS)
+def test_every_byte_flipped(campaign, name, segment, mode):
+    log = small_log(name)
+    path = sorted(log.entries)[segment]
+    wrong = []
+    for position in range(0, len(log.files[path]), STEPS[mode]):
+        mask = 1 << position % 8
+
+        def flip(data, position=position, mask=mask):
+            return data[:position] + bytes([data[position] ^ mask]) + data[position + 1 :]
+
+        wrong += judged(campaign, log, f"byte {position} ^ {mask:#x}", flip, path, mode)
+    assert wrong == []
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("segment", [0, 1], ids=["closed", "active"])
+@pytest.mark.parametrize("mode", STEPS)
+def test_cut_at_every_length(campaign, name, segment, mode):
+    log = small_log(name)
+    path = sorted(log.entries)[segment]
+    wrong = []
+    for size in range(0, len(log.files[path]), STEPS[mode]):
+        wrong += judged(campaign, log, f"cut to {size}", lambda data, size=size: data[:size], path, mode)
+    assert wrong == []
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("mode", STEPS)
+@pytest.mark.parametrize(
+    "garbage", [bytes(1), bytes(11), bytes(300), b"\xff", b"\xff" * 70, b"\x02" * 99, b"\0\1" * 60]
+)
+def test_garbage_between_entries(campaign, name, mode, garbage):
+    log = small_log(name)
+    wrong = []
+    for path, entries in log.entries.items():
+        for border in [0, *(entry.end for entry in entries)]:
+
+            def insert(data, border=border):
+                return data[:border] + garbage + data[border:]
+
+            wrong += judged(campaign, log, f"{garbage[:4].hex()}… at {border} of {path}", insert, path, mode)
+    assert wrong == []

@@ -1,0 +1,103 @@
+"""The mutation campaign: damaged directories of every format, read in every mode with options drawn at random.
+
+`tests.damage.campaign` says how to run one case again, and how to run many more.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import tracemalloc
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.damage.campaign import Campaign, Case, all_logs
+from tests.damage.measured import can_measure_memory
+from tests.damage.unprovable import KINDS
+
+LOGS = all_logs()
+CASES_PER_LOG = 200
+SOAK_SECONDS = float(os.environ.get("SEGMENTLOG_SOAK_SECONDS", "600"))
+
+# What a batch may inflate to unless an option says otherwise, and what a read takes besides.
+MOST_BYTES_AT_ONCE = 3 * (64 << 20) + (64 << 20)
+# Of all that the cases leave behind: imports, caches of the interpreter and of Arrow.
+MOST_GROWTH_BYTES = 128 << 20
+
+
+def test_there_are_ten_thousand_cases():
+    assert CASES_PER_LOG * len(LOGS) >= 10_000
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_damaged_directories(campaign, name):
+    failures = campaign.run_numbers(LOGS[name], range(CASES_PER_LOG))
+    assert failures == [], "\n\n".join(failures)
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_undamaged_directories_are_read_as_they_were_written(campaign, name):
+    """What the campaign compares with is right to begin with."""
+    log = LOGS[name]
+    for number in range(12):
+        drawn = Case.draw(log, number)
+        verdict = campaign.run(Case(log, number, [], drawn.read))
+        assert verdict.problems == [], f"{log.name}, read {number}: {drawn.read.options()}"
+
+
+def test_no_case_allocates_more_than_the_limit(campaign):
+    """Memory that is allocated and not touched counts, too."""
+    tracemalloc.start()
+    try:
+        for log in LOGS.values():
+            for number in range(1000, 1003):
+                tracemalloc.reset_peak()
+                case = Case.draw(log, number)
+                campaign.run(case)
+                assert tracemalloc.get_traced_memory()[1] < MOST_BYTES_AT_ONCE, case.text()
+                assert pa.total_allocated_bytes() < MOST_BYTES_AT_ONCE, case.text()
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.skipif(not can_measure_memory(), reason="this system does not tell")
+def test_memory_stays_within_bounds():
+    """Over many cases the resident memory neither grows nor peaks."""
+    with Campaign() as campaign:
+        for number in range(3):
+            list(campaign.run_round(LOGS.values(), number))
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+        before = memory("RssAnon")
+        for number in range(3, 8):
+            list(campaign.run_round(LOGS.values(), number))
+        assert memory("RssAnon") - before < MOST_GROWTH_BYTES
+        assert memory("VmHWM") - memory("VmRSS") < MOST_BYTES_AT_ONCE
+
+
+def memory(name):
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return int(next(line for line in status.splitlines() if line.startswith(f"{name}:")).split()[1]) * 1024
+
+
+@pytest.mark.soak
+def test_damaged_directories_for_a_long_time(capsys):
+    """As many cases as there is time for, `SEGMENTLOG_SOAK_SECONDS`; never the same ones twice."""
+    end = time.monotonic() + SOAK_SECONDS
+    number = first = int(time.time())
+    failures = []
+    with Campaign() as campaign:
+        while time.monotonic() < end and not failures:
+            failures += campaign.run_round(LOGS.values(), number)
+            number += 1
+        with capsys.disabled():
+            print(
+                f"\n{campaign.totals.cases:,} cases, numbers {first} to {number - 1}\n{campaign.totals.text()}"
+            )
+    assert failures == [], "\n\n".join(failures)
+
+
+def test_the_document_names_every_kind_of_change_that_cannot_be_noticed():
+    text = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text(encoding="utf-8")
+    assert [kind for kind in KINDS.values() if f"| {kind} |" not in text] == []

@@ -1,0 +1,100 @@
+"""What no reader can know of: changes that break no rule of the format. The campaign counts them by kind."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.damage.observation import LOG_START_CHECKPOINT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.damage.entries import Entry
+    from tests.damage.observation import Observation
+    from tests.damage.reference import PartitionTruth, SegmentTruth
+
+__all__ = ["KINDS", "unprovable_kinds"]
+
+KINDS = {
+    "offset": "A base offset, or the offset of a v0 or v1 message, was changed",
+    "epoch": "A leader epoch was changed",
+    "tail": "Batches are gone at the end of the log",
+    "gap": "Batches are gone within the log, and no byte of them is left",
+    "file": "A log file is gone, or has another name",
+    "partition": "A log file holds batches of another partition",
+    "segment": "A log file holds batches of another segment",
+    "marker": "A transaction's marker is gone or damaged",
+    "transactions": "A transaction index or a producer snapshot was changed or is gone",
+    "times": "A time index was changed or is gone",
+    "look-up": "A time was looked up in a log with damage, among headers whose CRC is not checked on the way",
+    "checkpoint": "A checkpoint says another log start, high watermark, recovery point or leader epoch",
+    "shutdown": "The marker of a clean shutdown is gone",
+}
+
+
+def unprovable_kinds(seen: Observation) -> set[str]:
+    """Which of these happened to a directory."""
+    kinds = set()
+    for truth in seen.truths.values():
+        kinds |= set(_kinds_of_entries(truth))
+        kinds |= set(_kinds_of_losses(seen, truth))
+    originals = {path for path, entries in seen.log.entries.items() if entries and path.startswith(seen.root)}
+    if originals - seen.files.keys():
+        kinds.add("file")
+    if seen.touched & {"txnindex", "snapshot"}:
+        kinds.add("transactions")
+    if "timeindex" in seen.touched:
+        kinds.add("times")
+    looks_up_time = seen.read.has_times or (
+        seen.read.condition is not None and "timestamp" in seen.read.condition.text
+    )
+    if looks_up_time and any(truth.is_changed for truth in seen.truths.values()):
+        kinds.add("look-up")
+    if ".kafka_cleanshutdown" in seen.touched_names and ".kafka_cleanshutdown" not in seen.files:
+        kinds.add("shutdown")
+    checkpoints = {LOG_START_CHECKPOINT, "replication-offset-checkpoint", "recovery-point-offset-checkpoint"}
+    if len(seen.log.roots) > 1:
+        # It says which of several copies is the newest.
+        checkpoints.add("leader-epoch-checkpoint")
+    if seen.touched_names & checkpoints:
+        kinds.add("checkpoint")
+    return kinds
+
+
+def _kinds_of_entries(truth: PartitionTruth) -> Iterator[str]:
+    for segment in truth.segments:
+        for found in segment.known:
+            original = found.original
+            if original is None:
+                continue
+            if original.topic_partition != truth.topic_partition:
+                yield "partition"
+            elif original.path != segment.path:
+                yield "segment"
+            elif found.shift:
+                yield "offset"
+            elif found.has_other_epoch:
+                yield "epoch"
+
+
+def _kinds_of_losses(seen: Observation, truth: PartitionTruth) -> Iterator[str]:
+    standing = {found.original for segment in truth.segments for found in segment.known}
+    for segment in truth.segments:
+        lost = [entry for entry in seen.log.entries.get(segment.path, []) if entry not in standing]
+        if any(entry.is_control for entry in lost):
+            yield "marker"
+        last_offset = segment.entries[-1].last_offset if segment.entries else -1
+        if segment.next_base_offset is None and any(entry.first_offset > last_offset for entry in lost):
+            yield "tail"
+        if any(_is_without_trace(segment, entry) for entry in lost):
+            yield "gap"
+
+
+def _is_without_trace(segment: SegmentTruth, lost: Entry) -> bool:
+    """Whether no damaged byte stands where an entry once stood."""
+    before = [found.end for found in segment.entries if found.last_offset < lost.first_offset]
+    behind = [found.position for found in segment.entries if found.first_offset > lost.last_offset]
+    if not behind and segment.next_base_offset is None:
+        return False
+    start, end = max(before, default=0), min(behind, default=segment.size)
+    return not any(start <= each.start and each.end <= end for each in segment.damage)
