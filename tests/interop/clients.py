@@ -9,6 +9,7 @@ import hashlib
 import threading
 import time
 import warnings
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +18,7 @@ from confluent_kafka import (
     OFFSET_BEGINNING,
     TIMESTAMP_CREATE_TIME,
     TIMESTAMP_LOG_APPEND_TIME,
+    TIMESTAMP_NOT_AVAILABLE,
     Consumer,
     KafkaError,
     Producer,
@@ -35,10 +37,12 @@ __all__ = [
     "ISOLATION_LEVELS",
     "READ_COMMITTED",
     "READ_UNCOMMITTED",
+    "Consumed",
     "Deliveries",
     "Row",
     "assert_same_rows",
     "consume",
+    "consume_partitions",
     "create_topic",
     "delete_records",
     "end_offset",
@@ -54,7 +58,7 @@ READ_UNCOMMITTED = "read_uncommitted"
 ISOLATION_LEVELS = (READ_UNCOMMITTED, READ_COMMITTED)
 
 # Spark's numbers for what librdkafka numbers differently.
-_TIMESTAMP_TYPES = {TIMESTAMP_CREATE_TIME: 0, TIMESTAMP_LOG_APPEND_TIME: 1}
+_TIMESTAMP_TYPES = {TIMESTAMP_NOT_AVAILABLE: -1, TIMESTAMP_CREATE_TIME: 0, TIMESTAMP_LOG_APPEND_TIME: 1}
 _CLIENT_TIMEOUT_S = 60.0
 
 
@@ -123,6 +127,48 @@ def consume(
     broker: KafkaBroker, topics: str | Iterable[str], isolation_level: str = READ_UNCOMMITTED
 ) -> list[Row]:
     """Every record of partition 0 that a consumer gets, from the log start to the end, by topic and offset."""
+    places = [(topic, 0) for topic in ([topics] if isinstance(topics, str) else topics)]
+    rows: list[Row] = []
+    # A live broker may delete what the consumer is about to read.
+    for consumed in consume_partitions(broker, places, isolation_level, out_of_range="latest").values():
+        if consumed.error:
+            raise RuntimeError(f"The consumer failed: {consumed.error}")
+        rows.extend(consumed.rows)
+    return sorted(rows, key=_place)
+
+
+@dataclass(slots=True)
+class Consumed:
+    """What a consumer got from one partition.
+
+    Attributes:
+        rows: In the order in which they came.
+        end_offset: The end as the broker names it: with read_committed, the last stable offset.
+        error: Why the consumer could not go on; None if it reached the end.
+    """
+
+    rows: list[Row] = field(default_factory=list)
+    end_offset: int = -1
+    error: str | None = None
+
+
+def consume_partitions(
+    broker: KafkaBroker,
+    places: Iterable[tuple[str, int]],
+    isolation_level: str = READ_UNCOMMITTED,
+    *,
+    patience_s: float = _CLIENT_TIMEOUT_S,
+    out_of_range: str = "error",
+) -> dict[tuple[str, int], Consumed]:
+    """Consume partitions from the log start to the end; one that fails does not disturb the others.
+
+    Args:
+        broker: Runs.
+        places: Topics and partitions.
+        isolation_level: Of the consumer.
+        patience_s: A partition from which nothing more comes for so long failed.
+        out_of_range: What to do at an offset that is not there: fail, or go on at the ``latest``.
+    """
     consumer = Consumer(
         {
             "bootstrap.servers": broker.bootstrap_servers,
@@ -131,36 +177,55 @@ def consume(
             "enable.partition.eof": True,
             "isolation.level": isolation_level,
             "check.crcs": True,
+            "auto.offset.reset": out_of_range,
             "fetch.wait.max.ms": 10,
             "log_level": 0,
         }
     )
+    consumed = {(topic, partition): Consumed() for topic, partition in places}
     try:
-        return sorted(
-            _consume_all(consumer, {topics} if isinstance(topics, str) else set(topics)), key=_place
-        )
+        consumer.assign([TopicPartition(*place, OFFSET_BEGINNING) for place in consumed])
+        _consume_all(consumer, consumed, patience_s)
+        for place, each in consumed.items():
+            if each.error is not None:
+                _, each.end_offset = consumer.get_watermark_offsets(TopicPartition(*place), _CLIENT_TIMEOUT_S)
     finally:
         consumer.close()
+    return consumed
 
 
-def _consume_all(consumer: Consumer, unfinished: set[str]) -> Iterable[Row]:
-    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING) for topic in unfinished])
+def _consume_all(consumer: Consumer, consumed: dict[tuple[str, int], Consumed], patience_s: float) -> None:
+    unfinished = set(consumed)
     while unfinished:
         # Not consume(n): it waits for n messages until its time is up.
-        message = consumer.poll(_CLIENT_TIMEOUT_S)
+        message = consumer.poll(patience_s)
         if message is None:
-            raise TimeoutError(f"The consumer got nothing more of {sorted(unfinished)}.")
+            for place in unfinished:
+                consumed[place].error = f"nothing more came for {patience_s} s"
+            return
+        place = (message.topic(), message.partition())
         error = message.error()
+        if place not in unfinished:
+            if error is not None and place not in consumed:
+                raise RuntimeError(f"The consumer failed: {error}")
+            # It was fetched before the consumer left this partition.
+            continue
         if error is None:
-            yield _row_of_message(message)
-        elif error.code() == KafkaError._PARTITION_EOF:
-            unfinished.discard(message.topic())
+            consumed[place].rows.append(_row_of_message(message))
+            continue
+        unfinished.discard(place)
+        if error.code() == KafkaError._PARTITION_EOF:
+            consumed[place].end_offset = message.offset()
         else:
-            raise RuntimeError(f"The consumer failed: {error}")
+            consumed[place].error = str(error)
+            # It would try again for ever.
+            consumer.incremental_unassign([TopicPartition(*place)])
 
 
 def _row_of_message(message: Message) -> Row:
     timestamp_type, timestamp_ms = message.timestamp()
+    if timestamp_type == TIMESTAMP_NOT_AVAILABLE:
+        timestamp_ms = -1
     return Row(
         message.topic(),
         message.partition(),
@@ -196,8 +261,11 @@ def _place(row: Row) -> tuple[str, int, int]:
 def assert_same_rows(actual: Sequence[Row], expected: Sequence[Row]) -> None:
     """Compare, and on a difference name the first one instead of printing two long lists."""
     for ours, theirs in zip(actual, expected, strict=False):
-        assert ours == theirs
-    assert len(actual) == len(expected), f"next row: {(*actual, *expected)[min(len(actual), len(expected))]}"
+        assert ours == theirs, f"expected {theirs}, found {ours}"
+    longer, shorter = sorted((actual, expected), key=len, reverse=True)
+    if len(longer) > len(shorter):
+        what = "too many" if longer is actual else "missing"
+        raise AssertionError(f"{len(longer) - len(shorter)} rows {what}, from {longer[len(shorter)]} on")
 
 
 def end_offset(broker: KafkaBroker, topic: str) -> int:

@@ -1,0 +1,141 @@
+"""Which records of a damaged partition a reader of committed records must get, may get and must not get.
+
+The undamaged log says how each transaction ended. What is left of it proves that as long as its marker is left and
+nothing is lost between: a producer's marker may end another transaction than the one whose records stand in front of
+the damage. A transaction that is not proven may be left out. It is never shown if it was aborted, and never holds
+back what is behind it, unless its marker vanished with a whole file or at the file's end, where no damage shows.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tests.interop.expectation import rows_in
+from tests.interop.log_bytes import entries_of_log
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tests.interop.clients import Row
+    from tests.interop.expectation import Remains
+    from tests.interop.log_bytes import Entry, Log
+
+__all__ = ["Committed", "committed_rows"]
+
+_TRANSACTIONAL = 0x10
+_CONTROL = 0x20
+_ABORT = 0
+_COMMIT = 1
+
+
+@dataclass(slots=True)
+class _Transaction:
+    """One transaction of the undamaged log; without a marker it is still open."""
+
+    entries: list[Entry]
+    marker: Entry | None = None
+    is_aborted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What reading committed records may give.
+
+    Attributes:
+        required: Each of these, in this order.
+        allowed: Nothing but these.
+    """
+
+    required: list[Row]
+    allowed: list[Row]
+
+
+def committed_rows(remains: Remains, original: Log, rows: Sequence[Row], log_start_offset: int) -> Committed:
+    """Apply the rules to what is left of a partition.
+
+    Args:
+        remains: What is left of it.
+        original: The undamaged log.
+        rows: What a consumer read of the undamaged log, uncommitted records included.
+        log_start_offset: Nothing below it is read.
+    """
+    entries = entries_of_log(original)
+    in_place = {found.entry for found in remains.found if found.shift == 0}
+    lost = [entry.base_offset for entry in entries if entry not in in_place]
+    unproven: set[Entry] = set()
+    taken_back: set[Entry] = set()
+    held_back: list[int] = []
+    still_open: list[int] = []
+    for each in _transactions(entries):
+        first_offset = each.entries[0].base_offset
+        marker = each.marker
+        is_seen = marker in in_place or _is_in_damage(marker, remains)
+        if marker is None or any(first_offset <= offset <= marker.base_offset for offset in lost):
+            unproven.update(each.entries)
+        if marker is None or (each.is_aborted and is_seen):
+            taken_back.update(each.entries)
+        if not is_seen:
+            held_back.append(first_offset)
+        if marker is None:
+            last_loss = max(lost, default=-1)
+            still_open += [
+                entry.base_offset
+                for entry in each.entries
+                if entry in in_place and entry.base_offset > last_loss
+            ]
+    allowed = [found for found in remains.found if found.entry not in taken_back]
+    required = [found for found in allowed if found.shift == 0 and found.entry not in unproven]
+    return Committed(
+        # The least and the greatest that the last stable offset can be.
+        _below(rows_in(required, rows, log_start_offset), min(held_back, default=None)),
+        _below(rows_in(allowed, rows, log_start_offset), min(still_open, default=None)),
+    )
+
+
+def _is_in_damage(marker: Entry | None, remains: Remains) -> bool:
+    return marker is not None and any(
+        gap.start_offset <= marker.base_offset < gap.end_offset for gap in remains.damage
+    )
+
+
+def _below(rows: list[Row], offset: int | None) -> list[Row]:
+    return [row for row in rows if offset is None or row.offset < offset]
+
+
+def _transactions(entries: Sequence[Entry]) -> list[_Transaction]:
+    transactions: list[_Transaction] = []
+    open_by_producer: dict[int, _Transaction] = {}
+    for entry in entries:
+        if entry.magic < 2:
+            continue
+        attributes = entry.content[22]
+        [producer_id] = struct.unpack_from(">q", entry.content, 43)
+        if not attributes & _TRANSACTIONAL:
+            continue
+        if not attributes & _CONTROL:
+            if producer_id not in open_by_producer:
+                open_by_producer[producer_id] = _Transaction([])
+                transactions.append(open_by_producer[producer_id])
+            open_by_producer[producer_id].entries.append(entry)
+        elif (kind := _control_type(entry)) in (_ABORT, _COMMIT):
+            ended = open_by_producer.pop(producer_id, None)
+            if ended is not None:
+                ended.marker, ended.is_aborted = entry, kind == _ABORT
+    return transactions
+
+
+def _control_type(entry: Entry) -> int | None:
+    """The type in the key of a control batch's record; None if compaction took the record away."""
+    if len(entry.content) == 61:
+        return None
+    position = 61
+    for skipped in ("length", "attributes", "timestamp delta", "offset delta", "key length"):
+        if skipped == "attributes":
+            position += 1
+            continue
+        while entry.content[position] & 0x80:
+            position += 1
+        position += 1
+    return struct.unpack_from(">h", entry.content, position + 2)[0]

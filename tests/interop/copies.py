@@ -1,0 +1,180 @@
+"""Damaged copies with all that is known of each: what was written, what is left, and what the broker serves."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from tests.interop.clients import READ_UNCOMMITTED, Row
+from tests.interop.committed import Committed, committed_rows
+from tests.interop.expectation import Gap, Remains, remains_of, rows_in
+from tests.interop.filled import PARTITIONS, Place
+from tests.interop.judging import damage_copy, judge, log_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from tests.interop.filled import Filled
+    from tests.interop.judging import Judged
+    from tests.interop.log_bytes import Log
+
+__all__ = ["Copies", "Copy", "Summary"]
+
+
+class Summary(NamedTuple):
+    """What was compared."""
+
+    damaged: int
+    undamaged: int
+    refused: int
+    truncated: int
+    rows_up_to_the_cut: int
+    rows_beyond: int
+
+
+@dataclass(frozen=True)
+class Copy:
+    """One damaged partition."""
+
+    place: Place
+    filled: Filled
+    judged: Judged
+
+    @property
+    def directory(self) -> Path:
+        """The root in which it lies."""
+        return self.judged.directory
+
+    @property
+    def done(self) -> list[str]:
+        """How it was damaged."""
+        return self.judged.done[self.place]
+
+    @property
+    def refusal(self) -> str | None:
+        """Why the broker does not start over it."""
+        return self.judged.refused.get(self.place)
+
+    @functools.cached_property
+    def original(self) -> Log:
+        return log_of(self.filled.directory / self.place.directory)
+
+    @functools.cached_property
+    def remains(self) -> Remains:
+        return remains_of(self.original, self.judged.damaged[self.place])
+
+    @property
+    def log_start_offset(self) -> int:
+        return self.filled.log_start_offsets.get(self.place, 0)
+
+    @functools.cached_property
+    def expected(self) -> list[Row]:
+        """The rows of every whole batch."""
+        return rows_in(self.remains.found, self.filled.rows[self.place], self.log_start_offset)
+
+    @functools.cached_property
+    def expected_of_kept(self) -> list[Row]:
+        """The rows of every whole batch in the files that the broker kept."""
+        kept = remains_of(self.original, self.judged.kept[self.place])
+        return rows_in(kept.found, self.filled.rows[self.place], self.log_start_offset)
+
+    @functools.cached_property
+    def committed(self) -> Committed:
+        rows = self.filled.rows[self.place]
+        return committed_rows(self.remains, self.original, rows, self.log_start_offset)
+
+    @property
+    def damage(self) -> list[Gap]:
+        """What a read must report."""
+        start_offset = self.log_start_offset
+        return [
+            gap
+            for gap in self.remains.damage
+            if gap.is_certain and (not start_offset or gap.end_offset > start_offset)
+        ]
+
+    def damaged_bytes(self, ranges: Iterable[tuple[int, int, int]]) -> dict[int, bytes]:
+        """What stands in ranges of bytes, one behind the other, by segment."""
+        content: dict[int, bytes] = {}
+        for segment, start, end in sorted(ranges):
+            content.setdefault(segment, b"")
+            content[segment] += self.judged.damaged[self.place][segment][start:end]
+        return content
+
+    def files(self) -> Iterator[tuple[bytes, bytes]]:
+        """Each damaged file, and what the broker left of it."""
+        damaged, kept = self.judged.damaged[self.place], self.judged.kept[self.place]
+        for segment, content in damaged.items():
+            yield content, kept.get(segment, b"")
+
+    @property
+    def is_cut(self) -> bool:
+        return any(len(kept) < len(damaged) for damaged, kept in self.files())
+
+    def comparable_end(self, isolation_level: str) -> int:
+        """Up to this offset a consumer of the broker reads what it keeps."""
+        consumed = self.judged.consumed[isolation_level][self.place]
+        ends = [consumed.end_offset]
+        if self.remains.first_misplaced_offset is not None:
+            ends.append(self.remains.first_misplaced_offset)
+        if consumed.error is not None and "MagicByte" in consumed.error:
+            ends.append(consumed.rows[-1].offset + 1 if consumed.rows else 0)
+        return min(ends)
+
+    def consumed_rows(self, isolation_level: str) -> list[Row]:
+        """What a consumer read, as far as it can be compared."""
+        end_offset = self.comparable_end(isolation_level)
+        rows = self.judged.consumed[isolation_level][self.place].rows
+        return [row for row in rows if row.offset < end_offset]
+
+    def unexplained_error(self) -> str | None:
+        """An error of the consumer that has no business there."""
+        error = self.judged.consumed[READ_UNCOMMITTED][self.place].error
+        if error is None or self.remains.misplaced:
+            return None
+        kept = self.judged.kept[self.place]
+        explained = {
+            "MagicByte": any(way.startswith("set_magic") for way in self.done),
+            "nothing more came": not kept[max(kept)],
+        }
+        return None if any(text in error and holds for text, holds in explained.items()) else error
+
+
+@dataclass(slots=True)
+class Copies:
+    """All copies of one seed."""
+
+    filled: Filled
+    judged: Judged
+    _copies: dict[Place, Copy] = field(default_factory=dict)
+
+    @classmethod
+    def make(cls, filled: Filled, scratch: Path, seed: object) -> Self:
+        """Damage a copy of each partition and have it judged."""
+        judged = damage_copy(filled, scratch / "damaged", seed)
+        judge(judged, scratch)
+        return cls(filled, judged)
+
+    def copy(self, place: Place) -> Copy:
+        """One of them."""
+        return self._copies.setdefault(place, Copy(place, self.filled, self.judged))
+
+    def summary(self) -> Summary:
+        """Count what there was to compare."""
+        copies = [self.copy(place) for place in PARTITIONS]
+        judged = [copy for copy in copies if copy.refusal is None and copy.done]
+        compared = [copy.consumed_rows(READ_UNCOMMITTED) for copy in judged]
+        beyond = [
+            [row for row in copy.expected if row.offset >= copy.comparable_end(READ_UNCOMMITTED)]
+            for copy in judged
+        ]
+        return Summary(
+            damaged=sum(bool(copy.done) for copy in copies),
+            undamaged=sum(not copy.done for copy in copies),
+            refused=len(self.judged.refused),
+            truncated=sum(copy.is_cut for copy in judged),
+            rows_up_to_the_cut=sum(map(len, compared)),
+            rows_beyond=sum(map(len, beyond)),
+        )
