@@ -24,6 +24,9 @@ _RECORDS_PER_WRAPPER = 128
 _WINDOW_BYTES = 4 << 20
 _CODECS = {"none": 0, "gzip": 1}
 _OFFSET = struct.Struct(">q")
+# As brokers of that time did: an entry for each append behind 4 KiB.
+_INDEX_INTERVAL_BYTES = 4096
+_OFFSET_INDEX_ENTRY = struct.Struct(">ii")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +73,20 @@ def _write(root: Path, magic: int, codec: str, records: int) -> LegacyLog:
     partition.mkdir(parents=True)
     windows: list[tuple[int, int]] = []
     position = window_start = 0
+    entries = bytearray()
+    last_indexed = 0
     with open(partition / f"{0:020d}.log", "wb") as log:
-        for data in _wrappers(magic, codec, records):
+        for number, data in enumerate(_wrappers(magic, codec, records), start=1):
+            if position - last_indexed > _INDEX_INTERVAL_BYTES:
+                last_offset = min(number * _RECORDS_PER_WRAPPER, records) - 1
+                entries += _OFFSET_INDEX_ENTRY.pack(last_offset, position)
+                last_indexed = position
             log.write(data)
             position += len(data)
             if position - window_start >= _WINDOW_BYTES:
                 windows.append((window_start, position - window_start))
                 window_start = position
+    (partition / f"{0:020d}.index").write_bytes(entries)
     if position > window_start:
         windows.append((window_start, position - window_start))
     return LegacyLog(str(root), magic, codec, records, tuple(windows))
