@@ -66,7 +66,7 @@ PARAMETERS = {
     "storage_core.plan_scan": ["filesystem", "options", "predicate"],
     "storage_core.parse_read_options": ["raw", "now_ms"],
     "storage_core.scan.read_task": ["filesystem", "task", "schema"],
-    "storage_core.scan.record_schema": ["include_headers", "include_metadata"],
+    "storage_core.scan.record_schema": ["include_headers", "include_metadata", "corrupt_record_column"],
     "storage_core.scan.project": ["schema", "columns"],
     "spark_segmentlog.register": ["spark"],
 }
@@ -96,6 +96,7 @@ FIELDS = {
         "where",
         "max_timestamp_disorder_ms",
         "mode",
+        "corrupt_record_column",
     ],
     "storage_core.IoStatistics": [
         "bytes_read",

@@ -175,6 +175,14 @@ WITHOUT_TESTS_OF_THEIR_OWN = {
     # read through every kind of checkpoint
     "_checkpoint_file",
     "_small_file",
+    # parts of finding the next batch behind damage: test_resynchronise.py, tests/damage
+    "batch_probe",
+    "damage_reason",
+    "offset_order",
+    # parts of what the modes do: test_damage_modes.py, conformance/ways/damage.py, tests/damage
+    "damage",
+    "fitting_rows",
+    "records",
     # parts of a partition's log
     "producer_snapshots",
     "segments",

@@ -164,6 +164,9 @@ def _place_over_damage(
             start_offset = max(start_offset, around.found.base_offset)
     if last_offset is None:
         return _found_place(segment, start_offset, position_bytes, segment.size_bytes)
+    known_end = segment.known_end
+    if known_end is not None and last_offset + 1 == known_end.next_offset:
+        return _found_place(segment, start_offset, position_bytes, known_end.position_bytes)
     around = segment.around(last_offset)
     if around.found is not None and around.found.base_offset <= last_offset:
         end_position_bytes = around.found.end_position_bytes

@@ -170,32 +170,50 @@ def _locate_pieces(
 ) -> Iterator[list[LogSpan]]:
     """The spans of each piece that has any. A gap in the log, however large, is passed over at once."""
     source = sources[pieces.whole.topic, pieces.whole.partition]
-    index = 0
     places: list[tuple[int, int]] = []
     repetitions = 0
-    while index < pieces.count:
+    next_index = 0
+    while (index := _next_piece(pieces, next_index, condition)) < pieces.count:
         piece = pieces.piece(index)
-        if condition is not None and not _may_match(piece, condition):
-            index += 1
-            continue
         spans = locate_spans(
             source.log,
             piece.start_offset,
             piece.end_offset,
             source.aborted_transactions,
-            is_first=piece.start_offset == source.start_offset,
+            # Nobody else reports damage that begins in what a condition leaves out.
+            is_first=piece.start_offset == source.start_offset or index > next_index,
         )
-        index += 1
+        next_index = index + 1
         before, places = places, [(span.base_offset, span.position_bytes) for span in spans]
         repetitions = repetitions + 1 if places == before else 0
         if spans:
             yield spans if condition is None else [span for span in spans if _may_match(span, condition)]
-        if index < pieces.count and (not spans or repetitions >= _MOST_REPETITIONS):
+        if next_index < pieces.count and (not spans or repetitions >= _MOST_REPETITIONS):
             # A gap, or a batch that claims more offsets than it may have records.
             next_offset = source.log.first_record_offset_at_or_after(piece.end_offset)
             if next_offset is None or next_offset >= pieces.whole.end_offset:
                 return
-            index = max(index, pieces.index_of(next_offset))
+            next_index = max(next_index, pieces.index_of(next_offset))
+
+
+def _next_piece(pieces: RangePieces, index: int, condition: Predicate | None) -> int:
+    """Index of the first piece from ``index`` on whose offsets a condition does not rule out; the count if none.
+
+    There may be more pieces than can be asked one by one, so many are ruled out at once.
+    """
+    step = 1
+    while condition is not None and index < pieces.count:
+        last = min(index + step, pieces.count) - 1
+        start_offset, end_offset = pieces.piece(index).start_offset, pieces.piece(last).end_offset
+        part = PartitionRange(pieces.whole.topic, pieces.whole.partition, start_offset, end_offset)
+        if not _may_match(part, condition):
+            index = last + 1
+            step *= 2
+        elif step == 1:
+            break
+        else:
+            step //= 2
+    return index
 
 
 def _may_match(part: PartitionRange | LogSpan, condition: Predicate) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
-    "MAX_DEPTH",
     "And",
     "Comparison",
     "In",
@@ -36,11 +35,8 @@ __all__ = [
     "StartsWith",
     "Unknown",
     "Value",
-    "checked_predicate",
     "columns_of",
-    "depth_of",
     "evaluate",
-    "matching_rows",
 ]
 
 Operator: TypeAlias = Literal["=", "!=", "<", "<=", ">", ">="]
@@ -56,7 +52,6 @@ _VALUE_TYPES: Final[dict[str, type]] = {
     "key": bytes,
     "value": bytes,
 }
-MAX_DEPTH: Final = 64
 _INT64_LIMIT: Final = 1 << 63
 
 _COMPARE: Final[dict[str, Callable[[pa.Array, pa.Scalar], pa.BooleanArray]]] = {
@@ -181,46 +176,6 @@ def columns_of(predicate: Predicate) -> frozenset[str]:
             return frozenset((predicate.column,))
 
 
-def checked_predicate(value: object) -> Predicate:
-    """Take a predicate that somebody else has built, if it is one.
-
-    Raises:
-        OptionError: It is something else, holds something else, or is deeper than `MAX_DEPTH`.
-    """
-    pending: list[tuple[object, int]] = [(value, 1)]
-    while pending:
-        node, depth = pending.pop()
-        if depth > MAX_DEPTH:
-            raise OptionError(f"Expected a condition of at most {MAX_DEPTH} levels, found a deeper one.")
-        match node:
-            case And(children) | Or(children):
-                pending += [(child, depth + 1) for child in children]
-            case Not(child):
-                pending.append((child, depth + 1))
-            case Comparison() | In() | IsNull() | StartsWith() | Unknown():
-                pass
-            case _:
-                raise OptionError(
-                    f"Expected the text of a condition or a Predicate, found {node!r} of type {type(node).__name__}."
-                )
-    return cast("Predicate", value)
-
-
-def depth_of(predicate: Predicate) -> int:
-    """How many nodes stand above each other at the most. Takes any depth."""
-    deepest = 0
-    pending: list[tuple[Predicate, int]] = [(predicate, 1)]
-    while pending:
-        node, depth = pending.pop()
-        deepest = max(deepest, depth)
-        match node:
-            case And(children) | Or(children):
-                pending += [(child, depth + 1) for child in children]
-            case Not(child):
-                pending.append((child, depth + 1))
-    return deepest
-
-
 def evaluate(predicate: Predicate, batch: pa.RecordBatch) -> pa.BooleanArray:
     """Apply ``predicate`` to each row: true, false, or null for unknown."""
     match predicate:
@@ -248,14 +203,6 @@ def _test_values(predicate: Comparison | In | StartsWith, array: pa.Array) -> pa
             return pc.if_else(array.is_valid(), found, pa.scalar(None, pa.bool_()))
         case StartsWith(_, prefix):
             return pc.starts_with(array, pattern=prefix)
-
-
-def matching_rows(predicate: Predicate, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows of ``batch`` for which ``predicate`` is true."""
-    mask = evaluate(predicate, batch)
-    if mask.true_count == batch.num_rows:
-        return batch
-    return batch.filter(mask, null_selection_behavior="drop")
 
 
 def _combine(

@@ -4,7 +4,6 @@ Nothing is looked at twice where all is well: headers, CRCs and order are checke
 whole. Where something is wrong, a `Resynchroniser` says what is damaged, from where to where.
 """
 
-# NOTE FROM THE LEAD to whoever edits this file: open findings F6, D2 to D6 are in /tmp/dev/findings.md (fix them, then delete this line).
 from __future__ import annotations
 
 import dataclasses
@@ -183,7 +182,7 @@ class SpanReader:
         """The damage that begins behind a window's last batch; None if there is none, or it cannot be told yet."""
         position_bytes = window.position_bytes + window.end
         if window.is_blank_behind:
-            if not self._resynchroniser.is_blank(position_bytes):
+            if not self._is_complete or not self._resynchroniser.is_blank(position_bytes):
                 return self._damage_at(position_bytes)
             self._require_whole_file()
             return None
@@ -226,6 +225,12 @@ class SpanReader:
     def _segment_end_bytes(self) -> int:
         end_bytes = self._span.segment_end_bytes
         return self._span.end_position_bytes if end_bytes is None else end_bytes
+
+    @property
+    def _is_complete(self) -> bool:
+        """Whether no offset is missing up to the next segment. Where some are, zeros may be what was lost."""
+        end_offset = self._span.segment_end_offset
+        return end_offset is None or self._lowest_offset >= end_offset
 
     @property
     def _is_at_segment_end(self) -> bool:

@@ -27,11 +27,12 @@ _SYMBOLS: Final = frozenset({"=", "==", "<=>", "<>", "!=", "<", "<=", ">", ">=",
 _SIGNS: Final = ("-", "+")
 _WORD: Final = re.compile(r"[^\W\d]\w*")
 _INTEGER: Final = re.compile(r"([0-9]+)[lL]?")
-_QUOTED: Final = re.compile(r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|[^'"`])*""", re.DOTALL)
 _HEX: Final = re.compile(r"""[xX](['"])([0-9a-fA-F]*)\1""")
+# What stands in quotes: bytes, raw texts, texts, names.
 _LITERAL: Final = re.compile(
-    r"""\b[xX](?:'[^']*'|"[^"]*")|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`""", re.DOTALL
+    r"""\b[rRxX](?:'[^']*'|"[^"]*")|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`""", re.DOTALL
 )
+_BALANCED: Final = re.compile(rf"""(?:{_LITERAL.pattern}|[^'"`])*""", re.DOTALL)
 # No column holds more digits; of a number with more, only the sign counts.
 _MOST_DIGITS: Final = 30
 
@@ -68,25 +69,28 @@ def lexemes_of(text: str, dialect: Dialect) -> list[Lexeme]:
 def _tokens(text: str, dialect: Dialect) -> list[Any]:
     from sqlglot.errors import TokenError  # noqa: PLC0415  (sqlglot is loaded where a condition is parsed)
 
-    closed = _QUOTED.match(text)
-    end = closed.end() if closed else 0
+    balanced = _BALANCED.match(text)
+    end = balanced.end() if balanced else 0
     if end < len(text):
         raise Place(text, end, len(text)).error("expected the quote that begins here to end.")
     try:
-        tokens = dialect.tokenize(_LITERAL.sub(_mask_bytes, text))
+        tokens = dialect.tokenize(_LITERAL.sub(_masked, text))
     except TokenError as error:
         raise Place(text, 0, len(text)).error(f"it cannot be split into words ({error}).") from error
     _require_nothing_between(text, tokens)
     return tokens
 
 
-def _mask_bytes(literal: re.Match[str]) -> str:
-    """Make X'...' a name of the same length: not every tokenizer takes all that Spark takes."""
+def _masked(literal: re.Match[str]) -> str:
+    """Make X'...' and r'...' names of the same length: not every tokenizer takes all that Spark takes."""
     raw = literal.group()
-    if raw[0] not in "xX":
+    if raw[0] not in "rRxX":
         return raw
-    if not _HEX.fullmatch(raw):
-        raise Place(literal.string, *literal.span()).error("expected hexadecimal digits in X'...'.")
+    place = Place(literal.string, *literal.span())
+    if raw[0] in "xX" and not _HEX.fullmatch(raw):
+        raise place.error("expected hexadecimal digits in X'...'.")
+    if _LITERAL.match(literal.string, literal.end()):
+        raise place.error("expected a blank behind it.")
     return f"`{'x' * (len(raw) - 2)}`"
 
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from storage_core.errors import OptionError
-from storage_core.scan.predicate import MAX_DEPTH, And, Not, Or, Predicate, depth_of
+from storage_core.scan.predicate import And, Not, Or, Predicate
+from storage_core.scan.predicate_depth import MAX_DEPTH, depth_of
 from storage_core.scan.where_conditions import ConditionBuilder, Operand, Place
 from storage_core.scan.where_lexemes import Lexeme, lexemes_of
 from storage_core.scan.where_order import check_order, list_items

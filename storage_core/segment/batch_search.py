@@ -14,16 +14,15 @@ What tells the two apart, the strongest evidence first:
    fit is the next one, unless a length in front of it says that it is the value of a record.
 """
 
-# NOTE FROM THE LEAD to whoever edits this file: open findings F6, D2 to D6 are in /tmp/dev/findings.md (fix them, then delete this line).
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from storage_core.record.batch_header import CRC_LAYOUTS, HEADER_SIZE_BYTES, MAGIC_V2
+from storage_core.record.batch_header import CRC_LAYOUTS, HEADER_SIZE_BYTES, MAGIC_V2, MAX_OFFSET_DELTA
 from storage_core.record.batch_search import batch_candidates
-from storage_core.record.legacy_message import LENGTH_BYTES
+from storage_core.record.legacy_message import CODEC_COUNT, KEY_LENGTH_POSITIONS, LENGTH_BYTES
 from storage_core.segment.offset_order import OffsetLimits, known_offset
 
 if TYPE_CHECKING:
@@ -58,6 +57,10 @@ class BatchSearch:
         self._probe = probe
         self._limits = limits
         self._max_batch_bytes = max_batch_bytes
+        # A batch that is searched for, not met in its turn, is believed no offset that no segment has.
+        highest_offset = limits.base_offset + MAX_OFFSET_DELTA
+        end_offset = highest_offset + 1 if limits.end_offset is None else limits.end_offset
+        self._search_limits = OffsetLimits(limits.base_offset, min(end_offset, highest_offset + 1))
 
     def whole(self, position_bytes: int) -> BatchHeader | None:
         """The batch that stands whole and with a right CRC at a place, whatever its offsets and size."""
@@ -89,17 +92,17 @@ class BatchSearch:
             if self._is_followed(bad, lowest_offset):
                 return self._or_none(bad.end_position_bytes)
         if bad is None:
-            return self._first(position_bytes, lowest_offset, None)
+            return self._first(position_bytes, lowest_offset)
         end_bytes = bad.end_position_bytes
         if end_bytes < self._probe.end_bytes:
             anchor = self.sound(end_bytes, lowest_offset)
             if anchor is None:
-                return self._first(position_bytes, lowest_offset, bad)
+                return self._first(position_bytes, lowest_offset)
             inside = OffsetLimits(self._limits.base_offset, known_offset(anchor))
             return self._inside(bad, lowest_offset, end_bytes, inside) or end_bytes
         if end_bytes == self._probe.end_bytes:
-            return self._inside(bad, lowest_offset, end_bytes, self._limits)
-        return self._first(position_bytes, lowest_offset, bad)
+            return self._inside(bad, lowest_offset, end_bytes, self._search_limits)
+        return self._first(position_bytes, lowest_offset)
 
     def _headers(self, position_bytes: int) -> Iterator[BatchHeader]:
         """What a damaged header may have said: what it says, or what it would with another magic."""
@@ -129,8 +132,9 @@ class BatchSearch:
             block_bytes = min(16 * block_bytes, _LARGEST_BLOCK_BYTES)
         return None
 
-    def _first(self, position_bytes: int, lowest_offset: int, bad: BatchHeader | None) -> int | None:
+    def _first(self, position_bytes: int, lowest_offset: int) -> int | None:
         """The next batch if the declared end says nothing (4), but for what its CRC (1) or offsets say."""
+        bad = self._probe.header(position_bytes)
         first = self._first_outside_of_values(position_bytes, lowest_offset, bad)
         if first is None or bad is None:
             return first
@@ -138,10 +142,16 @@ class BatchSearch:
         last_bytes = min(last_bytes, self._probe.end_bytes)
         proof = _LengthProof(self._probe, bad)
         follows_offset = None if bad.is_wrapper or bad.base_offset != lowest_offset else bad.next_offset
+        again: int | None = None
         for place in self._sound_places(first, last_bytes, lowest_offset):
             header = self._probe.header(place)
-            if header is not None and header.base_offset == follows_offset and not header.is_wrapper:
-                return place
+            if header is not None and not header.is_wrapper and follows_offset is not None:
+                if header.base_offset == follows_offset:
+                    # A broker that did not cut off a torn batch has given its offsets again.
+                    is_again = again is not None and self._leads_to(again, place, set())
+                    return again if is_again else place
+                if again is None and header.base_offset == lowest_offset:
+                    again = place
             if proof.is_end(place):
                 return place
             if not self._probe.spend(_LOOK_AHEAD_BYTES // _HEADER_COST_BYTES):
@@ -166,22 +176,43 @@ class BatchSearch:
         self, position_bytes: int, lowest_offset: int, bad: BatchHeader | None
     ) -> int | None:
         """The first sound batch behind a place, but for those that seem to be what a record holds."""
-        next_offset = None
-        if bad is not None and bad.magic < MAGIC_V2 and bad.base_offset == lowest_offset:
-            # Lengths of four bytes are easily found where there are none.
-            next_offset = bad.next_offset
+        old = self._old_message(position_bytes, lowest_offset)
         value_end_bytes = 0
         for place in self._sound_places(position_bytes + 1, self._probe.end_bytes, lowest_offset):
             if place < value_end_bytes:
                 continue
             header = self._probe.header(place)
-            if header is not None and not header.is_wrapper and header.base_offset == next_offset:
-                return place
+            if header is None:
+                continue
+            if old is not None:
+                # What a codec has left as it was in a wrapper are messages, too.
+                is_inside = place < old.end_position_bytes and known_offset(header) < old.next_offset
+                if is_inside and old.is_wrapper and not header.is_wrapper:
+                    continue
+                # Lengths of four bytes are easily found where there are none.
+                if not header.is_wrapper and header.base_offset == old.next_offset:
+                    return place
             if bad is None or bad.codec == 0:
                 value_end_bytes = place + self._value_bytes(place, position_bytes, bad)
             if value_end_bytes <= place:
                 return place
         return None
+
+    def _old_message(self, position_bytes: int, lowest_offset: int) -> BatchHeader | None:
+        """The message of format v0 or v1 that begins with damage, if its header may be believed."""
+        header = self._probe.header(position_bytes)
+        if header is None or header.magic == MAGIC_V2:
+            return None
+        if not header.is_wrapper:
+            return header if header.base_offset == lowest_offset else None
+        key_bytes = self._probe.read_at(LENGTH_BYTES, position_bytes + KEY_LENGTH_POSITIONS[header.magic])
+        is_likely = (
+            lowest_offset <= header.last_offset < lowest_offset + _LARGEST_GAP
+            and header.end_position_bytes <= self._probe.end_bytes
+            and header.codec < CODEC_COUNT
+            and int.from_bytes(key_bytes, "big", signed=True) == _NULL_LENGTH
+        )
+        return header if is_likely else None
 
     def _value_bytes(self, place: int, start_bytes: int, bad: BatchHeader | None) -> int:
         """The length of the value that begins with a batch, if it seems to be a value; otherwise 0.
@@ -289,7 +320,7 @@ class BatchSearch:
     ) -> Iterator[int]:
         """Where sound batches begin, at any byte from one place to below another."""
         for place in self._candidates(start_bytes, end_bytes, lowest_offset):
-            if self.sound(place, lowest_offset, limits) is not None:
+            if self.sound(place, lowest_offset, limits or self._search_limits) is not None:
                 yield place
             if self._probe.is_exhausted:
                 return

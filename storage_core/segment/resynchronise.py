@@ -6,7 +6,6 @@ follow those of the batch before. No CRC covers a batch's base offset, so of two
 order one is the outlier, and damage.
 """
 
-# NOTE FROM THE LEAD to whoever edits this file: open findings F6, D2 to D6 are in /tmp/dev/findings.md (fix them, then delete this line).
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
@@ -101,7 +100,9 @@ class Resynchroniser:
             end_offset,
             str(error.args[0]),
             type(error),
-            self._may_hold_markers(position_bytes, end_bytes, lowest_offset, end_offset),
+            # A marker has an offset.
+            end_offset > lowest_offset
+            and self._may_hold_markers(position_bytes, end_bytes, lowest_offset, end_offset),
         )
 
     def items(self, position_bytes: int, lowest_offset: int) -> Iterator[BatchHeader | DamagedRange]:

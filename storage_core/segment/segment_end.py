@@ -5,7 +5,6 @@ never reached the disk. Such a tail is the end of the log and no damage, provide
 valid follows it.
 """
 
-# NOTE FROM THE LEAD to whoever edits this file: open findings F6, D2 to D6 are in /tmp/dev/findings.md (fix them, then delete this line).
 from __future__ import annotations
 
 import contextlib
@@ -72,6 +71,9 @@ def end_of_batches(
         if not skip_damage:
             raise error
         _LOGGER.warning("The log ends in front of damage: %s", error)
+        if last is not None:
+            # The damage belongs to the log, so that whoever reads it to its end is told.
+            return SegmentEnd(next_offset, end_position_bytes)
     return None if last is None else SegmentEnd(next_offset, position_bytes)
 
 

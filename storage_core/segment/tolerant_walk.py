@@ -79,24 +79,27 @@ class TolerantWalk:
             for header in self._hop(position_bytes):
                 yield _skimmed(header)
             return
-        last: SkimmedBatch | None = None
+        before = last = None
         try:
-            for last in self.raw.skim(position_bytes):
-                yield last
+            for batch in self.raw.skim(position_bytes):
+                before, last = last, batch
+                yield batch
         except CorruptError as error:
-            raise self._whole_error(error, last) from error
+            raise self._whole_error(error, before, last) from error
 
     def batches(self, position_bytes: int = 0) -> Iterator[BatchHeader]:
         """Walk from a batch boundary and yield whole headers; raises as `skim` does."""
         if self._skip_damage:
             yield from self._hop(position_bytes)
             return
-        last: BatchHeader | None = None
+        before = last = None
         try:
-            for last in self.raw.batches(position_bytes):
-                yield last
+            for header in self.raw.batches(position_bytes):
+                before, last = last, header
+                yield header
         except CorruptError as error:
-            raise self._whole_error(error, None if last is None else _skimmed(last)) from error
+            walked = [None if header is None else _skimmed(header) for header in (before, last)]
+            raise self._whole_error(error, *walked) from error
 
     def batch_at(self, position_bytes: int) -> BatchHeader | None:
         """The header at a batch boundary; None if a walk would end there. Raises as `skim` does."""
@@ -173,13 +176,19 @@ class TolerantWalk:
         if before is not None:
             yield before, False
 
-    def _whole_error(self, error: CorruptError, last: SkimmedBatch | None) -> Exception:
-        """The error for all of the damage that a walk has met."""
+    def _whole_error(
+        self, error: CorruptError, before: SkimmedBatch | None, last: SkimmedBatch | None
+    ) -> Exception:
+        """The error for all of the damage that a walk has met behind two batches."""
         if error.position_bytes is None:
             return error
         position_bytes, lowest_offset = error.position_bytes, self._base_offset
         if last is not None:
-            position_bytes, lowest_offset = last[0], last[2]
+            position_bytes = last[0]
+            if before is not None:
+                lowest_offset = before[3] + 1
+            elif position_bytes > 0:
+                lowest_offset = last[2]
             if self._resynchroniser.accepted(position_bytes, lowest_offset) is not None:
                 position_bytes, lowest_offset = last[1], last[3] + 1
         damage = self._resynchroniser.damage_at(position_bytes, lowest_offset)

@@ -31,7 +31,7 @@ _PARTITIONS = (
     ("mixed-magic", "mixed-one-segment-0"),
     ("retention", "ret-ms-0"),
     ("timestamps", "ts-negative-0", "ts-none-gzip-0"),
-    ("torn-tail", "u-last-alone-0"),
+    ("torn-tail", "u-plain-0"),
     ("txn", "txn-mix-0"),
     ("txn-ongoing", "ongoing-rd-0"),
     ("unclean", "u-prealloc-0"),

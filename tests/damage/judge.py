@@ -6,7 +6,13 @@ from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from storage_core.errors import OffsetOutOfRangeError, OptionError, SegmentLogError, TimestampRangeError
+from storage_core.errors import (
+    CorruptError,
+    OffsetOutOfRangeError,
+    OptionError,
+    SegmentLogError,
+    TimestampRangeError,
+)
 from tests.damage.observation import Observation, Verdict
 from tests.damage.partition_judge import PartitionJudge
 
@@ -82,6 +88,20 @@ def _check_error(seen: Observation, error: SegmentLogError, verdict: Verdict) ->
         return
     if not any(truth.is_damaged or truth.has_astray or truth.has_surplus for truth in seen.truths.values()):
         verdict.problem(f"an error without damage: {type(error).__name__}: {error}")
+    elif isinstance(error, CorruptError):
+        _check_named_place(seen, error, verdict)
+
+
+def _check_named_place(seen: Observation, error: CorruptError, verdict: Verdict) -> None:
+    """An error about damage names the file, its bytes and its offsets; and there is damage."""
+    segments = [segment for truth in seen.truths.values() for segment in truth.segments]
+    named = next((segment for segment in segments if (error.path or "").endswith(segment.path)), None)
+    if named is None or error.position_bytes is None or error.offset is None:
+        verdict.problem(f"an error that does not say where: {type(error).__name__}: {error}")
+    elif not (named.astray or named.surplus):
+        end = error.position_bytes + 1 if error.end_position_bytes is None else error.end_position_bytes
+        if not any(error.position_bytes < each.end and each.start < end for each in named.damage):
+            verdict.problem(f"an error that names bytes without damage: {error}, not {named.damage}")
 
 
 def _check_same_as_undamaged(seen: Observation, expected: Outcome, verdict: Verdict) -> None:

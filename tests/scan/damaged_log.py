@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import struct
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 from tests.record.encoding import Batch, Record
 from tests.record.legacy_encoding import Message, Wrapper
@@ -29,6 +28,7 @@ class Piece:
     data: bytes
     offsets: list[int] | None = None
     last_offset: int = -1
+    lost_data: bytes | None = None
 
     @property
     def is_batch(self):
@@ -40,7 +40,7 @@ class Piece:
 
     def lose(self, data):
         """Let these bytes stand here instead: no batch any more."""
-        self.data, self.offsets = bytes(data), None
+        self.data, self.offsets, self.lost_data = bytes(data), None, self.data
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ def cut(segment, index, rng):
     # Where equal bytes stood on both sides, nothing may be missing.
     behind = b"".join(piece.data for piece in segment.pieces[last + 1 :])
     if not (data + behind).startswith(first_piece.data) and not data.endswith(last_piece.data):
-        segment.pieces[index : last + 1] = [Piece(data)]
+        segment.pieces[index : last + 1] = [Piece(data, lost_data=first_piece.data)]
 
 
 def insert(segment, index, rng):
@@ -264,8 +264,9 @@ def damage(log, rng, count):
         batches = [index for index, piece in enumerate(segment.pieces) if piece.is_batch]
         if batches:
             kind(segment, rng.choice(batches), rng)
-
-
-def gaps_between(offsets):
-    """The pairs of neighbouring offsets between which some are missing."""
-    return [(before, after) for before, after in pairwise(offsets) if after != before + 1]
+    for segment in log.segments:
+        for index, piece in enumerate(segment.pieces):
+            behind = b"".join(each.data for each in segment.pieces[index:])
+            if piece.lost_data is not None and behind.startswith(piece.lost_data):
+                # What was cut off, the next bytes happen to be.
+                piece.data += b"\xff"

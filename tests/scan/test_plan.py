@@ -14,7 +14,7 @@ from storage_core.errors import DataLossError, OffsetOutOfRangeError
 from storage_core.filesystem import FileSystem
 from storage_core.scan.options import parse_read_options
 from storage_core.scan.plan import plan_scan
-from storage_core.scan.predicate import And, Comparison
+from storage_core.scan.predicate import And, Comparison, In, Or
 from storage_core.scan.ranges import PartitionRange, split_ranges
 
 VALUE = b"x" * 1000
@@ -226,6 +226,29 @@ def test_a_plan_for_a_predicate_leaves_out_what_it_rules_out(log):
     assert [(span.start_offset, span.end_offset) for span in spans_of(planned)] == [(100, 200)]
     nothing = plan(log.path, predicate=Comparison("topic", "=", "others"))
     assert (nothing.tasks, nothing.partitions) == ((), ())
+
+
+@pytest.mark.parametrize("count", [1, 3, 7, 1000])
+def test_pieces_that_a_condition_rules_out_are_no_tasks(log, count):
+    predicate = In("offset", (3, 4, 250, 499))
+    planned = plan(log.path, predicate=predicate, max_records_per_partition=count)
+    found = [(span.start_offset, span.end_offset) for span in spans_of(planned)]
+    assert all(any(start <= offset < end for offset in (3, 4, 250, 499)) for start, end in found)
+    assert {offset for offset in (3, 4, 250, 499) for start, end in found if start <= offset < end} == {
+        3,
+        4,
+        250,
+        499,
+    }
+
+
+def test_more_pieces_than_can_be_counted_are_ruled_out_at_once(log_root):
+    log = log_root.rows().values(5)
+    log.skip(2**61).roll().values(5).write()
+    predicate = Or((Comparison("offset", "<", 3), Comparison("offset", "=", 2**61 + 7)))
+    planned = plan(log.path, predicate=predicate, max_records_per_partition=2)
+    assert next(task.spans[0].start_offset for task in planned.tasks) == 0
+    assert sum(offsets_of(task) for task in planned.tasks) <= 6
 
 
 # -- Under a live broker --------

@@ -20,11 +20,8 @@ from storage_core.scan.predicate import (
     Or,
     StartsWith,
     Unknown,
-    checked_predicate,
     columns_of,
-    depth_of,
     evaluate,
-    matching_rows,
 )
 
 SCHEMA = pa.schema(
@@ -145,8 +142,6 @@ def test_evaluator_answers_as_sql_does_row_by_row(predicate, rows):
     expected = [holds(predicate, as_dict(row)) for row in rows]
     batch = batch_of(rows)
     assert evaluate(predicate, batch).to_pylist() == expected
-    kept = [row for row, answer in zip(rows, expected, strict=True) if answer]
-    assert matching_rows(predicate, batch).equals(batch_of(kept))
 
 
 @settings(deadline=None)
@@ -163,11 +158,6 @@ def test_only_the_columns_named_are_needed(predicate):
     needed = [name for name in SCHEMA.names if name in columns_of(predicate)]
     # A batch without columns has no row count, so one is always kept.
     evaluate(predicate, batch.select(needed or ["offset"]))
-
-
-def test_a_batch_that_matches_as_a_whole_is_handed_on_uncopied():
-    batch = batch_of([(b"a", "a", 0, 0, 0)])
-    assert matching_rows(Comparison("offset", ">=", 0), batch) is batch
 
 
 def test_a_null_safe_comparison_is_false_for_null():
@@ -209,40 +199,6 @@ def test_a_partition_may_be_compared_with_any_64_bit_integer():
 def test_a_wrong_node_is_refused_when_it_is_made(make, message):
     with pytest.raises(OptionError, match=message):
         make()
-
-
-def test_the_depth_is_that_of_the_longest_branch():
-    leaf = Comparison("offset", "=", 1)
-    assert depth_of(leaf) == depth_of(And(())) == 1
-    assert depth_of(And((leaf, Not(Or((leaf, leaf)))))) == 4
-
-
-def nested(levels):
-    predicate = Comparison("offset", "=", 1)
-    for _ in range(levels - 1):
-        predicate = Not(predicate)
-    return predicate
-
-
-def test_a_predicate_that_was_built_elsewhere_is_taken_as_it_is():
-    predicate = Or((nested(63), IsNull("key"), In("topic", ("a",)), StartsWith("key", b"a"), Unknown()))
-    assert checked_predicate(predicate) is predicate
-
-
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        (nested(65), "at most 64 levels"),
-        (nested(100_000), "at most 64 levels"),
-        (5, "the text of a condition or a Predicate, found 5 of type int"),
-        (And((nested(1), "offset = 5")), "found 'offset = 5' of type str"),
-        (Not(None), "found None"),
-        (True, "found True"),
-    ],
-)
-def test_what_is_no_predicate_is_refused(value, message):
-    with pytest.raises(OptionError, match=message):
-        checked_predicate(value)
 
 
 @given(PREDICATES)

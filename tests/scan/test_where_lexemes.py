@@ -33,6 +33,7 @@ def shown(text):
         ("topic LIKE 'a' ESCAPE '/'", [("column", "topic"), "LIKE", ("text", "a")]),
         ("'a''b' 'c' \"d\"", [("text", "a'bcd")]),
         ("'a' r'b'", [("text", "a"), ("text", "b")]),
+        (r"key = r'a\' or r'\n' = 'a\''", [("column", "key"), "=", ("text", "a\\"), "OR", ("text", r"\n"), "=", ("text", "a'")]),
         ("5L, 05 = - - +5", [("number", 5), ",", ("number", 5), "=", ("number", 5)]),
     ],
 )  # fmt: skip
@@ -85,6 +86,8 @@ def test_huge_numbers_keep_their_sign_and_no_more():
         ("topic LIKE key ESCAPE", "LIKE 'pattern' ESCAPE 'character'"),
         ("n'a'", "not available"),
         ("`no such`", "one of the columns"),
+        ("X'61'X'62'", "a blank behind it"),
+        ("r'a''b'", "a blank behind it"),
         ("0x61", "whole number|one of the columns|not available"),
         ("$1", "not available"),
         ("/*+ hint */ offset = 5", "not available"),

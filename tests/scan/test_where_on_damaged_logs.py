@@ -147,3 +147,19 @@ def test_damage_that_is_met_is_reported_whatever_the_condition(new_log_root, rec
     assert '"startOffset": 6' in rows[0]["_corrupt_record"] or '"startOffset":6' in rows[0]["_corrupt_record"]
     # What is not read is not reported.
     assert read_rows(log.path, where="offset >= 20 AND key = 'none'") == []
+
+
+def test_damage_that_begins_in_what_is_left_out_is_reported_if_it_reaches_what_is_read(
+    new_log_root, record_of, read_rows, overwrite
+):
+    log = build(new_log_root().rows(), record_of)
+    # Offsets 32 to 35, of which one by one is planned.
+    start, end = log.places[32][0][0], log.places[32][1][1]
+    overwrite(log.log_path(32), start, bytes(end - start))
+    options = {"mode": "PERMISSIVE", "include_headers": False, "include_metadata": False}
+    for use_indexes in (True, False):
+        rows = read_rows(
+            log.path, where="offset >= 33", max_records_per_partition=1, use_indexes=use_indexes, **options
+        )
+        assert lost_offsets(rows) == {32, 33, 34, 35}
+        assert [row["offset"] for row in rows if row["offset"] is not None] == list(range(36, 48))

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.errors import OptionError
-from storage_core.scan.predicate import And, Comparison, In, IsNull, Not, Or, StartsWith, Unknown, depth_of
+from storage_core.scan.predicate import And, Comparison, In, IsNull, Not, Or, StartsWith, Unknown
+from storage_core.scan.predicate_depth import depth_of
 from storage_core.scan.where_text import parse_where
 
 NOW_MS = 1_767_225_600_000

@@ -129,7 +129,7 @@ def test_from_any_boundary_the_rest_is_the_same(items_of, batches, first, count)
     assert (
         items_of(content, start=(first * SIZE, 100 + first))
         == [item for item in one_lost(9 - count) if isinstance(item, int) or item[0] >= first * SIZE][
-            first if first <= 9 - count else 9 - count :
+            min(first, 9 - count) :
         ]
         or first > 9 - count
     )

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from storage_core.errors import CorruptRecordError
@@ -117,3 +119,85 @@ def test_what_a_header_declares_is_not_allocated(tmp_path, make_batch):
     with filesystem.open(str(path)) as log_file:
         assert end_of_batches(log_file, 0, 0, len(content)) == SegmentEnd(2, len(content))
     assert filesystem.statistics.reads > 5
+
+
+# -- Where damage is skipped --------
+
+
+@pytest.fixture
+def end_over_damage(tmp_path):
+    path = tmp_path / "00000000000000000007.log"
+
+    def end(content, start_position_bytes=0):
+        path.write_bytes(content)
+        with FileSystem().open(str(path)) as log_file:
+            return end_of_batches(log_file, 7, start_position_bytes, len(content), skip_damage=True)
+
+    return end
+
+
+@pytest.mark.parametrize(
+    ("position", "value"),
+    [
+        pytest.param(8, b"\0\0\0\5", id="length too small"),
+        pytest.param(8, b"\x7f\0\0\0", id="length beyond the end"),
+        pytest.param(8, (3 * 69 - 12).to_bytes(4, "big"), id="length to a later batch"),
+        pytest.param(16, b"\7", id="magic"),
+        pytest.param(0, b"\0\0\0\0\0\0\0\1", id="base offset"),
+        pytest.param(0, bytes(69), id="zeros"),
+        pytest.param(65, b"\xee", id="record"),
+    ],
+)
+@pytest.mark.parametrize("number", range(5))
+def test_damage_with_a_valid_batch_behind_is_not_the_end(end_over_damage, batches, number, position, value):
+    content = bytearray(b"".join(batches))
+    start = number * 69 + position
+    content[start : start + len(value)] = value
+    assert end_over_damage(content) == SegmentEnd(13, 6 * 69)
+
+
+def test_damage_at_the_end_is_the_end(end_over_damage, batches):
+    content = b"".join(batches)
+    for cut in range(5 * 69, 6 * 69):
+        assert end_over_damage(content[:cut]) == SegmentEnd(12, 5 * 69)
+    assert end_over_damage(content[:-1] + b"\xee") == SegmentEnd(12, 5 * 69)
+    assert end_over_damage(content + bytes(100) + b"garbage") == SegmentEnd(13, 6 * 69)
+
+
+@pytest.mark.parametrize("zeros", [61, 4096, 5000, 2_000_000])
+def test_behind_a_hole_of_any_size_the_log_goes_on(end_of, end_over_damage, batches, zeros):
+    content = b"".join(batches[:3]) + bytes(zeros) + b"".join(batches[3:])
+    assert end_over_damage(content) == SegmentEnd(13, 6 * 69 + zeros)
+    with pytest.raises(CorruptRecordError) as caught:
+        end_of(content)
+    assert (caught.value.position_bytes, caught.value.end_position_bytes) == (3 * 69, 3 * 69 + zeros)
+
+
+def test_a_length_that_leads_to_the_very_end_hides_nothing(end_of, end_over_damage, batches):
+    content = bytearray(b"".join(batches))
+    content[2 * 69 + 8 : 2 * 69 + 12] = (4 * 69 - 12).to_bytes(4, "big")
+    assert end_over_damage(content) == SegmentEnd(13, 6 * 69)
+    with pytest.raises(CorruptRecordError) as caught:
+        end_of(content)
+    assert (caught.value.position_bytes, caught.value.end_position_bytes) == (2 * 69, 3 * 69)
+
+
+@pytest.mark.parametrize("offset", [7, 11])
+def test_a_whole_batch_with_another_offset_is_no_torn_one(end_of, end_over_damage, batches, offset, caplog):
+    content = bytearray(b"".join(batches))
+    content[5 * 69 : 5 * 69 + 8] = offset.to_bytes(8, "big")
+    with pytest.raises(CorruptRecordError, match="out of order"):
+        end_of(content)
+    # Behind the damage, so that a read to the end of the log is told of it.
+    assert end_over_damage(content) == SegmentEnd(12, 6 * 69)
+    assert "The log ends in front of damage" in caplog.text
+
+
+def test_a_preallocated_rest_is_not_read(tmp_path, batches):
+    path = tmp_path / "00000000000000000007.log"
+    path.write_bytes(b"".join(batches))
+    os.truncate(path, 1 << 30)
+    filesystem = FileSystem()
+    with filesystem.open(str(path)) as log_file:
+        assert end_of_batches(log_file, 7, 0, 1 << 30) == SegmentEnd(13, 6 * 69)
+    assert filesystem.statistics.bytes_read < 64 * 1024
