@@ -82,9 +82,27 @@ class RecordReader:
                 columns = decode_records(section, self._wanted)
                 made += self._rows.batches(section, columns, span)
         except _DAMAGE as error:
-            yield from self._damage.report(_damaged_batch(window, index, error), span)
+            end_offset = self._offset_behind(window, index)
+            yield from self._damage.report(_damaged_batch(window, index, end_offset, error), span)
             return
         yield from made
+
+    def _offset_behind(self, window: BatchWindow, index: int) -> int:
+        """The offset behind all that a damaged batch may have held.
+
+        A wrapper's own offset may be what is wrong with it: then the first one of the next batch tells.
+        """
+        header = window.header(index)
+        if not header.is_wrapper or index + 1 == len(window.starts):
+            return header.next_offset
+        behind = window.header(index + 1)
+        if not behind.is_wrapper:
+            return max(header.next_offset, behind.base_offset)
+        try:
+            (section,) = self._sections.sections(window, np.array([index + 1], np.int64))
+            return max(header.next_offset, int(decode_records(section, self._wanted).offsets[0]))
+        except _DAMAGE:
+            return header.next_offset
 
 
 def _count_up_to(
@@ -97,14 +115,14 @@ def _count_up_to(
     return max(int(np.searchsorted(starts, error.position_bytes, side="right")), done + 1)
 
 
-def _damaged_batch(window: BatchWindow, index: int, error: SegmentLogError) -> DamagedRange:
+def _damaged_batch(window: BatchWindow, index: int, end_offset: int, error: SegmentLogError) -> DamagedRange:
     header = window.header(index)
     return DamagedRange(
         window.path,
         header.position_bytes,
         header.end_position_bytes,
         header.base_offset,
-        header.next_offset,
+        end_offset,
         str(error.args[0]),
         type(error),
     )

@@ -132,10 +132,11 @@ class FilteredRows:
 
 def _chosen(columns: RecordColumns, rows: npt.NDArray[np.int64]) -> RecordColumns:
     """Some rows of a section's columns, in order."""
-    batches = np.searchsorted(np.cumsum(columns.row_counts), rows, side="right")
+    # How many of them stand in front of each batch's end.
+    up_to_batch = np.searchsorted(rows, np.cumsum(columns.row_counts))
     return dataclasses.replace(
         columns,
-        row_counts=np.bincount(batches, minlength=len(columns.row_counts)),
+        row_counts=np.diff(up_to_batch, prepend=0),
         offsets=columns.offsets[rows],
         timestamps_ms=None if columns.timestamps_ms is None else columns.timestamps_ms[rows],
         keys=_chosen_slices(columns.keys, rows),

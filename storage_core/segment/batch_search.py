@@ -42,6 +42,8 @@ _FRONT_BYTES: Final = 264
 _LONGEST_VARINT_BYTES: Final = 5
 _NULL_LENGTH: Final = -1
 _OFFSET_BYTES: Final = 8
+# Set in every byte of a varint but its last.
+_CONTINUES: Final = 0x80
 # So many offsets may be missing between two batches that are taken for neighbours.
 _LARGEST_GAP: Final = 1 << 16
 # Damaged batches in a row whose headers are undamaged.
@@ -357,7 +359,7 @@ def _varint_at_end(data: bytes) -> int:
     """The largest length that the last bytes may be as a varint; 0 if none."""
     largest = value = 0
     for index, byte in enumerate(reversed(data[-_LONGEST_VARINT_BYTES:])):
-        if (byte < 0x80) != (index == 0):
+        if (byte < _CONTINUES) != (index == 0):
             break
         value = value << 7 | byte & 0x7F
         # An even number is not negative.

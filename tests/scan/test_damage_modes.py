@@ -151,10 +151,10 @@ def test_all_that_is_left_is_read_and_all_that_is_lost_is_said_once(
     try:
         assert read(path, "FAILFAST", **options) == expected
     except CorruptError as error:
-        assert error.path is not None
-        assert error.position_bytes is not None
+        assert error.path is not None  # noqa: PT017  (not every damage is within the bounds)
+        assert error.position_bytes is not None  # noqa: PT017  (likewise)
     else:
-        assert all(lost in optional for lost in wanted)
+        assert not any(map(is_sure, wanted))
 
 
 # -- Known damage, every split --------
@@ -256,7 +256,7 @@ def test_rows_in_front_of_damage_come_before_the_error(log, tmp_path, scan):
     flip(log, 1, 3)
     planned = scan(log.write(tmp_path), columns=["offset"])
     found = []
-    with pytest.raises(CorruptRecordError):
+    with pytest.raises(CorruptRecordError):  # noqa: PT012  (what was yielded before counts)
         for batch in planned.batches():
             found += batch["offset"].to_pylist()
     assert found == list(range(36))
