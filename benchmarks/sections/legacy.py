@@ -1,4 +1,4 @@
-"""Decoding message formats v0 and v1 to Arrow on one core, beside the record parsers of kafka-python and aiokafka."""
+"""Decoding message formats v0 and v1 to Arrow on one core, beside the record parser of kafka-python."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ __all__ = ["run"]
 _OURS = "segmentlog"
 _KAFKA_PYTHON_ARROW = "kafka-python to Arrow"
 _KAFKA_PYTHON_ITERATION = "kafka-python bare iteration"
-_AIOKAFKA_ARROW = "aiokafka to Arrow"
 
 _METHOD = """\
 Logs in the formats before Kafka 0.11, encoded by kafka-python (no broker of today writes them), one partition each.
@@ -46,14 +45,12 @@ def _measure(log: LegacyLog, rounds: int) -> dict[str, Series]:
     from storage_core.filesystem import FileSystem
 
     inputs = [log.as_input()]
-    aiokafka = record_parsers.aiokafka_parser()
     kafka_python = record_parsers.kafka_python_parser()
     series = interleave(
         {
             _OURS: lambda: count_rows(FileSystem(), Path(log.directory), subscribe=log.topic),
             _KAFKA_PYTHON_ARROW: lambda: record_parsers.build_arrow(kafka_python, inputs),
             _KAFKA_PYTHON_ITERATION: lambda: record_parsers.iterate(kafka_python, inputs),
-            _AIOKAFKA_ARROW: lambda: record_parsers.build_arrow(aiokafka, inputs),
         },
         warm_up_rounds=1,
         rounds=rounds,
@@ -69,7 +66,6 @@ def _findings(log: LegacyLog, series: Mapping[str, Series]) -> list[Finding]:
         _KAFKA_PYTHON_ARROW: at_least(3),
         # The harder reading of the target: kafka-python without the work of building columns.
         _KAFKA_PYTHON_ITERATION: at_least(3),
-        _AIOKAFKA_ARROW: None,
     }
     ours = series[_OURS]
     return [

@@ -156,6 +156,8 @@ class TransactionReplay:
                 path=segment.log_path,
                 position_bytes=position_bytes,
                 end_position_bytes=segment.size_bytes,
+                offset=self.next_offset,
+                last_offset=None if segment.end_offset is None else segment.end_offset - 1,
             )
         return aborted
 
