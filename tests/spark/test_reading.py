@@ -223,7 +223,7 @@ MISUSES = [
     ({"columns": ""}, "columns"),
     ({"followSymlinks": "1"}, "followSymlinks"),
     ({"filterPushdown": "on"}, "filterPushdown"),
-    ({"mode": "PERMISSIVE"}, "mode=PERMISSIVE is not available"),
+    ({"mode": "LENIENT"}, "mode"),
     ({"view": "batches"}, "view=batches is not available"),
     ({"where": "offset > '5'"}, "at character 10, `'5'`: expected a whole number for offset"),
     ({"maxTimestampDisorder": "soon"}, "maxTimestampDisorder is soon"),
