@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from storage_core.directory.discovery import find_partitions
-from storage_core.directory.log_directory import LogDirectory, PartitionDirectory
+from storage_core.directory.log_directory_files import LogDirectoryFiles, PartitionDirectory
 from storage_core.directory.partition_log import PartitionLog
 from storage_core.directory.partition_name import (
     CLUSTER_METADATA_TOPIC,
@@ -18,7 +18,7 @@ from storage_core.directory.segments import Segments
 __all__ = [
     "CLUSTER_METADATA_TOPIC",
     "INTERNAL_TOPICS",
-    "LogDirectory",
+    "LogDirectoryFiles",
     "PartitionDirectory",
     "PartitionDirectoryName",
     "PartitionLog",

@@ -12,7 +12,7 @@ import os
 from typing import TYPE_CHECKING
 
 from storage_core.checkpoint import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA
-from storage_core.directory.log_directory import LogDirectory, PartitionDirectory
+from storage_core.directory.log_directory_files import LogDirectoryFiles, PartitionDirectory
 from storage_core.directory.partition_name import parse_partition_directory_name
 from storage_core.directory.replicas import choose_replica
 from storage_core.errors import LogDirectoryError, UnreadableError
@@ -58,7 +58,7 @@ class _Search:
     def __init__(self, filesystem: FileSystem, follow_symlinks: bool) -> None:
         self._filesystem = filesystem
         self._follow_symlinks = follow_symlinks
-        self._roots: dict[str, LogDirectory] = {}
+        self._roots: dict[str, LogDirectoryFiles] = {}
         self._found: dict[tuple[str, int], list[PartitionDirectory]] = {}
 
     def result(self) -> list[PartitionDirectory]:
@@ -113,7 +113,7 @@ class _Search:
     def _add_partition(self, path: str, topic: str, partition: int, root_path: str) -> None:
         root = self._roots.get(root_path)
         if root is None:
-            root = self._roots[root_path] = LogDirectory(self._filesystem, root_path)
+            root = self._roots[root_path] = LogDirectoryFiles(self._filesystem, root_path)
         directory = PartitionDirectory(path, topic, partition, root)
         self._found.setdefault(directory.topic_partition, []).append(directory)
 

@@ -19,14 +19,14 @@ from storage_core.directory.segment_listing import list_segments
 from storage_core.directory.segments import Segments
 from storage_core.errors import CorruptError, DataLossError, UnsupportedFormatError
 from storage_core.segment.file_names import DELETED_SUFFIX, SWAP_SUFFIX
-from storage_core.segment.log_segment import LogSegment
 from storage_core.segment.segment_files import DEFAULT_MAX_BATCH_BYTES
+from storage_core.segment.segment_reader import SegmentReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from storage_core.checkpoint import EpochEntry
-    from storage_core.directory.log_directory import PartitionDirectory
+    from storage_core.directory.log_directory_files import PartitionDirectory
     from storage_core.directory.producer_snapshots import ProducerSnapshot
     from storage_core.filesystem import FileSystem
     from storage_core.record.batch_header import BatchHeader
@@ -82,9 +82,9 @@ class PartitionLog:
         """
         base_offsets: tuple[int, ...] = ()
 
-        def open_segment(base_offset: int, file_names: Collection[str] | None, suffix: str) -> LogSegment:
+        def open_segment(base_offset: int, file_names: Collection[str] | None, suffix: str) -> SegmentReader:
             next_index = bisect.bisect_right(base_offsets, base_offset)
-            return LogSegment(
+            return SegmentReader(
                 filesystem,
                 directory.path,
                 base_offset,
@@ -185,17 +185,17 @@ class PartitionLog:
         index = bisect.bisect_right(self.segments.base_offsets, offset) - 1
         return index if index >= 0 else None
 
-    def segment_for(self, offset: int) -> LogSegment | None:
+    def segment_for(self, offset: int) -> SegmentReader | None:
         """The segment with the highest base offset that is not above ``offset``."""
         index = self.segment_index_for(offset)
         return None if index is None else self.segments[index]
 
-    def segments_between(self, start_offset: int, end_offset: int) -> list[LogSegment]:
+    def segments_between(self, start_offset: int, end_offset: int) -> list[SegmentReader]:
         """The segments that may hold offsets from ``start_offset`` to below ``end_offset``."""
         first = self.segment_index_for(start_offset) or 0
         return self.segments[first : bisect.bisect_left(self.segments.base_offsets, end_offset)]
 
-    def ask(self, index: int, question: Callable[[LogSegment], _Answer]) -> _Answer:
+    def ask(self, index: int, question: Callable[[SegmentReader], _Answer]) -> _Answer:
         """Ask a segment; once more if a live broker has renamed or replaced its file since the listing.
 
         Raises:
@@ -219,7 +219,7 @@ class PartitionLog:
             offset = self.segments.base_offsets[index]
             raise DataLossError(message, path=self.path, offset=offset) from error
 
-    def first_batch_at_or_after(self, offset: int) -> tuple[LogSegment, BatchHeader] | None:
+    def first_batch_at_or_after(self, offset: int) -> tuple[SegmentReader, BatchHeader] | None:
         """The first batch with an offset of at least ``offset``, in whichever segment; None at the log end.
 
         Raises:

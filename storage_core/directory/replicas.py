@@ -19,7 +19,7 @@ from storage_core.errors import CorruptCheckpointError, LogDirectoryError, Repli
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from storage_core.directory.log_directory import PartitionDirectory
+    from storage_core.directory.log_directory_files import PartitionDirectory
     from storage_core.filesystem import FileSystem
 
 __all__ = ["choose_replica"]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, overload
 
 from storage_core.segment.file_names import SWAP_SUFFIX
-from storage_core.segment.log_segment import LogSegment
+from storage_core.segment.segment_reader import SegmentReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["Segments"]
 
 
-class Segments(Sequence[LogSegment]):
+class Segments(Sequence[SegmentReader]):
     """The segments of a log by ascending base offset, each made when it is first taken.
 
     Args:
@@ -28,24 +28,24 @@ class Segments(Sequence[LogSegment]):
     def __init__(
         self,
         listing: SegmentListing,
-        open_segment: Callable[[int, Collection[str] | None, str], LogSegment],
+        open_segment: Callable[[int, Collection[str] | None, str], SegmentReader],
     ) -> None:
         self.base_offsets = listing.base_offsets
         self.file_names = listing.file_names
         self._swapped = listing.swapped
         self._open_segment = open_segment
-        self._opened: dict[int, LogSegment] = {}
+        self._opened: dict[int, SegmentReader] = {}
 
     def __len__(self) -> int:
         return len(self.base_offsets)
 
     @overload
-    def __getitem__(self, index: int) -> LogSegment: ...
+    def __getitem__(self, index: int) -> SegmentReader: ...
 
     @overload
-    def __getitem__(self, index: slice) -> list[LogSegment]: ...
+    def __getitem__(self, index: slice) -> list[SegmentReader]: ...
 
-    def __getitem__(self, index: int | slice) -> LogSegment | list[LogSegment]:
+    def __getitem__(self, index: int | slice) -> SegmentReader | list[SegmentReader]:
         if isinstance(index, slice):
             return [self[number] for number in range(len(self))[index]]
         base_offset = self.base_offsets[index]
@@ -55,7 +55,7 @@ class Segments(Sequence[LogSegment]):
             segment = self._opened[base_offset] = self._open_segment(base_offset, self.file_names, suffix)
         return segment
 
-    def open_again(self, index: int, suffix: str = "") -> LogSegment:
+    def open_again(self, index: int, suffix: str = "") -> SegmentReader:
         """Take a segment's files by their present names; the listing does not count for it any more."""
         base_offset = self.base_offsets[index]
         segment = self._opened[base_offset] = self._open_segment(base_offset, None, suffix)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from storage_core.scan.plan import ScanPlan
     from storage_core.scan.resolve import ResolvedPartition
     from storage_core.scan.spans import LogSpan
-    from storage_core.segment import LogSegment
+    from storage_core.segment import SegmentReader
 
 __all__ = ["explain", "explain_plan"]
 
@@ -162,7 +162,7 @@ def _spans(log: PartitionLog, numbered: Sequence[_Numbered]) -> tuple[SpanExplan
     return tuple(explained)
 
 
-def _batches(segment: LogSegment, span: LogSpan) -> int:
+def _batches(segment: SegmentReader, span: LogSpan) -> int:
     """How many batches a span holds, as far as they can be walked."""
     count = 0
     try:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from storage_core.directory import PartitionLog
-    from storage_core.segment import AbortedTransaction, LogSegment
+    from storage_core.segment import AbortedTransaction, SegmentReader
 
 __all__ = ["locate_spans"]
 
@@ -104,7 +104,7 @@ class _Place:
 
 
 def _place(
-    segment: LogSegment, start_offset: int, last_offset: int | None, *, is_closed: bool, is_first: bool
+    segment: SegmentReader, start_offset: int, last_offset: int | None, *, is_closed: bool, is_first: bool
 ) -> _Place | None:
     """Where in the file the offsets lie, to its end if no last one is given; None if it holds none of them."""
     del is_first  # Damage on the way fails the read, wherever it is noticed.
@@ -140,7 +140,7 @@ def _place(
 
 
 def _place_over_damage(
-    segment: LogSegment, start_offset: int, last_offset: int | None, *, is_closed: bool, is_first: bool
+    segment: SegmentReader, start_offset: int, last_offset: int | None, *, is_closed: bool, is_first: bool
 ) -> _Place | None:
     """The same, where damage is no error: a damaged range goes to the range of offsets that it begins in.
 
@@ -178,7 +178,7 @@ def _place_over_damage(
 
 
 def _found_place(
-    segment: LogSegment, start_offset: int, position_bytes: int, end_position_bytes: int
+    segment: SegmentReader, start_offset: int, position_bytes: int, end_position_bytes: int
 ) -> _Place | None:
     if end_position_bytes <= position_bytes:
         return None
@@ -193,7 +193,7 @@ def _found_place(
     )
 
 
-def _stop_position(segment: LogSegment, offset: int) -> int:
+def _stop_position(segment: SegmentReader, offset: int) -> int:
     """Where the walk stopped that has looked for an offset in vain.
 
     It may have stopped at a batch that is cut off, or at a hole of zeros. What follows is left to the

@@ -17,7 +17,7 @@ from storage_core.record.batch_header import HEADER_SIZE_BYTES, parse_batch_head
 if TYPE_CHECKING:
     from storage_core.directory import PartitionLog
     from storage_core.record.batch_header import BatchHeader
-    from storage_core.segment import LogSegment
+    from storage_core.segment import SegmentReader
 
 __all__ = [
     "DAMAGE",
@@ -100,21 +100,21 @@ class Budget:
         self._bytes_at_first: int | None = None
         self._passed_bytes = 0
 
-    def pass_over(self, segment: LogSegment, size_bytes: int) -> None:
+    def pass_over(self, segment: SegmentReader, size_bytes: int) -> None:
         """Note that so many bytes need not be read."""
         self.spent_bytes(segment)
         self._passed_bytes += size_bytes
 
-    def is_spent(self, segment: LogSegment) -> bool:
+    def is_spent(self, segment: SegmentReader) -> bool:
         """Whether going on would cost more than it may save."""
         return not self.allows(segment, 0)
 
-    def allows(self, segment: LogSegment, size_bytes: int) -> bool:
+    def allows(self, segment: SegmentReader, size_bytes: int) -> bool:
         """Whether so many bytes more may be read."""
         allowed_bytes = self._free_bytes + self._passed_bytes // _GAIN
         return self.spent_bytes(segment) + size_bytes <= min(allowed_bytes, _MOST_BYTES)
 
-    def spent_bytes(self, segment: LogSegment) -> int:
+    def spent_bytes(self, segment: SegmentReader) -> int:
         """How many bytes were read since this was asked first."""
         bytes_read = segment.filesystem.statistics.bytes_read
         if self._bytes_at_first is None:
@@ -122,7 +122,7 @@ class Budget:
         return bytes_read - self._bytes_at_first
 
 
-def first_header(segment: LogSegment) -> BatchHeader | None:
+def first_header(segment: SegmentReader) -> BatchHeader | None:
     """The header of a segment's first batch, read alone; None if there is no batch."""
     with segment.open_log() as log_file:
         data = log_file.read_at(HEADER_SIZE_BYTES, 0)
@@ -134,7 +134,7 @@ def first_header(segment: LogSegment) -> BatchHeader | None:
         return None
 
 
-def batch_reaching(segment: LogSegment, offset: int) -> BatchHeader | None:
+def batch_reaching(segment: SegmentReader, offset: int) -> BatchHeader | None:
     """The first batch whose last offset is at least ``offset``; None if there is none, or damage in front of it."""
     try:
         return segment.translate_offset(offset)
@@ -142,7 +142,7 @@ def batch_reaching(segment: LogSegment, offset: int) -> BatchHeader | None:
         return None
 
 
-def indexed_position(segment: LogSegment, offset: int) -> int:
+def indexed_position(segment: SegmentReader, offset: int) -> int:
     """Where the offset index says that an offset stands, or something before it. Only the log can prove it."""
     if offset <= segment.base_offset:
         return 0

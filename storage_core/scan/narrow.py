@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from storage_core.directory import PartitionLog
     from storage_core.scan.options import ReadOptions
     from storage_core.scan.predicate import Predicate
-    from storage_core.segment import AbortedTransaction, LogSegment
+    from storage_core.segment import AbortedTransaction, SegmentReader
 
 __all__ = ["NarrowedPartition", "narrow_partition", "report_bytes_beyond"]
 
@@ -114,7 +114,7 @@ def _end_worth_finding(log: PartitionLog, end_offset: int, given_offset: int) ->
     return end_offset if gain_bytes >= LOOK_UP_PRICE_BYTES else later_offset
 
 
-def _bytes_between(segment: LogSegment, start_offset: int, end_offset: int) -> int:
+def _bytes_between(segment: SegmentReader, start_offset: int, end_offset: int) -> int:
     """About how many bytes lie between two offsets of a segment; 0 if a walk over small batches had to tell."""
     if segment.size_bytes < LOOK_UP_PRICE_BYTES:
         return 0

@@ -13,7 +13,7 @@ from storage_core.scan.spans import LogSpan, ReadSettings, ScanTask
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from storage_core.segment import LogSegment
+    from storage_core.segment import SegmentReader
 
 __all__ = ["DEFAULT_TASK_BYTES", "OPEN_COST_BYTES", "cut_span", "pack_spans"]
 
@@ -22,7 +22,7 @@ DEFAULT_TASK_BYTES: Final = 128 << 20
 OPEN_COST_BYTES: Final = 1 << 20
 
 
-def cut_span(span: LogSpan, segment: LogSegment, target_bytes: int) -> list[LogSpan]:
+def cut_span(span: LogSpan, segment: SegmentReader, target_bytes: int) -> list[LogSpan]:
     """Cut a span at batches so that the pieces have about ``target_bytes``."""
     # Another file by now: whoever reads the span finds that out, and where its offsets lie.
     if span.size_bytes <= target_bytes or segment.inode != span.inode:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from storage_core.directory import PartitionLog
     from storage_core.record.batch_header import BatchHeader
-    from storage_core.segment import AbortedTransaction, LogSegment, TimestampOffset
+    from storage_core.segment import AbortedTransaction, SegmentReader, TimestampOffset
 
 __all__ = ["end_offset_by_time", "start_offset_by_time"]
 
@@ -112,7 +112,7 @@ class _StartSearch:
         self._timestamp_ms = timestamp_ms
         self._budget = Budget(size_bytes)
 
-    def young_offset(self, start_offset: int, segment: LogSegment, *, is_complete: bool) -> int | None:
+    def young_offset(self, start_offset: int, segment: SegmentReader, *, is_complete: bool) -> int | None:
         """The first offset whose batch may be young enough; None if the whole segment is older."""
         if segment.size_bytes == 0:
             return None
@@ -129,13 +129,13 @@ class _StartSearch:
         proven = _proven_batch(segment, named, position_bytes)
         return start_offset if proven is None else self._walk(segment, proven.position_bytes, start_offset)
 
-    def _is_walk_worth_it(self, segment: LogSegment, header: BatchHeader) -> bool:
+    def _is_walk_worth_it(self, segment: SegmentReader, header: BatchHeader) -> bool:
         if header.size_bytes >= LARGE_BATCH_BYTES:
             return self._budget.allows(segment, PAGE_SIZE_BYTES)
         # Nearly all of it would be read.
         return segment.size_bytes < LOOK_UP_PRICE_BYTES and self._budget.allows(segment, segment.size_bytes)
 
-    def _indexed_batch(self, segment: LogSegment, *, is_complete: bool) -> tuple[TimestampOffset, int]:
+    def _indexed_batch(self, segment: SegmentReader, *, is_complete: bool) -> tuple[TimestampOffset, int]:
         """An entry of the time index such that nothing in front of its batch is young enough, and what it saves."""
         entry = segment.time_index.lookup(self._timestamp_ms)
         position_bytes = indexed_position(segment, entry.offset)
@@ -144,7 +144,7 @@ class _StartSearch:
             position_bytes = indexed_position(segment, MAX_OFFSET)
         return entry, position_bytes
 
-    def _walk(self, segment: LogSegment, position_bytes: int, start_offset: int) -> int | None:
+    def _walk(self, segment: SegmentReader, position_bytes: int, start_offset: int) -> int | None:
         next_offset = start_offset
         self._budget.pass_over(segment, position_bytes)
         try:
@@ -171,7 +171,7 @@ class _EndSearch:
         self._start_offset = start_offset
         self._aborted = aborted
 
-    def young_record(self, size_behind_bytes: int, segment: LogSegment) -> int | None:
+    def young_record(self, size_behind_bytes: int, segment: SegmentReader) -> int | None:
         """The offset of the first such record of a segment, if a time index leads to it and it is worth it.
 
         Args:
@@ -210,7 +210,7 @@ class _EndSearch:
             for each in self._aborted
         )
 
-    def _record_of(self, segment: LogSegment, batch: BatchHeader) -> int | None:
+    def _record_of(self, segment: SegmentReader, batch: BatchHeader) -> int | None:
         offsets, timestamps_ms = batch_timestamps(
             segment.read_batch(batch), batch, path=segment.log_path, limit_bytes=segment.max_batch_bytes
         )
@@ -219,13 +219,13 @@ class _EndSearch:
         return int(offsets[is_found.argmax()]) if is_found.any() else None
 
 
-def _read_anyway_bytes(segment: LogSegment, position_bytes: int) -> int:
+def _read_anyway_bytes(segment: SegmentReader, position_bytes: int) -> int:
     """How much of a segment is read if the read could end at a position: near its end, it does not."""
     rest_bytes = segment.size_bytes - position_bytes
     return segment.size_bytes if rest_bytes < LOOK_UP_PRICE_BYTES else position_bytes
 
 
-def _proven_batch(segment: LogSegment, entry: TimestampOffset, position_bytes: int) -> BatchHeader | None:
+def _proven_batch(segment: SegmentReader, entry: TimestampOffset, position_bytes: int) -> BatchHeader | None:
     """The batch that a look-up may begin at, if the log bears out what the time index says of it."""
     named = batch_reaching(segment, entry.offset)
     if named is None or named.base_offset > entry.offset or named.max_timestamp_ms != entry.timestamp_ms:

@@ -24,7 +24,7 @@ from storage_core.segment.file_names import DELETED_SUFFIX
 if TYPE_CHECKING:
     from storage_core.directory import PartitionLog
     from storage_core.record import BatchHeader
-    from storage_core.segment import LogSegment
+    from storage_core.segment import SegmentReader
 
 __all__ = ["TransactionReplay"]
 
@@ -126,7 +126,7 @@ class TransactionReplay:
         raise DataLossError(message, path=self._log.path, offset=segments.base_offsets[index])
 
     def _walk(
-        self, segment: LogSegment, end_offset: int, upper_bound_offset: int | None, *, is_last: bool
+        self, segment: SegmentReader, end_offset: int, upper_bound_offset: int | None, *, is_last: bool
     ) -> list[AbortedTransaction]:
         aborted: list[AbortedTransaction] = []
         position_bytes = 0
@@ -162,7 +162,7 @@ class TransactionReplay:
         return aborted
 
     def _walk_over_damage(
-        self, segment: LogSegment, end_offset: int, upper_bound_offset: int | None
+        self, segment: SegmentReader, end_offset: int, upper_bound_offset: int | None
     ) -> list[AbortedTransaction]:
         """The same with every CRC checked: no header is believed that may say what never was."""
         aborted: list[AbortedTransaction] = []
@@ -189,7 +189,7 @@ class TransactionReplay:
                 self.next_offset = item.next_offset
         return aborted
 
-    def _apply_or_lose(self, segment: LogSegment, header: BatchHeader) -> list[AbortedTransaction]:
+    def _apply_or_lose(self, segment: SegmentReader, header: BatchHeader) -> list[AbortedTransaction]:
         try:
             transaction = self._apply(segment, header)
         except (CorruptError, UnsupportedFormatError) as error:
@@ -231,7 +231,7 @@ class TransactionReplay:
             return False
         return next(iter(self._open.values()), upper_bound_offset) >= upper_bound_offset
 
-    def _apply(self, segment: LogSegment, header: BatchHeader) -> AbortedTransaction | None:
+    def _apply(self, segment: SegmentReader, header: BatchHeader) -> AbortedTransaction | None:
         producer_id = header.producer_id
         if not header.is_transactional or producer_id < 0:
             return None

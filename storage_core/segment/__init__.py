@@ -2,9 +2,9 @@
 
 from storage_core.segment.damage import DamagedRange
 from storage_core.segment.file_names import base_offset_of
-from storage_core.segment.log_segment import LogSegment
 from storage_core.segment.offset_index import OffsetIndex
 from storage_core.segment.resynchronise import Resynchroniser
+from storage_core.segment.segment_reader import SegmentReader
 from storage_core.segment.time_index import TimeIndex
 from storage_core.segment.transaction_index import TransactionIndex
 from storage_core.segment.values import AbortedTransaction, OffsetPosition, SegmentEnd, TimestampOffset
@@ -12,11 +12,11 @@ from storage_core.segment.values import AbortedTransaction, OffsetPosition, Segm
 __all__ = [
     "AbortedTransaction",
     "DamagedRange",
-    "LogSegment",
     "OffsetIndex",
     "OffsetPosition",
     "Resynchroniser",
     "SegmentEnd",
+    "SegmentReader",
     "TimeIndex",
     "TimestampOffset",
     "TransactionIndex",

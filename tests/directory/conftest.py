@@ -8,7 +8,7 @@ import struct
 import pytest
 from crc32c import crc32c
 
-from storage_core.directory import LogDirectory, PartitionDirectory, PartitionLog
+from storage_core.directory import LogDirectoryFiles, PartitionDirectory, PartitionLog
 from storage_core.filesystem import FileSystem
 
 
@@ -66,7 +66,7 @@ def load():
     def load_log(directory, **options):
         topic, partition = directory.name.rsplit("-", 1)
         filesystem = options.pop("filesystem", None) or FileSystem()
-        root = LogDirectory(filesystem, str(directory.parent))
+        root = LogDirectoryFiles(filesystem, str(directory.parent))
         found = PartitionDirectory(str(directory), topic, int(partition), root)
         return PartitionLog.load(filesystem, found, **options)
 

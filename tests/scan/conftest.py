@@ -386,7 +386,7 @@ def walk(data):
 
 
 def index_files(segment: Segment, interval_bytes: int) -> tuple[bytes, bytes]:
-    """Offset and time index by the rule of Kafka's ``LogSegment.append``, and the last time entry of a roll."""
+    """Offset and time index by the rule of Kafka's ``SegmentReader.append``, and the last time entry of a roll."""
     offset_entries: list[tuple[int, int]] = []
     time_entries: list[tuple[int, int]] = [(-1, segment.base_offset)]
     since_entry_bytes = 0

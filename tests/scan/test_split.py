@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from storage_core.filesystem import FileSystem
 from storage_core.scan.spans import LogSpan, ReadSettings
 from storage_core.scan.split import OPEN_COST_BYTES, cut_span, pack_spans
-from storage_core.segment import AbortedTransaction, LogSegment
+from storage_core.segment import AbortedTransaction, SegmentReader
 
 SETTINGS = ReadSettings(1 << 20)
 
@@ -27,7 +27,7 @@ def log(log_root):
 
 
 def segment_of(log, **options):
-    return LogSegment(FileSystem(), str(log.path), 0, **options)
+    return SegmentReader(FileSystem(), str(log.path), 0, **options)
 
 
 def whole(log, span_of, **changes):

@@ -4,13 +4,13 @@ import logging
 
 import pytest
 
-from storage_core.directory import LogDirectory, PartitionDirectory
+from storage_core.directory import LogDirectoryFiles, PartitionDirectory
 from storage_core.errors import OptionError
 from storage_core.filesystem import FileSystem
 from storage_core.scan.options import ReadOptions
 from storage_core.scan.topic_selection import select_partitions
 
-ROOT = LogDirectory(FileSystem(), "/logs")
+ROOT = LogDirectoryFiles(FileSystem(), "/logs")
 FOUND = [
     PartitionDirectory(f"/logs/{topic}-{partition}", topic, partition, ROOT)
     for topic, partition in [

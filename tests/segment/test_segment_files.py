@@ -7,7 +7,7 @@ import pytest
 
 from storage_core.errors import DataLossError, LogDirectoryError
 from storage_core.filesystem import FileSystem
-from storage_core.segment import LogSegment, OffsetPosition
+from storage_core.segment import OffsetPosition, SegmentReader
 from storage_core.segment.batch_walk import BatchWalk
 
 
@@ -20,7 +20,7 @@ def segment(make_batch, make_segment):
 
 
 def open_segment(directory, base_offset=50, **options):
-    return LogSegment(FileSystem(), str(directory), base_offset, **options)
+    return SegmentReader(FileSystem(), str(directory), base_offset, **options)
 
 
 def test_nothing_is_touched_before_it_is_needed(tmp_path):

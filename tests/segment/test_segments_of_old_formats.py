@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from storage_core.errors import BatchTooLargeError, CorruptRecordError
 from storage_core.filesystem import FileSystem
-from storage_core.segment import LogSegment, SegmentEnd, TimestampOffset
+from storage_core.segment import SegmentEnd, SegmentReader, TimestampOffset
 from storage_core.segment.batch_walk import BatchWalk
 from tests.record.legacy_encoding import GZIP, LOG_APPEND_TIME, Message, Wrapper, plain_messages
 
@@ -127,7 +127,7 @@ class Written:
 
 
 def open_segment(directory, base_offset=0, **options):
-    return LogSegment(FileSystem(), str(directory), base_offset, **options)
+    return SegmentReader(FileSystem(), str(directory), base_offset, **options)
 
 
 def first_at_or_after(records, timestamp_ms, start_offset=0):

@@ -6,7 +6,7 @@ import pytest
 
 from storage_core.errors import BatchTooLargeError, CorruptRecordError
 from storage_core.filesystem import FileSystem
-from storage_core.segment import DamagedRange, LogSegment, TimestampOffset
+from storage_core.segment import DamagedRange, SegmentReader, TimestampOffset
 
 
 @pytest.fixture
@@ -30,7 +30,9 @@ def open_damaged(tmp_path, segment):
             log[start : start + len(value)] = value
         segment.log = bytes(log)
         segment.write(tmp_path)
-        return LogSegment(FileSystem(), str(tmp_path), 0, end_offset=200, skip_damage=skip_damage, **options)
+        return SegmentReader(
+            FileSystem(), str(tmp_path), 0, end_offset=200, skip_damage=skip_damage, **options
+        )
 
     return open_damaged
 
@@ -154,7 +156,7 @@ class TestGaps:
                 number, position, value = change
                 made[number][position : position + len(value)] = value
             make_segment(0, made).write(tmp_path)
-            return LogSegment(FileSystem(), str(tmp_path), 0, end_offset=20)
+            return SegmentReader(FileSystem(), str(tmp_path), 0, end_offset=20)
 
         return write
 

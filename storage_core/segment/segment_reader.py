@@ -1,4 +1,4 @@
-"""One segment of a partition's log, for reading (the read side of Kafka's ``LogSegment``).
+"""One segment of a partition's log, for reading (the read side of Kafka's ``SegmentReader``).
 
 No answer depends on the indexes: they only say where a walk over the batch headers may begin,
 and one that disagrees with the log is set aside.
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from storage_core.segment.batch_walk import SkimmedBatch
     from storage_core.segment.damage import DamagedRange
 
-__all__ = ["LogSegment"]
+__all__ = ["SegmentReader"]
 
 
 @dataclass(slots=True, eq=False)
-class LogSegment(SegmentFiles):
+class SegmentReader(SegmentFiles):
     """One segment: its files, see `SegmentFiles`, and what can be asked of them.
 
     Positions that are passed in are batch boundaries: 0, or taken from a batch header.

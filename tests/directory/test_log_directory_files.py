@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from storage_core.checkpoint import MetaProperties
-from storage_core.directory import LogDirectory, PartitionDirectory
+from storage_core.directory import LogDirectoryFiles, PartitionDirectory
 from storage_core.errors import CorruptCheckpointError, UnreadableError
 from storage_core.filesystem import FileSystem
 
@@ -14,7 +14,7 @@ CHECKPOINT = b"0\n1\norders 0 42\n"
 
 @pytest.fixture
 def root(tmp_path):
-    return LogDirectory(FileSystem(), str(tmp_path))
+    return LogDirectoryFiles(FileSystem(), str(tmp_path))
 
 
 def test_a_root_without_files(root):
@@ -66,12 +66,12 @@ def test_a_checkpoint_that_may_not_be_read_is_an_error():
             raise UnreadableError("User nobody may not open this path.", path=path)
 
     with pytest.raises(UnreadableError, match="log-start-offset-checkpoint"):
-        _ = LogDirectory(Denying(), "/logs").log_start_offsets
+        _ = LogDirectoryFiles(Denying(), "/logs").log_start_offsets
 
 
 def test_nothing_is_read_before_it_is_asked_for(tmp_path):
     filesystem = FileSystem()
-    root = LogDirectory(filesystem, str(tmp_path))
+    root = LogDirectoryFiles(filesystem, str(tmp_path))
     directory = PartitionDirectory(str(tmp_path / "orders-0"), "orders", 0, root)
     assert directory.topic_partition == ("orders", 0)
     assert filesystem.statistics == FileSystem().statistics

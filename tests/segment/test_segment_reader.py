@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from storage_core.errors import BatchTooLargeError, CorruptRecordError
 from storage_core.filesystem import FileSystem
-from storage_core.segment import LogSegment, SegmentEnd, TimestampOffset
+from storage_core.segment import SegmentEnd, SegmentReader, TimestampOffset
 
 # A broker's segment: base 0, index.interval.bytes=100, ten batches of 76 bytes with one record each, offsets 0
 # to 9. The first batch and the indexes as the broker wrote them:
@@ -51,13 +51,13 @@ def golden(tmp_path, monkeypatch, make_batch, state):
         entries = TIME_INDEX[:48] + bytes(996 - 48) if state == "active" else TIME_INDEX
         stem.with_suffix(".timeindex").write_bytes(entries)
     names = frozenset([stem.name + ".log"]) if state == "listed without indexes" else None
-    return LogSegment(
+    return SegmentReader(
         FileSystem(), str(tmp_path), 0, file_names=names, use_indexes=state != "indexes not used"
     )
 
 
 def open_segment(directory, base_offset, **options):
-    return LogSegment(FileSystem(), str(directory), base_offset, **options)
+    return SegmentReader(FileSystem(), str(directory), base_offset, **options)
 
 
 def linear_timestamp_search(records, timestamp_ms, start_offset=0):

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from storage_core.checkpoint import MetaProperties
     from storage_core.filesystem import FileSystem
 
-__all__ = ["LogDirectory", "PartitionDirectory"]
+__all__ = ["LogDirectoryFiles", "PartitionDirectory"]
 
 _log = logging.getLogger(__name__)
 
 
-class LogDirectory:
+class LogDirectoryFiles:
     """The root's own files, each read when it is first asked for and then kept.
 
     Args:
@@ -81,7 +81,7 @@ class LogDirectory:
             return {}
 
     def __repr__(self) -> str:
-        return f"LogDirectory({self.path!r})"
+        return f"LogDirectoryFiles({self.path!r})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class PartitionDirectory:
     path: str
     topic: str
     partition: int
-    root: LogDirectory
+    root: LogDirectoryFiles
 
     @property
     def topic_partition(self) -> tuple[str, int]:
