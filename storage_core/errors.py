@@ -4,12 +4,26 @@
     ├── OptionError                     an option or configuration value is wrong
     ├── LogDirectoryError               a path is not what the caller said it is
     │   ├── UnreadableError             the path exists, but this user may not read it
+    │   ├── LogDirectoryLockedError     a broker, another process, or this one has it open for writing
     │   └── ReplicaConflictError        the same partition stands in two roots that do not belong together
     ├── OffsetOutOfRangeError           an offset below the log start or beyond the log end was asked for
     │   └── TimestampNotFoundError      no record is as young as the timestamp that was asked for
     ├── DataLossError                   a planned range cannot be read any more: a cleaner or retention was faster
     ├── UnsupportedFormatError          a message format or codec that this version does not read
     ├── TimestampRangeError             a record's timestamp does not fit the column's type
+    ├── AppendError                     an append was refused; nothing of it was written
+    │   ├── InvalidRecordError          columns, keys or batches that the log does not take
+    │   ├── InvalidTimestampError       a timestamp too far from the present, or below -1
+    │   ├── RecordTooLargeError         a batch is larger than max.message.bytes
+    │   ├── RecordBatchTooLargeError    an append is larger than segment.bytes
+    │   ├── OffsetsOutOfOrderError      replicated batches do not ascend, or begin below the log end
+    │   └── OffsetOverflowError         an offset does not fit its segment, or is beyond Kafka's largest
+    ├── NotWritableError                the log, or its log directory, takes no writes
+    │   ├── LogClosedError              it is closed
+    │   ├── LogReadOnlyError            it was opened read-only
+    │   └── LogFailedError              a write or a flush failed before: close it and open it again
+    ├── StorageError                    the file system refused: no space left, an I/O error
+    ├── RecoveryWouldDiscard            opening as asked would drop whole, valid batches
     └── CorruptError                    bytes on disk are not what the format says
         ├── CorruptRecordError          a record batch: length, magic, CRC or record structure
         ├── BatchTooLargeError          a record batch declares, or inflates to, more than the limit
@@ -22,7 +36,10 @@ Each message says what was expected, what was found, where, and what to do.
 
 from __future__ import annotations
 
+from typing import Any
+
 __all__ = [
+    "AppendError",
     "BatchTooLargeError",
     "CorruptCheckpointError",
     "CorruptError",
@@ -30,11 +47,24 @@ __all__ = [
     "CorruptRecordError",
     "CorruptSnapshotError",
     "DataLossError",
+    "InvalidRecordError",
+    "InvalidTimestampError",
+    "LogClosedError",
     "LogDirectoryError",
+    "LogDirectoryLockedError",
+    "LogFailedError",
+    "LogReadOnlyError",
+    "NotWritableError",
     "OffsetOutOfRangeError",
+    "OffsetOverflowError",
+    "OffsetsOutOfOrderError",
     "OptionError",
+    "RecordBatchTooLargeError",
+    "RecordTooLargeError",
+    "RecoveryWouldDiscard",
     "ReplicaConflictError",
     "SegmentLogError",
+    "StorageError",
     "TimestampNotFoundError",
     "TimestampRangeError",
     "UnreadableError",
@@ -122,6 +152,10 @@ class UnreadableError(LogDirectoryError):
     """A path exists, but may not be read: it is reported, never skipped."""
 
 
+class LogDirectoryLockedError(LogDirectoryError):
+    """A broker, another process, or another object in this one has the log directory open for writing."""
+
+
 class ReplicaConflictError(LogDirectoryError):
     """The same topic-partition stands in two roots that do not belong to one cluster."""
 
@@ -144,6 +178,66 @@ class UnsupportedFormatError(SegmentLogError):
 
 class TimestampRangeError(SegmentLogError):
     """A record's timestamp does not fit a column of microseconds since 1970."""
+
+
+class AppendError(SegmentLogError):
+    """An append was refused before anything of it was written; the log is as it was."""
+
+
+class InvalidRecordError(AppendError):
+    """Columns, keys or batches are not what this log takes."""
+
+
+class InvalidTimestampError(AppendError):
+    """A record's timestamp is too far from the present for this log, or no timestamp at all."""
+
+
+class RecordTooLargeError(AppendError):
+    """A batch is larger than ``max.message.bytes``."""
+
+
+class RecordBatchTooLargeError(AppendError):
+    """One append is larger than ``segment.bytes``."""
+
+
+class OffsetsOutOfOrderError(AppendError):
+    """Batches that bring their own offsets do not ascend, or begin below the log end offset."""
+
+
+class OffsetOverflowError(AppendError):
+    """An offset cannot be written relative to its segment's base offset, or is beyond the largest."""
+
+
+class NotWritableError(SegmentLogError):
+    """The log, or the log directory that it stands in, takes no writes."""
+
+
+class LogClosedError(NotWritableError):
+    """The log, or its log directory, is closed."""
+
+
+class LogReadOnlyError(NotWritableError):
+    """The log directory was opened read-only."""
+
+
+class LogFailedError(NotWritableError):
+    """A write or a flush failed before, so what is on disk is not known: close the log and open it again."""
+
+
+class StorageError(SegmentLogError):
+    """The file system refused to write, flush, rename or delete: no space left, an I/O error, a full quota."""
+
+
+class RecoveryWouldDiscard(SegmentLogError):  # noqa: N818  (the name says what it would do)
+    """Opening as asked would drop whole, valid batches: ``discarded`` tells which.
+
+    Args:
+        discarded: What would be dropped, a sentence each.
+    """
+
+    def __init__(self, message: str, *, discarded: tuple[str, ...] = (), **where: Any) -> None:
+        super().__init__(message, **where)
+        self.discarded = discarded
 
 
 class CorruptError(SegmentLogError):

@@ -30,7 +30,7 @@ def drawn_tree():
     bases = {}
     above = []
     for line in errors.__doc__.splitlines():
-        matched = re.match(r"    ([│├└─ ]*)(\w+Error)\b", line)
+        matched = re.match(r"    ([│├└─ ]*)(\w+(?:Error|Discard))\b", line)
         if matched:
             depth = len(matched.group(1)) // 4
             above[depth:] = [matched.group(2)]
@@ -55,7 +55,7 @@ def test_every_error_is_exported_and_described():
 
 def test_every_error_is_described_in_the_tree():
     for line in errors.__doc__.splitlines():
-        matched = re.match(r"    [│├└─ ]+(\w+Error)(.*)", line)
+        matched = re.match(r"    [│├└─ ]+(\w+(?:Error|Discard))(.*)", line)
         if matched:
             assert matched.group(2).strip(), matched.group(1)
 
