@@ -191,7 +191,8 @@ class SpanReader:
         rest_bytes = self._source.size_bytes - window.end
         if self._source.is_last and rest_bytes:
             is_blank = not window.buffer[window.end : self._source.size_bytes].any()
-            return None if is_blank and self._is_at_segment_end else self._damage_at(position_bytes)
+            is_preallocated = is_blank and self._is_at_segment_end and self._is_complete
+            return None if is_preallocated else self._damage_at(position_bytes)
         size_bytes = needed_bytes(window, self._source.size_bytes)
         if size_bytes > self._max_batch_bytes or (
             self._known_resynchroniser is not None

@@ -13,6 +13,7 @@ their producers wrote behind the damage counts as a transaction of its own.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["TransactionReplay"]
 
 _log = logging.getLogger(__name__)
+_NOT_TOLD = "Which transactions were aborted cannot be told; read with isolationLevel=read_uncommitted."
 
 
 class TransactionReplay:
@@ -115,7 +117,7 @@ class TransactionReplay:
             try:
                 if self._log.skip_damage:
                     return self._walk_over_damage(segment, end_offset, upper_bound_offset)
-                return self._walk(segment, end_offset, upper_bound_offset, is_last=is_last)
+                return self._walk_or_blame(segment, end_offset, upper_bound_offset, is_last=is_last)
             except (FileNotFoundError, DataLossError):
                 self._open, self.next_offset = dict(before[0]), before[1]
                 self.undecided, self._doubtful = list(before[2]), dict(before[3])
@@ -124,6 +126,21 @@ class TransactionReplay:
             "faster. Read again."
         )
         raise DataLossError(message, path=self._log.path, offset=segments.base_offsets[index])
+
+    def _walk_or_blame(
+        self, segment: SegmentReader, end_offset: int, upper_bound_offset: int | None, *, is_last: bool
+    ) -> list[AbortedTransaction]:
+        """Walk a segment; an error names the damaged range, which begins where a length was forged, not where it led."""
+        try:
+            return self._walk(segment, end_offset, upper_bound_offset, is_last=is_last)
+        except CorruptError as error:
+            if error.path != segment.log_path or error.position_bytes is None:
+                raise
+            damage = _damage_at_or_before(segment, error.position_bytes)
+            if damage is None:
+                raise
+            reason = f"{damage.reason} {_NOT_TOLD}"
+            raise dataclasses.replace(damage, reason=reason).error() from error
 
     def _walk(
         self, segment: SegmentReader, end_offset: int, upper_bound_offset: int | None, *, is_last: bool
@@ -149,10 +166,10 @@ class TransactionReplay:
                 self.next_offset = last_offset + 1
             position_bytes = batch_end_bytes
         # A walk ends silently at a torn batch, which only the last segment can have.
-        if not is_last and not segment.is_blank_behind(position_bytes):
+        if not is_last and not segment.is_blank_behind(position_bytes, self.next_offset):
             raise CorruptRecordError(
                 "Expected whole batches up to the end of the segment, found a batch that reaches beyond it. "
-                "Which transactions were aborted cannot be told; read with isolationLevel=read_uncommitted.",
+                + _NOT_TOLD,
                 path=segment.log_path,
                 position_bytes=position_bytes,
                 end_position_bytes=segment.size_bytes,
@@ -252,3 +269,14 @@ class TransactionReplay:
         marker_offset = header.last_offset
         last_stable_offset = next(iter(self._open.values()), marker_offset + 1)
         return AbortedTransaction(producer_id, first_offset, marker_offset, last_stable_offset)
+
+
+def _damage_at_or_before(segment: SegmentReader, position_bytes: int) -> DamagedRange | None:
+    """The last damaged range of a segment that begins at a position or in front of it."""
+    last: DamagedRange | None = None
+    for item in segment.items(0):
+        if isinstance(item, DamagedRange):
+            if item.start_bytes > position_bytes:
+                break
+            last = item
+    return last

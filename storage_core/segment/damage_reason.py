@@ -38,7 +38,7 @@ def reason_at(
         return _cut_off(probe, position_bytes)
     if not head.strip(b"\0"):
         return CorruptRecordError(
-            "Expected record batches, found zeros with something else behind them: data was lost here.",
+            "Expected record batches, found zeros: data was lost here.",
             path=probe.path,
             position_bytes=position_bytes,
         )

@@ -108,13 +108,13 @@ class Resynchroniser:
     def items(self, position_bytes: int, lowest_offset: int) -> Iterator[BatchHeader | DamagedRange]:
         """What there is from a boundary on: batches that count, and the damaged ranges between them.
 
-        Zeros up to the end are the rest of a preallocated file. In a segment whose end is still to be
+        Zeros up to the end are the rest of a preallocated file, unless offsets are missing there. In a segment whose end is still to be
         found out, anything else behind the last batch is a torn append, and no damage either.
         """
         while position_bytes < self.end_bytes:
             header = self.accepted(position_bytes, lowest_offset)
             if header is None:
-                if self.is_blank(position_bytes):
+                if self._is_complete(lowest_offset) and self.is_blank(position_bytes):
                     return
                 damage = self.damage_at(position_bytes, lowest_offset)
                 if damage.end_bytes == self.end_bytes and self.limits.end_offset is None:
@@ -128,6 +128,10 @@ class Resynchroniser:
     def is_blank(self, position_bytes: int) -> bool:
         """Whether there are only zeros from a place to the end."""
         return self._search.skip_zeros(position_bytes) is None
+
+    def _is_complete(self, next_offset: int) -> bool:
+        """Whether no offset is missing up to the segment's end."""
+        return self.limits.end_offset is None or next_offset >= self.limits.end_offset
 
     def is_intact(self, position_bytes: int) -> bool:
         """Whether a whole batch with a right CRC stands here, whatever its offsets."""

@@ -107,10 +107,15 @@ class SegmentReader(SegmentFiles):
                 # A walk that begins at the batch that was looked for does not show what stands in front of it.
                 number -= 1
 
-    def is_blank_behind(self, position_bytes: int) -> bool:
-        """Whether only zeros follow, the rest of a preallocated file, or nothing at all."""
+    def is_blank_behind(self, position_bytes: int, next_offset: int) -> bool:
+        """Whether nothing follows, or only zeros: the rest of a preallocated file.
+
+        Zeros where offsets are missing up to the segment's end may be what was lost.
+        """
         if position_bytes >= self.size_bytes:
             return True
+        if self.end_offset is not None and next_offset < self.end_offset:
+            return False
         with self.open_log() as log_file:
             return self._resynchroniser(log_file).is_blank(position_bytes)
 
@@ -145,8 +150,12 @@ class SegmentReader(SegmentFiles):
 
     @property
     def known_end(self) -> SegmentEnd | None:
-        """What `end` has answered before; None if it was not asked."""
+        """What `end` has answered before, or whoever wrote the segment has said; None if it is not known."""
         return self._end
+
+    @known_end.setter
+    def known_end(self, end: SegmentEnd) -> None:
+        self._end = end
 
     def end(self) -> SegmentEnd:
         """Where the whole, valid batches of the segment end.

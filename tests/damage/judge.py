@@ -86,7 +86,9 @@ def _check_error(seen: Observation, error: SegmentLogError, verdict: Verdict) ->
         if not (is_forged and isinstance(error, TimestampRangeError)):
             verdict.problem(f"{seen.read.mode} raised {type(error).__name__}: {error}")
         return
-    if not any(truth.is_damaged or truth.has_astray or truth.has_surplus for truth in seen.truths.values()):
+    if not any(
+        truth.is_damaged or truth.has_astray or truth.has_surplus or truth.has_inner for truth in seen.truths.values()
+    ):  # fmt: skip
         verdict.problem(f"an error without damage: {type(error).__name__}: {error}")
     elif isinstance(error, CorruptError):
         _check_named_place(seen, error, verdict)
@@ -98,7 +100,7 @@ def _check_named_place(seen: Observation, error: CorruptError, verdict: Verdict)
     named = next((segment for segment in segments if (error.path or "").endswith(segment.path)), None)
     if named is None or error.position_bytes is None or error.offset is None:
         verdict.problem(f"an error that does not say where: {type(error).__name__}: {error}")
-    elif not (named.astray or named.surplus):
+    elif not (named.astray or named.surplus or named.has_inner):
         end = error.position_bytes + 1 if error.end_position_bytes is None else error.end_position_bytes
         if not any(error.position_bytes < each.end and each.start < end for each in named.damage):
             verdict.problem(f"an error that names bytes without damage: {error}, not {named.damage}")

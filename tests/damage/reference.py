@@ -90,6 +90,8 @@ class SegmentTruth:
         tail: Of the last segment: the damage behind its last entry, which is the end of the log and no damage.
         astray: Entries that are not where they belong, wherever they were found.
         surplus: Entries that belong here, but follow what they should precede, or reach into the next segment.
+        has_inner: Whether a message of a wrapper shows in what is damaged, with a CRC of its own that is right: a reader
+            may take it for an entry, and what stands in front of it for damage.
     """
 
     path: str
@@ -101,6 +103,7 @@ class SegmentTruth:
     tail: DamagedBytes | None
     astray: tuple[Found, ...]
     surplus: tuple[Found, ...]
+    has_inner: bool = False
 
     @property
     def known(self) -> Iterator[Found]:
@@ -127,6 +130,10 @@ class PartitionTruth:
     def is_changed(self) -> bool:
         """Whether there is anything in its files that was not written there."""
         return self.is_damaged or self.has_astray or self.has_surplus or any(s.tail for s in self.segments)
+
+    @property
+    def has_inner(self) -> bool:
+        return any(segment.has_inner for segment in self.segments)
 
     @property
     def has_surplus(self) -> bool:
@@ -181,10 +188,12 @@ def _segment(
     limit = MAX_OFFSET + 1 if next_base is None else next_base
     next_offset = base
     position = damage_start = 0
-    # Zeros at the end are preallocated space.
+    has_inner = False
+    # Zeros at the end are preallocated space, in the last segment always.
     end = len(data.rstrip(b"\0"))
     while position < end:
         found = _found(log, path, data, position, is_forged=is_forged)
+        has_inner = has_inner or (found is None and _is_entry(data, position))
         if found is not None and _is_astray(found, key, path):
             astray.append(found)
         if found is None or not (next_offset <= found.first_offset and found.last_offset < limit):
@@ -206,15 +215,18 @@ def _segment(
         if next_base is not None:
             damage.append(tail)
             tail = None
+    elif damage_start < len(data) and next_base is not None and next_offset < next_base:
+        # Zeros behind the batches of a closed segment, and offsets are missing: they may be what was lost.
+        damage.append(DamagedBytes(damage_start, len(data), next_offset, next_base))
     return SegmentTruth(
-        path, base, next_base, len(data), tuple(entries), tuple(damage), tail, tuple(astray), tuple(surplus)
-    )
+        path, base, next_base, len(data), tuple(entries), tuple(damage), tail, tuple(astray), tuple(surplus), has_inner
+    )  # fmt: skip
 
 
 def _found(log: BaseLog, path: str, data: bytes, position: int, *, is_forged: bool) -> Found | None:
-    size = size_of_entry(data, position)
-    if size is None or not is_valid_entry(data, position, size):
+    if not _is_entry(data, position):
         return None
+    size = size_of_entry(data, position)
     stored = int.from_bytes(data[position : position + 8], "big", signed=True)
     original = log.original(data[position : position + size], path)
     if original is None and not is_forged:
@@ -235,6 +247,11 @@ def _found(log: BaseLog, path: str, data: bytes, position: int, *, is_forged: bo
         and original.data[12:16] != data[position + 12 : position + 16]
     )
     return Found(position, size, stored, original, shift, is_other_epoch)
+
+
+def _is_entry(data: bytes, position: int) -> bool:
+    size = size_of_entry(data, position)
+    return size is not None and is_valid_entry(data, position, size)
 
 
 def _is_astray(found: Found, key: TopicPartition, path: str) -> bool:

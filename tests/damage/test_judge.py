@@ -57,7 +57,8 @@ def test_what_is_right_is_right():
     assert problems(right_rows()) == []
     mutation, entry = damaged()
     lost = range(entry.first_offset, entry.last_offset + 1)
-    assert problems([], mutations=[mutation], error=CorruptRecordError("x")) == []
+    where = {"path": f"/logs/{PATH}", "position_bytes": entry.position, "offset": entry.first_offset}
+    assert problems([], mutations=[mutation], error=CorruptRecordError("x", **where)) == []
     assert problems(right_rows(without=lost), "DROPMALFORMED", [mutation]) == []
     assert problems(right_rows(without=lost), "PERMISSIVE", [mutation], damage=[damage_row(entry)]) == []
 
@@ -65,6 +66,20 @@ def test_what_is_right_is_right():
 @pytest.mark.parametrize("error", [ValueError("x"), IndexError(), MemoryError(), AssertionError()])
 def test_an_error_of_another_kind(error):
     assert "none of ours" in problems([], error=error)[0]
+
+
+def test_an_error_that_does_not_say_where():
+    mutation, entry = damaged()
+    assert "does not say where" in problems([], mutations=[mutation], error=CorruptRecordError("x"))[0]
+    elsewhere = {
+        "path": f"/logs/{PATH}",
+        "position_bytes": 0,
+        "end_position_bytes": entry.position,
+        "offset": 0,
+    }
+    assert (
+        "without damage" in problems([], mutations=[mutation], error=CorruptRecordError("x", **elsewhere))[0]
+    )
 
 
 def test_an_error_without_damage():

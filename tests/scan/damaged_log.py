@@ -86,7 +86,10 @@ class DamagedSegment:
             if position > next_byte:
                 found.append(Lost(self.base_offset, next_byte, position, next_offset, piece.offsets[0]))
             next_byte, next_offset = position + len(piece.data), piece.last_offset + 1
-        if end_offset is not None and self.data[next_byte:].strip(b"\0"):
+        is_missing = end_offset is not None and next_offset < end_offset
+        if end_offset is not None and (
+            (is_missing and next_byte < len(self.data)) or self.data[next_byte:].strip(b"\0")
+        ):
             found.append(Lost(self.base_offset, next_byte, len(self.data), next_offset, end_offset))
         return found
 

@@ -76,7 +76,7 @@ def test_a_segment_that_ends_early_hides_markers(log_root):
     log = log_root.partition("orders").transactional(7).roll().data().write(snapshots=False)
     file = log.path / f"{0:020d}.log"
     file.write_bytes(file.read_bytes() + log.segments[0].data[:40])
-    with pytest.raises(CorruptRecordError, match=r"reaches beyond it.*isolationLevel=read_uncommitted"):
+    with pytest.raises(CorruptRecordError, match=r"first 40 bytes.*isolationLevel=read_uncommitted"):
         replay_of(log).aborted_transactions(2)
 
 
