@@ -46,8 +46,8 @@ interop: require-java require-maven $(VENV)/.installed-dev ## Compare with a rea
 bench: require-java require-maven $(VENV)/.installed-dev ## Measure beside peers and Spark's Kafka source (needs Maven)
 	@$(VENV_PYTHON) -m benchmarks $(ARGS)
 
-soak: require-java $(VENV)/.installed-dev ## Run the long randomised campaigns
-	@$(PYTEST) --ignore=tests/interop -m soak $(ARGS)
+soak: require-java require-maven $(VENV)/.installed-dev ## Run the long randomised campaigns
+	@$(PYTEST) -m soak $(ARGS)
 
 require-java:
 	@$(REQUIRE) java

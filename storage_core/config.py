@@ -1,19 +1,16 @@
 """Kafka's topic-level configuration keys: name, default, range and meaning of each.
 
 The names, defaults and ranges are those of Kafka 4.1.0 (its ``LogConfig`` and ``TopicConfig``).
-``conf/segmentlog.properties`` is generated from this table::
-
-    python -m storage_core.config > conf/segmentlog.properties
+``conf/segmentlog.properties`` is generated from this table by `storage_core.properties_file`.
 """
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
-__all__ = ["CONFIG_KEYS", "ConfigKey", "ConfigKind", "ConfigValue", "properties_text"]
+__all__ = ["CONFIG_GROUPS", "CONFIG_KEYS", "INTERNAL_KEYS", "ConfigKey", "ConfigKind", "ConfigValue"]
 
 ConfigValue: TypeAlias = bool | int | float | str
 
@@ -38,21 +35,23 @@ class ConfigKey:
 
     Args:
         name: Kafka's name of it.
-        default: Its value where nothing is set.
+        default: Its value where nothing is set; None where that is no value at all.
         kind: The type of its value.
         unit: What a number counts; empty for a plain number.
         minimum: The smallest number allowed; None where there is none.
         maximum: The largest number allowed; None where only the kind limits it.
+        excluded: Numbers within the limits that are not allowed.
         choices: The words allowed; empty for a number.
         doc: One sentence: what it does.
     """
 
     name: str
-    default: ConfigValue
+    default: ConfigValue | None
     kind: ConfigKind
     unit: str = ""
     minimum: int | None = None
     maximum: int | None = None
+    excluded: tuple[int, ...] = ()
     choices: tuple[str, ...] = ()
     doc: str = field(kw_only=True)
 
@@ -64,7 +63,8 @@ class ConfigKey:
         if self.choices:
             joined = ", ".join(self.choices)
             return f"any of {joined}" if self.kind is ConfigKind.LIST else f"one of {joined}"
-        return ", ".join(part for part in (self.unit, self._limits_text) if part)
+        excluded = tuple(f"not {number}" for number in self.excluded)
+        return ", ".join(part for part in (self.unit, self._limits_text, *excluded) if part)
 
     @property
     def _limits_text(self) -> str:
@@ -78,7 +78,7 @@ class ConfigKey:
 # The groups follow the life of a segment: it fills, is indexed and flushed, is deleted or compacted.
 # One line of values and one of text a key: what is compared stands in one column.
 # fmt: off
-_GROUPS: tuple[tuple[str, tuple[ConfigKey, ...]], ...] = (
+CONFIG_GROUPS: tuple[tuple[str, tuple[ConfigKey, ...]], ...] = (
     ("Segments", (
         ConfigKey("segment.bytes", 1 << 30, ConfigKind.INT, unit="bytes", minimum=1 << 20, maximum=INT_MAX,
                   doc="A segment that would grow beyond this is closed and a new one begun."),
@@ -100,9 +100,9 @@ _GROUPS: tuple[tuple[str, tuple[ConfigKey, ...]], ...] = (
                   doc="Largest record batch that is accepted, after compression."),
         ConfigKey("compression.type", "producer", ConfigKind.STRING,
                   choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
-                  doc="Codec of the batches on disk; producer keeps the one they arrive with."),
-        ConfigKey("compression.gzip.level", -1, ConfigKind.INT, minimum=-1, maximum=9,
-                  doc="Level for gzip; -1 is the library's own choice, 0 is not allowed."),
+                  doc="Codec of the batches on disk; producer keeps the one they arrive with, and is none for what is made here."),
+        ConfigKey("compression.gzip.level", -1, ConfigKind.INT, minimum=-1, maximum=9, excluded=(0,),
+                  doc="Level for gzip; -1 is the library's own choice."),
         ConfigKey("compression.lz4.level", 9, ConfigKind.INT, minimum=1, maximum=17,
                   doc="Level for lz4."),
         ConfigKey("compression.zstd.level", 3, ConfigKind.INT, minimum=-131_072, maximum=22,
@@ -114,6 +114,10 @@ _GROUPS: tuple[tuple[str, tuple[ConfigKey, ...]], ...] = (
         ConfigKey("message.timestamp.after.max.ms", 3_600_000, ConfigKind.LONG, unit="milliseconds", minimum=0,
                   doc="A record whose timestamp lies further than this after the present is refused."),
     )),
+    ("Encoding: a producer's key; here the log makes the batches itself", (
+        ConfigKey("batch.size", 16_384, ConfigKind.INT, unit="bytes", minimum=0, maximum=INT_MAX,
+                  doc="A batch that would grow beyond this, before compression, is closed and a new one begun."),
+    )),
     ("Flushing", (
         ConfigKey("flush.messages", LONG_MAX, ConfigKind.LONG, unit="records", minimum=1,
                   doc="The log is forced to disk after this many records."),
@@ -122,7 +126,7 @@ _GROUPS: tuple[tuple[str, tuple[ConfigKey, ...]], ...] = (
     )),
     ("Retention", (
         ConfigKey("cleanup.policy", "delete", ConfigKind.LIST, choices=("delete", "compact"),
-                  doc="What becomes of old segments; both words, separated by a comma, are allowed."),
+                  doc="What becomes of old segments; both words, separated by a comma, or none at all, are allowed."),
         ConfigKey("retention.bytes", -1, ConfigKind.LONG, unit="bytes of one partition", minimum=-1,
                   doc="Old segments are deleted while a partition is larger than this; -1 is no limit."),
         ConfigKey("retention.ms", 604_800_000, ConfigKind.LONG, unit="milliseconds", minimum=-1,
@@ -155,29 +159,18 @@ _GROUPS: tuple[tuple[str, tuple[ConfigKey, ...]], ...] = (
 )
 # fmt: on
 
-CONFIG_KEYS: tuple[ConfigKey, ...] = tuple(key for _, keys in _GROUPS for key in keys)
-"""Every topic-level key, in the order of ``conf/segmentlog.properties``."""
+CONFIG_KEYS: tuple[ConfigKey, ...] = tuple(key for _, keys in CONFIG_GROUPS for key in keys)
+"""Every documented key, in the order of ``conf/segmentlog.properties``."""
 
-_HEADER = """\
-# Kafka's topic-level configuration keys with their defaults (Kafka 4.1.0).
-# Generated: python -m storage_core.config > conf/segmentlog.properties
-"""
-
-
-def properties_text() -> str:
-    """Text of ``conf/segmentlog.properties``."""
-    lines = [_HEADER]
-    for title, keys in _GROUPS:
-        lines.append(f"############ {title} ############\n")
-        for key in keys:
-            lines.append(f"# {key.doc} ({key.kind.value}: {key.range_text})")
-            lines.append(f"{key.name}={_value_text(key.default)}\n")
-    return "\n".join(lines)
-
-
-def _value_text(value: ConfigValue) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-if __name__ == "__main__":
-    sys.stdout.write(properties_text())
+INTERNAL_KEYS: tuple[ConfigKey, ...] = (
+    ConfigKey(
+        "internal.segment.bytes",
+        None,
+        ConfigKind.INT,
+        unit="bytes",
+        minimum=1,
+        maximum=INT_MAX,
+        doc="Takes the place of segment.bytes, without its lower limit: for tests.",
+    ),
+)
+"""Keys that Kafka does not document; not in ``conf/segmentlog.properties``."""

@@ -1,17 +1,11 @@
-"""The table of configuration keys, and the file that is generated from it."""
+"""The table of configuration keys, as the file that is generated from it shows it."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-from storage_core.config import CONFIG_KEYS, ConfigKey, ConfigKind, properties_text
-
-ROOT = Path(__file__).parent.parent
-PROPERTIES = ROOT / "conf" / "segmentlog.properties"
+from storage_core.config import CONFIG_KEYS, INTERNAL_KEYS, ConfigKey, ConfigKind
+from storage_core.properties_file import properties_text
 
 # As a user of Kafka 4.1 knows them.
 KNOWN_DEFAULTS = {
@@ -32,6 +26,8 @@ KNOWN_DEFAULTS = {
     "message.timestamp.after.max.ms": "3600000",
     "compression.type": "producer",
     "compression.zstd.level": "3",
+    # A producer's.
+    "batch.size": "16384",
 }
 
 PYTHON_TYPES = {
@@ -47,20 +43,6 @@ PYTHON_TYPES = {
 def read_properties(text: str) -> dict[str, str]:
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     return dict(line.split("=", 1) for line in lines)
-
-
-def test_properties_file_is_the_generated_one():
-    assert PROPERTIES.read_text(encoding="utf-8") == properties_text(), (
-        "run: python -m storage_core.config > conf/segmentlog.properties"
-    )
-
-
-def test_module_prints_the_properties_file():
-    printed = subprocess.run(
-        [sys.executable, "-m", "storage_core.config"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert printed.stdout == properties_text()
-    assert printed.stderr == ""
 
 
 def test_defaults_are_those_of_kafka():
@@ -89,11 +71,17 @@ def test_default_is_of_its_kind_and_in_its_range(key: ConfigKey):
         assert key.default <= (2**63 - 1 if key.maximum is None else key.maximum)
 
 
+def test_keys_that_kafka_does_not_document_are_not_in_the_file():
+    assert [(key.name, key.default) for key in INTERNAL_KEYS] == [("internal.segment.bytes", None)]
+    assert "internal" not in properties_text()
+
+
 @pytest.mark.parametrize(
     ("key", "text"),
     [
         (ConfigKey("a", 1, ConfigKind.INT, unit="bytes", minimum=14, doc=""), "bytes, 14 or more"),
         (ConfigKey("a", 1, ConfigKind.INT, minimum=-1, maximum=9, doc=""), "-1 to 9"),
+        (ConfigKey("a", 1, ConfigKind.INT, minimum=-1, maximum=9, excluded=(0,), doc=""), "-1 to 9, not 0"),
         (ConfigKey("a", 1, ConfigKind.INT, maximum=9, doc=""), "9 or less"),
         (ConfigKey("a", 1, ConfigKind.LONG, unit="milliseconds", doc=""), "milliseconds, any number"),
         (ConfigKey("a", True, ConfigKind.BOOLEAN, doc=""), "true or false"),

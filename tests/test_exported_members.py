@@ -9,8 +9,13 @@ import pytest
 
 EXPORTED = {
     "storage_core": [
+        "AppendInfo",
         "FileSystem",
         "IoStatistics",
+        "Log",
+        "LogConfig",
+        "LogDirectory",
+        "OffsetAndTimestamp",
         "ReadOptions",
         "ScanExplanation",
         "ScanPlan",
@@ -22,6 +27,7 @@ EXPORTED = {
         "read_table",
     ],
     "storage_core.errors": [
+        "AppendError",
         "BatchTooLargeError",
         "CorruptCheckpointError",
         "CorruptError",
@@ -29,17 +35,39 @@ EXPORTED = {
         "CorruptRecordError",
         "CorruptSnapshotError",
         "DataLossError",
+        "InvalidRecordError",
+        "InvalidTimestampError",
+        "LogClosedError",
         "LogDirectoryError",
+        "LogDirectoryLockedError",
+        "LogFailedError",
+        "LogReadOnlyError",
+        "NotWritableError",
         "OffsetOutOfRangeError",
+        "OffsetOverflowError",
+        "OffsetsOutOfOrderError",
         "OptionError",
+        "RecordBatchTooLargeError",
+        "RecordTooLargeError",
+        "RecoveryWouldDiscard",
         "ReplicaConflictError",
         "SegmentLogError",
+        "StorageError",
         "TimestampNotFoundError",
         "TimestampRangeError",
         "UnreadableError",
         "UnsupportedFormatError",
     ],
-    "storage_core.filesystem": ["DirectoryEntry", "FileStatus", "FileSystem", "IoStatistics", "OpenFile"],
+    "storage_core.filesystem": [
+        "BytesLike",
+        "DirectoryEntry",
+        "FileLock",
+        "FileStatus",
+        "FileSystem",
+        "IoStatistics",
+        "OpenFile",
+        "WritableFile",
+    ],
     "storage_core.scan": [
         "LogSpan",
         "Predicate",
@@ -56,6 +84,7 @@ EXPORTED = {
         "read_task",
         "record_schema",
     ],
+    "storage_core.log": ["AppendInfo", "Log", "LogDirectory", "OffsetAndTimestamp"],
     "spark_segmentlog": ["SegmentLogDataSource", "__version__", "register"],
     "pyspark_segmentlog": ["DefaultSource"],
 }
@@ -68,6 +97,27 @@ PARAMETERS = {
     "storage_core.scan.read_task": ["filesystem", "task", "schema"],
     "storage_core.scan.record_schema": ["include_headers", "include_metadata", "corrupt_record_column"],
     "storage_core.scan.project": ["schema", "columns"],
+    "storage_core.LogDirectory.open": [
+        "path",
+        "read_only",
+        "recovery",
+        "config",
+        "broker_directory",
+        "filesystem",
+        "clock",
+    ],
+    "storage_core.LogDirectory.create": ["self", "topic", "partition", "config", "topic_id"],
+    "storage_core.Log.append": ["self", "records", "acks", "flush", "leader_epoch"],
+    "storage_core.Log.append_batches": ["self", "batches", "flush"],
+    "storage_core.Log.read": [
+        "self",
+        "start_offset",
+        "end_offset",
+        "isolation_level",
+        "max_bytes",
+        "options",
+    ],
+    "storage_core.Log.fetch": ["self", "start_offset", "max_size_bytes", "isolation", "min_one_message"],
     "spark_segmentlog.register": ["spark"],
 }
 
@@ -98,12 +148,25 @@ FIELDS = {
         "mode",
         "corrupt_record_column",
     ],
+    "storage_core.AppendInfo": [
+        "first_offset",
+        "last_offset",
+        "max_timestamp_ms",
+        "offset_of_max_timestamp",
+        "size_bytes",
+        "batch_count",
+        "log_append_time_ms",
+    ],
+    "storage_core.OffsetAndTimestamp": ["offset", "timestamp_ms", "leader_epoch"],
     "storage_core.IoStatistics": [
         "bytes_read",
         "reads",
         "files_opened",
         "directories_listed",
         "files_examined",
+        "bytes_written",
+        "writes",
+        "flushes",
     ],
     "storage_core.ScanPlan": ["tasks", "partitions", "resolution"],
     "storage_core.ScanExplanation": ["partitions", "tasks", "totals", "planning"],
@@ -113,6 +176,8 @@ FIELDS = {
 
 def member(name):
     module, _, attribute = name.rpartition(".")
+    if attribute in ("open", "create", "append", "append_batches", "read", "fetch"):
+        return getattr(member(module), attribute)
     return getattr(importlib.import_module(module), attribute)
 
 

@@ -175,6 +175,13 @@ WITHOUT_TESTS_OF_THEIR_OWN = {
     # read through every kind of checkpoint
     "_checkpoint_file",
     "_small_file",
+    # parts of the file system: test_filesystem.py, test_writable_file.py
+    "_explained",
+    "_file_system",
+    "_open_file",
+    "_values",
+    # types and ranges of keys: test_log_config.py
+    "config_values",
     # parts of finding the next batch behind damage: test_resynchronise.py, tests/damage
     "batch_probe",
     "damage_reason",

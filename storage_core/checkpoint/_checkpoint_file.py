@@ -13,13 +13,21 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from storage_core.checkpoint._small_file import INT32_MAX, decode_text, parse_integer, split_lines
+from storage_core.checkpoint._small_file import (
+    INT32_MAX,
+    decode_text,
+    parse_integer,
+    replace_file,
+    split_lines,
+)
 from storage_core.errors import CorruptCheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-__all__ = ["MAX_CHECKPOINT_BYTES", "entry_fields", "malformed_line"]
+    from storage_core.filesystem import FileSystem
+
+__all__ = ["MAX_CHECKPOINT_BYTES", "entry_fields", "malformed_line", "write_checkpoint"]
 
 # 100,000 partitions with the longest topic names fit.
 MAX_CHECKPOINT_BYTES = 32 * 1024 * 1024
@@ -69,6 +77,17 @@ def entry_fields(data: bytes, path: str, field_count: int) -> Iterator[tuple[int
             "The file is damaged: restore it, or remove it."
         )
         raise CorruptCheckpointError(message, path=path)
+
+
+def write_checkpoint(filesystem: FileSystem, path: str, entries: Iterable[str]) -> None:
+    """Replace a checkpoint file by one with these lines.
+
+    Raises:
+        StorageError: The file system refused.
+    """
+    lines = list(entries)
+    text = "".join(f"{line}\n" for line in [str(_VERSION), str(len(lines)), *lines])
+    replace_file(filesystem, path, text.encode())
 
 
 def _require_plausible_size(text: str, path: str) -> None:

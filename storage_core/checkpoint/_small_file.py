@@ -1,7 +1,8 @@
-"""Reading the small text files beside the segments: size-limited, strict UTF-8, lines as Java reads them."""
+"""The small files beside the segments: read with a limit, as strict UTF-8 and lines as Java has them; replaced whole."""
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING
 
@@ -10,10 +11,22 @@ from storage_core.errors import CorruptCheckpointError, LogDirectoryError, Unrea
 if TYPE_CHECKING:
     from storage_core.filesystem import FileSystem
 
-__all__ = ["INT32_MAX", "INT64_MAX", "decode_text", "parse_integer", "read_small_file", "split_lines"]
+__all__ = [
+    "INT32_MAX",
+    "INT64_MAX",
+    "TEMPORARY_SUFFIX",
+    "decode_text",
+    "parse_integer",
+    "read_small_file",
+    "replace_file",
+    "split_lines",
+]
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
+
+# A file of this name was never finished; a broker ignores and overwrites it.
+TEMPORARY_SUFFIX = ".tmp"
 
 # What Integer.parseInt and Long.parseLong take, in ASCII; 20 digits keep int() cheap.
 _INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
@@ -34,6 +47,27 @@ def read_small_file(filesystem: FileSystem, path: str, limit_bytes: int) -> byte
         raise
     except LogDirectoryError as error:
         raise CorruptCheckpointError(error.args[0], path=path) from error
+
+
+def replace_file(filesystem: FileSystem, path: str, data: bytes, *, flush: bool = True) -> None:
+    """Replace the content of a small file: after a crash it has its old content or the new one.
+
+    With ``flush=False`` that holds for a crash of this process alone: after one of the machine the file
+    may be empty, cut or missing, so its content must tell that of itself, by a CRC.
+
+    Raises:
+        StorageError: The file system refused; the old content stands, or the new one not yet for good.
+    """
+    temporary_path = path + TEMPORARY_SUFFIX
+    with filesystem.open_for_writing(temporary_path, create=True) as file:
+        # What a crash left behind may be longer.
+        file.truncate(0)
+        file.write_at([data], 0)
+        if flush:
+            file.flush()
+    filesystem.rename(temporary_path, path)
+    if flush:
+        filesystem.flush_directory(os.path.dirname(path) or ".")
 
 
 def decode_text(data: bytes, path: str) -> str:

@@ -9,10 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from storage_core.checkpoint._checkpoint_file import MAX_CHECKPOINT_BYTES, entry_fields, malformed_line
+from storage_core.checkpoint._checkpoint_file import (
+    MAX_CHECKPOINT_BYTES,
+    entry_fields,
+    malformed_line,
+    write_checkpoint,
+)
 from storage_core.checkpoint._small_file import INT32_MAX, INT64_MAX, parse_integer, read_small_file
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from storage_core.filesystem import FileSystem
 
 __all__ = [
@@ -20,6 +27,7 @@ __all__ = [
     "EpochEntry",
     "parse_leader_epoch_checkpoint",
     "read_leader_epoch_checkpoint",
+    "write_leader_epoch_checkpoint",
 ]
 
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
@@ -60,6 +68,15 @@ def parse_leader_epoch_checkpoint(data: bytes, path: str) -> tuple[EpochEntry, .
             raise malformed_line(path, line_number, f"{epoch_text} {start_text}", "'<epoch> <start offset>'")
         _assign(entries, EpochEntry(epoch, start_offset))
     return tuple(entries)
+
+
+def write_leader_epoch_checkpoint(filesystem: FileSystem, path: str, entries: Iterable[EpochEntry]) -> None:
+    """Replace a leader epoch checkpoint by one with these entries, ascending in epoch and start offset.
+
+    Raises:
+        StorageError: The file system refused.
+    """
+    write_checkpoint(filesystem, path, (f"{entry.epoch} {entry.start_offset}" for entry in entries))
 
 
 def _assign(entries: list[EpochEntry], entry: EpochEntry) -> None:

@@ -12,10 +12,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from storage_core.checkpoint._checkpoint_file import MAX_CHECKPOINT_BYTES, entry_fields, malformed_line
+from storage_core.checkpoint._checkpoint_file import (
+    MAX_CHECKPOINT_BYTES,
+    entry_fields,
+    malformed_line,
+    write_checkpoint,
+)
 from storage_core.checkpoint._small_file import INT32_MAX, INT64_MAX, parse_integer, read_small_file
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from storage_core.filesystem import FileSystem
 
 __all__ = [
@@ -25,6 +32,7 @@ __all__ = [
     "REPLICATION_OFFSET_CHECKPOINT",
     "parse_offset_checkpoint",
     "read_offset_checkpoint",
+    "write_offset_checkpoint",
 ]
 
 RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
@@ -62,3 +70,17 @@ def parse_offset_checkpoint(data: bytes, path: str) -> dict[tuple[str, int], int
             raise malformed_line(path, line_number, line, "'<topic> <partition> <offset>'")
         offsets[topic, partition] = offset
     return offsets
+
+
+def write_offset_checkpoint(
+    filesystem: FileSystem, path: str, offsets: Mapping[tuple[str, int], int]
+) -> None:
+    """Replace an offset checkpoint by one with the offset of each (topic, partition).
+
+    Kafka writes them in the order of its hash map; here they are sorted.
+
+    Raises:
+        StorageError: The file system refused.
+    """
+    lines = (f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items()))
+    write_checkpoint(filesystem, path, lines)

@@ -17,6 +17,7 @@ from storage_core.checkpoint._small_file import (
     decode_text,
     parse_integer,
     read_small_file,
+    replace_file,
     split_lines,
 )
 from storage_core.errors import CorruptCheckpointError
@@ -24,10 +25,16 @@ from storage_core.errors import CorruptCheckpointError
 if TYPE_CHECKING:
     from storage_core.filesystem import FileSystem
 
-__all__ = ["PARTITION_METADATA", "parse_partition_metadata", "read_partition_metadata"]
+__all__ = [
+    "PARTITION_METADATA",
+    "parse_partition_metadata",
+    "read_partition_metadata",
+    "write_partition_metadata",
+]
 
 PARTITION_METADATA = "partition.metadata"
 
+_VERSION = 0
 _LIMIT_BYTES = 4096
 # Java's \s.
 _SEPARATOR = re.compile(r":[ \t\n\x0b\f\r]+")
@@ -67,6 +74,19 @@ def parse_partition_metadata(data: bytes, path: str) -> str:
     if topic_id == _ZERO_ID:
         raise _malformed(path, "a topic id other than zero", lines[1:2])
     return topic_id
+
+
+def write_partition_metadata(filesystem: FileSystem, path: str, topic_id: str) -> None:
+    """Replace ``partition.metadata`` by one with this topic id (22 characters).
+
+    Raises:
+        CorruptCheckpointError: It is no topic id, or the zero id; nothing was written.
+        StorageError: The file system refused.
+    """
+    data = f"version: {_VERSION}\ntopic_id: {topic_id}".encode()
+    if parse_partition_metadata(data, path) != topic_id:
+        raise _malformed(path, "a topic id as Kafka writes it", [topic_id])
+    replace_file(filesystem, path, data)
 
 
 def _value(line: str) -> str | None:

@@ -19,17 +19,27 @@ from typing import TYPE_CHECKING
 
 from crc32c import crc32c
 
+from storage_core.checkpoint._small_file import replace_file
 from storage_core.errors import CorruptSnapshotError, LogDirectoryError, UnreadableError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from storage_core.filesystem import FileSystem
 
-__all__ = ["ProducerStateEntry", "parse_producer_snapshot", "read_producer_snapshot"]
+__all__ = [
+    "ProducerStateEntry",
+    "parse_producer_snapshot",
+    "producer_snapshot_bytes",
+    "read_producer_snapshot",
+    "write_producer_snapshot",
+]
 
 _VERSION = 1
 _HEADER = struct.Struct(">hIi")
 _ENTRY = struct.Struct(">qhiqiqiq")
 _CRC_END = 6
+_NO_OFFSET = -1
 # 364,000 producers. Of a log with more, the batches tell what is asked.
 _LIMIT_BYTES = 16 * 1024 * 1024
 
@@ -82,6 +92,46 @@ def parse_producer_snapshot(data: bytes, path: str) -> tuple[ProducerStateEntry,
     if entry_count < 0 or size_bytes != len(data):
         raise _corrupt(path, f"{size_bytes} bytes for {entry_count} producers", f"{len(data)}")
     return tuple(_entry(fields) for fields in _ENTRY.iter_unpack(memoryview(data)[_HEADER.size :]))
+
+
+def write_producer_snapshot(
+    filesystem: FileSystem, path: str, entries: Iterable[ProducerStateEntry], *, flush: bool = True
+) -> None:
+    """Replace a producer snapshot by one with these producers.
+
+    Args:
+        filesystem: Where to write.
+        path: The snapshot file.
+        entries: The producers, in any order.
+        flush: False leaves the flush of the file and of its directory to the caller.
+
+    Raises:
+        StorageError: The file system refused.
+    """
+    replace_file(filesystem, path, producer_snapshot_bytes(entries), flush=flush)
+
+
+def producer_snapshot_bytes(entries: Iterable[ProducerStateEntry]) -> bytes:
+    """The content of a producer snapshot."""
+    packed = [_ENTRY.pack(*_fields(entry)) for entry in entries]
+    data = bytearray(_HEADER.pack(_VERSION, 0, len(packed)))
+    data += b"".join(packed)
+    _HEADER.pack_into(data, 0, _VERSION, crc32c(memoryview(data)[_CRC_END:]), len(packed))
+    return bytes(data)
+
+
+def _fields(entry: ProducerStateEntry) -> tuple[int, ...]:
+    transaction_first_offset = entry.current_transaction_first_offset
+    return (
+        entry.producer_id,
+        entry.producer_epoch,
+        entry.last_sequence,
+        entry.last_offset,
+        entry.offset_delta,
+        entry.timestamp_ms,
+        entry.coordinator_epoch,
+        _NO_OFFSET if transaction_first_offset is None else transaction_first_offset,
+    )
 
 
 def _entry(fields: tuple[int, ...]) -> ProducerStateEntry:

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import itertools
+import os
+import tempfile
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.checkpoint import EpochEntry, read_leader_epoch_checkpoint
+from storage_core.checkpoint import EpochEntry, read_leader_epoch_checkpoint, write_leader_epoch_checkpoint
 from storage_core.checkpoint.leader_epoch_checkpoint import parse_leader_epoch_checkpoint
 from storage_core.errors import CorruptCheckpointError
 from storage_core.filesystem import FileSystem
@@ -68,3 +70,41 @@ def test_reads_a_file(tmp_path):
     assert read_leader_epoch_checkpoint(FileSystem(), path) == ()
     (tmp_path / PATH).write_bytes(b"0\n1\n0 0\n")
     assert read_leader_epoch_checkpoint(FileSystem(), path) == (EpochEntry(0, 0),)
+
+
+# -- Writing --------
+
+
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        ([], b"0\n0\n"),
+        ([(0, 0)], b"0\n1\n0 0\n"),
+        ([(3, 0), (4, 5)], b"0\n2\n3 0\n4 5\n"),
+        ([(2**31 - 1, 2**63 - 1)], b"0\n1\n2147483647 9223372036854775807\n"),
+    ],
+)
+def test_writes_the_bytes_of_kafka(tmp_path, entries, expected):
+    path = tmp_path / PATH
+    write_leader_epoch_checkpoint(FileSystem(), str(path), [EpochEntry(*entry) for entry in entries])
+    assert path.read_bytes() == expected
+
+
+def test_writes_over_an_older_one(tmp_path):
+    path = str(tmp_path / PATH)
+    write_leader_epoch_checkpoint(FileSystem(), path, [EpochEntry(epoch, epoch) for epoch in range(50)])
+    write_leader_epoch_checkpoint(FileSystem(), path, (EpochEntry(7, 9),))
+    assert read_leader_epoch_checkpoint(FileSystem(), path) == (EpochEntry(7, 9),)
+    assert [entry.name for entry in tmp_path.iterdir()] == [PATH]
+
+
+@given(
+    st.lists(st.integers(0, 2**31 - 1), max_size=10, unique=True),
+    st.lists(st.integers(0, 2**63 - 1), max_size=10, unique=True),
+)
+def test_what_is_written_is_read(epochs, start_offsets):
+    entries = tuple(map(EpochEntry, sorted(epochs), sorted(start_offsets)))
+    with tempfile.TemporaryDirectory() as directory:
+        path = os.path.join(directory, PATH)
+        write_leader_epoch_checkpoint(FileSystem(), path, entries)
+        assert read_leader_epoch_checkpoint(FileSystem(), path) == entries

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import tempfile
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.checkpoint import read_offset_checkpoint
+from storage_core.checkpoint import read_offset_checkpoint, write_offset_checkpoint
 from storage_core.checkpoint.offset_checkpoint import parse_offset_checkpoint
 from storage_core.errors import CorruptCheckpointError, UnreadableError
 from storage_core.filesystem import FileSystem
@@ -137,3 +139,47 @@ def test_a_file_that_may_not_be_read_is_not_taken_for_a_corrupt_one():
 def test_a_file_of_line_ends_is_refused_before_it_is_taken_apart():
     with pytest.raises(CorruptCheckpointError, match="Expected at most 500000 entries"):
         parse_offset_checkpoint(b"0\n1\n" + b"\n" * 20_000_000, PATH)
+
+
+# -- Writing --------
+
+
+@pytest.mark.parametrize(
+    ("offsets", "expected"),
+    [
+        ({}, b"0\n0\n"),
+        ({("orders", 0): 42}, b"0\n1\norders 0 42\n"),
+        (
+            {("orders", 10): 7, ("a.b_c-d", 0): 2**63 - 1, ("orders", 2): 0},
+            b"0\n3\na.b_c-d 0 9223372036854775807\norders 2 0\norders 10 7\n",
+        ),
+    ],
+)
+def test_writes_the_bytes_of_kafka(tmp_path, offsets, expected):
+    path = tmp_path / PATH
+    write_offset_checkpoint(FileSystem(), str(path), offsets)
+    assert path.read_bytes() == expected
+    assert read_offset_checkpoint(FileSystem(), str(path)) == offsets
+
+
+def test_writes_over_an_older_one(tmp_path):
+    path = str(tmp_path / PATH)
+    write_offset_checkpoint(FileSystem(), path, {("orders", number): number for number in range(100)})
+    write_offset_checkpoint(FileSystem(), path, {("orders", 5): 1})
+    assert read_offset_checkpoint(FileSystem(), path) == {("orders", 5): 1}
+    assert [entry.name for entry in tmp_path.iterdir()] == [PATH]
+
+
+topics = st.text("abcXYZ019._-", min_size=1, max_size=249)
+
+
+@given(
+    st.dictionaries(
+        st.tuples(topics, st.integers(0, 2**31 - 1)), st.integers(-(2**63), 2**63 - 1), max_size=20
+    )
+)
+def test_what_is_written_is_read(offsets):
+    with tempfile.TemporaryDirectory() as directory:
+        path = os.path.join(directory, PATH)
+        write_offset_checkpoint(FileSystem(), path, offsets)
+        assert read_offset_checkpoint(FileSystem(), path) == offsets

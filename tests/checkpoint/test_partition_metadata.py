@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from storage_core.checkpoint import read_partition_metadata
+from storage_core.checkpoint import read_partition_metadata, write_partition_metadata
 from storage_core.checkpoint.partition_metadata import parse_partition_metadata
 from storage_core.errors import CorruptCheckpointError
 from storage_core.filesystem import FileSystem
@@ -65,3 +65,35 @@ def test_reads_a_file(tmp_path):
     (tmp_path / PATH).write_bytes(b" " * 5000)
     with pytest.raises(CorruptCheckpointError, match="at most 4096 bytes"):
         read_partition_metadata(FileSystem(), path)
+
+
+# -- Writing --------
+
+
+def test_writes_the_bytes_of_kafka(tmp_path):
+    path = tmp_path / PATH
+    path.write_bytes(b"anything, and longer than what takes its place, which has 43 bytes")
+    write_partition_metadata(FileSystem(), str(path), "wFqg4oNsJ1B1z71xLHGZAw")
+    assert path.read_bytes() == WRITTEN_BY_KAFKA
+    assert len(WRITTEN_BY_KAFKA) == 43
+    assert read_partition_metadata(FileSystem(), str(path)) == "wFqg4oNsJ1B1z71xLHGZAw"
+    assert [entry.name for entry in tmp_path.iterdir()] == [PATH]
+
+
+@pytest.mark.parametrize(
+    "topic_id",
+    [
+        "",
+        "orders",
+        "AAAAAAAAAAAAAAAAAAAAAA",
+        "wFqg4oNsJ1B1z71xLHGZAw==",
+        "wFqg4oNsJ1B1z71xLHGZAx",
+        "wFqg4oNsJ1B1z71xLHGZAw\n",
+        "wFqg4oNsJ1B1z71xLHG+/w",
+    ],
+)
+def test_writes_no_other_id(tmp_path, topic_id):
+    path = tmp_path / PATH
+    with pytest.raises(CorruptCheckpointError, match=PATH):
+        write_partition_metadata(FileSystem(), str(path), topic_id)
+    assert list(tmp_path.iterdir()) == []

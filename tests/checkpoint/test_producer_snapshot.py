@@ -7,7 +7,12 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.checkpoint import ProducerStateEntry, read_producer_snapshot
+from storage_core.checkpoint import (
+    ProducerStateEntry,
+    producer_snapshot_bytes,
+    read_producer_snapshot,
+    write_producer_snapshot,
+)
 from storage_core.checkpoint.producer_snapshot import parse_producer_snapshot
 from storage_core.errors import CorruptSnapshotError
 from storage_core.filesystem import FileSystem
@@ -91,3 +96,43 @@ def test_a_directory_in_its_place_is_corrupt(tmp_path):
     (tmp_path / PATH).mkdir()
     with pytest.raises(CorruptSnapshotError):
         read_producer_snapshot(FileSystem(), str(tmp_path / PATH))
+
+
+# -- Writing --------
+
+
+def test_writes_the_bytes_of_kafka(tmp_path):
+    path = tmp_path / PATH
+    write_producer_snapshot(FileSystem(), str(path), [])
+    assert path.read_bytes() == EMPTY
+    entries = [
+        ProducerStateEntry(1, 0, 1, 1, 1, 6, 7, None),
+        ProducerStateEntry(2, 0, 0, 2, 0, 5, 7, None),
+    ]
+    write_producer_snapshot(FileSystem(), str(path), iter(entries))
+    assert path.read_bytes() == TWO_PRODUCERS
+    assert len(TWO_PRODUCERS) == 102
+    assert read_producer_snapshot(FileSystem(), str(path)) == tuple(entries)
+    assert [entry.name for entry in tmp_path.iterdir()] == [PATH]
+
+
+@pytest.mark.parametrize(("flush", "flushes"), [(True, 2), (False, 0)])
+def test_flushing_may_be_left_to_the_caller(tmp_path, flush, flushes):
+    filesystem = FileSystem()
+    write_producer_snapshot(filesystem, str(tmp_path / PATH), [], flush=flush)
+    assert filesystem.statistics.flushes == flushes
+    assert (tmp_path / PATH).read_bytes() == EMPTY
+
+
+@given(
+    st.lists(
+        st.tuples(int64, int16, int32, int64, int32, int64, int32, st.none() | st.integers(0, 2**63 - 1)).map(
+            lambda fields: ProducerStateEntry(*fields)
+        ),
+        max_size=5,
+    )
+)
+def test_what_is_written_is_read(entries):
+    data = producer_snapshot_bytes(entries)
+    assert len(data) == 10 + 46 * len(entries)
+    assert parse(data) == tuple(entries)

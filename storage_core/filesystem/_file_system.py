@@ -1,0 +1,172 @@
+"""The local file system: every effect of this package is a method here, or of what one of them returns."""
+
+from __future__ import annotations
+
+import os
+
+from storage_core.errors import LogDirectoryError, LogDirectoryLockedError
+from storage_core.filesystem._explained import MissingError, explained_reading, explained_writing
+from storage_core.filesystem._file_lock import FileLock, acquire_lock, keep_if_locked
+from storage_core.filesystem._open_file import OpenFile
+from storage_core.filesystem._values import (
+    DirectoryEntry,
+    FileStatus,
+    IoStatistics,
+    make_directory_entry,
+    make_file_status,
+)
+from storage_core.filesystem._writable_file import WritableFile, flush_descriptor
+
+__all__ = ["FileSystem"]
+
+# O_NONBLOCK keeps a FIFO named like a segment from blocking the open; O_NOFOLLOW keeps a
+# symbolic link from leading out of the directory that the user named.
+_READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_WRITE_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_DIRECTORY_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY
+_FILE_MODE = 0o644
+_DIRECTORY_MODE = 0o755
+
+
+class FileSystem:
+    """Access to the local file system, counted.
+
+    ``statistics`` says what was asked of this instance: for the account of one read, give it its own.
+    """
+
+    def __init__(self) -> None:
+        self.statistics = IoStatistics()
+
+    def list_directory(self, path: str) -> list[DirectoryEntry]:
+        """List a directory in name order.
+
+        Raises:
+            UnreadableError: This user may not list it.
+            LogDirectoryError: It does not exist or is no directory.
+        """
+        self.statistics.directories_listed += 1
+        with explained_reading(path, "list"), os.scandir(path) as entries:
+            listed = [make_directory_entry(entry) for entry in entries]
+        listed.sort(key=lambda entry: entry.name)
+        return listed
+
+    def status(self, path: str, *, follow_symlinks: bool = False) -> FileStatus | None:
+        """What ``stat`` says of ``path``; None if nothing is there."""
+        self.statistics.files_examined += 1
+        try:
+            with explained_reading(path, "examine"):
+                return make_file_status(os.stat(path, follow_symlinks=follow_symlinks))
+        except MissingError:
+            return None
+
+    def open(self, path: str) -> OpenFile:
+        """Open a regular file for reading.
+
+        Raises:
+            UnreadableError: This user may not read it.
+            LogDirectoryError: It does not exist, or is a link, FIFO, device or directory.
+        """
+        with explained_reading(path, "open"):
+            descriptor = os.open(path, _READ_FLAGS)
+        status = _require_regular_file(path, descriptor)
+        self.statistics.files_opened += 1
+        return OpenFile(path, descriptor, status, self.statistics)
+
+    def read_file(self, path: str, limit_bytes: int) -> bytes | None:
+        """Read a whole small file; None if it does not exist.
+
+        Raises:
+            LogDirectoryError: It is longer than ``limit_bytes``.
+        """
+        try:
+            opened = self.open(path)
+        except MissingError:
+            return None
+        with opened:
+            size_bytes = opened.status.size_bytes
+            # What the file grows by meanwhile is not read: small files are replaced, not appended to.
+            if size_bytes <= limit_bytes:
+                return opened.read_at(size_bytes, 0)
+        raise LogDirectoryError(
+            f"Expected at most {limit_bytes} bytes in a file of this kind, found {size_bytes}.", path=path
+        )
+
+    def open_for_writing(self, path: str, *, create: bool = False) -> WritableFile:
+        """Open a regular file for reading and writing; its content stays.
+
+        A file that is created here is in its directory for good only after `flush_directory`.
+
+        Raises:
+            UnreadableError: This user may not write to it.
+            LogDirectoryError: It does not exist, or is a link, FIFO, device or directory.
+            StorageError: The file system refused.
+        """
+        flags = _WRITE_FLAGS | os.O_CREAT if create else _WRITE_FLAGS
+        with explained_writing(path, "open and write to"):
+            descriptor = os.open(path, flags, _FILE_MODE)
+        _require_regular_file(path, descriptor)
+        self.statistics.files_opened += 1
+        return WritableFile(path, descriptor, self.statistics)
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename in one step; what ``target`` named before is gone. For good only after `flush_directory`."""
+        with explained_writing(source, "rename"):
+            os.replace(source, target)
+
+    def delete(self, path: str) -> bool:
+        """Delete a file; False if there was none. For good only after `flush_directory`."""
+        try:
+            with explained_writing(path, "delete"):
+                os.unlink(path)
+        except MissingError:
+            return False
+        return True
+
+    def make_directory(self, path: str) -> None:
+        """Make a directory in one that exists. For good only after `flush_directory` of that one.
+
+        Raises:
+            FileExistsError: Something is there already (also a LogDirectoryError).
+        """
+        with explained_writing(path, "make"):
+            os.mkdir(path, _DIRECTORY_MODE)
+
+    def delete_directory(self, path: str) -> None:
+        """Delete an empty directory. For good only after `flush_directory` of the one above."""
+        with explained_writing(path, "delete"):
+            os.rmdir(path)
+
+    def flush_directory(self, path: str) -> None:
+        """Bring the names in a directory to the disk itself: what was created, renamed and deleted in it."""
+        with explained_writing(path, "flush"):
+            descriptor = os.open(path, _DIRECTORY_FLAGS)
+        try:
+            with explained_writing(path, "flush", is_open=True):
+                flush_descriptor(descriptor)
+        finally:
+            os.close(descriptor)
+        self.statistics.flushes += 1
+
+    def lock(self, path: str) -> FileLock:
+        """Take the lock of a file, which is created if it is missing, and left in place on release.
+
+        Raises:
+            LogDirectoryLockedError: A broker, another process, or another object in this one holds it.
+            UnreadableError: This user may not write to it.
+            LogDirectoryError: It is a link, FIFO, device or directory.
+            StorageError: The file system refused.
+        """
+        return acquire_lock(path)
+
+
+def _require_regular_file(path: str, descriptor: int) -> FileStatus:
+    """The status of a file opened just now; it is closed again if it is none that may be opened."""
+    found = os.fstat(descriptor)
+    status = make_file_status(found)
+    if not status.is_regular_file:
+        os.close(descriptor)
+        raise LogDirectoryError("Expected a regular file. Only regular files are opened.", path=path)
+    if keep_if_locked(descriptor, found):
+        message = "Expected another file than the lock that this process holds: closing it would give the lock away."
+        raise LogDirectoryLockedError(message, path=path)
+    return status

@@ -1,0 +1,152 @@
+"""A file opened for reading and writing."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import sys
+from typing import TYPE_CHECKING, Self
+
+from storage_core.filesystem._explained import explained_reading, explained_writing
+from storage_core.filesystem._open_file import read_fully
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from storage_core.filesystem._values import BytesLike, IoStatistics
+
+__all__ = ["WritableFile", "flush_descriptor"]
+
+# One call takes no more pieces than this (IOV_MAX: 1024 on Linux and macOS).
+_MOST_PIECES = 1024
+
+
+class WritableFile:
+    """A regular file opened for reading and writing. Use as a context manager.
+
+    Closing does not flush. After a write or a flush failed, what is on disk is not known: the caller
+    must not go on as if it were, nor flush again and trust the answer.
+    """
+
+    def __init__(self, path: str, descriptor: int, statistics: IoStatistics) -> None:
+        self.path = path
+        self._descriptor = descriptor
+        self._statistics = statistics
+        self._explained_reading = explained_reading(path, "read")
+        self._explained_writing = explained_writing(path, "write to", is_open=True)
+
+    def size_bytes(self) -> int:
+        """The size now."""
+        with self._explained_reading:
+            return os.fstat(self._descriptor).st_size
+
+    def read_at(self, size_bytes: int, position_bytes: int) -> bytes:
+        """Read up to ``size_bytes`` from ``position_bytes``; shorter only at the end of the file."""
+        with self._explained_reading:
+            data = read_fully(self._descriptor, size_bytes, position_bytes)
+        self._statistics.reads += 1
+        self._statistics.bytes_read += len(data)
+        return data
+
+    def write_at(self, pieces: Sequence[BytesLike], position_bytes: int) -> None:
+        """Write the pieces one behind the other, from ``position_bytes``.
+
+        Raises:
+            StorageError: The file system refused; a part of the bytes may have been written.
+        """
+        # The length of a view counts items, which may be wider than a byte.
+        size_bytes = sum(piece.nbytes if isinstance(piece, memoryview) else len(piece) for piece in pieces)
+        if size_bytes == 0:
+            return
+        with self._explained_writing:
+            written_bytes = 0
+            if len(pieces) <= _MOST_PIECES:
+                written_bytes = _write_once(self._descriptor, pieces, position_bytes)
+            if written_bytes < size_bytes:
+                _write_rest(self._descriptor, pieces, position_bytes, written_bytes)
+        self._statistics.writes += 1
+        self._statistics.bytes_written += size_bytes
+
+    def truncate(self, size_bytes: int) -> None:
+        """Cut the file to a size, or extend it with zeros."""
+        with explained_writing(self.path, "change the size of", is_open=True):
+            os.ftruncate(self._opened(), size_bytes)
+
+    def flush(self) -> None:
+        """Bring everything written so far to the disk itself. Not to be tried again after it failed.
+
+        A second fsync may succeed although the pages of the first are lost.
+        """
+        with explained_writing(self.path, "flush", is_open=True):
+            flush_descriptor(self._opened())
+        self._statistics.flushes += 1
+
+    def close(self) -> None:
+        """Close the descriptor; a second call does nothing."""
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            with explained_writing(self.path, "close", is_open=True):
+                os.close(descriptor)
+
+    def _opened(self) -> int:
+        if self._descriptor < 0:
+            raise OSError(errno.EBADF, "the file is closed")
+        return self._descriptor
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def flush_descriptor(descriptor: int) -> None:
+    """Flush a file or directory to the disk itself."""
+    if sys.platform == "darwin":
+        # Here fsync leaves the data in the cache of the drive.
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+        except OSError as error:
+            # A network file system need not know it.
+            if error.errno not in {errno.ENOTSUP, errno.EINVAL, errno.ENOTTY}:
+                raise
+        else:
+            return
+    os.fsync(descriptor)
+
+
+def _write_rest(
+    descriptor: int, pieces: Sequence[BytesLike], position_bytes: int, written_bytes: int
+) -> None:
+    """Write what a first call left over: a signal, a full disk or more pieces than fit one call."""
+    rest = [memoryview(piece).cast("B") for piece in pieces]
+    first = 0
+    # Bytes of the piece `first` and those behind it that are already on disk.
+    skip_bytes = written_bytes
+    while True:
+        while first < len(rest) and len(rest[first]) <= skip_bytes:
+            skip_bytes -= len(rest[first])
+            first += 1
+        if first == len(rest):
+            return
+        group = rest[first : first + _MOST_PIECES]
+        group[0] = group[0][skip_bytes:]
+        count = _write_once(descriptor, group, position_bytes + written_bytes)
+        written_bytes += count
+        skip_bytes += count
+
+
+def _write_once(descriptor: int, pieces: Sequence[BytesLike], position_bytes: int) -> int:
+    """Write once; return how many bytes were taken, at least one."""
+    while True:
+        try:
+            count = os.pwritev(descriptor, pieces, position_bytes)
+        except InterruptedError:
+            continue
+        if count <= 0:
+            raise OSError(errno.EIO, "the file system took none of the bytes")
+        return count

@@ -1,0 +1,38 @@
+"""Text of ``conf/segmentlog.properties``, which is generated from `storage_core.config`.
+
+To write it anew::
+
+python -m storage_core.properties_file > conf/segmentlog.properties
+"""
+
+from __future__ import annotations
+
+import sys
+
+from storage_core.config import CONFIG_GROUPS, ConfigValue
+
+__all__ = ["properties_text"]
+
+_HEADER = """\
+# Kafka's topic-level configuration keys, and one of a producer, with their defaults (Kafka 4.1.0).
+# Generated: python -m storage_core.properties_file > conf/segmentlog.properties
+"""
+
+
+def properties_text() -> str:
+    """Text of ``conf/segmentlog.properties``."""
+    lines = [_HEADER]
+    for title, keys in CONFIG_GROUPS:
+        lines.append(f"############ {title} ############\n")
+        for key in keys:
+            lines.append(f"# {key.doc} ({key.kind.value}: {key.range_text})")
+            lines.append(f"{key.name}={_value_text(key.default)}\n")
+    return "\n".join(lines)
+
+
+def _value_text(value: ConfigValue | None) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(properties_text())
