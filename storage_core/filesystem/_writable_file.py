@@ -56,18 +56,14 @@ class WritableFile:
         Raises:
             StorageError: The file system refused; a part of the bytes may have been written.
         """
-        # The length of a view counts items, which may be wider than a byte.
-        size_bytes = sum(piece.nbytes if isinstance(piece, memoryview) else len(piece) for piece in pieces)
-        if size_bytes == 0:
-            return
+        size_bytes = 0
         with self._explained_writing:
-            written_bytes = 0
-            if len(pieces) <= _MOST_PIECES:
-                written_bytes = _write_once(self._descriptor, pieces, position_bytes)
-            if written_bytes < size_bytes:
-                _write_rest(self._descriptor, pieces, position_bytes, written_bytes)
-        self._statistics.writes += 1
-        self._statistics.bytes_written += size_bytes
+            for first in range(0, len(pieces), _MOST_PIECES):
+                group = pieces[first : first + _MOST_PIECES]
+                size_bytes += _write_group(self._descriptor, group, position_bytes + size_bytes)
+        if size_bytes:
+            self._statistics.writes += 1
+            self._statistics.bytes_written += size_bytes
 
     def truncate(self, size_bytes: int) -> None:
         """Cut the file to a size, or extend it with zeros."""
@@ -119,25 +115,19 @@ def flush_descriptor(descriptor: int) -> None:
     os.fsync(descriptor)
 
 
-def _write_rest(
-    descriptor: int, pieces: Sequence[BytesLike], position_bytes: int, written_bytes: int
-) -> None:
-    """Write what a first call left over: a signal, a full disk or more pieces than fit one call."""
-    rest = [memoryview(piece).cast("B") for piece in pieces]
-    first = 0
-    # Bytes of the piece `first` and those behind it that are already on disk.
-    skip_bytes = written_bytes
-    while True:
-        while first < len(rest) and len(rest[first]) <= skip_bytes:
-            skip_bytes -= len(rest[first])
-            first += 1
-        if first == len(rest):
-            return
-        group = rest[first : first + _MOST_PIECES]
-        group[0] = group[0][skip_bytes:]
-        count = _write_once(descriptor, group, position_bytes + written_bytes)
-        written_bytes += count
-        skip_bytes += count
+def _write_group(descriptor: int, pieces: Sequence[BytesLike], position_bytes: int) -> int:
+    """Write pieces that fit one call; return how many bytes they have."""
+    # The length of a view counts items, which may be wider than a byte.
+    size_bytes = sum([piece.nbytes if isinstance(piece, memoryview) else len(piece) for piece in pieces])
+    if size_bytes == 0:
+        return 0
+    written_bytes = _write_once(descriptor, pieces, position_bytes)
+    if written_bytes < size_bytes:
+        # A signal, or a disk that fills up: rare enough to join what is left.
+        rest = memoryview(b"".join(pieces))
+        while written_bytes < size_bytes:
+            written_bytes += _write_once(descriptor, [rest[written_bytes:]], position_bytes + written_bytes)
+    return size_bytes
 
 
 def _write_once(descriptor: int, pieces: Sequence[BytesLike], position_bytes: int) -> int:
