@@ -1,15 +1,20 @@
-"""Kafka's record format: batch headers, compression, and decoding by column."""
+"""Kafka's record format: batch headers, compression, decoding and encoding by column."""
 
 from storage_core.record.arrow_columns import HEADERS_TYPE, binary_array, headers_array
 from storage_core.record.batch_header import BatchHeader, batch_crc_matches, parse_batch_header
 from storage_core.record.control_record import ControlType, control_type
 from storage_core.record.decode import batch_timestamps, decode_records
+from storage_core.record.encode import BatchEncoding, ProducerSequence, encode_records
+from storage_core.record.record_batches import RecordBatches
 from storage_core.record.section import RecordColumns, RecordSection, WantedFields
 
 __all__ = [
     "HEADERS_TYPE",
+    "BatchEncoding",
     "BatchHeader",
     "ControlType",
+    "ProducerSequence",
+    "RecordBatches",
     "RecordColumns",
     "RecordSection",
     "WantedFields",
@@ -18,6 +23,7 @@ __all__ = [
     "binary_array",
     "control_type",
     "decode_records",
+    "encode_records",
     "headers_array",
     "parse_batch_header",
 ]

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     BytesLike: TypeAlias = bytes | bytearray | memoryview
 
 __all__ = [
+    "CHECKED_HEADER",
     "CODEC_MASK",
     "CONTROL_FLAG",
     "CRC_LAYOUTS",
@@ -69,6 +70,7 @@ __all__ = [
     "MINIMUM_LEGACY_LENGTH",
     "MINIMUM_LENGTHS",
     "TRANSACTIONAL_FLAG",
+    "UNCHECKED_HEADER",
     "BatchHeader",
     "CrcLayout",
     "batch_crc_matches",
@@ -94,6 +96,9 @@ _LAYOUT: Final = (
     ("record_count", "i", ">i4"),
 )
 _HEADER: Final = struct.Struct(">" + "".join(code for _, code, _ in _LAYOUT))
+# The same in two: what the CRC does not cover, itself included, and what it does.
+UNCHECKED_HEADER: Final = struct.Struct(">" + "".join(code for _, code, _ in _LAYOUT[:5]))
+CHECKED_HEADER: Final = struct.Struct(">" + "".join(code for _, code, _ in _LAYOUT[5:]))
 HEADER_DTYPE: Final = np.dtype([(name, kind) for name, _, kind in _LAYOUT])
 
 HEADER_SIZE_BYTES: Final = _HEADER.size

@@ -1,14 +1,22 @@
-"""Builders of batches and segments, written by hand from the format so that they share no code with the package."""
+"""Builders of batches and segments, written by hand from the format so that they share no code with the package.
+
+Below them: folders for segments that the package itself writes, and a disk that fails.
+"""
 
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 from crc32c import crc32c
 
+from storage_core.errors import StorageError
 from storage_core.filesystem import FileSystem
+from storage_core.log_config import LogConfig
+from storage_core.record.record_batches import RecordBatches
+from storage_core.segment.log_segment import LogSegment
 
 
 def _varint(value):
@@ -30,7 +38,9 @@ def build_batch(
     log_append_time_ms=None,
     attributes=0,
     leader_epoch=0,
+    key=None,
     value=b"v",
+    producer=(-1, -1, -1),
 ):
     """One uncompressed v2 batch with a record for each timestamp."""
     deltas = range(len(timestamps_ms)) if offset_deltas is None else offset_deltas
@@ -42,7 +52,8 @@ def build_batch(
     records = b""
     for delta, timestamp_ms in zip(deltas, timestamps_ms, strict=True):
         body = b"\0" + _varint(timestamp_ms - base_timestamp_ms) + _varint(delta)
-        body += _varint(-1) + _varint(len(value)) + value + _varint(0)
+        body += _varint(-1) if key is None else _varint(len(key)) + key
+        body += _varint(len(value)) + value + _varint(0)
         records += _varint(len(body)) + body
     if last_offset_delta is None:
         last_offset_delta = deltas[-1] if len(deltas) else 0
@@ -52,9 +63,7 @@ def build_batch(
         last_offset_delta,
         base_timestamp_ms,
         max_timestamp_ms,
-        -1,
-        -1,
-        -1,
+        *producer,
         len(timestamps_ms),
     )
     checked += records
@@ -139,3 +148,103 @@ def make_segment():
 @pytest.fixture
 def filesystem():
     return FileSystem()
+
+
+class Disk(FileSystem):
+    """A file system that fails where it is told to.
+
+    Attributes:
+        failing_suffix: Writing to a file whose name ends with it fails; None for no file.
+        written_bytes: How many bytes of such a write reach the file.
+    """
+
+    failing_suffix = None
+    written_bytes = 0
+
+    def open_for_writing(self, path, *, create=False):
+        file = super().open_for_writing(path, create=create)
+        write_at = file.write_at
+
+        def write(pieces, position_bytes):
+            if self.failing_suffix is not None and path.endswith(self.failing_suffix):
+                write_at([b"".join(map(bytes, pieces))[: self.written_bytes]], position_bytes)
+                raise StorageError("No space left on this disk.", path=path)
+            write_at(pieces, position_bytes)
+
+        file.write_at = write
+        return file
+
+
+@pytest.fixture
+def disk():
+    return Disk()
+
+
+@dataclass
+class SegmentFolder:
+    """A folder for segments that are written by the package."""
+
+    path: Path
+    filesystem: FileSystem
+
+    def create(self, base_offset=0, *, now_ms=0, suffix="", **config):
+        return LogSegment.create(
+            self.filesystem, str(self.path), base_offset, LogConfig(**config), now_ms=now_ms, suffix=suffix
+        )
+
+    def open(self, base_offset=0, *, now_ms=0, suffix="", **config):
+        return LogSegment.open(
+            self.filesystem, str(self.path), base_offset, LogConfig(**config), now_ms=now_ms, suffix=suffix
+        )
+
+    def bytes_of(self, suffix, base_offset=0):
+        return self.path.joinpath(f"{base_offset:020d}{suffix}").read_bytes()
+
+    def put(self, suffix, content, base_offset=0):
+        self.path.joinpath(f"{base_offset:020d}{suffix}").write_bytes(content)
+
+    @property
+    def names(self):
+        return sorted(path.name[20:] for path in self.path.iterdir())
+
+
+@pytest.fixture
+def folder(tmp_path, disk):
+    return SegmentFolder(tmp_path, disk)
+
+
+@pytest.fixture(scope="session")
+def make_folder(tmp_path_factory):
+    """For hypothesis, which runs many examples in one test."""
+    return lambda: SegmentFolder(tmp_path_factory.mktemp("segments"), FileSystem())
+
+
+def append_batches(segment, *batches):
+    segment.append(RecordBatches.parse(b"".join(batches)))
+
+
+@pytest.fixture(scope="session")
+def append():
+    return append_batches
+
+
+def offsets_and_positions(segment):
+    """The entries of a segment's offset index."""
+    index = segment.offset_index
+    return [(entry.offset, entry.position_bytes) for entry in map(index.entry, range(len(index)))]
+
+
+def timestamps_and_offsets(segment):
+    """The entries of a segment's time index."""
+    index = segment.time_index
+    return [(entry.timestamp_ms, entry.offset) for entry in map(index.entry, range(len(index)))]
+
+
+@pytest.fixture(scope="session")
+def offset_entries():
+    return offsets_and_positions
+
+
+@pytest.fixture(scope="session")
+def time_entries():
+    return timestamps_and_offsets

@@ -1,0 +1,214 @@
+"""Whole record batches in memory, ready to be written to a log (Kafka's ``MemoryRecords``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+from crc32c import crc32c
+
+from storage_core.errors import CorruptRecordError, OffsetOverflowError
+from storage_core.record.batch_header import (
+    CRC_START,
+    HEADER_DTYPE,
+    HEADER_SIZE_BYTES,
+    LOG_APPEND_TIME_FLAG,
+    LOG_OVERHEAD_BYTES,
+    MAGIC_POSITION,
+    MAGIC_V2,
+    UNCHECKED_HEADER,
+    header_error,
+)
+from storage_core.record.batch_window import walk_window
+from storage_core.record.section import PADDING_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from storage_core.record.batch_header import BytesLike
+
+__all__ = ["RecordBatches", "put_crcs"]
+
+_LARGEST_OFFSET: Final = (1 << 63) - 1
+
+_Rows = npt.NDArray[Any]
+_Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordBatches:
+    """Whole batches, back to back. Nothing in here changes: what assigns offsets makes another one.
+
+    Attributes:
+        headers: Per batch, its header: a structured array of `HEADER_DTYPE`, as `header_rows` makes it.
+        sizes_bytes: Per batch, its size, header included.
+        pieces: The bytes of all batches, up to date with ``headers``. Two a batch: its header, and the rest.
+    """
+
+    headers: _Rows
+    sizes_bytes: _Int64Array
+    pieces: list[BytesLike]
+
+    @classmethod
+    def of_one(cls, head: bytes, records: BytesLike) -> Self:
+        """One batch of format v2, from the bytes of its header and the rest."""
+        sizes_bytes = np.array([HEADER_SIZE_BYTES + len(records)], np.int64)
+        return cls(np.frombuffer(head, HEADER_DTYPE), sizes_bytes, [head, records])
+
+    @classmethod
+    def of_many(cls, headers: _Rows, bodies: Sequence[BytesLike]) -> Self:
+        """Batches of format v2, from their headers and what stands behind each."""
+        heads = memoryview(headers.tobytes())
+        pieces: list[BytesLike] = [b""] * (2 * len(headers))
+        pieces[0::2] = [
+            heads[start : start + HEADER_SIZE_BYTES] for start in range(0, len(heads), HEADER_SIZE_BYTES)
+        ]
+        pieces[1::2] = bodies
+        return cls(np.frombuffer(heads, HEADER_DTYPE), _sizes_bytes(headers), pieces)
+
+    @classmethod
+    def parse(cls, data: BytesLike, *, path: str = "", lowest_offset: int = 0) -> Self:
+        """The whole batches at the beginning of some bytes, of any format; a cut off last one is left out.
+
+        Args:
+            data: The bytes. They are copied.
+            path: Where they come from; for messages.
+            lowest_offset: The first batch's offsets do not lie below it. A wrapper of an older format does not
+                say where it begins.
+
+        Raises:
+            CorruptRecordError: Bytes are no batch, or a CRC is not the one that its header states.
+        """
+        size_bytes = len(data)
+        buffer = np.zeros(size_bytes + PADDING_BYTES, np.uint8)
+        buffer[:size_bytes] = np.frombuffer(data, np.uint8)
+        buffer.flags.writeable = False
+        window = walk_window(path, 0, buffer, size_bytes, lowest_offset)
+        if window.error is not None:
+            raise window.error
+        if window.is_blank_behind:
+            raise header_error(path, window.end, 0, 0)
+        sizes_bytes = _sizes_bytes(window.headers)
+        wrong = window.crc_mismatches(np.arange(len(sizes_bytes)))
+        if len(wrong):
+            header = window.header(int(wrong[0]))
+            raise CorruptRecordError(
+                "Expected the CRC of a record batch to be the one that its header states, found another. "
+                "These bytes were changed since they were written: fetch them again.",
+                path=path,
+                position_bytes=header.position_bytes,
+                end_position_bytes=header.end_position_bytes,
+                offset=header.base_offset,
+                last_offset=header.last_offset,
+            )
+        is_v2 = window.headers["magic"] == MAGIC_V2
+        splits = window.starts + np.where(is_v2, HEADER_SIZE_BYTES, MAGIC_POSITION)
+        borders = np.append(np.column_stack((window.starts, splits)).ravel(), window.end).tolist()
+        view = buffer.data
+        pieces: list[BytesLike] = [view[start:end] for start, end in pairwise(borders)]
+        return cls(window.headers, sizes_bytes, pieces)
+
+    @property
+    def count(self) -> int:
+        """How many batches there are."""
+        return len(self.sizes_bytes)
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes they take together."""
+        return int(self.sizes_bytes.sum())
+
+    @property
+    def last_offsets(self) -> _Int64Array:
+        """Per batch, the offset of the last record that it was written with."""
+        offsets: _Int64Array = self.headers["base_offset"].astype(np.int64)
+        offsets += self.headers["last_offset_delta"]
+        return offsets
+
+    @property
+    def base_offset(self) -> int:
+        """The first batch's base offset."""
+        return int(self.headers["base_offset"][0])
+
+    @property
+    def last_offset(self) -> int:
+        """The last batch's last offset."""
+        return int(self.headers["base_offset"][-1]) + int(self.headers["last_offset_delta"][-1])
+
+    @property
+    def next_offset(self) -> int:
+        """The offset behind the last batch."""
+        return self.last_offset + 1
+
+    def with_offsets(self, base_offset: int, leader_epoch: int) -> Self:
+        """The same batches of format v2, at consecutive offsets, written under a leader epoch.
+
+        The CRC covers neither, so the records are not looked at.
+
+        Raises:
+            OffsetOverflowError: The offset behind the last batch would not fit 64 bits.
+        """
+        if self.count == 1 and len(self.pieces[0]) == HEADER_SIZE_BYTES:
+            return self._one_with_offset(base_offset, leader_epoch)
+        headers = self._v2_headers()
+        counts = headers["last_offset_delta"] + np.int64(1)
+        _check_end(base_offset, int(counts.sum()))
+        headers["base_offset"] = base_offset + (np.cumsum(counts) - counts)
+        headers["leader_epoch"] = leader_epoch
+        return self.of_many(headers, self.pieces[1::2])
+
+    def with_log_append_time(self, timestamp_ms: int) -> Self:
+        """The same batches of format v2, each record with the time of the append."""
+        headers = self._v2_headers()
+        headers["attributes"] |= LOG_APPEND_TIME_FLAG
+        headers["max_timestamp_ms"] = timestamp_ms
+        bodies = self.pieces[1::2]
+        put_crcs(headers, bodies)
+        return self.of_many(headers, bodies)
+
+    def select(self, start: int, stop: int) -> Self:
+        """The batches from number ``start`` to before number ``stop``."""
+        return type(self)(
+            self.headers[start:stop], self.sizes_bytes[start:stop], self.pieces[2 * start : 2 * stop]
+        )
+
+    def _one_with_offset(self, base_offset: int, leader_epoch: int) -> Self:
+        # What numpy does for many takes longer than all the rest for one.
+        head, records = self.pieces
+        _check_end(base_offset, int(self.headers["last_offset_delta"][0]) + 1)
+        _, length, _, magic, crc = UNCHECKED_HEADER.unpack_from(head)
+        unchecked = UNCHECKED_HEADER.pack(base_offset, length, leader_epoch, magic, crc)
+        return self.of_one(unchecked + head[CRC_START:], records)
+
+    def _v2_headers(self) -> _Rows:
+        if np.any(self.headers["magic"] != MAGIC_V2):
+            message = "Only batches of format v2 are changed in place; messages of older formats keep their offsets."
+            raise ValueError(message)
+        return self.headers.copy()
+
+
+def put_crcs(headers: _Rows, bodies: Sequence[BytesLike]) -> None:
+    """Write into the header of each batch of format v2 the CRC over the rest of it and over its records."""
+    heads = memoryview(headers.tobytes())
+    starts = range(CRC_START, len(heads), HEADER_SIZE_BYTES)
+    checked_bytes = HEADER_SIZE_BYTES - CRC_START
+    headers["crc"] = [
+        crc32c(body, crc32c(heads[start : start + checked_bytes]))
+        for start, body in zip(starts, bodies, strict=True)
+    ]
+
+
+def _check_end(base_offset: int, count: int) -> None:
+    if base_offset + count > _LARGEST_OFFSET:
+        raise OffsetOverflowError(
+            f"Expected the offset behind the last record to be at most {_LARGEST_OFFSET}, found "
+            f"{base_offset + count}. This log takes no more records.",
+            offset=base_offset,
+        )
+
+
+def _sizes_bytes(headers: _Rows) -> _Int64Array:
+    return headers["batch_length"] + np.int64(LOG_OVERHEAD_BYTES)

@@ -1,0 +1,257 @@
+"""A file of entries of one size, preallocated while it grows (Kafka's ``AbstractIndex`` and ``LazyIndex``).
+
+A new file has its full size at once, all zeros, and is cut to its entries when its segment is
+closed. An existing one has room for what its size says until it is resized. Nothing is opened
+before it is needed, and look-ups open the file by themselves: a reader's descriptor is never one
+that the writer closes meanwhile.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING
+
+from storage_core.errors import CorruptIndexError
+from storage_core.segment.renaming import rename_if_there
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from storage_core.filesystem import FileSystem, OpenFile, WritableFile
+
+__all__ = ["EntryFile"]
+
+
+class EntryFile:
+    """The entries' bytes, how many there are, and how many there is room for.
+
+    Args:
+        filesystem: Through which the file is read and written.
+        path: The file. It need not exist.
+        entry_size_bytes: Size of an entry.
+        max_size_bytes: ``segment.index.bytes``: the size of the whole file while it grows, rounded down to
+            whole entries.
+        is_zero_an_entry: Whether a file of just one entry of zeros holds an entry. In a longer file
+            such an entry, with nothing but zeros behind it, is preallocated space.
+    """
+
+    __slots__ = (
+        "_capacity",
+        "_count",
+        "_entry_size_bytes",
+        "_file",
+        "_filesystem",
+        "_is_zero_an_entry",
+        "_max_size_bytes",
+        "_resizes_on_write",
+        "path",
+    )
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        path: str,
+        entry_size_bytes: int,
+        max_size_bytes: int,
+        *,
+        is_zero_an_entry: bool,
+    ) -> None:
+        self.path = path
+        self._filesystem = filesystem
+        self._entry_size_bytes = entry_size_bytes
+        self._max_size_bytes = max_size_bytes // entry_size_bytes * entry_size_bytes
+        self._is_zero_an_entry = is_zero_an_entry
+        self._file: WritableFile | None = None
+        self._resizes_on_write = False
+        # Both are known once the file was looked at.
+        self._count = -1
+        self._capacity = 0
+
+    @property
+    def count(self) -> int:
+        """How many entries there are."""
+        if self._count < 0:
+            self._load()
+        return self._count
+
+    @property
+    def capacity(self) -> int:
+        """How many entries there is room for, once the file has the size that it is to have when it is written to."""
+        count = self.count
+        if self._resizes_on_write:
+            return max(self._max_size_bytes // self._entry_size_bytes, count)
+        return self._capacity
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the file is open for writing."""
+        return self._file is not None
+
+    def open(self) -> None:
+        """Open the file for writing; it is made at its full size if it does not exist."""
+        self._open()
+        if self._resizes_on_write:
+            self.resize()
+
+    def write(self, entries: bytes) -> None:
+        """Write whole entries behind the last one. There must be room for them."""
+        if self._resizes_on_write:
+            self.resize()
+        self._open().write_at([entries], self._count * self._entry_size_bytes)
+        self._count += len(entries) // self._entry_size_bytes
+
+    def forget_behind(self, count: int) -> None:
+        """Take back what was written last; the bytes are written over by what comes next."""
+        self._count = min(self._count, count)
+
+    def read(self, number: int) -> bytes:
+        """One entry; shorter if the file was cut meanwhile."""
+        with self._filesystem.open(self.path) as file:
+            return self._read_from(file, number)
+
+    def search(self, goes_before: Callable[[bytes], bool]) -> tuple[int, bytes]:
+        """Find the last entry of those that go before what is looked for.
+
+        Returns:
+            Its number and its bytes; -1 and none if no entry goes before.
+        """
+        count = self.count
+        if count == 0:
+            return -1, b""
+        with self._filesystem.open(self.path) as file:
+            # False sorts before True. An entry that is gone stands behind everything.
+            def is_behind(number: int) -> bool:
+                entry = self._read_from(file, number)
+                return len(entry) < self._entry_size_bytes or not goes_before(entry)
+
+            number = bisect_left(range(count), True, key=is_behind) - 1
+            return number, self._read_from(file, number) if number >= 0 else b""
+
+    def truncate(self, count: int) -> None:
+        """Drop the entries from a number on; the file's size stays, with zeros in their place.
+
+        Unlike a broker's, the dropped bytes do not stay in the file: another process that reads it
+        could not tell them from entries.
+        """
+        if count < self.count:
+            file = self._open()
+            file.truncate(count * self._entry_size_bytes)
+            self._count = count
+            file.truncate(self._capacity * self._entry_size_bytes)
+
+    def reset(self) -> None:
+        """Empty the file, and have room for as many entries as its full size holds. It grows with them."""
+        file = self._open()
+        if file.size_bytes():
+            file.truncate(0)
+        self._count = 0
+        self._capacity = self._max_size_bytes // self._entry_size_bytes
+
+    def resize(self, max_size_bytes: int | None = None) -> bool:
+        """Make room up to the full size, or to another one; False if the file has that size already."""
+        if max_size_bytes is not None:
+            self._max_size_bytes = max_size_bytes // self._entry_size_bytes * self._entry_size_bytes
+        self._resizes_on_write = False
+        # Entries are never cut off.
+        return self._set_size(max(self._max_size_bytes, self.count * self._entry_size_bytes))
+
+    def resize_on_write(self) -> None:
+        """Make room up to the full size as soon as the file is written to, not before."""
+        self._resizes_on_write = True
+
+    def trim(self) -> bool:
+        """Cut the file to its entries; False if it has that size already."""
+        return self._set_size(self.count * self._entry_size_bytes)
+
+    def flush(self) -> None:
+        """Have the operating system write the file to the disk, and make it if it does not exist."""
+        self._open().flush()
+
+    def check_size(self) -> None:
+        """Check that the file is made of whole entries.
+
+        Raises:
+            CorruptIndexError: It is not.
+        """
+        status = self._filesystem.status(self.path)
+        if status is not None and status.size_bytes % self._entry_size_bytes:
+            raise CorruptIndexError(
+                f"Expected a multiple of {self._entry_size_bytes} bytes, found {status.size_bytes}. Delete the "
+                "index: it is built again from the log.",
+                path=self.path,
+            )
+
+    def close(self) -> None:
+        """Close the file without changing it. It is opened again when it is needed."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def rename(self, path: str) -> None:
+        """Give the file another name, if there is a file."""
+        rename_if_there(self._filesystem, self.path, path)
+        self.path = path
+
+    def delete(self) -> bool:
+        """Delete the file; False if there is none."""
+        self.close()
+        self._count = -1
+        return self._filesystem.delete(self.path)
+
+    def _open(self) -> WritableFile:
+        file = self._file
+        if file is None:
+            if self._filesystem.status(self.path) is None:
+                file = self._create()
+            else:
+                file = self._filesystem.open_for_writing(self.path)
+            self._file = file
+            if self._count < 0:
+                self._load()
+        return file
+
+    def _create(self) -> WritableFile:
+        file = self._filesystem.open_for_writing(self.path, create=True)
+        try:
+            file.truncate(self._max_size_bytes)
+        except BaseException:
+            file.close()
+            raise
+        self._count = 0
+        self._capacity = self._max_size_bytes // self._entry_size_bytes
+        return file
+
+    def _set_size(self, size_bytes: int) -> bool:
+        file = self._open()
+        self._capacity = size_bytes // self._entry_size_bytes
+        if file.size_bytes() == size_bytes:
+            return False
+        file.truncate(size_bytes)
+        return True
+
+    def _load(self) -> None:
+        status = self._filesystem.status(self.path)
+        if status is None:
+            self._capacity = self._max_size_bytes // self._entry_size_bytes
+            self._count = 0
+            return
+        self._capacity = status.size_bytes // self._entry_size_bytes
+        self._count = self._find_count() if self._capacity else 0
+
+    def _find_count(self) -> int:
+        """Where the zeros begin that fill a preallocated file. Entries ascend: only the first may be zeros."""
+        with self._filesystem.open(self.path) as file:
+            if self._is_entry(file, self._capacity - 1):
+                return self._capacity
+            count = bisect_left(
+                range(self._capacity), True, lo=1, key=lambda number: not self._is_entry(file, number)
+            )
+            if count > 1 or self._is_entry(file, 0):
+                return count
+        return 1 if self._capacity == 1 and self._is_zero_an_entry else 0
+
+    def _is_entry(self, file: OpenFile, number: int) -> bool:
+        return any(self._read_from(file, number))
+
+    def _read_from(self, file: OpenFile, number: int) -> bytes:
+        return file.read_at(self._entry_size_bytes, number * self._entry_size_bytes)

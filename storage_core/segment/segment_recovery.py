@@ -1,0 +1,237 @@
+"""Finding out what of a log file is whole and valid, and what its indexes have to say (``LogSegment.recover``)."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from storage_core.errors import CorruptError, CorruptRecordError, OffsetOverflowError
+from storage_core.segment.index_entries import index_entries
+from storage_core.segment.offset_index_file import LARGEST_RELATIVE_OFFSET
+from storage_core.segment.segment_windows import read_windows
+from storage_core.segment.time_index import NO_TIMESTAMP_MS
+from storage_core.segment.values import AbortedTransaction, TimestampOffset
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    import numpy.typing as npt
+
+    from storage_core.filesystem import OpenFile
+    from storage_core.record.batch_window import BatchWindow
+    from storage_core.segment.index_entries import IndexEntries
+
+__all__ = ["RecoveredSegment", "SegmentScan", "WindowObserver", "scan_segment"]
+
+WindowObserver: TypeAlias = "Callable[[BatchWindow], Iterable[AbortedTransaction] | None]"
+"""Is shown the valid batches of a segment, window by window, and may return the transactions aborted in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredSegment:
+    """What a recovery has found, and what it cuts off.
+
+    Args:
+        truncated_bytes: How many bytes stand behind the last valid batch.
+        next_offset: The offset behind the last valid batch; the base offset without any.
+        end_position_bytes: Where the last valid batch ends.
+        problem: What is wrong with the bytes behind it. None if there are none, if they are zeros, or if they
+            are the beginning of a batch that goes on behind the end of the file.
+    """
+
+    truncated_bytes: int
+    next_offset: int
+    end_position_bytes: int
+    problem: CorruptError | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SegmentScan:
+    """What the valid batches at the beginning of a log file say.
+
+    Args:
+        end_position_bytes: Where the last one ends.
+        next_offset: The offset behind it.
+        largest_timestamp: The largest timestamp.
+        entries: The entries of the indexes, a part a window.
+        aborted_transactions: What the observer has returned.
+        problem: As of `RecoveredSegment`.
+    """
+
+    end_position_bytes: int
+    next_offset: int
+    largest_timestamp: TimestampOffset
+    entries: list[IndexEntries]
+    aborted_transactions: list[AbortedTransaction]
+    problem: CorruptError | None
+
+
+def scan_segment(
+    log_file: OpenFile,
+    base_offset: int,
+    end_position_bytes: int,
+    index_interval_bytes: int,
+    *,
+    max_batch_bytes: int,
+    observe: WindowObserver | None = None,
+) -> SegmentScan:
+    """Read all of a log file, check every CRC, and stop in front of the first batch that is not valid.
+
+    Args:
+        log_file: The file. It is not changed.
+        base_offset: The segment's base offset.
+        end_position_bytes: Where the file ends.
+        index_interval_bytes: ``index.interval.bytes``.
+        max_batch_bytes: The largest batch for which memory is taken.
+        observe: Is shown the valid batches.
+
+    Raises:
+        OffsetOverflowError: A valid batch has an offset that the segment's indexes cannot hold.
+        BatchTooLargeError: A valid batch is larger than ``max_batch_bytes``.
+    """
+    scan = _Scan(base_offset, index_interval_bytes, observe)
+    for window in read_windows(log_file, 0, end_position_bytes, base_offset, max_batch_bytes=max_batch_bytes):
+        if not scan.take(window):
+            break
+    return SegmentScan(
+        scan.end_position_bytes,
+        scan.next_offset,
+        scan.largest_timestamp,
+        scan.entries,
+        scan.aborted_transactions,
+        scan.problem,
+    )
+
+
+class _Scan:
+    def __init__(self, base_offset: int, index_interval_bytes: int, observe: WindowObserver | None) -> None:
+        self.end_position_bytes = 0
+        self.next_offset = base_offset
+        self.largest_timestamp = TimestampOffset(NO_TIMESTAMP_MS, base_offset)
+        self.entries: list[IndexEntries] = []
+        self.aborted_transactions: list[AbortedTransaction] = []
+        self.problem: CorruptError | None = None
+        self._base_offset = base_offset
+        self._index_interval_bytes = index_interval_bytes
+        self._observe = observe
+        self._bytes_since_last_entry = 0
+
+    def take(self, window: BatchWindow) -> bool:
+        """Take the valid batches of a window; False if the scan ends with them."""
+        base_offsets = window.headers["base_offset"].astype(np.int64)
+        last_offsets = base_offsets + window.headers["last_offset_delta"]
+        count = self._count_valid(window, base_offsets, last_offsets)
+        if count:
+            self._check_range(window, last_offsets[:count])
+            count = self._show(window, count)
+        if count:
+            self._take(window, count, last_offsets[:count])
+        if count < len(window.starts):
+            return False
+        self.problem = window.error
+        return True
+
+    def _count_valid(
+        self, window: BatchWindow, base_offsets: npt.NDArray[np.int64], last_offsets: npt.NDArray[np.int64]
+    ) -> int:
+        """How many batches of a window are valid, from its first one on."""
+        count = len(window.starts)
+        lowest_offsets = np.empty(count, np.int64)
+        if count:
+            lowest_offsets[0] = self.next_offset
+            lowest_offsets[1:] = last_offsets[:-1] + 1
+        # The sum of a base offset and a delta that leads beyond the largest offset is negative.
+        is_disordered = (base_offsets < lowest_offsets) | (last_offsets < base_offsets)
+        in_order = int(is_disordered.argmax()) if is_disordered.any() else count
+        damaged = window.crc_mismatches(np.arange(in_order))
+        if len(damaged):
+            self.problem = _wrong_crc(window, int(damaged[0]))
+            return int(damaged[0])
+        if in_order < count:
+            self.problem = _disorder(window, in_order, int(lowest_offsets[in_order]))
+        return in_order
+
+    def _check_range(self, window: BatchWindow, last_offsets: npt.NDArray[np.int64]) -> None:
+        # Ascending: the last one is the largest.
+        if last_offsets[-1] - self._base_offset > LARGEST_RELATIVE_OFFSET:
+            number = int(np.searchsorted(last_offsets, self._base_offset + LARGEST_RELATIVE_OFFSET, "right"))
+            raise OffsetOverflowError(
+                f"Expected offsets up to {self._base_offset + LARGEST_RELATIVE_OFFSET}, which a segment's indexes "
+                f"can hold, found {int(last_offsets[number])}. The batch's base offset is damaged, or the segment "
+                "has to be split.",
+                path=window.path,
+                position_bytes=window.position_bytes + int(window.starts[number]),
+                offset=int(last_offsets[number]),
+            )
+
+    def _take(self, window: BatchWindow, count: int, last_offsets: npt.NDArray[np.int64]) -> None:
+        end = window.end if count == len(window.starts) else int(window.starts[count])
+        headers = window.headers[:count]
+        entries = index_entries(
+            last_offsets,
+            headers["max_timestamp_ms"],
+            np.diff(window.starts[:count], append=end),
+            self.end_position_bytes,
+            self._index_interval_bytes,
+            largest_timestamp=self.largest_timestamp,
+            bytes_since_last_entry=self._bytes_since_last_entry,
+        )
+        self.entries.append(entries)
+        self.largest_timestamp = entries.largest_timestamp
+        self._bytes_since_last_entry = entries.bytes_since_last_entry
+        self.end_position_bytes += end
+        self.next_offset = int(last_offsets[-1]) + 1
+
+    def _show(self, window: BatchWindow, count: int) -> int:
+        """Show the observer the first batches of a window; how many of them it takes.
+
+        A marker that says nothing, under a right CRC, ends the scan as a wrong CRC does: its batch is refused,
+        and nothing of the window is accounted for yet.
+        """
+        if self._observe is None:
+            return count
+        while count:
+            shown = window
+            if count < len(window.starts):
+                shown = dataclasses.replace(
+                    window, starts=window.starts[:count], headers=window.headers[:count], end=int(window.starts[count])
+                )  # fmt: skip
+            try:
+                self.aborted_transactions.extend(self._observe(shown) or ())
+            except CorruptRecordError as error:
+                if error.position_bytes is None or error.position_bytes < window.position_bytes:
+                    raise
+                self.problem = error
+                # Fewer every time, so this ends.
+                refused = error.position_bytes - window.position_bytes
+                count = min(count - 1, int(np.searchsorted(window.starts, refused)))
+            else:
+                break
+        return count
+
+
+def _wrong_crc(window: BatchWindow, number: int) -> CorruptRecordError:
+    header = window.header(number)
+    return CorruptRecordError(
+        f"Expected a record batch with CRC {header.crc:#010x}, found another one: the batch was torn, or damaged "
+        "after it was written.",
+        path=window.path,
+        position_bytes=header.position_bytes,
+        end_position_bytes=header.end_position_bytes,
+        offset=header.base_offset,
+        last_offset=header.last_offset,
+    )
+
+
+def _disorder(window: BatchWindow, number: int, lowest_offset: int) -> CorruptRecordError:
+    header = window.header(number)
+    return CorruptRecordError(
+        f"Expected a batch with offsets from {lowest_offset} on, found one from {header.base_offset} to "
+        f"{header.last_offset}: batches are out of order.",
+        path=window.path,
+        position_bytes=header.position_bytes,
+        offset=header.base_offset,
+    )

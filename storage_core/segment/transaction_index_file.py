@@ -1,0 +1,174 @@
+"""The index of aborted transactions that is written beside a log file (Kafka's ``TransactionIndex``).
+
+`storage_core.segment.transaction_index` has the layout, and reads what others have written. The
+file appears with the first entry, is not preallocated, and rarely has many entries.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Final
+
+from storage_core.errors import CorruptIndexError, OffsetsOutOfOrderError
+from storage_core.segment.renaming import rename_if_there
+from storage_core.segment.transaction_index import ENTRY_SIZE_BYTES, TransactionIndex
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from storage_core.filesystem import FileSystem, OpenFile, WritableFile
+    from storage_core.segment.values import AbortedTransaction
+
+__all__ = ["TransactionIndexFile"]
+
+# Version, producer id, first offset, last offset, last stable offset.
+_ENTRY: Final = struct.Struct(">hqqqq")
+_VERSION: Final = 0
+
+
+class TransactionIndexFile:
+    """The aborted transactions whose markers stand in one segment. One writer, any number of readers.
+
+    Args:
+        filesystem: Through which the file is read and written.
+        path: The file. It is made with the first entry.
+        base_offset: The segment's base offset.
+    """
+
+    __slots__ = ("_file", "_filesystem", "_last_offset", "_size_bytes", "base_offset", "path")
+
+    def __init__(self, filesystem: FileSystem, path: str, base_offset: int) -> None:
+        self.path = path
+        self.base_offset = base_offset
+        self._filesystem = filesystem
+        self._file: WritableFile | None = None
+        # Both are known once the file was looked at. A part of an entry at the end does not count.
+        self._size_bytes = -1
+        self._last_offset: int | None = None
+
+    def __len__(self) -> int:
+        return self._load() // ENTRY_SIZE_BYTES
+
+    @property
+    def last_offset(self) -> int | None:
+        """Offset of the last abort marker; None without entries."""
+        self._load()
+        return self._last_offset
+
+    def append(self, transaction: AbortedTransaction) -> None:
+        """Add a transaction.
+
+        Raises:
+            OffsetsOutOfOrderError: Its marker does not lie behind the last one.
+        """
+        self.extend([transaction])
+
+    def extend(self, transactions: Iterable[AbortedTransaction]) -> None:
+        """Add transactions, all of them or, with an error, none. Raises as `append` does."""
+        last_offset = self.last_offset
+        entries = []
+        for transaction in transactions:
+            if last_offset is not None and transaction.last_offset <= last_offset:
+                raise OffsetsOutOfOrderError(
+                    f"Expected an abort marker behind offset {last_offset}, the last one in this index, found "
+                    f"{transaction.last_offset}.",
+                    path=self.path,
+                    offset=transaction.last_offset,
+                )
+            last_offset = transaction.last_offset
+            entries.append(
+                _ENTRY.pack(
+                    _VERSION,
+                    transaction.producer_id,
+                    transaction.first_offset,
+                    transaction.last_offset,
+                    transaction.last_stable_offset,
+                )
+            )
+        if entries:
+            if self._file is None:
+                self._file = self._filesystem.open_for_writing(self.path, create=True)
+            self._file.write_at(entries, self._size_bytes)
+            self._size_bytes += len(entries) * ENTRY_SIZE_BYTES
+            self._last_offset = last_offset
+
+    def read(self) -> TransactionIndex:
+        """The entries as they are in the file now."""
+        return TransactionIndex.read(self._filesystem, self.path, self.base_offset)
+
+    def truncate_to(self, offset: int) -> None:
+        """Keep the transactions whose markers lie below an offset."""
+        count = len(self)
+        if count == 0:
+            return
+        with self._filesystem.open(self.path) as file:
+            kept = bisect_left(range(count), offset, key=lambda number: _last_offset_of(file, number))
+        if kept < count:
+            self._cut(kept)
+
+    def truncate(self) -> None:
+        """Drop all entries."""
+        if self._load() or self._filesystem.status(self.path) is not None:
+            self._cut(0)
+
+    def check(self) -> None:
+        """Check the entries.
+
+        Raises:
+            CorruptIndexError: They contradict each other, lie below the base offset, or the last is cut off.
+        """
+        problem = self.read().problem
+        if problem is not None:
+            raise CorruptIndexError(
+                f"Expected the aborted transactions of a segment, but {problem}. Delete the index and recover "
+                "the segment: it is built again from the log.",
+                path=self.path,
+            )
+
+    def flush(self) -> None:
+        """Have the operating system write the file to the disk, if there is one."""
+        if self._file is None:
+            if self._filesystem.status(self.path) is None:
+                return
+            self._file = self._filesystem.open_for_writing(self.path)
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file without changing it. It is opened again when it is needed."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def rename(self, path: str) -> None:
+        """Give the file another name, if there is a file."""
+        rename_if_there(self._filesystem, self.path, path)
+        self.path = path
+
+    def delete(self) -> bool:
+        """Delete the file; False if there is none."""
+        self.close()
+        self._size_bytes, self._last_offset = -1, None
+        return self._filesystem.delete(self.path)
+
+    def _load(self) -> int:
+        """How many bytes whole entries take."""
+        if self._size_bytes < 0:
+            status = self._filesystem.status(self.path)
+            count = 0 if status is None else status.size_bytes // ENTRY_SIZE_BYTES
+            if count:
+                with self._filesystem.open(self.path) as file:
+                    self._last_offset = _last_offset_of(file, count - 1)
+            self._size_bytes = count * ENTRY_SIZE_BYTES
+        return self._size_bytes
+
+    def _cut(self, count: int) -> None:
+        if self._file is None:
+            self._file = self._filesystem.open_for_writing(self.path)
+        self._size_bytes, self._last_offset = -1, None
+        self._file.truncate(count * ENTRY_SIZE_BYTES)
+
+
+def _last_offset_of(file: OpenFile, number: int) -> int:
+    _, _, _, last_offset, _ = _ENTRY.unpack(file.read_at(ENTRY_SIZE_BYTES, number * ENTRY_SIZE_BYTES))
+    return int(last_offset)

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import pytest
+
+from storage_core.errors import StorageError
+from storage_core.segment import AbortedTransaction, TimestampOffset
+from storage_core.segment.segment_indexes import SegmentIndexes
+
+STEM = "00000000000000000100"
+
+
+@pytest.fixture
+def indexes(tmp_path, disk):
+    return SegmentIndexes(disk, str(tmp_path), 100, ".cleaned", 48)
+
+
+def sizes(folder):
+    return {path.name.removeprefix(STEM): path.stat().st_size for path in sorted(folder.iterdir())}
+
+
+def test_files_appear_when_they_are_written(indexes, tmp_path):
+    assert not indexes.is_open
+    indexes.transactions.append(AbortedTransaction(7, 101, 102, 103))
+    assert sizes(tmp_path) == {".txnindex.cleaned": 34}
+    indexes.open()
+    assert indexes.is_open
+    assert sizes(tmp_path) == {".index.cleaned": 48, ".timeindex.cleaned": 48, ".txnindex.cleaned": 34}
+
+
+def test_trim_says_whether_it_changed_a_file(indexes, tmp_path):
+    indexes.add_one(105, 10, TimestampOffset(7, 104))
+    assert indexes.trim(TimestampOffset(7, 104)) is True
+    assert sizes(tmp_path) == {".index.cleaned": 8, ".timeindex.cleaned": 12}
+    assert indexes.trim(TimestampOffset(7, 104)) is False
+    assert indexes.trim(None) is False
+    assert indexes.trim(TimestampOffset(9, 106)) is True
+    assert indexes.times.last_entry == TimestampOffset(9, 106)
+
+
+def test_an_entry_is_in_both_indexes_or_in_none(indexes, disk):
+    indexes.add_one(105, 10, TimestampOffset(7, 104))
+    disk.failing_suffix = ".timeindex.cleaned"
+    with pytest.raises(StorageError):
+        indexes.add_one(106, 20, TimestampOffset(8, 106))
+    assert (len(indexes.offsets), indexes.offsets.last_offset, len(indexes.times)) == (1, 105, 1)
+    disk.failing_suffix = ".index.cleaned"
+    with pytest.raises(StorageError):
+        indexes.add_one(106, 20, TimestampOffset(8, 106))
+    assert (len(indexes.offsets), len(indexes.times)) == (1, 1)
+
+
+def test_new_names(indexes, tmp_path):
+    indexes.add_one(105, 10, TimestampOffset(7, 104))
+    indexes.rename(str(tmp_path), "")
+    assert sizes(tmp_path) == {".index": 48, ".timeindex": 48}
+    (tmp_path / "other").mkdir()
+    for path in tmp_path.glob("*index"):
+        path.rename(tmp_path / "other" / path.name)
+    indexes.directory_was_renamed(str(tmp_path / "other"), "")
+    assert indexes.offsets.lookup(105).position_bytes == 10
+    indexes.delete()
+    assert list((tmp_path / "other").iterdir()) == []
