@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from spark_segmentlog.batch_reader import SegmentLogReader
+    from spark_segmentlog.batch_writer import SegmentLogWriter
 
 __all__ = ["SegmentLogDataSource"]
 
@@ -59,9 +60,25 @@ class SegmentLogDataSource(DataSource):
             return pushdown.PushdownReader(read_options, columns)
         return batch_reader.SegmentLogReader(read_options, columns)
 
-    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002
-        """Not in this version."""
-        _not_in_this_version("Writing")
+    def writer(self, schema: StructType, overwrite: bool) -> SegmentLogWriter:
+        """Make the writer of a batch: checks all that can be checked before there are rows.
+
+        Args:
+            schema: The columns of the frame that is saved.
+            overwrite: Whether its rows take the place of those that are there.
+        """
+        from spark_segmentlog import batch_writer, write_options, write_planning  # noqa: PLC0415
+        from storage_core.filesystem import FileSystem  # noqa: PLC0415
+
+        options = write_options.write_options(self.options)
+        plan = write_planning.plan_write(FileSystem(), schema, options, is_overwrite=overwrite)
+        ignored = write_options.ignored_write_options(self.options)
+        if ignored:
+            _logger.warning(
+                "segmentlog writes files, in one batch: ignored %s, which concern brokers, streams, catalogs or reads.",
+                ", ".join(ignored),
+            )
+        return batch_writer.SegmentLogWriter(plan)
 
     def streamReader(self, schema: StructType) -> NoReturn:  # noqa: ARG002, N802
         """Not in this version."""
@@ -75,6 +92,6 @@ class SegmentLogDataSource(DataSource):
 def _not_in_this_version(what: str) -> NoReturn:
     # Not Spark's own PySparkNotImplementedError: Spark catches that one and tries the next method.
     raise NotImplementedError(
-        f"{what} is not supported by this version of segmentlog, which reads batches: "
-        'spark.read.format("segmentlog").load(path).'
+        f"{what} is not supported by this version of segmentlog, which reads and writes batches: "
+        'spark.read.format("segmentlog").load(path), df.write.format("segmentlog").mode("append").save(path).'
     )

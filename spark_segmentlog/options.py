@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from storage_core.scan.options import ReadOptions
 
-__all__ = ["ignored_options", "read_options"]
+__all__ = ["ignored_options", "is_for_a_broker_or_catalog", "read_options"]
 
 # Names in lower case, as Spark delivers them, with the spelling that users know.
 _IGNORED: Final = {
@@ -81,8 +81,13 @@ def ignored_options(options: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(_IGNORED.get(name, name) for name in sorted(map(str.lower, options)) if _is_ignored(name))
 
 
+def is_for_a_broker_or_catalog(name: str) -> bool:
+    """Whether only a broker, a stream or a catalog could use an option, by its name in lower case."""
+    return name in _IGNORED or name.startswith(_IGNORED_PREFIXES)
+
+
 def _is_ignored(name: str) -> bool:
-    return name != _ISOLATION_LEVEL and (name in _IGNORED or name.startswith(_IGNORED_PREFIXES))
+    return name != _ISOLATION_LEVEL and is_for_a_broker_or_catalog(name)
 
 
 def _table_options(given: Mapping[str, str]) -> dict[str, str]:

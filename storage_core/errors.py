@@ -23,6 +23,7 @@
     │   ├── LogReadOnlyError            it was opened read-only
     │   └── LogFailedError              a write or a flush failed before: close it and open it again
     ├── StorageError                    the file system refused: no space left, an I/O error
+    ├── CommitInDoubtError              a job failed behind its journal: whoever writes next completes it
     ├── RecoveryWouldDiscard            opening as asked would drop whole, valid batches
     └── CorruptError                    bytes on disk are not what the format says
         ├── CorruptRecordError          a record batch: length, magic, CRC or record structure
@@ -41,6 +42,7 @@ from typing import Any
 __all__ = [
     "AppendError",
     "BatchTooLargeError",
+    "CommitInDoubtError",
     "CorruptCheckpointError",
     "CorruptError",
     "CorruptIndexError",
@@ -226,6 +228,10 @@ class LogFailedError(NotWritableError):
 
 class StorageError(SegmentLogError):
     """The file system refused to write, flush, rename or delete: no space left, an I/O error, a full quota."""
+
+
+class CommitInDoubtError(SegmentLogError):
+    """A job failed when its journal was written: its rows are not visible yet, but whoever writes next completes it."""
 
 
 class RecoveryWouldDiscard(SegmentLogError):  # noqa: N818  (the name says what it would do)

@@ -73,6 +73,16 @@ def test_quickstart_shows_schema_rows_an_aggregation_and_what_it_skipped():
     assert max(len(line) for line in printed.splitlines()) <= 120
 
 
+def test_processes_share_the_partitions():
+    printed = run("examples/share_partitions.py", "4").splitlines()
+    assert printed[-1] == "28,851 of 28,851 records read, each once"
+    assert [line.split()[0] for line in printed[:-1]] == ["reader-0", "reader-1", "reader-2", "reader-3"]
+    partitions = [name for line in printed[:-1] for name in line.split("records")[1].replace(",", "").split()]
+    assert sorted(partitions) == [
+        "clicks-0", "inventory-0", "orders-0", "orders-1", "orders-2", "payments-0", "payments-1",
+    ]  # fmt: skip
+
+
 def test_notebook_runs_and_plots(monkeypatch: pytest.MonkeyPatch):
     for name, value in environment().items():
         monkeypatch.setenv(name, value)

@@ -320,3 +320,48 @@ def test_no_other_module_touches_files():
                 ):
                     found.add((source.name, ast.unparse(node)))
     assert found == set()
+
+
+# -- Links and space --------
+
+
+def test_a_link_is_a_second_name(filesystem, path, tmp_path):
+    target = str(tmp_path / "other.log")
+    filesystem.link(path, target)
+    assert filesystem.status(target).inode == filesystem.status(path).inode
+    assert filesystem.delete(path)
+    assert filesystem.read_file(target, 100) == b"0123456789"
+
+
+def test_a_link_replaces_nothing(filesystem, path, tmp_path):
+    target = tmp_path / "other.log"
+    target.write_bytes(b"old")
+    with pytest.raises(FileExistsError) as caught:
+        filesystem.link(path, str(target))
+    assert isinstance(caught.value, LogDirectoryError)
+    assert str(target) in str(caught.value)
+    assert target.read_bytes() == b"old"
+
+
+def test_a_link_to_nothing(filesystem, tmp_path):
+    with pytest.raises(FileNotFoundError):
+        filesystem.link(str(tmp_path / "missing"), str(tmp_path / "other"))
+
+
+def test_a_symbolic_link_is_not_followed_by_a_link(filesystem, path, tmp_path):
+    (tmp_path / "symbolic").symlink_to(path)
+    filesystem.link(str(tmp_path / "symbolic"), str(tmp_path / "other"))
+    assert (tmp_path / "other").is_symlink()
+
+
+def test_all_that_was_written_may_be_brought_to_the_disk(filesystem, path, tmp_path):
+    filesystem.sync(str(tmp_path))
+    filesystem.sync(path)
+    with pytest.raises(FileNotFoundError):
+        filesystem.sync(str(tmp_path / "missing"))
+
+
+def test_the_free_space(filesystem, tmp_path):
+    assert filesystem.free_bytes(str(tmp_path)) > 0
+    with pytest.raises(FileNotFoundError):
+        filesystem.free_bytes(str(tmp_path / "missing"))

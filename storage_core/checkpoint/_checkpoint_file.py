@@ -79,7 +79,9 @@ def entry_fields(data: bytes, path: str, field_count: int) -> Iterator[tuple[int
         raise CorruptCheckpointError(message, path=path)
 
 
-def write_checkpoint(filesystem: FileSystem, path: str, entries: Iterable[str]) -> None:
+def write_checkpoint(
+    filesystem: FileSystem, path: str, entries: Iterable[str], *, flush: bool = True
+) -> None:
     """Replace a checkpoint file by one with these lines.
 
     Raises:
@@ -87,7 +89,7 @@ def write_checkpoint(filesystem: FileSystem, path: str, entries: Iterable[str]) 
     """
     lines = list(entries)
     text = "".join(f"{line}\n" for line in [str(_VERSION), str(len(lines)), *lines])
-    replace_file(filesystem, path, text.encode())
+    replace_file(filesystem, path, text.encode(), flush=flush)
 
 
 def _require_plausible_size(text: str, path: str) -> None:

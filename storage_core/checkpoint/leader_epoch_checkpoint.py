@@ -70,13 +70,19 @@ def parse_leader_epoch_checkpoint(data: bytes, path: str) -> tuple[EpochEntry, .
     return tuple(entries)
 
 
-def write_leader_epoch_checkpoint(filesystem: FileSystem, path: str, entries: Iterable[EpochEntry]) -> None:
+def write_leader_epoch_checkpoint(
+    filesystem: FileSystem, path: str, entries: Iterable[EpochEntry], *, flush: bool = True
+) -> None:
     """Replace a leader epoch checkpoint by one with these entries, ascending in epoch and start offset.
+
+    With ``flush=False`` the flush of the file and of its directory is left to the caller.
 
     Raises:
         StorageError: The file system refused.
     """
-    write_checkpoint(filesystem, path, (f"{entry.epoch} {entry.start_offset}" for entry in entries))
+    write_checkpoint(
+        filesystem, path, (f"{entry.epoch} {entry.start_offset}" for entry in entries), flush=flush
+    )
 
 
 def _assign(entries: list[EpochEntry], entry: EpochEntry) -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PARTITION_METADATA",
     "parse_partition_metadata",
+    "partition_metadata_bytes",
     "read_partition_metadata",
     "write_partition_metadata",
 ]
@@ -83,10 +84,19 @@ def write_partition_metadata(filesystem: FileSystem, path: str, topic_id: str) -
         CorruptCheckpointError: It is no topic id, or the zero id; nothing was written.
         StorageError: The file system refused.
     """
+    replace_file(filesystem, path, partition_metadata_bytes(topic_id, path))
+
+
+def partition_metadata_bytes(topic_id: str, path: str) -> bytes:
+    """The content of ``partition.metadata``.
+
+    Raises:
+        CorruptCheckpointError: It is no topic id, or the zero id.
+    """
     data = f"version: {_VERSION}\ntopic_id: {topic_id}".encode()
     if parse_partition_metadata(data, path) != topic_id:
         raise _malformed(path, "a topic id as Kafka writes it", [topic_id])
-    replace_file(filesystem, path, data)
+    return data
 
 
 def _value(line: str) -> str | None:

@@ -12,6 +12,8 @@ import os
 from typing import TYPE_CHECKING
 
 from storage_core.checkpoint import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA
+from storage_core.checkpoint.commit_journal import COMMIT_JOURNAL
+from storage_core.checkpoint.commits_file import COMMITS_FILE
 from storage_core.directory.log_directory_files import LogDirectoryFiles, PartitionDirectory
 from storage_core.directory.partition_name import parse_partition_directory_name
 from storage_core.directory.replicas import choose_replica
@@ -21,6 +23,8 @@ from storage_core.segment.file_names import LOG_SUFFIX, base_offset_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from storage_core.directory.partition_name import PartitionDirectoryName
+    from storage_core.directory.visibility import CommitWatch
     from storage_core.filesystem import DirectoryEntry, FileSystem
 
 __all__ = ["find_partitions"]
@@ -29,24 +33,36 @@ _log = logging.getLogger(__name__)
 
 # Directories that are known to stand in log directories and hold no partition.
 _OTHER_DIRECTORIES = frozenset({"lost+found", "remote-log-index-cache", "segmentlog.commit-in-progress"})
+_COMMIT_FILES = frozenset({COMMIT_JOURNAL, COMMITS_FILE})
 _NAMES_IN_A_MESSAGE = 3
 
 
 def find_partitions(
-    filesystem: FileSystem, paths: Iterable[str], *, follow_symlinks: bool = False
+    filesystem: FileSystem,
+    paths: Iterable[str],
+    *,
+    follow_symlinks: bool = False,
+    watch: CommitWatch | None = None,
 ) -> list[PartitionDirectory]:
     """Find every partition under ``paths``, once, ordered by topic and partition.
 
     Directories that wait for deletion, are being moved, or are not known to the cluster
     (``-delete``, ``-future``, ``-stray``) are left out, and so are symbolic links to
     directories unless ``follow_symlinks`` is set. A path that is itself a link is followed.
+    What a commit is about to make does not exist before its rows are visible.
+
+    Args:
+        filesystem: Where to look.
+        paths: Log directories, folders of them, or partition directories.
+        follow_symlinks: Whether symbolic links to directories are followed.
+        watch: Is told of each log directory, and says what of it is visible.
 
     Raises:
         LogDirectoryError: A path does not exist, or is no directory.
         UnreadableError: A directory may not be read by this user.
         ReplicaConflictError: A partition stands in two roots that do not belong together.
     """
-    search = _Search(filesystem, follow_symlinks)
+    search = _Search(filesystem, follow_symlinks, watch)
     for path in paths:
         search.add_path(path)
     return search.result()
@@ -55,9 +71,10 @@ def find_partitions(
 class _Search:
     """What was found so far."""
 
-    def __init__(self, filesystem: FileSystem, follow_symlinks: bool) -> None:
+    def __init__(self, filesystem: FileSystem, follow_symlinks: bool, watch: CommitWatch | None) -> None:
         self._filesystem = filesystem
         self._follow_symlinks = follow_symlinks
+        self._watch = watch
         self._roots: dict[str, LogDirectoryFiles] = {}
         self._found: dict[tuple[str, int], list[PartitionDirectory]] = {}
 
@@ -78,6 +95,8 @@ class _Search:
             )
             raise LogDirectoryError(message, path=path)
         name = parse_partition_directory_name(os.path.basename(path))
+        if name is not None and name.suffix is None and self._is_hidden(name, os.path.dirname(path)):
+            return
         if name is not None and self._holds_partition_files(path):
             if name.suffix is not None:
                 _log.warning(
@@ -101,7 +120,9 @@ class _Search:
         for directory_name in self._subdirectories(path):
             partition_path = os.path.join(path, directory_name)
             name = parse_partition_directory_name(directory_name)
-            if name is not None and name.suffix is not None:
+            if name is not None and name.suffix is None and self._is_hidden(name, path):
+                found_any = True
+            elif name is not None and name.suffix is not None:
                 _log.debug("Left out %s: it is no live partition.", partition_path)
             elif name is not None and self._holds_partition_files(partition_path):
                 found_any = True
@@ -111,16 +132,32 @@ class _Search:
         return found_any, others
 
     def _add_partition(self, path: str, topic: str, partition: int, root_path: str) -> None:
-        root = self._roots.get(root_path)
-        if root is None:
-            root = self._roots[root_path] = LogDirectoryFiles(self._filesystem, root_path)
-        directory = PartitionDirectory(path, topic, partition, root)
+        directory = PartitionDirectory(path, topic, partition, self._root(root_path))
         self._found.setdefault(directory.topic_partition, []).append(directory)
+
+    def _root(self, path: str) -> LogDirectoryFiles:
+        root = self._roots.get(path)
+        if root is None:
+            root = self._roots[path] = LogDirectoryFiles(self._filesystem, path)
+            if self._watch is not None:
+                root.visibility = self._watch.visibility_of(path)
+        return root
+
+    def _is_hidden(self, name: PartitionDirectoryName, root_path: str) -> bool:
+        return self._root(root_path).visibility.is_hidden(name.topic, name.partition)
+
+    def _entries(self, path: str) -> list[DirectoryEntry]:
+        """List what may be a root; if there were commits in it, behind the look which of them are visible."""
+        entries = self._filesystem.list_directory(path)
+        has_commits = any(entry.name in _COMMIT_FILES for entry in entries)
+        if has_commits and self._watch is not None and self._watch.learn(path):
+            entries = self._filesystem.list_directory(path)
+        return entries
 
     def _subdirectories(self, path: str) -> list[str]:
         names: list[str] = []
         left_out: list[str] = []
-        for entry in self._filesystem.list_directory(path):
+        for entry in self._entries(path):
             if entry.name in _OTHER_DIRECTORIES:
                 continue
             if entry.is_directory:

@@ -18,10 +18,12 @@ from storage_core.checkpoint import (
     read_offset_checkpoint,
 )
 from storage_core.directory.partition_name import INTERNAL_TOPICS
+from storage_core.directory.visibility import read_visibility
 from storage_core.errors import CorruptCheckpointError
 
 if TYPE_CHECKING:
     from storage_core.checkpoint import MetaProperties
+    from storage_core.directory.visibility import Visibility
     from storage_core.filesystem import FileSystem
 
 __all__ = ["LogDirectoryFiles", "PartitionDirectory"]
@@ -71,6 +73,15 @@ class LogDirectoryFiles:
         return read_offset_checkpoint(
             self._filesystem, os.path.join(self.path, REPLICATION_OFFSET_CHECKPOINT)
         )
+
+    @cached_property
+    def visibility(self) -> Visibility:
+        """Which commits of jobs are visible under this root.
+
+        Raises:
+            CorruptCheckpointError: The journal of a commit, or the list of commits, is damaged.
+        """
+        return read_visibility(self._filesystem, self.path)
 
     def _offsets_or_none(self, file_name: str, consequence: str) -> dict[tuple[str, int], int]:
         # A starting broker also goes on without these two.

@@ -41,6 +41,7 @@ class PartitionLog:
     """The segments that a listing found, and the offsets that bound the log.
 
     Nothing but the listing is read before it is asked for; what was asked stays as it was then.
+    Of a log that a commit is changing, nothing is seen that was not there before (see `visibility`).
     Offsets below ``log_start_offset`` are logically deleted, though segments may still hold them.
     """
 
@@ -81,10 +82,11 @@ class PartitionLog:
             LogDirectoryError: It does not exist, or what is named like a log file is no regular file.
         """
         base_offsets: tuple[int, ...] = ()
+        changing = directory.root.visibility.partitions.get(directory.topic_partition)
 
         def open_segment(base_offset: int, file_names: Collection[str] | None, suffix: str) -> SegmentReader:
             next_index = bisect.bisect_right(base_offsets, base_offset)
-            return SegmentReader(
+            segment = SegmentReader(
                 filesystem,
                 directory.path,
                 base_offset,
@@ -95,6 +97,9 @@ class PartitionLog:
                 end_offset=base_offsets[next_index] if next_index < len(base_offsets) else None,
                 skip_damage=skip_damage,
             )
+            if changing is not None and base_offsets and next_index == len(base_offsets):
+                segment.end_in_front_of(changing.log_end_before)
+            return segment
 
         listing = list_segments(
             filesystem,
@@ -104,8 +109,13 @@ class PartitionLog:
                 open_segment(base_offset, None, SWAP_SUFFIX).end().next_offset
             ),
         )
+        if changing is not None:
+            listing = listing.in_front_of(changing.log_end_before)
         base_offsets = listing.base_offsets
-        return cls(filesystem, directory, Segments(listing, open_segment), skip_damage=skip_damage)
+        log = cls(filesystem, directory, Segments(listing, open_segment), skip_damage=skip_damage)
+        if changing is not None:
+            log.log_start_offset, log.log_end_offset = changing.log_start_before, changing.log_end_before
+        return log
 
     @property
     def topic(self) -> str:

@@ -11,9 +11,10 @@ segments (Kafka's ``LocalLog.replaceSegments``) goes through these names:
 
 from __future__ import annotations
 
+import bisect
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from storage_core.errors import DataLossError, LogDirectoryError
@@ -44,6 +45,11 @@ class SegmentListing:
     base_offsets: tuple[int, ...]
     file_names: Collection[str]
     swapped: frozenset[int]
+
+    def in_front_of(self, offset: int) -> SegmentListing:
+        """Without the segments that begin at an offset or behind it."""
+        kept = self.base_offsets[: bisect.bisect_left(self.base_offsets, offset)]
+        return replace(self, base_offsets=kept)
 
 
 def list_segments(

@@ -8,6 +8,7 @@ from storage_core.errors import LogDirectoryError, LogDirectoryLockedError
 from storage_core.filesystem._explained import MissingError, explained_reading, explained_writing
 from storage_core.filesystem._file_lock import FileLock, acquire_lock, keep_if_locked
 from storage_core.filesystem._open_file import OpenFile
+from storage_core.filesystem._sync import sync_file_system
 from storage_core.filesystem._values import (
     DirectoryEntry,
     FileStatus,
@@ -113,6 +114,16 @@ class FileSystem:
         with explained_writing(source, "rename"):
             os.replace(source, target)
 
+    def link(self, source: str, target: str) -> None:
+        """Give a file a second name. For good only after `flush_directory` of the directory that holds it.
+
+        Raises:
+            FileExistsError: Something is there already (also a LogDirectoryError).
+            StorageError: The file system refused: it knows no links, or no space is left.
+        """
+        with explained_writing(target, "link"):
+            os.link(source, target, follow_symlinks=False)
+
     def delete(self, path: str) -> bool:
         """Delete a file; False if there was none. For good only after `flush_directory`."""
         try:
@@ -146,6 +157,24 @@ class FileSystem:
         finally:
             os.close(descriptor)
         self.statistics.flushes += 1
+
+    def sync(self, path: str) -> None:
+        """Ask for everything that was written to the file system of ``path`` to be brought to the disk, where that is possible.
+
+        It makes the flushes of many files that follow cheap. It takes the place of none of them: they tell of errors.
+        """
+        with explained_writing(path, "flush"):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            sync_file_system(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def free_bytes(self, path: str) -> int:
+        """How much space this user can still take on the file system of ``path``."""
+        with explained_reading(path, "examine"):
+            status = os.statvfs(path)
+        return status.f_bavail * status.f_frsize
 
     def lock(self, path: str) -> FileLock:
         """Take the lock of a file, which is created if it is missing, and left in place on release.

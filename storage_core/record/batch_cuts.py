@@ -15,11 +15,11 @@ import numpy.typing as npt
 from storage_core.record.varint_encode import varint_lengths
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from storage_core.record.record_rows import RecordRows
 
-__all__ = ["cut_batches"]
+__all__ = ["batch_runs", "cut_batches"]
 
 # Length, attributes, timestamp delta and offset delta, a byte each.
 _LEAST_HEAD_BYTES: Final = 4
@@ -50,6 +50,17 @@ def cut_batches(rows: RecordRows, records_limit_bytes: int, *, is_end: bool) -> 
     if is_end and count and (not len(ends) or ends[-1] < count):
         ends = np.append(ends, count)
     return ends
+
+
+def batch_runs(rows: RecordRows, ends: _Int64Array, size_bytes: int) -> Iterator[tuple[int, int]]:
+    """Runs of batches of about a size, by number; the size of a record is its tail's, or nearly so."""
+    row_ends = np.cumsum(np.broadcast_to(rows.tails_bytes, rows.count))
+    batch_ends = row_ends[ends - 1]
+    first, before = 0, 0
+    while first < len(ends):
+        last = max(int(batch_ends.searchsorted(before + size_bytes, "right")), first + 1)
+        yield first, last
+        first, before = last, int(batch_ends[last - 1])
 
 
 def _is_sorted(timestamps_ms: _Int64Array) -> bool:

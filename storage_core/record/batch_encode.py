@@ -88,6 +88,7 @@ def batches_of(
     base_offset: int,
     attributes: int,
     producer: ProducerSequence = NO_PRODUCER,
+    last_offset_deltas: npt.NDArray[np.int64] | None = None,
 ) -> RecordBatches:
     """Batches around their records, one offset behind the other.
 
@@ -99,6 +100,7 @@ def batches_of(
         base_offset: Offset of the first record of all.
         attributes: Of each batch.
         producer: With the sequence number of the first record of all.
+        last_offset_deltas: Per batch, how far its last record lies behind its first; None: there are no gaps.
     """
     rows = np.empty(len(bodies), HEADER_DTYPE)
     before = np.cumsum(counts) - counts
@@ -107,7 +109,7 @@ def batches_of(
     rows["leader_epoch"] = _NONE
     rows["magic"] = MAGIC_V2
     rows["attributes"] = attributes
-    rows["last_offset_delta"] = counts - 1
+    rows["last_offset_delta"] = counts - 1 if last_offset_deltas is None else last_offset_deltas
     rows["base_timestamp_ms"] = base_timestamps_ms
     rows["max_timestamp_ms"] = max_timestamps_ms
     rows["producer_id"] = producer.producer_id

@@ -58,12 +58,22 @@ def is_for_columns(rows: RecordRows) -> bool:
 
 
 def encode_by_column(
-    records: Records, rows: RecordRows, ends: _Int64Array, joiner: ViewJoiner
+    records: Records,
+    rows: RecordRows,
+    ends: _Int64Array,
+    joiner: ViewJoiner,
+    row_offsets: _Int64Array | None = None,
 ) -> EncodedRows:
-    """Encode rows into batches that end behind the rows of ``ends``, the last one behind the last row."""
+    """Encode rows into batches that end behind the rows of ``ends``, the last one behind the last row.
+
+    Without ``row_offsets``, those of a batch are consecutive.
+    """
     counts = np.diff(ends, prepend=0)
     starts = ends - counts
-    offset_deltas = np.arange(rows.count) - np.repeat(starts, counts)
+    if row_offsets is None:
+        offset_deltas = np.arange(rows.count) - np.repeat(starts, counts)
+    else:
+        offset_deltas = row_offsets - np.repeat(row_offsets[starts], counts)
     timestamps_ms = rows.timestamps_ms
     if len(timestamps_ms) > 1:
         time_deltas = timestamps_ms - np.repeat(timestamps_ms[starts], counts)

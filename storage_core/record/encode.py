@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from storage_core.errors import OptionError
-from storage_core.record.batch_cuts import cut_batches
+from storage_core.record.batch_cuts import batch_runs, cut_batches
 from storage_core.record.batch_encode import (
     NO_PRODUCER,
     ProducerSequence,
@@ -121,7 +121,7 @@ class _BatchWriter:
                 # One batch takes more than all of them.
                 block_rows *= 2
                 continue
-            for first, last in _chunks(rows, ends):
+            for first, last in batch_runs(rows, ends, _CHUNK_BYTES):
                 first_row = int(ends[first - 1]) if first else 0
                 chunk = block.slice(first_row, int(ends[last - 1]) - first_row)
                 chunk_rows = rows.slice(first_row, chunk.num_rows)
@@ -193,14 +193,3 @@ class _BatchWriter:
             return producer
         sequence = advance_sequence(producer.base_sequence, offset)
         return ProducerSequence(producer.producer_id, producer.producer_epoch, sequence)
-
-
-def _chunks(rows: RecordRows, ends: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Runs of batches of about 8 MiB, by number; the size of a record is its tail's, or nearly so."""
-    row_ends = np.cumsum(np.broadcast_to(rows.tails_bytes, rows.count))
-    batch_ends = row_ends[ends - 1]
-    first, before = 0, 0
-    while first < len(ends):
-        last = max(int(batch_ends.searchsorted(before + _CHUNK_BYTES, "right")), first + 1)
-        yield first, last
-        first, before = last, int(batch_ends[last - 1])

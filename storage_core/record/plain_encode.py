@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from storage_core.record.varint_encode import varint_bytes
 
-__all__ = ["PlainBatch", "PlainHeaders", "PlainRecord", "encode_one_by_one"]
+__all__ = ["PlainBatch", "PlainHeaders", "PlainRecord", "encode_one_batch", "encode_one_by_one"]
 
 PlainHeaders: TypeAlias = Sequence[tuple[bytes, bytes | None]]
 # Timestamp (ms), key, value, headers.
@@ -51,6 +51,17 @@ def encode_one_by_one(rows: Sequence[PlainRecord], records_limit_bytes: int) -> 
         size_bytes = len(records[0])
     if records:
         yield PlainBatch(b"".join(records), len(records), base_timestamp_ms, max_timestamp_ms)
+
+
+def encode_one_batch(rows: Sequence[PlainRecord], offset_deltas: Sequence[int]) -> bytes:
+    """Encode the rows of one batch, of which there is at least one."""
+    base_timestamp_ms = rows[0][0]
+    return b"".join(
+        [
+            _record(timestamp_ms - base_timestamp_ms, delta, _sized(key) + _sized(value) + _headers(headers))
+            for (timestamp_ms, key, value, headers), delta in zip(rows, offset_deltas, strict=True)
+        ]
+    )
 
 
 def _record(timestamp_delta_ms: int, offset_delta: int, tail: bytes) -> bytes:

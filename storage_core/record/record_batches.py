@@ -160,6 +160,12 @@ class RecordBatches:
         headers["leader_epoch"] = leader_epoch
         return self.of_many(headers, self.pieces[1::2])
 
+    def with_base_offsets(self, base_offsets: _Int64Array) -> Self:
+        """The same batches of format v2, each at an offset of its own. The CRC does not cover it."""
+        headers = self._v2_headers()
+        headers["base_offset"] = base_offsets
+        return self.of_many(headers, self.pieces[1::2])
+
     def with_log_append_time(self, timestamp_ms: int) -> Self:
         """The same batches of format v2, each record with the time of the append."""
         headers = self._v2_headers()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
+from storage_core.directory.visibility import CommitWatch, look_until_settled
 from storage_core.errors import DataLossError
 from storage_core.scan.isolation import aborted_transactions
 from storage_core.scan.locate import locate_spans
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from storage_core.scan.predicate import Predicate
     from storage_core.segment import AbortedTransaction
 
-__all__ = ["ScanPlan", "plan_scan"]
+__all__ = ["ScanPlan", "plan_partition", "plan_scan"]
 
 # So many pieces of one batch may follow each other before it is looked at whether it has records for more.
 _MOST_REPETITIONS: Final = 64
@@ -85,7 +86,7 @@ def plan_scan(filesystem: FileSystem, options: ReadOptions, predicate: Predicate
     condition = conjunction(options.where, predicate)
     for attempts_left in reversed(range(_ATTEMPTS)):
         try:
-            return _plan(filesystem, options, condition)
+            return look_until_settled(CommitWatch(filesystem), partial(_plan, filesystem, options, condition))
         except DataLossError:
             # Retention or a cleaner was faster than the planning; a new listing shows what there is now.
             if not attempts_left:
@@ -93,16 +94,33 @@ def plan_scan(filesystem: FileSystem, options: ReadOptions, predicate: Predicate
     raise AssertionError
 
 
-def _plan(filesystem: FileSystem, options: ReadOptions, condition: Predicate | None) -> ScanPlan:
-    if condition is None:
-        resolution = resolve_wanted(filesystem, options, lambda *_: True)
-        everything = tuple(map(NarrowedPartition, resolution.partitions))
-        return ScanPlan(tuple(_split(everything, options, None)), resolution.partitions, resolution)
+def plan_partition(resolved: ResolvedPartition, options: ReadOptions) -> ScanPlan:
+    """Plan the read of one partition whose range of offsets is known already.
+
+    Raises:
+        SegmentLogError: The partition cannot be read.
+    """
+    return _plan_resolution(Resolution((resolved,)), options, conjunction(options.where, None))
+
+
+def _plan(
+    filesystem: FileSystem, options: ReadOptions, condition: Predicate | None, watch: CommitWatch
+) -> ScanPlan:
     resolution = resolve_wanted(
         filesystem,
         options,
-        lambda topic, partition: not prune_partition(condition, topic, partition).is_empty,
+        lambda topic, partition: (
+            condition is None or not prune_partition(condition, topic, partition).is_empty
+        ),
+        watch,
     )
+    return _plan_resolution(resolution, options, condition)
+
+
+def _plan_resolution(resolution: Resolution, options: ReadOptions, condition: Predicate | None) -> ScanPlan:
+    if condition is None:
+        everything = tuple(map(NarrowedPartition, resolution.partitions))
+        return ScanPlan(tuple(_split(everything, options, None)), resolution.partitions, resolution)
     found = (narrow_partition(each, condition, options) for each in resolution.partitions)
     narrowed = tuple(each for each in found if not each.is_empty)
     partitions = tuple(each.resolved for each in narrowed)

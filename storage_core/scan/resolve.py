@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from storage_core.directory import PartitionDirectory
+    from storage_core.directory.visibility import CommitWatch
     from storage_core.filesystem import FileSystem
     from storage_core.scan.bounds import Bound
     from storage_core.scan.offset_json import TopicPartition
@@ -48,7 +49,10 @@ def resolve(filesystem: FileSystem, options: ReadOptions) -> tuple[ResolvedParti
 
 
 def resolve_wanted(
-    filesystem: FileSystem, options: ReadOptions, is_wanted: Callable[[str, int], bool]
+    filesystem: FileSystem,
+    options: ReadOptions,
+    is_wanted: Callable[[str, int], bool],
+    watch: CommitWatch | None = None,
 ) -> Resolution:
     """Find the partitions that a read takes, and where each starts and stops.
 
@@ -56,6 +60,7 @@ def resolve_wanted(
         filesystem: Where to look.
         options: What to read.
         is_wanted: Whether a partition that the options ask for is wanted, by topic and number.
+        watch: Is told of each log directory, and says what of it is visible.
 
     Raises:
         OptionError: A topic is not there, or bounds name other partitions than those read, or
@@ -65,7 +70,7 @@ def resolve_wanted(
         TimestampNotFoundError: A partition has no record as young as the starting timestamp.
     """
     paths = split_paths(filesystem, options.paths)
-    found = find_partitions(filesystem, paths, follow_symlinks=options.follow_symlinks)
+    found = find_partitions(filesystem, paths, follow_symlinks=options.follow_symlinks, watch=watch)
     if not found and not any(_is_log_directory(filesystem, path) for path in paths):
         raise LogDirectoryError(
             "Expected Kafka partition directories (<topic>-<partition>) in this path or one level below it, "

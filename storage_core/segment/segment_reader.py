@@ -6,7 +6,7 @@ and one that disagrees with the log is set aside.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from storage_core.errors import CorruptError, UnsupportedFormatError
@@ -171,6 +171,23 @@ class SegmentReader(SegmentFiles):
             with self.open_log() as log_file:
                 self._end = self._find_end(log_file)
         return self._end
+
+    def end_in_front_of(self, offset: int) -> None:
+        """End the segment behind the batch that reaches an offset, whatever follows: it does not count yet.
+
+        If no batch reaches it, nothing was added to this segment, and it ends where it ends.
+
+        Raises:
+            CorruptRecordError: Damage on the way there.
+        """
+        self.end_offset = offset
+        with self.open_log() as log_file:
+            walk = self._walk(log_file)
+            for batch in walk.skim(self.start_position(walk.raw, offset - 1)):
+                if batch[3] >= offset - 1:
+                    self._end = SegmentEnd(batch[3] + 1, batch[1])
+                    self.known_status = replace(self.status, size_bytes=batch[1])
+                    return
 
     def largest_timestamp(self, *, is_complete: bool) -> TimestampOffset:
         """The largest timestamp, and the last offset of the first batch that holds it.

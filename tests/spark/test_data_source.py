@@ -82,7 +82,6 @@ def test_the_source_travels_as_its_options():
 @pytest.mark.parametrize(
     ("call", "what"),
     [
-        (lambda made: made.writer(OFFSETS, overwrite=False), "Writing"),
         (lambda made: made.streamReader(OFFSETS), "A streaming read"),
         (lambda made: made.streamWriter(OFFSETS, overwrite=False), "A streaming write"),
     ],

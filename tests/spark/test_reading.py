@@ -280,11 +280,7 @@ def test_a_wrong_schema_is_one_clear_line_before_any_task(load, jobs, schema, ex
     assert list(jobs()) == []
 
 
-def test_writing_and_streaming_say_that_they_are_not_there_yet(spark, load, tmp_path):
-    with pytest.raises(AnalysisException) as raised:
-        load().write.format("segmentlog").mode("append").save(str(tmp_path / "new"))
-    assert clear_line(raised.value).startswith("NotImplementedError: Writing is not supported")
-    assert not (tmp_path / "new").exists()
+def test_streaming_says_that_it_is_not_there_yet(spark, tmp_path):
     query = spark.readStream.format("segmentlog").load(str(tmp_path)).writeStream.format("noop").start()
     with pytest.raises(Exception, match="A streaming read is not supported"):
         query.processAllAvailable()

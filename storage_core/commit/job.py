@@ -1,0 +1,260 @@
+"""Committing what the tasks of a job have staged: all of its rows are visible at one moment, or none ever.
+
+    with the lock: finish what is unfinished → root clean → prepare → interlock → journal → finish_commit
+
+Up to the journal nothing was done, and an error leaves the root as it was. Behind it the job will be
+completed, by this process or by whoever writes next: `publishing.replay` does it, and knows no
+difference.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from storage_core.checkpoint import has_clean_shutdown_file
+from storage_core.checkpoint.commit_journal import COMMIT_JOURNAL, read_commit_journal, write_commit_journal
+from storage_core.checkpoint.commits_file import (
+    CommitsFile,
+    read_commits_file,
+    replace_commits_file,
+    shortened_commits,
+)
+from storage_core.commit.prepare import prepare
+from storage_core.commit.probe import probe_target
+from storage_core.commit.sweep import sweep
+from storage_core.errors import (
+    CommitInDoubtError,
+    LogDirectoryError,
+    LogDirectoryLockedError,
+    SegmentLogError,
+)
+from storage_core.log.clock import SystemClock
+from storage_core.log.log_directory import LogDirectory
+from storage_core.log.root_directory import LOCK_FILE, make_root, partitions_to_load
+from storage_core.publishing.names import COMMIT_IN_PROGRESS
+from storage_core.publishing.replay import delete_staged_files, finish_commit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from storage_core.checkpoint.commit_journal import CommitJournal
+    from storage_core.commit.manifest import StagedManifest
+    from storage_core.commit.settings import JobSettings
+    from storage_core.filesystem import FileLock, FileSystem
+    from storage_core.log.clock import Clock
+
+__all__ = ["CommitJob", "CommitOutcome"]
+
+_log = logging.getLogger(__name__)
+
+_LOCK_POLL_SECONDS: Final = 0.05
+# Beyond this size the commits file is shortened.
+_LONG_COMMITS_BYTES: Final = 1 << 20
+# Each further attempt means that somebody else has left the root unclean in the meantime.
+_MOST_ATTEMPTS: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOutcome:
+    """How a commit ended.
+
+    Attributes:
+        generation: Counts the commits of the log directory.
+        was_committed_before: Whether this job, or this txnVersion, was there already: then nothing was done.
+    """
+
+    generation: int
+    was_committed_before: bool
+
+
+class CommitJob:
+    """The driver's side of a job: `begin`, then tasks stage, then `commit` or `abort`.
+
+    Args:
+        filesystem: Through which everything is read and written.
+        root: The log directory.
+        settings: The job.
+        clock: What time it is.
+    """
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        root: str | os.PathLike[str],
+        settings: JobSettings,
+        clock: Clock | None = None,
+    ) -> None:
+        self.settings = settings
+        self.root = os.path.abspath(os.fspath(root))
+        self._filesystem = filesystem
+        self._clock = clock or SystemClock()
+
+    def begin(self) -> bool:
+        """Make sure, before a task starts, that the directory can be written to. It is made if it is missing.
+
+        Returns:
+            False if there is nothing to do: the job, or its txnVersion, is committed already.
+
+        Raises:
+            LogDirectoryLockedError: A broker, or another process, has it open for writing.
+            LogDirectoryError: It is no log directory, or a broker's.
+            RecoveryWouldDiscard: It was not closed cleanly, and recovery would drop whole batches.
+            StorageError: The file system does not do what a commit needs.
+        """
+        with self._locked(0.0) as commits:
+            probe_target(self._filesystem, self.root)
+            self._sweep(commits)
+            return not self._is_committed(commits)
+
+    def commit(self, manifests: Sequence[StagedManifest]) -> CommitOutcome:
+        """Make the rows visible that these manifests name.
+
+        Raises:
+            CommitInDoubtError: Something failed behind the journal: the job will be completed.
+            SegmentLogError: Something failed before: nothing was changed, and `abort` removes what was staged.
+        """
+        with self._locked(self.settings.lock_wait_seconds) as commits:
+            if self._is_committed(commits):
+                delete_staged_files(self._filesystem, self.root, self.settings.job_id)
+                _log.info("Job %s was committed before: nothing was done.", self.settings.job_id)
+                return CommitOutcome(commits.generation, was_committed_before=True)
+            if commits.size_bytes > _LONG_COMMITS_BYTES:
+                replace_commits_file(self._filesystem, self.root, shortened_commits(commits.entries))
+            journal = prepare(
+                self._filesystem,
+                self.root,
+                self.settings,
+                manifests,
+                generation=commits.generation + 1,
+                time_ms=self._clock.now_ms(),
+            )
+            self._journal(journal)
+            self._finish()
+            return CommitOutcome(journal.generation, was_committed_before=False)
+
+    def abort(self) -> bool:
+        """Remove what the job has staged. Behind its journal, nothing is done.
+
+        Returns:
+            False if the job is in doubt and will be completed, or is committed already.
+        """
+        job_id = self.settings.job_id
+        try:
+            journal = read_commit_journal(self._filesystem, self.root)
+            commits = read_commits_file(self._filesystem, self.root)
+        except FileNotFoundError:
+            return True
+        if journal is not None and journal.job_id == job_id and not commits.has_job(job_id):
+            _log.warning(
+                "Job %s is in doubt: it will be completed by whoever writes to %s next.", job_id, self.root
+            )
+            return False
+        if self._filesystem.status(self.root) is not None:
+            delete_staged_files(self._filesystem, self.root, job_id)
+        return not commits.has_job(job_id)
+
+    @contextlib.contextmanager
+    def _locked(self, wait_seconds: float) -> Iterator[CommitsFile]:
+        """Hold the lock of a root without an unfinished commit that was closed cleanly."""
+        filesystem, root, settings = self._filesystem, self.root, self.settings
+        make_root(filesystem, root)
+        for _ in range(_MOST_ATTEMPTS):
+            # Looked at before the lock leaves a file behind in somebody's home.
+            partitions_to_load(filesystem, root, broker_directory=settings.broker_directory)
+            lock = self._lock(wait_seconds)
+            try:
+                partitions_to_load(filesystem, root, broker_directory=settings.broker_directory)
+                finish_commit(filesystem, root, settings.config_of, threads=settings.threads)
+                if has_clean_shutdown_file(filesystem, root):
+                    yield read_commits_file(filesystem, root)
+                    return
+            finally:
+                lock.release()
+            with LogDirectory.open(
+                root,
+                config=settings.config,
+                broker_directory=settings.broker_directory,
+                filesystem=filesystem,
+                clock=self._clock,
+            ):
+                _log.info("%s was new, or was not closed cleanly: its logs were loaded.", root)
+        raise LogDirectoryError(
+            f"Expected a log directory that stays clean, found it unclean {_MOST_ATTEMPTS} times. Stop who writes to it.",
+            path=root,
+        )
+
+    def _lock(self, wait_seconds: float) -> FileLock:
+        end = time.monotonic() + wait_seconds
+        while True:
+            try:
+                return self._filesystem.lock(os.path.join(self.root, LOCK_FILE))
+            except LogDirectoryLockedError:
+                if time.monotonic() >= end:
+                    raise
+            time.sleep(_LOCK_POLL_SECONDS)
+
+    def _is_committed(self, commits: CommitsFile) -> bool:
+        settings = self.settings
+        if commits.has_job(settings.job_id):
+            return True
+        if settings.txn_app_id is None or settings.txn_version is None:
+            return False
+        last = commits.last_txn_version(settings.txn_app_id)
+        return last is not None and settings.txn_version <= last
+
+    def _journal(self, journal: CommitJournal) -> None:
+        """Make the interlock, and write the journal. If that fails for sure, the root is as it was."""
+        filesystem, root = self._filesystem, self.root
+        interlock = os.path.join(root, COMMIT_IN_PROGRESS)
+        filesystem.make_directory(interlock)
+        try:
+            filesystem.flush_directory(root)
+            write_commit_journal(filesystem, root, journal)
+        except SegmentLogError as error:
+            if self._has_journal():
+                raise self._in_doubt(error) from error
+            # If this fails, too, whoever writes next does it.
+            with contextlib.suppress(SegmentLogError):
+                finish_commit(filesystem, root, self.settings.config_of)
+            raise
+
+    def _finish(self) -> None:
+        settings = self.settings
+        try:
+            finish_commit(
+                self._filesystem,
+                self.root,
+                settings.config_of,
+                threads=settings.threads,
+                flush=settings.flush,
+            )
+        except SegmentLogError as error:
+            raise self._in_doubt(error) from error
+
+    def _has_journal(self) -> bool:
+        try:
+            return self._filesystem.status(os.path.join(self.root, COMMIT_JOURNAL)) is not None
+        except SegmentLogError:
+            return True
+
+    def _in_doubt(self, error: SegmentLogError) -> CommitInDoubtError:
+        return CommitInDoubtError(
+            f"Job {self.settings.job_id} is in doubt, and will be completed: {error} Its journal is written. Whoever "
+            "writes to the log directory next completes it: free what is missing, and repeat the write with the same "
+            "txnAppId and txnVersion, or open the directory with LogDirectory.open.",
+            path=self.root,
+        )
+
+    def _sweep(self, commits: CommitsFile) -> None:
+        sweep(
+            self._filesystem,
+            self.root,
+            committed_jobs=frozenset(entry.job_id for entry in commits.entries),
+            running_job=self.settings.job_id,
+            now_ms=self._clock.now_ms(),
+        )

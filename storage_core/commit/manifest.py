@@ -1,0 +1,223 @@
+"""The manifest of one attempt: which pieces of which partitions it has staged, and where.
+
+Two lines, JSON and its CRC-32C. The attempt reports the file's name and the CRC-32C of all of it to the
+driver, who knows by it that this is the manifest that was reported:
+
+    {"version":1,"job":"<32 hex>","task":0,"attempt":12,"pieces":[{"topic":"t","partition":0,
+     "file":"<name without suffix>","position":0,"size":486332,"batches":120,"records":4000,
+     "first_timestamp_ms":1772500000000,"max_timestamp_ms":1772500003999,"fingerprint":"<8 hex>"}]}
+
+A piece whose batches keep the offsets that their rows came with also has its first and last
+one, "min_offset" and "max_offset". The pieces of one partition stand in the order of its rows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from crc32c import crc32c
+
+from storage_core.checkpoint.commits_file import JOB_ID
+from storage_core.checkpoint.json_fields import JsonFields, parse_json_file
+from storage_core.checkpoint.stage_names import StageId, data_suffix_of, stage_of
+from storage_core.errors import CorruptCheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from storage_core.filesystem import FileSystem
+
+__all__ = [
+    "MAX_MANIFEST_BYTES",
+    "Manifest",
+    "StagedManifest",
+    "StagedPiece",
+    "encode_piece",
+    "manifest_bytes",
+    "parse_manifest",
+    "read_manifest",
+    "reported_manifest",
+]
+
+# 4 million pieces of about 250 bytes each.
+MAX_MANIFEST_BYTES: Final = 1 << 30
+
+_VERSION: Final = 1
+_ENCODER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+_INT32_MAX: Final = (1 << 31) - 1
+_INT64_MIN: Final = -(1 << 63)
+_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_BASE_NAME: Final = re.compile(r"\.segmentlog-stage-[0-9a-f]{32}(-[0-9]{1,19}){2,3}")
+_FINGERPRINT: Final = re.compile(r"[0-9a-f]{8}")
+
+
+@dataclass(frozen=True, slots=True)
+class StagedManifest:
+    """What an attempt reports: the name of its manifest in the root, and the CRC-32C of the whole file."""
+
+    name: str
+    crc32c: int
+
+
+@dataclass(frozen=True, slots=True)
+class StagedPiece:
+    """Batches of one partition, back to back in one staged file.
+
+    Attributes:
+        topic: Their topic.
+        partition: Their partition.
+        file: Name of the file in the root, without suffix.
+        position_bytes: Where they begin in it.
+        size_bytes: Their size; never above ``segment.bytes``.
+        batch_count: How many there are.
+        record_count: How many records they hold.
+        first_timestamp_ms: The largest timestamp of the first of them: from there on a segment's age is counted.
+        max_timestamp_ms: The largest timestamp of all.
+        fingerprint: Checksum that stays what it is when they get their offsets: see `batch_fingerprint`.
+        min_offset: The first one's base offset, if they keep the offsets that they have.
+        max_offset: The last one's last offset, likewise.
+    """
+
+    topic: str
+    partition: int
+    file: str
+    position_bytes: int
+    size_bytes: int
+    batch_count: int
+    record_count: int
+    first_timestamp_ms: int
+    max_timestamp_ms: int
+    fingerprint: int
+    min_offset: int | None = None
+    max_offset: int | None = None
+
+    @property
+    def topic_partition(self) -> tuple[str, int]:
+        """The key of their partition."""
+        return self.topic, self.partition
+
+    @property
+    def suffix(self) -> str:
+        """The suffix of the file: ``.pack``, or ``.log`` if it is a segment of its own, with indexes beside it."""
+        return data_suffix_of(self.file)
+
+    @property
+    def offset_count(self) -> int:
+        """How many offsets they take, gaps included."""
+        if self.min_offset is None or self.max_offset is None:
+            return self.record_count
+        return self.max_offset - self.min_offset + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """All that an attempt has staged."""
+
+    stage: StageId
+    pieces: tuple[StagedPiece, ...]
+
+
+def read_manifest(filesystem: FileSystem, root: str, reported: StagedManifest) -> Manifest:
+    """Read the manifest that an attempt has reported.
+
+    Raises:
+        CorruptCheckpointError: It is missing, damaged, written by a newer release, or not the one reported.
+    """
+    path = os.path.join(root, reported.name)
+    data = filesystem.read_file(path, MAX_MANIFEST_BYTES)
+    if data is None:
+        raise CorruptCheckpointError(
+            "Expected the manifest that a task has reported, found no such file. The tasks must see the directory "
+            "that the driver sees: write to a shared file system, or run on one host.",
+            path=path,
+        )
+    found = int(crc32c(data))
+    if found != reported.crc32c:
+        raise CorruptCheckpointError(
+            f"Expected the manifest that a task has reported, with the CRC-32C {reported.crc32c:08x}, found one "
+            f"with {found:08x}. Another attempt, or another program, wrote over it: run the job again.",
+            path=path,
+        )
+    return parse_manifest(data, path)
+
+
+def reported_manifest(stage: StageId, data: bytes) -> StagedManifest:
+    """What an attempt reports that has written this manifest."""
+    return StagedManifest(stage.manifest_name, int(crc32c(data)))
+
+
+def manifest_bytes(stage: StageId, pieces: Iterable[bytes]) -> bytes:
+    """The content of a manifest, given its pieces as `encode_piece` gives them."""
+    data = b'{"attempt":%d,"job":"%b","pieces":[%b],"task":%d,"version":%d}' % (
+        stage.attempt,
+        stage.job_id.encode(),
+        b",".join(pieces),
+        stage.task,
+        _VERSION,
+    )
+    return b"%b\n%08x\n" % (data, crc32c(data))
+
+
+def encode_piece(piece: StagedPiece) -> bytes:
+    """A piece as the manifest has it; less than the object takes, where there are very many."""
+    return _ENCODER.encode(_piece_values(piece)).encode()
+
+
+def _piece_values(piece: StagedPiece) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "topic": piece.topic,
+        "partition": piece.partition,
+        "file": piece.file,
+        "position": piece.position_bytes,
+        "size": piece.size_bytes,
+        "batches": piece.batch_count,
+        "records": piece.record_count,
+        "first_timestamp_ms": piece.first_timestamp_ms,
+        "max_timestamp_ms": piece.max_timestamp_ms,
+        "fingerprint": f"{piece.fingerprint:08x}",
+    }
+    if piece.min_offset is not None:
+        values |= {"min_offset": piece.min_offset, "max_offset": piece.max_offset}
+    return values
+
+
+def parse_manifest(data: bytes, path: str) -> Manifest:
+    """Check and parse a manifest.
+
+    Raises:
+        CorruptCheckpointError: It is damaged, or written by a newer release.
+    """
+    fields = parse_json_file(data, path, _VERSION)
+    stage = StageId(
+        fields.text("job", JOB_ID, "32 hexadecimal digits"),
+        fields.integer("task"),
+        fields.integer("attempt"),
+    )
+    return Manifest(stage, tuple(_piece(each, stage) for each in fields.objects("pieces")))
+
+
+def _piece(fields: JsonFields, stage: StageId) -> StagedPiece:
+    file = fields.text("file", _BASE_NAME, "the name of a staged file")
+    # Nothing that a manifest names may lie elsewhere.
+    if stage_of(file) != stage:
+        raise fields.error("file", "a file of the attempt that the manifest belongs to")
+    keeps_offsets = not fields.is_null("min_offset")
+    min_offset = fields.integer("min_offset") if keeps_offsets else None
+    return StagedPiece(
+        topic=fields.text("topic", _TOPIC, "a topic's name"),
+        partition=fields.integer("partition", maximum=_INT32_MAX),
+        file=file,
+        position_bytes=fields.integer("position"),
+        size_bytes=fields.integer("size", minimum=1, maximum=_INT32_MAX),
+        batch_count=fields.integer("batches", minimum=1),
+        record_count=fields.integer("records", minimum=1),
+        first_timestamp_ms=fields.integer("first_timestamp_ms", minimum=_INT64_MIN),
+        max_timestamp_ms=fields.integer("max_timestamp_ms", minimum=_INT64_MIN),
+        fingerprint=int(fields.text("fingerprint", _FINGERPRINT, "8 hexadecimal digits"), 16),
+        min_offset=min_offset,
+        max_offset=None if min_offset is None else fields.integer("max_offset", minimum=min_offset),
+    )

@@ -1,0 +1,196 @@
+"""Staging: what a task writes beside the partitions, and nobody sees until the job is committed."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final, Self
+
+import pyarrow as pa
+
+from storage_core.commit.block_writer import BlockWriter
+from storage_core.commit.manifest import StagedManifest, manifest_bytes, reported_manifest
+from storage_core.commit.row_block import OFFSET_COLUMN, held_bytes
+from storage_core.errors import InvalidRecordError, StorageError
+from storage_core.record.record_input import check_columns
+from storage_core.record.record_rows import check_rows
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from storage_core.checkpoint.stage_names import StageId
+    from storage_core.commit.routing import RoutedRows
+    from storage_core.filesystem import FileSystem
+    from storage_core.log_config import LogConfig
+    from storage_core.record.encode import BatchEncoding
+
+__all__ = ["DEFAULT_MEMORY_LIMIT_BYTES", "DEFAULT_PIECE_BYTES", "StageWriter"]
+
+_log = logging.getLogger(__name__)
+
+# The process takes some 100 MB more than this, and what it takes without it.
+DEFAULT_MEMORY_LIMIT_BYTES: Final = 192 << 20
+DEFAULT_PIECE_BYTES: Final = 8 << 20
+
+# Rows are held until each partition has so many full batches, or as long as memory allows: the more are
+# encoded together, the larger the batches of many partitions become.
+_BATCHES_HELD: Final = 4
+_LEAST_BLOCK_BYTES: Final = 16 << 20
+
+
+class StageWriter:
+    """Stages the rows of one attempt at one task. Use as a context manager: an error removes what was staged.
+
+    While rows come in, those before them are encoded and written by another thread. Its errors are raised by a later
+    `append` or by `finish`, and then again and again: such an attempt can only be given up.
+
+    Args:
+        filesystem: Through which files are written.
+        root: The log directory.
+        stage: Whose rows they are. No other attempt has the same.
+        encoding: How batches are made.
+        config: Of all logs: how large batches and segments may be, and where index entries are due.
+        default_timestamp_ms: For records without a timestamp.
+        memory_limit_bytes: The most that rows take which are not written yet.
+        piece_bytes: So much of one partition becomes a segment; what is less goes to one file with all others.
+    """
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        root: str,
+        stage: StageId,
+        encoding: BatchEncoding,
+        config: LogConfig,
+        *,
+        default_timestamp_ms: int,
+        memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT_BYTES,
+        piece_bytes: int = DEFAULT_PIECE_BYTES,
+    ) -> None:
+        self._filesystem = filesystem
+        self._root = root
+        self._stage = stage
+        self._writer = BlockWriter(
+            filesystem,
+            root,
+            stage,
+            encoding,
+            config,
+            default_timestamp_ms=default_timestamp_ms,
+            piece_bytes=piece_bytes,
+        )
+        self._batch_size_bytes = encoding.batch_size_bytes
+        # One block is filled while another one is written.
+        self._most_block_bytes = memory_limit_bytes // 2
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="segmentlog-stage")
+        self._being_written: Future[None] | None = None
+        self._rows: list[RoutedRows] = []
+        self._rows_bytes = 0
+        self._schema: pa.Schema | None = None
+        self._is_finished = False
+
+    def append(self, rows: RoutedRows) -> None:
+        """Stage rows: the columns of `storage_core.Log.append`, and ``offset`` if they keep theirs.
+
+        The buffers of ``rows`` must not change any more.
+
+        Raises:
+            InvalidRecordError: A column is missing, unknown, of a wrong type, or not as in the rows before; a header
+                has no key; offsets do not ascend within a partition.
+            RecordTooLargeError: A batch is larger than ``max.message.bytes``.
+            RecordBatchTooLargeError: A batch is larger than ``segment.bytes``.
+            StorageError: The file system refused.
+        """
+        records = rows.records
+        self._check(records)
+        if not records.num_rows:
+            return
+        self._rows.append(rows)
+        self._rows_bytes += held_bytes(records)
+        wanted_bytes = self._writer.partition_count * _BATCHES_HELD * self._batch_size_bytes
+        if self._rows_bytes >= min(max(wanted_bytes, _LEAST_BLOCK_BYTES), self._most_block_bytes):
+            self._hand_over()
+
+    def finish(self, *, flush: bool = True) -> StagedManifest:
+        """Write what is left, and the manifest. With ``flush``, no power cut takes away any of it afterwards.
+
+        Raises:
+            SegmentLogError: As `append` does.
+        """
+        self._hand_over()
+        self._wait()
+        self._thread.shutdown()
+        data = manifest_bytes(self._stage, self._writer.complete())
+        files = self._writer.files
+        files.create(self._stage.manifest_name)
+        files.write(self._stage.manifest_name, [data], 0)
+        # In any order: nobody looks for the manifest before it is reported.
+        if flush:
+            files.flush()
+            self._filesystem.flush_directory(self._root)
+        files.close()
+        self._is_finished = True
+        return reported_manifest(self._stage, data)
+
+    def abort(self) -> None:
+        """Remove what was staged. What cannot be removed is logged, and left to the sweep of a later commit."""
+        self._rows.clear()
+        self._thread.shutdown()
+        files = self._writer.files
+        refused: list[StorageError] = []
+        try:
+            files.close()
+        except StorageError as error:
+            refused.append(error)
+        refused.extend(files.delete())
+        for each in refused:
+            _log.warning("Staged rows could not be removed: %s", each)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._is_finished:
+            self.abort()
+
+    def _check(self, records: pa.RecordBatch) -> None:
+        if records.schema == self._schema:
+            check_rows(_without_offsets(records))
+            return
+        if OFFSET_COLUMN in records.schema.names:
+            column = records.column(OFFSET_COLUMN)
+            if column.type != pa.int64() or column.null_count:
+                raise InvalidRecordError(
+                    f"Expected the column {OFFSET_COLUMN} to be int64 without nulls, found {column.type} with "
+                    f"{column.null_count} nulls. Every row needs the offset that it is to keep."
+                )
+        check_columns(_without_offsets(records))
+        check_rows(_without_offsets(records))
+        if self._schema is not None and not records.schema.equals(self._schema):
+            raise InvalidRecordError(
+                f"Expected the columns of all rows to be alike, found {_words(self._schema)}, then "
+                f"{_words(records.schema)}. Cast them."
+            )
+        self._schema = records.schema
+
+    def _hand_over(self) -> None:
+        """Have the rows written by the other thread, as soon as it is done with those before."""
+        self._wait()
+        if self._rows:
+            self._being_written = self._thread.submit(self._writer.write, self._rows)
+            self._rows, self._rows_bytes = [], 0
+
+    def _wait(self) -> None:
+        if self._being_written is not None:
+            self._being_written.result()
+
+
+def _without_offsets(records: pa.RecordBatch) -> pa.RecordBatch:
+    names = records.schema.names
+    return records.drop_columns([OFFSET_COLUMN]) if OFFSET_COLUMN in names else records
+
+
+def _words(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name}: {field.type}" for field in schema)

@@ -1,0 +1,141 @@
+"""What of a log directory readers may see while a job's rows are committed to it: all of them, or none.
+
+A commit changes partition after partition, and makes its rows visible by one line in
+``.segmentlog-commits``. As long as its journal stands there without that line, each partition that
+it names ends for readers where it ended before, and a new one does not exist. Nothing is locked:
+a reader looks, and looks again if a commit began or became visible meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from storage_core.checkpoint.commit_journal import COMMIT_JOURNAL, parse_commit_journal, read_journal_bytes
+from storage_core.checkpoint.commits_file import read_last_commit
+from storage_core.errors import DataLossError, SegmentLogError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from storage_core.checkpoint.commit_journal import JournalledPartition
+    from storage_core.checkpoint.commits_file import CommitEntry
+    from storage_core.filesystem import FileSystem
+
+__all__ = ["NOTHING_COMMITTED", "CommitWatch", "Visibility", "look_until_settled", "read_visibility"]
+
+# A planning takes less time than a commit or the pause between two, so that the second one agrees.
+_LOOKS: Final = 10
+
+_Found = TypeVar("_Found")
+
+
+@dataclass(frozen=True, slots=True)
+class Visibility:
+    """Which commits of a log directory are visible; two are equal if the same rows are.
+
+    Attributes:
+        last_commit: The last one that is; None if there was none.
+        journal_data: The journal of one that is not yet; None if there is none.
+        partitions: What that one changes: they are as they were before.
+    """
+
+    last_commit: CommitEntry | None = None
+    journal_data: bytes | None = field(default=None, repr=False)
+    partitions: Mapping[tuple[str, int], JournalledPartition] = field(
+        default_factory=dict, compare=False, repr=False
+    )
+
+    def is_hidden(self, topic: str, partition: int) -> bool:
+        """Whether a partition does not exist yet, though its directory may."""
+        journalled = self.partitions.get((topic, partition))
+        return journalled is not None and journalled.is_new
+
+
+NOTHING_COMMITTED: Final = Visibility()
+
+
+def read_visibility(filesystem: FileSystem, root: str, before: Visibility = NOTHING_COMMITTED) -> Visibility:
+    """Look which commits of a log directory are visible.
+
+    Args:
+        filesystem: Where to read.
+        root: The log directory.
+        before: What was read before; a journal that is still the same is not parsed again.
+
+    Raises:
+        CorruptCheckpointError: The journal, or the list of commits, is damaged.
+        UnreadableError: This user may not read them.
+    """
+    # In this order: no commit was under way when there was no journal, and none can pass unseen behind it.
+    data = read_journal_bytes(filesystem, root)
+    last_commit = read_last_commit(filesystem, root)
+    if data is None:
+        return Visibility(last_commit)
+    if data == before.journal_data and last_commit == before.last_commit:
+        return before
+    journal = parse_commit_journal(data, os.path.join(root, COMMIT_JOURNAL))
+    if last_commit is not None and last_commit.job_id == journal.job_id:
+        return Visibility(last_commit)
+    partitions = {each.topic_partition: each for each in journal.partitions}
+    return Visibility(last_commit, data, partitions)
+
+
+class CommitWatch:
+    """Tells whether a commit began or became visible while log directories were looked at.
+
+    A look may begin with an old answer, or with none at all: if the one behind it is the same, then it was
+    so all the time, because commits are only ever added.
+
+    Args:
+        filesystem: Where to read.
+        known: What is known of log directories, by path.
+    """
+
+    def __init__(self, filesystem: FileSystem, known: Mapping[str, Visibility] | None = None) -> None:
+        self.known = dict(known or {})
+        self._filesystem = filesystem
+
+    def visibility_of(self, root: str) -> Visibility:
+        """What counts as visible in a log directory for this look; without more knowledge, no commit at all."""
+        return self.known.setdefault(root, NOTHING_COMMITTED)
+
+    def learn(self, root: str) -> bool:
+        """Read what is visible in a log directory that is new to this watch; False if it is not."""
+        if root in self.known:
+            return False
+        self.known[root] = read_visibility(self._filesystem, root)
+        return True
+
+    def has_moved(self) -> bool:
+        """Whether this look does not count; then the next one begins with what is known now."""
+        has_moved = False
+        for root, before in self.known.items():
+            now = self.known[root] = read_visibility(self._filesystem, root, before)
+            has_moved |= now != before
+        return has_moved
+
+
+def look_until_settled(watch: CommitWatch, look: Callable[[CommitWatch], _Found]) -> _Found:
+    """Look at log directories until no commit began or became visible meanwhile.
+
+    What a look raises counts only if that is so.
+
+    Raises:
+        DataLossError: One commit followed the other too quickly.
+    """
+    for _ in range(_LOOKS):
+        try:
+            found = look(watch)
+        except SegmentLogError:
+            if not watch.has_moved():
+                raise
+        else:
+            if not watch.has_moved():
+                return found
+    message = (
+        f"Expected to see this log directory once as it is between two commits, looked {_LOOKS} times in vain. "
+        "Read again, or commit less often."
+    )
+    raise DataLossError(message, path=", ".join(watch.known))

@@ -1,0 +1,210 @@
+"""Which partition each row goes to, as Kafka's Java producer chooses it.
+
+A row that asks for a partition gets that one, and the choice for the others is made as if it were not there. For those:
+
+    DefaultPartitioner     key: to_positive(murmur2(key)) % partitions (Kafka's ``BuiltInPartitioner``)
+                           no key: one partition until a batch went there, then the next one, and so on in a circle
+    RoundRobinPartitioner  one partition after another; keys do not matter (Kafka's ``RoundRobinPartitioner``)
+    RandomPartitioner      any partition; keys do not matter
+
+Nothing is left to chance. What a row without a key gets depends on the seed, on its topic, and on the rows of that topic
+before it; not on how rows are grouped into calls, nor on the rows of other topics. Where Kafka's own choice is random,
+any choice is legal; a circle spreads few batches more evenly. Writers side by side take seeds 0, 1, 2 ...: the first
+partitions of default and round robin are then neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_core.partitioning.keyed_rows import KeyedRows
+from storage_core.partitioning.murmur2 import murmur2, murmur2_column, to_positive
+
+__all__ = [
+    "DefaultPartitioner",
+    "Partitioner",
+    "PartitionerState",
+    "RandomPartitioner",
+    "RoundRobinPartitioner",
+    "partition_for_key",
+    "partition_rows",
+]
+
+# Kafka's counters and hashes lose their sign this way.
+_POSITIVE: Final = 0x7FFFFFFF
+# Steps and factors of SplitMix64, which makes random numbers of consecutive ones.
+_STEP: Final = 0x9E3779B97F4A7C15
+_FIRST_FACTOR: Final = 0xBF58476D1CE4E5B9
+_SECOND_FACTOR: Final = 0x94D049BB133111EB
+_MASK: Final = (1 << 64) - 1
+
+_Partitions = npt.NDArray[np.int32]
+_Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class _TopicState:
+    """What is known of one topic: a number of its own, choices made so far, bytes since the last change."""
+
+    hash: int
+    chosen: int = 0
+    filled_bytes: int = 0
+
+
+@dataclass(slots=True)
+class PartitionerState:
+    """What a partitioner remembers from call to call. One a writer; it can be pickled."""
+
+    _topics: dict[str, _TopicState] = field(default_factory=dict)
+
+    def of_topic(self, topic: str) -> _TopicState:
+        """What is known of a topic; to be changed by the partitioner."""
+        state = self._topics.get(topic)
+        if state is None:
+            state = self._topics[topic] = _TopicState(to_positive(murmur2(topic.encode())))
+        return state
+
+
+class Partitioner(Protocol):
+    """Chooses a partition for each row."""
+
+    def partition(self, rows: KeyedRows, state: PartitionerState) -> _Partitions:
+        """Choose for each row, whatever partitions they ask for, and bring the state forward."""
+        ...
+
+
+def partition_rows(partitioner: Partitioner, rows: KeyedRows, state: PartitionerState) -> _Partitions:
+    """The partition of each row: the one that it asks for, otherwise the partitioner's choice."""
+    asked = rows.partitions
+    if asked is None or asked.null_count == len(asked):
+        return partitioner.partition(rows, state)
+    numbers = asked.fill_null(0).to_numpy(zero_copy_only=False)
+    if not asked.null_count:
+        return np.array(numbers, np.int32)
+    free = np.flatnonzero(asked.is_null().to_numpy(zero_copy_only=False))
+    found = np.array(numbers, np.int32)
+    found[free] = partitioner.partition(rows.take(free), state)
+    return found
+
+
+def partition_for_key(key: bytes, partition_count: int) -> int:
+    """The partition of a key, among all partitions of the topic."""
+    return to_positive(murmur2(key)) % partition_count
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultPartitioner:
+    """By key; without one, all to the same partition until a batch went there.
+
+    Args:
+        batch_size_bytes: So much goes to one partition before the next one's turn, the row that exceeds it included.
+        seed: Shifts the partition that the rows without a key begin with.
+    """
+
+    batch_size_bytes: int = 16384
+    seed: int = 0
+
+    def partition(self, rows: KeyedRows, state: PartitionerState) -> _Partitions:
+        """Choose for each row, and bring the state forward."""
+        if rows.keys is None or rows.keys.null_count == len(rows.keys):
+            return self._stick(rows, state)
+        hashes = murmur2_column(rows.keys)
+        hashes &= _POSITIVE
+        hashes %= rows.counts_by_row()
+        if rows.keys.null_count:
+            without_key = np.flatnonzero(rows.keys.is_null().to_numpy(zero_copy_only=False))
+            hashes[without_key] = self._stick(rows.take(without_key), state)
+        return hashes
+
+    def _stick(self, rows: KeyedRows, state: PartitionerState) -> _Partitions:
+        def turns_of(topic: _TopicState, of_rows: _Int64Array) -> _Int64Array:
+            turns = _turns(rows.sizes_bytes[of_rows], max(self.batch_size_bytes, 1), topic)
+            return turns + (topic.hash + self.seed)
+
+        return _choose(rows, state, turns_of)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRobinPartitioner:
+    """One partition after another, per topic; keys do not matter.
+
+    Args:
+        seed: Where the counter of each topic begins. Kafka's begins at 0.
+    """
+
+    seed: int = 0
+
+    def partition(self, rows: KeyedRows, state: PartitionerState) -> _Partitions:
+        """Choose for each row, and bring the state forward."""
+        return _choose(rows, state, lambda topic, of_rows: _count_on(topic, len(of_rows)) + self.seed)
+
+
+@dataclass(frozen=True, slots=True)
+class RandomPartitioner:
+    """Any partition, each as likely as the others; keys do not matter.
+
+    Args:
+        seed: The same one gives the same partitions.
+    """
+
+    seed: int = 0
+
+    def partition(self, rows: KeyedRows, state: PartitionerState) -> _Partitions:
+        """Choose for each row, and bring the state forward."""
+
+        def numbers_of(topic: _TopicState, of_rows: _Int64Array) -> _Int64Array:
+            first = _scramble(np.array([((topic.hash << 32) ^ self.seed) & _MASK], np.uint64))
+            counted = _count_on(topic, len(of_rows)).astype(np.uint64)
+            # The highest bits are the best ones.
+            return (_scramble(first + counted * np.uint64(_STEP)) >> np.uint64(33)).view(np.int64)
+
+        return _choose(rows, state, numbers_of)
+
+
+def _choose(
+    rows: KeyedRows,
+    state: PartitionerState,
+    numbers_of: Callable[[_TopicState, _Int64Array], _Int64Array],
+) -> _Partitions:
+    """A number for each row, topic by topic; its remainder is the partition."""
+    found = np.empty(len(rows), np.int32)
+    for topic, partition_count, of_rows in rows.by_topic():
+        numbers = numbers_of(state.of_topic(topic), of_rows)
+        found[of_rows] = (numbers & _POSITIVE) % partition_count
+    return found
+
+
+def _count_on(topic: _TopicState, row_count: int) -> _Int64Array:
+    """The next numbers of a topic's counter, one a row."""
+    first = topic.chosen
+    topic.chosen += row_count
+    return np.arange(first, first + row_count)
+
+
+def _turns(sizes_bytes: _Int64Array, batch_size_bytes: int, topic: _TopicState) -> _Int64Array:
+    """The number of the turn that each row belongs to; a turn ends with the row that fills the batch."""
+    ends_bytes = np.cumsum(sizes_bytes, dtype=np.int64)
+    begin_bytes = -topic.filled_bytes
+    row_counts = []
+    first = 0
+    while (last := int(np.searchsorted(ends_bytes, begin_bytes + batch_size_bytes))) < len(ends_bytes):
+        row_counts.append(last + 1 - first)
+        first = last + 1
+        begin_bytes = int(ends_bytes[last])
+    row_counts.append(len(ends_bytes) - first)
+    turns = np.repeat(np.arange(topic.chosen, topic.chosen + len(row_counts)), row_counts)
+    topic.chosen += len(row_counts) - 1
+    topic.filled_bytes = int(ends_bytes[-1]) - begin_bytes
+    return turns
+
+
+def _scramble(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Random numbers of consecutive multiples of a step (SplitMix64)."""
+    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(_FIRST_FACTOR)
+    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(_SECOND_FACTOR)
+    return numbers ^ (numbers >> np.uint64(31))

@@ -1,0 +1,151 @@
+"""Finishing, or undoing, a commit: the one that was just journalled, or one that a crash has left.
+
+    interlock, no journal     nothing was begun           → the interlock goes
+    journal, not committed    anything may have been done → all is done, as if nothing had been
+    journal, committed        the rows are visible        → what is left over goes
+    journal, no interlock     somebody took it away       → reported; nothing is changed
+
+The interlock is made before the journal and removed after it, so no broker has been at work while
+there was a journal. Nothing here depends on how far a crash let it come.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from storage_core.checkpoint import CLEAN_SHUTDOWN_FILE, delete_clean_shutdown_file
+from storage_core.checkpoint.commit_journal import COMMIT_JOURNAL, read_commit_journal
+from storage_core.checkpoint.commits_file import CommitEntry, append_commit, read_commits_file
+from storage_core.checkpoint.stage_names import job_prefix
+from storage_core.errors import LogDirectoryError
+from storage_core.publishing.names import COMMIT_IN_PROGRESS
+from storage_core.publishing.parallel import in_parallel
+from storage_core.publishing.publish import flush_published, publish_partition
+from storage_core.publishing.root_checkpoints import write_root_checkpoints
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from storage_core.checkpoint.commit_journal import CommitJournal
+    from storage_core.filesystem import FileSystem
+    from storage_core.log_config import LogConfig
+
+__all__ = ["DEFAULT_THREADS", "delete_staged_files", "finish_commit", "has_unfinished_commit"]
+
+DEFAULT_THREADS: Final = 16
+# Making files takes a local file system longer the more threads do it; flushes wait for the disk.
+_WRITING_THREADS: Final = 2
+# From so many partitions on, one call that writes all makes their flushes cheap.
+_MANY_PARTITIONS: Final = 64
+_TEMPORARY_SUFFIX: Final = ".tmp"
+
+
+def has_unfinished_commit(filesystem: FileSystem, root: str) -> bool:
+    """Whether a commit is at work in a log directory, or has left something to finish or to undo."""
+    return any(
+        filesystem.status(os.path.join(root, name)) is not None
+        for name in (COMMIT_IN_PROGRESS, COMMIT_JOURNAL)
+    )
+
+
+def finish_commit(
+    filesystem: FileSystem,
+    root: str,
+    config_of: Callable[[str], LogConfig],
+    *,
+    threads: int = DEFAULT_THREADS,
+    flush: bool = True,
+) -> str | None:
+    """Finish the commit that is journalled in a log directory, or undo one that was not. The caller holds its lock.
+
+    Args:
+        filesystem: Where to read and write.
+        root: The log directory.
+        config_of: The configuration of a topic, for the entries of its indexes.
+        threads: How many partitions are worked on at a time.
+        flush: Whether what is published is flushed before it is visible.
+
+    Returns:
+        The id of the job that was finished; None if none was journalled.
+
+    Raises:
+        CorruptError: The journal is damaged, or the directory was changed since it was written.
+        LogDirectoryError: The interlock was taken away while there was a journal.
+        StorageError: The file system refused. It can be tried again.
+    """
+    journal = read_commit_journal(filesystem, root)
+    has_interlock = filesystem.status(os.path.join(root, COMMIT_IN_PROGRESS)) is not None
+    if journal is None:
+        if has_interlock:
+            filesystem.delete(os.path.join(root, COMMIT_JOURNAL + _TEMPORARY_SUFFIX))
+            _remove_interlock(filesystem, root)
+        return None
+    if not has_interlock:
+        raise LogDirectoryError(
+            f"Expected the directory {COMMIT_IN_PROGRESS} beside {COMMIT_JOURNAL}, found none: somebody took it away "
+            f"in the middle of the commit of job {journal.job_id}, and a broker may have been at work since. Nothing "
+            "was changed. Compare the partitions that the journal names with it; delete it once they are as you want "
+            "them.",
+            path=root,
+        )
+    commits = read_commits_file(filesystem, root)
+    if not commits.has_job(journal.job_id):
+        delete_clean_shutdown_file(filesystem, root)
+        _publish(filesystem, root, journal, config_of, threads=threads, flush=flush)
+        entry = CommitEntry(
+            journal.generation, journal.job_id, journal.time_ms, journal.txn_app_id, journal.txn_version
+        )
+        append_commit(filesystem, root, entry, commits.size_bytes)
+    _clear_away(filesystem, root, journal)
+    return journal.job_id
+
+
+def delete_staged_files(filesystem: FileSystem, root: str, job_id: str) -> int:
+    """Delete what a job has staged; return how many files that were."""
+    prefix = job_prefix(job_id)
+    return sum(
+        filesystem.delete(os.path.join(root, entry.name))
+        for entry in filesystem.list_directory(root)
+        if entry.name.startswith(prefix)
+    )
+
+
+def _publish(
+    filesystem: FileSystem,
+    root: str,
+    journal: CommitJournal,
+    config_of: Callable[[str], LogConfig],
+    *,
+    threads: int,
+    flush: bool,
+) -> None:
+    written = in_parallel(
+        lambda partition: publish_partition(filesystem, root, partition, config_of(partition.topic)),
+        journal.partitions,
+        min(threads, _WRITING_THREADS),
+    )
+    if flush:
+        if len(written) >= _MANY_PARTITIONS:
+            filesystem.sync(root)
+        in_parallel(lambda paths: flush_published(filesystem, paths), written, threads)
+    filesystem.flush_directory(root)
+    write_root_checkpoints(filesystem, root, journal)
+
+
+def _clear_away(filesystem: FileSystem, root: str, journal: CommitJournal) -> None:
+    """The rows are visible: remove what led there, the interlock last."""
+    delete_staged_files(filesystem, root, journal.job_id)
+    with filesystem.open_for_writing(os.path.join(root, CLEAN_SHUTDOWN_FILE), create=True) as file:
+        file.truncate(0)
+        file.write_at([journal.clean_shutdown], 0)
+        file.flush()
+    filesystem.flush_directory(root)
+    filesystem.delete(os.path.join(root, COMMIT_JOURNAL))
+    filesystem.flush_directory(root)
+    _remove_interlock(filesystem, root)
+
+
+def _remove_interlock(filesystem: FileSystem, root: str) -> None:
+    filesystem.delete_directory(os.path.join(root, COMMIT_IN_PROGRESS))
+    filesystem.flush_directory(root)

@@ -1,0 +1,144 @@
+"""A crash at every call of a commit, and what has to be true afterwards.
+
+A job is committed once. Before each call that changes something the simulated file system says what a power cut at
+this moment may leave, some times over, and what the end of the process leaves. `check` looks at each such state with
+a reader, lets the replay finish or undo it, and compares every byte with the two states that there may be.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from storage_core.checkpoint.commit_journal import read_commit_journal
+from storage_core.publishing import finish_commit
+from tests.commit.jobs import CONFIG, ROOT, contents
+from tests.faults.simulated_filesystem import SimulatedCrash, SimulatedFileSystem
+
+__all__ = ["Crashed", "Reference", "check", "crashes_of", "replay", "settled"]
+
+Records = dict[tuple[str, int], list[tuple[int, bytes]]]
+
+
+@dataclass
+class Reference:
+    """The two states that there may be: files without what was staged, and records."""
+
+    before: dict[str, bytes]
+    after: dict[str, bytes]
+    records_before: Records
+    records_after: Records
+    outcomes: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass
+class Crashed:
+    """What a crash left."""
+
+    name: str
+    filesystem: SimulatedFileSystem
+
+
+def settled(filesystem: SimulatedFileSystem) -> dict[str, bytes]:
+    """All files but those that a sweep may take, and the remains of a replacement."""
+    return {
+        path: content
+        for path, content in filesystem.files().items()
+        if ".segmentlog-stage-" not in path and not path.endswith((".tmp", "/.segmentlog-probe"))
+    }
+
+
+def replay(filesystem: SimulatedFileSystem) -> None:
+    finish_commit(filesystem, ROOT, lambda topic: CONFIG, threads=1)
+
+
+def crashes_of(
+    filesystem: SimulatedFileSystem,
+    commit: Callable[[SimulatedFileSystem], object],
+    *,
+    seed: int,
+    variants: int,
+) -> tuple[Reference, Iterator[Crashed]]:
+    """The states after a crash at each call of a commit, from the first to behind the last."""
+    committed = filesystem.kill()
+    before, records_before = settled(committed), contents(committed, ROOT)
+    commit(committed)
+    reference = Reference(before, settled(committed), records_before, contents(committed, ROOT))
+    return reference, _crashes(filesystem, commit, seed, variants)
+
+
+def _crashes(
+    filesystem: SimulatedFileSystem,
+    commit: Callable[[SimulatedFileSystem], object],
+    seed: int,
+    variants: int,
+) -> Iterator[Crashed]:
+    found: list[Crashed] = []
+
+    def observe(call: object) -> None:
+        name = f"seed {seed}, before {call}"
+        found.append(Crashed(f"{name}, killed", filesystem.kill()))
+        for variant in range(variants):
+            rng = random.Random(f"{seed} {filesystem.calls} {variant}")
+            found.append(Crashed(f"{name}, power cut {variant}", filesystem.crash(rng)))
+
+    filesystem.observe = observe
+    commit(filesystem)
+    filesystem.observe = None
+    observe("nothing more")
+    yield from found
+
+
+def check(crashed: Crashed, reference: Reference, *, reads: bool = True, again: int = 0) -> None:
+    """What a crash left shows all of the job's rows or none, and the replay ends in one of two states.
+
+    Args:
+        crashed: What a crash left.
+        reference: The two states.
+        reads: Whether a reader looks at it.
+        again: A call of the replay at which there is another power cut; 0 for none.
+    """
+    filesystem, name = crashed.filesystem, crashed.name
+    seen = contents(filesystem, ROOT) if reads else None
+    if reads:
+        assert seen in (reference.records_before, reference.records_after), name
+    has_begun = read_commit_journal(filesystem, ROOT) is not None
+    if again:
+        second = _crash_again(filesystem, again, name)
+        if second is not None:
+            reference.outcomes["again"] += 1
+            check(second, reference, reads=reads)
+            return
+    else:
+        replay(filesystem)
+    final = settled(filesystem)
+    is_done = has_begun or (seen == reference.records_after if reads else final == reference.after)
+    expected = reference.after if is_done else reference.before
+    changed = sorted(path for path in final.keys() | expected if final.get(path) != expected.get(path))
+    assert changed == [], f"{name}, {changed}, {'done' if is_done else 'undone'}"
+    assert read_commit_journal(filesystem, ROOT) is None, name
+    reference.outcomes["done" if is_done else "undone"] += 1
+
+
+def _crash_again(filesystem: SimulatedFileSystem, at: int, name: str) -> Crashed | None:
+    """Lose power at one call of the replay; None if it was over before."""
+    first = filesystem.calls
+    found: list[Crashed] = []
+
+    def observe(call) -> None:
+        if call.number - first == at:
+            found.append(
+                Crashed(f"{name}; again before {call}", filesystem.crash(random.Random(f"{name} {at}")))
+            )
+            raise SimulatedCrash
+
+    filesystem.observe = observe
+    try:
+        replay(filesystem)
+    except SimulatedCrash:
+        return found[0]
+    finally:
+        filesystem.observe = None
+    return None

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from storage_core.commit.open_files import OpenFiles
+from storage_core.errors import StorageError
+from storage_core.filesystem import FileSystem
+from tests.faults.simulated_filesystem import SimulatedFileSystem
+
+
+def descriptors():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_many_files_and_few_of_them_open(tmp_path):
+    files = OpenFiles(FileSystem(), str(tmp_path), 5)
+    before = descriptors()
+    for number in range(40):
+        files.create(f"f{number}")
+    for round_number in range(3):
+        for number in range(40):
+            files.write(f"f{number}", [b"%d;" % number, b"%d;" % round_number], 2 * round_number * 3)
+    assert descriptors() <= before + 5
+    files.flush()
+    assert descriptors() == before
+    assert (tmp_path / "f12").read_bytes().replace(b"\0", b"") == b"12;0;12;1;12;2;"
+    assert files.names == [f"f{number}" for number in range(40)]
+
+
+def test_the_file_written_to_last_stays_open(tmp_path):
+    filesystem = FileSystem()
+    files = OpenFiles(filesystem, str(tmp_path), 2)
+    files.create("pack")
+    for number in range(10):
+        files.create(f"f{number}")
+        files.write("pack", [b"x"], number)
+    assert filesystem.statistics.files_opened == 11
+    files.close()
+
+
+def test_every_file_is_flushed_those_closed_before_too():
+    filesystem = SimulatedFileSystem()
+    flushed = []
+    filesystem.observe = lambda call: flushed.append(call.path) if call.name == "flush" else None
+    files = OpenFiles(filesystem, "/", 2)
+    for number in range(20):
+        files.create(f"f{number}")
+        files.write(f"f{number}", [b"x"], 0)
+    files.flush()
+    assert sorted(flushed) == sorted(f"/f{number}" for number in range(20))
+
+
+def test_a_name_that_is_taken(tmp_path):
+    (tmp_path / "f").write_bytes(b"x")
+    files = OpenFiles(FileSystem(), str(tmp_path), 2)
+    with pytest.raises(StorageError, match="Two attempts at a task go by one number"):
+        files.create("f")
+    files.close()
+    # It is not ours to delete.
+    assert files.delete() == []
+    assert os.listdir(tmp_path) == ["f"]
+
+
+def test_what_was_made_is_deleted(tmp_path):
+    (tmp_path / "other").write_bytes(b"x")
+    files = OpenFiles(FileSystem(), str(tmp_path), 2)
+    for name in "abc":
+        files.create(name)
+    (tmp_path / "b").unlink()
+    files.close()
+    assert files.delete() == []
+    assert os.listdir(tmp_path) == ["other"]
+
+
+def test_what_cannot_be_deleted_is_said_and_the_others_are():
+    filesystem = SimulatedFileSystem()
+    files = OpenFiles(filesystem, "/", 2)
+    for name in "abc":
+        files.create(name)
+    filesystem.fail = lambda call: OSError("no") if (call.name, call.path) == ("delete", "/b") else None
+    (error,) = files.delete()
+    assert "/b" in str(error)
+    assert list(filesystem.files()) == ["/b"]

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage_core.commit.routing import PartitionNumbers, RoutedRows, sort_rows
+from storage_core.errors import InvalidRecordError, OptionError
+
+
+def rows(topics, indexes, partitions):
+    records = pa.RecordBatch.from_pydict({"value": [b"v"] * len(partitions)})
+    return RoutedRows(
+        records,
+        topics,
+        None if indexes is None else np.array(indexes, np.int64),
+        np.array(partitions, np.int32),
+    )
+
+
+def test_each_partition_gets_a_number_and_keeps_it():
+    numbers = PartitionNumbers()
+    first = numbers.of_rows(rows(["a", "b"], [0, 1, 0, 1], [5, 0, 5, 7]))
+    assert [numbers.topic_partition(number) for number in first] == [("a", 5), ("b", 0), ("a", 5), ("b", 7)]
+    # Topics may come in another order.
+    second = numbers.of_rows(rows(["b", "c", "a"], [2, 0, 1, 2], [5, 7, 2**31 - 1, 0]))
+    assert second[0] == first[0]
+    assert second[1] == first[3]
+    assert numbers.topic_partition(int(second[2])) == ("c", 2**31 - 1)
+    assert len(numbers) == 5
+    assert sorted({*first.tolist(), *second.tolist()}) == [0, 1, 2, 3, 4]
+
+
+def test_all_rows_of_the_first_topic():
+    numbers = PartitionNumbers()
+    found = numbers.of_rows(rows(["b", "a"], None, [1, 0, 1]))
+    assert [numbers.topic_partition(number) for number in found] == [("b", 1), ("b", 0), ("b", 1)]
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 50)), max_size=30), max_size=6))
+def test_numbers_stand_for_partitions(batches):
+    numbers = PartitionNumbers()
+    for batch in batches:
+        found = numbers.of_rows(rows(["x", "y", "z"], [row[0] for row in batch], [row[1] for row in batch]))
+        named = [("xyz"[topic], partition) for topic, partition in batch]
+        assert [numbers.topic_partition(number) for number in found] == named
+    assert len(numbers) == len({row for batch in batches for row in batch})
+
+
+@given(st.lists(st.integers(0, 5) | st.integers(0, 1 << 17), min_size=1, max_size=200))
+def test_rows_are_brought_together_and_keep_their_order(numbers):
+    ordered = sort_rows(np.array(numbers, np.int64))
+    order = range(len(numbers)) if ordered.order is None else ordered.order.tolist()
+    assert list(order) == sorted(range(len(numbers)), key=lambda row: (numbers[row], row))
+    assert ordered.numbers.tolist() == sorted(set(numbers))
+    counts = np.diff(ordered.ends, prepend=0).tolist()
+    assert counts == [numbers.count(number) for number in sorted(set(numbers))]
+
+
+def test_rows_that_stand_together_are_not_moved():
+    assert sort_rows(np.array([0, 0, 3, 3, 9])).order is None
+
+
+@pytest.mark.parametrize(
+    ("topics", "indexes", "partitions", "message"),
+    [
+        (["t"], None, [0, -3], "Invalid partition: -3. Partition number should always be non-negative"),
+        (["t"], [0, 1], [0, 0], "from 0 to 0, found 0 to 1"),
+        (["t"], [-1, 0], [0, 0], "found -1 to 0"),
+        ([], None, [0], "from 0 to -1"),
+    ],
+)
+def test_rows_that_go_nowhere(topics, indexes, partitions, message):
+    with pytest.raises(InvalidRecordError, match=message):
+        rows(topics, indexes, partitions)
+
+
+@pytest.mark.parametrize(
+    ("topic", "partition"),
+    [("", 0), ("..", 0), ("a/b", 0), ('t"', 0), ("t" * 250, 0), ("__cluster_metadata", 0), ("t", 2**31)],
+)
+def test_partitions_that_cannot_be(topic, partition):
+    records = pa.RecordBatch.from_pydict({"value": [b"v"]})
+    with pytest.raises(OptionError):
+        PartitionNumbers().of_rows(RoutedRows(records, [topic], None, np.array([partition])))
+
+
+def test_columns_of_another_length():
+    records = pa.RecordBatch.from_pydict({"value": [b"v"] * 3})
+    with pytest.raises(InvalidRecordError, match="3 partitions, one for each row, found 2"):
+        RoutedRows(records, ["t"], None, np.zeros(2, np.int32))
+    with pytest.raises(InvalidRecordError, match="3 topic_indexes, one for each row, found 4"):
+        RoutedRows(records, ["t"], np.zeros(4, np.int32), np.zeros(3, np.int32))
+
+
+def test_no_rows_at_all():
+    assert rows([], None, []).records.num_rows == 0

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import pytest
+
+from storage_core.checkpoint.commit_journal import CommitJournal, JournalledPartition, write_commit_journal
+from storage_core.checkpoint.commits_file import CommitEntry, append_commit, read_commits_file
+from storage_core.directory.visibility import (
+    NOTHING_COMMITTED,
+    CommitWatch,
+    look_until_settled,
+    read_visibility,
+)
+from storage_core.errors import CorruptRecordError, DataLossError
+from storage_core.filesystem import FileSystem
+
+
+def job(generation):
+    return f"{generation:032x}"
+
+
+def begin(root, generation, *names):
+    """Write the journal of a job that adds to ``t-0`` and makes these topics."""
+    partitions = tuple(
+        JournalledPartition(
+            topic=name,
+            partition=0,
+            is_new=name != "t",
+            topic_id=None,
+            leader_epoch=0,
+            log_start_before=0,
+            log_start_after=0,
+            log_end_before=10,
+            log_end_after=20,
+            epochs_after=(),
+            snapshot_from=None,
+            operations=(),
+        )
+        for name in ("t", *names)
+    )
+    journal = CommitJournal(job(generation), generation, 0, None, None, b"", (), partitions)
+    write_commit_journal(FileSystem(), str(root), journal)
+
+
+def show(root, generation):
+    size_bytes = read_commits_file(FileSystem(), str(root)).size_bytes
+    append_commit(FileSystem(), str(root), CommitEntry(generation, job(generation), 0), size_bytes)
+
+
+def end(root):
+    (root / ".segmentlog-journal").unlink()
+
+
+def look(root):
+    return read_visibility(FileSystem(), str(root))
+
+
+def test_a_journal_counts_until_its_job_is_the_last_one_committed(tmp_path):
+    assert look(tmp_path) == NOTHING_COMMITTED
+    begin(tmp_path, 1, "new")
+    first = look(tmp_path)
+    assert first != NOTHING_COMMITTED
+    assert first.last_commit is None
+    assert set(first.partitions) == {("t", 0), ("new", 0)}
+    assert [first.is_hidden(name, 0) for name in ("t", "new", "other")] == [False, True, False]
+    show(tmp_path, 1)
+    second = look(tmp_path)
+    assert second.last_commit is not None
+    assert second.last_commit.generation == 1
+    assert not second.partitions
+    assert not second.is_hidden("new", 0)
+    # Which files are cleared away does not matter.
+    end(tmp_path)
+    assert look(tmp_path) == second
+    begin(tmp_path, 2)
+    assert look(tmp_path) != second
+    assert look(tmp_path) == look(tmp_path)
+
+
+def test_a_journal_that_is_the_same_is_not_parsed_again(tmp_path):
+    begin(tmp_path, 1)
+    before = look(tmp_path)
+    assert read_visibility(FileSystem(), str(tmp_path), before) is before
+    begin(tmp_path, 2)
+    assert read_visibility(FileSystem(), str(tmp_path), before) != before
+
+
+class TestLooking:
+    def looks(self, root, *steps, known=None):
+        """What each look took to be visible; a step happens during each, and may raise."""
+        seen = []
+        remaining = iter(steps)
+
+        def look_once(watch):
+            seen.append(watch.visibility_of(str(root)))
+            next(remaining, lambda: None)()
+            return len(seen)
+
+        watch = CommitWatch(FileSystem(), known)
+        return look_until_settled(watch, look_once), seen, watch
+
+    def test_once_if_nothing_happens(self, tmp_path):
+        count, seen, watch = self.looks(tmp_path)
+        assert (count, seen) == (1, [NOTHING_COMMITTED])
+        assert watch.known == {str(tmp_path): NOTHING_COMMITTED}
+
+    def test_again_if_a_commit_begins_and_again_if_it_becomes_visible(self, tmp_path):
+        count, seen, watch = self.looks(tmp_path, lambda: begin(tmp_path, 1), lambda: show(tmp_path, 1))
+        assert count == 3
+        assert [len(each.partitions) for each in seen] == [0, 1, 0]
+        # The next look begins with what is known, and is the only one.
+        assert self.looks(tmp_path, known=watch.known)[0] == 1
+        assert self.looks(tmp_path)[0] == 2
+
+    def test_again_if_a_whole_commit_happens_in_between(self, tmp_path):
+        def commit():
+            begin(tmp_path, 1)
+            show(tmp_path, 1)
+            end(tmp_path)
+
+        count, seen, _ = self.looks(tmp_path, commit)
+        assert count == 2
+        assert [each.last_commit and each.last_commit.generation for each in seen] == [None, 1]
+
+    def test_once_if_only_files_are_cleared_away(self, tmp_path):
+        begin(tmp_path, 1)
+        show(tmp_path, 1)
+        known = {str(tmp_path): look(tmp_path)}
+        assert self.looks(tmp_path, lambda: end(tmp_path), known=known)[0] == 1
+
+    def test_an_error_counts_only_if_nothing_happened(self, tmp_path):
+        def fail():
+            raise CorruptRecordError("half a batch")
+
+        def fail_because():
+            begin(tmp_path, 1)
+            fail()
+
+        assert self.looks(tmp_path, fail_because)[0] == 2
+        end(tmp_path)
+        with pytest.raises(CorruptRecordError, match="half a batch"):
+            self.looks(tmp_path, fail)
+
+    def test_not_for_ever(self, tmp_path):
+        steps = [lambda number=number: begin(tmp_path, number) for number in range(1, 100)]
+        with pytest.raises(DataLossError, match="looked 10 times in vain"):
+            self.looks(tmp_path, *steps)

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from crc32c import crc32c
+
+from storage_core.record.batch_fingerprint import batch_fingerprint
+from storage_core.record.record_batches import RecordBatches
+from tests.record.encoding import Batch, counted_records
+
+BATCHES = [
+    Batch(counted_records(3), base_offset=0).encode(),
+    Batch(counted_records(5), base_offset=3).encode(),
+]
+
+
+def parse(data):
+    return RecordBatches.parse(data)
+
+
+def test_it_is_the_crc_of_each_length_and_of_what_stands_behind_the_leader_epoch():
+    by_hand = b"".join(batch[8:12] + batch[16:61] for batch in BATCHES)
+    assert batch_fingerprint(parse(b"".join(BATCHES)).headers) == crc32c(by_hand)
+
+
+def test_it_goes_on_where_another_one_ended():
+    first, second = (parse(batch).headers for batch in BATCHES)
+    assert batch_fingerprint(second, batch_fingerprint(first)) == batch_fingerprint(
+        parse(b"".join(BATCHES)).headers
+    )
+
+
+def test_offsets_and_epochs_do_not_change_it_and_anything_else_does():
+    batches = parse(b"".join(BATCHES))
+    fingerprint = batch_fingerprint(batches.headers)
+    assert batch_fingerprint(batches.with_offsets(1000, 7).headers) == fingerprint
+    for field in (
+        "batch_length",
+        "magic",
+        "crc",
+        "attributes",
+        "last_offset_delta",
+        "max_timestamp_ms",
+        "record_count",
+    ):
+        changed = batches.headers.copy()
+        changed[field][1] += 1
+        assert batch_fingerprint(changed) != fingerprint
+
+
+def test_nothing_has_the_fingerprint_of_nothing():
+    assert batch_fingerprint(parse(b"").headers) == 0

@@ -1,0 +1,225 @@
+"""What Spark writes, Spark reads: every shape of a row, with every codec; and all of a job or nothing meanwhile."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from pyspark.sql import functions
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from storage_core.filesystem import FileSystem
+from tests.commit.jobs import commit, fill, rows_of
+
+pytestmark = pytest.mark.spark
+
+HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+SCHEMA = StructType(
+    [
+        StructField("timestamp", TimestampType()),
+        StructField("headers", ArrayType(HEADER)),
+        StructField("ignored", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("topic", StringType()),
+        StructField("value", BinaryType()),
+        StructField("key", BinaryType()),
+    ]
+)
+TOPICS = ("a", "b.c", "D_-e")
+PARTITIONS = 4
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def some_bytes(rng):
+    size = rng.choice((0, 1, 9, 100, 5000))
+    return rng.choice((None, b"", b"same", rng.randbytes(size), b"x" * size))
+
+
+def some_headers(rng):
+    names = ("", "h", "größe", "h")
+    return rng.choice((None, [], [(rng.choice(names), some_bytes(rng)) for _ in range(rng.randrange(1, 4))]))
+
+
+def some_row(rng):
+    microseconds = rng.choice((0, 1, 999, 1_700_000_000_123_999, rng.randrange(17 * 10**14)))
+    timestamp = rng.choice((None, EPOCH + timedelta(microseconds=microseconds)))
+    partition = rng.choice((None, rng.randrange(PARTITIONS)))
+    return (
+        timestamp,
+        some_headers(rng),
+        "ignored",
+        partition,
+        rng.choice(TOPICS),
+        some_bytes(rng),
+        some_bytes(rng),
+    )
+
+
+def written_form(row):
+    """What is read of a row that was written; None where that is not known before."""
+    timestamp, headers, _, partition, topic, value, key = row
+    floored = (
+        None if timestamp is None else timestamp.replace(microsecond=timestamp.microsecond // 1000 * 1000)
+    )
+    return topic, key, value, tuple(headers or ()), floored, partition
+
+
+@pytest.mark.parametrize(
+    ("codec", "partitioner"),
+    [
+        ("none", "default"),
+        ("gzip", "random"),
+        ("snappy", "roundRobin"),
+        ("lz4", "default"),
+        ("zstd", "roundRobin"),
+    ],
+)
+def test_every_shape_of_a_row_comes_back(spark, tmp_path, codec, partitioner):
+    rng = random.Random(codec)
+    rows = [some_row(rng) for _ in range(400)]
+    frame = spark.createDataFrame(rows, SCHEMA).repartition(3)
+    options = {
+        "partitions": PARTITIONS,
+        "partitioner": partitioner,
+        "compression.type": codec,
+        "batch.size": 20_000,
+    }
+    started = datetime.now(UTC).replace(microsecond=0)
+    frame.write.format("segmentlog").mode("append").options(**options).save(str(tmp_path / "logs"))
+    read = (
+        spark.read.format("segmentlog")
+        .option("includeHeaders", "true")
+        .load(str(tmp_path / "logs"))
+        .collect()
+    )
+
+    found = Counter()
+    for row in read:
+        timestamp = row.timestamp.astimezone(UTC)
+        # Those without one have the time of the job, which is later than any that was made up.
+        known = None if timestamp >= started else timestamp
+        headers = tuple((each.key, each.value) for each in row.headers or ())
+        found[row.topic, bytes_of(row.key), bytes_of(row.value), headers, known] += 1
+        assert row.timestampType == 0
+    assert found == Counter(written_form(row)[:5] for row in rows)
+    assert len({row.timestamp for row in read if row.timestamp.astimezone(UTC) >= started}) == 1
+
+    # Whoever named a partition got it: each partition has at least the rows that named it.
+    named = Counter((row[4], row[3]) for row in rows if row[3] is not None)
+    by_partition = Counter((row.topic, row.partition) for row in read)
+    assert all(by_partition[key] >= count for key, count in named.items())
+    assert set(by_partition) <= set(itertools.product(TOPICS, range(PARTITIONS)))
+    for key, count in by_partition.items():
+        offsets = sorted(row.offset for row in read if (row.topic, row.partition) == key)
+        assert offsets == list(range(count))
+
+
+def bytes_of(value):
+    return None if value is None else bytes(value)
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("CAST(id AS STRING)", lambda number: b"%d" % number),
+        ("CAST(CAST(id AS STRING) AS BINARY)", lambda number: b"%d" % number),
+        ("CAST(CAST(id AS STRING) AS VARCHAR(9))", lambda number: b"%d" % number),
+        ("to_json(struct(id))", lambda number: b'{"id":%d}' % number),
+        ("CAST(NULL AS BINARY)", lambda number: None),
+        ("IF(id % 2 = 0, NULL, 'ü')", lambda number: "ü".encode() if number % 2 else None),
+    ],
+)
+def test_texts_and_bytes_are_values(spark, tmp_path, expression, expected):
+    frame = spark.range(20).selectExpr(f"{expression} AS value", f"{expression} AS key", "'t' AS topic")
+    frame.coalesce(1).write.format("segmentlog").mode("append").save(str(tmp_path / "logs"))
+    read = spark.read.format("segmentlog").load(str(tmp_path / "logs")).orderBy("offset").collect()
+    assert [(bytes_of(row.key), bytes_of(row.value)) for row in read] == [
+        (expected(n), expected(n)) for n in range(20)
+    ]
+
+
+def test_the_option_beats_the_column_even_where_that_is_null_or_no_text(spark, tmp_path):
+    frame = spark.range(10).select(
+        functions.col("id").cast("string").alias("value"),
+        functions.when(functions.col("id") > 4, "column").alias("topic"),
+    )
+    writer = frame.write.format("segmentlog").mode("append")
+    writer.option("topic", " option ").save(str(tmp_path / "logs"))
+    frame.withColumn("topic", functions.lit(7)).write.format("segmentlog").mode("append").option(
+        "topic", "option"
+    ).save(str(tmp_path / "logs"))
+    read = spark.read.format("segmentlog").load(str(tmp_path / "logs"))
+    assert [tuple(row) for row in read.groupBy("topic").count().collect()] == [("option", 20)]
+
+
+def test_a_frame_that_is_read_goes_back_to_the_same_directory(spark, tmp_path):
+    """Its rows are read while they are staged beside the partitions that they come from."""
+    path = str(tmp_path / "logs")
+    spark.range(5000).selectExpr("CAST(id AS STRING) AS value", "'t' AS topic").write.format(
+        "segmentlog"
+    ).mode("append").save(path)
+    for count in (10_000, 20_000):
+        read = spark.read.format("segmentlog").load(path)
+        read.write.format("segmentlog").mode("append").save(path)
+        assert spark.read.format("segmentlog").load(path).count() == count
+
+
+def test_queries_beside_commits_see_whole_jobs(spark, tmp_path):
+    """Each job adds 20 rows to each of three partitions, and every second one makes a topic besides."""
+    root = str(tmp_path / "logs")
+    (tmp_path / "logs").mkdir()
+    partitions = [("t", number, 20) for number in range(3)]
+    fill(FileSystem(), root, *partitions)
+    failures, is_enough = [], threading.Event()
+
+    def write():
+        try:
+            for number in itertools.count(1):
+                if is_enough.is_set():
+                    return
+                added = [*partitions, (f"new{number}", 0, 20)] if number % 2 else partitions
+                new = {f"new{number}": 1} if number % 2 else {}
+                commit(
+                    FileSystem(),
+                    root,
+                    f"{number:032x}",
+                    rows_of(*added, name=f"{number}"),
+                    new_partitions=new,
+                )
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        seen = []
+        for _ in range(6):
+            read = spark.read.format("segmentlog").load(root)
+            counts = {
+                (row.topic, row.partition): row["count"]
+                for row in read.groupBy("topic", "partition").count().collect()
+            }
+            jobs = {counts.pop(("t", number)) // 20 - 1 for number in range(3)}
+            assert len(jobs) == 1, counts
+            (job_count,) = jobs
+            assert counts == {(f"new{number}", 0): 20 for number in range(1, job_count + 1, 2)}
+            seen.append(job_count)
+    finally:
+        is_enough.set()
+        writer.join()
+    assert failures == []
+    assert seen == sorted(seen)
+    assert seen[-1] > seen[0]
