@@ -1,4 +1,4 @@
-"""Kafka log segments as files: reading them by column, without a broker.
+"""Kafka log segments as files: read by column and written as a durable log, without a broker.
 
 >>> import storage_core
 >>> table = storage_core.read_table("examples/data", subscribe="clicks", columns=["offset"])
@@ -9,6 +9,8 @@
 from storage_core import errors
 from storage_core.errors import SegmentLogError
 from storage_core.filesystem import FileSystem, IoStatistics
+from storage_core.log import AppendInfo, Log, LogDirectory, OffsetAndTimestamp
+from storage_core.log_config import LogConfig
 from storage_core.scan import (
     ReadOptions,
     ScanExplanation,
@@ -20,8 +22,13 @@ from storage_core.scan import (
 )
 
 __all__ = [
+    "AppendInfo",
     "FileSystem",
     "IoStatistics",
+    "Log",
+    "LogConfig",
+    "LogDirectory",
+    "OffsetAndTimestamp",
     "ReadOptions",
     "ScanExplanation",
     "ScanPlan",

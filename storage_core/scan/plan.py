@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from storage_core.scan.predicate import Predicate
     from storage_core.segment import AbortedTransaction
 
-__all__ = ["ScanPlan", "plan_scan"]
+__all__ = ["ScanPlan", "plan_partition", "plan_scan"]
 
 # So many pieces of one batch may follow each other before it is looked at whether it has records for more.
 _MOST_REPETITIONS: Final = 64
@@ -93,16 +93,30 @@ def plan_scan(filesystem: FileSystem, options: ReadOptions, predicate: Predicate
     raise AssertionError
 
 
+def plan_partition(resolved: ResolvedPartition, options: ReadOptions) -> ScanPlan:
+    """Plan the read of one partition whose range of offsets is known already.
+
+    Raises:
+        SegmentLogError: The partition cannot be read.
+    """
+    return _plan_resolution(Resolution((resolved,)), options, conjunction(options.where, None))
+
+
 def _plan(filesystem: FileSystem, options: ReadOptions, condition: Predicate | None) -> ScanPlan:
-    if condition is None:
-        resolution = resolve_wanted(filesystem, options, lambda *_: True)
-        everything = tuple(map(NarrowedPartition, resolution.partitions))
-        return ScanPlan(tuple(_split(everything, options, None)), resolution.partitions, resolution)
     resolution = resolve_wanted(
         filesystem,
         options,
-        lambda topic, partition: not prune_partition(condition, topic, partition).is_empty,
+        lambda topic, partition: (
+            condition is None or not prune_partition(condition, topic, partition).is_empty
+        ),
     )
+    return _plan_resolution(resolution, options, condition)
+
+
+def _plan_resolution(resolution: Resolution, options: ReadOptions, condition: Predicate | None) -> ScanPlan:
+    if condition is None:
+        everything = tuple(map(NarrowedPartition, resolution.partitions))
+        return ScanPlan(tuple(_split(everything, options, None)), resolution.partitions, resolution)
     found = (narrow_partition(each, condition, options) for each in resolution.partitions)
     narrowed = tuple(each for each in found if not each.is_empty)
     partitions = tuple(each.resolved for each in narrowed)

@@ -1,0 +1,239 @@
+"""The reading half of a log, the same for a log that is open for writing and for one that is not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+
+from storage_core.errors import DataLossError, LogClosedError, OptionError
+from storage_core.log.leader_epoch_cache import end_offset_for
+from storage_core.log.log_append import write_pending
+from storage_core.log.log_fetch import fetch
+from storage_core.log.log_read import partition_log_of_view, partition_log_on_disk, read_options, read_records
+from storage_core.log.log_time import OffsetAndTimestamp, offset_for_timestamp
+from storage_core.scan.isolation import last_stable_offset
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import pyarrow as pa
+
+    from storage_core.checkpoint import EpochEntry
+    from storage_core.directory import PartitionDirectory, PartitionLog
+    from storage_core.filesystem import FileSystem
+    from storage_core.log.log_offsets import LogOffsets
+    from storage_core.log.log_state import LogState
+    from storage_core.segment.log_view import FetchedData
+
+__all__ = ["LogReader"]
+
+_READ_ATTEMPTS: Final = 3
+
+_Answer = TypeVar("_Answer")
+
+
+class LogReader:
+    """What can be asked of a log. Any number of threads may ask while another one writes.
+
+    Without a state, the log is looked up on disk for each answer: it shows what another process has
+    appended since. Its log end is the last whole batch, its high watermark that of the last checkpoint.
+    """
+
+    def __init__(self, filesystem: FileSystem, directory: PartitionDirectory, state: LogState | None) -> None:
+        self._filesystem = filesystem
+        self._directory = directory
+        self._state = state
+
+    @property
+    def topic(self) -> str:
+        """The topic."""
+        return self._directory.topic
+
+    @property
+    def partition(self) -> int:
+        """The partition's number."""
+        return self._directory.partition
+
+    @property
+    def path(self) -> str:
+        """The partition's directory."""
+        return self._directory.path
+
+    @property
+    def topic_id(self) -> str | None:
+        """The id of the topic; None if there is no ``partition.metadata``."""
+        return partition_log_on_disk(self._filesystem, self._directory).topic_id
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that counts."""
+        return (
+            self._on_disk().log_start_offset if self._state is None else self._state.offsets.log_start_offset
+        )
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset that the next record gets."""
+        return self._on_disk().log_end_offset if self._state is None else self._state.next_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """The offset behind the last record that every replica has."""
+        return _high_watermark(self._on_disk()) if self._state is None else self._state.offsets.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Up to here every transaction is decided: under ``read_committed`` nothing is read behind it."""
+        if self._state is None:
+            return _last_stable_offset(self._on_disk(), None)
+        return self._state.offsets.last_stable_offset
+
+    @property
+    def recovery_point(self) -> int:
+        """The first offset that is not known to be on disk."""
+        return self._on_disk().recovery_point if self._state is None else self._state.offsets.recovery_point
+
+    @property
+    def segment_base_offsets(self) -> tuple[int, ...]:
+        """The base offset of each segment; the last one is active."""
+        if self._state is None:
+            return self._on_disk().segments.base_offsets
+        return tuple(segment.base_offset for segment in self._state.view.segments)
+
+    @property
+    def leader_epochs(self) -> tuple[EpochEntry, ...]:
+        """Which offset each leader epoch began with."""
+        return self._on_disk().leader_epochs if self._state is None else self._state.leader_epochs.entries
+
+    def read(
+        self,
+        start_offset: int | None = None,
+        end_offset: int | None = None,
+        *,
+        isolation_level: str = "read_uncommitted",
+        max_bytes: int | None = None,
+        **options: Any,
+    ) -> Iterator[pa.RecordBatch]:
+        """Read records, as they stand in the log at this moment.
+
+        Args:
+            start_offset: The first offset; the log start if None.
+            end_offset: The first offset not wanted any more; the log end if None, or the last stable offset under
+                ``read_committed``, behind which nothing is read.
+            isolation_level: ``read_uncommitted`` or ``read_committed``.
+            max_bytes: End with the record batch that reaches so many bytes.
+            options: Those of `read_table` that concern records: ``columns``, ``where``, ``include_headers`` ...
+
+        Raises:
+            OffsetOutOfRangeError: The start lies below the log start or behind the log end.
+            OptionError: An option is unknown or wrong.
+            SegmentLogError: What is asked for cannot be read.
+        """
+        parsed = read_options(self.path, isolation_level, options)
+        is_committed = parsed.isolation_level == "read_committed"
+
+        def plan(log: PartitionLog, offsets: LogOffsets | None) -> Iterator[pa.RecordBatch]:
+            limit_offset = _last_stable_offset(log, offsets) if is_committed else log.log_end_offset
+            return read_records(
+                self._filesystem, log, start_offset, end_offset, limit_offset, parsed, max_bytes
+            )
+
+        return self._ask(plan, with_file_names=is_committed)
+
+    def fetch(
+        self,
+        start_offset: int,
+        max_size_bytes: int,
+        *,
+        isolation: Literal["log_end", "high_watermark", "committed"] = "log_end",
+        min_one_message: bool = True,
+    ) -> FetchedData:
+        """Read the bytes of batches, as a replica or a consumer fetches them: from one segment at a time.
+
+        Args:
+            start_offset: The batch that holds it comes first.
+            max_size_bytes: So many bytes at the most; the last batch may be cut off.
+            isolation: What limits the read: the log end, the high watermark or the last stable offset.
+            min_one_message: Whether the first batch comes as a whole, however large it is.
+
+        Raises:
+            OffsetOutOfRangeError: The start lies below the log start or behind the log end.
+        """
+        if isolation not in ("log_end", "high_watermark", "committed"):
+            raise OptionError(
+                f"Expected isolation log_end, high_watermark or committed, found {isolation!r}."
+            )
+
+        def fetch_from(log: PartitionLog, offsets: LogOffsets | None) -> FetchedData:
+            limit_offset = log.log_end_offset
+            if isolation == "high_watermark":
+                limit_offset = _high_watermark(log)
+            elif isolation == "committed":
+                limit_offset = _last_stable_offset(log, offsets)
+            return fetch(log, start_offset, max_size_bytes, limit_offset, min_one_message=min_one_message)
+
+        return self._ask(fetch_from)
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> OffsetAndTimestamp | None:
+        """Find the first record that is at least so young, control records included.
+
+        Args:
+            timestamp_ms: Milliseconds since 1970; or -1: the log end, -2 and -4: the log start, -3: the first
+                record with the largest timestamp, -5: the end of what another tier holds, which is nothing.
+
+        Returns:
+            Its offset, timestamp and leader epoch; None if there is no such record.
+        """
+        return self._ask(
+            lambda log, _: offset_for_timestamp(
+                log, timestamp_ms, log.leader_epochs if self._state is None else self.leader_epochs
+            )
+        )
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """The epoch up to which a replica with ``epoch`` agrees with this log, and where that one ends.
+
+        Returns:
+            The epoch and the offset behind its last record; -1 and -1 if the epoch is above all that are known.
+        """
+        log_end_offset = self.log_end_offset
+        return end_offset_for(self.leader_epochs, epoch, log_end_offset)
+
+    def _on_disk(self) -> PartitionLog:
+        return partition_log_on_disk(self._filesystem, self._directory)
+
+    def _ask(
+        self, question: Callable[[PartitionLog, LogOffsets | None], _Answer], *, with_file_names: bool = False
+    ) -> _Answer:
+        """Ask the log as it is now; again if meanwhile segments were removed that the answer needs."""
+        for attempts_left in reversed(range(_READ_ATTEMPTS)):
+            try:
+                state = self._state
+                if state is None:
+                    return question(self._on_disk(), None)
+                if state.is_closed:
+                    raise LogClosedError("This log is closed. Open its log directory again.", path=self.path)
+                self._write_pending(state)
+                view = state.view
+                log = partition_log_of_view(
+                    self._filesystem, self._directory, view, with_file_names=with_file_names
+                )
+                return question(log, view.offsets)
+            except DataLossError:
+                if not attempts_left:
+                    raise
+        raise AssertionError
+
+    @staticmethod
+    def _write_pending(state: LogState) -> None:
+        # What was acknowledged from memory is seen by whoever reads; after a failure it is lost.
+        if state.pending.batches and state.failure is None:
+            with state.writing():
+                write_pending(state)
+
+
+def _high_watermark(log: PartitionLog) -> int:
+    return log.log_end_offset if log.high_watermark is None else log.high_watermark
+
+
+def _last_stable_offset(log: PartitionLog, offsets: LogOffsets | None) -> int:
+    return last_stable_offset(log, _high_watermark(log)) if offsets is None else offsets.last_stable_offset

@@ -1,0 +1,183 @@
+"""What a log that is open for writing consists of, and who may change it.
+
+One writer at a time holds the lock. Readers take no lock: they take the `LogView` that the last
+change left, which never changes.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from storage_core.errors import (
+    AppendError,
+    LogClosedError,
+    LogFailedError,
+    NotWritableError,
+    OffsetOutOfRangeError,
+    OptionError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from storage_core.directory import PartitionDirectory
+    from storage_core.filesystem import FileSystem
+    from storage_core.log.clock import Clock
+    from storage_core.log.leader_epoch_cache import LeaderEpochCache
+    from storage_core.log.log_offsets import LogOffsets
+    from storage_core.log.log_segments import LogSegments
+    from storage_core.log.producer_state import ProducerStateManager
+    from storage_core.log_config import LogConfig
+    from storage_core.record.record_batches import RecordBatches
+    from storage_core.segment.log_segment import LogSegment
+
+__all__ = ["LogState", "LogView", "PendingBatches"]
+
+# What is raised before anything was changed: the log is as it was.
+_REFUSALS = (AppendError, NotWritableError, OffsetOutOfRangeError, OptionError)
+
+
+@dataclass(frozen=True, slots=True)
+class LogView:
+    """A log at one moment.
+
+    Attributes:
+        offsets: The offsets that bound it.
+        segments: Its segments; the last one is active, and may have grown since.
+        active_size_bytes: The size that the active one had.
+    """
+
+    offsets: LogOffsets
+    segments: tuple[LogSegment, ...]
+    active_size_bytes: int
+
+
+@dataclass(slots=True, eq=False)
+class PendingBatches:
+    """Batches that were acknowledged from memory: they have offsets, but are in no file yet."""
+
+    batches: list[RecordBatches] = field(default_factory=list)
+    size_bytes: int = 0
+    next_offset: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class LogState:
+    """The parts of a log, and the lock of whoever changes them.
+
+    Attributes:
+        view: What readers see.
+        is_only_replica: Whether the high watermark follows the log end.
+        last_flush_ms: When everything was last known to be on disk.
+        last_expiration_ms: When producers were last looked at that may have been silent for too long.
+        unflushed_directory: Whether a file of the log was created or renamed since the directory was
+            forced to disk.
+        restarts_at: Where the log begins anew while all its segments are being replaced: until the new one is there,
+            no file name tells.
+        doomed_files: Files that wait for their removal, and when it is due.
+        failure: What made the log fail: since then nothing is written.
+        checkpoint: Writes the checkpoints of the log directory.
+        checkpoint_if_due: The same, if they have not been written for some time.
+    """
+
+    filesystem: FileSystem
+    directory: PartitionDirectory
+    config: LogConfig
+    clock: Clock
+    segments: LogSegments
+    leader_epochs: LeaderEpochCache
+    producers: ProducerStateManager
+    view: LogView
+    last_flush_ms: int
+    last_expiration_ms: int
+    is_only_replica: bool = True
+    unflushed_directory: bool = True
+    restarts_at: int | None = None
+    pending: PendingBatches = field(default_factory=PendingBatches)
+    doomed_files: list[tuple[int, Callable[[], object]]] = field(default_factory=list)
+    failure: BaseException | None = None
+    is_closed: bool = False
+    checkpoint: Callable[[], None] = lambda: None
+    checkpoint_if_due: Callable[[], None] = lambda: None
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+    @property
+    def path(self) -> str:
+        """The partition's directory."""
+        return self.directory.path
+
+    @property
+    def offsets(self) -> LogOffsets:
+        """The offsets that bound the log."""
+        return self.view.offsets
+
+    @property
+    def next_offset(self) -> int:
+        """The offset that the next record gets: behind those that wait in memory."""
+        return self.pending.next_offset if self.pending.batches else self.view.offsets.log_end_offset
+
+    def publish(self, offsets: LogOffsets) -> None:
+        """Show readers what has become of the log."""
+        segments = self.view.segments
+        self.view = LogView(self._with_transactions(offsets), segments, segments[-1].size_bytes)
+
+    def publish_segments(self, offsets: LogOffsets) -> None:
+        """The same, after segments were added or removed."""
+        segments = tuple(self.segments.values())
+        self.view = LogView(self._with_transactions(offsets), segments, segments[-1].size_bytes)
+
+    def _with_transactions(self, offsets: LogOffsets) -> LogOffsets:
+        producers = self.producers
+        producers.on_high_watermark_updated(offsets.high_watermark)
+        if producers.first_unstable_offset == offsets.first_unstable_offset:
+            return offsets
+        return replace(offsets, first_unstable_offset=producers.first_unstable_offset)
+
+    def writing(self) -> _Writing:
+        """Hold the lock for a change, as a context manager. A change that fails midway fails the log.
+
+        Raises:
+            LogClosedError: The log is closed.
+            LogFailedError: A write failed before.
+        """
+        return _Writing(self)
+
+    def check_writable(self) -> None:
+        """Refuse a change of a log that takes none."""
+        if self.is_closed:
+            raise LogClosedError("This log is closed. Open its log directory again.", path=self.path)
+        if self.failure is not None:
+            raise LogFailedError(
+                f"A write to this log failed before ({self.failure}), so nothing more is written. Close its log "
+                "directory and open it again: what was acknowledged is found again then.",
+                path=self.path,
+            ) from self.failure
+
+
+class _Writing:
+    """A change of a log, from the first check to the end."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: LogState) -> None:
+        self._state = state
+
+    def __enter__(self) -> None:
+        state = self._state
+        state.lock.acquire()
+        try:
+            state.check_writable()
+        except BaseException:
+            state.lock.release()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        state = self._state
+        if error is not None and not isinstance(error, _REFUSALS):
+            state.failure = state.failure or error
+        state.lock.release()

@@ -1,0 +1,156 @@
+"""Removing records from either end of a log (Kafka's ``truncateTo``, ``maybeIncrementLogStartOffset``)."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from storage_core.errors import OptionError
+from storage_core.log.log_flush import flush_directory_if_changed
+from storage_core.log.log_roll import create_segment
+from storage_core.log.producer_state_rebuild import rebuild_producer_state
+from storage_core.segment.file_names import DELETED_SUFFIX, MAX_OFFSET
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from storage_core.log.log_state import LogState
+    from storage_core.segment.log_segment import LogSegment
+
+__all__ = [
+    "delete_due_files",
+    "delete_records",
+    "remove_segments",
+    "truncate_fully_and_start_at",
+    "truncate_to",
+]
+
+
+def truncate_to(state: LogState, target_offset: int) -> bool:
+    """Remove all records from an offset on; the log ends there exactly, and the removal is on disk.
+
+    The batch that holds the offset goes as a whole, with its records below the offset.
+
+    Returns:
+        Whether there was anything to remove.
+    """
+    _require_offset(target_offset)
+    offsets = state.offsets
+    if target_offset >= offsets.log_end_offset:
+        state.leader_epochs.truncate_from_end(offsets.log_end_offset)
+        return False
+    if state.view.segments[0].base_offset > target_offset:
+        truncate_fully_and_start_at(state, target_offset)
+        return True
+    # Lowered on disk first: nothing behind the new end may count as flushed once other records stand there.
+    lowered = offsets.truncated(target_offset)
+    state.publish(lowered)
+    state.checkpoint()
+    _remove_from_the_end(state, target_offset)
+    active = state.segments.active
+    active.truncate_to(target_offset, now_ms=state.clock.now_ms())
+    active.resize_indexes()
+    active.flush()
+    state.leader_epochs.truncate_from_end(target_offset)
+    state.leader_epochs.truncate_from_start(lowered.log_start_offset)
+    rebuild_producer_state(
+        state.producers,
+        state.segments,
+        lowered.log_start_offset,
+        target_offset,
+        state.clock.now_ms(),
+        is_after_clean_shutdown=False,
+    )
+    state.publish_segments(lowered)
+    return True
+
+
+def truncate_fully_and_start_at(state: LogState, offset: int) -> None:
+    """Remove everything: the log begins and ends at an offset."""
+    _require_offset(offset)
+    restarted = state.offsets.restarted(offset)
+    state.restarts_at = offset
+    state.publish(restarted)
+    state.checkpoint()
+    _remove_from_the_end(state, -1)
+    create_segment(state, offset)
+    flush_directory_if_changed(state)
+    state.restarts_at = None
+    state.leader_epochs.clear()
+    state.producers.truncate_fully_and_start_at(offset)
+    state.publish_segments(restarted)
+
+
+def delete_records(state: LogState, before_offset: int) -> int:
+    """Delete the records below an offset: the log starts there from now on, also after a crash.
+
+    Segments that lie below it as a whole are removed.
+
+    Returns:
+        The log start offset.
+
+    Raises:
+        OffsetOutOfRangeError: The offset is above the high watermark.
+    """
+    offsets = state.offsets
+    if before_offset == -1:
+        before_offset = offsets.high_watermark
+    moved = offsets.with_log_start(before_offset)
+    if moved is offsets:
+        return offsets.log_start_offset
+    state.publish(moved)
+    state.checkpoint()
+    state.leader_epochs.truncate_from_start(moved.log_start_offset)
+    state.producers.on_log_start_offset_incremented(moved.log_start_offset)
+    remove_segments(state, _below(state, moved.log_start_offset))
+    state.publish_segments(moved)
+    return moved.log_start_offset
+
+
+def remove_segments(state: LogState, segments: Iterable[LogSegment]) -> None:
+    """Take segments out of the log. Their files keep their bytes for ``file.delete.delay.ms``."""
+    due_ms = state.clock.now_ms() + state.config.file_delete_delay_ms
+    for segment in segments:
+        # As long as the rename may fail, somebody has to know of the segment, and close it.
+        segment.change_suffix("", DELETED_SUFFIX)
+        state.segments.remove(segment.base_offset)
+        segment.close_handlers()
+        state.doomed_files.append((due_ms, segment.delete))
+        snapshot_path = state.producers.snapshots.mark_deleted(segment.base_offset)
+        if snapshot_path is not None:
+            state.doomed_files.append((due_ms, partial(state.filesystem.delete, snapshot_path)))
+        state.unflushed_directory = True
+    delete_due_files(state)
+
+
+def delete_due_files(state: LogState) -> None:
+    """Delete the files of removed segments whose time has come."""
+    if state.doomed_files:
+        now_ms = state.clock.now_ms()
+        due = [delete for due_ms, delete in state.doomed_files if due_ms <= now_ms]
+        state.doomed_files[:] = [each for each in state.doomed_files if each[0] > now_ms]
+        for delete in due:
+            delete()
+
+
+def _remove_from_the_end(state: LogState, target_offset: int) -> None:
+    """Remove the segments that begin behind an offset, the last one first.
+
+    A crash on the way leaves no gap: each is off the disk before the one in front of it goes.
+    """
+    for segment in reversed(state.segments.values()):
+        if segment.base_offset > target_offset:
+            remove_segments(state, [segment])
+            flush_directory_if_changed(state)
+
+
+def _below(state: LogState, log_start_offset: int) -> list[LogSegment]:
+    """The segments all of whose offsets lie below one; never the active one."""
+    segments = state.segments.values()
+    return [segment for segment, following in pairwise(segments) if following.base_offset <= log_start_offset]
+
+
+def _require_offset(offset: int) -> None:
+    if not 0 <= offset < MAX_OFFSET:
+        raise OptionError(f"Expected an offset from 0 to {MAX_OFFSET - 1}, found {offset}.")

@@ -1,0 +1,69 @@
+"""Forcing logs to disk that have ``flush.ms``, while nobody appends (Kafka's ``LogManager.flushDirtyLogs``)."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Final
+
+from storage_core.errors import SegmentLogError
+from storage_core.log.log_append import write_pending
+from storage_core.log.log_flush import flush_if_due
+
+if TYPE_CHECKING:
+    from storage_core.log.log_state import LogState
+
+__all__ = ["PeriodicFlush"]
+
+_log = logging.getLogger(__name__)
+
+_NEVER_MS: Final = 2**63 - 1
+_SHORTEST_SECONDS: Final = 0.005
+_LONGEST_SECONDS: Final = 60.0
+
+
+class PeriodicFlush:
+    """A thread that looks after the logs of a log directory; there is none as long as none has ``flush.ms``."""
+
+    def __init__(self) -> None:
+        self._states: list[LogState] = []
+        self._is_over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def add(self, state: LogState) -> None:
+        """Look after a log, if its configuration asks for it."""
+        if state.config.flush_ms == _NEVER_MS:
+            return
+        self._states = [*self._states, state]
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="segmentlog-flush", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, and wait for it."""
+        self._is_over.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def flush_due(self) -> None:
+        """Force those logs to disk whose time has come."""
+        for state in self._states:
+            if state.is_closed or state.failure is not None:
+                continue
+            try:
+                with state.writing():
+                    write_pending(state)
+                    flush_if_due(state, state.clock.now_ms())
+            except SegmentLogError as error:
+                # Whoever appends next is told.
+                _log.warning("%s could not be forced to disk, and has failed: %s", state.path, error)
+
+    def _run(self) -> None:
+        # Half the time: nothing waits much longer than it was promised.
+        while not self._is_over.wait(
+            min(
+                _LONGEST_SECONDS,
+                max(_SHORTEST_SECONDS, min(state.config.flush_ms for state in self._states) / 2000),
+            )
+        ):
+            self.flush_due()

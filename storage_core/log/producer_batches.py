@@ -1,0 +1,199 @@
+"""What batches say of their producers, taken out before anything is written or changed.
+
+To read a marker can fail; to update the state with what was read cannot. So an append reads first,
+then writes, then updates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from storage_core.log.producer_state_entry import KEPT_BATCHES
+from storage_core.log.transaction_marker import EndTransactionMarker, read_marker
+from storage_core.record.batch_header import CONTROL_FLAG, TRANSACTIONAL_FLAG, parse_batch_header
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy.typing as npt
+
+    from storage_core.record.batch_window import BatchWindow
+    from storage_core.record.record_batches import RecordBatches
+
+__all__ = ["NO_PRODUCER_BATCHES", "ProducerBatch", "ProducerBatches"]
+
+_LARGEST_SEQUENCE: Final = (1 << 31) - 1
+# With fewer it takes longer to find out which of them matter.
+_MANY_ROWS: Final = 100
+_NO_ROWS: Final = np.zeros(0, np.intp)
+
+
+class ProducerBatch(NamedTuple):
+    """One batch of a producer. A tuple: a replay makes one for each batch.
+
+    ``marker`` is None for data.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    base_offset: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp_ms: int
+    is_transactional: bool
+    marker: EndTransactionMarker | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerBatches:
+    """Those of some batches that say something of a producer, in order.
+
+    Attributes:
+        batches: They. Batches without a producer id and emptied control batches are not among them.
+        next_offset: The offset behind all of the batches; None if there was none.
+    """
+
+    batches: tuple[ProducerBatch, ...]
+    next_offset: int | None
+
+    @classmethod
+    def of_record_batches(cls, batches: RecordBatches, *, path: str = "") -> ProducerBatches:
+        """Take them from batches that are about to be appended.
+
+        Raises:
+            CorruptRecordError: A marker is malformed.
+        """
+        headers = batches.headers
+        if not len(headers):
+            return NO_PRODUCER_BATCHES
+        next_offset = batches.next_offset
+        rows = _producer_rows(headers)
+        if not len(rows):
+            return cls((), next_offset)
+        if len(headers) == 1 and not headers["attributes"][0] & CONTROL_FLAG:
+            return cls((_of_one(headers[0].item()),), next_offset)
+        starts = batches.sizes_bytes.cumsum() - batches.sizes_bytes
+
+        def batch_at(index: int) -> tuple[memoryview, int]:
+            return memoryview(b"".join(batches.pieces[2 * index : 2 * index + 2])), int(starts[index])
+
+        return cls(_of_rows(headers, rows, batch_at, path), next_offset)
+
+    @classmethod
+    def of_window(cls, window: BatchWindow) -> ProducerBatches:
+        """Take them from a window of a segment file; such as leave no trace in the state are left out.
+
+        Raises:
+            CorruptRecordError: A marker is malformed.
+        """
+        headers = window.headers
+        if not len(headers):
+            return NO_PRODUCER_BATCHES
+        next_offset = int(headers["base_offset"][-1]) + int(headers["last_offset_delta"][-1]) + 1
+        rows = _producer_rows(headers)
+        if not len(rows):
+            return cls((), next_offset)
+
+        def batch_at(index: int) -> tuple[memoryview, int]:
+            start = int(window.starts[index])
+            end = int(window.starts[index + 1]) if index + 1 < len(window.starts) else window.end
+            return window.buffer.data[start:end], window.position_bytes + start
+
+        return cls(_of_rows(headers, _rows_that_matter(headers, rows), batch_at, window.path), next_offset)
+
+
+NO_PRODUCER_BATCHES: Final = ProducerBatches((), None)
+
+
+def _producer_rows(headers: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
+    producer_ids = headers["producer_id"]
+    # Most logs know no producers.
+    if producer_ids[0] < 0 and (len(producer_ids) == 1 or producer_ids.max() < 0):
+        return _NO_ROWS
+    has_producer = producer_ids >= 0
+    # Emptied by compaction: the whole transaction is gone.
+    has_producer &= (headers["record_count"] > 0) | ((headers["attributes"] & CONTROL_FLAG) == 0)
+    return has_producer.nonzero()[0]
+
+
+def _rows_that_matter(headers: npt.NDArray[Any], rows: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+    """Leave out most data batches where there are many.
+
+    Between two markers, of anybody's, a producer's state follows from the batch that begins its transaction
+    and from its last batches.
+    """
+    count = len(rows)
+    if count < _MANY_ROWS:
+        return rows
+    attributes = headers["attributes"][rows]
+    is_control = (attributes & CONTROL_FLAG) != 0
+    runs = is_control.cumsum()
+    producer_ids = headers["producer_id"][rows].astype(np.int64)
+    # By run and producer; within a group the order stays.
+    order = np.lexsort((producer_ids, runs))
+    is_border = np.ones(count + 1, np.bool_)
+    is_border[1:-1] = (np.diff(runs[order]) != 0) | (np.diff(producer_ids[order]) != 0)
+    groups = is_border[:-1].cumsum()
+    ends = is_border.nonzero()[0][groups]
+    is_kept = ends - np.arange(count) <= KEPT_BATCHES
+    is_kept |= is_control[order]
+    in_transaction = (((attributes & TRANSACTIONAL_FLAG) != 0) & ~is_control)[order].nonzero()[0]
+    _, firsts = np.unique(groups[in_transaction], return_index=True)
+    is_kept[in_transaction[firsts]] = True
+    kept: npt.NDArray[np.intp] = rows[np.sort(order[is_kept])]
+    return kept
+
+
+def _of_one(header: tuple[int, ...]) -> ProducerBatch:
+    """The same as `_of_rows` for a single batch of data, for which numpy is slow."""
+    base_offset, _, _, _, _, attributes, delta, _, timestamp_ms, producer_id, epoch, sequence, _ = header
+    return ProducerBatch(
+        producer_id,
+        epoch,
+        base_offset,
+        -1 if sequence < 0 else (sequence + delta) & _LARGEST_SEQUENCE,
+        base_offset + delta,
+        delta,
+        timestamp_ms,
+        is_transactional=attributes & TRANSACTIONAL_FLAG != 0,
+        marker=None,
+    )
+
+
+def _of_rows(
+    headers: npt.NDArray[Any],
+    rows: npt.NDArray[np.intp],
+    batch_at: Callable[[int], tuple[memoryview, int]],
+    path: str,
+) -> tuple[ProducerBatch, ...]:
+    chosen = headers if len(rows) == len(headers) else headers[rows]
+    base_offsets = chosen["base_offset"].astype(np.int64)
+    deltas = chosen["last_offset_delta"].astype(np.int64)
+    sequences = chosen["base_sequence"].astype(np.int64)
+    is_control = (chosen["attributes"] & CONTROL_FLAG) != 0
+    columns = (
+        chosen["producer_id"],
+        chosen["producer_epoch"],
+        base_offsets,
+        np.where(sequences < 0, -1, (sequences + deltas) & _LARGEST_SEQUENCE),
+        base_offsets + deltas,
+        deltas,
+        chosen["max_timestamp_ms"],
+        (chosen["attributes"] & TRANSACTIONAL_FLAG) != 0,
+    )
+    markers: list[EndTransactionMarker | None] = [None] * len(rows)
+    left_out: set[int] = set()
+    for number in is_control.nonzero()[0].tolist():
+        batch, position_bytes = batch_at(int(rows[number]))
+        header = parse_batch_header(batch, 0, position_bytes, path=path)
+        markers[number] = read_marker(batch, header, path=path)
+        if markers[number] is None:
+            left_out.add(number)
+    made = map(ProducerBatch, *(column.tolist() for column in columns), markers)
+    if not left_out:
+        return tuple(made)
+    return tuple(batch for number, batch in enumerate(made) if number not in left_out)

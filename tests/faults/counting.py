@@ -1,0 +1,109 @@
+"""What the tests of crash safety came to, as a table for ``docs/reliability.md``::
+
+    python -m tests.faults.counting --write docs/reliability.md
+
+A test says with ``record_property(cases("Technique"), count)`` how many cases it has tried.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import pytest
+
+__all__ = ["cases"]
+
+START_MARKER = "<!-- crash-safety -->"
+END_MARKER = "<!-- /crash-safety -->"
+
+_PREFIX = "cases: "
+_MODULES = (
+    "tests/log/test_crash_at_every_call.py",
+    "tests/log/test_crash_tails.py",
+    "tests/log/test_crash_failing_calls.py",
+    "tests/log/test_crash_by_kill.py",
+    "tests/log/test_state_machine.py",
+    "tests/log/test_bad_use.py",
+    "tests/faults/test_simulated_filesystem.py",
+)
+# Modules of which each test is a case.
+_BY_TEST = {
+    "tests/log/test_bad_use.py": "Bad use: each a clear error, and nothing lost",
+    "tests/faults/test_simulated_filesystem.py": "The simulated file system itself",
+}
+
+
+def cases(technique: str) -> str:
+    """The name of the property that counts the cases of a technique."""
+    return f"{_PREFIX}{technique}"
+
+
+class Counting:
+    """A plugin that counts cases while tests run."""
+
+    def __init__(self) -> None:
+        self.cases: Counter[str] = Counter()
+        self.failures: Counter[str] = Counter()
+        self.modules: dict[str, str] = {}
+        self._failed_modules: dict[str, int] = defaultdict(int)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when != "call" or report.skipped:
+            return
+        module = report.nodeid.partition("::")[0]
+        counted = {
+            name.removeprefix(_PREFIX): count
+            for name, count in report.user_properties
+            if name.startswith(_PREFIX)
+        }
+        if module in _BY_TEST:
+            counted = {_BY_TEST[module]: 1}
+        for technique, count in counted.items():
+            self.cases[technique] += count
+            self.failures[technique] += report.failed
+            self.modules[technique] = module
+        if report.failed and not counted:
+            self._failed_modules[module] += 1
+
+    def markdown(self) -> str:
+        """The table."""
+        lines = ["| technique | cases | failures | where |", "|---|--:|--:|---|"]
+        lines += [
+            f"| {technique} | {count:,} | {self.failures[technique]} | `{self.modules[technique]}` |"
+            for technique, count in self.cases.items()
+        ]
+        lines += [
+            f"| (without a count) | | {count} | `{module}` |"
+            for module, count in self._failed_modules.items()
+        ]
+        return "\n".join(lines) + "\n"
+
+
+def write_table(path: Path, table: str) -> None:
+    """Put the table between the markers of a document."""
+    before, start, rest = path.read_text(encoding="utf-8").partition(START_MARKER)
+    _, end, after = rest.partition(END_MARKER)
+    if not (start and end):
+        raise ValueError(f"{path}: expected {START_MARKER} and {END_MARKER}")
+    path.write_text(f"{before}{start}\n{table}{end}{after}", encoding="utf-8")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Count the cases of the crash safety tests.")
+    parser.add_argument(
+        "--write", metavar="FILE", type=Path, help="put the table between its markers in FILE"
+    )
+    arguments = parser.parse_args()
+    counting = Counting()
+    status = pytest.main(["-q", *_MODULES], plugins=[counting])
+    print(counting.markdown())
+    if arguments.write:
+        write_table(arguments.write, counting.markdown())
+    return int(status)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

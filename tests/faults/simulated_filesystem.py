@@ -1,0 +1,397 @@
+"""A file system in memory that can lose power at any call.
+
+Everything that the package does to files goes through `storage_core.filesystem.FileSystem`: this stands in its place::
+
+    filesystem = SimulatedFileSystem()
+    ...
+    after = filesystem.crash(random.Random(1))      # what may stand on the disk after a power cut
+    after = filesystem.kill()                       # what stands in memory after a SIGKILL
+
+Calls that change something are counted. ``stop_at`` ends the process at the n-th of them with `SimulatedCrash`;
+``observe`` is told of each before it happens. `simulated_disk` says what may be lost.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import random
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from storage_core.errors import LogDirectoryError, LogDirectoryLockedError, StorageError
+from storage_core.filesystem import DirectoryEntry, FileStatus, FileSystem
+from storage_core.filesystem._explained import ExistsError, MissingError
+from tests.faults.simulated_disk import CrashStyle, DirectoryNode, FileNode, after_power_cut
+
+__all__ = ["Call", "SimulatedCrash", "SimulatedFileSystem"]
+
+Node = FileNode | DirectoryNode
+
+
+class SimulatedCrash(BaseException):
+    """The process ended here. No Exception, so that nothing on the way takes it for one of its own."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call that changes something."""
+
+    number: int
+    name: str
+    path: str
+
+    def __str__(self) -> str:
+        return f"call {self.number}: {self.name} {self.path}"
+
+
+class SimulatedFileSystem(FileSystem):
+    """Files in memory. Use from any number of threads.
+
+    Attributes:
+        calls: How many calls have changed something.
+        stop_at: The call at which the process ends; a write may have happened by then.
+        observe: Told of each call before it happens.
+        fail: Asked before each call; what it returns is raised as the file system's error.
+    """
+
+    def __init__(self, root: DirectoryNode | None = None, last_inode: int = 1) -> None:
+        super().__init__()
+        self.calls = 0
+        self.stop_at: int | None = None
+        self.observe: Callable[[Call], None] | None = None
+        self.fail: Callable[[Call], OSError | None] | None = None
+        self.is_stopped = False
+        self._root = root or DirectoryNode(1)
+        self._last_inode = last_inode
+        self._now_ms = 1_700_000_000_000
+        self._locked: set[int] = set()
+        self._guard = threading.RLock()
+
+    # -- After the end ----------------------------------------------------------------------------
+
+    def crash(self, rng: random.Random, style: CrashStyle | None = None) -> SimulatedFileSystem:
+        """What a power cut at this moment may leave behind."""
+        with self._guard:
+            style = style or CrashStyle.draw(rng)
+            root = after_power_cut(self._root, style, rng, self.calls)
+            return SimulatedFileSystem(root, self._last_inode)
+
+    def kill(self) -> SimulatedFileSystem:
+        """What the end of the process leaves behind: all that was written, flushed or not."""
+        with self._guard:
+            killed = SimulatedFileSystem(copy.deepcopy(self._root), self._last_inode)
+            killed.calls = self.calls
+            return killed
+
+    # -- For tests --------------------------------------------------------------------------------
+
+    def files(self) -> dict[str, bytes]:
+        """Content of every file by its path, as a process sees it."""
+        with self._guard:
+            return dict(_files("", self._root))
+
+    def put(self, path: str, content: bytes) -> None:
+        """Write a file, with its directories, as if it had been there for long."""
+        with self._guard:
+            parent = self._root
+            for name in _parts(path)[:-1]:
+                if name not in parent.entries:
+                    parent.entries[name] = parent.durable[name] = DirectoryNode(self._next_inode())
+                parent = _as_directory(parent.entries[name], path)
+            node = FileNode(self._next_inode(), bytearray(content), content, [], self._now_ms)
+            name = _parts(path)[-1]
+            parent.entries[name] = parent.durable[name] = node
+
+    # -- Reading ----------------------------------------------------------------------------------
+
+    def list_directory(self, path: str) -> list[DirectoryEntry]:
+        with self._guard:
+            self.statistics.directories_listed += 1
+            entries = _as_directory(self._node(path), path).entries
+            return [
+                DirectoryEntry(name, isinstance(node, DirectoryNode), isinstance(node, FileNode), False)
+                for name, node in sorted(entries.items())
+            ]
+
+    def status(self, path: str, *, follow_symlinks: bool = False) -> FileStatus | None:
+        with self._guard:
+            self.statistics.files_examined += 1
+            node = self._find(path)
+            return None if node is None else _status(node)
+
+    def open(self, path: str) -> SimulatedFile:
+        with self._guard:
+            self.statistics.files_opened += 1
+            return SimulatedFile(self, path, self._file(path))
+
+    def read_file(self, path: str, limit_bytes: int) -> bytes | None:
+        with self._guard:
+            if self._find(path) is None:
+                return None
+            content = bytes(self._file(path).content)
+            if len(content) > limit_bytes:
+                raise LogDirectoryError(
+                    f"Expected at most {limit_bytes} bytes, found {len(content)}.", path=path
+                )
+            return content
+
+    # -- Writing ----------------------------------------------------------------------------------
+
+    def open_for_writing(self, path: str, *, create: bool = False) -> SimulatedWritableFile:
+        with self._guard:
+            if create and self._find(path) is None:
+                parent, name = self._parent(path)
+                number = self._begin("create", path)
+                node = FileNode(self._next_inode(), modified_ms=self._tick())
+                parent.change(number, {name: node})
+                self._end(number)
+            return SimulatedWritableFile(self, path, self._file(path))
+
+    def rename(self, source: str, target: str) -> None:
+        with self._guard:
+            node = self._node(source)
+            (source_parent, source_name), (target_parent, target_name) = (
+                self._parent(source),
+                self._parent(target),
+            )
+            if isinstance(node, DirectoryNode) and f"{os.path.abspath(target)}/".startswith(
+                f"{os.path.abspath(source)}/"
+            ):
+                if os.path.abspath(source) == os.path.abspath(target):
+                    return
+                raise LogDirectoryError("A directory cannot be moved into itself.", path=target)
+            replaced = target_parent.entries.get(target_name)
+            if replaced is not None and isinstance(replaced, DirectoryNode) != isinstance(
+                node, DirectoryNode
+            ):
+                raise LogDirectoryError("A file and a directory cannot replace one another.", path=target)
+            if isinstance(replaced, DirectoryNode) and replaced.entries:
+                raise StorageError("The directory is not empty.", path=target)
+            number = self._begin("rename", target)
+            if source_parent is target_parent:
+                source_parent.change(number, {source_name: None, target_name: node})
+            else:
+                target_parent.change(number, {target_name: node})
+                source_parent.change(number, {source_name: None})
+            self._end(number)
+
+    def delete(self, path: str) -> bool:
+        with self._guard:
+            if self._find(path) is None:
+                return False
+            self._file(path)
+            return self._change("delete", path, None)
+
+    def make_directory(self, path: str) -> None:
+        with self._guard:
+            if self._find(path) is not None:
+                raise ExistsError("It exists already.", path=path)
+            self._change("make_directory", path, DirectoryNode(self._next_inode(), modified_ms=self._tick()))
+
+    def delete_directory(self, path: str) -> None:
+        with self._guard:
+            if _as_directory(self._node(path), path).entries:
+                raise StorageError("The directory is not empty.", path=path)
+            self._change("delete_directory", path, None)
+
+    def flush_directory(self, path: str) -> None:
+        with self._guard:
+            directory = _as_directory(self._node(path), path)
+            number = self._begin("flush_directory", path)
+            directory.flush()
+            self._end(number)
+
+    def lock(self, path: str) -> SimulatedLock:
+        with self._guard:
+            with self.open_for_writing(path, create=True) as opened:
+                inode = opened.node.inode
+            if inode in self._locked:
+                raise LogDirectoryLockedError("The log directory is open for writing elsewhere.", path=path)
+            self._locked.add(inode)
+            return SimulatedLock(self, path, inode)
+
+    # -- Inside -----------------------------------------------------------------------------------
+
+    def _change(self, name: str, path: str, node: Node | None) -> bool:
+        parent, entry = self._parent(path)
+        number = self._begin(name, path)
+        parent.change(number, {entry: node})
+        self._end(number)
+        return True
+
+    def _begin(self, name: str, path: str) -> int:
+        """Count a call. What it changes is told apart by this number."""
+        self.check_running()
+        call = Call(self.calls + 1, name, path)
+        if self.observe is not None:
+            self.observe(call)
+        self.calls += 1
+        error = self.fail(call) if self.fail is not None else None
+        if error is not None:
+            raise StorageError(f"Could not {name} this path: {error}.", path=path) from error
+        if self.stop_at == self.calls and name.startswith("flush"):
+            # A flush in which the process ends has flushed nothing for sure.
+            self._end(self.calls)
+        return self.calls
+
+    def _end(self, number: int) -> None:
+        if number == self.stop_at:
+            self.is_stopped = True
+            raise SimulatedCrash
+
+    def check_running(self) -> None:
+        if self.is_stopped:
+            raise SimulatedCrash
+
+    def _tick(self) -> int:
+        self._now_ms += 1
+        return self._now_ms
+
+    def _next_inode(self) -> int:
+        self._last_inode += 1
+        return self._last_inode
+
+    def _find(self, path: str) -> Node | None:
+        self.check_running()
+        node: Node | None = self._root
+        for name in _parts(path):
+            node = _as_directory(node, path).entries.get(name)
+            if node is None:
+                return None
+        return node
+
+    def _node(self, path: str) -> Node:
+        node = self._find(path)
+        if node is None:
+            raise MissingError("No such file or directory.", path=path)
+        return node
+
+    def _file(self, path: str) -> FileNode:
+        node = self._node(path)
+        if isinstance(node, DirectoryNode):
+            raise LogDirectoryError("Expected a regular file. Only regular files are opened.", path=path)
+        return node
+
+    def _parent(self, path: str) -> tuple[DirectoryNode, str]:
+        parts = _parts(path)
+        return _as_directory(self._node("/" + "/".join(parts[:-1])), path), parts[-1]
+
+
+class SimulatedFile:
+    """A file opened for reading."""
+
+    def __init__(self, filesystem: SimulatedFileSystem, path: str, node: FileNode) -> None:
+        self.path = path
+        self.node = node
+        self.status = _status(node)
+        self._filesystem = filesystem
+        self._is_open = True
+
+    def read_at(self, size_bytes: int, position_bytes: int) -> bytes:
+        node = self._running()
+        data = bytes(node.content[position_bytes : position_bytes + size_bytes])
+        self._filesystem.statistics.reads += 1
+        self._filesystem.statistics.bytes_read += len(data)
+        return data
+
+    def read_into(self, buffer: memoryview, position_bytes: int) -> int:
+        data = self.read_at(len(buffer), position_bytes)
+        buffer[: len(data)] = data
+        return len(data)
+
+    def next_data(self, position_bytes: int) -> int | None:
+        content = self._running().content
+        if position_bytes >= len(content):
+            return None
+        return position_bytes if any(content[position_bytes:]) else None
+
+    def size_bytes(self) -> int:
+        return len(self._running().content)
+
+    def close(self) -> None:
+        self._is_open = False
+
+    def _running(self) -> FileNode:
+        self._filesystem.check_running()
+        if not self._is_open:
+            raise LogDirectoryError("Bad file descriptor: it was closed.", path=self.path)
+        return self.node
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self.close()
+
+
+class SimulatedWritableFile(SimulatedFile):
+    """A file opened for writing."""
+
+    def write_at(self, pieces: Sequence[bytes], position_bytes: int) -> None:
+        data = b"".join(bytes(piece) for piece in pieces)
+        if not data:
+            return
+        self._filesystem.statistics.writes += 1
+        self._filesystem.statistics.bytes_written += len(data)
+        self._do("write", lambda node, number: node.write(number, position_bytes, data))
+
+    def truncate(self, size_bytes: int) -> None:
+        self._do("truncate", lambda node, number: node.resize(number, size_bytes))
+
+    def flush(self) -> None:
+        self._do("flush", lambda node, _: node.flush())
+
+    def _do(self, name: str, change: Callable[[FileNode, int], None]) -> None:
+        filesystem = self._filesystem
+        with filesystem._guard:
+            node = self._running()
+            number = filesystem._begin(name, self.path)
+            change(node, number)
+            if name != "flush":
+                node.modified_ms = filesystem._tick()
+            filesystem._end(number)
+
+
+class SimulatedLock:
+    """The right to write to a log directory."""
+
+    def __init__(self, filesystem: SimulatedFileSystem, path: str, inode: int) -> None:
+        self.path = path
+        self._filesystem = filesystem
+        self._inode = inode
+
+    def release(self) -> None:
+        self._filesystem._locked.discard(self._inode)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self.release()
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in os.path.abspath(path).split("/") if part]
+
+
+def _as_directory(node: Node, path: str) -> DirectoryNode:
+    if not isinstance(node, DirectoryNode):
+        raise LogDirectoryError("Expected a directory.", path=path)
+    return node
+
+
+def _status(node: Node) -> FileStatus:
+    is_file = isinstance(node, FileNode)
+    return FileStatus(
+        len(node.content) if is_file else 4096, node.modified_ms, node.inode, 1, is_file, not is_file
+    )
+
+
+def _files(path: str, node: Node):
+    if isinstance(node, FileNode):
+        yield path, bytes(node.content)
+        return
+    for name, child in sorted(node.entries.items()):
+        yield from _files(f"{path}/{name}", child)

@@ -1,0 +1,21 @@
+"""How long a soak runs, and with which seeds."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+__all__ = ["SOAK_SECONDS", "soak_seeds"]
+
+SOAK_SECONDS = float(os.environ.get("SEGMENTLOG_SOAK_SECONDS", "600"))
+
+
+def soak_seeds(share: int = 1) -> Iterator[int]:
+    """Seeds never used before, for a share of the time; at least one."""
+    end = time.monotonic() + SOAK_SECONDS / share
+    seed = int(time.time() * 1000)
+    yield seed
+    while time.monotonic() < end:
+        seed += 1
+        yield seed

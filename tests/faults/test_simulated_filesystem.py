@@ -1,0 +1,318 @@
+"""The simulator itself: what it keeps, what it may lose, and that it behaves like the real file system."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import random
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage_core.errors import LogDirectoryError, LogDirectoryLockedError, SegmentLogError, StorageError
+from storage_core.filesystem import FileSystem
+from tests.faults.simulated_disk import CrashStyle
+from tests.faults.simulated_filesystem import SimulatedCrash, SimulatedFileSystem
+
+ANY = CrashStyle("any", 512, fills_with_zeros=True)
+ANY_STALE = CrashStyle("any", 512, fills_with_zeros=False)
+UNTIL = CrashStyle("until", 512, fills_with_zeros=True)
+NOTHING = CrashStyle("nothing", 512, fills_with_zeros=True)
+EVERYTHING = CrashStyle("everything", 512, fills_with_zeros=True)
+
+OLD, NEW = b"o" * 512, b"n" * 512
+
+
+@pytest.fixture
+def filesystem():
+    filesystem = SimulatedFileSystem()
+    filesystem.make_directory("/root")
+    filesystem.flush_directory("/")
+    return filesystem
+
+
+def write(filesystem, path, data, position=0, *, flush=False):
+    with filesystem.open_for_writing(path, create=True) as opened:
+        opened.write_at([data], position)
+        if flush:
+            opened.flush()
+
+
+def states(filesystem, style, count=400):
+    """Every state that turns up."""
+    return [filesystem.crash(random.Random(seed), style).files() for seed in range(count)]
+
+
+def contents(filesystem, style, path, count=400):
+    return {files.get(path) for files in states(filesystem, style, count)}
+
+
+# -- What a power cut leaves --------
+
+
+def test_every_method_is_simulated():
+    """Nothing may reach the real file system by an inherited method."""
+    public = {
+        name for name, _ in inspect.getmembers(FileSystem, inspect.isfunction) if not name.startswith("_")
+    }
+    assert public - vars(SimulatedFileSystem).keys() == set()
+
+
+def test_what_is_flushed_stays(filesystem):
+    write(filesystem, "/root/a", b"content", flush=True)
+    filesystem.flush_directory("/root")
+    for style in (ANY, ANY_STALE, UNTIL, NOTHING, EVERYTHING):
+        assert contents(filesystem, style, "/root/a", 20) == {b"content"}
+
+
+def test_a_new_file_may_lose_its_name_although_it_was_flushed(filesystem):
+    write(filesystem, "/root/a", b"content", flush=True)
+    assert contents(filesystem, ANY, "/root/a") == {None, b"content"}
+    assert contents(filesystem, NOTHING, "/root/a") == {None}
+
+
+def test_a_new_directory_may_be_lost_with_all_that_is_in_it(filesystem):
+    filesystem.make_directory("/root/topic-0")
+    write(filesystem, "/root/topic-0/a", b"content", flush=True)
+    filesystem.flush_directory("/root/topic-0")
+    assert contents(filesystem, ANY, "/root/topic-0/a") == {None, b"content"}
+    filesystem.flush_directory("/root")
+    assert contents(filesystem, ANY, "/root/topic-0/a") == {b"content"}
+
+
+def test_each_sector_is_old_or_new(filesystem):
+    filesystem.put("/root/a", OLD * 3)
+    write(filesystem, "/root/a", NEW * 3)
+    seen = contents(filesystem, ANY, "/root/a")
+    assert seen == {a + b + c for a in (OLD, NEW) for b in (OLD, NEW) for c in (OLD, NEW)}
+
+
+def test_a_file_system_that_keeps_order_tears_the_last_write_only(filesystem):
+    filesystem.put("/root/a", OLD * 3)
+    for position in range(3):
+        write(filesystem, "/root/a", NEW, position * 512)
+    assert contents(filesystem, UNTIL, "/root/a") == {OLD * 3, NEW + OLD * 2, NEW * 2 + OLD, NEW * 3}
+
+
+def test_a_sector_holds_all_that_was_written_to_it_before(filesystem):
+    filesystem.put("/root/a", OLD)
+    write(filesystem, "/root/a", b"1", 10)
+    write(filesystem, "/root/a", b"2", 20)
+    first = OLD[:10] + b"1" + OLD[11:]
+    assert contents(filesystem, ANY, "/root/a") == {OLD, first, first[:20] + b"2" + first[21:]}
+
+
+def test_sizes_are_old_or_new_and_holes_read_as_zeros(filesystem):
+    filesystem.put("/root/a", OLD)
+    write(filesystem, "/root/a", NEW * 2, 512)
+    zeros = bytes(512)
+    assert contents(filesystem, ANY, "/root/a") == {
+        OLD, OLD + NEW * 2, OLD + zeros + NEW, OLD + NEW + zeros, OLD + zeros * 2,
+    }  # fmt: skip
+
+
+def test_holes_may_read_as_what_was_there_before(filesystem):
+    filesystem.put("/root/a", OLD)
+    write(filesystem, "/root/a", NEW, 512)
+    seen = contents(filesystem, ANY_STALE, "/root/a")
+    # The old content once more, as if the file had stood elsewhere; or bytes of no meaning.
+    assert {OLD, OLD + NEW, OLD + OLD} < seen
+    assert len(seen) > 10
+
+
+def test_a_cut_file_may_have_its_old_size(filesystem):
+    filesystem.put("/root/a", OLD * 2)
+    with filesystem.open_for_writing("/root/a") as opened:
+        opened.truncate(100)
+    assert contents(filesystem, ANY, "/root/a") == {OLD * 2, OLD[:100]}
+    assert contents(filesystem, UNTIL, "/root/a") == {OLD * 2, OLD[:100]}
+
+
+def test_a_rename_happens_as_a_whole_or_not_at_all(filesystem):
+    filesystem.put("/root/a", b"old")
+    filesystem.put("/root/a.tmp", b"new")
+    filesystem.rename("/root/a.tmp", "/root/a")
+    both = [{"/root/a": b"old", "/root/a.tmp": b"new"}, {"/root/a": b"new"}]
+    for style in (ANY, UNTIL):
+        seen = states(filesystem, style, 40)
+        assert all(state in seen for state in both)
+        assert all(state in both for state in seen)
+
+
+def test_a_renamed_file_that_was_not_flushed_may_be_empty(filesystem):
+    """What programs that forget the flush find after a power cut."""
+    filesystem.put("/root/a", b"old")
+    write(filesystem, "/root/a.tmp", b"new")
+    filesystem.rename("/root/a.tmp", "/root/a")
+    filesystem.flush_directory("/root")
+    assert contents(filesystem, ANY, "/root/a") >= {b"", b"new"}
+
+
+def test_entries_do_not_wait_for_one_another(filesystem):
+    for name in "abc":
+        write(filesystem, f"/root/{name}", b"1", flush=True)
+    seen = {frozenset(files) for files in states(filesystem, ANY)}
+    assert len(seen) == 8
+    assert {len(files) for files in states(filesystem, UNTIL)} == {0, 1, 2, 3}
+
+
+def test_a_deleted_file_may_be_back(filesystem):
+    filesystem.put("/root/a", b"content")
+    assert filesystem.delete("/root/a")
+    assert not filesystem.delete("/root/a")
+    assert contents(filesystem, ANY, "/root/a") == {None, b"content"}
+
+
+def test_the_end_of_the_process_loses_nothing_but_a_power_cut_later_may(filesystem):
+    write(filesystem, "/root/a", NEW)
+    killed = filesystem.kill()
+    assert killed.files() == {"/root/a": NEW}
+    assert contents(killed, ANY, "/root/a") == {None, b"", bytes(512), NEW}
+    write(killed, "/root/a", OLD)
+    assert filesystem.files() == {"/root/a": NEW}
+
+
+def test_the_same_seed_gives_the_same_state(filesystem):
+    for number in range(20):
+        write(filesystem, f"/root/{number}", NEW * 4)
+    one, other = (filesystem.crash(random.Random(5)).files() for _ in range(2))
+    assert one == other
+    assert one != filesystem.crash(random.Random(6)).files()
+
+
+# -- The end of the process --------
+
+
+def test_the_process_ends_at_the_call_that_was_asked_for(filesystem):
+    before = filesystem.calls
+    filesystem.stop_at = before + 2
+    with pytest.raises(SimulatedCrash):
+        write(filesystem, "/root/a", b"content", flush=True)
+    assert filesystem.calls == before + 2
+    # The write itself may have happened; nothing happens from here on.
+    assert filesystem.files() == {"/root/a": b"content"}
+    for call in (
+        lambda: filesystem.status("/root/a"),
+        lambda: filesystem.open("/root/a"),
+        lambda: filesystem.delete("/root/a"),
+        lambda: filesystem.list_directory("/root"),
+    ):
+        with pytest.raises(SimulatedCrash):
+            call()
+    assert filesystem.kill().files() == {"/root/a": b"content"}
+
+
+def test_a_flush_in_which_the_process_ends_has_flushed_nothing_for_sure(filesystem):
+    filesystem.put("/root/a", OLD)
+    filesystem.stop_at = filesystem.calls + 2
+    with pytest.raises(SimulatedCrash):
+        write(filesystem, "/root/a", NEW, flush=True)
+    assert contents(filesystem, ANY, "/root/a") == {OLD, NEW}
+
+
+def test_calls_are_seen_before_they_happen(filesystem):
+    seen = []
+    filesystem.observe = lambda call: seen.append((call.name, call.path, sorted(filesystem.files())))
+    write(filesystem, "/root/a", b"1", flush=True)
+    filesystem.rename("/root/a", "/root/b")
+    assert seen == [
+        ("create", "/root/a", []),
+        ("write", "/root/a", ["/root/a"]),
+        ("flush", "/root/a", ["/root/a"]),
+        ("rename", "/root/b", ["/root/a"]),
+    ]
+
+
+def test_a_call_fails_as_the_file_system_would(filesystem):
+    filesystem.fail = lambda call: OSError(28, "No space left on device") if call.name == "write" else None
+    with pytest.raises(StorageError, match="No space left"):
+        write(filesystem, "/root/a", b"1")
+    assert filesystem.files() == {"/root/a": b""}
+
+
+def test_a_lock_is_held_once(filesystem):
+    with filesystem.lock("/root/.lock"):
+        with pytest.raises(LogDirectoryLockedError):
+            filesystem.lock("/root/.lock")
+        filesystem.crash(random.Random(1), EVERYTHING).lock("/root/.lock")
+    filesystem.lock("/root/.lock").release()
+    assert filesystem.files() == {"/root/.lock": b""}
+
+
+# -- Like the real one --------
+
+NAMES = st.sampled_from(["a", "b", "sub", "sub/a", "sub/b", "missing/a"])
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("write"), NAMES, st.binary(max_size=9), st.integers(0, 20)),
+        st.tuples(st.just("truncate"), NAMES, st.integers(0, 20)),
+        st.tuples(st.just("rename"), NAMES, NAMES),
+        st.tuples(st.sampled_from(["delete", "make", "remove", "flush", "list", "read", "open"]), NAMES),
+    ),
+    max_size=15,
+)
+
+
+def outcome(filesystem, root, step):
+    """What a step gives: a value, or the kind of error."""
+    try:
+        return answer(filesystem, root, *step)
+    except FileNotFoundError:
+        return "missing"
+    except SegmentLogError:
+        return "error"
+
+
+def answer(filesystem, root, kind, name, *details):
+    path = os.path.join(root, name)
+    if kind in {"write", "truncate"}:
+        with filesystem.open_for_writing(path, create=kind == "write") as opened:
+            if kind == "write":
+                opened.write_at([details[0][:3], details[0][3:]], details[1])
+            else:
+                opened.truncate(details[0])
+            opened.flush()
+            return opened.size_bytes(), opened.read_at(5, 2)
+    if kind == "rename":
+        return filesystem.rename(path, os.path.join(root, details[0]))
+    if kind == "read":
+        return filesystem.read_file(path, 100), status_of(filesystem, path)
+    if kind == "open":
+        with filesystem.open(path) as opened:
+            buffer = bytearray(7)
+            return opened.read_into(memoryview(buffer), 1), bytes(buffer), opened.size_bytes()
+    methods = {
+        "list": "list_directory",
+        "make": "make_directory",
+        "remove": "delete_directory",
+        "flush": "flush_directory",
+    }
+    return getattr(filesystem, methods.get(kind, kind))(path)
+
+
+def status_of(filesystem, path):
+    status = filesystem.status(path)
+    if status is None or status.is_directory:
+        return status is not None
+    return status.size_bytes, status.is_regular_file
+
+
+@given(STEPS)
+@settings(max_examples=150, deadline=None)
+def test_it_behaves_like_the_real_one(steps):
+    simulated = SimulatedFileSystem()
+    simulated.make_directory("/root")
+    with tempfile.TemporaryDirectory() as root:
+        for step in steps:
+            assert outcome(simulated, "/root", step) == outcome(FileSystem(), root, step), step
+        paths = [path for path in Path(root).rglob("*") if path.is_file()]
+        real = {f"/root/{path.relative_to(root)}": path.read_bytes() for path in paths}
+    assert simulated.files() == real
+
+
+def test_only_regular_files_are_opened(filesystem):
+    with pytest.raises(LogDirectoryError):
+        filesystem.open("/root")

@@ -1,0 +1,229 @@
+"""The n-th call of the operating system fails: an error that says so, a log that takes no more, and nothing lost."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import random
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from storage_core import FileSystem, LogDirectory
+from storage_core.errors import LogClosedError, LogFailedError, SegmentLogError, StorageError
+from tests.damage.campaign import fast_folder
+from tests.faults.counting import cases
+from tests.faults.crash_points import new_filesystem, open_directory
+from tests.faults.faulty_filesystem import SHORT_WRITE, Fault, FaultyCalls
+from tests.faults.session import CONFIG, TOPIC, Session, StillClock, records_of, table_of
+
+SIZES = (20, 700, 90, 3, 300)
+
+
+def appends(session):
+    for number in range(8):
+        session.append(SIZES[number % 5], 40, acks=(1, -1, 0)[number % 3])
+    session.flush()
+
+
+def rolls(session):
+    for _ in range(3):
+        session.append(50, flush=True)
+        session.roll()
+
+
+def truncations(session):
+    session.truncate_to(9)
+    session.append(5, flush=True)
+    session.truncate_fully_and_start_at(5)
+    session.append(5, flush=True)
+
+
+def deletions(session):
+    session.delete_records(13)
+    session.append(5, flush=True)
+
+
+def closes(session):
+    session.append(50)
+    session.close()
+
+
+def opens(session):
+    session.close()
+    session.open()
+    session.append(50, flush=True)
+
+
+WORKLOADS = [appends, rolls, truncations, deletions, closes, opens]
+FAULTS = {
+    "no space left": (errno.ENOSPC, False),
+    "no space left from there on": (errno.ENOSPC, True),
+    "I/O error": (errno.EIO, False),
+    "I/O errors from there on": (errno.EIO, True),
+    "interrupted": (errno.EINTR, False),
+    "short write": (SHORT_WRITE, False),
+    "short writes from there on": (SHORT_WRITE, True),
+}
+INVISIBLE = {errno.EINTR, SHORT_WRITE}
+
+
+@contextlib.contextmanager
+def prepared():
+    """A real log directory with some segments, open."""
+    with tempfile.TemporaryDirectory(dir=fast_folder(), prefix="segmentlog-faults-") as root:
+        session = Session(FileSystem(), root=root).open()
+        for number in range(8):
+            session.append(SIZES[number % 5], 200, acks=-1)
+        yield session
+        with contextlib.suppress(SegmentLogError):
+            session.logs.close()
+
+
+def check_afterwards(session, expectation, name):
+    """The log directory can be opened, and holds what was acknowledged."""
+    with LogDirectory.open(session.root, config=CONFIG, clock=StillClock()) as logs:
+        log = logs.get(TOPIC, 0)
+        found = records_of(log)
+        assert expectation.problems(found, log.log_start_offset, log.log_end_offset) == [], name
+        end_offset = log.log_end_offset
+        log.append(table_of([b"999999:new"]), flush=True)
+    with LogDirectory.open(session.root, read_only=True) as logs:
+        assert records_of(logs.get(TOPIC, 0)) == [*found, (end_offset, b"999999:new")], name
+
+
+def descriptors():
+    return len(os.listdir("/dev/fd"))
+
+
+def fail_once(workload, fault) -> str | None:
+    """Run a workload with one fault; say what came of it, or None if it was over before."""
+    open_before = descriptors()
+    with prepared() as session:
+        name = f"{workload.__name__}, {fault}"
+        error = None
+        with FaultyCalls(fault) as calls:
+            try:
+                workload(session)
+            except SegmentLogError as caught:
+                error = caught
+        if calls.happened is None:
+            assert error is None
+            return None
+        name = f"{name}: {calls.happened}"
+        if error is None:
+            outcome = "worked"
+        else:
+            assert fault.error_number not in INVISIBLE, name
+            assert os.strerror(fault.error_number) in str(error), f"{name}: {error}"
+            assert session.root in str(error), f"{name}: {error}"
+            outcome = refuses_more(session, name)
+        expectation = session.model.after_kill()
+        # A log that failed can be closed; that it did so cleanly is not said.
+        with contextlib.suppress(StorageError):
+            session.logs.close()
+        if outcome == "failed":
+            assert not (Path(session.root) / ".kafka_cleanshutdown").exists(), name
+        check_afterwards(session, expectation, name)
+    assert descriptors() == open_before, f"{name}: files are left open"
+    return outcome
+
+
+def refuses_more(session, name) -> str:
+    """Behind a failed write nothing more is written; where nothing was begun, the log goes on."""
+    records = session.model.records
+    try:
+        session.append(1, flush=True)
+    except LogFailedError:
+        return "failed"
+    except LogClosedError:
+        return "closed"
+    assert len(session.model.records) == len(records) + 1, name
+    return "went on"
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+@pytest.mark.parametrize("kind", FAULTS)
+def test_each_call_fails(workload, kind, record_property):
+    error_number, is_lasting = FAULTS[kind]
+    outcomes: Counter[str] = Counter()
+    number = 1
+    while outcome := fail_once(workload, Fault(error_number, number, is_lasting)):
+        outcomes[outcome] += 1
+        number += 1
+    record_property(cases("The n-th call fails"), number - 1)
+    assert number > 2, "nothing failed"
+    if error_number in INVISIBLE:
+        assert set(outcomes) == {"worked"}
+    else:
+        assert outcomes["failed"] + outcomes["closed"] > 0
+
+
+def test_a_failed_log_can_still_be_read():
+    with prepared() as session:
+        before = session.model.records
+        with (
+            FaultyCalls(Fault(errno.ENOSPC, 1, is_lasting=True)),
+            pytest.raises(StorageError, match="No space"),
+        ):
+            session.append(100)
+        with pytest.raises(LogFailedError) as caught:
+            session.log.append(table_of([b"1:v"]))
+        assert "open it again" in str(caught.value)
+        assert records_of(session.log) == before
+        for change in (
+            session.log.roll,
+            session.log.flush,
+            lambda: session.log.truncate_to(0),
+            lambda: session.log.delete_records(1),
+        ):
+            with pytest.raises(LogFailedError):
+                change()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_failed_flush_is_never_tried_again(seed):
+    """What the system has thrown away after a failed flush, a second flush does not bring to the disk."""
+    filesystem = new_filesystem()
+    session = Session(filesystem).open()
+    session.append(100, flush=True)
+    session.append(100)
+    expectation = session.model.after_power_cut()
+    filesystem.fail = lambda call: OSError(errno.EIO, "I/O error") if call.name == "flush" else None
+    with pytest.raises(StorageError):
+        session.log.flush()
+    filesystem.fail = None
+    flushes = []
+    filesystem.observe = lambda call: flushes.append(call) if call.path.endswith(".log") else None
+    with pytest.raises(LogFailedError):
+        session.log.flush()
+    with pytest.raises(LogFailedError):
+        session.log.append(table_of([b"7:v"]), flush=True)
+    session.logs.close()
+    assert flushes == []
+    with open_directory(filesystem.crash(random.Random(seed)), "kafka") as logs:
+        log = logs.get(TOPIC, 0)
+        assert expectation.problems(records_of(log), log.log_start_offset, log.log_end_offset) == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_close_that_cannot_flush_leaves_no_marker(seed):
+    filesystem = new_filesystem()
+    session = Session(filesystem).open()
+    session.append(100, flush=True)
+    session.append(100)
+    expectation = session.model.after_power_cut()
+    filesystem.fail = lambda call: OSError(errno.EIO, "I/O error") if call.name == "flush" else None
+    with pytest.raises(StorageError):
+        session.logs.close()
+    filesystem.fail = None
+    assert not [path for path in filesystem.files() if path.endswith(".kafka_cleanshutdown")]
+    # The lock is given back all the same.
+    with open_directory(filesystem) as logs:
+        assert records_of(logs.get(TOPIC, 0)) == session.model.records
+    with open_directory(filesystem.crash(random.Random(seed))) as logs:
+        log = logs.get(TOPIC, 0)
+        assert expectation.problems(records_of(log), log.log_start_offset, log.log_end_offset) == []

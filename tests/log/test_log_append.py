@@ -1,0 +1,129 @@
+"""Appending, as a leader and as a replica (150-152, 168, 174)."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from storage_core import LogConfig
+from storage_core.errors import OffsetsOutOfOrderError
+from tests.log.logs import NOW_MS, append, offsets, table, value, values
+from tests.log.producing import data
+
+
+def test_a_new_log_is_empty(log):
+    assert (log.log_start_offset, log.log_end_offset, log.high_watermark, log.last_stable_offset) == (
+        0,
+        0,
+        0,
+        0,
+    )
+    assert log.segment_base_offsets == (0,)
+    assert list(log.read()) == []
+
+
+def test_an_append_gives_consecutive_offsets(log):
+    first = log.append(table(b"a", b"b", b"c", timestamps=[5, 9, 7]))
+    assert (first.first_offset, first.last_offset, first.batch_count) == (0, 2, 1)
+    assert (first.max_timestamp_ms, first.offset_of_max_timestamp) == (9, 2)
+    second = log.append(table(b"d"))
+    assert (second.first_offset, second.last_offset) == (3, 3)
+    assert log.log_end_offset == 4
+    assert values(log) == [b"a", b"b", b"c", b"d"]
+
+
+def test_an_append_of_nothing_changes_nothing(log):
+    append(log, 2)
+    info = log.append(table())
+    assert (info.first_offset, info.last_offset, info.batch_count, info.size_bytes) == (2, 1, 0, 0)
+    assert log.log_end_offset == 2
+
+
+def test_nulls_keys_headers_and_timestamps_come_back(log):
+    headers = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    log.append(
+        pa.table(
+            {
+                "value": pa.array([None, b"v"], pa.binary()),
+                "key": pa.array([b"k", None], pa.binary()),
+                "timestamp": pa.array([1, None], pa.int64()),
+                "headers": pa.array([[{"key": "h", "value": None}], None], headers),
+            }
+        )
+    )
+    (batch,) = log.read(include_headers=True)
+    assert batch["value"].to_pylist() == [None, b"v"]
+    assert batch["key"].to_pylist() == [b"k", None]
+    assert batch["timestamp"].cast(pa.int64()).to_pylist() == [1000, NOW_MS * 1000]
+    assert batch["headers"].to_pylist() == [[{"key": "h", "value": None}], None]
+
+
+def test_log_append_time_is_the_time_of_the_append(logs):
+    log = logs.create("stamped", config=LogConfig(message_timestamp_type="LogAppendTime"))
+    info = log.append(table(b"a", b"b", timestamps=[5, 9]))
+    assert info.log_append_time_ms == info.max_timestamp_ms == NOW_MS
+    (batch,) = log.read(columns=["timestamp", "timestampType"])
+    assert batch["timestamp"].cast(pa.int64()).to_pylist() == [NOW_MS * 1000] * 2
+    assert batch["timestampType"].to_pylist() == [1, 1]
+
+
+def test_one_append_becomes_many_batches_of_batch_size(logs):
+    log = logs.create("many", config=LogConfig(batch_size=1000))
+    info = log.append(table(*(value(number) for number in range(500))))
+    assert info.batch_count > 10
+    assert (info.first_offset, info.last_offset) == (0, 499)
+    assert values(log) == [value(number) for number in range(500)]
+
+
+def test_batches_keep_their_offsets_and_gaps(log):
+    info = log.append_batches(data(5, 2) + data(10))
+    assert (info.first_offset, info.last_offset, info.batch_count) == (5, 10, 2)
+    assert log.log_end_offset == 11
+    assert offsets(log) == [5, 6, 10]
+    assert offsets(log, 7) == [10]
+    assert log.fetch(8, 1).base_offset == 10
+
+
+def test_an_incomplete_last_batch_is_left_out(log):
+    assert log.append_batches(data(0, 2) + data(2)[:-1]).last_offset == 1
+
+
+@pytest.mark.parametrize("batches", [data(0) + data(0), data(3) + data(1), data(0, 3) + data(2)])
+def test_batches_whose_offsets_do_not_ascend_are_refused(log, batches):
+    with pytest.raises(OffsetsOutOfOrderError):
+        log.append_batches(batches)
+    assert log.log_end_offset == 0
+
+
+def test_batches_below_the_log_end_are_refused(log):
+    append(log, 3)
+    with pytest.raises(OffsetsOutOfOrderError, match="from offset 3 on"):
+        log.append_batches(data(2))
+    log.truncate_fully_and_start_at(10)
+    with pytest.raises(OffsetsOutOfOrderError, match="from offset 10 on"):
+        log.append_batches(data(9))
+
+
+def test_damaged_batches_are_refused(log):
+    damaged = bytearray(data(0))
+    damaged[-1] ^= 1
+    with pytest.raises(Exception, match="CRC"):
+        log.append_batches(bytes(damaged))
+    assert log.log_end_offset == 0
+
+
+def test_epochs_are_those_of_the_batches(log):
+    log.append_batches(data(0, leader_epoch=2) + data(1, leader_epoch=2) + data(2, leader_epoch=5))
+    assert [(each.epoch, each.start_offset) for each in log.leader_epochs] == [(2, 0), (5, 2)]
+    assert log.end_offset_for_epoch(2) == (2, 2)
+    assert log.end_offset_for_epoch(3) == (2, 2)
+    assert log.end_offset_for_epoch(5) == (5, 3)
+    assert log.end_offset_for_epoch(6) == (-1, -1)
+    log.append(table(b"a"), leader_epoch=7)
+    assert [(each.epoch, each.start_offset) for each in log.leader_epochs] == [(2, 0), (5, 2), (7, 3)]
+
+
+def test_batches_too_large_for_what_is_left_of_a_segment_begin_another(log):
+    append(log, 8)
+    log.append_batches(data(20, 40) + data(60, 10))
+    assert log.segment_base_offsets == (0, 20)

@@ -1,0 +1,212 @@
+"""Leader epochs of a whole log, through appends, truncation, deletion, reopening and recovery."""
+
+from __future__ import annotations
+
+import pytest
+
+from storage_core.errors import CorruptCheckpointError, InvalidRecordError
+from tests.log.logs import append, crash, offsets, open_directory, table
+from tests.log.producing import data
+from tests.record.legacy_encoding import Message
+
+CHECKPOINT = "leader-epoch-checkpoint"
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def logs(root):
+    with open_directory(root) as opened:
+        yield opened
+
+
+@pytest.fixture
+def log(logs):
+    """Epoch 2 from offset 0 on, 3 from 4 on, 5 from 9 on; the log ends at 12."""
+    log = logs.create("orders")
+    append(log, 4, leader_epoch=2)
+    append(log, 5, leader_epoch=3)
+    append(log, 3, leader_epoch=5)
+    return log
+
+
+def epochs(log):
+    return [(entry.epoch, entry.start_offset) for entry in log.leader_epochs]
+
+
+def checkpoint(root, topic="orders"):
+    return (root / f"{topic}-0" / CHECKPOINT).read_bytes()
+
+
+def epochs_of_batches(log):
+    return [batch["_metadata"].to_pylist()[0]["leaderEpoch"] for batch in log.read(include_metadata=True)]
+
+
+def test_a_new_log_begins_with_epoch_0(logs, root):
+    log = logs.create("payments")
+    assert epochs(log) == []
+    append(log, 2)
+    assert epochs(log) == [(0, 0)]
+    assert checkpoint(root, "payments") == b"0\n1\n0 0\n"
+
+
+def test_each_append_is_stamped(log, root):
+    assert epochs(log) == [(2, 0), (3, 4), (5, 9)]
+    assert checkpoint(root) == b"0\n3\n2 0\n3 4\n5 9\n"
+    fetched = b"".join(log.fetch(offset, 1).data for offset in range(12))
+    # Bytes 12 to 15 of each batch of 100 bytes.
+    stamped = [int.from_bytes(fetched[start + 12 : start + 16], "big") for start in range(0, 1200, 100)]
+    assert stamped == [2] * 4 + [3] * 5 + [5] * 3
+
+
+def test_without_an_epoch_of_its_own_an_append_takes_the_latest(log):
+    append(log)
+    assert epochs(log) == [(2, 0), (3, 4), (5, 9)]
+
+
+def test_an_older_epoch_is_refused(log):
+    with pytest.raises(InvalidRecordError, match="at least 5"):
+        log.append(table(b"a"), leader_epoch=4)
+    assert log.log_end_offset == 12
+
+
+@pytest.mark.parametrize(
+    ("epoch", "expected"),
+    [
+        (5, (5, 12)),
+        (6, (-1, -1)),
+        (4, (3, 9)),
+        (3, (3, 9)),
+        (2, (2, 4)),
+        (1, (1, 0)),
+        (0, (0, 0)),
+        (-1, (-1, -1)),
+    ],
+)
+def test_where_epochs_end(log, epoch, expected):
+    assert log.end_offset_for_epoch(epoch) == expected
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_follower_takes_the_epochs_of_the_batches(logs, root, at_once):
+    log = logs.create("payments")
+    batches = [data(offset, leader_epoch=epoch) for offset, epoch in enumerate((1, 1, 4, 4, 6))]
+    for part in [b"".join(batches)] if at_once else batches:
+        log.append_batches(part)
+    assert epochs(log) == [(1, 0), (4, 2), (6, 4)]
+    assert checkpoint(root, "payments") == b"0\n3\n1 0\n4 2\n6 4\n"
+
+
+def test_older_formats_know_no_epochs(log, root):
+    log.append_batches(Message(offset=12).encode())
+    assert epochs(log) == []
+    assert checkpoint(root) == b"0\n0\n"
+    log.append_batches(data(13, leader_epoch=7))
+    assert epochs(log) == [(7, 13)]
+
+
+@pytest.mark.parametrize(
+    ("offset", "expected"),
+    [(12, 3), (10, 3), (9, 2), (5, 2), (4, 1), (1, 1), (0, 0)],
+)
+def test_a_truncation_forgets_the_epochs_behind_it(log, root, offset, expected):
+    kept = [(2, 0), (3, 4), (5, 9)][:expected]
+    log.truncate_to(offset)
+    assert epochs(log) == kept
+    lines = "".join(f"{epoch} {start}\n" for epoch, start in kept)
+    assert checkpoint(root).decode() == f"0\n{len(kept)}\n{lines}"
+
+
+def test_a_log_that_starts_anew_forgets_all(log):
+    log.truncate_fully_and_start_at(100)
+    assert epochs(log) == []
+    append(log, leader_epoch=1)
+    assert epochs(log) == [(1, 100)]
+
+
+@pytest.mark.parametrize(
+    ("offset", "expected"),
+    [
+        (3, [(2, 3), (3, 4), (5, 9)]),
+        (4, [(3, 4), (5, 9)]),
+        (6, [(3, 6), (5, 9)]),
+        (9, [(5, 9)]),
+        (12, [(5, 12)]),
+    ],
+)
+def test_the_first_epoch_begins_where_the_log_does(logs, log, root, offset, expected):
+    log.delete_records(offset)
+    assert epochs(log) == expected
+    logs.close()
+    with open_directory(root) as opened:
+        assert epochs(opened.get("orders")) == expected
+
+
+def test_they_survive_a_reopen(logs, log, root):
+    logs.close()
+    before = (root / "orders-0" / CHECKPOINT).stat().st_mtime_ns
+    with open_directory(root) as opened:
+        assert epochs(opened.get("orders")) == [(2, 0), (3, 4), (5, 9)]
+    assert (root / "orders-0" / CHECKPOINT).stat().st_mtime_ns == before
+    with open_directory(root, read_only=True) as opened:
+        assert epochs(opened.get("orders")) == [(2, 0), (3, 4), (5, 9)]
+        assert opened.get("orders").end_offset_for_epoch(3) == (3, 9)
+
+
+def test_an_epoch_without_a_batch_survives_a_reopen(logs, log, root):
+    logs.close()
+    (root / "orders-0" / CHECKPOINT).write_bytes(b"0\n4\n2 0\n3 4\n5 9\n8 12\n")
+    with open_directory(root) as opened:
+        log = opened.get("orders")
+        # It begins at the log end, so that nothing contradicts it but the rule of truncation.
+        append(log)
+        assert log.log_end_offset == 13
+
+
+@pytest.mark.parametrize("recovery", ["tail", "kafka"])
+@pytest.mark.parametrize(
+    "found",
+    [
+        None,
+        b"",
+        b"0\n1\n2 0\n",
+        # What a truncation had cut came back, and epochs from behind it.
+        b"0\n4\n2 0\n3 4\n5 9\n9 50\n",
+    ],
+)
+def test_recovery_finds_them_in_the_batches(logs, log, root, recovery, found):
+    crash(logs)
+    path = root / "orders-0" / CHECKPOINT
+    path.unlink()
+    if found is not None:
+        path.write_bytes(found)
+    (root / "recovery-point-offset-checkpoint").unlink(missing_ok=True)
+    with open_directory(root, recovery=recovery) as opened:
+        assert epochs(opened.get("orders")) == [(2, 0), (3, 4), (5, 9)]
+    assert checkpoint(root) == b"0\n3\n2 0\n3 4\n5 9\n"
+
+
+def test_a_torn_end_takes_its_epoch_along(logs, log, root):
+    append(log, leader_epoch=7)
+    base = log.segment_base_offsets[-1]
+    crash(logs)
+    path = root / "orders-0" / f"{base:020d}.log"
+    path.write_bytes(path.read_bytes()[:-1])
+    with open_directory(root) as opened:
+        log = opened.get("orders")
+        assert log.log_end_offset == 12
+        assert epochs(log) == [(2, 0), (3, 4), (5, 9)]
+
+
+def test_a_damaged_checkpoint_keeps_the_directory_from_being_opened(logs, log, root):
+    logs.close()
+    (root / "orders-0" / CHECKPOINT).write_bytes(b"0\n1\nx y\n")
+    with pytest.raises(CorruptCheckpointError, match=CHECKPOINT):
+        open_directory(root)
+    # Nothing was touched: put right, it opens.
+    (root / "orders-0" / CHECKPOINT).write_bytes(b"0\n3\n2 0\n3 4\n5 9\n")
+    with open_directory(root) as opened:
+        assert offsets(opened.get("orders")) == list(range(12))

@@ -1,0 +1,77 @@
+"""What is refused before anything is written (163-167)."""
+
+from __future__ import annotations
+
+import pytest
+
+from storage_core import LogConfig
+from storage_core.errors import InvalidRecordError, OptionError, RecordBatchTooLargeError, RecordTooLargeError
+from tests.log.logs import BATCH_BYTES, append, offsets, small, table, value
+from tests.log.producing import data
+
+
+def test_a_batch_larger_than_max_message_bytes_is_refused(logs):
+    log = logs.create("small", config=LogConfig(max_message_bytes=BATCH_BYTES))
+    append(log)
+    with pytest.raises(RecordTooLargeError, match=r"at most 100 bytes.*found 1 record.* of 101"):
+        log.append(table(value(0) + b"+"))
+    assert log.log_end_offset == 1
+    # A replica takes what the leader took.
+    assert log.append_batches(data(1, 20)).last_offset == 20
+
+
+def test_a_batch_larger_than_a_segment_is_refused(logs):
+    log = logs.create("small", config=small(segment_bytes=BATCH_BYTES))
+    append(log)
+    with pytest.raises(RecordBatchTooLargeError, match=r"segment\.bytes"):
+        log.append(table(value(0) + b"+"))
+    with pytest.raises(RecordBatchTooLargeError, match=r"segment\.bytes"):
+        log.append_batches(data(1) + data(2))
+    assert log.log_end_offset == 1
+
+
+def test_of_a_refused_append_nothing_is_written(logs):
+    log = logs.create("small", config=LogConfig(max_message_bytes=1000, batch_size=1))
+    with pytest.raises(RecordTooLargeError):
+        log.append(table(b"small", b"x" * 2000))
+    assert log.log_end_offset == 0
+
+
+def test_of_a_refused_append_too_large_to_be_held_nothing_is_written(logs, monkeypatch):
+    monkeypatch.setattr("storage_core.log.log_records._LARGEST_HELD_BYTES", 0)
+    log = logs.create("small", config=LogConfig(max_message_bytes=5000, batch_size=4000))
+    with pytest.raises(RecordTooLargeError):
+        log.append(table(*[b"x" * 100] * 200, b"x" * 6000))
+    assert log.log_end_offset == 0
+    log.append(table(*[b"x" * 100] * 200, b"x" * 4500))
+    assert log.log_end_offset == 201
+
+
+def test_a_large_append_is_written_piece_by_piece(logs, monkeypatch):
+    monkeypatch.setattr("storage_core.log.log_records._LARGEST_HELD_BYTES", 0)
+    log = logs.create("large", config=LogConfig(segment_bytes=1 << 20))
+    log.append(table(*map(value, range(100_000))))
+    assert offsets(log) == list(range(100_000))
+
+
+def test_a_compacted_log_takes_no_record_without_a_key(logs):
+    log = logs.create("compacted", config=LogConfig(cleanup_policy="compact"))
+    log.append(table(b"a", keys=[b"k"]))
+    with pytest.raises(InvalidRecordError, match="key"):
+        log.append(table(b"a", b"b", keys=[b"k", None]))
+    assert log.log_end_offset == 1
+
+
+def test_a_leader_epoch_below_the_latest_is_refused(log):
+    log.append(table(b"a"), leader_epoch=4)
+    with pytest.raises(InvalidRecordError, match="at least 4, which the log has seen, found 3"):
+        log.append(table(b"b"), leader_epoch=3)
+    log.append(table(b"b"))
+    (batch,) = log.read(include_metadata=True)
+    assert [each["leaderEpoch"] for each in batch["_metadata"].to_pylist()] == [4, 4]
+
+
+@pytest.mark.parametrize("acks", [2, "1", None])
+def test_unknown_acks_are_refused(log, acks):
+    with pytest.raises(OptionError, match="acks"):
+        log.append(table(b"a"), acks=acks)

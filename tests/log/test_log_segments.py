@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from storage_core.errors import OptionError, StorageError
+from storage_core.filesystem import FileSystem
+from storage_core.log.log_segments import LogSegments
+from storage_core.log_config import LogConfig
+from storage_core.segment.log_segment import LogSegment
+
+BASES = [0, 10, 20, 40]
+
+
+class Stub:
+    """What the collection needs of a segment."""
+
+    def __init__(self, base_offset, size_bytes=0):
+        self.base_offset = base_offset
+        self.size_bytes = size_bytes
+        self.calls = []
+
+    def close(self):
+        self.calls.append("close")
+        if self.base_offset == 10:
+            raise StorageError("No space left.")
+
+    def close_handlers(self):
+        self.calls.append("close_handlers")
+
+    def directory_was_renamed(self, directory):
+        self.calls.append(directory)
+
+
+@pytest.fixture
+def segments():
+    return LogSegments(Stub(base_offset) for base_offset in (20, 0, 40, 10))
+
+
+def base(segment):
+    return None if segment is None else segment.base_offset
+
+
+def bases(found):
+    return [segment.base_offset for segment in found]
+
+
+def test_in_order(segments):
+    assert bases(segments) == segments.base_offsets == BASES
+    assert len(segments) == 4
+    assert (base(segments.first), base(segments.last), base(segments.active)) == (0, 40, 40)
+
+
+def test_nothing():
+    empty = LogSegments()
+    assert (empty.first, empty.last, empty.floor(5), empty.lower(5), empty.higher(5)) == (None,) * 5
+    assert (len(empty), list(empty), empty.values(), empty.non_active(), empty.size_bytes) == (
+        0,
+        [],
+        [],
+        [],
+        0,
+    )
+    with pytest.raises(IndexError):
+        _ = empty.active
+
+
+@pytest.mark.parametrize("offset", range(-1, 43))
+def test_floor_lower_higher(segments, offset):
+    assert base(segments.floor(offset)) == max((each for each in BASES if each <= offset), default=None)
+    assert base(segments.lower(offset)) == max((each for each in BASES if each < offset), default=None)
+    assert base(segments.higher(offset)) == min((each for each in BASES if each > offset), default=None)
+    assert bases(segments.higher_segments(offset)) == [each for each in BASES if each > offset]
+    assert base(segments.get(offset)) == (offset if offset in BASES else None)
+    assert (offset in segments) == (offset in BASES)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "found"),
+    [
+        (None, None, BASES),
+        (0, 50, BASES),
+        (0, 40, [0, 10, 20]),
+        (0, 41, BASES),
+        (10, 20, [10]),
+        (11, 20, [10]),
+        (11, 21, [10, 20]),
+        (9, 10, [0]),
+        (-5, 5, [0]),
+        (-5, 0, []),
+        (10, 10, []),
+        (15, 15, [10]),
+        (39, None, [20, 40]),
+        (100, None, [40]),
+        (None, 20, [0, 10]),
+    ],
+)
+def test_values(segments, start, end, found):
+    assert bases(segments.values(start, end)) == found
+
+
+def test_values_of_a_range_that_ends_in_front_of_its_start(segments):
+    with pytest.raises(OptionError, match="found 10 to 5"):
+        segments.values(10, 5)
+
+
+def test_a_range_does_not_begin_in_front_of_the_first_segment():
+    assert bases(LogSegments([Stub(5), Stub(7)]).values(0, 6)) == [5]
+
+
+@pytest.mark.parametrize(("start", "found"), [(0, [0, 10, 20]), (25, [20]), (20, [20]), (40, []), (99, [])])
+def test_all_but_the_active_one(segments, start, found):
+    assert bases(segments.non_active(start)) == found
+
+
+def test_add_and_remove(segments):
+    seen_before = iter(segments)
+    segments.add(Stub(30))
+    segments.add(Stub(50))
+    segments.add(again := Stub(10, 7))
+    assert segments.base_offsets == [0, 10, 20, 30, 40, 50]
+    assert segments.get(10) is again
+    assert segments.remove(10) is again
+    assert segments.remove(10) is None
+    assert segments.remove(99) is None
+    assert base(segments.remove(50)) == 50
+    assert segments.base_offsets == [0, 20, 30, 40]
+    assert bases(seen_before) == BASES
+    segments.clear()
+    assert len(segments) == 0
+
+
+def test_size_is_no_32_bit_number():
+    assert LogSegments([Stub(0, 2**31 - 1), Stub(1, 2**31 - 1)]).size_bytes == 2**32 - 2
+
+
+def test_each_segment_is_closed_although_one_fails(segments):
+    with pytest.raises(StorageError, match="No space"):
+        segments.close()
+    assert [segment.calls for segment in segments] == [["close"]] * 4
+    segments.close_handlers()
+    assert [segment.calls for segment in segments] == [["close", "close_handlers"]] * 4
+
+
+def test_a_renamed_directory(segments):
+    segments.directory_was_renamed("/somewhere")
+    assert [segment.calls for segment in segments] == [["/somewhere"]] * 4
+
+
+def test_real_segments(tmp_path):
+    config = LogConfig()
+    segments = LogSegments(
+        LogSegment.create(FileSystem(), str(tmp_path), offset, config, now_ms=0) for offset in (5, 0)
+    )
+    assert segments.size_bytes == 0
+    segments.close()
+    assert sorted(path.name[18:] for path in tmp_path.iterdir()) == [
+        f"{number}{suffix}" for number in ("00", "05") for suffix in (".index", ".log", ".timeindex")
+    ]
+
+
+def test_looking_while_segments_come_and_go():
+    segments = LogSegments(Stub(10 * number) for number in range(100))
+    wrong = []
+    is_over = threading.Event()
+
+    def look():
+        while not is_over.is_set():
+            # Neither comes nor goes.
+            if base(segments.floor(505)) != 500 or base(segments.higher(485)) != 490:
+                wrong.append(segments.base_offsets)
+
+    threads = [threading.Thread(target=look) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for number in range(2000):
+        segments.add(Stub(1000 + number))
+        segments.remove(10 * (number % 40))
+        segments.add(Stub(10 * (number % 40)))
+        segments.remove(1000 + number - 5)
+    is_over.set()
+    for thread in threads:
+        thread.join()
+    assert wrong == []

@@ -1,0 +1,495 @@
+"""Producers and transactions of a whole log: the lines of the behaviour checklist about its files and its life."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from storage_core import LogConfig
+from storage_core.checkpoint import read_producer_snapshot
+from storage_core.errors import InvalidRecordError
+from storage_core.filesystem import FileSystem
+from storage_core.segment import AbortedTransaction, TransactionIndex
+from tests.log import golden_transactions
+from tests.log.logs import NOW_MS, Clock, append, crash, names, offsets, open_directory, small, table, values
+from tests.log.producing import ABORT, COMMIT, data, emptied, marker, transactional
+from tests.record.encoding import CONTROL, TRANSACTIONAL, Batch, Record
+
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def directory(root):
+    return root / "orders-0"
+
+
+@pytest.fixture
+def logs(root, clock):
+    with open_directory(root, clock=clock) as opened:
+        yield opened
+
+
+@pytest.fixture
+def log(logs):
+    return logs.create("orders")
+
+
+def replicate(log, *batches, at_once=5):
+    """Append batches of a leader, some of them at once, which every replica then has."""
+    for start in range(0, len(batches), at_once):
+        log.append_batches(b"".join(batches[start : start + at_once]))
+    log.update_high_watermark(log.log_end_offset)
+
+
+def committed(log, *arguments):
+    return offsets(log, *arguments, isolation_level="read_committed")
+
+
+def snapshots(directory):
+    return [int(name[:20]) for name in names(directory) if name.endswith(".snapshot")]
+
+
+def producers(directory, offset):
+    entries = read_producer_snapshot(FileSystem(), str(directory / f"{offset:020d}.snapshot"))
+    return {entry.producer_id: entry.last_offset for entry in entries}
+
+
+def aborted(directory, base_offset):
+    path = directory / f"{base_offset:020d}.txnindex"
+    return TransactionIndex.read(FileSystem(), str(path), base_offset).entries
+
+
+def rewritten(directory):
+    """The files that tell of producers, as they stand."""
+    suffixes = (".snapshot", ".txnindex")
+    return {name: (directory / name).read_bytes() for name in names(directory) if name.endswith(suffixes)}
+
+
+# -- The scenario that Kafka's own classes wrote --------
+
+
+def test_golden_scenario(logs, directory):
+    log = logs.create("orders", 0, LogConfig())
+    log.append_batches(golden_transactions.LOG)
+    log.update_high_watermark(5)
+    assert log.last_stable_offset == 0
+    log.update_high_watermark(6)
+    assert log.last_stable_offset == 6
+    assert committed(log) == [0, 1, 3]
+    assert offsets(log) == [0, 1, 2, 3]
+    logs.close()
+    files = {name: (directory / name).read_bytes() for name in names(directory)}
+    del files["partition.metadata"]
+    assert files == {
+        "00000000000000000000.log": golden_transactions.LOG,
+        "00000000000000000000.index": b"",
+        "00000000000000000000.timeindex": golden_transactions.TIME_INDEX,
+        "00000000000000000000.txnindex": golden_transactions.TRANSACTION_INDEX,
+        golden_transactions.SNAPSHOT_NAME: golden_transactions.SNAPSHOT,
+        "leader-epoch-checkpoint": golden_transactions.LEADER_EPOCHS,
+    }
+
+
+@pytest.mark.parametrize("recovery", ["tail", "kafka"])
+def test_recovery_makes_the_files_of_the_golden_scenario_anew(logs, log, root, directory, recovery):
+    log.append_batches(golden_transactions.LOG)
+    crash(logs)
+    for name in names(directory):
+        if not name.endswith(".log"):
+            (directory / name).unlink()
+    with open_directory(root, recovery=recovery) as opened:
+        assert committed(opened.get("orders")) == [0, 1, 3]
+    assert rewritten(directory) == {
+        "00000000000000000000.txnindex": golden_transactions.TRANSACTION_INDEX,
+        golden_transactions.SNAPSHOT_NAME: golden_transactions.SNAPSHOT,
+    }
+    assert (directory / "leader-epoch-checkpoint").read_bytes() == golden_transactions.LEADER_EPOCHS
+
+
+# -- The transaction index --------
+
+
+LONG_HISTORY = [
+    transactional(0, producer=1),
+    transactional(1, producer=2),
+    *(data(offset) for offset in range(2, 30)),
+    marker(30, producer=1, kind=ABORT),
+    transactional(31, producer=3),
+    *(data(offset) for offset in range(32, 60)),
+    marker(60, producer=2, kind=ABORT),
+    marker(61, producer=3, kind=COMMIT),
+    transactional(62, producer=1),
+    *(data(offset) for offset in range(63, 80)),
+    marker(80, producer=1, kind=ABORT),
+]
+PLAIN_OFFSETS = [offset for offset in range(80) if offset not in (0, 1, 30, 31, 60, 61, 62)]
+VISIBLE_OFFSETS = sorted([*PLAIN_OFFSETS, 31])
+
+
+def test_an_aborted_transaction_stands_in_the_segment_of_its_marker(log, directory):
+    replicate(log, *LONG_HISTORY)
+    bases = log.segment_base_offsets
+    assert len(bases) > 4
+    found = {base: aborted(directory, base) for base in bases if aborted(directory, base)}
+
+    def base_of(offset):
+        return max(base for base in bases if base <= offset)
+
+    assert found == {
+        base_of(30): (AbortedTransaction(1, 0, 30, 1),),
+        base_of(60): (AbortedTransaction(2, 1, 60, 31),),
+        base_of(80): (AbortedTransaction(1, 62, 80, 81),),
+    }
+
+
+def test_transactions_over_many_segments_are_left_out_wherever_a_read_begins(log):
+    replicate(log, *LONG_HISTORY)
+    for start in range(82):
+        assert committed(log, start) == [offset for offset in VISIBLE_OFFSETS if offset >= start]
+
+
+def test_one_by_one_or_at_once_the_files_are_the_same(logs, root):
+    for count in (1, 2, 5, 11):
+        replicate(logs.create("orders", count), *LONG_HISTORY, at_once=count)
+    logs.close()
+    one_by_one = rewritten(root / "orders-1")
+    assert len(one_by_one) > 5
+    for count in (2, 5, 11):
+        assert rewritten(root / f"orders-{count}") == one_by_one
+
+
+@pytest.mark.parametrize("recovery", ["tail", "kafka"])
+def test_recovery_rebuilds_every_transaction_index(logs, log, root, directory, recovery):
+    replicate(log, *LONG_HISTORY)
+    crash(logs)
+    before = {name: content for name, content in rewritten(directory).items() if name.endswith(".txnindex")}
+    assert len(before) == 3
+    for name in names(directory):
+        if name.endswith((".txnindex", ".snapshot")):
+            (directory / name).unlink()
+    (root / "recovery-point-offset-checkpoint").unlink(missing_ok=True)
+    with open_directory(root, recovery=recovery) as opened:
+        assert committed(opened.get("orders")) == VISIBLE_OFFSETS
+    after = {name: content for name, content in rewritten(directory).items() if name.endswith(".txnindex")}
+    assert after == before
+
+
+def test_a_truncation_takes_the_aborted_transactions_behind_it_along(log, directory):
+    replicate(log, *LONG_HISTORY)
+    log.truncate_to(60)
+    log.update_high_watermark(60)
+    assert [entry for base in log.segment_base_offsets for entry in aborted(directory, base)] == [
+        AbortedTransaction(1, 0, 30, 1)
+    ]
+    # Producer 2 is open again, from offset 1 on; producer 1 is not.
+    assert log.last_stable_offset == 1
+    replicate(log, marker(60, producer=2), marker(61, producer=3, kind=ABORT))
+    assert committed(log) == [offset for offset in [1, *PLAIN_OFFSETS] if offset < 60]
+
+
+# -- The last stable offset --------
+
+
+def test_an_open_transaction_is_still_open_after_a_reopen(logs, log, root):
+    replicate(log, data(0), transactional(1, producer=1), data(2))
+    logs.close()
+    with open_directory(root) as opened:
+        log = opened.get("orders")
+        assert (log.last_stable_offset, log.log_end_offset) == (1, 3)
+        assert committed(log) == [0]
+        replicate(log, marker(3, producer=1))
+        assert committed(log) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("recovery", ["tail", "kafka"])
+def test_and_after_a_crash(logs, log, root, recovery):
+    replicate(log, data(0), transactional(1, producer=1), data(2))
+    crash(logs)
+    with open_directory(root, recovery=recovery) as opened:
+        log = opened.get("orders")
+        log.update_high_watermark(log.log_end_offset)
+        assert (log.last_stable_offset, log.log_end_offset) == (1, 3)
+
+
+def test_a_leader_appends_beside_an_open_transaction(log):
+    replicate(log, transactional(0, producer=1))
+    append(log, 2)
+    log.update_high_watermark(3)
+    assert log.last_stable_offset == 0
+    replicate(log, marker(3, producer=1, kind=ABORT))
+    assert log.last_stable_offset == 4
+    assert committed(log) == [1, 2]
+
+
+def test_empty_transactions_do_not_hold_it_back(log):
+    replicate(log, data(0), marker(1, producer=1, kind=ABORT, epoch=3), marker(2, producer=2, epoch=1))
+    assert log.last_stable_offset == 3
+    replicate(log, emptied(3, producer=4, attributes=TRANSACTIONAL | CONTROL))
+    assert log.last_stable_offset == 4
+
+
+def test_it_does_not_pass_the_high_watermark(log):
+    log.append_batches(data(0, 5))
+    log.update_high_watermark(2)
+    assert log.last_stable_offset == 2
+    log.append_batches(transactional(5, producer=1))
+    assert log.last_stable_offset == 2
+
+
+def test_a_transaction_that_began_below_the_log_start(logs, log, root):
+    replicate(log, transactional(0, producer=1), *(data(offset) for offset in range(1, 40)))
+    log.delete_records(20)
+    assert log.last_stable_offset == 20
+    logs.close()
+    with open_directory(root) as opened:
+        log = opened.get("orders")
+        # The snapshot of the log end knows of it: its marker is still to come.
+        assert (log.log_start_offset, log.last_stable_offset) == (20, 20)
+        replicate(log, marker(40, producer=1, kind=ABORT))
+        assert log.last_stable_offset == 41
+        assert committed(log) == list(range(20, 40))
+
+
+# -- Snapshots --------
+
+
+def produced(count, start=0, producer=7):
+    return [data(offset, producer=producer, sequence=offset) for offset in range(start, start + count)]
+
+
+def test_a_roll_leaves_a_snapshot_at_the_new_base(log, directory):
+    replicate(log, *produced(5))
+    log.roll()
+    assert snapshots(directory) == [5]
+    assert producers(directory, 5) == {7: 4}
+    replicate(log, *produced(5, 5, producer=8))
+    log.roll()
+    assert snapshots(directory) == [5, 10]
+    assert producers(directory, 10) == {7: 4, 8: 9}
+
+
+def test_a_close_leaves_one_at_the_log_end(logs, log, directory):
+    replicate(log, *produced(5))
+    assert snapshots(directory) == []
+    logs.close()
+    assert snapshots(directory) == [5]
+
+
+def test_it_is_not_written_again_if_nothing_was_appended(logs, log, root, directory):
+    replicate(log, *produced(5))
+    logs.close()
+    path = directory / "00000000000000000005.snapshot"
+    before = path.stat()
+    for _ in range(2):
+        with open_directory(root) as opened:
+            opened.get("orders")
+    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert snapshots(directory) == [5]
+
+
+def test_an_empty_log_has_none(logs, log, root, directory):
+    logs.close()
+    with open_directory(root):
+        pass
+    assert snapshots(directory) == []
+
+
+def test_snapshots_go_with_their_segments(root, clock):
+    with open_directory(root, clock=clock, config=small(file_delete_delay_ms=1000)) as opened:
+        log = opened.create("orders")
+        replicate(log, *produced(60))
+        directory = root / "orders-0"
+        bases = log.segment_base_offsets
+        assert snapshots(directory) == list(bases[1:])
+        log.delete_records(bases[3])
+        assert snapshots(directory) == list(bases[3:])
+        renamed = [name for name in names(directory) if name.endswith(".snapshot.deleted")]
+        assert [int(name[:20]) for name in renamed] == list(bases[1:3])
+        clock.time_ms += 1000
+        log.flush()
+        assert not any(name.endswith(".deleted") for name in names(directory))
+
+
+def test_a_truncation_deletes_those_behind_it(log, directory):
+    replicate(log, *produced(60))
+    bases = log.segment_base_offsets
+    log.truncate_to(bases[2] + 1)
+    assert snapshots(directory) == [*bases[1:3], bases[2] + 1]
+    log.truncate_to(bases[2])
+    assert snapshots(directory) == list(bases[1:3])
+    log.truncate_fully_and_start_at(500)
+    assert snapshots(directory) == []
+
+
+def test_a_start_keeps_the_newest_stray_and_those_of_segments(logs, log, root, directory):
+    replicate(log, *produced(60))
+    bases = log.segment_base_offsets
+    logs.close()
+    content = (directory / f"{bases[1]:020d}.snapshot").read_bytes()
+    for stray in (bases[1] + 1, bases[-1] - 1):
+        (directory / f"{stray:020d}.snapshot").write_bytes(content)
+    with open_directory(root):
+        assert snapshots(directory) == [*bases[1:], 60]
+
+
+@pytest.mark.parametrize("damaged", [b"", b"\0\1\0\0\0\0", bytes(56)])
+def test_a_damaged_snapshot_is_made_anew(logs, log, root, directory, damaged):
+    replicate(log, *produced(25), transactional(25, producer=9))
+    logs.close()
+    path = directory / "00000000000000000026.snapshot"
+    before = path.read_bytes()
+    path.write_bytes(damaged)
+    with open_directory(root) as opened:
+        log = opened.get("orders")
+        log.update_high_watermark(26)
+        assert log.last_stable_offset == 25
+    assert path.read_bytes() == before
+
+
+def test_read_only_even_a_damaged_one_stays(logs, log, root, directory):
+    replicate(log, *produced(25), transactional(25, producer=9))
+    logs.close()
+    (directory / "00000000000000000026.snapshot").write_bytes(b"damaged")
+    before = rewritten(directory)
+    with open_directory(root, read_only=True) as opened:
+        assert opened.get("orders").last_stable_offset == 25
+        assert committed(opened.get("orders")) == list(range(25))
+    assert rewritten(directory) == before
+
+
+def test_without_any_snapshot_a_clean_log_had_no_producers(logs, log, root, directory):
+    replicate(log, *produced(25))
+    logs.close()
+    for name in names(directory):
+        if name.endswith(".snapshot"):
+            (directory / name).unlink()
+    with open_directory(root):
+        pass
+    # As a broker does it: they are not looked for, and what is not known stays so.
+    assert {offset: producers(directory, offset) for offset in snapshots(directory)} == {
+        offset: {} for offset in snapshots(directory)
+    }
+    assert snapshots(directory)[-1] == 25
+
+
+def test_after_a_crash_they_are_found_in_the_log(logs, log, root, directory):
+    replicate(log, *produced(25))
+    crash(logs)
+    for name in names(directory):
+        if name.endswith(".snapshot"):
+            (directory / name).unlink()
+    with open_directory(root):
+        pass
+    assert producers(directory, 25) == {7: 24}
+
+
+# -- Producers --------
+
+
+def test_silent_producers_are_forgotten_by_a_reopen(logs, log, root, directory, clock):
+    start_ms = clock.now_ms()
+    replicate(
+        log,
+        data(0, producer=1, timestamp_ms=start_ms),
+        data(1, producer=2, timestamp_ms=start_ms + 5),
+        transactional(2, producer=3, timestamp_ms=start_ms - 99),
+    )
+    logs.close()
+    clock.time_ms = start_ms + DAY_MS
+    with open_directory(root, clock=clock) as opened:
+        append(opened.get("orders"))
+    assert producers(directory, 4) == {2: 1, 3: 2}
+
+
+def test_a_marker_that_cannot_be_read_is_refused_and_nothing_is_written(log):
+    bad = Batch(
+        (Record(key=b"\0", value=b""),), base_offset=1, attributes=TRANSACTIONAL | CONTROL, producer_id=3
+    ).encode()
+    with pytest.raises(InvalidRecordError, match="key of 1 bytes"):
+        log.append_batches(data(0) + bad)
+    assert log.log_end_offset == 0
+    log.append(table(b"a"))
+    assert values(log) == [b"a"]
+
+
+# -- Any history --------
+
+
+def history(random, count):
+    """Batches of a few producers with transactions that open, overlap, end and bump the epoch."""
+    batches, offset = [], 0
+    for number in range(count):
+        # Nobody has been silent for long.
+        fields = {"leader_epoch": number // 20, "timestamp_ms": NOW_MS + number}
+        producer, kind = random.randrange(4), random.random()
+        if kind < 0.2:
+            ending, epoch, size = random.choice([ABORT, COMMIT]), random.choice([0, 0, 1]), 1
+            batch = marker(offset, producer=producer, kind=ending, epoch=epoch, **fields)
+        elif kind < 0.6:
+            size = random.randint(1, 3)
+            batch = transactional(offset, size, producer=producer, sequence=number, **fields)
+        else:
+            size = random.randint(1, 3)
+            batch = data(offset, size, producer=random.choice([-1, producer]), sequence=number, **fields)
+        batches.append(batch)
+        offset += size + random.choice([0, 0, 0, 5])
+    return batches
+
+
+def state_of(log):
+    """All that is known besides the records: producers, open transactions, aborted ones, epochs."""
+    manager = log._state.producers
+    return (
+        sorted(
+            (state.snapshot_entry() for state in manager.producers.values()),
+            key=lambda each: each.producer_id,
+        ),
+        dict(manager.open_transactions),
+        [entry for base in log.segment_base_offsets for entry in aborted(Path(log.path), base)],
+        log.leader_epochs,
+        log.last_stable_offset,
+    )
+
+
+def written(logs, topic, batches):
+    log = logs.create(topic)
+    replicate(log, *batches, at_once=3)
+    return log
+
+
+@pytest.mark.parametrize("recovery", ["tail", "kafka"])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_crash_changes_nothing_of_what_is_known(root, seed, recovery):
+    logs = open_directory(root)
+    log = written(logs, "orders", history(Random(seed), 80))
+    before = state_of(log)
+    assert before[2]
+    crash(logs)
+    with open_directory(root, recovery=recovery) as opened:
+        log = opened.get("orders")
+        log.update_high_watermark(log.log_end_offset)
+        assert state_of(log) == before
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_truncation_leaves_what_was_known_then(logs, seed):
+    random = Random(seed)
+    batches = history(random, 80)
+    for number, kept in enumerate(sorted(random.sample(range(1, 80), 6), reverse=True)):
+        long_log = written(logs, f"long-{number}", batches)
+        short_log = written(logs, f"short-{number}", batches[:kept])
+        long_log.truncate_to(short_log.log_end_offset)
+        long_log.update_high_watermark(long_log.log_end_offset)
+        assert state_of(long_log) == state_of(short_log)

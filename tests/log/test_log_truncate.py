@@ -1,0 +1,238 @@
+"""Removing records from either end: truncation, deleted records, and the files that go with them."""
+
+from __future__ import annotations
+
+import pytest
+
+from storage_core.errors import OffsetOutOfRangeError, OptionError
+from storage_core.log.log_roll import create_segment
+from tests.log.logs import (
+    BATCH_BYTES,
+    Clock,
+    append,
+    crash,
+    names,
+    offsets,
+    open_directory,
+    small,
+    table,
+    value,
+)
+from tests.log.producing import data
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def logs(tmp_path, clock):
+    with open_directory(tmp_path, clock=clock) as opened:
+        yield opened
+
+
+@pytest.fixture
+def log(logs):
+    log = logs.create("orders")
+    append(log, 35, timestamps=range(100, 3600, 100))
+    assert log.segment_base_offsets == (0, 10, 20, 30)
+    return log
+
+
+@pytest.mark.parametrize("target", [35, 36, 1000])
+def test_truncating_at_the_log_end_or_behind_it_changes_nothing(log, target):
+    assert log.truncate_to(target) is False
+    assert (log.log_end_offset, log.high_watermark) == (35, 35)
+    assert offsets(log) == list(range(35))
+
+
+@pytest.mark.parametrize("target", [34, 31, 30, 29, 15, 10, 1, 0])
+def test_the_log_ends_at_the_target_and_goes_on_there(log, target):
+    assert log.truncate_to(target) is True
+    assert (log.log_end_offset, log.high_watermark) == (target, target)
+    assert offsets(log) == list(range(target))
+    assert log.segment_base_offsets == tuple(base for base in (0, 10, 20, 30) if base <= target)
+    assert append(log, 12).last_offset == target + 11
+    assert offsets(log) == list(range(target + 12))
+    found = log.offset_for_timestamp(50)
+    assert found is not None
+    assert found.offset == 0
+
+
+def test_a_batch_goes_as_a_whole_and_the_log_ends_at_the_target_all_the_same(logs):
+    log = logs.create("batches")
+    log.append(table(*map(value, range(5))))
+    log.append(table(*map(value, range(5, 10))))
+    log.truncate_to(7)
+    assert log.log_end_offset == 7
+    assert offsets(log) == [0, 1, 2, 3, 4]
+    append(log, 2)
+    assert offsets(log) == [0, 1, 2, 3, 4, 7, 8]
+
+
+def test_truncating_in_a_gap_removes_what_is_behind_it(logs):
+    log = logs.create("gaps")
+    log.append_batches(data(0) + data(10))
+    log.truncate_to(5)
+    assert (log.log_end_offset, offsets(log)) == (5, [0])
+
+
+def test_truncating_below_the_first_segment_empties_the_log(log):
+    log.delete_records(25)
+    assert log.segment_base_offsets == (20, 30)
+    log.truncate_to(15)
+    assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (15, 15, 15)
+    assert log.segment_base_offsets == (15,)
+    append(log)
+    assert offsets(log) == [15]
+
+
+def test_truncating_below_the_log_start_lowers_it(log):
+    log.delete_records(25)
+    log.truncate_to(22)
+    assert (log.log_start_offset, log.log_end_offset) == (22, 22)
+    assert offsets(log) == []
+
+
+def test_truncating_fully_starts_anew(log):
+    append(log, leader_epoch=3)
+    log.truncate_fully_and_start_at(100)
+    assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (100, 100, 100)
+    assert log.segment_base_offsets == (100,)
+    assert log.leader_epochs == ()
+    append(log, 2)
+    assert offsets(log) == [100, 101]
+
+
+def test_epochs_behind_the_end_and_before_the_start_are_forgotten(log):
+    append(log, leader_epoch=2)
+    append(log, leader_epoch=4)
+    assert [(each.epoch, each.start_offset) for each in log.leader_epochs] == [(0, 0), (2, 35), (4, 36)]
+    log.truncate_to(36)
+    assert [(each.epoch, each.start_offset) for each in log.leader_epochs] == [(0, 0), (2, 35)]
+    log.delete_records(12)
+    assert [(each.epoch, each.start_offset) for each in log.leader_epochs] == [(0, 12), (2, 35)]
+    log.delete_records(35)
+    assert [(each.epoch, each.start_offset) for each in log.leader_epochs] == [(2, 35)]
+
+
+def test_after_a_truncation_the_active_indexes_have_their_full_size_again(logs, tmp_path):
+    log = logs.create("indexed", config=small(segment_index_bytes=1000))
+    append(log, 25)
+    log.truncate_to(15)
+    path = tmp_path / "indexed-0"
+    assert (path / "00000000000000000010.index").stat().st_size == 1000
+    assert (path / "00000000000000000010.timeindex").stat().st_size == 996
+    assert (path / "00000000000000000000.index").stat().st_size < 100
+    log.roll()
+    assert (path / "00000000000000000010.index").stat().st_size < 100
+
+
+def test_truncating_again_and_again_at_the_last_offset(log):
+    for _ in range(30):
+        log.truncate_to(34)
+        append(log)
+    assert offsets(log) == list(range(35))
+
+
+@pytest.mark.parametrize("target", [-1, 2**63 - 1])
+def test_no_offset_of_a_record_is_no_target(log, target):
+    with pytest.raises(OptionError, match=f"found {target}"):
+        log.truncate_to(target)
+    with pytest.raises(OptionError, match=f"found {target}"):
+        log.truncate_fully_and_start_at(target)
+    assert offsets(log) == list(range(35))
+
+
+def test_deleted_records_are_gone_from_reads_at_once(log):
+    assert log.delete_records(13) == 13
+    assert (log.log_start_offset, log.segment_base_offsets) == (13, (10, 20, 30))
+    assert offsets(log) == list(range(13, 35))
+    with pytest.raises(OffsetOutOfRangeError):
+        log.read(12)
+    assert log.offset_for_timestamp(0).offset == 13
+
+
+def test_deleting_fewer_records_than_before_changes_nothing(log):
+    log.delete_records(13)
+    assert log.delete_records(5) == 13
+    assert offsets(log) == list(range(13, 35))
+
+
+def test_deleting_all_records_keeps_the_log_end(log):
+    assert log.delete_records(-1) == 35
+    assert (log.log_start_offset, log.log_end_offset) == (35, 35)
+    # The active segment stays, with records that do not count any more.
+    assert log.segment_base_offsets == (30,)
+    assert offsets(log) == []
+    append(log)
+    assert offsets(log) == [35]
+
+
+def test_no_record_above_the_high_watermark_is_deleted(log):
+    log.update_high_watermark(20)
+    with pytest.raises(OffsetOutOfRangeError, match="at most 20, the high watermark, found 21"):
+        log.delete_records(21)
+    assert log.delete_records(20) == 20
+
+
+def test_deleted_records_stay_deleted_after_a_crash(log, logs, tmp_path):
+    log.flush()
+    log.delete_records(13)
+    crash(logs)
+    with open_directory(tmp_path) as again:
+        assert again.get("orders").log_start_offset == 13
+        assert offsets(again.get("orders")) == list(range(13, 35))
+    logs._checkpoints.states.clear()
+
+
+def test_removed_files_wait_for_their_time(log, clock, tmp_path):
+    path = tmp_path / "orders-0"
+    log.delete_records(13)
+    deleted = [name for name in names(path) if name.endswith(".deleted")]
+    assert deleted == [
+        "00000000000000000000.index.deleted",
+        "00000000000000000000.log.deleted",
+        "00000000000000000000.timeindex.deleted",
+    ]
+    clock.time_ms += 59_999
+    log.flush()
+    assert [name for name in names(path) if name.endswith(".deleted")] == deleted
+    clock.time_ms += 1
+    log.flush()
+    assert [name for name in names(path) if name.endswith(".deleted")] == []
+
+
+def test_a_reader_that_had_begun_goes_on_in_a_removed_segment(log):
+    batches = log.read(columns=["offset"])
+    first = next(batches)["offset"].to_pylist()
+    log.delete_records(25)
+    rest = [offset for batch in batches for offset in batch["offset"].to_pylist()]
+    assert first + rest == list(range(35))
+
+
+def test_snapshots_of_removed_segments_go_with_them(log, tmp_path):
+    log.truncate_to(25)
+    snapshots = [name for name in names(tmp_path / "orders-0") if name.endswith(".snapshot")]
+    assert snapshots == [f"{offset:020d}.snapshot" for offset in (10, 20, 25)]
+
+
+def test_a_truncated_segment_has_what_its_records_take(log, tmp_path):
+    log.truncate_to(25)
+    assert (tmp_path / "orders-0/00000000000000000020.log").stat().st_size == 5 * BATCH_BYTES
+
+
+def test_while_a_log_begins_anew_a_checkpoint_tells_where(log, tmp_path, monkeypatch):
+    # No file name does: the old segments are gone, and the new one is not there yet.
+    seen = []
+
+    def create_segment_later(state, base_offset):
+        seen.append((tmp_path / "log-start-offset-checkpoint").read_text())
+        return create_segment(state, base_offset)
+
+    monkeypatch.setattr("storage_core.log.log_truncate.create_segment", create_segment_later)
+    log.delete_records(25)
+    log.truncate_fully_and_start_at(10)
+    log.truncate_fully_and_start_at(1000)
+    assert seen == ["0\n1\norders 0 10\n", "0\n1\norders 0 1000\n"]

@@ -1,0 +1,53 @@
+"""What a recovery would drop is found out before anything is changed."""
+
+from __future__ import annotations
+
+import pytest
+
+from storage_core.errors import RecoveryWouldDiscard
+from tests.log.logs import contents, flip, name, open_directory, reopened, unclean
+
+DAMAGE = {
+    "a batch in the middle of the last segment": (30, 250, 2, [(30, 32)]),
+    "a batch of an earlier segment": (10, 350, 3, [(10, 13)]),
+    "the last batch of an earlier segment": (10, 950, 9, [(10, 19)]),
+    "the first batch of the log": (0, 70, 0, []),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_the_default_recovery_drops_nothing_whole_and_changes_nothing(root, path, what):
+    base_offset, position, _, _ = DAMAGE[what]
+    flip(path / name(base_offset), position)
+    unclean(root)
+    before = contents(root)
+    with pytest.raises(RecoveryWouldDiscard, match="recovery='kafka'") as caught:
+        open_directory(root)
+    assert contents(root) == before
+    if base_offset != 30:
+        assert any(name(30) in text for text in caught.value.discarded)
+    if what != "the last batch of an earlier segment":
+        assert name(base_offset) in caught.value.discarded[0]
+    # It goes on being refused, and the lock was given back.
+    with pytest.raises(RecoveryWouldDiscard):
+        open_directory(root)
+    open_directory(root, recovery="kafka").close()
+    open_directory(root).close()
+
+
+def test_a_damaged_last_batch_is_a_torn_one(root, path):
+    flip(path / name(30), 499)
+    unclean(root)
+    assert reopened(root)[-1] == list(range(34))
+
+
+def test_a_damaged_offset_that_leads_out_of_the_segment_is_damage(root, path):
+    # The first byte of the base offset of the third batch: no CRC covers it.
+    flip(path / name(30), 200)
+    content = bytearray((path / name(30)).read_bytes())
+    content[200] = 1
+    (path / name(30)).write_bytes(content)
+    unclean(root)
+    with pytest.raises(RecoveryWouldDiscard, match="bytes 200 to 499"):
+        open_directory(root)
+    assert reopened(root, recovery="kafka")[-1] == list(range(32))

@@ -1,0 +1,99 @@
+"""Segments whose offsets do not fit their indexes (222, 223)."""
+
+from __future__ import annotations
+
+import pytest
+
+from storage_core.filesystem import FileSystem
+from storage_core.log.segment_split import split_segment
+from storage_core.segment.log_segment import LogSegment
+from tests.log.logs import MARKER, append, contents, name, names, offsets, open_directory, small, unclean
+from tests.log.producing import data
+
+FAR = 2**31 + 50
+
+
+def overflowing(root, path):
+    """The last segment of a log holds offsets that are too far apart for its indexes."""
+    with (path / name(30)).open("ab") as file:
+        file.write(
+            data(FAR, leader_epoch=2) + data(FAR + 1, leader_epoch=2) + data(2 * FAR + 30, leader_epoch=2)
+        )
+    return [*range(35), FAR, FAR + 1, 2 * FAR + 30]
+
+
+@pytest.mark.parametrize("recovery", ["tail", "kafka"])
+def test_a_segment_whose_offsets_do_not_fit_is_split(root, path, recovery):
+    unclean(root)
+    expected = overflowing(root, path)
+    with open_directory(root, recovery=recovery) as logs:
+        log = logs.get("orders")
+        assert offsets(log) == expected
+        assert log.segment_base_offsets == (0, 10, 20, 30, FAR, 2 * FAR + 30)
+        append(log)
+    assert not [each for each in names(path) if each.endswith((".swap", ".cleaned", ".deleted"))]
+
+
+def test_an_older_segment_whose_offsets_do_not_fit_is_split_though_the_log_was_closed(tmp_path):
+    with open_directory(tmp_path) as logs:
+        log = logs.create("orders")
+        log.append_batches(data(0))
+        log.append_batches(data(FAR))
+        log.append_batches(data(FAR + 1))
+        log.roll()
+        log.append_batches(data(FAR + 2))
+    path = tmp_path / "orders-0"
+    far = (path / name(FAR)).read_bytes()
+    for each in path.glob(f"{FAR:020d}.*"):
+        each.unlink()
+    with (path / name(0)).open("ab") as file:
+        file.write(far)
+    with open_directory(tmp_path) as logs:
+        log = logs.get("orders")
+        assert offsets(log) == [0, FAR, FAR + 1, FAR + 2]
+        assert log.segment_base_offsets == (0, FAR, FAR + 2)
+
+
+class CrashError(Exception):
+    pass
+
+
+class CrashingFileSystem(FileSystem):
+    """Crashes in front of a rename."""
+
+    def __init__(self, renames_left):
+        super().__init__()
+        self.renames_left = renames_left
+
+    def rename(self, source, target):
+        if self.renames_left == 0:
+            raise CrashError
+        self.renames_left -= 1
+        super().rename(source, target)
+
+
+def test_a_crash_anywhere_in_a_split_loses_nothing(root, path):
+    unclean(root)
+    expected = overflowing(root, path)
+    before = contents(path)
+    crashes = 0
+    while True:
+        for each in path.iterdir():
+            each.unlink()
+        for each, content in before.items():
+            (path / each).write_bytes(content)
+        filesystem = CrashingFileSystem(crashes)
+        segment = LogSegment.open(filesystem, str(path), 30, small(), now_ms=0)
+        try:
+            split_segment(filesystem, str(path), segment, small(), 0)
+        except CrashError:
+            crashes += 1
+        else:
+            break
+        finally:
+            segment.close_handlers()
+        with open_directory(root) as logs:
+            assert offsets(logs.get("orders")) == expected
+        (root / MARKER).unlink()
+    # Files of four kinds: of three segments to .swap and to their names, of the original to .deleted.
+    assert crashes == 28
