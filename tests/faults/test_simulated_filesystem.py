@@ -118,7 +118,7 @@ def test_holes_may_read_as_what_was_there_before(filesystem):
     filesystem.put("/root/a", OLD)
     write(filesystem, "/root/a", NEW, 512)
     seen = contents(filesystem, ANY_STALE, "/root/a")
-    # The old content once more, as if the file had stood elsewhere; or bytes of no meaning.
+    # The first sector once more, as if the file had stood elsewhere; or bytes of no meaning.
     assert {OLD, OLD + NEW, OLD + OLD} < seen
     assert len(seen) > 10
 
