@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from storage_core.errors import StorageError
-from storage_core.log.log_flush import flush_up_to
+from storage_core.log.log_flush import flush_directory_if_changed, flush_up_to
 from storage_core.segment.file_names import (
     log_file_name,
     offset_index_file_name,
@@ -50,6 +50,10 @@ def roll(state: LogState, expected_next_offset: int = 0) -> LogSegment:
             path=state.path,
         )
     active.seal()
+    if state.offsets.recovery_point >= state.offsets.log_end_offset:
+        # Its records are on disk, but not its indexes: from here on, no recovery makes them anew.
+        active.flush()
+        flush_directory_if_changed(state)
     # Before there is a successor: then no crash leaves a gap in front of something newer.
     flush_up_to(state, state.offsets.log_end_offset)
     state.producers.move_map_end_offset(new_base_offset)

@@ -50,7 +50,7 @@ def check_recovery(
         lambda directory: check_directory(
             filesystem,
             directory.path,
-            root.recovery_points.get(directory.topic_partition, 0),
+            max(0, root.recovery_points.get(directory.topic_partition, 0)),
             is_clean=root.clean_shutdown,
             max_batch_bytes=max(DEFAULT_MAX_BATCH_BYTES, config(directory.topic).max_message_bytes),
         ),
@@ -89,8 +89,8 @@ def load_logs(
         options = LoadOptions(
             config(directory.topic),
             is_clean=root.clean_shutdown,
-            recovery_point=root.recovery_points.get(key, 0),
-            log_start_offset=root.log_start_offsets.get(key, 0),
+            recovery_point=max(0, root.recovery_points.get(key, 0)),
+            log_start_offset=max(0, root.log_start_offsets.get(key, 0)),
             high_watermark=marks.get(key),
             file_names=file_names.get(directory.path),
         )
@@ -106,7 +106,14 @@ def load_logs(
         raise
 
 
-def close_logs(filesystem: FileSystem, path: str, checkpoints: RootCheckpoints, marker: bytes | None) -> None:
+def close_logs(
+    filesystem: FileSystem,
+    path: str,
+    checkpoints: RootCheckpoints,
+    marker: bytes | None,
+    *,
+    is_marked: bool = True,
+) -> None:
     """Close logs, write their checkpoints, and the marker of a clean shutdown if all is well.
 
     Args:
@@ -114,6 +121,7 @@ def close_logs(filesystem: FileSystem, path: str, checkpoints: RootCheckpoints, 
         path: The log directory.
         checkpoints: Its checkpoints, and its logs.
         marker: The marker that was there when it was opened.
+        is_marked: Whether the marker may be written at all.
 
     Raises:
         SegmentLogError: A log could not be closed; the others are.
@@ -129,7 +137,7 @@ def close_logs(filesystem: FileSystem, path: str, checkpoints: RootCheckpoints, 
         raise failure
     checkpoints.write()
     # A log that failed before is recovered by whoever opens the directory next.
-    if all(state.failure is None for state in states):
+    if is_marked and all(state.failure is None for state in states):
         write_clean_shutdown_file(filesystem, path, marker)
 
 

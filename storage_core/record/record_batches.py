@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from storage_core.record.batch_header import (
     LOG_OVERHEAD_BYTES,
     MAGIC_POSITION,
     MAGIC_V2,
+    MAX_OFFSET,
     UNCHECKED_HEADER,
     header_error,
 )
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from storage_core.record.batch_header import BytesLike
 
 __all__ = ["RecordBatches", "put_crcs"]
-
-_LARGEST_OFFSET: Final = (1 << 63) - 1
 
 _Rows = npt.NDArray[Any]
 _Int64Array = npt.NDArray[np.int64]
@@ -202,9 +201,9 @@ def put_crcs(headers: _Rows, bodies: Sequence[BytesLike]) -> None:
 
 
 def _check_end(base_offset: int, count: int) -> None:
-    if base_offset + count > _LARGEST_OFFSET:
+    if base_offset + count > MAX_OFFSET:
         raise OffsetOverflowError(
-            f"Expected the offset behind the last record to be at most {_LARGEST_OFFSET}, found "
+            f"Expected the offset behind the last record to be at most {MAX_OFFSET}, found "
             f"{base_offset + count}. This log takes no more records.",
             offset=base_offset,
         )

@@ -21,6 +21,8 @@ __all__ = [
 ]
 
 _ENTRY = struct.Struct(">qhiqiqiq")
+# A broker leaves what a crash left half-written, and writes over it some day; we remove it.
+_PASSING = {".deleted", ".tmp"}
 
 
 class ProducerEntry(NamedTuple):
@@ -45,7 +47,7 @@ class PartitionState:
         indexes: Offset, time and transaction indexes.
         snapshots: Producer snapshots, sorted.
         leader_epochs: Epoch and start offset; None without a file.
-        others: Names of all other files, except those that wait for their deletion.
+        others: Names of all other files, except those that wait for their deletion or were never completed.
     """
 
     logs: dict[str, bytes]
@@ -65,7 +67,7 @@ def state_of(partition: Path) -> PartitionState:
             indexes[path.name] = path.read_bytes()
         elif path.suffix == ".snapshot":
             snapshots[path.name] = sorted(snapshot_entries_in_order(path.read_bytes()))
-        elif path.suffix != ".deleted" and path.name != "leader-epoch-checkpoint":
+        elif path.suffix not in _PASSING and path.name != "leader-epoch-checkpoint":
             others.add(path.name)
     return PartitionState(logs, indexes, snapshots, _leader_epochs(partition), others)
 

@@ -16,7 +16,8 @@ from storage_core.errors import SegmentLogError
 from tests.faults.counting import cases
 from tests.faults.crash_points import crash_states, recover, recovery_states
 from tests.faults.session import CONFIG, Session
-from tests.faults.simulated_filesystem import SimulatedFileSystem, SimulatedWritableFile
+from tests.faults.simulated_files import SimulatedWritableFile
+from tests.faults.simulated_filesystem import SimulatedFileSystem
 from tests.faults.soak import soak_seeds
 
 RECOVERIES = ("tail", "kafka")
@@ -209,7 +210,7 @@ def check(prepare, workload, seed, variants, config=CONFIG) -> Counter[str]:
     states = crash_states(prepare, workload, seed=seed, variants=variants, config=config)
     for number, state in enumerate(states):
         recovery = RECOVERIES[number % 2]
-        outcomes[recover(state, recovery, is_thorough=number % 5 == 0)] += 1
+        outcomes[recover(state, recovery, is_thorough=number % 7 == 0)] += 1
     return outcomes
 
 
