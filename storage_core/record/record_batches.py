@@ -60,7 +60,8 @@ class RecordBatches:
     @classmethod
     def of_many(cls, headers: _Rows, bodies: Sequence[BytesLike]) -> Self:
         """Batches of format v2, from their headers and what stands behind each."""
-        heads = memoryview(headers.tobytes())
+        # Copies of 61 bytes cost less than views, which the collector of garbage has to look after.
+        heads = headers.tobytes()
         pieces: list[BytesLike] = [b""] * (2 * len(headers))
         pieces[0::2] = [
             heads[start : start + HEADER_SIZE_BYTES] for start in range(0, len(heads), HEADER_SIZE_BYTES)
@@ -191,7 +192,7 @@ class RecordBatches:
 
 def put_crcs(headers: _Rows, bodies: Sequence[BytesLike]) -> None:
     """Write into the header of each batch of format v2 the CRC over the rest of it and over its records."""
-    heads = memoryview(headers.tobytes())
+    heads = headers.tobytes()
     starts = range(CRC_START, len(heads), HEADER_SIZE_BYTES)
     checked_bytes = HEADER_SIZE_BYTES - CRC_START
     headers["crc"] = [
