@@ -5,6 +5,9 @@ PYTHON ?=
 # Handed on to pytest or to the benchmarks: make test ARGS="-k offset -x"
 ARGS ?=
 
+# Processes that share the tests: make WORKERS=0 runs them in one, which prints and debugs better.
+WORKERS ?= 2
+
 VENV := $(CURDIR)/.venv
 VENV_PYTHON := $(VENV)/bin/python
 REQUIRE := sh conf/require.sh
@@ -32,7 +35,7 @@ demo: require-java $(VENV)/.installed-demo ## Read a log directory that Kafka wr
 	@$(VENV_PYTHON) examples/quickstart.py
 
 test: require-java $(VENV)/.installed-dev ## Run all tests but interop and soak; print the conformance matrix
-	@$(PYTEST) --ignore=tests/interop $(ARGS)
+	@$(PYTEST) --ignore=tests/interop --numprocesses=$(WORKERS) $(ARGS)
 
 check: $(VENV)/.installed-dev ## Lint, formatting, types, direction of imports
 	@$(VENV_PYTHON) -m ruff check .

@@ -7,8 +7,10 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
-    import pytest
+    from collections.abc import Generator
 
 # At the end of the path: only the package `conformance` is meant to be found there.
 sys.path.append(str(Path(__file__).parent))
@@ -20,6 +22,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="FILE",
         help="write the conformance matrix as Markdown to FILE, between its conformance-matrix markers if it has them",
     )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    # The processes of a run exchange reports in UTF-8, but hostile names in log lines are not.
+    report.sections = [
+        (title, text.encode("utf-8", "backslashreplace").decode()) for title, text in report.sections
+    ]
+    return report
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -73,6 +73,26 @@ def test_quickstart_shows_schema_rows_an_aggregation_and_what_it_skipped():
     assert max(len(line) for line in printed.splitlines()) <= 120
 
 
+def test_the_embedded_log_loses_nothing_that_it_has_acknowledged():
+    printed = run("examples/embedded_log.py")
+    killed, found, went_on = printed.splitlines()
+    last = int(re.fullmatch(r"killed after reading (\d+) was acknowledged", killed)[1])
+    count, lost = re.fullmatch(r"found (\d+) readings; lost: (.*)", found).groups()
+    assert last >= 999
+    assert int(count) >= last + 1
+    assert lost == "[]"
+    assert went_on == f"went on at offset {count}: a new start"
+
+
+def test_the_log_in_the_readme_prints_what_was_appended(tmp_path: Path):
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    code = re.search(r"## A log of your own\n.*?```python\n(.*?)```\n", text, re.DOTALL)[1]
+    script = tmp_path / "log.py"
+    script.write_text(f"import os; os.chdir({str(tmp_path)!r})\n{code}", encoding="utf-8")
+    assert run(str(script)) == "{'offset': [0], 'value': [b'v1']}\n"
+    assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
 def test_processes_share_the_partitions():
     printed = run("examples/share_partitions.py", "4").splitlines()
     assert printed[-1] == "28,851 of 28,851 records read, each once"

@@ -23,6 +23,8 @@ _SECTIONS: dict[str, tuple[str, dict[str, str]]] = {
     "planning": ("planning", {}),
     "partitions": ("partitions", {}),
     "memory": ("memory", {}),
+    "append": ("append", {}),
+    "recovery": ("recovery", {}),
     "earlier": ("earlier", {}),
 }
 

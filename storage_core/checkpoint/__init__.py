@@ -10,6 +10,7 @@ from storage_core.checkpoint.clean_shutdown import (
     CLEAN_SHUTDOWN_FILE,
     delete_clean_shutdown_file,
     has_clean_shutdown_file,
+    read_clean_shutdown_file,
     write_clean_shutdown_file,
 )
 from storage_core.checkpoint.leader_epoch_checkpoint import (
@@ -54,6 +55,7 @@ __all__ = [
     "delete_clean_shutdown_file",
     "has_clean_shutdown_file",
     "producer_snapshot_bytes",
+    "read_clean_shutdown_file",
     "read_leader_epoch_checkpoint",
     "read_meta_properties",
     "read_offset_checkpoint",

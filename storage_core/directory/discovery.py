@@ -202,6 +202,9 @@ def _is_log_file(entry: DirectoryEntry) -> bool:
 
 
 def _some(names: list[str]) -> str:
-    shown = ", ".join(names[:_NAMES_IN_A_MESSAGE])
+    # A name may hold line ends or the codes of a terminal.
+    shown = ", ".join(
+        name if name.isprintable() else ascii(name)[1:-1] for name in names[:_NAMES_IN_A_MESSAGE]
+    )
     more = len(names) - _NAMES_IN_A_MESSAGE
     return f"{shown} and {more} more" if more > 0 else shown

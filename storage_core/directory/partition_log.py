@@ -195,16 +195,6 @@ class PartitionLog:
         index = bisect.bisect_right(self.segments.base_offsets, offset) - 1
         return index if index >= 0 else None
 
-    def segment_for(self, offset: int) -> SegmentReader | None:
-        """The segment with the highest base offset that is not above ``offset``."""
-        index = self.segment_index_for(offset)
-        return None if index is None else self.segments[index]
-
-    def segments_between(self, start_offset: int, end_offset: int) -> list[SegmentReader]:
-        """The segments that may hold offsets from ``start_offset`` to below ``end_offset``."""
-        first = self.segment_index_for(start_offset) or 0
-        return self.segments[first : bisect.bisect_left(self.segments.base_offsets, end_offset)]
-
     def ask(self, index: int, question: Callable[[SegmentReader], _Answer]) -> _Answer:
         """Ask a segment; once more if a live broker has renamed or replaced its file since the listing.
 

@@ -17,6 +17,7 @@ from typing import Final
 __all__ = [
     "CLUSTER_METADATA_TOPIC",
     "INTERNAL_TOPICS",
+    "MAX_PARTITION",
     "PartitionDirectoryName",
     "is_legal_topic_name",
     "parse_partition_directory_name",
@@ -35,7 +36,7 @@ INTERNAL_TOPICS: Final = frozenset(
 """Topics that brokers keep for themselves, and the log of the KRaft controllers."""
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-_MAX_PARTITION = 2**31 - 1
+MAX_PARTITION: Final = 2**31 - 1
 # What Java's Integer.parseInt takes, in ASCII.
 _PARTITION = re.compile(r"\+?[0-9]{1,20}")
 _SUFFIXED_NAME = re.compile(r"(\S+-\S+)\.(?:\S+)-(delete|future|stray)", re.ASCII)
@@ -75,6 +76,6 @@ def parse_partition_directory_name(name: str) -> PartitionDirectoryName | None:
     if not dash or not is_legal_topic_name(topic) or not _PARTITION.fullmatch(partition_text):
         return None
     partition = int(partition_text)
-    if partition > _MAX_PARTITION:
+    if partition > MAX_PARTITION:
         return None
     return PartitionDirectoryName(topic, partition, suffix)

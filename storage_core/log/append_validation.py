@@ -18,8 +18,7 @@ from storage_core.errors import (
     RecordTooLargeError,
 )
 from storage_core.log.producer_batches import ProducerBatches
-from storage_core.record.batch_header import CONTROL_FLAG, MAGIC_V2
-from storage_core.segment.file_names import MAX_OFFSET
+from storage_core.record.batch_header import CONTROL_FLAG, MAGIC_V2, MAX_OFFSET
 
 if TYPE_CHECKING:
     from storage_core.log_config import LogConfig

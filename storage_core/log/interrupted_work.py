@@ -14,6 +14,7 @@ import logging
 import os
 from typing import TYPE_CHECKING, Final
 
+from storage_core.log.recovery_check import list_regular_files
 from storage_core.segment import SegmentReader
 from storage_core.segment.file_names import (
     CLEANED_SUFFIX,
@@ -56,7 +57,7 @@ def finish_interrupted_work(
         The names of the regular files that are left, in order.
     """
     if file_names is None:
-        file_names = [entry.name for entry in filesystem.list_directory(path) if entry.is_regular_file]
+        file_names = list_regular_files(filesystem, path)
     work = _Work(filesystem, path, dict.fromkeys(file_names))
     work.remove_leftovers()
     work.complete_swaps()

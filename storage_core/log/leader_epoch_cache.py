@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
     from storage_core.filesystem import FileSystem
 
-__all__ = ["UNDEFINED_EPOCH", "UNDEFINED_EPOCH_OFFSET", "LeaderEpochCache", "end_offset_for"]
+__all__ = ["LeaderEpochCache", "end_offset_for", "epoch_for_offset"]
 
-UNDEFINED_EPOCH: Final = -1
-UNDEFINED_EPOCH_OFFSET: Final = -1
+_UNDEFINED_EPOCH: Final = -1
+_UNDEFINED_EPOCH_OFFSET: Final = -1
 
 
 class LeaderEpochCache:
@@ -57,28 +57,10 @@ class LeaderEpochCache:
         return self._entries
 
     @property
-    def earliest(self) -> EpochEntry | None:
-        """The first epoch that is known."""
-        entries = self._entries
-        return entries[0] if entries else None
-
-    @property
-    def latest(self) -> EpochEntry | None:
+    def latest_epoch(self) -> int | None:
         """The last epoch that is known; it may have no batch yet."""
         entries = self._entries
-        return entries[-1] if entries else None
-
-    @property
-    def latest_epoch(self) -> int | None:
-        """The number of the last epoch."""
-        entries = self._entries
         return entries[-1].epoch if entries else None
-
-    @property
-    def previous_epoch(self) -> int | None:
-        """The number of the epoch before the last one."""
-        entries = self._entries
-        return entries[-2].epoch if len(entries) > 1 else None
 
     def assign(self, epoch: int, start_offset: int) -> None:
         """Let an epoch begin; nothing happens if it is the latest one and began earlier.
@@ -112,10 +94,17 @@ class LeaderEpochCache:
     def observe(self, headers: npt.NDArray[Any]) -> None:
         """Assign what batches say that recovery found: epochs above the latest one only."""
         epochs = headers["leader_epoch"]
+        latest = -1 if not self._entries else self._entries[-1].epoch
+        added: list[EpochEntry] = []
         for index in _changes(epochs):
             epoch = int(epochs[index])
-            if epoch > (-1 if not self._entries else self._entries[-1].epoch):
-                self._assign(epoch, int(headers["base_offset"][index]))
+            if epoch > latest:
+                latest = epoch
+                added.append(EpochEntry(epoch, int(headers["base_offset"][index])))
+        if added:
+            # The first may take the place of others; those behind it ascend. There may be as many as batches.
+            self._assign(added[0].epoch, added[0].start_offset)
+            self._replace((*self._entries, *added[1:]))
         self.flush()
 
     def truncate_from_end(self, end_offset: int) -> None:
@@ -139,16 +128,6 @@ class LeaderEpochCache:
         if self._entries:
             self._replace(())
         self.flush()
-
-    def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """The function `end_offset_for` of the epochs that are known."""
-        return end_offset_for(self._entries, epoch, log_end_offset)
-
-    def epoch_for_offset(self, offset: int) -> int | None:
-        """The epoch in which an offset was, or will be, written; None if it lies before all that are known."""
-        entries = self._entries
-        count = bisect_right(entries, offset, key=_start_offset)
-        return entries[count - 1].epoch if count else None
 
     def flush(self) -> None:
         """Write the checkpoint if anything has changed since.
@@ -189,14 +168,20 @@ def end_offset_for(entries: Sequence[EpochEntry], epoch: int, log_end_offset: in
         The epoch and the offset behind its last record. -1 and -1 if the epoch is undefined or above
         all that are known; the epoch itself and where the first one begins if it is below them.
     """
-    if epoch == UNDEFINED_EPOCH:
-        return UNDEFINED_EPOCH, UNDEFINED_EPOCH_OFFSET
+    if epoch == _UNDEFINED_EPOCH:
+        return _UNDEFINED_EPOCH, _UNDEFINED_EPOCH_OFFSET
     if entries and entries[-1].epoch == epoch:
         return epoch, log_end_offset
     above = bisect_right(entries, epoch, key=_epoch)
     if above == len(entries):
-        return UNDEFINED_EPOCH, UNDEFINED_EPOCH_OFFSET
+        return _UNDEFINED_EPOCH, _UNDEFINED_EPOCH_OFFSET
     return entries[above - 1].epoch if above else epoch, entries[above].start_offset
+
+
+def epoch_for_offset(entries: Sequence[EpochEntry], offset: int) -> int | None:
+    """The epoch in which an offset was, or will be, written; None if it lies before all that are known."""
+    count = bisect_right(entries, offset, key=_start_offset)
+    return entries[count - 1].epoch if count else None
 
 
 def _epoch(entry: EpochEntry) -> int:

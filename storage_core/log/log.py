@@ -20,8 +20,8 @@ from storage_core.log.log_truncate import (
     truncate_fully_and_start_at,
     truncate_to,
 )
+from storage_core.record.batch_header import MAX_OFFSET
 from storage_core.record.record_batches import RecordBatches
-from storage_core.segment.file_names import MAX_OFFSET
 
 if TYPE_CHECKING:
     from storage_core.directory import PartitionDirectory
@@ -211,6 +211,9 @@ class Log(LogReader):
 
     def _epoch(self, state: LogState, leader_epoch: int | None) -> int:
         latest = state.leader_epochs.latest_epoch or 0
+        if state.pending.batches:
+            # Their epoch becomes known to the log with the first of them that is written.
+            latest = max(latest, int(state.pending.batches[-1].headers["leader_epoch"][-1]))
         if leader_epoch is None:
             return latest
         if leader_epoch < latest:

@@ -16,7 +16,9 @@ from storage_core.log.log_flush import flush_if_due
 from storage_core.log.log_roll import roll
 from storage_core.log.producer_batches import ProducerBatches
 from storage_core.record.batch_header import MAGIC_V2
+from storage_core.record.legacy_message import NO_TIMESTAMP_MS
 from storage_core.record.record_batches import RecordBatches
+from storage_core.segment.offset_index_file import LARGEST_RELATIVE_OFFSET
 from storage_core.segment.roll import RollParameters
 
 if TYPE_CHECKING:
@@ -27,8 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["AppendInfo", "append_chunks", "append_replicated", "write_pending"]
 
 _MOST_PENDING_BYTES: Final = 1 << 20
-_NO_TIMESTAMP_MS: Final = -1
-_MOST_RELATIVE_OFFSET: Final = 2**31 - 1
+_NO_OFFSET: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +112,10 @@ def write_pending(state: LogState) -> None:
 
 def _keep_pending(state: LogState, batches: RecordBatches) -> None:
     pending = state.pending
+    # First what a reader takes once there are batches.
+    pending.next_offset = batches.next_offset
     pending.batches.append(batches)
     pending.size_bytes += batches.size_bytes
-    pending.next_offset = batches.next_offset
     if pending.size_bytes >= _MOST_PENDING_BYTES:
         write_pending(state)
 
@@ -149,7 +151,7 @@ def _make_room(state: LogState, batches: RecordBatches, now_ms: int) -> int:
         # The offset in front of a set of older messages is known no better than that.
         first_offset = batches.base_offset
         is_known = int(batches.headers["magic"][0]) >= MAGIC_V2
-        roll(state, first_offset if is_known else batches.last_offset - _MOST_RELATIVE_OFFSET)
+        roll(state, first_offset if is_known else batches.last_offset - LARGEST_RELATIVE_OFFSET)
         count = max(1, _count_that_fits(state, batches))
         segment = state.segments.active
     if count == 1:
@@ -214,8 +216,8 @@ def _info(batches: RecordBatches) -> AppendInfo:
     max_timestamp_ms = int(timestamps_ms[latest])
     last_offset = batches.last_offset
     offset_of_max_timestamp = last_offset
-    if max_timestamp_ms == _NO_TIMESTAMP_MS:
-        offset_of_max_timestamp = _NO_TIMESTAMP_MS
+    if max_timestamp_ms == NO_TIMESTAMP_MS:
+        offset_of_max_timestamp = _NO_OFFSET
     elif batches.count > 1:
         offset_of_max_timestamp = int(batches.last_offsets[latest])
     return AppendInfo(
@@ -235,8 +237,8 @@ def _sum(
     return AppendInfo(
         first_offset,
         next_offset - 1,
-        _NO_TIMESTAMP_MS if latest is None else latest.max_timestamp_ms,
-        _NO_TIMESTAMP_MS if latest is None else latest.offset_of_max_timestamp,
+        NO_TIMESTAMP_MS if latest is None else latest.max_timestamp_ms,
+        _NO_OFFSET if latest is None else latest.offset_of_max_timestamp,
         sum(info.size_bytes for info in infos),
         sum(info.batch_count for info in infos),
         log_append_time_ms,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, Self
 from storage_core.checkpoint import (
     PARTITION_METADATA,
     delete_clean_shutdown_file,
-    write_clean_shutdown_file,
+    read_clean_shutdown_file,
     write_partition_metadata,
 )
 from storage_core.directory import (
@@ -22,11 +22,10 @@ from storage_core.errors import LogClosedError, LogDirectoryError, LogReadOnlyEr
 from storage_core.filesystem import FileSystem
 from storage_core.log.clock import SystemClock
 from storage_core.log.log import Log
-from storage_core.log.log_close import close_log
 from storage_core.log.periodic_flush import PeriodicFlush
 from storage_core.log.root_checkpoints import RootCheckpoints
-from storage_core.log.root_directory import LOCK_FILE, make_root, partitions_to_load
-from storage_core.log.root_loading import check_recovery, load_logs
+from storage_core.log.root_directory import LOCK_FILE, has_future_logs, make_root, partitions_to_load
+from storage_core.log.root_loading import check_recovery, close_logs, load_logs
 from storage_core.log.topic_ids import check_topic_partition, choose_topic_id
 from storage_core.log_config import LogConfig
 from storage_core.publishing import finish_commit
@@ -69,6 +68,9 @@ class LogDirectory:
         self._periodic_flush = PeriodicFlush()
         self._lock = threading.RLock()
         self._is_closed = False
+        self._marker: bytes | None = None
+        # Whether the marker may be written: it speaks of everything in the directory.
+        self._is_whole = True
 
     @classmethod
     def open(
@@ -152,23 +154,17 @@ class LogDirectory:
             siblings = [log.path for (name, _), log in self._logs.items() if name == topic]
             topic_id = choose_topic_id(self._filesystem, topic, siblings, topic_id)
             path = os.path.join(self.path, f"{topic}-{partition}")
-            self._filesystem.make_directory(path)
-            write_partition_metadata(self._filesystem, os.path.join(path, PARTITION_METADATA), topic_id)
             root = LogDirectoryFiles(self._filesystem, self.path)
-            # There is nothing to recover, and no checkpoint that knows of it.
-            root.clean_shutdown = True
-            root.recovery_points, root.log_start_offsets, root.high_watermarks = {}, {}, {}
-            directory = PartitionDirectory(path, topic, partition, root)
-            (state,) = load_logs(
-                self._filesystem,
-                root,
-                [directory],
-                self._clock,
-                lambda _: config or self._config_of(topic),
-                {},
-            )
-            self._filesystem.flush_directory(path)
-            self._filesystem.flush_directory(self.path)
+            if key in root.log_start_offsets or key in root.recovery_points:
+                # Of a log whose directory was removed: after a crash they would count for the new one.
+                self._checkpoints.write()
+            self._filesystem.make_directory(path)
+            try:
+                state = self._create(PartitionDirectory(path, topic, partition, root), config, topic_id)
+            except BaseException:
+                # Whoever opens the directory next completes what there is of it.
+                self._is_whole = False
+                raise
             return self._add(state)
 
     def get(self, topic: str, partition: int = 0) -> Log:
@@ -221,10 +217,19 @@ class LogDirectory:
                 return
             self._is_closed = True
             if self._file_lock is not None:
-                self._periodic_flush.stop()
                 try:
-                    self._close_logs()
+                    self._periodic_flush.stop()
+                    close_logs(
+                        self._filesystem,
+                        self.path,
+                        self._checkpoints,
+                        self._marker,
+                        is_marked=self._is_whole,
+                    )
                 finally:
+                    for state in self._checkpoints.states.values():
+                        # Also one that an interrupt kept from being closed: nobody writes without the lock.
+                        state.is_closed = True
                     self._file_lock.release()
 
     def __contains__(self, topic_partition: object) -> bool:
@@ -252,10 +257,41 @@ class LogDirectory:
         file_names = (
             check_recovery(self._filesystem, root, directories, self._config_of) if is_checked else {}
         )
-        if is_clean:
-            delete_clean_shutdown_file(self._filesystem, self.path)
+        self._marker = read_clean_shutdown_file(self._filesystem, self.path) if is_clean else None
+        # Forces the directory to disk in any case: what was made just before a crash may not be there yet.
+        delete_clean_shutdown_file(self._filesystem, self.path)
+        if not is_clean:
+            self._complete(directories, root)
+            self._is_whole = not has_future_logs(self._filesystem, self.path)
         for state in load_logs(self._filesystem, root, directories, self._clock, self._config_of, file_names):
             self._add(state)
+
+    def _complete(self, directories: list[PartitionDirectory], root: LogDirectoryFiles) -> None:
+        """Give an id to those that a crash kept from getting one. What a broker made is left as it is."""
+        paths = {directory: os.path.join(directory.path, PARTITION_METADATA) for directory in directories}
+        for directory, path in paths.items():
+            if root.meta_properties is None and self._filesystem.status(path) is None:
+                siblings = [each.path for each in directories if each.topic == directory.topic]
+                topic_id = choose_topic_id(self._filesystem, directory.topic, siblings, None)
+                write_partition_metadata(self._filesystem, path, topic_id)
+
+    def _create(self, directory: PartitionDirectory, config: LogConfig | None, topic_id: str) -> LogState:
+        path, root = directory.path, directory.root
+        write_partition_metadata(self._filesystem, os.path.join(path, PARTITION_METADATA), topic_id)
+        # There is nothing to recover, and no checkpoint that knows of it.
+        root.clean_shutdown = True
+        root.recovery_points, root.log_start_offsets, root.high_watermarks = {}, {}, {}
+        (state,) = load_logs(
+            self._filesystem,
+            root,
+            [directory],
+            self._clock,
+            lambda _: config or self._config_of(directory.topic),
+            {},
+        )
+        self._filesystem.flush_directory(path)
+        self._filesystem.flush_directory(self.path)
+        return state
 
     def _add(self, state: LogState) -> Log:
         state.checkpoint = self._checkpoints.write
@@ -276,22 +312,6 @@ class LogDirectory:
             key = directory.topic_partition
             if key not in self._logs:
                 self._logs[key] = Log(self._filesystem, directory, self._config_of(directory.topic), None)
-
-    def _close_logs(self) -> None:
-        states = self._checkpoints.states.values()
-        failure: Exception | None = None
-        for state in states:
-            try:
-                close_log(state)
-            except Exception as error:  # noqa: BLE001  (the other logs are closed all the same)
-                failure = failure or error
-        if failure is None:
-            self._checkpoints.write()
-            # A log that failed before is recovered by whoever opens the directory next.
-            if all(state.failure is None for state in states):
-                write_clean_shutdown_file(self._filesystem, self.path)
-        else:
-            raise failure
 
     def _config_of(self, topic: str) -> LogConfig:
         config = self._config

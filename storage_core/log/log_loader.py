@@ -90,6 +90,7 @@ class _Loader:
             self._load_producers(segments, offsets, None if has_recovered else names),
             LogView(offsets, tuple(segments.values()), segments.active.size_bytes),
             last_flush_ms=self._now_ms,
+            last_expiration_ms=self._now_ms,
             doomed_files=recovery.doomed_files,
         )
         state.publish(offsets)

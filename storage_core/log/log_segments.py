@@ -146,10 +146,6 @@ class LogSegments:
             behind = bisect_left(segments, end_offset, key=_base_offset_of)
         return segments[first:behind]
 
-    def non_active(self, start_offset: int = 0) -> list[LogSegment]:
-        """The segments from the one that holds ``start_offset`` on, but for the active one."""
-        return self.values(start_offset)[:-1]
-
     def directory_was_renamed(self, directory: str) -> None:
         """Look for all files in another directory from now on."""
         for segment in self:

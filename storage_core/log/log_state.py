@@ -72,8 +72,11 @@ class LogState:
         view: What readers see.
         is_only_replica: Whether the high watermark follows the log end.
         last_flush_ms: When everything was last known to be on disk.
+        last_expiration_ms: When producers were last looked at that may have been silent for too long.
         unflushed_directory: Whether a file of the log was created or renamed since the directory was
             forced to disk.
+        restarts_at: Where the log begins anew while all its segments are being replaced: until the new one is there,
+            no file name tells.
         doomed_files: Files that wait for their removal, and when it is due.
         failure: What made the log fail: since then nothing is written.
         checkpoint: Writes the checkpoints of the log directory.
@@ -89,8 +92,10 @@ class LogState:
     producers: ProducerStateManager
     view: LogView
     last_flush_ms: int
+    last_expiration_ms: int
     is_only_replica: bool = True
     unflushed_directory: bool = True
+    restarts_at: int | None = None
     pending: PendingBatches = field(default_factory=PendingBatches)
     doomed_files: list[tuple[int, Callable[[], object]]] = field(default_factory=list)
     failure: BaseException | None = None

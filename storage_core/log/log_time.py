@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from storage_core.errors import OptionError
+from storage_core.log.leader_epoch_cache import epoch_for_offset
 from storage_core.segment import TimestampOffset
 
 if TYPE_CHECKING:
@@ -90,9 +91,4 @@ def _offset_of_max_timestamp(log: PartitionLog) -> TimestampOffset | None:
 def _answer(found: TimestampOffset | None, epochs: Sequence[EpochEntry]) -> OffsetAndTimestamp | None:
     if found is None:
         return None
-    epoch = None
-    for entry in epochs:
-        if entry.start_offset > found.offset:
-            break
-        epoch = entry.epoch
-    return OffsetAndTimestamp(found.offset, found.timestamp_ms, epoch)
+    return OffsetAndTimestamp(found.offset, found.timestamp_ms, epoch_for_offset(epochs, found.offset))

@@ -7,10 +7,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from storage_core.errors import OptionError
-from storage_core.log.log_flush import flush_directory_if_changed
+from storage_core.log.log_flush import flush_directory_if_changed, flush_up_to
 from storage_core.log.log_roll import create_segment
 from storage_core.log.producer_state_rebuild import rebuild_producer_state
-from storage_core.segment.file_names import DELETED_SUFFIX, MAX_OFFSET
+from storage_core.record.batch_header import MAX_OFFSET
+from storage_core.segment.file_names import DELETED_SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -70,11 +71,13 @@ def truncate_fully_and_start_at(state: LogState, offset: int) -> None:
     """Remove everything: the log begins and ends at an offset."""
     _require_offset(offset)
     restarted = state.offsets.restarted(offset)
+    state.restarts_at = offset
     state.publish(restarted)
     state.checkpoint()
     _remove_from_the_end(state, -1)
     create_segment(state, offset)
     flush_directory_if_changed(state)
+    state.restarts_at = None
     state.leader_epochs.clear()
     state.producers.truncate_fully_and_start_at(offset)
     state.publish_segments(restarted)
@@ -97,11 +100,16 @@ def delete_records(state: LogState, before_offset: int) -> int:
     moved = offsets.with_log_start(before_offset)
     if moved is offsets:
         return offsets.log_start_offset
+    # The recovery point goes along, and has to be true: what it leaves behind, nobody flushes any more.
+    flush_up_to(state, moved.recovery_point, with_indexes=False)
+    moved = state.offsets.with_log_start(moved.log_start_offset)
     state.publish(moved)
     state.checkpoint()
     state.leader_epochs.truncate_from_start(moved.log_start_offset)
     state.producers.on_log_start_offset_incremented(moved.log_start_offset)
     remove_segments(state, _below(state, moved.log_start_offset))
+    # A log start that is the base offset of a segment is told by its name alone, later on.
+    flush_directory_if_changed(state)
     state.publish_segments(moved)
     return moved.log_start_offset
 

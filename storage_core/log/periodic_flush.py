@@ -6,7 +6,6 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Final
 
-from storage_core.errors import SegmentLogError
 from storage_core.log.log_append import write_pending
 from storage_core.log.log_flush import flush_if_due
 
@@ -54,7 +53,7 @@ class PeriodicFlush:
                 with state.writing():
                     write_pending(state)
                     flush_if_due(state, state.clock.now_ms())
-            except SegmentLogError as error:
+            except Exception as error:  # noqa: BLE001  (the other logs are still looked after)
                 # Whoever appends next is told.
                 _log.warning("%s could not be forced to disk, and has failed: %s", state.path, error)
 

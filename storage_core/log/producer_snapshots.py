@@ -65,11 +65,6 @@ class ProducerSnapshots:
         """The offset of the newest snapshot."""
         return self._offsets[-1] if self._offsets else None
 
-    @property
-    def oldest_offset(self) -> int | None:
-        """The offset of the oldest snapshot."""
-        return self._offsets[0] if self._offsets else None
-
     def path(self, offset: int) -> str:
         """Where the snapshot of an offset stands, or would."""
         return os.path.join(self._directory, snapshot_file_name(offset))

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage_core.errors import InvalidRecordError, InvalidTimestampError
+from storage_core.record.legacy_message import NO_TIMESTAMP_MS
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["validate_records"]
 
 _UNITS_PER_MS: Final = {"ms": 1, "us": 1_000, "ns": 1_000_000}
-_NO_TIMESTAMP_MS: Final = -1
 _INT64: Final = np.iinfo(np.int64)
 
 
@@ -55,7 +55,7 @@ def _require_keys(records: Records, path: str | None) -> None:
 
 
 def _require_near(records: Records, config: LogConfig, now_ms: int, path: str | None) -> None:
-    earliest_ms = max(now_ms - config.message_timestamp_before_max_ms, _NO_TIMESTAMP_MS)
+    earliest_ms = max(now_ms - config.message_timestamp_before_max_ms, NO_TIMESTAMP_MS)
     latest_ms = now_ms + config.message_timestamp_after_max_ms
     column = records.column("timestamp")
     if not (pa.types.is_int64(column.type) or pa.types.is_timestamp(column.type)):
@@ -85,7 +85,7 @@ def _first_outside(chunk: pa.Array, earliest_ms: int, latest_ms: int) -> int | N
     else:
         factor = 1 if pa.types.is_int64(chunk.type) else _UNITS_PER_MS[chunk.type.unit]
         lowest, highest = earliest_ms * factor, latest_ms * factor + factor - 1
-        absent_lowest, absent_highest = _NO_TIMESTAMP_MS * factor, _NO_TIMESTAMP_MS * factor + factor - 1
+        absent_lowest, absent_highest = NO_TIMESTAMP_MS * factor, NO_TIMESTAMP_MS * factor + factor - 1
     lowest, highest = max(lowest, int(_INT64.min)), min(highest, int(_INT64.max))
     values = _integers(chunk, null_value=lowest)
     if values.min() >= lowest and values.max() <= highest:

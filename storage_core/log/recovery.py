@@ -7,22 +7,22 @@ behind them is cut off, and later segments with it.
 from __future__ import annotations
 
 import logging
-import os
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from storage_core.errors import OffsetOverflowError
+from storage_core.errors import CorruptError, OffsetOverflowError
 from storage_core.log.producer_state import ProducerStateManager
 from storage_core.log.producer_state_rebuild import rebuild_producer_state
-from storage_core.log.recovery_check import ascends_to_its_end, ends_whole, indexes_to_recover
-from storage_core.log.segment_split import split_segment
-from storage_core.segment import SegmentReader, TransactionIndex
-from storage_core.segment.file_names import (
-    DELETED_SUFFIX,
-    offset_index_file_name,
-    transaction_index_file_name,
+from storage_core.log.recovery_check import (
+    ascends_to_its_end,
+    ends_whole,
+    indexes_to_recover,
+    with_corrupt_transaction_index,
 )
+from storage_core.log.segment_split import split_segment
+from storage_core.segment import SegmentReader
+from storage_core.segment.file_names import DELETED_SUFFIX, offset_index_file_name
 from storage_core.segment.log_segment import LogSegment
 
 if TYPE_CHECKING:
@@ -100,7 +100,11 @@ class Recovery:
         """Split the segments whose offsets do not fit; only one that spans so many can be of that kind."""
         for segment, following in pairwise(segments.values()):
             if following.base_offset - segment.base_offset > _MOST_RELATIVE_OFFSET:
-                last_offset = segment.read_next_offset() - 1
+                try:
+                    last_offset = segment.read_next_offset() - 1
+                except CorruptError:
+                    # For the recovery to see, if there is one.
+                    continue
                 if last_offset - segment.base_offset > _MOST_RELATIVE_OFFSET:
                     self._split(segments, segment)
 
@@ -111,7 +115,7 @@ class Recovery:
         chosen = set(
             indexes_to_recover(bases, self._names, options.recovery_point, is_clean=options.is_clean)
         )
-        chosen.update(self._with_corrupt_transaction_index(segments))
+        chosen.update(with_corrupt_transaction_index(self._filesystem, self._path, bases, self._names, {}))
         if options.is_clean and bases and len(bases) - 1 not in chosen and not self._ends_whole(bases[-1]):
             chosen.add(len(bases) - 1)
         listed = segments.values()
@@ -121,7 +125,7 @@ class Recovery:
             )
             try:
                 is_cut = self._recover_segment(
-                    segments, listed[index], listed[index + 1 :] if is_unflushed else []
+                    segments, listed[index], listed[index + 1 :], is_unflushed=is_unflushed
                 )
             except OffsetOverflowError as error:
                 self._mend_overflow(segments, listed[index], error)
@@ -140,8 +144,10 @@ class Recovery:
             self._filesystem.flush_directory(self._path)
             self.doomed_files.append((due_ms, segment.delete))
 
-    def _recover_segment(self, segments: LogSegments, segment: LogSegment, later: list[LogSegment]) -> bool:
-        """Recover one segment; if it is cut, the later ones go first, so that no crash leaves a gap."""
+    def _recover_segment(
+        self, segments: LogSegments, segment: LogSegment, later: list[LogSegment], *, is_unflushed: bool
+    ) -> bool:
+        """Recover one segment; if an unflushed one is cut, the later ones go first: no crash leaves a gap."""
         _log.info("%s: recovering the segment.", segment.path)
         producers = ProducerStateManager(self._filesystem, self._path)
         rebuild_producer_state(
@@ -154,8 +160,10 @@ class Recovery:
         )
 
         def observe(window: BatchWindow) -> list[AbortedTransaction]:
+            # First who may refuse the window: what it then says of epochs is cut off.
+            aborted = producers.observe(window)
             self._epochs.observe(window.headers)
-            return producers.observe(window)
+            return aborted
 
         def remove_later(recovered: RecoveredSegment) -> None:
             if recovered.truncated_bytes:
@@ -163,14 +171,19 @@ class Recovery:
                     "%s: cut off %d bytes behind the last valid batch%s.",
                     segment.path,
                     recovered.truncated_bytes,
-                    f", and {len(later)} later segments" if later else "",
+                    f", and {len(later)} later segments" if later and is_unflushed else "",
                 )
-                self.remove(segments, later)
+                if is_unflushed:
+                    self.remove(segments, later)
 
         recovered = segment.recover(observe, confirm=remove_later)
-        if self._options.is_clean:
-            # Nothing else of the log is going to be forced to disk.
+        if not is_unflushed:
+            # It counts as flushed: nothing else is going to force it to disk.
             segment.flush()
+        elif recovered.truncated_bytes:
+            # Or what was cut off might come back behind what is appended next.
+            segment.flush_log()
+        segment.close_handlers()
         producers.take_snapshot()
         return recovered.truncated_bytes > 0
 
@@ -189,27 +202,17 @@ class Recovery:
             return
         position_bytes = error.position_bytes or 0
         _log.warning("Cut off from byte %d on, whose offset is damaged: %s", position_bytes, error)
+        # First, so that no crash leaves a gap.
+        self.remove(segments, segments.higher_segments(segment.base_offset))
         with self._filesystem.open_for_writing(segment.path) as log_file:
             log_file.truncate(position_bytes)
+            log_file.flush()
         segments.remove(segment.base_offset)
         segments.add(
             LogSegment.open(
                 self._filesystem, self._path, segment.base_offset, self._options.config, now_ms=self._now_ms
             )
         )
-        self.remove(segments, segments.higher_segments(segment.base_offset))
 
     def _ends_whole(self, base_offset: int) -> bool:
         return ends_whole(SegmentReader(self._filesystem, self._path, base_offset, self._names))
-
-    def _with_corrupt_transaction_index(self, segments: LogSegments) -> list[int]:
-        corrupt = []
-        for index, segment in enumerate(segments.values()):
-            name = transaction_index_file_name(segment.base_offset)
-            if name in self._names:
-                path = os.path.join(self._path, name)
-                problem = TransactionIndex.read(self._filesystem, path, segment.base_offset).problem
-                if problem is not None:
-                    _log.warning("%s is damaged (%s), so its segment is recovered.", path, problem)
-                    corrupt.append(index)
-        return corrupt

@@ -48,12 +48,16 @@ class RootCheckpoints:
             StorageError: A file could not be written.
         """
         with self._lock:
-            views = {key: state.view for key, state in list(self.states.items())}
+            states = dict(self.states)
+            views = {key: state.view for key, state in states.items()}
             starts = {
                 key: view.offsets.log_start_offset
                 for key, view in views.items()
                 if view.offsets.log_start_offset > view.segments[0].base_offset
             }
+            starts.update(
+                (key, state.restarts_at) for key, state in states.items() if state.restarts_at is not None
+            )
             self._write(LOG_START_OFFSET_CHECKPOINT, starts)
             self._write(
                 RECOVERY_POINT_CHECKPOINT,

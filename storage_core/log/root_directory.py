@@ -29,7 +29,7 @@ from storage_core.segment import base_offset_of
 if TYPE_CHECKING:
     from storage_core.filesystem import DirectoryEntry, FileSystem
 
-__all__ = ["LOCK_FILE", "make_root", "partitions_to_load"]
+__all__ = ["LOCK_FILE", "has_future_logs", "make_root", "partitions_to_load"]
 
 _log = logging.getLogger(__name__)
 
@@ -88,6 +88,12 @@ def partitions_to_load(
     if strangers and not found and not names & _ROOT_FILES and not _has_only_directories(entries):
         raise _no_log_directory(path, strangers[0])
     return found
+
+
+def has_future_logs(filesystem: FileSystem, path: str) -> bool:
+    """Whether there are logs that a broker was moving here. It loads them, and nobody here does."""
+    names = (parse_partition_directory_name(entry.name) for entry in filesystem.list_directory(path))
+    return any(name is not None and name.suffix == "future" for name in names)
 
 
 def _partition(

@@ -1,4 +1,4 @@
-"""Loading all logs of a log directory, several at a time."""
+"""Loading all logs of a log directory, several at a time, and closing them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from storage_core.checkpoint import write_clean_shutdown_file
 from storage_core.errors import CorruptCheckpointError, RecoveryWouldDiscard
+from storage_core.log.log_close import close_log
 from storage_core.log.log_loader import load_log
 from storage_core.log.recovery import LoadOptions
 from storage_core.log.recovery_check import check_directory
@@ -19,9 +21,10 @@ if TYPE_CHECKING:
     from storage_core.filesystem import FileSystem
     from storage_core.log.clock import Clock
     from storage_core.log.log_state import LogState
+    from storage_core.log.root_checkpoints import RootCheckpoints
     from storage_core.log_config import LogConfig
 
-__all__ = ["check_recovery", "load_logs"]
+__all__ = ["check_recovery", "close_logs", "load_logs"]
 
 _MOST_THREADS: Final = 8
 
@@ -47,7 +50,7 @@ def check_recovery(
         lambda directory: check_directory(
             filesystem,
             directory.path,
-            root.recovery_points.get(directory.topic_partition, 0),
+            max(0, root.recovery_points.get(directory.topic_partition, 0)),
             is_clean=root.clean_shutdown,
             max_batch_bytes=max(DEFAULT_MAX_BATCH_BYTES, config(directory.topic).max_message_bytes),
         ),
@@ -86,8 +89,8 @@ def load_logs(
         options = LoadOptions(
             config(directory.topic),
             is_clean=root.clean_shutdown,
-            recovery_point=root.recovery_points.get(key, 0),
-            log_start_offset=root.log_start_offsets.get(key, 0),
+            recovery_point=max(0, root.recovery_points.get(key, 0)),
+            log_start_offset=max(0, root.log_start_offsets.get(key, 0)),
             high_watermark=marks.get(key),
             file_names=file_names.get(directory.path),
         )
@@ -101,6 +104,41 @@ def load_logs(
         for state in loaded:
             state.segments.close_handlers()
         raise
+
+
+def close_logs(
+    filesystem: FileSystem,
+    path: str,
+    checkpoints: RootCheckpoints,
+    marker: bytes | None,
+    *,
+    is_marked: bool = True,
+) -> None:
+    """Close logs, write their checkpoints, and the marker of a clean shutdown if all is well.
+
+    Args:
+        filesystem: Where to write.
+        path: The log directory.
+        checkpoints: Its checkpoints, and its logs.
+        marker: The marker that was there when it was opened.
+        is_marked: Whether the marker may be written at all.
+
+    Raises:
+        SegmentLogError: A log could not be closed; the others are.
+    """
+    failure: Exception | None = None
+    states = checkpoints.states.values()
+    for state in states:
+        try:
+            close_log(state)
+        except Exception as error:  # noqa: BLE001  (the other logs are closed all the same)
+            failure = failure or error
+    if failure is not None:
+        raise failure
+    checkpoints.write()
+    # A log that failed before is recovered by whoever opens the directory next.
+    if is_marked and all(state.failure is None for state in states):
+        write_clean_shutdown_file(filesystem, path, marker)
 
 
 def _high_watermarks(root: LogDirectoryFiles) -> Mapping[tuple[str, int], int]:

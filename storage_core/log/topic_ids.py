@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from storage_core.checkpoint import PARTITION_METADATA, read_partition_metadata
 from storage_core.directory import CLUSTER_METADATA_TOPIC, is_legal_topic_name
+from storage_core.directory.partition_name import MAX_PARTITION
 from storage_core.errors import LogDirectoryError, OptionError
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["check_topic_partition", "choose_topic_id"]
 
-_MAX_PARTITION: Final = 2**31 - 1
 _ID_CHARACTERS: Final = 22
 
 
@@ -33,8 +33,8 @@ def check_topic_partition(topic: object, partition: object) -> None:
             "Expected 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-' as the name of a topic, found "
             f"{topic!r}."
         )
-    if not isinstance(partition, int) or not 0 <= partition <= _MAX_PARTITION:
-        raise OptionError(f"Expected a partition number from 0 to {_MAX_PARTITION}, found {partition!r}.")
+    if not isinstance(partition, int) or not 0 <= partition <= MAX_PARTITION:
+        raise OptionError(f"Expected a partition number from 0 to {MAX_PARTITION}, found {partition!r}.")
 
 
 def choose_topic_id(

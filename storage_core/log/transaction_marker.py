@@ -1,17 +1,13 @@
-"""The markers that end transactions (KIP-98; Kafka's ``EndTransactionMarker``).
-
-key:   version int16, type int16 (0 abort, 1 commit)
-value: version int16, coordinator epoch int32
-"""
+"""The markers that end transactions (KIP-98; Kafka's ``EndTransactionMarker``)."""
 
 from __future__ import annotations
 
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from storage_core.errors import CorruptRecordError
+from storage_core.errors import BatchTooLargeError, CorruptRecordError, UnsupportedFormatError
 from storage_core.record.batch_header import CODEC_MASK, HEADER_SIZE_BYTES
-from storage_core.record.control_record import ControlType, control_type
+from storage_core.record.control_record import END_MARKER_VALUE, MOST_CONTROL_BYTES, ControlType, control_type
 from storage_core.record.decode import batch_section
 from storage_core.record.plain_decode import decode_one_by_one
 from storage_core.record.section import WantedFields
@@ -21,7 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["EndTransactionMarker", "read_marker"]
 
-_VALUE: Final = struct.Struct(">hi")
 # A marker as brokers write it, from the record's length on: the varints of length (16), attributes,
 # timestamp delta, offset delta and key length (4); the key; the value's length (6) and the value;
 # the number of headers.
@@ -29,7 +24,6 @@ _USUAL: Final = struct.Struct(">5shhbhib")
 _USUAL_SIZE_BYTES: Final = HEADER_SIZE_BYTES + _USUAL.size
 _USUAL_START: Final = b"\x20\x00\x00\x00\x08"
 _USUAL_VALUE_LENGTH: Final = 12
-_LIMIT_BYTES: Final = 1 << 20
 
 
 class EndTransactionMarker(NamedTuple):
@@ -64,24 +58,36 @@ def read_marker(batch: bytes | memoryview, header: BatchHeader, *, path: str) ->
             and kind in (ControlType.ABORT, ControlType.COMMIT)
         ):
             return EndTransactionMarker(kind == ControlType.ABORT, coordinator_epoch)
-    return _read_unusual(batch, header, path)
+    try:
+        return _read_unusual(batch, header, path)
+    except (BatchTooLargeError, UnsupportedFormatError) as error:
+        # No coordinator writes such a thing, so nobody is helped by another codec or a higher limit.
+        raise CorruptRecordError(
+            f"Expected a control record of a few bytes, found one that cannot be read: {error.args[0]}",
+            path=path,
+            position_bytes=header.position_bytes,
+            end_position_bytes=header.end_position_bytes,
+            offset=header.base_offset,
+            last_offset=header.last_offset,
+        ) from error
 
 
 def _read_unusual(batch: bytes | memoryview, header: BatchHeader, path: str) -> EndTransactionMarker | None:
     kind = control_type(batch, header, path=path)
     if kind not in (ControlType.ABORT, ControlType.COMMIT):
         return None
-    section = batch_section(batch, header, path=path, limit_bytes=_LIMIT_BYTES)
+    section = batch_section(batch, header, path=path, limit_bytes=MOST_CONTROL_BYTES)
     values = decode_one_by_one(section, WantedFields(timestamp=False, key=False)).values
     assert values is not None  # noqa: S101  (they were asked for)
     length, start = int(values.lengths[0]), int(values.starts[0])
-    if length >= _VALUE.size:
-        version, coordinator_epoch = _VALUE.unpack_from(section.buffer.data, start)
+    if length >= END_MARKER_VALUE.size:
+        version, coordinator_epoch = END_MARKER_VALUE.unpack_from(section.buffer.data, start)
         if version >= 0:
             return EndTransactionMarker(kind is ControlType.ABORT, coordinator_epoch)
     raise CorruptRecordError(
         "Expected a marker's value to hold a version and a coordinator epoch in six bytes, "
-        f"found a value of {length} bytes" + (f" with version {version}." if length >= _VALUE.size else "."),
+        f"found a value of {length} bytes"
+        + (f" with version {version}." if length >= END_MARKER_VALUE.size else "."),
         path=path,
         position_bytes=header.position_bytes,
         end_position_bytes=header.end_position_bytes,

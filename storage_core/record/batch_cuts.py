@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
+from storage_core.record.varint import VARINT_LIMIT_BYTES, VARLONG_LIMIT_BYTES
 from storage_core.record.varint_encode import varint_lengths
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ __all__ = ["batch_runs", "cut_batches"]
 
 # Length, attributes, timestamp delta and offset delta, a byte each.
 _LEAST_HEAD_BYTES: Final = 4
+_MOST_DELTA_BYTES: Final = VARLONG_LIMIT_BYTES + VARINT_LIMIT_BYTES
 # The first value, and the factor to the next one, that a byte more is needed for.
 _TWO_BYTES: Final = 64
 _NEXT_BYTE: Final = 128
@@ -142,6 +144,10 @@ class _AnyRows:
         # With the attributes.
         self._bodies = tails + 1
         self._delta_lengths = varint_lengths(np.arange(rows.count))
+        shortest, longest = int(self._bodies.min()) + 2, int(self._bodies.max()) + _MOST_DELTA_BYTES
+        least, most = varint_lengths(np.array([shortest, longest])).tolist()
+        # Of all bodies, where it is the same whatever the deltas take.
+        self._length_bytes = least if least == most else None
 
     def end_of(self, start: int) -> int:
         """Behind which row a batch ends that begins with a row."""
@@ -152,5 +158,5 @@ class _AnyRows:
             return start + 1
         bodies = self._bodies[start:reach] + self._delta_lengths[: reach - start]
         bodies += varint_lengths(self._timestamps_ms[start:reach] - self._timestamps_ms[start])
-        sizes = bodies + varint_lengths(bodies)
+        sizes = bodies + (self._length_bytes or varint_lengths(bodies))
         return start + max(1, int(sizes.cumsum().searchsorted(self._limit_bytes, "right")))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from crc32c import crc32c
 
+from storage_core.errors import InvalidRecordError
 from storage_core.record.batch_header import (
     CHECKED_HEADER,
     HEADER_DTYPE,
@@ -29,6 +30,7 @@ __all__ = ["NO_PRODUCER", "ProducerSequence", "advance_sequence", "batch_of", "b
 
 _NONE: Final = -1
 _SEQUENCES: Final = 1 << 31
+_LARGEST_LENGTH: Final = (1 << 31) - 1
 # Behind the batch length field.
 _LENGTH_WITHOUT_RECORDS: Final = HEADER_SIZE_BYTES - LOG_OVERHEAD_BYTES
 
@@ -62,7 +64,13 @@ def batch_of(  # noqa: PLR0913  (a header has that many fields)
     attributes: int = 0,
     producer: ProducerSequence = NO_PRODUCER,
 ) -> RecordBatches:
-    """One batch around its records, which are compressed already if ``attributes`` name a codec."""
+    """One batch around its records, which are compressed already if ``attributes`` name a codec.
+
+    Raises:
+        InvalidRecordError: They take more than a batch can hold.
+    """
+    length = _LENGTH_WITHOUT_RECORDS + len(records)
+    _check_length(length)
     checked = CHECKED_HEADER.pack(
         attributes,
         count - 1 if last_offset_delta is None else last_offset_delta,
@@ -74,7 +82,6 @@ def batch_of(  # noqa: PLR0913  (a header has that many fields)
         count,
     )
     crc = crc32c(records, crc32c(checked))
-    length = _LENGTH_WITHOUT_RECORDS + len(records)
     head = UNCHECKED_HEADER.pack(base_offset, length, leader_epoch, MAGIC_V2, crc) + checked
     return RecordBatches.of_one(head, records)
 
@@ -101,11 +108,16 @@ def batches_of(
         attributes: Of each batch.
         producer: With the sequence number of the first record of all.
         last_offset_deltas: Per batch, how far its last record lies behind its first; None: there are no gaps.
+
+    Raises:
+        InvalidRecordError: The records of a batch take more than it can hold.
     """
+    lengths = np.fromiter(map(len, bodies), np.int64, len(bodies)) + _LENGTH_WITHOUT_RECORDS
+    _check_length(int(lengths.max()))
     rows = np.empty(len(bodies), HEADER_DTYPE)
     before = np.cumsum(counts) - counts
     rows["base_offset"] = base_offset + before
-    rows["batch_length"] = np.fromiter(map(len, bodies), np.int64, len(bodies)) + _LENGTH_WITHOUT_RECORDS
+    rows["batch_length"] = lengths
     rows["leader_epoch"] = _NONE
     rows["magic"] = MAGIC_V2
     rows["attributes"] = attributes
@@ -119,3 +131,11 @@ def batches_of(
     rows["record_count"] = counts
     put_crcs(rows, bodies)
     return RecordBatches.of_many(rows, bodies)
+
+
+def _check_length(length: int) -> None:
+    if length > _LARGEST_LENGTH:
+        raise InvalidRecordError(
+            f"Expected a batch length of at most {_LARGEST_LENGTH} bytes, found {length} after compression. "
+            "Split the value, or choose another codec."
+        )

@@ -66,6 +66,7 @@ __all__ = [
     "LOG_OVERHEAD_BYTES",
     "MAGIC_POSITION",
     "MAGIC_V2",
+    "MAX_OFFSET",
     "MAX_OFFSET_DELTA",
     "MINIMUM_LEGACY_LENGTH",
     "MINIMUM_LENGTHS",
@@ -113,6 +114,7 @@ MAGIC_V2: Final = 2
 MINIMUM_LENGTHS: Final = (*_LEGACY_MINIMUM_LENGTHS, HEADER_SIZE_BYTES - LOG_OVERHEAD_BYTES)
 # The least that it says in any format: a v0 message without key and value.
 MINIMUM_LEGACY_LENGTH: Final = min(MINIMUM_LENGTHS)
+MAX_OFFSET: Final = (1 << 63) - 1
 MAX_OFFSET_DELTA: Final = (1 << 31) - 1
 
 CODEC_MASK: Final = 0x07

@@ -1,16 +1,13 @@
-"""Batches that hold no data: the markers that end a transaction, and what compaction leaves of others.
-
-key: version int16, type int16    value of a marker: version int16, coordinator epoch int32
-"""
+"""Batches that hold no data: the markers that end a transaction, and what compaction leaves of others."""
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING, Final
 
 from storage_core.record.batch_encode import NO_PRODUCER, ProducerSequence, batch_of
 from storage_core.record.batch_header import CODEC_MASK, CONTROL_FLAG, DELETE_HORIZON_FLAG, TRANSACTIONAL_FLAG
-from storage_core.record.control_record import ControlType
+from storage_core.record.control_record import CONTROL_KEY, END_MARKER_VALUE, ControlType
+from storage_core.record.legacy_message import NO_TIMESTAMP_MS
 from storage_core.record.plain_encode import encode_one_by_one
 
 if TYPE_CHECKING:
@@ -18,11 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["empty_batch", "end_transaction_marker"]
 
-_KEY: Final = struct.Struct(">hh")
-_VALUE: Final = struct.Struct(">hi")
 _VERSION: Final = 0
 _NO_SEQUENCE: Final = -1
-_NO_TIMESTAMP_MS: Final = -1
 _END_TYPES: Final = (ControlType.ABORT, ControlType.COMMIT)
 
 
@@ -47,7 +41,7 @@ def end_transaction_marker(
             f"found {control_type.name}, {producer_id} and {producer_epoch}."
         )
         raise ValueError(message)
-    key, value = _KEY.pack(_VERSION, control_type), _VALUE.pack(_VERSION, coordinator_epoch)
+    key, value = CONTROL_KEY.pack(_VERSION, control_type), END_MARKER_VALUE.pack(_VERSION, coordinator_epoch)
     (batch,) = encode_one_by_one([(timestamp_ms, key, value, ())], 0)
     return batch_of(
         batch.records,
@@ -83,7 +77,7 @@ def empty_batch(
     return batch_of(
         b"",
         count=0,
-        base_timestamp_ms=_NO_TIMESTAMP_MS,
+        base_timestamp_ms=NO_TIMESTAMP_MS,
         max_timestamp_ms=max_timestamp_ms,
         base_offset=base_offset,
         last_offset_delta=last_offset - base_offset,

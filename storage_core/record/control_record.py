@@ -1,6 +1,7 @@
 """Control records: the markers in a log that consumers never see (Kafka's ``ControlRecordType``).
 
-key: version int16, type int16     value: depends on the type
+key:   version int16, type int16
+value: of a marker that ends a transaction, version int16, coordinator epoch int32; else it depends on the type
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from storage_core.record.section import WantedFields
 if TYPE_CHECKING:
     from storage_core.record.batch_header import BatchHeader
 
-__all__ = ["ControlType", "control_type"]
+__all__ = ["CONTROL_KEY", "END_MARKER_VALUE", "MOST_CONTROL_BYTES", "ControlType", "control_type"]
 
-_KEY: Final = struct.Struct(">hh")
+CONTROL_KEY: Final = struct.Struct(">hh")
+END_MARKER_VALUE: Final = struct.Struct(">hi")
 # Brokers write control batches of some dozen bytes, those of KRaft of some hundred.
-_LIMIT_BYTES: Final = 1 << 20
+MOST_CONTROL_BYTES: Final = 1 << 20
 
 
 class ControlType(enum.IntEnum):
@@ -50,17 +52,18 @@ def control_type(batch: bytes | memoryview, header: BatchHeader, *, path: str) -
     """
     if header.record_count == 0:
         return None
-    section = batch_section(batch, header, path=path, limit_bytes=_LIMIT_BYTES)
+    section = batch_section(batch, header, path=path, limit_bytes=MOST_CONTROL_BYTES)
     keys = decode_one_by_one(section, WantedFields(timestamp=False, value=False)).keys
     assert keys is not None  # noqa: S101  (they were asked for)
     length, start = int(keys.lengths[0]), int(keys.starts[0])
-    if length >= _KEY.size:
-        version, number = _KEY.unpack_from(section.buffer.data, start)
+    if length >= CONTROL_KEY.size:
+        version, number = CONTROL_KEY.unpack_from(section.buffer.data, start)
         if version >= 0:
             return ControlType(number) if number in iter(ControlType) else ControlType.UNKNOWN
     raise CorruptRecordError(
         "Expected a control record's key to hold a version and a type in four bytes, "
-        f"found a key of {length} bytes" + (f" with version {version}." if length >= _KEY.size else "."),
+        f"found a key of {length} bytes"
+        + (f" with version {version}." if length >= CONTROL_KEY.size else "."),
         path=path,
         position_bytes=header.position_bytes,
         end_position_bytes=header.end_position_bytes,

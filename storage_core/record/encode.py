@@ -86,7 +86,17 @@ def encode_records(
     Raises:
         InvalidRecordError: A column has a wrong name or type; a header has no key; a record is too large to be
             encoded.
+        ValueError: A transaction without a producer, or a producer without an epoch or a sequence number.
     """
+    if is_transactional and producer is None:
+        message = "Expected a producer for records of a transaction, found none."
+        raise ValueError(message)
+    if (
+        producer is not None
+        and min(producer.producer_id, producer.producer_epoch, producer.base_sequence) < 0
+    ):
+        message = f"Expected a producer's id, epoch and sequence number from 0 on, found {producer}."
+        raise ValueError(message)
     check_columns(records)
     attributes = encoding.codec | (TRANSACTIONAL_FLAG if is_transactional else 0)
     writer = _BatchWriter(encoding, attributes, producer or NO_PRODUCER)

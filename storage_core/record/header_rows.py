@@ -13,6 +13,7 @@ from storage_core.record.batch_header import (
     LEGACY_ATTRIBUTES,
     MAGIC_POSITION,
     MAGIC_V2,
+    MAX_OFFSET,
     MAX_OFFSET_DELTA,
 )
 from storage_core.record.gather import gather
@@ -20,7 +21,6 @@ from storage_core.record.legacy_message import MESSAGE_DTYPE, NO_TIMESTAMP_MS
 
 __all__ = ["header_rows", "wrapper_rows"]
 
-_LARGEST_OFFSET: Final = (1 << 63) - 1
 _ATTRIBUTES_BY_MAGIC: Final = np.array(LEGACY_ATTRIBUTES, np.int16)
 
 _Bytes = npt.NDArray[np.uint8]
@@ -93,7 +93,7 @@ def _lower_bases(rows: _Rows, lowest_offset: int) -> None:
     last_offsets = rows["base_offset"].astype(np.int64) + rows["last_offset_delta"]
     lowest = np.empty_like(last_offsets)
     # The offset behind the largest one is no integer of numpy's.
-    lowest[0] = min(lowest_offset, _LARGEST_OFFSET)
+    lowest[0] = min(lowest_offset, MAX_OFFSET)
     lowest[1:] = last_offsets[:-1] + 1
     lowest = np.maximum(lowest, last_offsets - MAX_OFFSET_DELTA)
     wrappers = np.flatnonzero(is_wrapper & (lowest <= last_offsets) & (lowest >= 0))

@@ -7,12 +7,12 @@ the records are right, if unusual, or says which one is not. Both give the same 
 from __future__ import annotations
 
 from array import array
-from typing import Final, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
 from storage_core.errors import CorruptRecordError
-from storage_core.record.batch_header import LOG_APPEND_TIME_FLAG, LOG_OVERHEAD_BYTES
+from storage_core.record.batch_header import LOG_APPEND_TIME_FLAG, LOG_OVERHEAD_BYTES, MAX_OFFSET
 from storage_core.record.section import RecordColumns, RecordHeaders, RecordSection, Slices, WantedFields
 from storage_core.record.varint import (
     VARINT_LIMIT_BYTES,
@@ -22,8 +22,6 @@ from storage_core.record.varint import (
 )
 
 __all__ = ["decode_one_by_one"]
-
-_LARGEST_OFFSET: Final = (1 << 63) - 1
 
 
 def decode_one_by_one(section: RecordSection, wanted: WantedFields) -> RecordColumns:
@@ -92,7 +90,7 @@ class _BatchDecoder:
         """Append the batch's records to ``rows``; return how many they are."""
         if self._count < 1:
             self._fail(f"a record count of at least 1, found {self._count}")
-        if self._last_offset > _LARGEST_OFFSET:
+        if self._last_offset > MAX_OFFSET:
             self._fail(f"offsets of 63 bits, found {self._last_offset}")
         position = self._start
         previous_offset = self._base_offset - 1

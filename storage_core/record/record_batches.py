@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from storage_core.record.batch_header import (
     LOG_OVERHEAD_BYTES,
     MAGIC_POSITION,
     MAGIC_V2,
+    MAX_OFFSET,
     UNCHECKED_HEADER,
     header_error,
 )
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from storage_core.record.batch_header import BytesLike
 
 __all__ = ["RecordBatches", "put_crcs"]
-
-_LARGEST_OFFSET: Final = (1 << 63) - 1
 
 _Rows = npt.NDArray[Any]
 _Int64Array = npt.NDArray[np.int64]
@@ -61,7 +60,8 @@ class RecordBatches:
     @classmethod
     def of_many(cls, headers: _Rows, bodies: Sequence[BytesLike]) -> Self:
         """Batches of format v2, from their headers and what stands behind each."""
-        heads = memoryview(headers.tobytes())
+        # Copies of 61 bytes cost less than views, which the collector of garbage has to look after.
+        heads = headers.tobytes()
         pieces: list[BytesLike] = [b""] * (2 * len(headers))
         pieces[0::2] = [
             heads[start : start + HEADER_SIZE_BYTES] for start in range(0, len(heads), HEADER_SIZE_BYTES)
@@ -198,7 +198,7 @@ class RecordBatches:
 
 def put_crcs(headers: _Rows, bodies: Sequence[BytesLike]) -> None:
     """Write into the header of each batch of format v2 the CRC over the rest of it and over its records."""
-    heads = memoryview(headers.tobytes())
+    heads = headers.tobytes()
     starts = range(CRC_START, len(heads), HEADER_SIZE_BYTES)
     checked_bytes = HEADER_SIZE_BYTES - CRC_START
     headers["crc"] = [
@@ -208,9 +208,9 @@ def put_crcs(headers: _Rows, bodies: Sequence[BytesLike]) -> None:
 
 
 def _check_end(base_offset: int, count: int) -> None:
-    if base_offset + count > _LARGEST_OFFSET:
+    if base_offset + count > MAX_OFFSET:
         raise OffsetOverflowError(
-            f"Expected the offset behind the last record to be at most {_LARGEST_OFFSET}, found "
+            f"Expected the offset behind the last record to be at most {MAX_OFFSET}, found "
             f"{base_offset + count}. This log takes no more records.",
             offset=base_offset,
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from storage_core.record.batch_header import MAX_OFFSET
 from storage_core.scan.isolation import aborted_transactions
 from storage_core.scan.look_up import (
     LARGE_BATCH_BYTES,
@@ -19,7 +20,6 @@ from storage_core.scan.look_up import (
 from storage_core.scan.partition_resolver import ResolvedPartition
 from storage_core.scan.pruning import prune_partition
 from storage_core.scan.time_bounds import end_offset_by_time, start_offset_by_time
-from storage_core.segment.file_names import MAX_OFFSET
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,7 +13,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from storage_core.directory.partition_name import MAX_PARTITION
 from storage_core.errors import OptionError
+from storage_core.record.batch_header import MAX_OFFSET
 
 __all__ = [
     "EARLIEST_OFFSET",
@@ -31,8 +33,6 @@ TopicPartition = tuple[str, int]
 LATEST_OFFSET = -1
 EARLIEST_OFFSET = -2
 _NAMED_OFFSETS = {"latest": LATEST_OFFSET, "earliest": EARLIEST_OFFSET}
-_MAX_OFFSET = 2**63 - 1
-_MAX_PARTITION = 2**31 - 1
 
 _ASSIGNMENT_EXAMPLE = '{"topicA":[0,1],"topicB":[0,1]}'
 _OFFSETS_EXAMPLE = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
@@ -161,14 +161,14 @@ def _partition(value: object, *, text: bool = True) -> int:
     if text and isinstance(value, str) and _PARTITION_KEY.fullmatch(value.strip()):
         value = int(value)
     number = _integer(value)
-    if not 0 <= number <= _MAX_PARTITION:
+    if not 0 <= number <= MAX_PARTITION:
         raise _UnexpectedValueError(f"{value!r} is no partition number")
     return number
 
 
 def _offset(value: object) -> int:
     number = _integer(value)
-    if not EARLIEST_OFFSET <= number <= _MAX_OFFSET:
+    if not EARLIEST_OFFSET <= number <= MAX_OFFSET:
         raise _UnexpectedValueError(f"{number} is no offset: use -1 for latest, -2 for earliest")
     return number
 

@@ -5,6 +5,7 @@ window of a file → batches that count, and damage between them → decompresse
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import logging
 from typing import TYPE_CHECKING, Final
@@ -97,8 +98,13 @@ class _TaskReader:
     def _read_file(self, opened: OpenFile, progress: _Progress) -> Iterator[pa.RecordBatch]:
         span = progress.span
         reader = SpanReader(opened, span, self._buffer, self._settings.max_batch_bytes)
+        is_sure = False
         for part in reader.parts():
             if isinstance(part, DamagedRange):
+                # A cleaner may have been at work between the listing and the look at the file.
+                if not is_sure and self._is_another_segment(span):
+                    raise FileReplacedError
+                is_sure = True
                 yield from self._damage.report(part, span)
                 next_offset = part.end_offset
             else:
@@ -108,6 +114,15 @@ class _TaskReader:
                 yield from self._records.batches(part.window, decoded, span)
                 next_offset = part.next_offset
             progress.next_offset = max(progress.next_offset, next_offset)
+
+    def _is_another_segment(self, span: LogSpan) -> bool:
+        """Whether the segment ends at another offset by now than when it was planned."""
+        log = self._present_log(span)
+        if log is None or span.segment_end_offset is None:
+            return False
+        base_offsets = log.segments.base_offsets
+        next_index = bisect.bisect_right(base_offsets, span.base_offset)
+        return next_index < len(base_offsets) and base_offsets[next_index] != span.segment_end_offset
 
     def _find_again(self, span: LogSpan, next_offset: int, attempts: int) -> list[LogSpan]:
         """The rest of a span, where it lies now."""

@@ -9,14 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_core.record.batch_header import MAGIC_V2
+from storage_core.record.batch_header import MAGIC_V2, MAX_OFFSET
 from storage_core.record.section import Slices
 from storage_core.scan.predicate import columns_of, evaluate
 from storage_core.scan.pruning import Bounds, prune
 from storage_core.scan.residual import ALWAYS, NEVER, KnownFields, residual
 from storage_core.scan.rows import RowMaker
 from storage_core.scan.schema import record_schema
-from storage_core.segment.file_names import MAX_OFFSET
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

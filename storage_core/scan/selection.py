@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from storage_core.record.batch_header import CONTROL_FLAG, LOG_OVERHEAD_BYTES, TRANSACTIONAL_FLAG
-from storage_core.segment.file_names import MAX_OFFSET
+from storage_core.record.batch_header import CONTROL_FLAG, LOG_OVERHEAD_BYTES, MAX_OFFSET, TRANSACTIONAL_FLAG
 
 if TYPE_CHECKING:
     import numpy.typing as npt

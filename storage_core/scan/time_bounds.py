@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from storage_core.record import batch_timestamps
+from storage_core.record.batch_header import MAX_OFFSET
 from storage_core.scan.look_up import (
     DAMAGE,
     LARGE_BATCH_BYTES,
@@ -28,7 +29,6 @@ from storage_core.scan.look_up import (
     indexed_position,
 )
 from storage_core.segment.batch_walk import PAGE_SIZE_BYTES
-from storage_core.segment.file_names import MAX_OFFSET
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,9 +13,9 @@ from storage_core.record.batch_header import (
     CRC_LAYOUTS,
     HEADER_SIZE_BYTES,
     MAGIC_POSITION,
+    MAX_OFFSET,
     parse_batch_header,
 )
-from storage_core.segment.file_names import MAX_OFFSET
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -27,6 +27,7 @@ from storage_core.record.batch_header import (
     LOG_OVERHEAD_BYTES,
     MAGIC_POSITION,
     MAGIC_V2,
+    MAX_OFFSET,
     MAX_OFFSET_DELTA,
     MINIMUM_LEGACY_LENGTH,
     MINIMUM_LENGTHS,
@@ -37,7 +38,6 @@ from storage_core.record.header_rows import header_rows
 from storage_core.record.legacy_message import unpack_message
 from storage_core.record.message_walk import walk_messages
 from storage_core.segment.batch_read import read_batch
-from storage_core.segment.file_names import MAX_OFFSET
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

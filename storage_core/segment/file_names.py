@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from storage_core.record.batch_header import MAX_OFFSET
+
 __all__ = [
     "CLEANED_SUFFIX",
     "DELETED_SUFFIX",
     "LOG_SUFFIX",
-    "MAX_OFFSET",
     "OFFSET_INDEX_SUFFIX",
     "SNAPSHOT_SUFFIX",
     "SWAP_SUFFIX",
@@ -39,8 +40,6 @@ CLEANED_SUFFIX: Final = ".cleaned"
 """Output of a compaction that is not complete."""
 SWAP_SUFFIX: Final = ".swap"
 """Complete output of a compaction that is about to replace the original."""
-
-MAX_OFFSET: Final = 2**63 - 1
 
 _DIGITS: Final = 20
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
+from storage_core.record.batch_header import MAX_OFFSET
 from storage_core.segment._index_file import read_index_file
-from storage_core.segment.file_names import MAX_OFFSET
 from storage_core.segment.values import OffsetPosition
 
 if TYPE_CHECKING:

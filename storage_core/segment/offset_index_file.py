@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from storage_core.filesystem import FileSystem
 
-__all__ = ["LARGEST_RELATIVE_OFFSET", "OffsetIndexFile"]
+__all__ = ["LARGEST_RELATIVE_OFFSET", "OffsetIndexFile", "offset_overflow"]
 
 LARGEST_RELATIVE_OFFSET: Final = 2**31 - 1
 
@@ -79,12 +79,7 @@ class OffsetIndexFile:
             AppendError: The index is full.
         """
         if not self.can_append(offset):
-            raise OffsetOverflowError(
-                f"Expected an offset from {self.base_offset} to {self.base_offset + LARGEST_RELATIVE_OFFSET}, "
-                f"which this segment's indexes can hold, found {offset}. Roll the segment first.",
-                path=self.file.path,
-                offset=offset,
-            )
+            raise offset_overflow(self.file.path, self.base_offset, offset)
         if self.is_full:
             raise AppendError(
                 f"Expected room for another entry, found a full index of {len(self)} entries. Roll the segment, "
@@ -182,3 +177,13 @@ class OffsetIndexFile:
     def _parse(self, entry: bytes) -> OffsetPosition:
         relative, position_bytes = _ENTRY.unpack(entry)
         return OffsetPosition(self.base_offset + relative, position_bytes)
+
+
+def offset_overflow(path: str, base_offset: int, offset: int) -> OffsetOverflowError:
+    """The error about an offset that cannot be written relative to a segment's base offset."""
+    return OffsetOverflowError(
+        f"Expected an offset from {base_offset} to {base_offset + LARGEST_RELATIVE_OFFSET}, which this segment's "
+        f"indexes can hold, found {offset}. Roll the segment first.",
+        path=path,
+        offset=offset,
+    )

@@ -134,12 +134,6 @@ class SegmentContents:
         timestamp_ms = self._load_first_batch_timestamp()
         return _LARGEST_TIMESTAMP_MS if timestamp_ms is None or timestamp_ms < 0 else timestamp_ms
 
-    @property
-    def has_overflow(self) -> bool:
-        """Whether it holds offsets that cannot be written relative to its base offset. Reads the log's end."""
-        next_offset = self.read_next_offset()
-        return next_offset > self.base_offset and not self.offset_index.can_append(next_offset - 1)
-
     def reader(self) -> SegmentReader:
         """Read what is in the segment now; what is appended later does not show."""
         status = self._filesystem.status(self.path)

@@ -77,6 +77,7 @@ def scan_segment(
     *,
     max_batch_bytes: int,
     observe: WindowObserver | None = None,
+    start_position_bytes: int = 0,
 ) -> SegmentScan:
     """Read all of a log file, check every CRC, and stop in front of the first batch that is not valid.
 
@@ -87,13 +88,16 @@ def scan_segment(
         index_interval_bytes: ``index.interval.bytes``.
         max_batch_bytes: The largest batch for which memory is taken.
         observe: Is shown the valid batches.
+        start_position_bytes: Where to begin, a batch boundary.
 
     Raises:
         OffsetOverflowError: A valid batch has an offset that the segment's indexes cannot hold.
         BatchTooLargeError: A valid batch is larger than ``max_batch_bytes``.
     """
-    scan = _Scan(base_offset, index_interval_bytes, observe)
-    for window in read_windows(log_file, 0, end_position_bytes, base_offset, max_batch_bytes=max_batch_bytes):
+    scan = _Scan(base_offset, start_position_bytes, index_interval_bytes, observe)
+    for window in read_windows(
+        log_file, start_position_bytes, end_position_bytes, base_offset, max_batch_bytes=max_batch_bytes
+    ):
         if not scan.take(window):
             break
     return SegmentScan(
@@ -107,8 +111,14 @@ def scan_segment(
 
 
 class _Scan:
-    def __init__(self, base_offset: int, index_interval_bytes: int, observe: WindowObserver | None) -> None:
-        self.end_position_bytes = 0
+    def __init__(
+        self,
+        base_offset: int,
+        start_position_bytes: int,
+        index_interval_bytes: int,
+        observe: WindowObserver | None,
+    ) -> None:
+        self.end_position_bytes = start_position_bytes
         self.next_offset = base_offset
         self.largest_timestamp = TimestampOffset(NO_TIMESTAMP_MS, base_offset)
         self.entries: list[IndexEntries] = []

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from storage_core.errors import OffsetOverflowError
 from storage_core.record.batch_header import LOG_OVERHEAD_BYTES
 from storage_core.segment.index_entries import index_entries
-from storage_core.segment.offset_index_file import LARGEST_RELATIVE_OFFSET
+from storage_core.segment.offset_index_file import LARGEST_RELATIVE_OFFSET, offset_overflow
 from storage_core.segment.values import TimestampOffset
 
 if TYPE_CHECKING:
@@ -113,7 +112,7 @@ class SegmentWriter:
         size_bytes = batch_length + LOG_OVERHEAD_BYTES
         last_offset = base_offset + offset_delta
         if not 0 <= last_offset - self._base_offset <= LARGEST_RELATIVE_OFFSET:
-            raise self._overflow(last_offset)
+            raise offset_overflow(self._log.path, self._base_offset, last_offset)
         largest = self.largest_timestamp
         if max_timestamp_ms > largest.timestamp_ms:
             largest = TimestampOffset(max_timestamp_ms, last_offset)
@@ -139,7 +138,7 @@ class SegmentWriter:
     ) -> None:
         for last_offset in (int(last_offsets[0]), int(last_offsets[-1])):
             if not 0 <= last_offset - self._base_offset <= LARGEST_RELATIVE_OFFSET:
-                raise self._overflow(last_offset)
+                raise offset_overflow(self._log.path, self._base_offset, last_offset)
         indexes = self._indexes
         entries = index_entries(
             last_offsets,
@@ -158,11 +157,3 @@ class SegmentWriter:
         self._log.advance(size_bytes)
         self._largest_timestamp = entries.largest_timestamp
         self.bytes_since_last_entry = entries.bytes_since_last_entry
-
-    def _overflow(self, offset: int) -> OffsetOverflowError:
-        return OffsetOverflowError(
-            f"Expected offsets from {self._base_offset} to {self._base_offset + LARGEST_RELATIVE_OFFSET}, which "
-            f"this segment's indexes can hold, found {offset}. Roll the segment first.",
-            path=self._log.path,
-            offset=offset,
-        )

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
+from storage_core.record.batch_header import MAX_OFFSET
 from storage_core.record.legacy_message import NO_TIMESTAMP_MS
 from storage_core.segment._index_file import read_index_file
-from storage_core.segment.file_names import MAX_OFFSET
 from storage_core.segment.values import TimestampOffset
 
 if TYPE_CHECKING:
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
     Int64Array: TypeAlias = NDArray[np.int64]
 
-__all__ = ["ENTRY_SIZE_BYTES", "NO_TIMESTAMP_MS", "TimeIndex"]
+__all__ = ["ENTRY_DTYPE", "ENTRY_SIZE_BYTES", "NO_TIMESTAMP_MS", "TimeIndex"]
 
 ENTRY_SIZE_BYTES: Final = 12
 
-_ENTRY: Final = np.dtype([("timestamp_ms", ">i8"), ("relative_offset", ">i4")])
+ENTRY_DTYPE: Final = np.dtype([("timestamp_ms", ">i8"), ("relative_offset", ">i4")])
 _NO_VALUES: Final = np.empty(0, np.int64)
 
 
@@ -72,7 +72,7 @@ class TimeIndex:
             # Twelve zero bytes and no more: timestamp 0 at the base offset. In a longer file the
             # same bytes are the preallocated rest.
             data = bytes(ENTRY_SIZE_BYTES)
-        entries = np.frombuffer(data, _ENTRY)
+        entries = np.frombuffer(data, ENTRY_DTYPE)
         timestamps_ms = entries["timestamp_ms"].astype(np.int64)
         relative_offsets = entries["relative_offset"].astype(np.int64)
         if len(entries) and (timestamps_ms[0] < 0 or relative_offsets[0] < 0):

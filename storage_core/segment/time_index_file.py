@@ -14,12 +14,11 @@ from storage_core.errors import (
     AppendError,
     CorruptIndexError,
     InvalidTimestampError,
-    OffsetOverflowError,
     OffsetsOutOfOrderError,
 )
 from storage_core.segment.entry_file import EntryFile
-from storage_core.segment.offset_index_file import LARGEST_RELATIVE_OFFSET
-from storage_core.segment.time_index import ENTRY_SIZE_BYTES, NO_TIMESTAMP_MS
+from storage_core.segment.offset_index_file import LARGEST_RELATIVE_OFFSET, offset_overflow
+from storage_core.segment.time_index import ENTRY_DTYPE, ENTRY_SIZE_BYTES, NO_TIMESTAMP_MS
 from storage_core.segment.values import TimestampOffset
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 __all__ = ["TimeIndexFile"]
 
 _ENTRY: Final = struct.Struct(">qi")
-_ENTRY_DTYPE: Final = np.dtype([("timestamp_ms", ">i8"), ("relative_offset", ">i4")])
 
 
 class TimeIndexFile:
@@ -110,12 +108,7 @@ class TimeIndexFile:
         if timestamp_ms <= last.timestamp_ms:
             return
         if not 0 <= offset - self.base_offset <= LARGEST_RELATIVE_OFFSET:
-            raise OffsetOverflowError(
-                f"Expected an offset from {self.base_offset} to {self.base_offset + LARGEST_RELATIVE_OFFSET}, "
-                f"which this segment's indexes can hold, found {offset}. Roll the segment first.",
-                path=self.file.path,
-                offset=offset,
-            )
+            raise offset_overflow(self.file.path, self.base_offset, offset)
         self.file.write(_ENTRY.pack(timestamp_ms, offset - self.base_offset))
         self._last_entry = TimestampOffset(timestamp_ms, offset)
 
@@ -128,7 +121,7 @@ class TimeIndexFile:
         timestamps_ms, offsets = timestamps_ms[is_new][: self.room], offsets[is_new][: self.room]
         if not len(offsets):
             return
-        entries = np.empty(len(offsets), _ENTRY_DTYPE)
+        entries = np.empty(len(offsets), ENTRY_DTYPE)
         entries["timestamp_ms"] = timestamps_ms
         entries["relative_offset"] = offsets - self.base_offset
         self.file.write(entries.tobytes())

@@ -6,6 +6,7 @@ from storage_core.checkpoint import (
     CLEAN_SHUTDOWN_FILE,
     delete_clean_shutdown_file,
     has_clean_shutdown_file,
+    read_clean_shutdown_file,
     write_clean_shutdown_file,
 )
 from storage_core.filesystem import FileSystem
@@ -71,3 +72,15 @@ def test_a_deletion_that_may_not_have_been_flushed_is_flushed_now(tmp_path):
     filesystem = RecordingFileSystem()
     assert delete_clean_shutdown_file(filesystem, str(tmp_path)) is False
     assert filesystem.effects == ["delete", "flush directory after 0 flushes"]
+
+
+def test_the_marker_that_was_there_comes_back(tmp_path):
+    assert read_clean_shutdown_file(FileSystem(), str(tmp_path)) is None
+    (tmp_path / CLEAN_SHUTDOWN_FILE).write_bytes(b'{"version":0,"brokerEpoch":9}')
+    content = read_clean_shutdown_file(FileSystem(), str(tmp_path))
+    write_clean_shutdown_file(FileSystem(), str(tmp_path))
+    assert (tmp_path / CLEAN_SHUTDOWN_FILE).read_bytes() == b'{"version":0,"brokerEpoch":-1}'
+    write_clean_shutdown_file(FileSystem(), str(tmp_path), content)
+    assert (tmp_path / CLEAN_SHUTDOWN_FILE).read_bytes() == b'{"version":0,"brokerEpoch":9}'
+    (tmp_path / CLEAN_SHUTDOWN_FILE).write_bytes(bytes(5000))
+    assert read_clean_shutdown_file(FileSystem(), str(tmp_path)) is None

@@ -53,7 +53,7 @@ JOURNAL = CommitJournal(
     manifests=(f"{STAGED}.manifest",),
     partitions=(PARTITION,),
 )
-# As docs/decisions/0007-commit.md shows it.
+# As docs/decisions/0008-commit.md shows it.
 TEXT = (
     '{"clean_shutdown":"eyJ2ZXJzaW9uIjowLCJicm9rZXJFcG9jaCI6OX0=","generation":8,'
     f'"job":"{JOB}","manifests":["{STAGED}.manifest"],'

@@ -50,11 +50,12 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_name_that_kafka_does_not_give_is_no_partition(root, partition, name):
+def test_a_name_that_kafka_does_not_give_is_no_partition(root, partition, name, caplog):
     write_partition(Path(os.fsdecode(os.path.join(os.fsencode(root), name))))
     table = storage_core.read_table(root)
     assert set(table["topic"].to_pylist()) == {"events"}
     assert table.num_rows == 1
+    assert all(message.isprintable() for message in caplog.messages)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -160,33 +160,14 @@ def test_the_view_stays_while_a_broker_appends(two_segments, make_batch, load):
 
 
 @pytest.mark.parametrize(
-    ("offset", "base_offset"), [(-1, None), (0, 0), (4, 0), (5, 5), (9, 5), (10, 5), (2**63 - 1, 5)]
+    ("offset", "index"), [(-1, None), (0, 0), (4, 0), (5, 1), (9, 1), (10, 1), (2**63 - 1, 1)]
 )
-def test_segment_for(two_segments, load, offset, base_offset):
-    segment = load(two_segments).segment_for(offset)
-    assert (segment and segment.base_offset) == base_offset
+def test_segment_index_for(two_segments, load, offset, index):
+    assert load(two_segments).segment_index_for(offset) == index
 
 
-def test_segment_for_in_an_empty_directory(make_partition, load):
-    assert load(make_partition()).segment_for(0) is None
-
-
-@pytest.mark.parametrize(
-    ("start", "end", "base_offsets"),
-    [
-        (0, 10, [0, 5]),
-        (4, 6, [0, 5]),
-        (4, 5, [0]),
-        (5, 6, [5]),
-        (7, 100, [5]),
-        (-5, 1, [0]),
-        (6, 6, [5]),
-        (0, 0, []),
-    ],
-)
-def test_segments_between(two_segments, load, start, end, base_offsets):
-    segments = load(two_segments).segments_between(start, end)
-    assert [segment.base_offset for segment in segments] == base_offsets
+def test_segment_index_for_in_an_empty_directory(make_partition, load):
+    assert load(make_partition()).segment_index_for(0) is None
 
 
 @pytest.mark.parametrize(
@@ -386,7 +367,7 @@ def test_loading_opens_no_file_and_examines_no_segment(two_segments, load, make_
     make_clean(two_segments.parent)
     filesystem = FileSystem()
     log = load(two_segments, filesystem=filesystem)
-    assert log.segment_for(7).base_offset == 5
+    assert log.segments[log.segment_index_for(7)].base_offset == 5
     assert filesystem.statistics.directories_listed == 1
     assert filesystem.statistics.files_opened == 0
     assert filesystem.statistics.files_examined == 1
@@ -395,7 +376,7 @@ def test_loading_opens_no_file_and_examines_no_segment(two_segments, load, make_
 def test_segments_are_made_once(two_segments, load):
     log = load(two_segments)
     assert log.segments[0] is log.segments[-2]
-    assert log.segments[1] is log.segment_for(9)
+    assert log.segments[1] is log.segments[log.segment_index_for(9)]
     assert [segment.base_offset for segment in log.segments] == [0, 5]
     assert [segment.base_offset for segment in log.segments[1:]] == [5]
     assert len(log.segments) == 2

@@ -22,6 +22,8 @@ END_MARKER = "<!-- /crash-safety -->"
 _PREFIX = "cases: "
 _MODULES = (
     "tests/log/test_crash_at_every_call.py",
+    "tests/log/test_crash_of_several_logs.py",
+    "tests/log/test_crash_while_files_are_replaced.py",
     "tests/log/test_crash_tails.py",
     "tests/log/test_crash_failing_calls.py",
     "tests/log/test_crash_by_kill.py",
@@ -29,11 +31,13 @@ _MODULES = (
     "tests/log/test_bad_use.py",
     "tests/commit/test_crash_at_every_call.py",
     "tests/commit/test_crash_failing_calls.py",
+    "tests/faults/test_checkpoint_crashes.py",
     "tests/faults/test_simulated_filesystem.py",
 )
 # Modules of which each test is a case.
 _BY_TEST = {
     "tests/log/test_bad_use.py": "Bad use: each a clear error, and nothing lost",
+    "tests/faults/test_checkpoint_crashes.py": "A power cut while a checkpoint is replaced",
     "tests/faults/test_simulated_filesystem.py": "The simulated file system itself",
 }
 
@@ -66,7 +70,7 @@ class Counting:
         for technique, count in counted.items():
             self.cases[technique] += count
             self.failures[technique] += report.failed
-            self.modules[technique] = module
+            self.modules.setdefault(technique, module)
         if report.failed and not counted:
             self._failed_modules[module] += 1
 

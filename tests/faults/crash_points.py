@@ -7,13 +7,14 @@ state, compares what it finds with what the model allows, and goes on working wi
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from storage_core import LogDirectory
-from storage_core.errors import RecoveryWouldDiscard
-from tests.faults.log_model import Expectation, LogModel
+from storage_core import LogConfig, LogDirectory
+from storage_core.errors import CorruptError, RecoveryWouldDiscard
+from tests.faults.log_model import Expectation
 from tests.faults.session import CONFIG, ROOT, TOPIC, Session, StillClock, records_of, timestamp_of
 from tests.faults.simulated_filesystem import SimulatedFileSystem
 from tests.faults.valid_batches import loses_valid_batches
@@ -41,6 +42,7 @@ class CrashState:
         expectation: What has to be found.
         after_power_cut: What would have to be found after a power cut.
         is_on_disk: Whether there was one.
+        config: Of the log.
     """
 
     name: str
@@ -48,6 +50,7 @@ class CrashState:
     expectation: Expectation
     after_power_cut: Expectation
     is_on_disk: bool = True
+    config: LogConfig = CONFIG
 
 
 def new_filesystem() -> SimulatedFileSystem:
@@ -58,15 +61,17 @@ def new_filesystem() -> SimulatedFileSystem:
     return filesystem
 
 
-def crash_states(prepare: Workload, workload: Workload, *, seed: int, variants: int) -> Iterator[CrashState]:
+def crash_states(
+    prepare: Workload, workload: Workload, *, seed: int, variants: int, config: LogConfig = CONFIG
+) -> Iterator[CrashState]:
     """The states after a crash at each call of a workload, from the first to behind the last."""
     filesystem = new_filesystem()
-    session = Session(filesystem)
+    session = Session(filesystem, config=config)
     prepare(session)
     found: list[CrashState] = []
 
     def observe(call: object) -> None:
-        found.extend(_states_now(filesystem, session.model, f"seed {seed}, before {call}", seed, variants))
+        found.extend(_states_now(session, f"seed {seed}, before {call}", seed, variants))
 
     filesystem.observe = observe
     workload(session)
@@ -75,14 +80,17 @@ def crash_states(prepare: Workload, workload: Workload, *, seed: int, variants: 
     yield from found
 
 
-def _states_now(
-    filesystem: SimulatedFileSystem, model: LogModel, name: str, seed: int, variants: int
-) -> Iterator[CrashState]:
+def _states_now(session: Session, name: str, seed: int, variants: int) -> Iterator[CrashState]:
+    filesystem, model, config = session.filesystem, session.model, session.config
     on_disk = model.after_power_cut()
-    yield CrashState(f"{name}, killed", filesystem.kill(), model.after_kill(), on_disk, is_on_disk=False)
+    yield CrashState(
+        f"{name}, killed", filesystem.kill(), model.after_kill(), on_disk, is_on_disk=False, config=config
+    )
     for variant in range(variants):
         rng = random.Random(f"{seed} {filesystem.calls} {variant}")
-        yield CrashState(f"{name}, power cut {variant}", filesystem.crash(rng), on_disk, on_disk)
+        yield CrashState(
+            f"{name}, power cut {variant}", filesystem.crash(rng), on_disk, on_disk, config=config
+        )
 
 
 def recovery_states(state: CrashState, recovery: str, *, seed: int, variants: int) -> Iterator[CrashState]:
@@ -94,27 +102,43 @@ def recovery_states(state: CrashState, recovery: str, *, seed: int, variants: in
         name = f"{state.name}; again before {call}"
         rngs = [random.Random(f"{seed} {name} {variant}") for variant in range(variants)]
         on_disk = state.after_power_cut
-        found.extend(CrashState(name, filesystem.crash(rng), on_disk, on_disk) for rng in rngs)
+        found.extend(
+            CrashState(name, filesystem.crash(rng), on_disk, on_disk, config=state.config) for rng in rngs
+        )
 
     filesystem.observe = observe
-    logs = open_or_none(filesystem, recovery)
+    logs = open_or_none(filesystem, recovery, config=state.config)
+    filesystem.observe = None
     if logs is not None:
-        logs.close()
         observe("nothing more")
+        logs.close()
     yield from found
 
 
-def open_directory(filesystem: SimulatedFileSystem, recovery: str = "tail", **options) -> LogDirectory:
+def open_directory(
+    filesystem: SimulatedFileSystem,
+    recovery: str = "tail",
+    *,
+    config: LogConfig = CONFIG,
+    read_only: bool = False,
+) -> LogDirectory:
     """Open the log directory."""
     return LogDirectory.open(
-        ROOT, filesystem=filesystem, recovery=recovery, config=CONFIG, clock=StillClock(), **options
+        ROOT,
+        filesystem=filesystem,
+        recovery=recovery,
+        config=config,
+        clock=StillClock(),
+        read_only=read_only,
     )
 
 
-def open_or_none(filesystem: SimulatedFileSystem, recovery: str) -> LogDirectory | None:
+def open_or_none(
+    filesystem: SimulatedFileSystem, recovery: str, *, config: LogConfig = CONFIG
+) -> LogDirectory | None:
     """Open the log directory; None if that would discard something."""
     try:
-        return open_directory(filesystem, recovery)
+        return open_directory(filesystem, recovery, config=config)
     except RecoveryWouldDiscard as error:
         if not error.discarded:
             raise
@@ -123,26 +147,42 @@ def open_or_none(filesystem: SimulatedFileSystem, recovery: str) -> LogDirectory
 
 def recover(state: CrashState, recovery: str, *, is_thorough: bool = True) -> str:
     """Open what a crash left, check it, and go on; say how it went."""
-    filesystem, expectation = state.filesystem, state.expectation
+    filesystem, expectation, config = state.filesystem, state.expectation, state.config
     before = filesystem.files()
-    outcome, logs = "opened", open_or_none(filesystem, recovery)
+    if is_thorough:
+        _read_only(state)
+    outcome, logs = "opened", open_or_none(filesystem, recovery, config=config)
     if logs is None:
         assert recovery == "tail", state.name
         assert loses_valid_batches(before), f"{state.name}: refused without a reason"
         assert log_files(filesystem.files()) == log_files(before), f"{state.name}: refused, and changed files"
-        outcome, logs = "refused", open_directory(filesystem, "kafka")
+        outcome, logs = "refused", open_directory(filesystem, "kafka", config=config)
     if (TOPIC, 0) not in logs:
         assert expectation.required_end == 0, f"{state.name}: the log is gone"
         logs.close()
         return "no log"
     found, log_start_offset, log_end_offset = contents_of(logs)
     problems = expectation.problems(found, log_start_offset, log_end_offset)
-    assert problems == [], f"{state.name}, {outcome}"
+    assert problems == [], f"{state.name}, {outcome}: {problems}"
     # Every state is opened and read; what takes longer is done to a share of them.
     if is_thorough:
         _check_look_ups(logs.get(TOPIC, 0), found, state.name)
         _go_on(state, logs, found)
     return outcome
+
+
+def _read_only(state: CrashState) -> None:
+    """Who only reads sees the same, without any recovery, and leaves everything as it is."""
+    filesystem = state.filesystem
+    before, calls = filesystem.files(), filesystem.calls
+    is_damaged = loses_valid_batches(before)
+    with (
+        open_directory(filesystem, read_only=True) as logs,
+        contextlib.suppress(CorruptError) if is_damaged else contextlib.nullcontext(),
+    ):
+        problems = state.expectation.problems(*contents_of(logs))
+        assert is_damaged or problems == [], f"{state.name}, read-only: {problems}"
+    assert filesystem.calls == calls, f"{state.name}: a read-only directory was written to"
 
 
 def log_files(files: dict[str, bytes]) -> dict[str, bytes]:
@@ -161,18 +201,18 @@ def _check_look_ups(log, found: list[tuple[int, bytes]], name: str) -> None:
 
 def _go_on(state: CrashState, logs: LogDirectory, found: list[tuple[int, bytes]]) -> None:
     """Append, lose power again, close, open: nothing that was there or was acknowledged is lost."""
-    filesystem, name = state.filesystem, state.name
+    filesystem, name, config = state.filesystem, state.name, state.config
     rng = random.Random(name)
-    session = Session(filesystem, first_number=1_000_000)
+    session = Session(filesystem, first_number=1_000_000, config=config)
     session.logs, session.log = logs, logs.get(TOPIC, 0)
     start_offset, end_offset = session.log.log_start_offset, session.log.log_end_offset
     session.model.adopt(found, start_offset, end_offset, state.after_power_cut, is_on_disk=state.is_on_disk)
     # Of a size that others have, so that it may lie exactly over what was cut off.
     session.append(*rng.choice([(60, 5), (20, 10), (90, 10), (600,)]), flush=rng.random() < 0.5)
     after = filesystem.crash(rng)
-    opened = open_or_none(after, "tail") or open_directory(after, "kafka")
+    opened = open_or_none(after, "tail", config=config) or open_directory(after, "kafka", config=config)
     problems = session.model.after_power_cut().problems(*contents_of(opened))
-    assert problems == [], f"{name}: after one more append and power cut"
+    assert problems == [], f"{name}: after one more append and power cut: {problems}"
     logs.close()
     calls = filesystem.calls
     with open_directory(filesystem, read_only=True) as again:

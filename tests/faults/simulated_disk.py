@@ -196,8 +196,12 @@ class _PowerCut:
     def _hole(self, node: FileNode, start: int, end: int) -> bytes:
         if self._style.fills_with_zeros:
             return bytes(end - start)
-        # What stood there before: the beginning of this file, as if it had been elsewhere, or anything.
-        stale = bytes(node.content[: end - start]) if self._rng.random() < 0.5 else b""
+        # What stood there before: sectors of the beginning of this file, as if it had been elsewhere; or anything.
+        sector_bytes = self._style.sector_bytes
+        first = start % sector_bytes
+        stale = bytes(node.content[first : first + end - start])
+        if start < sector_bytes or self._rng.random() < 0.5:
+            stale = b""
         return stale + self._rng.randbytes(end - start - len(stale))
 
 

@@ -17,13 +17,14 @@ import copy
 import os
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from storage_core.errors import LogDirectoryError, LogDirectoryLockedError, StorageError
 from storage_core.filesystem import DirectoryEntry, FileStatus, FileSystem
 from storage_core.filesystem._explained import ExistsError, MissingError
 from tests.faults.simulated_disk import CrashStyle, DirectoryNode, FileNode, after_power_cut
+from tests.faults.simulated_files import SimulatedFile, SimulatedLock, SimulatedWritableFile, file_status
 
 __all__ = ["Call", "SimulatedCrash", "SimulatedFileSystem"]
 
@@ -121,7 +122,7 @@ class SimulatedFileSystem(FileSystem):
         with self._guard:
             self.statistics.files_examined += 1
             node = self._find(path)
-            return None if node is None else _status(node)
+            return None if node is None else file_status(node)
 
     def open(self, path: str) -> SimulatedFile:
         with self._guard:
@@ -153,22 +154,15 @@ class SimulatedFileSystem(FileSystem):
 
     def rename(self, source: str, target: str) -> None:
         with self._guard:
-            # As the system does: first both directories, then what is in them.
-            (source_parent, source_name), (target_parent, target_name) = (
-                self._parent(source),
-                self._parent(target),
-            )
+            source_parent, source_name = self._parent(source)
+            target_parent, target_name = self._parent(target)
             node = self._node(source)
-            if isinstance(node, DirectoryNode) and f"{os.path.abspath(target)}/".startswith(
-                f"{os.path.abspath(source)}/"
-            ):
-                if os.path.abspath(source) == os.path.abspath(target):
+            if isinstance(node, DirectoryNode) and _is_within(target, source):
+                if _parts(target) == _parts(source):
                     return
                 raise LogDirectoryError("A directory cannot be moved into itself.", path=target)
             replaced = target_parent.entries.get(target_name)
-            if replaced is not None and isinstance(replaced, DirectoryNode) != isinstance(
-                node, DirectoryNode
-            ):
+            if replaced is not None and type(replaced) is not type(node):
                 raise LogDirectoryError("A file and a directory cannot replace one another.", path=target)
             if isinstance(replaced, DirectoryNode) and replaced.entries:
                 raise StorageError("The directory is not empty.", path=target)
@@ -296,114 +290,18 @@ class SimulatedFileSystem(FileSystem):
         return _as_directory(self._node("/" + "/".join(parts[:-1])), path), parts[-1]
 
 
-class SimulatedFile:
-    """A file opened for reading."""
-
-    def __init__(self, filesystem: SimulatedFileSystem, path: str, node: FileNode) -> None:
-        self.path = path
-        self.node = node
-        self.status = _status(node)
-        self._filesystem = filesystem
-        self._is_open = True
-
-    def read_at(self, size_bytes: int, position_bytes: int) -> bytes:
-        node = self._running()
-        data = bytes(node.content[position_bytes : position_bytes + size_bytes])
-        self._filesystem.statistics.reads += 1
-        self._filesystem.statistics.bytes_read += len(data)
-        return data
-
-    def read_into(self, buffer: memoryview, position_bytes: int) -> int:
-        data = self.read_at(len(buffer), position_bytes)
-        buffer[: len(data)] = data
-        return len(data)
-
-    def next_data(self, position_bytes: int) -> int | None:
-        content = self._running().content
-        if position_bytes >= len(content):
-            return None
-        return position_bytes if any(content[position_bytes:]) else None
-
-    def size_bytes(self) -> int:
-        return len(self._running().content)
-
-    def close(self) -> None:
-        self._is_open = False
-
-    def _running(self) -> FileNode:
-        self._filesystem.check_running()
-        if not self._is_open:
-            raise LogDirectoryError("Bad file descriptor: it was closed.", path=self.path)
-        return self.node
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        self.close()
-
-
-class SimulatedWritableFile(SimulatedFile):
-    """A file opened for writing."""
-
-    def write_at(self, pieces: Sequence[bytes], position_bytes: int) -> None:
-        data = b"".join(bytes(piece) for piece in pieces)
-        if not data:
-            return
-        self._filesystem.statistics.writes += 1
-        self._filesystem.statistics.bytes_written += len(data)
-        self._do("write", lambda node, number: node.write(number, position_bytes, data))
-
-    def truncate(self, size_bytes: int) -> None:
-        self._do("truncate", lambda node, number: node.resize(number, size_bytes))
-
-    def flush(self) -> None:
-        self._do("flush", lambda node, _: node.flush())
-
-    def _do(self, name: str, change: Callable[[FileNode, int], None]) -> None:
-        filesystem = self._filesystem
-        with filesystem._guard:
-            node = self._running()
-            number = filesystem._begin(name, self.path)
-            change(node, number)
-            if name != "flush":
-                node.modified_ms = filesystem._tick()
-            filesystem._end(number)
-
-
-class SimulatedLock:
-    """The right to write to a log directory."""
-
-    def __init__(self, filesystem: SimulatedFileSystem, path: str, inode: int) -> None:
-        self.path = path
-        self._filesystem = filesystem
-        self._inode = inode
-
-    def release(self) -> None:
-        self._filesystem._locked.discard(self._inode)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        self.release()
-
-
 def _parts(path: str) -> list[str]:
     return [part for part in os.path.abspath(path).split("/") if part]
+
+
+def _is_within(path: str, directory: str) -> bool:
+    return _parts(path)[: len(_parts(directory))] == _parts(directory)
 
 
 def _as_directory(node: Node, path: str) -> DirectoryNode:
     if not isinstance(node, DirectoryNode):
         raise LogDirectoryError("Expected a directory.", path=path)
     return node
-
-
-def _status(node: Node) -> FileStatus:
-    is_file = isinstance(node, FileNode)
-    return FileStatus(
-        len(node.content) if is_file else 4096, node.modified_ms, node.inode, 1, is_file, not is_file
-    )
 
 
 def _files(path: str, node: Node):

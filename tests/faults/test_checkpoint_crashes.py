@@ -20,7 +20,7 @@ from storage_core.checkpoint import (
 from storage_core.checkpoint.leader_epoch_checkpoint import EpochEntry
 from tests.faults.simulated_filesystem import SimulatedFileSystem
 
-PATH = "/root/file"
+PATH = "/disk/file"
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 FILES = {
     "offsets": (
@@ -53,7 +53,7 @@ def states_of(filesystem, change, count=25):
 @pytest.fixture
 def filesystem():
     filesystem = SimulatedFileSystem()
-    filesystem.put("/root/other", b"")
+    filesystem.put("/disk/other", b"")
     return filesystem
 
 
@@ -85,9 +85,9 @@ def test_the_metadata_of_a_partition_are_missing_or_whole(filesystem):
 
 
 def test_the_marker_of_a_clean_shutdown(filesystem):
-    during, after = states_of(filesystem, lambda: write_clean_shutdown_file(filesystem, "/root"))
-    assert {has_clean_shutdown_file(state, "/root") for state in during} == {False, True}
-    assert {has_clean_shutdown_file(state, "/root") for state in after} == {True}
-    during, after = states_of(filesystem, lambda: delete_clean_shutdown_file(filesystem, "/root"))
-    assert {has_clean_shutdown_file(state, "/root") for state in during} == {False, True}
-    assert {has_clean_shutdown_file(state, "/root") for state in after} == {False}
+    during, after = states_of(filesystem, lambda: write_clean_shutdown_file(filesystem, "/disk"))
+    assert {has_clean_shutdown_file(state, "/disk") for state in during} == {False, True}
+    assert {has_clean_shutdown_file(state, "/disk") for state in after} == {True}
+    during, after = states_of(filesystem, lambda: delete_clean_shutdown_file(filesystem, "/disk"))
+    assert {has_clean_shutdown_file(state, "/disk") for state in during} == {False, True}
+    assert {has_clean_shutdown_file(state, "/disk") for state in after} == {False}

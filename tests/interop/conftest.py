@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.interop.broker import KafkaBroker
+from tests.interop.handed_over import HandedOver, hand_over
+from tests.interop.produced import BROKER_SETTINGS
 from tests.interop.written import Written, write_everything
 
 if TYPE_CHECKING:
@@ -43,3 +46,15 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
 def written(broker: KafkaBroker, tmp_path_factory: pytest.TempPathFactory) -> Written:
     """The same broker after it was written to, stopped, killed and started again."""
     return write_everything(broker, tmp_path_factory.mktemp("written"))
+
+
+@pytest.fixture(scope="session")
+def handed_over(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HandedOver]:
+    """Logs of `storage_core` that went through three starts of a broker."""
+    scratch = tmp_path_factory.mktemp("handed-over")
+    broker = KafkaBroker(scratch / "broker", BROKER_SETTINGS)
+    try:
+        yield hand_over(broker, scratch)
+    finally:
+        broker.kill()
+        shutil.rmtree(scratch)

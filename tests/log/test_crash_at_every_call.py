@@ -15,8 +15,9 @@ from storage_core import Log
 from storage_core.errors import SegmentLogError
 from tests.faults.counting import cases
 from tests.faults.crash_points import crash_states, recover, recovery_states
-from tests.faults.session import Session
-from tests.faults.simulated_filesystem import SimulatedFileSystem, SimulatedWritableFile
+from tests.faults.session import CONFIG, Session
+from tests.faults.simulated_files import SimulatedWritableFile
+from tests.faults.simulated_filesystem import SimulatedFileSystem
 from tests.faults.soak import soak_seeds
 
 RECOVERIES = ("tail", "kafka")
@@ -150,6 +151,18 @@ def delete_records(session):
     session.append(5)
 
 
+def everything(session):
+    for number in range(6):
+        session.append(SIZES[number % 5], 200, acks=(0, 1, -1)[number % 3])
+    session.truncate_to(session.model.end_offset - 2)
+    session.append(60)
+    session.roll()
+    session.append(60, 5)
+    session.delete_records(3)
+    session.reopen()
+    session.append(60, 5)
+
+
 def close(session):
     session.append(50)
     session.close()
@@ -192,11 +205,12 @@ WORKLOADS = [
 CASES = [pytest.param(*pair, id=" then ".join(function.__name__ for function in pair)) for pair in WORKLOADS]
 
 
-def check(prepare, workload, seed, variants) -> Counter[str]:
+def check(prepare, workload, seed, variants, config=CONFIG) -> Counter[str]:
     outcomes: Counter[str] = Counter()
-    for number, state in enumerate(crash_states(prepare, workload, seed=seed, variants=variants)):
+    states = crash_states(prepare, workload, seed=seed, variants=variants, config=config)
+    for number, state in enumerate(states):
         recovery = RECOVERIES[number % 2]
-        outcomes[recover(state, recovery, is_thorough=number % 5 == 0)] += 1
+        outcomes[recover(state, recovery, is_thorough=number % 7 == 0)] += 1
     return outcomes
 
 
@@ -207,6 +221,21 @@ def test_crash_at_every_call(prepare, workload, record_property):
     assert outcomes["opened"] > 10
     # To refuse is right only where a reordered write stands behind a lost one.
     assert outcomes["refused"] <= outcomes["opened"]
+
+
+CONFIGS = {
+    "preallocated": CONFIG.replace(preallocate=True),
+    "flushed every other record": CONFIG.replace(flush_messages=2),
+    "compressed": CONFIG.replace(compression_type="zstd"),
+    "an index entry for each batch": CONFIG.replace(internal_segment_bytes=3000, index_interval_bytes=0),
+}
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_crash_of_a_log_of_another_configuration(config, record_property):
+    outcomes = check(created, everything, seed=3, variants=1, config=config)
+    record_property(cases("Power cut or SIGKILL at each call"), outcomes.total())
+    assert outcomes["opened"] > 10
 
 
 @pytest.mark.parametrize("recovery", RECOVERIES)

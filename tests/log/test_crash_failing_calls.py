@@ -24,7 +24,7 @@ SIZES = (20, 700, 90, 3, 300)
 
 
 def appends(session):
-    for number in range(12):
+    for number in range(8):
         session.append(SIZES[number % 5], 40, acks=(1, -1, 0)[number % 3])
     session.flush()
 
@@ -76,7 +76,7 @@ def prepared():
     """A real log directory with some segments, open."""
     with tempfile.TemporaryDirectory(dir=fast_folder(), prefix="segmentlog-faults-") as root:
         session = Session(FileSystem(), root=root).open()
-        for number in range(10):
+        for number in range(8):
             session.append(SIZES[number % 5], 200, acks=-1)
         yield session
         with contextlib.suppress(SegmentLogError):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +8,8 @@ from hypothesis import strategies as st
 from storage_core.checkpoint import EpochEntry
 from storage_core.errors import CorruptCheckpointError, StorageError
 from storage_core.filesystem import FileSystem
-from storage_core.log.leader_epoch_cache import LeaderEpochCache
+from storage_core.log.leader_epoch_cache import LeaderEpochCache, end_offset_for, epoch_for_offset
+from storage_core.record.batch_header import HEADER_DTYPE
 from storage_core.record.record_batches import RecordBatches
 from tests.log.producing import data
 from tests.record.legacy_encoding import Message
@@ -55,9 +57,9 @@ class RefusingFileSystem(FileSystem):
 
 
 def test_an_empty_cache_knows_nothing(cache):
-    assert (cache.earliest, cache.latest, cache.latest_epoch, cache.previous_epoch) == (None,) * 4
-    assert cache.epoch_for_offset(0) is None
-    assert cache.end_offset_for(0, 73) == (-1, -1)
+    assert (cache.entries, cache.latest_epoch) == ((), None)
+    assert epoch_for_offset((), 0) is None
+    assert end_offset_for((), 0, 73) == (-1, -1)
 
 
 def test_no_file_appears_before_there_is_something_to_write(tmp_path, cache):
@@ -124,12 +126,8 @@ def test_epochs_and_offsets_ascend_whatever_is_assigned(assigned):
 # -- What it answers --------
 
 
-def test_earliest_latest_and_previous(tmp_path):
-    cache = filled(tmp_path, (2, 6), (4, 8))
-    assert cache.earliest == EpochEntry(2, 6)
-    assert cache.latest == EpochEntry(4, 8)
-    assert (cache.latest_epoch, cache.previous_epoch) == (4, 2)
-    assert filled(tmp_path, (1, 0)).previous_epoch is None
+def test_latest_epoch(tmp_path):
+    assert filled(tmp_path, (2, 6), (4, 8)).latest_epoch == 4
 
 
 @pytest.mark.parametrize(
@@ -151,16 +149,16 @@ def test_earliest_latest_and_previous(tmp_path):
         (-1, (-1, -1)),
     ],
 )
-def test_end_offset_for(tmp_path, epoch, expected):
-    cache = filled(tmp_path, (2, 11), (3, 12), (7, 14))
-    assert cache.end_offset_for(epoch, 99) == expected
+def test_end_offset_for(epoch, expected):
+    entries = (EpochEntry(2, 11), EpochEntry(3, 12), EpochEntry(7, 14))
+    assert end_offset_for(entries, epoch, 99) == expected
 
 
 @pytest.mark.parametrize(
     ("offset", "expected"), [(0, None), (9, None), (10, 2), (14, 2), (15, 4), (16, 4), (2**63 - 1, 4)]
 )
-def test_epoch_for_offset(tmp_path, offset, expected):
-    assert filled(tmp_path, (2, 10), (4, 15)).epoch_for_offset(offset) == expected
+def test_epoch_for_offset(offset, expected):
+    assert epoch_for_offset((EpochEntry(2, 10), EpochEntry(4, 15)), offset) == expected
 
 
 # -- Truncation --------
@@ -316,3 +314,15 @@ def test_what_could_not_be_written_is_written_by_the_next_flush(tmp_path):
     assert pairs_of(open_cache(tmp_path)) == []
     cache.flush()
     assert pairs_of(open_cache(tmp_path)) == [(3, 0)]
+
+
+def test_as_many_epochs_as_batches_are_observed_in_no_time(tmp_path):
+    # One by one, this would copy twenty billion entries.
+    count = 200_000
+    rows = np.zeros(count, HEADER_DTYPE)
+    rows["leader_epoch"] = np.arange(1, count + 1)
+    rows["base_offset"] = np.arange(count)
+    cache = open_cache(tmp_path, read_only=True)
+    cache.assign(0, 0)
+    cache.observe(rows)
+    assert pairs_of(cache) == [(offset + 1, offset) for offset in range(count)]

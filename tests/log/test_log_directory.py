@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -191,6 +192,15 @@ def test_the_marker_is_gone_while_the_directory_is_open(tmp_path):
     with open_directory(tmp_path):
         assert not (tmp_path / MARKER).exists()
     assert (tmp_path / MARKER).read_text() == '{"version":0,"brokerEpoch":-1}'
+
+
+@pytest.mark.parametrize("marker", [b"", b'{"version":0,"brokerEpoch":42}', b"anything"])
+def test_the_marker_of_a_broker_comes_back_as_it_was(tmp_path, marker):
+    write(tmp_path)
+    (tmp_path / MARKER).write_bytes(marker)
+    with open_directory(tmp_path) as logs:
+        append(logs.get("orders"))
+    assert (tmp_path / MARKER).read_bytes() == marker
 
 
 class RecordingFileSystem(FileSystem):
@@ -414,3 +424,74 @@ def test_defaults_are_those_of_kafka(tmp_path):
         log.append(table(b"a"))
         assert log.config == LogConfig()
         assert log.offset_for_timestamp(-3).timestamp_ms > 0
+
+
+def test_a_log_whose_making_was_interrupted_is_an_empty_one(tmp_path):
+    with open_directory(tmp_path) as logs:
+        topic_id = logs.create("orders", 1).topic_id
+    (tmp_path / MARKER).unlink()
+    (tmp_path / "orders-0").mkdir()
+    with open_directory(tmp_path) as logs:
+        log = logs.get("orders", 0)
+        assert log.topic_id == topic_id
+        append(log, 3)
+        assert offsets(log) == [0, 1, 2]
+
+
+def test_what_is_checkpointed_of_a_removed_log_does_not_count_for_a_new_one(tmp_path):
+    with open_directory(tmp_path) as logs:
+        log = logs.create("orders")
+        append(log, 25)
+        log.delete_records(23)
+    shutil.rmtree(tmp_path / "orders-0")
+    logs = open_directory(tmp_path)
+    append(logs.create("orders"), 12, flush=True)
+    crash(logs)
+    with open_directory(tmp_path) as logs:
+        log = logs.get("orders")
+        assert (log.log_start_offset, offsets(log)) == (0, list(range(12)))
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_logs_that_a_broker_was_moving_here_are_not_said_to_be_closed(tmp_path, is_clean):
+    write(tmp_path)
+    (tmp_path / f"orders-0.{'a' * 32}-future").mkdir()
+    if not is_clean:
+        (tmp_path / MARKER).unlink()
+    with open_directory(tmp_path):
+        pass
+    # Whoever closed them before has said so.
+    assert (tmp_path / MARKER).exists() == is_clean
+
+
+def test_a_log_that_was_half_made_is_completed_by_the_next_open(tmp_path, monkeypatch):
+    with open_directory(tmp_path) as logs:
+        with monkeypatch.context() as patch:
+            patch.setattr(FileSystem, "rename", refuse)
+            with pytest.raises(StorageError, match="No space"):
+                logs.create("orders")
+        append(logs.create("clicks"), 3)
+    assert MARKER not in names(tmp_path)
+    with open_directory(tmp_path) as logs:
+        assert logs.get("orders").topic_id is not None
+        assert offsets(logs.get("clicks")) == [0, 1, 2]
+    assert MARKER in names(tmp_path)
+
+
+def test_no_log_is_written_to_without_the_lock(tmp_path, monkeypatch):
+    logs = open_directory(tmp_path)
+    log = logs.create("orders")
+    append(log)
+
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("storage_core.log.log_directory.close_logs", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        logs.close()
+    with pytest.raises(LogClosedError):
+        append(log)
+
+
+def refuse(filesystem, source, target):
+    raise StorageError("No space is left on the device.", path=source)

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from storage_core.errors import LogFailedError, StorageError
+from storage_core.errors import InvalidRecordError, LogFailedError, StorageError
 from storage_core.filesystem import FileSystem
 from tests.log.logs import Clock, append, offsets, open_directory, small
 
@@ -213,3 +213,39 @@ def test_a_flush_that_failed_is_never_tried_again(log, filesystem, fails_at):
     assert filesystem.taken() == []
     assert log.recovery_point == 1
     assert offsets(log) == [0, 1]
+
+
+def test_a_roll_forces_the_indexes_to_disk_of_records_that_are_there_already(log, filesystem):
+    append(log, 3, flush=True)
+    filesystem.taken()
+    log.roll()
+    calls = filesystem.taken()
+    for suffix in ("log", "index", "timeindex"):
+        assert ("flush", f"{0:020d}.{suffix}") in calls
+
+
+def test_the_removal_of_deleted_records_is_on_disk(log, filesystem):
+    # Later on, the name of the first segment alone tells where the log starts.
+    append(log, 25)
+    log.flush()
+    filesystem.taken()
+    log.delete_records(20)
+    assert filesystem.taken()[-1] == ("flush", "orders-0")
+
+
+def test_records_in_memory_tell_the_epoch_of_those_behind_them(log):
+    append(log, acks=0, leader_epoch=5)
+    with pytest.raises(InvalidRecordError, match="Expected a leader epoch of at least 5"):
+        append(log, acks=0, leader_epoch=4)
+    append(log, acks=0)
+    append(log)
+    assert [(each.epoch, each.start_offset) for each in log.leader_epochs] == [(0, 0), (5, 1)]
+
+
+def test_deleted_records_do_not_let_unflushed_ones_count_as_flushed(log, logs, filesystem):
+    append(log, 5)
+    filesystem.taken()
+    log.delete_records(-1)
+    assert ("flush", f"{0:020d}.log") in filesystem.taken()
+    # Otherwise the file would not be on disk under the marker of a clean shutdown.
+    assert log.recovery_point == log.log_end_offset

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
+from storage_core.errors import LogDirectoryError, RecoveryWouldDiscard
 from tests.log.logs import (
     BATCH_BYTES,
     Clock,
@@ -19,6 +22,7 @@ from tests.log.logs import (
     unclean,
 )
 from tests.log.producing import data
+from tests.record.encoding import CONTROL, TRANSACTIONAL, Batch, Record
 
 # After a clean shutdown (216, 230).
 
@@ -243,3 +247,60 @@ def test_time_goes_on_where_the_time_index_ends(root):
         append(log, 2, timestamps=[50, 9000])
         assert log.offset_for_timestamp(-3).offset == 36
         assert log.offset_for_timestamp(3501).offset == 36
+
+
+MALFORMED_MARKER = Batch(
+    (Record(key=b"\0", value=b""),),
+    base_offset=35,
+    leader_epoch=7,
+    attributes=TRANSACTIONAL | CONTROL,
+    producer_id=3,
+).encode()
+
+
+@pytest.mark.parametrize("behind", [b"", data(36, leader_epoch=8)])
+def test_a_malformed_marker_with_a_right_crc_is_damage(root, path, behind):
+    before = reopened(root)
+    unclean(root)
+    with (path / name(30)).open("ab") as file:
+        file.write(MALFORMED_MARKER + behind)
+    on_disk = contents(root)
+    with pytest.raises(
+        RecoveryWouldDiscard, match=f"bytes 500 to {568 + len(behind)}, .* that is refused"
+    ) as caught:
+        open_directory(root)
+    assert len(caught.value.discarded) == 1
+    assert contents(root) == on_disk
+    # Nor do its epoch and those behind it stay.
+    assert reopened(root, recovery="kafka") == before
+    assert (path / name(30)).stat().st_size == 5 * BATCH_BYTES
+
+
+@pytest.mark.parametrize("base_offset", [10, 30, 35])
+@pytest.mark.parametrize("recovery", ["tail", "kafka"])
+@pytest.mark.parametrize("kind", ["link", "fifo", "directory"])
+def test_what_is_only_named_like_a_segment_is_refused(root, path, base_offset, recovery, kind):
+    # Without it the log would end, and go on, where offsets were given to records already.
+    log_file = path / name(base_offset)
+    if log_file.exists():
+        log_file.rename(root.parent / "elsewhere")
+    if kind == "link":
+        log_file.symlink_to(root.parent / "elsewhere")
+    elif kind == "fifo":
+        os.mkfifo(log_file)
+    else:
+        log_file.mkdir()
+    before = os.listdir(path)
+    with pytest.raises(LogDirectoryError, match="Expected a regular file under the name of a segment's file"):
+        open_directory(root, recovery=recovery)
+    assert os.listdir(path) == before
+
+
+@pytest.mark.parametrize("checkpoint", ["log-start-offset-checkpoint", "recovery-point-offset-checkpoint"])
+def test_a_checkpoint_with_a_negative_offset_counts_as_0(root, path, checkpoint):
+    for each in path.iterdir():
+        each.unlink()
+    (root / checkpoint).write_text("0\n1\norders 0 -5\n")
+    with open_directory(root) as logs:
+        log = logs.get("orders")
+        assert (log.log_start_offset, log.recovery_point, log.segment_base_offsets) == (0, 0, (0,))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.log.logs import BATCH_BYTES, append, offsets, small, table, value
+from tests.log.logs import BATCH_BYTES, NOW_MS, append, offsets, small, table, value
+from tests.log.producing import data
 
 
 def test_a_segment_never_exceeds_segment_bytes(log):
@@ -115,3 +116,20 @@ def test_a_roll_leaves_a_sealed_segment_and_a_snapshot(log, tmp_path):
     assert (path / "00000000000000000000.index").read_bytes().hex() == "00000003" + "0000012c"
     assert (path / "00000000000000000000.timeindex").read_bytes().hex() == "000000000000000800000003"
     assert (path / "00000000000000000005.snapshot").read_bytes().hex() == "000148674bc700000000"
+
+
+def test_producers_that_were_silent_for_a_day_are_forgotten_now_and_then(logs, clock):
+    log = logs.create("produced")
+    log.append_batches(data(0, producer=1, timestamp_ms=0) + data(1, producer=2, timestamp_ms=NOW_MS))
+
+    def known():
+        log.roll()
+        return sorted(log._state.producers.producers)
+
+    assert known() == [1, 2]
+    clock.time_ms += 599_999
+    log.append_batches(data(2))
+    assert known() == [1, 2]
+    clock.time_ms += 1
+    log.append_batches(data(3))
+    assert known() == [2]

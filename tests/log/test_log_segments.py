@@ -55,13 +55,7 @@ def test_in_order(segments):
 def test_nothing():
     empty = LogSegments()
     assert (empty.first, empty.last, empty.floor(5), empty.lower(5), empty.higher(5)) == (None,) * 5
-    assert (len(empty), list(empty), empty.values(), empty.non_active(), empty.size_bytes) == (
-        0,
-        [],
-        [],
-        [],
-        0,
-    )
+    assert (len(empty), list(empty), empty.values(), empty.size_bytes) == (0, [], [], 0)
     with pytest.raises(IndexError):
         _ = empty.active
 
@@ -107,11 +101,6 @@ def test_values_of_a_range_that_ends_in_front_of_its_start(segments):
 
 def test_a_range_does_not_begin_in_front_of_the_first_segment():
     assert bases(LogSegments([Stub(5), Stub(7)]).values(0, 6)) == [5]
-
-
-@pytest.mark.parametrize(("start", "found"), [(0, [0, 10, 20]), (25, [20]), (20, [20]), (40, []), (99, [])])
-def test_all_but_the_active_one(segments, start, found):
-    assert bases(segments.non_active(start)) == found
 
 
 def test_add_and_remove(segments):

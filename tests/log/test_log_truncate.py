@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from storage_core.errors import OffsetOutOfRangeError, OptionError
+from storage_core.log.log_roll import create_segment
 from tests.log.logs import (
     BATCH_BYTES,
     Clock,
@@ -220,3 +221,18 @@ def test_snapshots_of_removed_segments_go_with_them(log, tmp_path):
 def test_a_truncated_segment_has_what_its_records_take(log, tmp_path):
     log.truncate_to(25)
     assert (tmp_path / "orders-0/00000000000000000020.log").stat().st_size == 5 * BATCH_BYTES
+
+
+def test_while_a_log_begins_anew_a_checkpoint_tells_where(log, tmp_path, monkeypatch):
+    # No file name does: the old segments are gone, and the new one is not there yet.
+    seen = []
+
+    def create_segment_later(state, base_offset):
+        seen.append((tmp_path / "log-start-offset-checkpoint").read_text())
+        return create_segment(state, base_offset)
+
+    monkeypatch.setattr("storage_core.log.log_truncate.create_segment", create_segment_later)
+    log.delete_records(25)
+    log.truncate_fully_and_start_at(10)
+    log.truncate_fully_and_start_at(1000)
+    assert seen == ["0\n1\norders 0 10\n", "0\n1\norders 0 1000\n"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 import time
 
@@ -50,3 +52,19 @@ def test_there_is_no_thread_without_flush_ms(logs):
     assert len([each for each in threading.enumerate() if each.name == "segmentlog-flush"]) == 1
     logs.close()
     assert not [each for each in threading.enumerate() if each.name == "segmentlog-flush"]
+
+
+def test_an_error_of_one_log_does_not_keep_others_from_being_flushed(logs, clock):
+    class BrokenClock:
+        def now_ms(self):
+            raise MemoryError
+
+    broken = logs.create("broken", config=small(1 << 20, flush_ms=1 << 40))
+    log = logs.create("timed", config=small(1 << 20, flush_ms=1 << 40))
+    append(broken)
+    append(log)
+    broken._state.clock = BrokenClock()
+    clock.time_ms += 1 << 41
+    logs._periodic_flush.flush_due()
+    assert isinstance(broken._state.failure, MemoryError)
+    assert log.recovery_point == 1

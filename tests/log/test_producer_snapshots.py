@@ -41,12 +41,12 @@ def test_it_finds_the_snapshots_of_a_directory(tmp_path):
     (tmp_path / "00000000000000000010.snapshot").mkdir()
     snapshots = open_snapshots(tmp_path)
     assert snapshots.offsets == (4, 30, 2**63 - 1)
-    assert (snapshots.oldest_offset, snapshots.latest_offset) == (4, 2**63 - 1)
+    assert snapshots.latest_offset == 2**63 - 1
 
 
 def test_an_empty_directory(tmp_path):
     snapshots = open_snapshots(tmp_path)
-    assert (snapshots.offsets, snapshots.oldest_offset, snapshots.latest_offset) == ((), None, None)
+    assert (snapshots.offsets, snapshots.latest_offset) == ((), None)
     assert snapshots.read_latest() is None
 
 

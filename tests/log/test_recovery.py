@@ -7,6 +7,8 @@ import random
 import pytest
 
 from storage_core import LogConfig
+from storage_core.errors import RecoveryWouldDiscard
+from storage_core.filesystem import WritableFile
 from tests.log.logs import (
     BATCH_BYTES,
     append,
@@ -140,3 +142,40 @@ def test_a_corrupt_transaction_index_is_made_anew(tmp_path):
     with open_directory(tmp_path) as logs:
         assert offsets(logs.get("orders"), isolation_level="read_committed") == [2]
     assert index.read_bytes() == before
+
+
+@pytest.mark.parametrize("recovery", ["tail", "kafka"])
+def test_damage_in_front_of_a_wide_gap_is_recovered_like_any_other(tmp_path, recovery):
+    # A segment that may span too many offsets is looked at first, and has no end that can be found.
+    logs = open_directory(tmp_path)
+    log = logs.create("orders")
+    log.append_batches(data(0))
+    log.append_batches(data(1 << 33))
+    crash(logs)
+    with (tmp_path / "orders-0" / name(0)).open("ab") as file:
+        file.write(data(1)[:11] + b"\x05" + bytes(100))
+    if recovery == "tail":
+        with pytest.raises(RecoveryWouldDiscard, match="the whole segment of 69 bytes"):
+            open_directory(tmp_path)
+        return
+    with open_directory(tmp_path, recovery=recovery) as logs:
+        assert offsets(logs.get("orders")) == [0]
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_what_is_made_anew_of_a_flushed_segment_is_on_disk(root, path, is_clean, monkeypatch):
+    # Below the recovery point, nothing else forces it there.
+    (path / name(10, "index")).unlink()
+    if not is_clean:
+        unclean(root, recovery_point=35)
+    flushed = []
+    flush = WritableFile.flush
+
+    def note_flush(file):
+        flushed.append(file.path)
+        flush(file)
+
+    monkeypatch.setattr(WritableFile, "flush", note_flush)
+    open_directory(root)._file_lock.release()
+    for suffix in ("log", "index", "timeindex"):
+        assert str(path / name(10, suffix)) in flushed

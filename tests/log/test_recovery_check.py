@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from storage_core.errors import RecoveryWouldDiscard
-from tests.log.logs import contents, flip, name, open_directory, reopened, unclean
+from tests.log.logs import BATCH_BYTES, contents, flip, name, open_directory, reopened, unclean
+from tests.log.producing import data
 
 DAMAGE = {
     "a batch in the middle of the last segment": (30, 250, 2, [(30, 32)]),
@@ -51,3 +52,31 @@ def test_a_damaged_offset_that_leads_out_of_the_segment_is_damage(root, path):
     with pytest.raises(RecoveryWouldDiscard, match="bytes 200 to 499"):
         open_directory(root)
     assert reopened(root, recovery="kafka")[-1] == list(range(32))
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_damaged_transaction_index_is_no_reason_to_drop_batches(root, path, is_clean):
+    # It has its segment recovered, though that was flushed long ago.
+    (path / name(10, "txnindex")).write_bytes(b"garbage")
+    flip(path / name(10), 2 * BATCH_BYTES + 50)
+    if not is_clean:
+        unclean(root, recovery_point=35)
+    before = contents(root)
+    with pytest.raises(RecoveryWouldDiscard, match="bytes 200 to 999") as caught:
+        open_directory(root)
+    assert len(caught.value.discarded) == 1
+    assert contents(root) == before
+    # Nobody wants the later segments to go.
+    assert reopened(root, recovery="kafka")[-1] == [*range(12), *range(20, 35)]
+
+
+def test_damage_behind_offsets_that_do_not_fit_their_segment_is_found_too(root, path):
+    far = 1 << 32
+    content = data(30) + data(far) + data(far + 1) + data(far + 2)
+    (path / name(30)).write_bytes(content)
+    flip(path / name(30), len(content) // 4 * 2 + 65)
+    unclean(root)
+    with pytest.raises(RecoveryWouldDiscard, match="from a whole batch at byte 207 on"):
+        open_directory(root)
+    flip(path / name(30), len(content) // 4 * 2 + 65)
+    assert reopened(root)[-1] == [*range(31), far, far + 1, far + 2]

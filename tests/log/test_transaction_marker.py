@@ -104,3 +104,22 @@ def test_a_malformed_marker(key, value, message):
     with pytest.raises(CorruptRecordError, match=message) as raised:
         read(control(key, value), 4096)
     assert (raised.value.path, raised.value.position_bytes, raised.value.offset) == (PATH, 4096, 0)
+
+
+@pytest.mark.parametrize("codec", [5, 7])
+def test_a_marker_of_an_unknown_codec_is_malformed(codec):
+    data = Batch(
+        payload=b"?", attributes=CONTROL | codec, producer_id=1, count=1, last_offset_delta=0
+    ).encode()
+    with pytest.raises(CorruptRecordError, match=f"codec number {codec} is unknown") as raised:
+        read(data, 4096)
+    assert raised.value.position_bytes == 4096
+
+
+def test_a_marker_that_inflates_to_more_than_any_marker_is_malformed():
+    record = Record(key=key_of(ABORT), value=value_of(9) + bytes(2 << 20))
+    payload = compress(CODECS["zstd"], record.encode(0))
+    data = Batch((record,), codec=CODECS["zstd"], payload=payload, attributes=CONTROL, producer_id=1).encode()
+    with pytest.raises(CorruptRecordError, match="Expected a control record of a few bytes") as raised:
+        read(data, 4096)
+    assert raised.value.position_bytes == 4096

@@ -1,4 +1,4 @@
-"""A job's rows committed to a log directory step by step, as docs/decisions/0007-commit.md says, by plain file calls."""
+"""A job's rows committed to a log directory step by step, as docs/decisions/0008-commit.md says, by plain file calls."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ import pytest
 
 from storage_core.errors import DataLossError, UnreadableError
 from storage_core.filesystem import FileSystem
+from storage_core.scan import read_table
 
 
 @pytest.fixture
@@ -26,6 +27,15 @@ def live(log_root, small_windows):
         if number in (3, 7):
             log.roll()
     return log.write()
+
+
+@pytest.fixture
+def compacted(live, new_log_root):
+    """Every second batch of the first two segments, in one file."""
+    log = new_log_root().rows()
+    for number in range(8):
+        log.values(10, b"x" * 100) if number % 2 else log.skip(10)
+    return log.write().log_path().read_bytes()
 
 
 class TestLive:
@@ -44,14 +54,6 @@ class TestLive:
 
         read.is_during = request.param == "during the reading"
         return read
-
-    @pytest.fixture
-    def compacted(self, live, new_log_root):
-        """Every second batch of the first two segments, in one file."""
-        log = new_log_root().rows()
-        for number in range(8):
-            log.values(10, b"x" * 100) if number % 2 else log.skip(10)
-        return log.write().log_path().read_bytes()
 
     def replace(self, path, content):
         new = path.with_name(path.name + ".swap")
@@ -204,6 +206,40 @@ class TestLive:
 
         with pytest.raises(UnreadableError, match="may not open"):
             read(lambda: monkeypatch.setattr(os, "open", refuse))
+
+
+class CompactedMeanwhile(FileSystem):
+    """The first two segments become one behind the listing, and in front of the first look at them."""
+
+    def __init__(self, path, content):
+        super().__init__()
+        self._path = path
+        self._content = content
+
+    def status(self, path, *, follow_symlinks=False):
+        self._compact(path)
+        return super().status(path, follow_symlinks=follow_symlinks)
+
+    def open(self, path):
+        self._compact(path)
+        return super().open(path)
+
+    def _compact(self, path):
+        first, second = (str(self._path / f"{base_offset:020d}.log") for base_offset in (0, 40))
+        if path == first and self._content:
+            for file in (first, second):
+                os.rename(file, f"{file}.deleted")
+            Path(first).write_bytes(self._content)
+            self._content = b""
+
+
+def test_compacted_between_the_listing_and_the_first_look(live, compacted):
+    table = read_table(live.path, filesystem=CompactedMeanwhile(live.path, compacted), columns=["offset"])
+    offsets = table["offset"].to_pylist()
+    assert offsets == sorted(set(offsets))
+    # What the cleaner has removed may still be read, what it has kept must be.
+    kept = [offset for offset in range(120) if offset >= 80 or offset // 10 % 2]
+    assert set(kept) <= set(offsets) <= set(range(120))
 
 
 class ReplacedAgainAndAgain(FileSystem):

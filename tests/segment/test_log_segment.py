@@ -125,28 +125,6 @@ def test_the_interval_starts_again_after_truncation(folder, append, make_batch, 
     assert offset_entries(segment) == [(4, 4 * size)]
 
 
-@pytest.mark.parametrize(
-    ("timestamp_ms", "start_offset", "found"),
-    [
-        (0, 0, (10, 0)),
-        (10, 1, (10, 1)),
-        (11, 0, (30, 10)),
-        (20, 13, (20, 20)),
-        (30, 11, (30, 11)),
-        (31, 0, (50, 30)),
-        (50, 33, (50, 40)),
-        (51, 0, None),
-        (40, 50, (40, 50)),
-        (45, 50, None),
-    ],
-)
-def test_offset_for_timestamp(segment, timestamp_ms, start_offset, found):
-    expected = found and TimestampOffset(*found)
-    assert segment.offset_for_timestamp(timestamp_ms, start_offset) == expected
-    segment.seal()
-    assert segment.offset_for_timestamp(timestamp_ms, start_offset) == expected
-
-
 def test_a_clean_close_leaves_files_that_hold_just_what_is_in_them(segment, folder, batches):
     segment.close()
     assert {suffix: len(content) for suffix, content in contents(folder).items()} == {
@@ -397,28 +375,3 @@ def test_a_renamed_directory(segment, folder, append, make_batch, batches):
     assert segment.read(100, 1000).data == make_batch(100)
     segment.close()
     assert sorted(path.name[20:] for path in target.iterdir()) == ALL_NAMES
-
-
-def test_a_reader_sees_what_was_there_when_it_was_made(segment, append, make_batch):
-    reader = segment.reader()
-    append(segment, make_batch(60, (99,)))
-    assert reader.end().next_offset == 53
-    assert reader.translate_offset(60) is None
-    assert reader.offset_for_timestamp(60) is None
-    assert segment.reader().end().next_offset == 61
-
-
-def test_windows(segment, batches):
-    size = len(batches[0])
-
-    def offsets(*arguments):
-        return [
-            offset
-            for window in segment.windows(*arguments)
-            for offset in window.headers["base_offset"].tolist()
-        ]
-
-    assert offsets() == [0, 10, 20, 30, 40, 50]
-    assert offsets(2 * size) == [20, 30, 40, 50]
-    assert offsets(size, 3 * size) == [10, 20]
-    assert offsets(6 * size) == []

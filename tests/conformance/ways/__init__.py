@@ -18,6 +18,7 @@ from conformance.ways import (
     tables,
     topics,
     unchanged,
+    written,
 )
 from conformance.ways.way import Way
 
@@ -32,6 +33,7 @@ WAYS: tuple[Way, ...] = (
     *indexes.WAYS,
     *errors.WAYS,
     *damage.WAYS,
+    *written.WAYS,
     *spark.WAYS,
     *unchanged.WAYS,
 )

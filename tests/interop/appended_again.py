@@ -1,0 +1,75 @@
+"""Topics that a broker wrote, appended once more by `storage_core`: the very batches, or only their records."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from storage_core import LogDirectory
+from tests.interop.log_bytes import entries_of_log
+from tests.interop.writing import config_of, table_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.interop.log_bytes import Entry
+    from tests.interop.workload import Sendable
+    from tests.interop.writing import Clock
+
+__all__ = ["append_batches_again", "append_records_again", "entries_of_partition"]
+
+# Each table becomes one batch.
+_ONE_BATCH = {"batch_size": 1 << 24}
+_LARGEST_TIMESTAMP = 35
+
+Settings = Mapping[str, Mapping[str, object]]
+
+
+def entries_of_partition(partition: Path) -> list[Entry]:
+    """All batches of a partition, in order."""
+    return entries_of_log({int(path.stem): path.read_bytes() for path in partition.glob("*.log")})
+
+
+def append_batches_again(
+    source: Path, target: Path, settings: Settings, names: Mapping[str, Sequence[str]] | None = None
+) -> None:
+    """Append the batches of closed partitions to new logs, one by one as the broker got them.
+
+    Args:
+        source: Holds the partitions.
+        target: A new log directory.
+        settings: By topic.
+        names: Of the partition directories, by topic; partition 0 only if None.
+    """
+    with LogDirectory.open(target) as logs:
+        for topic, topic_settings in settings.items():
+            for name in names[topic] if names else [f"{topic}-0"]:
+                log = logs.create(topic, int(name.rpartition("-")[2]), config_of(topic_settings))
+                for entry in entries_of_partition(source / name):
+                    log.append_batches(entry.content)
+                # That of a log that follows another is its caller's to say.
+                log.update_high_watermark(log.log_end_offset)
+
+
+def append_records_again(
+    source: Path, target: Path, records: Mapping[str, Sequence[Sendable]], settings: Settings, clock: Clock
+) -> None:
+    """Append the records of each batch as a table to new logs.
+
+    Args:
+        source: Holds the closed partitions: which records made one batch, and when it was appended.
+        target: A new log directory.
+        records: By topic, from offset 0.
+        settings: By topic.
+        clock: Of the target. It is set as the broker's was.
+    """
+    with LogDirectory.open(target, clock=clock) as logs:
+        for topic, all_records in records.items():
+            log = logs.create(topic, 0, config_of({**settings[topic], **_ONE_BATCH}))
+            for entry in entries_of_partition(source / f"{topic}-0"):
+                (largest_timestamp_ms,) = struct.unpack_from(">q", entry.content, _LARGEST_TIMESTAMP)
+                clock.set(largest_timestamp_ms)
+                info = log.append(table_of(all_records[entry.base_offset : entry.last_offset + 1]))
+                assert (info.first_offset, info.last_offset) == (entry.base_offset, entry.last_offset)
+                assert info.batch_count == 1

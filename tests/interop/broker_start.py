@@ -1,0 +1,133 @@
+"""What a broker logged of one start: which logs it loaded, and whatever it found wrong with them.
+
+That nothing is complained of means something only if the loading itself was logged; so that is what comes first.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.interop.broker import KafkaBroker
+
+__all__ = ["BrokerStart", "LoadedLog", "start_and_watch"]
+
+_LINE = re.compile(r"\[[^]]+\] (?P<level>[A-Z]+) (?P<message>.*) \((?P<logger>[\w.$]+)\)")
+_COMPLETED_LOAD = re.compile(
+    r"Completed load of Log\(dir=\S+, topicId=(?P<topic_id>\S+), topic=(?P<topic>\S+), partition=(?P<partition>\d+), .*"
+    r"logStartOffset=(?P<start>\d+), logEndOffset=(?P<end>\d+)\) with (?P<segments>\d+) segments"
+)
+_LOADED_ALL = re.compile(r"Loaded (\d+) logs in ")
+
+# A broker of one node says these at every start or stop. They are about no log.
+_USUAL_WARNINGS = re.compile(
+    r"\[QuorumController id=1\] Performing controller activation"
+    r"|\[NodeToControllerChannelManager id=1 .*\] Attempting to close NetworkClient"
+)
+
+# All that is logged of a log under a clean-shutdown marker, from the first look at it to the end of loading.
+_CLEAN_LOADING = (
+    r"Loading producer state till offset \d+",
+    r"Reloading from producer snapshot and rebuilding producer state from offset \d+",
+    r"Loading producer state from snapshot file .*",
+    r"Producer state recovery took \d+ms for snapshot load and \d+ms for segment recovery from offset \d+",
+    # Of an earlier end of the log, or not above its start: a broker leaves such ones too.
+    r"Deleted producer state snapshot \S+",
+)
+# What a recovery adds. "N recovered" counts segments that are done, not ones that were damaged.
+_UNCLEAN_LOADING = (
+    *_CLEAN_LOADING,
+    r"Recovering unflushed segment \d+\. \d+ recovered for \S+\.",
+    r"Wrote producer snapshot at offset \d+ with \d+ producer ids in \d+ ms\.",
+)
+_LOADERS = ("LogLoader", "ProducerStateManager", "LocalLog", "UnifiedLog", "LogSegment", "SnapshotFile")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedLog:
+    """A log as the broker described it when it was loaded."""
+
+    topic_id: str
+    log_start_offset: int
+    log_end_offset: int
+    segment_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStart:
+    """The broker's log from the beginning of one start."""
+
+    text: str
+
+    def loaded(self) -> dict[tuple[str, int], LoadedLog]:
+        """Every log that was loaded, by topic and partition.
+
+        Raises:
+            AssertionError: The broker did not log that it loaded as many.
+        """
+        logs = {
+            (found["topic"], int(found["partition"])): LoadedLog(
+                found["topic_id"], int(found["start"]), int(found["end"]), int(found["segments"])
+            )
+            for found in _COMPLETED_LOAD.finditer(self.text)
+        }
+        counts = _LOADED_ALL.findall(self.text)
+        assert [int(count) for count in counts] == [len(logs)], (
+            f"{len(logs)} logs, and the broker says {counts}"
+        )
+        return logs
+
+    @property
+    def skipped_recovery(self) -> bool:
+        """Whether the broker found the clean-shutdown marker."""
+        return "since clean shutdown file was found" in self.text
+
+    @property
+    def recovered(self) -> bool:
+        """Whether the broker found no clean-shutdown marker."""
+        return "since no clean shutdown file was found" in self.text
+
+    def unusual(self) -> list[str]:
+        """All warnings and errors that a broker does not log at every start."""
+        return [
+            line
+            for line in self.text.splitlines()
+            if re.match(r"\[[^]]+\] (WARN|ERROR|FATAL) ", line) and not _USUAL_WARNINGS.search(line)
+        ]
+
+    def complaints(self, topic: str, partition: int = 0) -> list[str]:
+        """Whatever was logged of a partition's loading beyond what a good one causes."""
+        usual = re.compile("|".join(_CLEAN_LOADING if self.skipped_recovery else _UNCLEAN_LOADING))
+        named = re.compile(rf"(?<![\w.-]){re.escape(topic)}-{partition}(?![\w-])")
+        complaints = []
+        for line in self._of_loading().splitlines():
+            if not named.search(line):
+                continue
+            found = _LINE.fullmatch(line)
+            message = re.sub(r"^\[[^]]*\] ", "", found["message"]) if found else line
+            if (
+                found is None
+                or found["level"] != "INFO"
+                or not (usual.fullmatch(message) or _is_about_something_else(message, found["logger"]))
+            ):
+                complaints.append(line)
+        return complaints
+
+    def _of_loading(self) -> str:
+        """The start up to its end: what clients do afterwards is logged too."""
+        return self.text.partition("Kafka Server started")[0]
+
+
+def _is_about_something_else(message: str, logger: str) -> bool:
+    return message.startswith("Completed load of ") or not logger.endswith((*_LOADERS, "LogManager"))
+
+
+def start_and_watch(broker: KafkaBroker) -> BrokerStart:
+    """Start a broker, and keep what it logs of this start."""
+    before_bytes = broker.log_path.stat().st_size if broker.log_path.exists() else 0
+    broker.start()
+    with open(broker.log_path, "rb") as log:
+        log.seek(before_bytes)
+        return BrokerStart(log.read().decode(errors="replace"))

@@ -1,0 +1,107 @@
+"""What a partition directory holds, read without the code under test, so that two can be compared."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from crc32c import crc32c
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = [
+    "PartitionState",
+    "ProducerEntry",
+    "leader_epochs_below",
+    "log_end_offset_of",
+    "snapshot_entries_in_order",
+    "state_of",
+]
+
+_ENTRY = struct.Struct(">qhiqiqiq")
+# A broker leaves what a crash left half-written, and writes over it some day; we remove it.
+_PASSING = {".deleted", ".tmp"}
+
+
+class ProducerEntry(NamedTuple):
+    """One producer in a snapshot (`ProducerSnapshot.json`)."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp_ms: int
+    coordinator_epoch: int
+    current_transaction_first_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """The files of a partition by name, and what is in those of which the order of entries is free.
+
+    Attributes:
+        logs: Log files.
+        indexes: Offset, time and transaction indexes.
+        snapshots: Producer snapshots, sorted.
+        leader_epochs: Epoch and start offset; None without a file.
+        others: Names of all other files, except those that wait for their deletion or were never completed.
+    """
+
+    logs: dict[str, bytes]
+    indexes: dict[str, bytes]
+    snapshots: dict[str, list[ProducerEntry]]
+    leader_epochs: list[tuple[int, int]] | None
+    others: set[str]
+
+
+def state_of(partition: Path) -> PartitionState:
+    """Read all files of a partition of which the log is closed."""
+    logs, indexes, snapshots, others = {}, {}, {}, set()
+    for path in sorted(partition.iterdir()):
+        if path.suffix == ".log":
+            logs[path.name] = path.read_bytes()
+        elif path.suffix in {".index", ".timeindex", ".txnindex"}:
+            indexes[path.name] = path.read_bytes()
+        elif path.suffix == ".snapshot":
+            snapshots[path.name] = sorted(snapshot_entries_in_order(path.read_bytes()))
+        elif path.suffix not in _PASSING and path.name != "leader-epoch-checkpoint":
+            others.add(path.name)
+    return PartitionState(logs, indexes, snapshots, _leader_epochs(partition), others)
+
+
+def log_end_offset_of(state: PartitionState) -> int:
+    """Behind the last batch, or the base offset of the last segment; of logs of format v2."""
+    name, content = max(state.logs.items())
+    end, position = int(name.removesuffix(".log")), 0
+    while position < len(content):
+        base, size = struct.unpack_from(">qi", content, position)
+        (delta,) = struct.unpack_from(">i", content, position + 23)
+        end, position = base + delta + 1, position + 12 + size
+    assert position == len(content), "torn"
+    return end
+
+
+def leader_epochs_below(state: PartitionState, offset: int) -> list[tuple[int, int]]:
+    """The epochs that began below an offset: at the log end an election adds one without a record."""
+    return [entry for entry in state.leader_epochs or [] if entry[1] < offset]
+
+
+def _leader_epochs(partition: Path) -> list[tuple[int, int]] | None:
+    path = partition / "leader-epoch-checkpoint"
+    if not path.exists():
+        return None
+    version, count, *lines = path.read_text().splitlines()
+    assert (version, int(count)) == ("0", len(lines))
+    return [(int(epoch), int(start)) for epoch, start in (line.split() for line in lines)]
+
+
+def snapshot_entries_in_order(content: bytes) -> list[ProducerEntry]:
+    """The entries of a snapshot as they stand there."""
+    version, crc, count = struct.unpack_from(">hIi", content)
+    assert version == 1
+    assert crc == crc32c(content[6:])
+    assert len(content) == 10 + count * _ENTRY.size
+    return [ProducerEntry(*fields) for fields in _ENTRY.iter_unpack(content[10:])]

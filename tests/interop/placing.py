@@ -1,0 +1,79 @@
+"""Putting partitions that were written elsewhere under the topics of a stopped broker.
+
+The files change places as a person would move them: the broker's own partition directory keeps its
+`partition.metadata`, which holds the cluster's topic id, and everything else comes from the other one. What the two
+roots say of the partition in their checkpoints moves with it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+__all__ = ["CHECKPOINTS", "add_offsets", "place", "read_checkpoint", "write_offsets"]
+
+CHECKPOINTS = (
+    "recovery-point-offset-checkpoint",
+    "log-start-offset-checkpoint",
+    "replication-offset-checkpoint",
+)
+_TOPIC_ID_FILE = "partition.metadata"
+
+
+def place(source_root: Path, broker_root: Path, topic: str, *, source_topic: str | None = None) -> None:
+    """Replace the files of partition 0, and take over what the checkpoints say of it.
+
+    Args:
+        source_root: Holds the files.
+        broker_root: Of a broker that does not run.
+        topic: Which the broker knows.
+        source_topic: The topic's name in the source, if it is another one.
+    """
+    source_topic = source_topic or topic
+    target = broker_root / f"{topic}-0"
+    assert (target / _TOPIC_ID_FILE).exists(), "the broker made no such partition"
+    for path in target.iterdir():
+        if path.name != _TOPIC_ID_FILE:
+            path.unlink()
+    for path in (source_root / f"{source_topic}-0").iterdir():
+        if path.name != _TOPIC_ID_FILE:
+            # With its times: a segment without timestamps counts its file's.
+            shutil.copy2(path, target)
+    for checkpoint in CHECKPOINTS:
+        offsets = read_checkpoint(broker_root / checkpoint)
+        offsets.pop((topic, 0), None)
+        found = read_checkpoint(source_root / checkpoint).get((source_topic, 0))
+        if found is not None:
+            offsets[topic, 0] = found
+        _write_checkpoint(broker_root / checkpoint, offsets)
+
+
+def add_offsets(root: Path, checkpoint: str, offsets: Mapping[str, int]) -> None:
+    """Put offsets of partition 0 of topics into a checkpoint."""
+    path = root / checkpoint
+    _write_checkpoint(path, read_checkpoint(path) | {(topic, 0): offset for topic, offset in offsets.items()})
+
+
+def write_offsets(root: Path, checkpoint: str, offsets: Mapping[str, int]) -> None:
+    """Replace a checkpoint: it names partition 0 of these topics and nothing else."""
+    _write_checkpoint(root / checkpoint, {(topic, 0): offset for topic, offset in offsets.items()})
+
+
+def read_checkpoint(path: Path) -> dict[tuple[str, int], int]:
+    """The offsets in a checkpoint file, by topic and partition; none if it is missing."""
+    if not path.exists():
+        return {}
+    version, count, *lines = path.read_text().splitlines() or ["0", "0"]
+    assert version == "0"
+    assert int(count) == len(lines)
+    entries = (line.split() for line in lines)
+    return {(topic, int(partition)): int(offset) for topic, partition, offset in entries}
+
+
+def _write_checkpoint(path: Path, offsets: dict[tuple[str, int], int]) -> None:
+    lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
+    path.write_text("\n".join(["0", str(len(lines)), *lines, ""]))

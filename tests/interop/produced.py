@@ -1,0 +1,182 @@
+"""Topics that clients write through a broker: what its recovery and the bytes of its directories are compared on.
+
+Where the codec matters, clients send plain batches and the topic's `compression.type` makes the broker compress them:
+so the bytes are those of Kafka's own code.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import TYPE_CHECKING
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.interop.clients import new_producer
+from tests.interop.workload import BASE_TIMESTAMP_MS, Sendable, records_of_every_shape, send
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from confluent_kafka import Producer
+
+    from tests.interop.broker import KafkaBroker
+
+__all__ = [
+    "BROKER_SETTINGS",
+    "CODECS",
+    "CONTINUED",
+    "PRODUCED",
+    "TRANSACTIONS",
+    "Produced",
+    "create_topics",
+    "small_records",
+]
+
+BROKER_SETTINGS: dict[str, object] = {
+    # A killed broker leaves two of them for each log, and they are copied.
+    "log.index.size.max.bytes": 65_536,
+    "num.recovery.threads.per.data.dir": 2,
+    "transaction.max.timeout.ms": 86_400_000,
+}
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+TRANSACTIONS = "kafka-transactions"
+IDEMPOTENT = "kafka-idempotent"
+TINY = "kafka-tiny"
+EMPTY = "kafka-empty"
+# Grows by records that are appended while the broker is stopped.
+CONTINUED = "kafka-continued"
+
+_SMALL_SEGMENTS = {"internal_segment_bytes": 190_000}
+_TIMEOUT_S = 60.0
+HOUR_MS = 60 * 60 * 1000
+
+# Topic: its settings.
+PRODUCED: dict[str, dict[str, object]] = {
+    **{
+        f"kafka-codec-{codec}": {**_SMALL_SEGMENTS, "compression_type": codec.replace("none", "uncompressed")}
+        for codec in CODECS
+    },
+    "kafka-append-time": {**_SMALL_SEGMENTS, "message_timestamp_type": "LogAppendTime"},
+    IDEMPOTENT: {**_SMALL_SEGMENTS, "index_interval_bytes": 100},
+    TRANSACTIONS: {"internal_segment_bytes": 40_000, "index_interval_bytes": 1000},
+    TINY: {"internal_segment_bytes": 4_000, "index_interval_bytes": 0},
+    CONTINUED: {"internal_segment_bytes": 6_000},
+    EMPTY: {},
+}
+
+
+def small_records(count: int, *, first: int = 0, step_ms: int = 10) -> list[Sendable]:
+    """Records that follow each other in time: value ``record <number>``, a key every third time."""
+    return [
+        Sendable(
+            b"key %d" % (number % 7) if number % 3 == 0 else None,
+            b"record %d" % number,
+            [],
+            BASE_TIMESTAMP_MS + number * step_ms,
+        )
+        for number in range(first, first + count)
+    ]
+
+
+def create_topics(broker: KafkaBroker, topics: Mapping[str, Mapping[str, object]]) -> None:
+    """Create topics of one partition and wait until their directories are there. Settings have ``_`` for ``.``."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    new = [
+        NewTopic(name, 1, 1, config={key.replace("_", "."): str(value) for key, value in settings.items()})
+        for name, settings in topics.items()
+    ]
+    for created in admin.create_topics(new).values():
+        created.result(_TIMEOUT_S)
+    deadline = time.monotonic() + _TIMEOUT_S
+    waiting = {broker.log_directory / f"{name}-0" / "partition.metadata" for name in topics}
+    while waiting := {path for path in waiting if not path.exists()}:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"The broker did not make {waiting}.")
+        time.sleep(0.02)
+
+
+class Produced:
+    """Writes the topics of `PRODUCED`, once or several times.
+
+    Attributes:
+        sent: What was sent, by topic; not what transactions sent.
+    """
+
+    def __init__(self, broker: KafkaBroker) -> None:
+        self.sent: dict[str, list[Sendable]] = {topic: [] for topic in PRODUCED if topic != TRANSACTIONS}
+        self._broker = broker
+        # Their transactions stay open as long as they live.
+        self._open_producers: list[Producer] = []
+        self._now_ms = int(time.time() * 1000)
+
+    def write(self, occasion: str) -> None:
+        """Write to every topic but the empty one."""
+        plain = new_producer(self._broker, linger_ms=1000)
+        idempotent = new_producer(self._broker, linger_ms=1000, enable_idempotence=True)
+        for topic, sent in self.sent.items():
+            if topic == EMPTY:
+                continue
+            if topic in {TINY, CONTINUED}:
+                records = small_records(400, first=len(sent))
+            else:
+                records = list(records_of_every_shape(400, f"{topic} {occasion}"))
+            send(idempotent if topic == IDEMPOTENT else plain, topic, iter(records))
+            sent.extend(records)
+        self._write_transactions(occasion, plain)
+
+    def _write_transactions(self, occasion: str, plain: Producer) -> None:
+        """Interleave two transactional producers with a plain one; leave a third one's transaction open."""
+        source = random.Random(f"transactions {occasion}")
+        transactional = [
+            new_producer(
+                self._broker,
+                transactional_id=f"{occasion}-{name}",
+                transaction_timeout_ms=900_000,
+                compression_type=codec,
+                linger_ms=1000,
+            )
+            for name, codec in (("first", "zstd"), ("second", "none"), ("open", "lz4"))
+        ]
+        for producer in transactional:
+            producer.init_transactions()
+        # The value of 110 KB would not fit into a segment.
+        records = (
+            self._made_recent(record)
+            for record in records_of_every_shape(3_000, f"transactional {occasion}")
+            if len(record.value or b"") < 1000
+        )
+        for producer in self._open_producers:
+            # Its transaction spans a restart of the broker.
+            producer.commit_transaction()
+        self._open_producers.clear()
+        *finishing, staying_open = transactional
+        for _ in range(8):
+            for producer in finishing:
+                producer.begin_transaction()
+            for _ in range(source.randrange(1, 4)):
+                _send_some(source.choice([*finishing, plain]), records, source)
+            for producer in finishing:
+                if source.random() < 0.4:
+                    producer.abort_transaction()
+                else:
+                    producer.commit_transaction()
+        staying_open.begin_transaction()
+        _send_some(staying_open, records, source)
+        # A complete transaction behind the first unstable offset.
+        finishing[0].begin_transaction()
+        _send_some(finishing[0], records, source)
+        finishing[0].abort_transaction()
+        _send_some(plain, records, source)
+        self._open_producers.append(staying_open)
+
+    def _made_recent(self, record: Sendable) -> Sendable:
+        """The same record some hours ago: what producers did more than a day ago is forgotten."""
+        distance_ms = (record.timestamp_ms - BASE_TIMESTAMP_MS) // 50
+        return record._replace(timestamp_ms=self._now_ms - 6 * HOUR_MS + distance_ms)
+
+
+def _send_some(producer: Producer, records: Iterator[Sendable], source: random.Random) -> None:
+    send(producer, TRANSACTIONS, (next(records) for _ in range(source.randrange(1, 30))))

@@ -1,0 +1,229 @@
+"""Our recovery beside a broker's own: of a killed broker's directory each recovers its copy.
+
+No recovery point is believed but the few that a case sets, so every segment is read. Some logs were hurt in between
+(`hurt`), in ways of which a recovery must cut, rebuild, rename or delete something. Both closed their logs cleanly
+before they are compared.
+"""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+import storage_core
+from storage_core import LogDirectory
+from tests.interop.clients import ISOLATION_LEVELS, READ_UNCOMMITTED, assert_same_rows, rows_of
+from tests.interop.handed_over import CRASH_SETTINGS, CRASHED, CRASHED_AND_RECOVERED, SECOND
+from tests.interop.hurt import HURT
+from tests.interop.partition_state import (
+    PartitionState,
+    leader_epochs_below,
+    log_end_offset_of,
+    state_of,
+)
+from tests.interop.placing import read_checkpoint
+from tests.interop.produced import PRODUCED, TRANSACTIONS
+from tests.interop.writing import config_of
+from tests.interop.written_by_log import WRITTEN
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from storage_core import LogConfig
+    from tests.interop.handed_over import HandedOver
+
+# What a broker keeps though no consumer gets past it, or gets it twice; we cut the log there (docs/compatibility.md).
+CUT_BY_US = {"hurt-flipped-magic", "hurt-repeated-batch"}
+
+# What a crash does, and nothing else.
+TORN = {"hurt-nothing", "hurt-torn", "hurt-torn-in-a-header", "hurt-zeros-behind"}
+
+# Without the topic of which HURT are copies: its coordinator may end a transaction after the broker's recovery.
+TOPICS = (
+    *(topic for topic in PRODUCED if topic != TRANSACTIONS),
+    *HURT,
+    *WRITTEN,
+    *CRASHED_AND_RECOVERED,
+    *CRASHED,
+)
+SAME = tuple(topic for topic in TOPICS if topic not in CUT_BY_US)
+
+# Where the recovery cuts nothing, or only what is no batch.
+UNTOUCHED = {
+    "hurt-nothing",
+    "hurt-garbage-behind",
+    "hurt-zeros-behind",
+    "hurt-flipped-below-the-recovery-point",
+    "hurt-recovery-point-at-a-base",
+    "hurt-lost-indexes",
+    "hurt-lost-index-below-the-recovery-point",
+    "hurt-broken-indexes",
+    "hurt-broken-transaction-index",
+    "hurt-lost-transaction-index",
+    "hurt-broken-snapshots",
+    "hurt-broken-snapshot-at-the-recovery-point",
+    "hurt-lost-snapshots",
+    "hurt-stray-snapshots",
+    "hurt-lost-epochs",
+    "hurt-epochs-beyond-the-end",
+    "hurt-left-over-files",
+    "hurt-unfinished-split",
+    "hurt-log-start-in-a-batch",
+    "hurt-recovery-point-behind-the-end",
+    "hurt-unknown-files",
+}
+
+
+def config_for(topic: str) -> LogConfig:
+    if topic in WRITTEN:
+        return WRITTEN[topic].config
+    if topic in HURT:
+        return config_of(PRODUCED[TRANSACTIONS])
+    return config_of(PRODUCED.get(topic, CRASH_SETTINGS))
+
+
+@pytest.fixture(scope="module")
+def recovered_by_us(handed_over: HandedOver, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("recovered") / "root"
+    shutil.copytree(handed_over.killed, root)
+    configs = {topic: config_for(topic) for topic in (*TOPICS, TRANSACTIONS)}
+    with LogDirectory.open(root, recovery="kafka", broker_directory=True, config=configs):
+        pass
+    return root
+
+
+@pytest.fixture(scope="module")
+def recovered_by_default(handed_over: HandedOver, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With ``recovery="tail"``, which would refuse logs that are hurt elsewhere than at their ends."""
+    root = tmp_path_factory.mktemp("tails") / "root"
+    refused = [f"{topic}-0" for topic in HURT if topic not in TORN]
+    shutil.copytree(handed_over.killed, root, ignore=shutil.ignore_patterns(*refused))
+    configs = {topic: config_for(topic) for topic in (*TOPICS, TRANSACTIONS)}
+    with LogDirectory.open(root, broker_directory=True, config=configs):
+        pass
+    return root
+
+
+@pytest.fixture
+def states(
+    handed_over: HandedOver, recovered_by_us: Path, topic: str
+) -> tuple[PartitionState, PartitionState]:
+    """Of one topic: ours and the broker's."""
+    return state_of(recovered_by_us / f"{topic}-0"), state_of(handed_over.recovered / f"{topic}-0")
+
+
+@pytest.mark.parametrize("topic", SAME)
+def test_same_log_bytes(states: tuple[PartitionState, PartitionState]) -> None:
+    ours, theirs = states
+    assert sorted(ours.logs) == sorted(theirs.logs)
+    for name, content in theirs.logs.items():
+        assert len(ours.logs[name]) == len(content), name
+        assert ours.logs[name] == content, name
+    assert ours.others == theirs.others
+
+
+@pytest.mark.parametrize("topic", SAME)
+def test_same_log_end(
+    handed_over: HandedOver, recovered_by_us: Path, states: tuple[PartitionState, PartitionState], topic: str
+) -> None:
+    end = log_end_offset_of(states[1])
+    assert handed_over.recovery.loaded()[topic, 0].log_end_offset == end
+    assert handed_over.consumed[SECOND, READ_UNCOMMITTED][topic].end_offset == end
+    assert read_checkpoint(recovered_by_us / "recovery-point-offset-checkpoint")[topic, 0] == end
+
+
+@pytest.mark.parametrize("topic", SAME)
+def test_same_indexes(states: tuple[PartitionState, PartitionState]) -> None:
+    ours, theirs = states
+    assert sorted(ours.indexes) == sorted(theirs.indexes)
+    for name, content in theirs.indexes.items():
+        assert ours.indexes[name].hex() == content.hex(), name
+
+
+@pytest.mark.parametrize("topic", SAME)
+def test_same_producer_snapshots(states: tuple[PartitionState, PartitionState]) -> None:
+    ours, theirs = states
+    assert ours.snapshots == theirs.snapshots
+
+
+@pytest.mark.parametrize("topic", SAME)
+def test_same_leader_epochs(states: tuple[PartitionState, PartitionState]) -> None:
+    ours, theirs = states
+    end = log_end_offset_of(theirs)
+    assert leader_epochs_below(ours, end) == leader_epochs_below(theirs, end)
+
+
+@pytest.mark.parametrize("topic", SAME)
+def test_same_log_start(handed_over: HandedOver, recovered_by_us: Path, topic: str) -> None:
+    name = "log-start-offset-checkpoint"
+    ours, theirs = (
+        read_checkpoint(root / name).get((topic, 0)) for root in (recovered_by_us, handed_over.recovered)
+    )
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("isolation_level", ISOLATION_LEVELS)
+@pytest.mark.parametrize("topic", [topic for topic in SAME if topic in {**PRODUCED, **HURT}])
+def test_rows_of_our_recovery_are_those_of_the_brokers_consumer(
+    handed_over: HandedOver, recovered_by_us: Path, topic: str, isolation_level: str
+) -> None:
+    consumed = handed_over.consumed[SECOND, isolation_level][topic]
+    if topic == "hurt-flipped-below-the-recovery-point":
+        assert consumed.error is not None
+        return
+    table = storage_core.read_table(
+        str(recovered_by_us), subscribe=topic, isolation_level=isolation_level, include_headers=True
+    )
+    assert consumed.error is None
+    assert_same_rows(rows_of(table), consumed.rows)
+
+
+@pytest.mark.parametrize("topic", [topic for topic in SAME if topic not in HURT or topic in TORN])
+def test_default_recovery_does_the_same_after_a_mere_crash(
+    handed_over: HandedOver, recovered_by_default: Path, topic: str
+) -> None:
+    ours, theirs = (state_of(root / f"{topic}-0") for root in (recovered_by_default, handed_over.recovered))
+    assert ours.logs == theirs.logs
+    assert ours.indexes == theirs.indexes
+    assert ours.snapshots == theirs.snapshots
+
+
+@pytest.mark.parametrize("topic", sorted(CUT_BY_US))
+def test_cut_by_us(states: tuple[PartitionState, PartitionState]) -> None:
+    """At the end of a batch, and nothing else differs in the log."""
+    ours, theirs = states
+    last = max(theirs.logs)
+    assert {**ours.logs, last: b""} == {**theirs.logs, last: b""}
+    assert theirs.logs[last].startswith(ours.logs[last])
+    cut = theirs.logs[last][len(ours.logs[last]) :]
+    assert cut
+    # Either the magic is no magic, or the offset is not above the one before.
+    assert cut[16] > 2 or int.from_bytes(cut[:8], "big") < log_end_offset_of(ours)
+
+
+@pytest.mark.parametrize("topic", HURT)
+def test_the_broker_noticed_what_was_hurt(handed_over: HandedOver, topic: str) -> None:
+    before = {
+        path.name: path.read_bytes() for path in (handed_over.killed / f"{TRANSACTIONS}-0").glob("*.log")
+    }
+    after = state_of(handed_over.recovered / f"{topic}-0").logs
+    if topic in UNTOUCHED - {"hurt-flipped-below-the-recovery-point"}:
+        assert after == before
+    else:
+        assert after != before
+
+
+def test_the_hurt_log_holds_enough(handed_over: HandedOver) -> None:
+    before = state_of(handed_over.killed / "hurt-nothing-0")
+    assert len(before.logs) >= 6
+    assert any(name.endswith(".txnindex") for name in before.indexes)
+    producers = {entry for entries in before.snapshots.values() for entry in entries}
+    assert len({entry.producer_id for entry in producers}) >= 3
+    assert any(entry.current_transaction_first_offset >= 0 for entry in producers)
+    assert len(before.leader_epochs or []) >= 2
+
+
+def test_root_is_clean_again(recovered_by_us: Path) -> None:
+    assert (recovered_by_us / ".kafka_cleanshutdown").exists()

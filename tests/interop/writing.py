@@ -1,0 +1,190 @@
+"""Writing a log with `storage_core`, and reckoning the rows that a broker's consumer must read of it.
+
+What is expected follows from what was handed to the log: nothing of it comes from the code under test.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from storage_core import LogConfig
+from tests.interop.clients import Row
+from tests.interop.workload import BASE_TIMESTAMP_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from storage_core import Log, LogDirectory
+    from tests.interop.workload import Sendable
+
+__all__ = [
+    "DAY_MS",
+    "Clock",
+    "Writing",
+    "WrittenLog",
+    "append_in_groups",
+    "config_of",
+    "table_of",
+]
+
+CREATE_TIME, LOG_APPEND_TIME = 0, 1
+DAY_MS = 24 * 60 * 60 * 1000
+
+_SCHEMA = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        ("timestamp", pa.timestamp("ms", tz="UTC")),
+    ]
+)
+
+
+class Clock:
+    """Stands still until it is set."""
+
+    def __init__(self) -> None:
+        # Records from the future are refused.
+        self._now_ms = BASE_TIMESTAMP_MS + 30 * DAY_MS
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def set(self, now_ms: int) -> None:
+        self._now_ms = now_ms
+
+    def advance(self, duration_ms: int) -> None:
+        self._now_ms += duration_ms
+
+
+def table_of(records: Iterable[Sendable]) -> pa.Table:
+    """Records as columns."""
+    rows = [
+        {
+            "key": record.key,
+            "value": record.value,
+            "headers": [{"key": key, "value": value} for key, value in record.headers],
+            "timestamp": record.timestamp_ms,
+        }
+        for record in records
+    ]
+    return pa.Table.from_pylist(rows, schema=_SCHEMA)
+
+
+def config_of(settings: Mapping[str, object]) -> LogConfig:
+    """A log's configuration from a topic's settings, which have ``_`` for ``.``."""
+    return LogConfig.from_dict({name.replace("_", "."): str(value) for name, value in settings.items()})
+
+
+@dataclass(slots=True)
+class Writing:
+    """A log, and the rows that stand in it by now."""
+
+    log: Log
+    clock: Clock
+    timestamp_type: int = CREATE_TIME
+    rows: list[Row] = field(default_factory=list)
+    next_offset: int = 0
+
+    @property
+    def loaded_end(self) -> int:
+        """The log end as it will be found: behind the last record, whatever was cut in the middle of a batch."""
+        return self.rows[-1].offset + 1 if self.rows else self.next_offset
+
+    def append(self, records: Iterable[Sendable], *, leader_epoch: int | None = None) -> None:
+        """Append records as one table, and note the rows that they become."""
+        some = list(records)
+        info = self.log.append(table_of(some), leader_epoch=leader_epoch)
+        assert (info.first_offset, info.last_offset) == (self.next_offset, self.next_offset + len(some) - 1)
+        for record in some:
+            timestamp_ms = record.timestamp_ms if self.timestamp_type == CREATE_TIME else self.clock.now_ms()
+            headers = tuple(record.headers)
+            self.rows.append(
+                Row(
+                    self.log.topic,
+                    self.log.partition,
+                    self.next_offset,
+                    record.key,
+                    record.value,
+                    headers,
+                    timestamp_ms,
+                    self.timestamp_type,
+                )
+            )
+            self.next_offset += 1
+
+    def append_batches(self, batches: Iterable[bytes], records: Iterable[Sequence[Any]]) -> None:
+        """Append whole batches as they are, and note what a consumer of the other log read of them."""
+        for batch in batches:
+            self.log.append_batches(batch)
+        for offset, timestamp_ms, timestamp_type, key, value, headers in records:
+            place = (self.log.topic, self.log.partition, offset)
+            named = tuple((header, _decoded(content)) for header, content in headers)
+            self.rows.append(Row(*place, _decoded(key), _decoded(value), named, timestamp_ms, timestamp_type))
+            self.next_offset = offset + 1
+
+    def truncate_to(self, offset: int, *, rows_up_to: int) -> None:
+        """Truncate in the middle of a batch, of which no record is left: rows end at its first offset."""
+        self.log.truncate_to(offset)
+        self.rows = [row for row in self.rows if row.offset < rows_up_to]
+        self.next_offset = offset
+
+    def delete_records(self, before_offset: int) -> None:
+        """Raise the log start."""
+        self.log.delete_records(before_offset)
+        self.rows = [row for row in self.rows if row.offset >= before_offset]
+
+
+def _decoded(content: str | None) -> bytes | None:
+    return None if content is None else base64.b64decode(content)
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenLog:
+    """How one log is written.
+
+    Attributes:
+        write: Called with the new log.
+        settings: The topic's, by Kafka's names with ``_`` for ``.``; the log and the broker get the same.
+        own_settings: Further ones of the log: what a broker leaves to its producers.
+        segments: At least so many it must have, or the case does not show what it is meant to.
+        starts_at: The log start offset that is expected.
+        write_again: Called with the log after its directory was closed and opened again.
+    """
+
+    write: Callable[[Writing], None]
+    settings: Mapping[str, object] = field(default_factory=dict)
+    own_settings: Mapping[str, object] = field(default_factory=dict)
+    segments: int = 1
+    starts_at: int = 0
+    write_again: Callable[[Writing], None] | None = None
+
+    def make(self, logs: LogDirectory, topic: str, clock: Clock) -> Writing:
+        """Write it into a log directory."""
+        is_append_time = self.settings.get("message_timestamp_type") == "LogAppendTime"
+        timestamp_type = LOG_APPEND_TIME if is_append_time else CREATE_TIME
+        writing = Writing(logs.create(topic, 0, self.config), clock, timestamp_type)
+        self.write(writing)
+        return writing
+
+    @property
+    def config(self) -> LogConfig:
+        """The configuration of the log."""
+        return config_of({**self.settings, **self.own_settings})
+
+
+def append_in_groups(
+    writing: Writing, records: Iterable[Sendable], *, leader_epoch: int | None = None
+) -> None:
+    """Append in tables of changing size, as batches of a broker's log are."""
+    iterator = iter(records)
+    for size in itertools.cycle((1, 60, 7, 150)):
+        some = list(itertools.islice(iterator, size))
+        if not some:
+            return
+        writing.append(some, leader_epoch=leader_epoch)

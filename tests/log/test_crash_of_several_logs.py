@@ -1,0 +1,75 @@
+"""A crash of a log directory with several logs: they share checkpoints and the marker of a clean shutdown."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from storage_core import LogDirectory
+from tests.faults.counting import cases
+from tests.faults.crash_points import new_filesystem, open_directory
+from tests.faults.session import CONFIG, ROOT, Session, StillClock, records_of
+
+TOPICS = ("orders", "clicks", "orders")
+SIZES = (20, 700, 90, 3, 300)
+
+
+def open_logs(filesystem, sessions):
+    logs = LogDirectory.open(ROOT, filesystem=filesystem, config=CONFIG, clock=StillClock())
+    for number, session in enumerate(sessions):
+        session.logs, session.log = logs, logs.get_or_create(TOPICS[number], number)
+    return logs
+
+
+def work(filesystem, sessions):
+    logs = open_logs(filesystem, sessions)
+    for number in range(24):
+        sessions[number % 3].append(SIZES[number % 5], 150, acks=(-1, 1, 0)[number % 3 if number % 4 else 0])
+    sessions[0].truncate_to(5)
+    sessions[1].delete_records(3)
+    sessions[2].roll()
+    logs.checkpoint()
+    sessions[0].append(5, flush=True)
+    logs.close()
+    for session in sessions:
+        session.model.flushed()
+    open_logs(filesystem, sessions)
+    sessions[2].append(5)
+    sessions[1].truncate_fully_and_start_at(2)
+    sessions[1].append(5, flush=True)
+
+
+@pytest.mark.parametrize("recovery", ["tail", "kafka"])
+def test_crash_at_every_call_of_a_directory_with_several_logs(recovery, record_property):
+    filesystem = new_filesystem()
+    sessions = [Session(filesystem) for _ in TOPICS]
+    states = []
+
+    def observe(call):
+        killed = [session.model.after_kill() for session in sessions]
+        states.append((f"before {call}, killed", filesystem.kill(), killed))
+        on_disk = [session.model.after_power_cut() for session in sessions]
+        rng = random.Random(f"{recovery} {call.number}")
+        states.append((f"before {call}, power cut", filesystem.crash(rng), on_disk))
+
+    filesystem.observe = observe
+    work(filesystem, sessions)
+    # Every third, to be quick: the calls of one log are tried one by one elsewhere.
+    chosen = states[recovery == "kafka" :: 3]
+    record_property(cases("Power cut or SIGKILL at each call"), len(chosen))
+    for name, state, expectations in chosen:
+        check(name, state, expectations, recovery)
+
+
+def check(name, state, expectations, recovery):
+    with open_directory(state, recovery) as logs:
+        for number, expectation in enumerate(expectations):
+            key = (TOPICS[number], number)
+            if key not in logs:
+                assert expectation.required_end == 0, f"{name}: {key} is gone"
+                continue
+            log = logs.get(*key)
+            found = records_of(log)
+            problems = expectation.problems(found, log.log_start_offset, log.log_end_offset)
+            assert problems == [], f"{name}: {key}: {problems}"
