@@ -73,8 +73,11 @@ def test_a_brokers_directory_is_refused_unless_it_is_called_one(tmp_path):
     assert offsets(open_directory(tmp_path, read_only=True).get("orders")) == list(range(13))
 
 
-def test_a_directory_that_is_being_committed_to_is_refused(tmp_path):
+def test_what_a_commit_has_left_is_undone(tmp_path):
+    """Without a journal, nothing was begun."""
     write(tmp_path)
     (tmp_path / "segmentlog.commit-in-progress").mkdir()
-    with pytest.raises(LogDirectoryError, match="commit in progress"):
-        open_directory(tmp_path)
+    with open_directory(tmp_path) as logs:
+        append(logs.get("orders"))
+    assert not (tmp_path / "segmentlog.commit-in-progress").exists()
+    assert offsets(open_directory(tmp_path, read_only=True).get("orders")) == list(range(13))
