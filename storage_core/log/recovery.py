@@ -24,6 +24,7 @@ from storage_core.log.segment_split import split_segment
 from storage_core.segment import SegmentReader
 from storage_core.segment.file_names import DELETED_SUFFIX, offset_index_file_name
 from storage_core.segment.log_segment import LogSegment
+from storage_core.segment.offset_index_file import LARGEST_RELATIVE_OFFSET
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,7 +41,6 @@ __all__ = ["LoadOptions", "Recovery"]
 
 _log = logging.getLogger(__name__)
 
-_MOST_RELATIVE_OFFSET: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +99,13 @@ class Recovery:
     def split_overflowing(self, segments: LogSegments) -> None:
         """Split the segments whose offsets do not fit; only one that spans so many can be of that kind."""
         for segment, following in pairwise(segments.values()):
-            if following.base_offset - segment.base_offset > _MOST_RELATIVE_OFFSET:
+            if following.base_offset - segment.base_offset > LARGEST_RELATIVE_OFFSET:
                 try:
                     last_offset = segment.read_next_offset() - 1
                 except CorruptError:
                     # For the recovery to see, if there is one.
                     continue
-                if last_offset - segment.base_offset > _MOST_RELATIVE_OFFSET:
+                if last_offset - segment.base_offset > LARGEST_RELATIVE_OFFSET:
                     self._split(segments, segment)
 
     def recover(self, segments: LogSegments) -> bool:
