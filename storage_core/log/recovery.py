@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from storage_core.errors import CorruptError, OffsetOverflowError
 from storage_core.log.producer_state import ProducerStateManager
