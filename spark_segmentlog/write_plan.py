@@ -81,10 +81,17 @@ class WritePlan:
             topic_ids=options.topic_ids,
             broker_directory=options.broker_directory,
             preserve_offsets=options.preserve_offsets,
-            restored_offsets={
-                partition: offsets
-                for partition, offsets in self.restored_offsets.items()
-                if partition[0] in written
-            },
+            restored_offsets=self._restored_offsets(written),
             flush=options.flush,
         )
+
+    def _restored_offsets(self, written: set[str]) -> dict[tuple[str, int], tuple[int, int]]:
+        """Of topics with rows, of the one that the options name, and of those whose records are all gone.
+
+        Other topics are not made: the frame may well hold some of the source's only.
+        """
+        bounds = self.restored_offsets
+        with_records = {topic for (topic, _), (start, end) in bounds.items() if start < end}
+        gone = {topic for (topic, _), (_, end) in bounds.items() if end} - with_records
+        restored = written | gone | {self.options.topic}
+        return {partition: offsets for partition, offsets in bounds.items() if partition[0] in restored}

@@ -405,6 +405,40 @@ def test_the_bounds_of_the_logs_that_rows_come_from_are_restored(root, new_logs,
     assert bounds == [(40, 50), (7, 17)]
 
 
+def bounds_of(path):
+    with storage_core.LogDirectory.open(path) as logs:
+        return {
+            f"{log.topic}-{log.partition}": (log.log_start_offset, log.log_end_offset) for log in logs.logs()
+        }
+
+
+@pytest.fixture
+def source_without_rows(tmp_path):
+    """Of one topic all records are deleted, of another none is left out, into a third none was ever written."""
+    path = tmp_path / "source"
+    with storage_core.LogDirectory.open(path) as logs:
+        for name in ("gone", "kept"):
+            logs.create(name).append(pa.table({"value": [b"1", b"2", b"3"]}))
+        logs.get("gone").delete_records(3)
+        logs.create("empty")
+    return path
+
+
+def test_a_topic_whose_records_are_all_gone_is_restored(root, source_without_rows):
+    """Otherwise it would begin at 0 again, and a group that was at its end would miss what comes."""
+    names = ["value", "topic", "partition", "offset"]
+    writer = writer_of(root, *names, preserveOffsets="true", offsetsFrom=str(source_without_rows))
+    write(writer, rows(source_without_rows).select(names).to_batches())
+    assert bounds_of(root) == {"gone-0": (3, 3), "kept-0": (0, 3)}
+
+
+@pytest.mark.parametrize(("topic", "bounds"), [("gone", (3, 3)), ("kept", (0, 3)), ("empty", (0, 0))])
+def test_the_topic_that_is_named_is_restored_without_rows(root, source_without_rows, topic, bounds):
+    options = {"topic": topic, "preserveOffsets": "true", "offsetsFrom": str(source_without_rows)}
+    write(writer_of(root, "value", "partition", "offset", **options))
+    assert bounds_of(root) == {f"{topic}-0": bounds}
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
