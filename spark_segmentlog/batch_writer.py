@@ -98,6 +98,7 @@ class SegmentLogWriter(DataSourceArrowWriter):
             BatchEncoding(config.compression_codec, config.compression_level, config.batch_size),
             config,
             default_timestamp_ms=plan.time_ms,
+            begins_flushes=plan.options.flush,
         ) as stage:
             for batch in itertools.chain([first], batches):
                 stage.append(router.route(batch))

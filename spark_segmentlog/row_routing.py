@@ -64,10 +64,12 @@ class RowRouter:
         """Route the rows of a batch.
 
         Raises:
-            InvalidRecordError: A row has no topic, or a partition that its topic does not have.
+            InvalidRecordError: A row has no topic, or a partition that its topic does not have, or it has no key
+                and the topic is compacted.
             OptionError: A topic has a name that Kafka does not allow.
         """
         self._check_offsets(batch)
+        self._check_keys(batch)
         topics = self._topics(batch)
         keyed = KeyedRows(
             topics.names,
@@ -131,6 +133,16 @@ class RowRouter:
                     f"null {name} present in the data. With preserveOffsets, each row says its offset and its "
                     "partition: filter such rows out, or leave preserveOffsets out."
                 )
+
+    def _check_keys(self, batch: pa.RecordBatch) -> None:
+        if not self._plan.options.config.is_compacted:
+            return
+        key = self._column(batch, self._columns.key)
+        if key is None or key.null_count:
+            raise InvalidRecordError(
+                "Compacted topic cannot accept message without key. Compaction keeps the last record of each key: "
+                "give each row one, or leave compact out of cleanup.policy."
+            )
 
     @staticmethod
     def _column(batch: pa.RecordBatch, place: int | None) -> Any:

@@ -15,7 +15,11 @@ WRITE_OPTIONS: tuple[OptionSpec, ...] = (
     _option("path", "path", "", "Required. The log directory; it is made if it is not there.", "paths"),
     _option("topic", "topic", "", "The topic of every row, whatever the column `topic` says."),
     _option(
-        "partitions", "count", "1", "How many partitions a new topic gets. One that is there keeps its own."
+        "partitions",
+        "count",
+        "1",
+        "How many partitions a new topic gets. One that is there keeps its own; with `brokerDirectory`, how many it has in "
+        "the cluster, if some stand on other disks.",
     ),
     _option(
         "partitioner",
@@ -37,7 +41,9 @@ WRITE_OPTIONS: tuple[OptionSpec, ...] = (
         "flush",
         "`commit` or `none`",
         "commit",
-        "Whether everything is on disk before the rows become visible; `none` leaves it to the system.",
+        "Whether everything is on disk before the rows become visible. `none` leaves it to the system: quicker, and the "
+        "rows are visible at once, but a power cut may take some of them. The directory is then left as by a running "
+        "broker: whoever opens it next, other than such a job, recovers its logs first.",
     ),
     _option(
         "txnAppId",

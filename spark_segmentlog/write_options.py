@@ -38,6 +38,8 @@ _CODECS_WITH_LEVEL: Final = ("gzip", "lz4", "zstd")
 _TOPIC_ID_BYTES: Final = 16
 _MAX_VERSION: Final = 2**63 - 1
 _MAX_PARTITIONS: Final = 2**31 - 1
+# However it is escaped, a line of the list of commits holds it.
+_MAX_APP_ID_LENGTH: Final = 1000
 
 _SERIALIZER: Final = (
     "Kafka option '{kind}.serializer' is not supported as {kind}s are serialized with ByteArraySerializer. "
@@ -215,6 +217,11 @@ def _parse_config(given: Mapping[str, str], config: Mapping[str, str]) -> LogCon
         codec = given[_COMPRESSION].strip().lower()
         values[_COMPRESSION] = "uncompressed" if codec == _NO_COMPRESSION else codec
     parsed = LogConfig.from_dict(values)
+    if parsed.message_timestamp_type != "CreateTime":
+        raise OptionError(
+            f"message.timestamp.type is {parsed.message_timestamp_type!r}, but rows keep the timestamps that they come "
+            "with. Leave it out; without the column timestamp, rows get the time at which the job began."
+        )
     if _LEVEL not in given:
         return parsed
     codec = parsed.compression_type
@@ -240,6 +247,8 @@ def _parse_transaction(given: Mapping[str, str]) -> tuple[str | None, int | None
         raise OptionError(f"txnAppId and txnVersion go together, but {missing} is missing. Set both.")
     if not app_id.strip():
         raise OptionError("txnAppId is empty. Use a name that this application alone has.")
+    if len(app_id) > _MAX_APP_ID_LENGTH:
+        raise OptionError(f"txnAppId has {len(app_id)} characters. Use at most {_MAX_APP_ID_LENGTH}.")
     text = version.strip()
     if not (text.isascii() and text.isdecimal()) or int(text[:20]) > _MAX_VERSION:
         raise OptionError(f"txnVersion is {version!r}. Use a whole number from 0 to {_MAX_VERSION}.")

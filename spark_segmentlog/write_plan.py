@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from storage_core.commit.settings import JobSettings
+from storage_core.directory import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -88,10 +89,11 @@ class WritePlan:
     def _restored_offsets(self, written: set[str]) -> dict[tuple[str, int], tuple[int, int]]:
         """Of topics with rows, of the one that the options name, and of those whose records are all gone.
 
-        Other topics are not made: the frame may well hold some of the source's only.
+        Other topics are not made: the frame may well hold some of the source's only. Internal ones have to be read,
+        or named, as everywhere.
         """
         bounds = self.restored_offsets
         with_records = {topic for (topic, _), (start, end) in bounds.items() if start < end}
-        gone = {topic for (topic, _), (_, end) in bounds.items() if end} - with_records
+        gone = {topic for (topic, _), (_, end) in bounds.items() if end} - with_records - INTERNAL_TOPICS
         restored = written | gone | {self.options.topic}
         return {partition: offsets for partition, offsets in bounds.items() if partition[0] in restored}

@@ -13,7 +13,7 @@ from spark_segmentlog.write_schema import write_columns
 from storage_core.checkpoint import PARTITION_METADATA
 from storage_core.commit.job import CommitJob
 from storage_core.directory import find_partitions, parse_partition_directory_name
-from storage_core.errors import LogDirectoryError, OptionError
+from storage_core.errors import LogDirectoryError, OptionError, UnreadableError
 from storage_core.scan.options import parse_read_options
 from storage_core.scan.resolve import resolve, split_paths
 from storage_core.segment import base_offset_of
@@ -81,23 +81,27 @@ def _root(filesystem: FileSystem, path: str) -> str:
 
 def _holds_log(filesystem: FileSystem, path: str) -> bool:
     status = filesystem.status(path, follow_symlinks=True)
-    return (
-        status is not None
-        and status.is_directory
-        and any(
-            entry.name == PARTITION_METADATA or base_offset_of(entry.name) is not None
-            for entry in filesystem.list_directory(path)
-        )
+    if status is None or not status.is_directory:
+        return False
+    try:
+        entries = filesystem.list_directory(path)
+    except UnreadableError:
+        # Whoever may pass through a directory need not be allowed to list it.
+        return False
+    return any(
+        entry.name == PARTITION_METADATA or base_offset_of(entry.name) is not None for entry in entries
     )
 
 
 def _topics(
     filesystem: FileSystem, root: str, restored: Mapping[tuple[str, int], object], options: WriteOptions
 ) -> dict[str, TopicPlan]:
-    names = (entry.name for entry in filesystem.list_directory(root))
+    names = (entry.name for entry in filesystem.list_directory(root) if entry.is_directory)
     parsed = [name for each in names if (name := parse_partition_directory_name(each)) is not None]
     found = _by_topic((name.topic, name.partition) for name in parsed if name.suffix is None)
-    plans = {topic: _topic_plan(numbers) for topic, numbers in found.items()}
+    # Other partitions of a cluster's topic may stand on other brokers' disks.
+    least_count = options.partition_count if options.broker_directory else 0
+    plans = {topic: _topic_plan(numbers, least_count) for topic, numbers in found.items()}
     for topic, numbers in _by_topic(restored).items():
         if topic not in plans:
             known = _topic_plan(numbers, is_new=True)
@@ -106,8 +110,8 @@ def _topics(
     return plans
 
 
-def _topic_plan(numbers: set[int], *, is_new: bool = False) -> TopicPlan:
-    count = max(numbers) + 1
+def _topic_plan(numbers: set[int], least_count: int = 0, *, is_new: bool = False) -> TopicPlan:
+    count = max(max(numbers) + 1, least_count)
     return TopicPlan(count, None if count == len(numbers) else frozenset(numbers), is_new)
 
 

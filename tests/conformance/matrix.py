@@ -71,11 +71,15 @@ class Matrix:
         from conformance.ways import COLUMNS, WAYS
 
         cases = sorted({case for case, _ in self.cells})
-        table = [["case", *COLUMNS]]
+        found = {column for _, column in self.cells}
+        # A column that needs more than this suite has is shown where it was run.
+        elsewhere = sorted(found.difference(COLUMNS))
+        columns = [*(COLUMNS if found.intersection(COLUMNS) else ()), *elsewhere]
+        table = [["case", *columns]]
         for case in cases:
             rules = rules_of(case)
-            applicable = {way.column for way in WAYS if way.applies(rules)}
-            table.append([case, *(self._text(case, column, column in applicable) for column in COLUMNS)])
+            applicable = {way.column for way in WAYS if way.applies(rules)}.union(elsewhere)
+            table.append([case, *(self._text(case, column, column in applicable) for column in columns)])
         return table
 
     def _text(self, case: str, column: str, applies: bool) -> str:

@@ -19,16 +19,20 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
-__all__ = ["SparkProcess", "SparkReadError"]
+__all__ = ["SparkProcess", "SparkReadError", "SparkWriteError"]
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _WORKER = Path(__file__).with_name("spark_worker.py")
 # Generous: the first query of a session takes seconds, more on a busy machine.
-_TIMEOUT_SECONDS = 180.0
+_TIMEOUT_SECONDS = 400.0
 
 
 class SparkReadError(Exception):
     """What Spark raised for a read."""
+
+
+class SparkWriteError(Exception):
+    """What Spark raised for a write of what it read."""
 
 
 class SparkProcess:
@@ -79,16 +83,36 @@ class SparkProcess:
         Raises:
             SparkReadError: Spark raised an error; the message holds its text.
         """
-        words = {_camel_case(name): str(value) for name, value in options.items()}
-        request = {"path": str(path), "options": words, "output": str(self._output)}
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        reply = self._next_reply()
+        reply = self._ask({"path": str(path), "options": _words(options), "output": str(self._output)})
         if "error" in reply:
             raise SparkReadError(reply["error"])
         with pa.OSFile(str(self._output)) as source, pa.ipc.open_stream(source) as stream:
             return stream.read_all()
+
+    def copy(
+        self, path: Path, options: Mapping[str, Any], target: Path, write_options: Mapping[str, Any]
+    ) -> None:
+        """Append what `read` would give to another log directory, in one job.
+
+        Args:
+            path: A log directory.
+            options: Read options by their snake_case names.
+            target: The log directory that is written to.
+            write_options: Likewise.
+
+        Raises:
+            SparkWriteError: Spark raised an error; the message holds its text.
+        """
+        reply = self._ask(
+            {
+                "path": str(path),
+                "options": _words(options),
+                "target": str(target),
+                "write_options": _words(write_options),
+            }
+        )
+        if "error" in reply:
+            raise SparkWriteError(reply["error"])
 
     def stop(self) -> None:
         """End the session and its process."""
@@ -119,6 +143,12 @@ class SparkProcess:
                 self._replies.put(line.removeprefix(REPLY_PREFIX))
         self._replies.put(None)
 
+    def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return self._next_reply()
+
     def _next_reply(self) -> dict[str, Any]:
         try:
             line = self._replies.get(timeout=_TIMEOUT_SECONDS)
@@ -130,6 +160,10 @@ class SparkProcess:
             raise RuntimeError(f"Spark ({self._kind}) gave no answer. Its last words:\n{said}")
         reply: dict[str, Any] = json.loads(line)
         return reply
+
+
+def _words(options: Mapping[str, Any]) -> dict[str, str]:
+    return {_camel_case(name): str(value) for name, value in options.items()}
 
 
 def _camel_case(name: str) -> str:

@@ -3,8 +3,9 @@
     python spark_worker.py local|connect
 
 Classic and Connect sessions cannot live in one process, and neither may disturb the sessions of other
-tests. Request: path, options, and the file that takes the rows as an Arrow stream. Reply: one JSON line
-that starts with REPLY_PREFIX, because Spark may print to standard output as well.
+tests. Request: path, options, and either the file that takes the rows as an Arrow stream, or the log
+directory that they are written to, with options. Reply: one JSON line that starts with REPLY_PREFIX,
+because Spark may print to standard output as well.
 """
 
 from __future__ import annotations
@@ -43,11 +44,15 @@ def main(kind: str) -> None:
 
 
 def _answer(spark: Any, request: dict[str, Any]) -> dict[str, Any]:
-    """Read what the request asks for; an error is an answer, too."""
+    """Read, or copy, what the request asks for; an error is an answer, too."""
     import pyarrow as pa
 
     try:
         frame = spark.read.format("segmentlog").options(**request["options"]).load(request["path"])
+        if "target" in request:
+            writer = frame.write.format("segmentlog").mode("append")
+            writer.options(**request["write_options"]).save(request["target"])
+            return {}
         rows = frame.toArrow()
     except Exception as error:  # noqa: BLE001  whatever Spark raises is for the test to judge
         return {"error": f"{type(error).__name__}: {error}"}

@@ -41,6 +41,15 @@ def test_cells_without_a_test_say_why() -> None:
     assert found["txn", "table"] == "not run"
 
 
+def test_a_column_of_other_tests_is_shown_where_they_ran() -> None:
+    here, elsewhere = report("txn|table", "passed", 3), report("txn|of others", "passed", 5)
+
+    assert "of others" not in Matrix.from_reports([here]).rows()[0]
+    assert Matrix.from_reports([elsewhere]).rows() == [["case", "of others"], ["txn", "✓ 5"]]
+    assert cells(Matrix.from_reports([here, elsewhere]))["txn", "table"] == "✓ 3"
+    assert Matrix.from_reports([here, elsewhere]).rows()[0][-1] == "of others"
+
+
 def test_markdown_goes_between_the_markers(tmp_path: Path) -> None:
     file = tmp_path / "README.md"
     file.write_text("before\n<!-- conformance-matrix -->\nold\n<!-- /conformance-matrix -->\nafter\n")

@@ -7,11 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from conformance.matrix import CELL_PROPERTY
 
 from tests.interop.broker import KafkaBroker
 from tests.interop.handed_over import HandedOver, hand_over
+from tests.interop.loaded_from_spark import LoadedFromSpark, load_from_spark
 from tests.interop.produced import BROKER_SETTINGS
+from tests.interop.restored_by_spark import Restored, restore
 from tests.interop.written import Written, write_everything
+from tests.interop.written_into_broker import WrittenIntoBroker, write_into_broker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,12 +31,21 @@ EAGER_SETTINGS = {
     "log.flush.start.offset.checkpoint.interval.ms": 500,
     "replica.high.watermark.checkpoint.interval.ms": 500,
 }
+# Of a broker that compacts before it is stopped.
+_EAGER_CLEANER = {"log.cleaner.backoff.ms": 200, "log.initial.task.delay.ms": 500}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _HERE in item.path.parents:
             item.add_marker(pytest.mark.interop)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """A test of a conformance case is part of a cell of the matrix, in a column of this folder's own."""
+    case_name = getattr(getattr(item, "callspec", None), "params", {}).get("case_name")
+    if case_name is not None:
+        item.user_properties.append((CELL_PROPERTY, f"{case_name}|broker"))
 
 
 @pytest.fixture(scope="session")
@@ -55,6 +68,44 @@ def handed_over(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HandedOver
     broker = KafkaBroker(scratch / "broker", BROKER_SETTINGS)
     try:
         yield hand_over(broker, scratch)
+    finally:
+        broker.kill()
+        shutil.rmtree(scratch)
+
+
+@pytest.fixture(scope="session")
+def loaded_from_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedFromSpark]:
+    """Logs of Spark jobs that went through three starts of a broker."""
+    scratch = tmp_path_factory.mktemp("loaded-from-spark")
+    broker = KafkaBroker(scratch / "broker", BROKER_SETTINGS)
+    try:
+        yield load_from_spark(broker, scratch)
+    finally:
+        broker.kill()
+        shutil.rmtree(scratch)
+
+
+@pytest.fixture(scope="session")
+def written_into_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WrittenIntoBroker]:
+    """A broker's directory into which Spark jobs wrote while it was stopped."""
+    scratch = tmp_path_factory.mktemp("written-into-broker")
+    broker = KafkaBroker(scratch / "broker", {**BROKER_SETTINGS, **_EAGER_CLEANER})
+    try:
+        yield write_into_broker(broker, scratch)
+    finally:
+        broker.kill()
+        shutil.rmtree(scratch)
+
+
+@pytest.fixture(scope="session")
+def restored_by_spark(
+    written_into_broker: WrittenIntoBroker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Restored]:
+    """What a broker had written, restored for another one."""
+    scratch = tmp_path_factory.mktemp("restored-by-spark")
+    broker = KafkaBroker(scratch / "broker", BROKER_SETTINGS)
+    try:
+        yield restore(written_into_broker.source, broker, scratch)
     finally:
         broker.kill()
         shutil.rmtree(scratch)

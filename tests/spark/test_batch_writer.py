@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyarrow import compute
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import functions
 from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceArrowWriter, WriterCommitMessage
@@ -25,7 +26,11 @@ from pyspark.sql.types import (
 
 import storage_core
 from spark_segmentlog import SegmentLogDataSource
-from storage_core.errors import InvalidRecordError, LogDirectoryError, OptionError
+from spark_segmentlog.write_options import write_options
+from spark_segmentlog.write_planning import plan_write
+from storage_core.errors import InvalidRecordError, LogDirectoryError, OptionError, UnreadableError
+from storage_core.filesystem import FileSystem
+from storage_core.partitioning import partition_for_key
 
 KINDS = {
     "key": BinaryType(),
@@ -236,6 +241,29 @@ def test_a_record_that_is_too_large_leaves_nothing(root):
     assert staged_files(root) == []
 
 
+@pytest.mark.parametrize("columns", [{}, {"key": pa.array([b"k", None], pa.binary())}])
+def test_rows_of_a_compacted_topic_have_keys(root, columns):
+    writer = writer_of(root, "value", *columns, topic="t", cleanup__policy="delete,compact")
+    with pytest.raises(InvalidRecordError, match=r"^Compacted topic cannot accept message without key"):
+        writer.write(iter([batch(value=[b"1", b"2"], **columns)]))
+    assert staged_files(root) == []
+    write(
+        writer_of(root, "key", "value", topic="t", cleanup__policy="compact"),
+        [batch(key=[b"k"], value=[b"1"])],
+    )
+    assert rows(root)["key"].to_pylist() == [b"k"]
+
+
+def test_a_file_that_is_named_like_a_partition_is_none(root):
+    write(writer_of(root, "value", topic="u"), [batch(value=[b"1"])])
+    (root / "t-0").write_bytes(b"")
+    with pytest.raises(LogDirectoryError, match=r"found something\. Move it away\. .*/t-0"):
+        write(writer_of(root, "value", topic="t"), [batch(value=[b"1"])])
+    assert rows(root)["topic"].to_pylist() == ["u"]
+    write(writer_of(root, "value", topic="u"), [batch(value=[b"2"])])
+    assert rows(root)["value"].to_pylist() == [b"1", b"2"]
+
+
 def test_partitions_that_may_stand_on_another_disk_are_not_made(root):
     write(
         writer_of(root, "value", "partition", topic="t", partitions="3"),
@@ -252,6 +280,23 @@ def test_partitions_that_may_stand_on_another_disk_are_not_made(root):
         writer.write(iter([batch(value=[b"1"], partition=pa.array([1], pa.int32()))]))
     write(writer, [batch(value=[b"2"], partition=pa.array([2], pa.int32()))])
     assert rows(root)["partition"].to_pylist() == [0, 2]
+
+
+def test_a_brokers_disk_may_hold_the_first_partitions_of_a_topic_only(root):
+    """Keys are hashed over all partitions that the cluster has, or they lie where no producer puts them."""
+    write(writer_of(root, "value", topic="t", partitions="2"), [batch(value=[b"1"])])
+    (root / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=4L6g3nShT-eMCtK--X86sw\n")
+    options = {"topic": "t", "brokerDirectory": "true", "partitions": "6"}
+    writer = writer_of(root, "key", "value", **options)
+    with pytest.raises(
+        InvalidRecordError, match=r"^Partition [2-5] of topic t is not .* holds its partitions 0, 1\."
+    ):
+        writer.write(iter([batch(key=[b"%d" % number for number in range(50)], value=[b"v"] * 50)]))
+    places = {key: partition_for_key(key, 6) for key in (b"k%d" % number for number in range(40))}
+    here = [key for key, place in places.items() if place < 2]
+    write(writer_of(root, "key", "value", **options), [batch(key=here, value=[b"v"] * len(here))])
+    found = rows(root).filter(compute.field("key").is_valid())
+    assert {row["key"]: row["partition"] for row in found.to_pylist()} == {key: places[key] for key in here}
 
 
 def test_nothing_is_visible_before_the_commit(root):
@@ -414,12 +459,13 @@ def bounds_of(path):
 
 @pytest.fixture
 def source_without_rows(tmp_path):
-    """Of one topic all records are deleted, of another none is left out, into a third none was ever written."""
+    """Of one topic, and of an internal one, all records are deleted, of another none; a third never had any."""
     path = tmp_path / "source"
     with storage_core.LogDirectory.open(path) as logs:
-        for name in ("gone", "kept"):
+        for name in ("gone", "kept", "__consumer_offsets"):
             logs.create(name).append(pa.table({"value": [b"1", b"2", b"3"]}))
         logs.get("gone").delete_records(3)
+        logs.get("__consumer_offsets").delete_records(3)
         logs.create("empty")
     return path
 
@@ -497,6 +543,19 @@ def test_a_log_directory_may_have_the_name_of_a_partition(tmp_path):
     path = tmp_path / "disk-1" / "logs-2"
     write(writer_of(path, "value", topic="t"), [batch(value=[b"1"])])
     assert rows(path)["value"].to_pylist() == [b"1"]
+
+
+def test_a_directory_above_need_not_be_listed(tmp_path):
+    class PassedThrough(FileSystem):
+        def list_directory(self, path):
+            if path == str(tmp_path / "tenant-7"):
+                raise UnreadableError("User nobody may not list this path.", path=path)
+            return super().list_directory(path)
+
+    path = tmp_path / "tenant-7" / "logs"
+    options = write_options(CaseInsensitiveDict({"path": str(path), "topic": "t"}))
+    schema = StructType().add("value", BinaryType())
+    assert plan_write(PassedThrough(), schema, options, is_overwrite=False).root == str(path)
 
 
 def test_rows_are_written_while_spark_is_asked_for_more(root):

@@ -13,6 +13,7 @@ from conformance.ways import (
     errors,
     indexes,
     offsets,
+    restored,
     spark,
     splits,
     tables,
@@ -34,6 +35,7 @@ WAYS: tuple[Way, ...] = (
     *errors.WAYS,
     *damage.WAYS,
     *written.WAYS,
+    *restored.WAYS,
     *spark.WAYS,
     *unchanged.WAYS,
 )

@@ -15,18 +15,19 @@ if TYPE_CHECKING:
     from conformance.rules import CaseRules
     from storage_core.directory import PartitionLog
 
-__all__ = ["WAYS", "check_time_lookups"]
+__all__ = ["WAYS", "check_time_lookups", "offset_of"]
 
 
 def _offsets(case: CaseUnderTest) -> None:
     logs = case.partition_logs()
     for expected in case.partitions:
         for field in OFFSET_FIELDS:
-            actual = _offset(logs[expected.name], field)
+            actual = offset_of(logs[expected.name], field)
             case.check_equal(actual, getattr(expected, field), f"{field} of {expected.name}")
 
 
-def _offset(log: PartitionLog, field: str) -> int | None:
+def offset_of(log: PartitionLog, field: str) -> int | None:
+    """One of `OFFSET_FIELDS`, as a log directory tells it."""
     if field == "last_stable_offset":
         return last_stable_offset(log)
     if field == "end_offset":

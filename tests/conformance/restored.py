@@ -1,0 +1,59 @@
+"""A case restored elsewhere: what Spark is to read and to write, and what a consumer is to read of it then.
+
+Rows keep their offsets, and logs begin and end where they did. Whatever was written in an older format, by
+transactions or with the time of the append is a plain batch of format v2 now.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from conformance.expected import ROW_SCHEMA
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from conformance.case_under_test import CaseUnderTest, Options
+    from conformance.expected import ExpectedPartition
+
+__all__ = ["options_to_read", "options_to_write", "restored_partitions", "restored_rows"]
+
+_CREATE_TIME = 0
+
+
+def options_to_read(case: CaseUnderTest, isolation_level: str) -> Options:
+    """All that can be read: what lies beside damage, too."""
+    options = {**case.selection(), "include_headers": True, "isolation_level": isolation_level}
+    return {**options, "mode": "DROPMALFORMED"} if case.rules.damaged else options
+
+
+def options_to_write(source: Path) -> Options:
+    """Offsets as they are in ``source``."""
+    return {"preserve_offsets": True, "offsets_from": source}
+
+
+def restored_rows(case: CaseUnderTest, isolation_level: str) -> pa.Table:
+    """The rows of the copy, for a consumer of either isolation level.
+
+    Each record has a timestamp of its own in format v2, or -1, and its type is create time.
+    """
+    whole = {part.name: (part.log_start_offset, part.end_offset) for part in case.partitions}
+    rows = case.expected_rows(whole, isolation_level)
+    place = ROW_SCHEMA.get_field_index("timestampType")
+    kinds = pa.repeat(pa.scalar(_CREATE_TIME, pa.int32()), rows.num_rows)
+    return rows.set_column(place, ROW_SCHEMA.field(place), kinds)
+
+
+def restored_partitions(case: CaseUnderTest, isolation_level: str) -> list[ExpectedPartition]:
+    """All partitions of the topics that are restored: those with rows, and those whose records are all deleted.
+
+    Of a topic that has offsets and no rows, a write does not know whether it was meant to be read.
+    """
+    topics = set(restored_rows(case, isolation_level)["topic"].to_pylist())
+    for topic in {partition.topic for partition in case.partitions}:
+        partitions = [partition for partition in case.partitions if partition.topic == topic]
+        if all(each.log_start_offset == each.end_offset for each in partitions):
+            topics |= {topic for each in partitions if each.end_offset > 0}
+    return [partition for partition in case.partitions if partition.topic in topics]

@@ -1,0 +1,202 @@
+"""The conformance cases, restored into the directory of a stopped broker by Spark; and what came of them.
+
+Topics of several cases have the same name, and one broker is to judge all of them. So Spark reads copies, in which
+each partition directory has the case before its name: no byte of a log names its topic.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from confluent_kafka import TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from conformance.archives import case_names, unpack_case
+from conformance.case_under_test import CaseUnderTest
+from conformance.restored import options_to_read, options_to_write, restored_partitions
+from conformance.rules import READ_COMMITTED
+from conformance.spark_process import SparkProcess, SparkWriteError
+
+from tests.interop.broker_start import BrokerStart, start_and_watch
+from tests.interop.clients import ISOLATION_LEVELS, Consumed, consume_partitions
+from tests.interop.placing import CHECKPOINTS
+
+if TYPE_CHECKING:
+    from tests.interop.broker import KafkaBroker
+
+__all__ = ["BROKER_SETTINGS", "RestoredCases", "named", "restore_cases"]
+
+BROKER_SETTINGS: dict[str, object] = {"log.index.size.max.bytes": 65_536}
+
+# Case after case takes the next one.
+_CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+# Several segments where a log has many records; the largest ones need this size.
+_SETTINGS = {"internal.segment.bytes": 130_000, "index.interval.bytes": 500}
+_BATCH_SIZE = 2_000
+_TIMEOUT_S = 60.0
+
+Place = tuple[str, int]
+
+
+@dataclass(slots=True, repr=False)
+class RestoredCases:
+    """What the broker made of all cases.
+
+    Attributes:
+        cases: What Spark read and wrote, by name.
+        root: The broker's directory.
+        failures: What Spark raised for a case.
+        topic_ids: What the cluster called the topics, before anything was written into them.
+        start: The start over what Spark wrote.
+        consumed: By isolation level, topic and partition.
+        bounds: The broker's log start and log end, by topic and partition.
+    """
+
+    root: Path
+    cases: dict[str, CaseUnderTest] = field(default_factory=dict)
+    failures: dict[str, SparkWriteError] = field(default_factory=dict)
+    topic_ids: dict[str, str] = field(default_factory=dict)
+    start: BrokerStart = field(default_factory=lambda: BrokerStart(""))
+    consumed: dict[str, dict[Place, Consumed]] = field(default_factory=dict)
+    bounds: dict[Place, tuple[int, int]] = field(default_factory=dict)
+
+    def case(self, name: str) -> CaseUnderTest:
+        """A case that was written.
+
+        Raises:
+            SparkWriteError: It was not.
+        """
+        if name in self.failures:
+            raise self.failures[name]
+        return self.cases[name]
+
+
+def named(case_name: str, topic: str) -> str:
+    """The topic of a case as the broker knows it."""
+    return f"{case_name}.{topic}"
+
+
+def restore_cases(broker: KafkaBroker, scratch: Path) -> RestoredCases:
+    """Make the topics, stop the broker, write what the cases hold, start it, and look."""
+    restored = RestoredCases(broker.log_directory)
+    for name in case_names():
+        logs, expected = unpack_case(name, scratch / name)
+        restored.cases[name] = CaseUnderTest(name, logs, expected, scratch)
+    places = [
+        (named(name, partition.topic), partition.partition)
+        for name, case in restored.cases.items()
+        for partition in case.partitions
+    ]
+    broker.start()
+    restored.topic_ids = _create_topics(broker, places)
+    broker.stop()
+    (scratch / "spark").mkdir()
+    with SparkProcess("local", scratch / "spark") as session:
+        for number, case in enumerate(restored.cases.values()):
+            try:
+                _restore(restored, case, session, _CODECS[number % len(_CODECS)])
+            except SparkWriteError as error:
+                restored.failures[case.name] = error
+    restored.start = start_and_watch(broker)
+    for level in ISOLATION_LEVELS:
+        restored.consumed[level] = consume_partitions(broker, places, level)
+    restored.bounds = _bounds(broker, places)
+    broker.stop()
+    return restored
+
+
+def _create_topics(broker: KafkaBroker, places: list[Place]) -> dict[str, str]:
+    """Make them, and learn their ids."""
+    counts: dict[str, int] = {}
+    for topic, partition in places:
+        counts[topic] = max(counts.get(topic, 0), partition + 1)
+    config = {"retention.ms": "-1", **{name: str(value) for name, value in _SETTINGS.items()}}
+    admin = _admin(broker)
+    created = admin.create_topics(
+        [NewTopic(topic, count, 1, config=config) for topic, count in counts.items()]
+    )
+    for each in created.values():
+        each.result(_TIMEOUT_S)
+    # The controller answers before the broker has made the directories.
+    deadline = time.monotonic() + _TIMEOUT_S
+    waiting = {
+        broker.log_directory / f"{topic}-{partition}" / "partition.metadata" for topic, partition in places
+    }
+    while waiting := {path for path in waiting if not path.exists()}:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"The broker did not make {waiting}.")
+        time.sleep(0.02)
+    described = admin.describe_topics(TopicCollection(list(counts)))
+    # The client writes other letters than Kafka's own tools do.
+    letters = str.maketrans("+/", "-_")
+    return {
+        topic: str(each.result(_TIMEOUT_S).topic_id).translate(letters) for topic, each in described.items()
+    }
+
+
+def _restore(restored: RestoredCases, case: CaseUnderTest, session: SparkProcess, codec: str) -> None:
+    topics = {partition.topic for partition in restored_partitions(case, READ_COMMITTED)}
+    ids = {named(case.name, topic): restored.topic_ids[named(case.name, topic)] for topic in topics}
+    source = _with_other_names(case)
+    options = options_to_read(case, READ_COMMITTED)
+    # None of the new names is one of an internal topic.
+    options.pop("subscribe", None)
+    session.copy(
+        source,
+        options,
+        restored.root,
+        {
+            **options_to_write(source),
+            **_SETTINGS,
+            "batch.size": _BATCH_SIZE,
+            "compression.type": codec,
+            "broker_directory": True,
+            "topic_ids": json.dumps(ids),
+        },
+    )
+    shutil.rmtree(source)
+
+
+def _with_other_names(case: CaseUnderTest) -> Path:
+    source = case.logs.with_name("renamed")
+    shutil.copytree(case.logs, source)
+    names = {partition.name for partition in case.partitions}
+    for name in names:
+        os.rename(source / name, source / named(case.name, name))
+    for checkpoint in CHECKPOINTS:
+        path = source / checkpoint
+        if path.exists():
+            version, count, *lines = path.read_text().splitlines()
+            lines = [named(case.name, line) if _is_of(line, names) else line for line in lines]
+            path.write_text("\n".join([version, count, *lines, ""]))
+    return source
+
+
+def _is_of(line: str, names: set[str]) -> bool:
+    topic, partition, _ = line.split()
+    return f"{topic}-{partition}" in names
+
+
+def _admin(broker: KafkaBroker) -> AdminClient:
+    return AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
+
+
+def _bounds(broker: KafkaBroker, places: list[Place]) -> dict[Place, tuple[int, int]]:
+    """ListOffsets: earliest and latest."""
+    admin = _admin(broker)
+    ends = []
+    for spec in (OffsetSpec.earliest(), OffsetSpec.latest()):
+        answers = admin.list_offsets({TopicPartition(*place): spec for place in places})
+        ends.append(
+            {
+                (each.topic, each.partition): future.result(_TIMEOUT_S).offset
+                for each, future in answers.items()
+            }
+        )
+    earliest, latest = ends
+    return {place: (earliest[place], latest[place]) for place in places}
