@@ -1,38 +1,53 @@
-"""Watches the anonymous memory of processes, as the kernel counts it (RssAnon in /proc, Linux only)."""
+"""Watches the memory and the open files of processes, as the kernel counts them (/proc, Linux only)."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-__all__ = ["AnonymousMemoryWatch", "python_descendants"]
+__all__ = [
+    "ProcessWatch",
+    "anonymous_memory_bytes",
+    "open_files_below",
+    "own_memory_bytes",
+    "python_descendants",
+]
 
 _INTERVAL_S = 0.02
 
 
-class AnonymousMemoryWatch:
-    """Samples processes in a thread while its block runs; then ``peaks_bytes`` holds each one's largest sample."""
+class ProcessWatch:
+    """Samples processes in a thread while its block runs; then ``peaks`` holds each one's largest sample.
 
-    def __init__(self, find_processes: Callable[[], Iterable[int]]) -> None:
-        self.peaks_bytes: dict[int, int] = {}
+    Args:
+        find_processes: Whom to watch, asked before each sample.
+        measures: What to watch of a process, by name.
+    """
+
+    def __init__(
+        self, find_processes: Callable[[], Iterable[int]], measures: Mapping[str, Callable[[int], int]]
+    ) -> None:
+        self.peaks: dict[str, dict[int, int]] = {name: {} for name in measures}
         self.samples = 0
         self._find_processes = find_processes
+        self._measures = dict(measures)
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
 
-    @property
-    def peak_bytes(self) -> int:
+    def peak(self, name: str) -> int:
         """The largest sample of any one process.
 
         Raises:
             RuntimeError: No process was seen.
         """
-        if not self.peaks_bytes:
+        if not self.peaks[name]:
             raise RuntimeError("Expected processes to watch, found none.")
-        return max(self.peaks_bytes.values())
+        return max(self.peaks[name].values())
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -47,9 +62,30 @@ class AnonymousMemoryWatch:
     def _sample(self) -> None:
         while not self._is_over.wait(_INTERVAL_S):
             for process_id in self._find_processes():
-                size_bytes = _anonymous_bytes(process_id)
-                self.peaks_bytes[process_id] = max(self.peaks_bytes.get(process_id, 0), size_bytes)
+                for name, measure in self._measures.items():
+                    peaks = self.peaks[name]
+                    peaks[process_id] = max(peaks.get(process_id, 0), measure(process_id))
             self.samples += 1
+
+
+def anonymous_memory_bytes(process_id: int) -> int:
+    """The memory that a process has for itself."""
+    return _status_bytes(process_id, ("RssAnon:",))
+
+
+def own_memory_bytes(process_id: int) -> int:
+    """The memory that a process has: anonymous, and shared with others; not the files that it maps."""
+    return _status_bytes(process_id, ("RssAnon:", "RssShmem:"))
+
+
+def open_files_below(directory: Path) -> Callable[[int], int]:
+    """A measure for a watch: how many files in a directory, or below it, a process has open."""
+    prefix = f"{directory}/"
+
+    def count(process_id: int) -> int:
+        return sum(target.startswith(prefix) for target in _open_files(process_id))
+
+    return count
 
 
 def python_descendants(process_id: int) -> list[int]:
@@ -75,11 +111,23 @@ def _is_python(process_id: int) -> bool:
     return "python" in _text(Path(f"/proc/{process_id}/cmdline")).partition("\0")[0]
 
 
-def _anonymous_bytes(process_id: int) -> int:
+def _status_bytes(process_id: int, fields: Iterable[str]) -> int:
+    size_bytes = 0
     for line in _text(Path(f"/proc/{process_id}/status")).splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) * 1024
-    return 0
+        if line.startswith(tuple(fields)):
+            size_bytes += int(line.split()[1]) * 1024
+    return size_bytes
+
+
+def _open_files(process_id: int) -> Iterator[str]:
+    try:
+        with os.scandir(f"/proc/{process_id}/fd") as descriptors:
+            for descriptor in descriptors:
+                with contextlib.suppress(OSError):
+                    yield os.readlink(descriptor.path)
+    except OSError:
+        # The process is gone.
+        return
 
 
 def _text(path: Path) -> str:

@@ -36,13 +36,13 @@ _TIMEOUT_S = 120.0
 _CONTENTS_VERSION = 1
 
 
-def make_broker(settings: Settings) -> KafkaBroker:
-    """The broker that holds the data sets, not started."""
+def make_broker(settings: Settings, directory: Path | None = None) -> KafkaBroker:
+    """The broker that holds the data sets, or another one with its files elsewhere; not started."""
     # Imported late: the tests' harness is only there in a checkout.
     from tests.interop.broker import KafkaBroker
 
     return KafkaBroker(
-        settings.broker_directory,
+        directory or settings.broker_directory,
         _BROKER_SETTINGS,
         heap_megabytes=_BROKER_HEAP_MEGABYTES,
         jvm_options=_BROKER_JVM_OPTIONS,

@@ -24,6 +24,7 @@ _SECTIONS: dict[str, tuple[str, dict[str, str]]] = {
     "partitions": ("partitions", {}),
     "memory": ("memory", {}),
     "append": ("append", {}),
+    "write": ("write", {}),
     "recovery": ("recovery", {}),
     "earlier": ("earlier", {}),
 }

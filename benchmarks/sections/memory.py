@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.data_sets import DataSet, data_set_named
-from benchmarks.memory_sampling import AnonymousMemoryWatch, python_descendants
+from benchmarks.memory_sampling import ProcessWatch, anonymous_memory_bytes, python_descendants
 from benchmarks.producing import ensure_data_sets
 from benchmarks.results import Finding, SectionResult, at_most
 from benchmarks.settings import CHECKOUT, Settings
@@ -25,6 +25,7 @@ _SEGMENTS = 4
 _SOURCES = ("100b-none-small", "100b-zstd-large")
 _LIMIT_MEGABYTES = 350
 _ROUNDS = 2
+_MEASURES = {"memory": anonymous_memory_bytes}
 
 _METHOD = f"""\
 One partition of {_SEGMENTS} segments of 1 GiB, of batches copied from a data set, all columns. The kernel's RssAnon of
@@ -55,23 +56,23 @@ def run(settings: Settings) -> SectionResult:
                 "plain loop": _watch_plain_loop(path, records),
             }
         for name, watch in watches.items():
-            peak_mb = watch.peak_bytes / 1e6
+            peak_mb = watch.peak("memory") / 1e6
             subject = f"{size_bytes / 2**30:.1f} GiB; {source.description()}"
             detail = f"{records:,} records, {watch.samples} samples"
             finding = Finding(name, subject, spread([peak_mb]), "MB", at_most(_LIMIT_MEGABYTES), detail)
             findings.append(finding)
             raw[f"{source.name}, {name}"] = {
-                "peaks_bytes": sorted(watch.peaks_bytes.values()),
+                "peaks_bytes": sorted(watch.peaks["memory"].values()),
                 "samples": watch.samples,
             }
     return SectionResult("memory", "Memory", _METHOD, tuple(findings), raw)
 
 
-def _watch_spark(settings: Settings, path: Path, records: int) -> AnonymousMemoryWatch:
+def _watch_spark(settings: Settings, path: Path, records: int) -> ProcessWatch:
     job = Job("segmentlog", {}, str(path))
     with segmentlog_session(settings, "local[1]") as session:
         process_id = session.process_id
-        with AnonymousMemoryWatch(lambda: python_descendants(process_id)) as watch:
+        with ProcessWatch(lambda: python_descendants(process_id), _MEASURES) as watch:
             for _ in range(_ROUNDS):
                 session.run(job)
             found = session.fingerprint(job)["records"]
@@ -79,11 +80,11 @@ def _watch_spark(settings: Settings, path: Path, records: int) -> AnonymousMemor
     return watch
 
 
-def _watch_plain_loop(path: Path, records: int) -> AnonymousMemoryWatch:
+def _watch_plain_loop(path: Path, records: int) -> ProcessWatch:
     command = [sys.executable, "-c", _PLAIN_LOOP, str(path)]
     with (
         subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True) as process,
-        AnonymousMemoryWatch(lambda: [process.pid]) as watch,
+        ProcessWatch(lambda: [process.pid], _MEASURES) as watch,
     ):
         output, _ = process.communicate()
     if process.returncode != 0:

@@ -15,7 +15,7 @@ from typing import IO, Any, Self
 from benchmarks.settings import CHECKOUT, Settings
 from benchmarks.spark.programs import kafka_source_jars, kafka_source_python
 
-__all__ = ["Job", "SparkProcess", "kafka_source_session", "segmentlog_session"]
+__all__ = ["Frame", "Job", "SparkProcess", "WriteJob", "kafka_source_session", "segmentlog_session"]
 
 _SHIPPED_CONFIGURATION = CHECKOUT / "conf" / "spark-defaults.conf"
 _REPLY_PREFIX = "benchmark-reply "
@@ -52,6 +52,44 @@ class Job:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Rows that a session makes from their numbers: ``spark.range`` and expressions in SQL over ``id``."""
+
+    rows: int
+    columns: Sequence[str]
+    input_partitions: int = 4
+    is_cached: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WriteJob:
+    """One write of a frame, in mode ``append``."""
+
+    format: str
+    frame: Frame
+    options: Mapping[str, str] = field(default_factory=dict)
+    path: str | None = None
+
+    def to_json(self) -> str:
+        """One line for the worker."""
+        frame = {
+            "rows": self.frame.rows,
+            "columns": list(self.frame.columns),
+            "input_partitions": self.frame.input_partitions,
+            "is_cached": self.frame.is_cached,
+        }
+        return json.dumps(
+            {
+                "format": self.format,
+                "options": dict(self.options),
+                "path": self.path,
+                "frame": frame,
+                "action": "write",
+            }
+        )
+
+
 class SparkProcess:
     """A Spark session elsewhere. Use as a context manager."""
 
@@ -71,8 +109,8 @@ class SparkProcess:
         assert self._process is not None
         return self._process.pid
 
-    def run(self, job: Job) -> float:
-        """Run a job to its end; the seconds from ``load`` to the last row."""
+    def run(self, job: Job | WriteJob) -> float:
+        """Run a job to its end; the seconds from ``load`` to the last row, or those of ``save``."""
         return float(self._ask(job)["seconds"])
 
     def fingerprint(self, job: Job) -> dict[str, int]:
@@ -116,7 +154,7 @@ class SparkProcess:
             "SPARK_LOCAL_IP": "127.0.0.1",
         }
 
-    def _ask(self, job: Job) -> dict[str, Any]:
+    def _ask(self, job: Job | WriteJob) -> dict[str, Any]:
         requests, _ = self._pipes()
         requests.write(job.to_json() + "\n")
         requests.flush()

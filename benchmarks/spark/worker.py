@@ -29,6 +29,10 @@ _FINGERPRINT = (
 )
 
 
+# Frames that are written, by their description.
+_frames: dict[str, DataFrame] = {}
+
+
 def main() -> None:
     """Serve jobs, one JSON line each, until standard input ends."""
     configuration = json.loads(sys.argv[1])
@@ -49,6 +53,8 @@ def main() -> None:
 
 def _run(spark: SparkSession, job: dict[str, Any]) -> dict[str, Any]:
     _register(spark, job["format"])
+    if job["action"] == "write":
+        return {"seconds": _write(spark, job)}
     started = time.perf_counter()
     frame = _load(spark, job)
     if job["action"] == "noop":
@@ -57,13 +63,38 @@ def _run(spark: SparkSession, job: dict[str, Any]) -> dict[str, Any]:
     if job["action"] == "fingerprint":
         row = frame.selectExpr(*_FINGERPRINT).collect()[0]
         return {"seconds": time.perf_counter() - started, "fingerprint": row.asDict()}
-    raise ValueError(f"Expected action noop or fingerprint, found {job['action']}.")
+    raise ValueError(f"Expected action noop, fingerprint or write, found {job['action']}.")
 
 
 def _load(spark: SparkSession, job: dict[str, Any]) -> DataFrame:
     reader = spark.read.format(job["format"]).options(**job["options"])
     frame = reader.load(job["path"]) if job.get("path") else reader.load()
     return frame.select(*job["select"]) if job.get("select") else frame
+
+
+def _write(spark: SparkSession, job: dict[str, Any]) -> float:
+    frame = _frame(spark, job["frame"])
+    writer = frame.write.format(job["format"]).mode("append").options(**job["options"])
+    started = time.perf_counter()
+    if job["path"]:
+        writer.save(job["path"])
+    else:
+        writer.save()
+    return time.perf_counter() - started
+
+
+def _frame(spark: SparkSession, described: dict[str, Any]) -> DataFrame:
+    description = json.dumps(described)
+    if description not in _frames:
+        numbers = spark.range(0, described["rows"], 1, described["input_partitions"])
+        if described["is_cached"]:
+            # Its plan differs from that of the same rows uncached: Spark would take those from the cache, too.
+            frame = numbers.where("id >= 0").selectExpr(*described["columns"]).cache()
+            frame.count()
+        else:
+            frame = numbers.selectExpr(*described["columns"])
+        _frames[description] = frame
+    return _frames[description]
 
 
 def _register(spark: SparkSession, format_name: str) -> None:
@@ -75,6 +106,14 @@ def _register(spark: SparkSession, format_name: str) -> None:
         from benchmarks.peers.ready_made import ReadyMadeSource
 
         spark.dataSource.register(ReadyMadeSource)
+    elif format_name == "counting":
+        from benchmarks.peers.counting_writer import CountingSink
+
+        spark.dataSource.register(CountingSink)
+    elif format_name == "timed_segmentlog":
+        from benchmarks.peers.timed_segmentlog import TimedSegmentLog
+
+        spark.dataSource.register(TimedSegmentLog)
 
 
 def _reply(answer: dict[str, Any]) -> None:

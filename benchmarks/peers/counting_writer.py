@@ -1,0 +1,45 @@
+"""A Python sink that takes the rows from Spark and only counts them: what no sink written in Python can beat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+__all__ = ["FORMAT_NAME", "CountingSink"]
+
+FORMAT_NAME = "counting"
+
+
+class CountingSink(DataSource):
+    """Option ``rows``: how many there must be."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return FORMAT_NAME
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: ARG002  (Spark's signature)
+        """A writer that writes nothing."""
+        return _CountingWriter(int(self.options["rows"]))
+
+
+@dataclass
+class _Counted(WriterCommitMessage):
+    rows: int
+
+
+class _CountingWriter(DataSourceArrowWriter):
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> _Counted:
+        return _Counted(sum(batch.num_rows for batch in iterator))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        found = sum(message.rows for message in messages if isinstance(message, _Counted))
+        if found != self._rows:
+            raise RuntimeError(f"Expected {self._rows} rows, found {found}.")

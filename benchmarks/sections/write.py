@@ -1,0 +1,84 @@
+"""Writing through Spark and committing, beside Spark's Kafka sink, a writer that only counts, and a file per partition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.producing import make_broker
+from benchmarks.results import Finding, SectionResult
+from benchmarks.settings import Settings
+from benchmarks.spark.programs import KAFKA_SOURCE_SPARK_VERSION
+from benchmarks.spark.session import kafka_source_session, segmentlog_session
+from benchmarks.writing.directories import scratch_directory
+from benchmarks.writing.large_pieces import LARGE_VALUE_BYTES, measure_large_pieces
+from benchmarks.writing.many_partitions import measure_many_partitions
+from benchmarks.writing.pack_file import measure_pack_file
+from benchmarks.writing.rows import INPUT_PARTITIONS, KEY_BYTES, VALUE_BYTES
+from benchmarks.writing.sinks import PARTITIONS, measure_sinks
+from benchmarks.writing.small_pieces import ROWS_IN_A_PIECE, measure_small_pieces
+
+__all__ = ["run"]
+
+_ONE_CORE, _TWO_CORES = "local[1]", "local[2]"
+
+_METHOD = f"""\
+Rows `key, value` of {KEY_BYTES} and {VALUE_BYTES} B, not compressed. In every session they come from the same
+expression: `spark.range` in {INPUT_PARTITIONS} input partitions, key and value the padded number of the row; *cached
+frame*: the same rows from Spark's cache, the hardest case, for nothing else takes time then. Time runs from `save()`
+to its return; MB count keys and values. Before each run, outside of its time, `sync` brings to the disk what earlier ones have written.
+
+*Kafka sink*: that of Spark {KAFKA_SOURCE_SPARK_VERSION}, in a session of that version, with its own default settings
+(acks included), into a live local broker, which does not flush. segmentlog and the *counting writer*, a
+`DataSourceArrowWriter` whose `write()` counts rows, run in one session of this environment's Spark with
+`conf/spark-defaults.conf`. Broker and Python workers run beside Spark's own threads, so `local[1]` uses more than one
+core in all of them. Sink and segmentlog write to a topic of {PARTITIONS} partitions that exists; a first write
+of each is read back and compared: count, sums of keys and values, and partitions are equal. `flush=none` and the
+broker leave it to the system when bytes reach the disk; `flush=commit`, the default, waits for them.
+
+*Large pieces*: values of {LARGE_VALUE_BYTES} B; the time of `commit()` on the driver, of the whole write. *Small
+pieces*: {ROWS_IN_A_PIECE} rows each, staged and committed by `StageWriter` and `CommitJob` without Spark; the time of
+`commit()`.
+
+*One job*: the same rows to ever more partitions, by key. The first job makes the partitions, and is watched: with
+pauses of 20 ms, anonymous and shared memory of all Python processes below the session (workers and commit), and how many files
+in the log directory each has open; the largest sample of any one. Later ones append, and are timed. *One file per
+partition*: `StageWriter` with what goes to its pack file appended to a file for each partition instead, as many of
+them open at a time and flushed by as many threads; one task, everything flushed.
+
+What takes long has fewer rounds: one for the job to the most partitions, at most two for small pieces, for staging
+and for Kafka's sink to many partitions."""
+
+
+def run(settings: Settings) -> SectionResult:
+    """All parts, those with Spark first."""
+    findings: list[Finding] = []
+    raw: dict[str, Any] = {}
+
+    def add(name: str, part: tuple[list[Finding], dict[str, Any]]) -> None:
+        findings.extend(part[0])
+        raw[name] = part[1]
+
+    with (
+        scratch_directory(settings, "broker") as directory,
+        make_broker(settings, directory) as broker,
+    ):
+        servers = broker.bootstrap_servers
+        with (
+            segmentlog_session(settings, _ONE_CORE) as ours,
+            kafka_source_session(settings, _ONE_CORE) as kafka,
+        ):
+            add(_ONE_CORE, measure_sinks(settings, _ONE_CORE, servers, ours, kafka))
+        with (
+            segmentlog_session(settings, _TWO_CORES) as ours,
+            kafka_source_session(settings, _TWO_CORES) as kafka,
+        ):
+            raw["sessions"] = {
+                "segmentlog": {"version": ours.version, "configuration": ours.configuration},
+                "Kafka sink": {"version": kafka.version},
+            }
+            add(_TWO_CORES, measure_sinks(settings, _TWO_CORES, servers, ours, kafka))
+            add("large pieces", measure_large_pieces(settings, _TWO_CORES, ours))
+            add("many partitions", measure_many_partitions(settings, _TWO_CORES, servers, ours, kafka))
+    add("staging", measure_pack_file(settings))
+    add("small pieces", measure_small_pieces(settings))
+    return SectionResult("write", "Writing", _METHOD, tuple(findings), raw)

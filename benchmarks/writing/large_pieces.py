@@ -1,0 +1,70 @@
+"""What the commit takes of a job whose pieces are large: they become segments by a link."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers.timed_segmentlog import FORMAT_NAME, TIMES_OPTION
+from benchmarks.progress import tell
+from benchmarks.results import Finding, at_most
+from benchmarks.settings import Settings
+from benchmarks.spark.session import SparkProcess, WriteJob
+from benchmarks.timing import spread
+from benchmarks.writing.directories import TOPIC, rows_in, scratch_directory, settle
+from benchmarks.writing.rows import frame_of
+
+__all__ = ["LARGE_VALUE_BYTES", "measure_large_pieces"]
+
+LARGE_VALUE_BYTES = 1000
+
+_JOB_BYTES = 1 << 30
+_PARTITIONS = 4
+
+
+def measure_large_pieces(
+    settings: Settings, master: str, ours: SparkProcess
+) -> tuple[list[Finding], dict[str, Any]]:
+    """The commit's share of each write, the first of which is not counted."""
+    tell("write 1 GiB")
+    rows = settings.scaled(_JOB_BYTES // LARGE_VALUE_BYTES)
+    times: dict[str, list[tuple[float, float]]] = {"commit": [], "none": []}
+    segments = 0
+    with scratch_directory(settings, "large") as scratch:
+        for round_number in range(settings.repetitions + 1):
+            for flush, measured in times.items():
+                both = _write(ours, scratch, rows, flush)
+                segments = len(list(scratch.glob("root/*/*.log")))
+                shutil.rmtree(scratch / "root")
+                if round_number:
+                    measured.append(both)
+    subject = f"{master}, {rows * LARGE_VALUE_BYTES / 2**30:.2f} GiB, {segments} segments in {_PARTITIONS} partitions"
+    findings = [
+        Finding(
+            f"the commit's share of a job in large pieces, flush={flush}",
+            subject,
+            spread([100 * commit / whole for commit, whole in both]),
+            "%",
+            at_most(5),
+            f"{spread([commit for commit, _ in both]).median:.3f} of "
+            f"{spread([whole for _, whole in both]).median:.2f} s",
+        )
+        for flush, both in times.items()
+    ]
+    return findings, {f"flush={flush}, commit and whole, s": both for flush, both in times.items()}
+
+
+def _write(session: SparkProcess, scratch: Path, rows: int, flush: str) -> tuple[float, float]:
+    """Seconds of the commit, and of the whole write."""
+    root, times = scratch / "root", scratch / "times"
+    times.unlink(missing_ok=True)
+    options = {"topic": TOPIC, "partitions": str(_PARTITIONS), "flush": flush, TIMES_OPTION: str(times)}
+    settle()
+    whole = session.run(
+        WriteJob(FORMAT_NAME, frame_of(rows, value_bytes=LARGE_VALUE_BYTES), options, str(root))
+    )
+    found = rows_in(root)
+    if found != rows:
+        raise RuntimeError(f"Expected {rows} rows, found {found}.")
+    return float(times.read_text(encoding="utf-8")), whole
