@@ -1,0 +1,247 @@
+"""docs/load-into-kafka.md does what it says, and what it says of violated conditions is what happens.
+
+Its commands run here, in order, against a stock broker. Those below the heading of a violated condition run where it
+was violated.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from storage_core import read_table
+from tests.interop.broker import KafkaBroker
+from tests.interop.clients import READ_COMMITTED, Row, assert_same_rows, consume_partitions, rows_of
+from tests.interop.executed_document import (
+    Block,
+    Shell,
+    assert_logged,
+    assert_shown,
+    blocks_of,
+    logged_lines_of,
+)
+from tests.interop.kafka_home import KafkaHome
+from tests.interop.replicated import Replicated, TwoBrokers, load_replicas
+from tests.interop.spark_jobs import spark_session
+from tests.interop.spoilt_loading import Loading, Spoilt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TEXT = (REPOSITORY / "docs" / "load-into-kafka.md").read_text(encoding="utf-8")
+WAYS_OUT = "## When a condition did not hold"
+BACKUP = REPOSITORY / "examples" / "data"
+PARTITIONS = {"events": 3, "metrics": 2, "orders": 3, "payments": 2}
+# Kafka's default retention, checked all the time instead of every five minutes.
+EAGER_RETENTION = {
+    "log.retention.ms": 604_800_000,
+    "log.retention.check.interval.ms": 500,
+    "log.initial.task.delay.ms": 500,
+}
+APPENDED = [b"append %d" % number for number in range(1000)]
+OVERWRITTEN = [b"overwrite %d" % number for number in range(1000)]
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    with spark_session(tmp_path_factory.mktemp("spark")) as session:
+        yield session
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """The document after it was run: each block with what it printed, and what a consumer gets then."""
+
+    printed: list[tuple[Block, str]]
+    consumed: dict[str, list[Row]]
+
+
+@pytest.fixture(scope="module")
+def executed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Executed:
+    scratch = tmp_path_factory.mktemp("load-into-kafka")
+    broker = KafkaBroker(scratch / "broker", EAGER_RETENTION)
+    with KafkaHome(scratch / "home", broker) as home:
+        home.start()
+        places = {
+            "/opt/kafka": str(home.directory),
+            "localhost:9092": broker.bootstrap_servers,
+            "/var/lib/kafka/data": str(broker.log_directory),
+            "/backup/kafka": str(BACKUP),
+            "/data/own-root": str(scratch / "own-root"),
+            "/data/parquet": str(scratch / "parquet"),
+        }
+        shell = Shell(home.directory, places, {"PATH": os.environ["PATH"], "LC_ALL": "C"})
+        printed = []
+        for block in blocks_of(TEXT.partition(WAYS_OUT)[0]):
+            printed.append((block, shell.run(block)))
+            home.settle()
+        consumed = {topic: consume_all(broker, topic, count) for topic, count in PARTITIONS.items()}
+    shutil.rmtree(scratch)
+    return Executed(printed, consumed)
+
+
+def consume_all(broker: KafkaBroker, topic: str, partition_count: int) -> list[Row]:
+    """What a consumer gets of a topic, by partition and offset."""
+    places = [(topic, number) for number in range(partition_count)]
+    consumed = consume_partitions(broker, places, READ_COMMITTED)
+    assert [each.error for each in consumed.values()] == [None] * partition_count
+    return sorted((row for each in consumed.values() for row in each.rows), key=lambda row: row[:3])
+
+
+@pytest.fixture(scope="module")
+def spoilt(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Spoilt:
+    scratch = tmp_path_factory.mktemp("spoilt")
+    broker = KafkaBroker(scratch / "broker", EAGER_RETENTION)
+    with KafkaHome(scratch / "home", broker) as home:
+        found = Loading(spark, home, broker, scratch, blocks_of(TEXT)).run()
+    shutil.rmtree(scratch)
+    return found
+
+
+def test_commands_print_what_the_document_shows(executed: Executed) -> None:
+    assert len([block for block, _ in executed.printed if block.shown]) >= 10
+    for block, printed in executed.printed:
+        assert_shown(printed, block)
+
+
+def test_a_consumer_gets_each_row_once(executed: Executed) -> None:
+    events = [(row.key, row.value, row.timestamp_ms) for row in executed.consumed["events"]]
+    assert sorted(events) == sorted(
+        (b"customer-%d" % (number % 100), b"event %d" % number, (1_714_521_600 + number) * 1000)
+        for number in range(3000)
+    )
+    metrics = [(row.key, row.value) for row in executed.consumed["metrics"]]
+    assert sorted(metrics) == sorted((b"%d" % number, b"%d" % number**2) for number in range(2000))
+
+
+@pytest.mark.parametrize("topic", ["orders", "payments"])
+def test_restored_records_are_those_of_the_backup(executed: Executed, topic: str) -> None:
+    backup = read_table(str(BACKUP), subscribe=topic, include_headers=True, isolation_level="read_committed")
+    assert_same_rows(executed.consumed[topic], rows_of(backup))
+
+
+def test_as_many_rows_leave_as_a_consumer_gets(executed: Executed) -> None:
+    (parquet,) = [printed for block, printed in executed.printed if "parquet" in block.text]
+    written = {topic: int(count) for topic, count in re.findall(r"\| *(\w+)\| *(\d+)\|", parquet)}
+    assert written == {topic: len(rows) for topic, rows in executed.consumed.items()}
+
+
+def log_lines(section: str, clicks: str) -> list[str]:
+    """What the document shows of the broker's log in a section, for another topic and wherever the directory is."""
+    lines = logged_lines_of(TEXT, section)
+    return [line.replace("/var/lib/kafka/data", "…").replace("clicks", clicks) for line in lines]
+
+
+def assert_shows_trouble(log: str, topic: str, *, is_expected: bool = True) -> None:
+    """Whether the check that the document recommends finds something about a topic."""
+    trouble = re.search(r"TROUBLE='(.*)'", TEXT)
+    assert trouble is not None
+    found = [
+        line
+        for line in log.splitlines()
+        if re.search(trouble[1], line) and re.search(rf"\b{topic}-0\b", line)
+    ]
+    assert bool(found) == is_expected, found
+
+
+def test_nothing_is_logged_about_a_topic_that_was_loaded_well(spoilt: Spoilt) -> None:
+    assert spoilt.found["good"].values == APPENDED
+    assert_shows_trouble(spoilt.log, "good", is_expected=False)
+    for topic in spoilt.mended:
+        assert_shows_trouble(spoilt.mended_log, topic, is_expected=False)
+
+
+def test_a_topic_without_a_directory_is_written_with_its_id(spoilt: Spoilt) -> None:
+    assert spoilt.found["absent"].values == APPENDED
+    assert not [name for name in spoilt.names if name.startswith("absent") and name != "absent-0"]
+
+
+@pytest.mark.parametrize(("topic", "logged"), [("wrong-id", 0), ("no-id", 1)])
+def test_with_another_topic_id_or_none_a_directory_is_set_aside(
+    spoilt: Spoilt, topic: str, logged: int
+) -> None:
+    assert spoilt.found[topic].end_offset == 0
+    assert [name for name in spoilt.names if re.fullmatch(rf"{topic}-0\.[0-9a-f]{{32}}-stray", name)]
+    lines = log_lines("A directory is called", clicks=topic)
+    assert_logged(spoilt.log, [lines[logged], lines[2]])
+    assert_shows_trouble(spoilt.log, topic)
+    assert spoilt.mended[topic].values == APPENDED
+
+
+def test_old_rows_are_deleted_at_the_first_check_of_the_retention(spoilt: Spoilt) -> None:
+    found, mended = spoilt.found["old"], spoilt.mended["old"]
+    assert (found.start_offset, found.end_offset, found.values) == (1000, 1000, [])
+    assert_logged(spoilt.log, log_lines("The topic is empty", clicks="old"))
+    assert_shows_trouble(spoilt.log, "old")
+    assert (mended.start_offset, mended.end_offset, mended.values) == (0, 1000, APPENDED)
+
+
+def test_a_group_stops_where_leader_epochs_are_above_those_of_the_cluster(spoilt: Spoilt) -> None:
+    assert spoilt.found["high-epoch"].values == APPENDED
+    assert_logged(spoilt.log, log_lines("A group gets nothing more", clicks="high-epoch"))
+    assert_shows_trouble(spoilt.log, "high-epoch")
+    # Five records were produced to each of two topics, and the group was started again.
+    assert spoilt.read_on == {"good": 5}
+    assert spoilt.mended["high-epoch"].values == [*APPENDED, *[b"high-epoch"] * 5]
+    assert spoilt.mended_read_on == {"high-epoch": 5}
+
+
+def test_overwritten_rows_are_back_where_the_log_start_was_not_taken_over(spoilt: Spoilt) -> None:
+    found, mended = spoilt.found["log-start"], spoilt.mended["log-start"]
+    assert (found.start_offset, found.values) == (0, [*APPENDED, *OVERWRITTEN])
+    assert (mended.start_offset, mended.values) == (1000, OVERWRITTEN)
+
+
+@pytest.fixture(scope="module")
+def replicated(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replicated]:
+    scratch = tmp_path_factory.mktemp("replicated")
+    cluster = TwoBrokers(scratch)
+    try:
+        yield load_replicas(spark, cluster, scratch)
+    finally:
+        cluster.kill()
+        shutil.rmtree(scratch)
+
+
+@pytest.mark.parametrize("topic", ["on-both", "on-the-leader"])
+def test_replicas_agree_with_identical_copies_and_with_one_that_leads(
+    replicated: Replicated, topic: str
+) -> None:
+    assert replicated.in_sync[topic] == {1, 2}
+    assert replicated.values[topic] == APPENDED
+    first, second = replicated.log_files[topic]
+    assert first == second
+    assert_shows_trouble(replicated.log, topic, is_expected=False)
+
+
+def test_an_empty_replica_that_leads_has_the_rows_cut_off(replicated: Replicated) -> None:
+    assert replicated.values["on-the-follower"] == []
+    assert replicated.log_files["on-the-follower"] == (b"", b"")
+    assert_logged(replicated.log, log_lines('"Truncating to offset 0"', clicks="on-the-follower"))
+    assert_shows_trouble(replicated.log, "on-the-follower")
+
+
+def test_batches_with_the_leader_epoch_minus_one_are_not_replicated(replicated: Replicated) -> None:
+    assert replicated.in_sync["epoch-minus-one"] == {1}
+    assert replicated.values["epoch-minus-one"] == APPENDED
+    assert replicated.log_files["epoch-minus-one"][1] == b""
+    assert_logged(replicated.log, log_lines('"marked as failed"', clicks="epoch-minus-one"))
+    assert_shows_trouble(replicated.log, "epoch-minus-one")
+
+
+def test_batches_with_too_high_a_leader_epoch_are_not_replicated(replicated: Replicated) -> None:
+    assert replicated.in_sync["epoch-100"] == {1}
+    assert replicated.log_files["epoch-100"][1] == b""
+    assert "Skipping batch" in replicated.log
+    assert_shows_trouble(replicated.log, "epoch-100")
