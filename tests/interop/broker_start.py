@@ -21,9 +21,10 @@ _COMPLETED_LOAD = re.compile(
 )
 _LOADED_ALL = re.compile(r"Loaded (\d+) logs in ")
 
-# A broker of one node says these at every start or stop. They are about no log.
+# A broker of one node says these at every start or stop, or when its machine is busy. They are about no log.
 _USUAL_WARNINGS = re.compile(
     r"\[QuorumController id=1\] Performing controller activation"
+    r"|\[QuorumController id=1\] Exceptionally slow controller event"
     r"|\[NodeToControllerChannelManager id=1 .*\] Attempting to close NetworkClient"
 )
 
@@ -114,6 +115,13 @@ class BrokerStart:
             ):
                 complaints.append(line)
         return complaints
+
+    def recovered_segments(self, topic: str, partition: int = 0) -> list[int]:
+        """Base offsets of the segments of a partition that were read again from their beginning."""
+        found = re.findall(
+            rf"partition={re.escape(topic)}-{partition}, .*Recovering unflushed segment (\d+)\.", self.text
+        )
+        return [int(offset) for offset in found]
 
     def _of_loading(self) -> str:
         """The start up to its end: what clients do afterwards is logged too."""

@@ -49,6 +49,7 @@ __all__ = [
     "file_states",
     "list_offsets",
     "new_producer",
+    "row_of_message",
     "rows_of",
     "start_offset",
 ]
@@ -211,7 +212,7 @@ def _consume_all(consumer: Consumer, consumed: dict[tuple[str, int], Consumed], 
             # It was fetched before the consumer left this partition.
             continue
         if error is None:
-            consumed[place].rows.append(_row_of_message(message))
+            consumed[place].rows.append(row_of_message(message))
             continue
         unfinished.discard(place)
         if error.code() == KafkaError._PARTITION_EOF:
@@ -222,7 +223,8 @@ def _consume_all(consumer: Consumer, consumed: dict[tuple[str, int], Consumed], 
             consumer.incremental_unassign([TopicPartition(*place)])
 
 
-def _row_of_message(message: Message) -> Row:
+def row_of_message(message: Message) -> Row:
+    """A consumer's message as a row."""
     timestamp_type, timestamp_ms = message.timestamp()
     if timestamp_type == TIMESTAMP_NOT_AVAILABLE:
         timestamp_ms = -1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from tests.interop.written import Written, write_everything
 from tests.interop.written_into_broker import WrittenIntoBroker, write_into_broker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 _HERE = Path(__file__).parent
 
@@ -48,6 +49,17 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.user_properties.append((CELL_PROPERTY, f"{case_name}|broker"))
 
 
+@contextlib.contextmanager
+def broker_in(scratch: Path, settings: Mapping[str, object]) -> Iterator[KafkaBroker]:
+    """A broker that is not started yet. At the end it is killed, and all that it and its tests wrote goes."""
+    broker = KafkaBroker(scratch / "broker", settings)
+    try:
+        yield broker
+    finally:
+        broker.kill()
+        shutil.rmtree(scratch)
+
+
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
     """A running broker. Each test that writes makes its own topics."""
@@ -65,36 +77,24 @@ def written(broker: KafkaBroker, tmp_path_factory: pytest.TempPathFactory) -> Wr
 def handed_over(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HandedOver]:
     """Logs of `storage_core` that went through three starts of a broker."""
     scratch = tmp_path_factory.mktemp("handed-over")
-    broker = KafkaBroker(scratch / "broker", BROKER_SETTINGS)
-    try:
+    with broker_in(scratch, BROKER_SETTINGS) as broker:
         yield hand_over(broker, scratch)
-    finally:
-        broker.kill()
-        shutil.rmtree(scratch)
 
 
 @pytest.fixture(scope="session")
 def loaded_from_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedFromSpark]:
     """Logs of Spark jobs that went through three starts of a broker."""
     scratch = tmp_path_factory.mktemp("loaded-from-spark")
-    broker = KafkaBroker(scratch / "broker", BROKER_SETTINGS)
-    try:
+    with broker_in(scratch, BROKER_SETTINGS) as broker:
         yield load_from_spark(broker, scratch)
-    finally:
-        broker.kill()
-        shutil.rmtree(scratch)
 
 
 @pytest.fixture(scope="session")
 def written_into_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WrittenIntoBroker]:
     """A broker's directory into which Spark jobs wrote while it was stopped."""
     scratch = tmp_path_factory.mktemp("written-into-broker")
-    broker = KafkaBroker(scratch / "broker", {**BROKER_SETTINGS, **_EAGER_CLEANER})
-    try:
+    with broker_in(scratch, {**BROKER_SETTINGS, **_EAGER_CLEANER}) as broker:
         yield write_into_broker(broker, scratch)
-    finally:
-        broker.kill()
-        shutil.rmtree(scratch)
 
 
 @pytest.fixture(scope="session")
@@ -103,9 +103,5 @@ def restored_by_spark(
 ) -> Iterator[Restored]:
     """What a broker had written, restored for another one."""
     scratch = tmp_path_factory.mktemp("restored-by-spark")
-    broker = KafkaBroker(scratch / "broker", BROKER_SETTINGS)
-    try:
+    with broker_in(scratch, BROKER_SETTINGS) as broker:
         yield restore(written_into_broker.source, broker, scratch)
-    finally:
-        broker.kill()
-        shutil.rmtree(scratch)

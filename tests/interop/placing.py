@@ -24,32 +24,40 @@ CHECKPOINTS = (
 _TOPIC_ID_FILE = "partition.metadata"
 
 
-def place(source_root: Path, broker_root: Path, topic: str, *, source_topic: str | None = None) -> None:
-    """Replace the files of partition 0, and take over what the checkpoints say of it.
+def place(
+    source_root: Path, broker_root: Path, topic: str, *, source_topic: str | None = None, partitions: int = 1
+) -> None:
+    """Replace the files of a topic's partitions, and take over what the checkpoints say of them.
 
     Args:
         source_root: Holds the files.
         broker_root: Of a broker that does not run.
         topic: Which the broker knows.
         source_topic: The topic's name in the source, if it is another one.
+        partitions: How many there are.
     """
     source_topic = source_topic or topic
-    target = broker_root / f"{topic}-0"
+    for partition in range(partitions):
+        _place_files(source_root / f"{source_topic}-{partition}", broker_root / f"{topic}-{partition}")
+    for checkpoint in CHECKPOINTS:
+        offsets = read_checkpoint(broker_root / checkpoint)
+        found = read_checkpoint(source_root / checkpoint)
+        for partition in range(partitions):
+            offsets.pop((topic, partition), None)
+            if (source_topic, partition) in found:
+                offsets[topic, partition] = found[source_topic, partition]
+        _write_checkpoint(broker_root / checkpoint, offsets)
+
+
+def _place_files(source: Path, target: Path) -> None:
     assert (target / _TOPIC_ID_FILE).exists(), "the broker made no such partition"
     for path in target.iterdir():
         if path.name != _TOPIC_ID_FILE:
             path.unlink()
-    for path in (source_root / f"{source_topic}-0").iterdir():
+    for path in source.iterdir():
         if path.name != _TOPIC_ID_FILE:
             # With its times: a segment without timestamps counts its file's.
             shutil.copy2(path, target)
-    for checkpoint in CHECKPOINTS:
-        offsets = read_checkpoint(broker_root / checkpoint)
-        offsets.pop((topic, 0), None)
-        found = read_checkpoint(source_root / checkpoint).get((source_topic, 0))
-        if found is not None:
-            offsets[topic, 0] = found
-        _write_checkpoint(broker_root / checkpoint, offsets)
 
 
 def add_offsets(root: Path, checkpoint: str, offsets: Mapping[str, int]) -> None:

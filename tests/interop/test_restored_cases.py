@@ -6,7 +6,6 @@ These tests are the column `broker` of the conformance matrix; `tests/conformanc
 from __future__ import annotations
 
 import re
-import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,8 +14,8 @@ from conformance.matrix import CHECKS_PROPERTY
 from conformance.restored import restored_partitions, restored_rows
 from conformance.rules import READ_COMMITTED
 
-from tests.interop.broker import KafkaBroker
 from tests.interop.clients import ISOLATION_LEVELS, assert_same_rows, rows_of
+from tests.interop.conftest import broker_in
 from tests.interop.dump_log_segments import complaints_about_indexes
 from tests.interop.restored_cases import BROKER_SETTINGS, RestoredCases, named, restore_cases
 
@@ -33,12 +32,8 @@ OF_THE_CONTROLLER = re.compile(r" \[(Quorum)?Controller\w*? ")
 def restored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestoredCases]:
     """All cases in the directory of one broker."""
     scratch = tmp_path_factory.mktemp("restored-cases")
-    broker = KafkaBroker(scratch / "broker", BROKER_SETTINGS)
-    try:
+    with broker_in(scratch, BROKER_SETTINGS) as broker:
         yield restore_cases(broker, scratch)
-    finally:
-        broker.kill()
-        shutil.rmtree(scratch)
 
 
 @pytest.fixture

@@ -1,0 +1,181 @@
+"""Spark jobs that write into the directory of a stopped broker; and what the broker makes of it.
+
+Before the first start there is nothing. Clients write, the broker stops, jobs append and overwrite, and the second
+start is judged; clients of before go on. Then commits are killed, starts are refused, and after the replays a last
+start sees everything.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from storage_core import LogDirectory
+from tests.interop.broker import BrokerError, KafkaBroker
+from tests.interop.broker_start import BrokerStart, start_and_watch
+from tests.interop.clients_of_before import (
+    EMPTY,
+    GROWN,
+    IDEMPOTENT,
+    KILLED,
+    LOST,
+    OPEN,
+    OVERWRITTEN,
+    TOPICS,
+    TRANSACTIONS,
+    ClientsOfBefore,
+    places_of,
+)
+from tests.interop.consumed_columns import consume_columns
+from tests.interop.event_rows import SCHEMA, Events, Seen, making_rows
+from tests.interop.killed_commit import commit_until_killed
+from tests.interop.partition_state import ProducerEntry, state_of
+from tests.interop.source_broker import Place, Source, log_offsets, write_source
+from tests.interop.spark_jobs import error_of_save, save, spark_session
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+__all__ = [
+    "AFTER_THE_JOBS",
+    "AFTER_THE_REPLAYS",
+    "BEFORE",
+    "LARGE_JOB",
+    "OVERWRITTEN_ROWS",
+    "SMALL_JOBS",
+    "WrittenIntoBroker",
+    "write_into_broker",
+]
+
+# Those of each are the numbers of a job's rows.
+SMALL_JOBS: Final = (range(6_000), range(6_000, 9_000))
+LARGE_JOB: Final = range(100_000, 140_000)
+OVERWRITTEN_ROWS: Final = 30
+BEFORE, AFTER_THE_JOBS, AFTER_THE_REPLAYS = "before", "after the jobs", "after the replays"
+
+
+# Its repr, which a failing assertion prints, would hold every row.
+@dataclass(slots=True, repr=False)
+class WrittenIntoBroker:
+    """Directories and what was seen of them.
+
+    Attributes:
+        source: Topics of the broker's that no job writes to, and a copy of its root before the jobs.
+        root: The broker's.
+        seen: What the tasks of the job with large pieces saw.
+        topic_ids: What the cluster calls the topics.
+        consumed: What a consumer with read_committed got, by occasion, topic and partition.
+        offsets: Log starts and log ends, by occasion, topic and partition.
+        producers: The producers in the snapshot at the log end, by occasion; before the clean start too.
+        continued: What the producers of before appended, by topic, partition and offset.
+        clean_start: The start over what the jobs wrote.
+        errors: Why jobs were refused, to a topic with an open transaction and beside the running broker; by topic.
+        refusals: Why the broker did not start after each killed commit.
+        last_start: The start after the replays.
+    """
+
+    source: Source
+    root: Path
+    seen: Seen
+    topic_ids: dict[str, str] = field(default_factory=dict)
+    consumed: dict[str, dict[Place, pa.Table]] = field(default_factory=dict)
+    offsets: dict[str, dict[Place, tuple[int, int]]] = field(default_factory=dict)
+    producers: dict[str, dict[Place, list[ProducerEntry]]] = field(default_factory=dict)
+    continued: dict[tuple[str, int, int], tuple[bytes | None, bytes | None]] = field(default_factory=dict)
+    clean_start: BrokerStart = field(default_factory=lambda: BrokerStart(""))
+    errors: dict[str, str] = field(default_factory=dict)
+    refusals: list[str] = field(default_factory=list)
+    last_start: BrokerStart = field(default_factory=lambda: BrokerStart(""))
+
+    def look(self, broker: KafkaBroker, occasion: str) -> None:
+        """Keep what a consumer gets now."""
+        self.consumed[occasion] = consume_columns(broker, places_of(*TOPICS))
+        self.offsets[occasion] = log_offsets(broker, places_of(*TOPICS))
+
+    def look_at_producers(self, occasion: str) -> None:
+        """Keep what the snapshots of the closed logs say."""
+        self.producers[occasion] = {
+            place: max(state_of(self.root / f"{place[0]}-{place[1]}").snapshots.items(), default=("", []))[1]
+            for place in places_of(IDEMPOTENT, TRANSACTIONS)
+        }
+
+
+def write_into_broker(broker: KafkaBroker, scratch: Path) -> WrittenIntoBroker:
+    """Write with clients, with Spark, with clients; then kill commits."""
+    broker.start()
+    source = write_source(broker, scratch / "source")
+    written = WrittenIntoBroker(source, broker.log_directory, Seen(scratch, "large"))
+    clients = ClientsOfBefore(broker)
+    clients.write()
+    written.look(broker, BEFORE)
+    broker.stop()
+    written.look_at_producers(BEFORE)
+    written.topic_ids = {topic: _topic_id(broker.log_directory / f"{topic}-0") for topic in TOPICS}
+    shutil.copytree(broker.log_directory, source.directory)
+
+    for topic, partition in places_of(LOST):
+        shutil.rmtree(broker.log_directory / f"{topic}-{partition}")
+    with spark_session(scratch) as spark:
+        _run_jobs(spark, written)
+        written.look_at_producers(AFTER_THE_JOBS)
+        row = spark.sql("SELECT 'is not written' AS value")
+        options: dict[str, object] = {"brokerDirectory": "true"}
+        written.errors[OPEN] = error_of_save(row, written.root, topic=OPEN, **options)
+        written.clean_start = start_and_watch(broker)
+        written.errors[EMPTY] = error_of_save(row, written.root, topic=EMPTY, **options)
+        written.look(broker, AFTER_THE_JOBS)
+        written.continued = clients.go_on()
+        broker.stop()
+        written.look_at_producers(AFTER_THE_REPLAYS)
+
+        commit_until_killed(broker.log_directory, KILLED, version=1)
+        written.refusals.append(_refusal(broker))
+        with LogDirectory.open(broker.log_directory, broker_directory=True):
+            # Opening finishes the commit.
+            pass
+        commit_until_killed(broker.log_directory, KILLED, version=2)
+        written.refusals.append(_refusal(broker))
+        # The commit is finished, so there is nothing to do.
+        save(row, broker.log_directory, topic=KILLED, txnAppId="killed", txnVersion=2, **options)
+    written.last_start = start_and_watch(broker)
+    written.look(broker, AFTER_THE_REPLAYS)
+    broker.stop()
+    return written
+
+
+def _topic_id(partition: Path) -> str:
+    return (partition / "partition.metadata").read_text().split()[-1]
+
+
+def _run_jobs(spark: SparkSession, written: WrittenIntoBroker) -> None:
+    """Two with small pieces, one with large ones, one that overwrites."""
+    root = written.root
+    for job in (*SMALL_JOBS, LARGE_JOB):
+        rows = spark.range(job.start, job.stop, 1, 3)
+        options: dict[str, object] = {}
+        seen = Seen(written.seen.directory, "small")
+        if job is LARGE_JOB:
+            seen = written.seen
+            options = {"internal__segment__bytes": 30_000, "batch__size": 4_096}
+        save(
+            rows.mapInArrow(making_rows(Events(GROWN), root, seen), SCHEMA),
+            root,
+            brokerDirectory="true",
+            partitions=TOPICS[LOST][0],
+            topicIds=f'{{"{LOST}":"{written.topic_ids[LOST]}"}}',
+            **options,
+        )
+    new = spark.range(OVERWRITTEN_ROWS).selectExpr("CONCAT('new ', id) AS value", "1 AS partition")
+    save(new.coalesce(1), root, "overwrite", brokerDirectory="true", topic=OVERWRITTEN)
+
+
+def _refusal(broker: KafkaBroker) -> str:
+    try:
+        broker.start()
+    except BrokerError as error:
+        return str(error)
+    raise AssertionError("the broker started over an unfinished commit")
