@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from spark_segmentlog.row_routing import RowRouter
 from storage_core.checkpoint.stage_names import StageId
-from storage_core.commit.staging import StageWriter
+from storage_core.commit import CommitJob, StageWriter
 from storage_core.filesystem import FileSystem
 from storage_core.record.encode import BatchEncoding
 
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark_segmentlog.write_plan import WritePlan
-    from storage_core.commit.job import CommitJob
-    from storage_core.commit.manifest import StagedManifest
+    from storage_core.commit import StagedManifest
 
 __all__ = ["SegmentLogWriter", "StagedRows"]
 
@@ -105,9 +104,6 @@ class SegmentLogWriter(DataSourceArrowWriter):
             return StagedRows(stage.finish(flush=plan.options.flush), router.topics)
 
     def _job(self, staged: list[StagedRows]) -> CommitJob:
-        # Tasks do without it, and all that it needs.
-        from storage_core.commit.job import CommitJob  # noqa: PLC0415
-
         topics = {topic for each in staged for topic in each.topics}
         return CommitJob(FileSystem(), self._plan.root, self._plan.settings(topics))
 

@@ -6,40 +6,33 @@ what only a read could use: ``INSERT INTO`` a temporary view passes the options 
 
 from __future__ import annotations
 
-import base64
-import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Final, Literal, cast
 
 from spark_segmentlog.options import is_for_a_broker_or_catalog
 from spark_segmentlog.write_option_table import WRITE_OPTIONS
+from spark_segmentlog.write_option_values import (
+    parse_config,
+    parse_partitions,
+    parse_path,
+    parse_topic,
+    parse_topic_ids,
+    parse_transaction,
+)
 from storage_core.config import CONFIG_KEYS, INTERNAL_KEYS
 from storage_core.errors import OptionError
-from storage_core.log.topic_ids import check_topic_partition
-from storage_core.log_config import LogConfig
 from storage_core.scan.option_table import READ_OPTIONS, nearest_hint, option_key
-from storage_core.scan.option_values import parse_boolean, parse_choice, parse_count, parse_paths, path_of
+from storage_core.scan.option_values import parse_boolean, parse_choice, parse_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    from storage_core.log_config import LogConfig
+    from storage_core.scan.option_table import OptionSpec
 
 __all__ = ["WriteOptions", "ignored_write_options", "write_options"]
 
 PartitionerName = Literal["default", "roundRobin", "random"]
-
-
-_COMPRESSION: Final = "compression.type"
-_LEVEL: Final = "compression.level"
-_BATCH_SIZE: Final = "batch.size"
-_DEFAULT_BATCH_SIZE_BYTES: Final = 128 * 1024
-# Kafka's producers say so, its topics say uncompressed.
-_NO_COMPRESSION: Final = "none"
-_CODECS_WITH_LEVEL: Final = ("gzip", "lz4", "zstd")
-_TOPIC_ID_BYTES: Final = 16
-_MAX_VERSION: Final = 2**63 - 1
-_MAX_PARTITIONS: Final = 2**31 - 1
-# However it is escaped, a line of the list of commits holds it.
-_MAX_APP_ID_LENGTH: Final = 1000
 
 _SERIALIZER: Final = (
     "Kafka option '{kind}.serializer' is not supported as {kind}s are serialized with ByteArraySerializer. "
@@ -52,13 +45,14 @@ _REJECTED: Final = {
     "default, roundRobin or random, or give each row its partition in the column 'partition'.",
 }
 
-_OPTIONS_BY_KEY: Final = {
-    option_key(name): spec.name for spec in WRITE_OPTIONS for name in (spec.name, *spec.aliases)
-}
+
+def _names_by_key(options: Sequence[OptionSpec]) -> dict[str, str]:
+    return {option_key(name): spec.name for spec in options for name in (spec.name, *spec.aliases)}
+
+
+_OPTIONS_BY_KEY: Final = _names_by_key(WRITE_OPTIONS)
 _CONFIG_BY_KEY: Final = {option_key(key.name): key.name for key in (*CONFIG_KEYS, *INTERNAL_KEYS)}
-_READ_BY_KEY: Final = {
-    option_key(name): spec.name for spec in READ_OPTIONS for name in (spec.name, *spec.aliases)
-}
+_READ_BY_KEY: Final = _names_by_key(READ_OPTIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,18 +95,16 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         if name.lower() in _REJECTED:
             raise OptionError(_REJECTED[name.lower()])
     given, config = _sorted_out(options)
-    preserve_offsets = "preserveOffsets" in given and parse_boolean(
-        "preserveOffsets", given["preserveOffsets"]
-    )
+    preserve_offsets = parse_boolean("preserveOffsets", given.get("preserveOffsets", False))
     offsets_from = given.get("offsetsFrom")
     if offsets_from is not None and not preserve_offsets:
         raise OptionError("offsetsFrom goes with preserveOffsets=true. Set both, or neither.")
-    txn_app_id, txn_version = _parse_transaction(given)
+    txn_app_id, txn_version = parse_transaction(given)
     return WriteOptions(
-        path=_parse_path(given),
-        config=_parse_config(given, config),
-        topic=_parse_topic(given),
-        partitions=_parse_partitions(given),
+        path=parse_path(given),
+        config=parse_config(given, config),
+        topic=parse_topic(given),
+        partitions=parse_partitions(given),
         partitioner=cast(
             "PartitionerName",
             parse_choice(
@@ -122,9 +114,8 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         flush=parse_choice("flush", given.get("flush", "commit"), ("commit", "none")) == "commit",
         txn_app_id=txn_app_id,
         txn_version=txn_version,
-        topic_ids=_parse_topic_ids(given.get("topicIds")),
-        broker_directory="brokerDirectory" in given
-        and parse_boolean("brokerDirectory", given["brokerDirectory"]),
+        topic_ids=parse_topic_ids(given),
+        broker_directory=parse_boolean("brokerDirectory", given.get("brokerDirectory", False)),
         preserve_offsets=preserve_offsets,
         offsets_from=offsets_from,
     )
@@ -178,108 +169,3 @@ def _only_path(name: str, value: str) -> str:
             f"A write goes to one log directory, but {name} names {len(paths)}: {', '.join(paths)}."
         )
     return paths[0] if paths else ""
-
-
-def _parse_path(given: Mapping[str, str]) -> str:
-    path = given.get("path", "")
-    if not path:
-        raise OptionError(
-            'No path is given. Name a log directory: .save("/path") or .option("path", "/path"); in SQL '
-            "INSERT INTO t WITH (path = '/path') ..., or INSERT INTO a temporary view that was made with "
-            "OPTIONS (path '/path') (Spark does not pass the options of CREATE TABLE to writes)."
-        )
-    return path_of(path)
-
-
-def _parse_topic(given: Mapping[str, str]) -> str | None:
-    topic = given.get("topic")
-    if topic is None:
-        return None
-    topic = topic.strip()
-    check_topic_partition(topic, 0)
-    return topic
-
-
-def _parse_partitions(given: Mapping[str, str]) -> int | None:
-    if "partitions" not in given:
-        return None
-    count = parse_count("partitions", given["partitions"], "partitions")
-    if count > _MAX_PARTITIONS:
-        raise OptionError(f"partitions is {count}. Use at most {_MAX_PARTITIONS}.")
-    return count
-
-
-def _parse_config(given: Mapping[str, str], config: Mapping[str, str]) -> LogConfig:
-    values: dict[str, Any] = {_BATCH_SIZE: _DEFAULT_BATCH_SIZE_BYTES, **config}
-    if _BATCH_SIZE in given:
-        values[_BATCH_SIZE] = given[_BATCH_SIZE]
-    if _COMPRESSION in given:
-        codec = given[_COMPRESSION].strip().lower()
-        values[_COMPRESSION] = "uncompressed" if codec == _NO_COMPRESSION else codec
-    parsed = LogConfig.from_dict(values)
-    if parsed.message_timestamp_type != "CreateTime":
-        raise OptionError(
-            f"message.timestamp.type is {parsed.message_timestamp_type!r}, but rows keep the timestamps that they come "
-            "with. Leave it out; without the column timestamp, rows get the time at which the job began."
-        )
-    if _LEVEL not in given:
-        return parsed
-    codec = parsed.compression_type
-    if codec not in _CODECS_WITH_LEVEL:
-        raise OptionError(
-            f"compression.level is {given[_LEVEL]!r}, but compression.type {codec!r} has no level. Use it with "
-            f"{', '.join(_CODECS_WITH_LEVEL)}, or leave it out."
-        )
-    level_key = f"compression.{codec}.level"
-    if values.get(level_key, given[_LEVEL]) != given[_LEVEL]:
-        raise OptionError(
-            f"compression.level is {given[_LEVEL]!r} and {level_key} is {values[level_key]!r}. Give one of them."
-        )
-    return LogConfig.from_dict({**values, level_key: given[_LEVEL]})
-
-
-def _parse_transaction(given: Mapping[str, str]) -> tuple[str | None, int | None]:
-    app_id, version = given.get("txnAppId"), given.get("txnVersion")
-    if app_id is None and version is None:
-        return None, None
-    if app_id is None or version is None:
-        missing = "txnAppId" if app_id is None else "txnVersion"
-        raise OptionError(f"txnAppId and txnVersion go together, but {missing} is missing. Set both.")
-    if not app_id.strip():
-        raise OptionError("txnAppId is empty. Use a name that this application alone has.")
-    if len(app_id) > _MAX_APP_ID_LENGTH:
-        raise OptionError(f"txnAppId has {len(app_id)} characters. Use at most {_MAX_APP_ID_LENGTH}.")
-    text = version.strip()
-    if not (text.isascii() and text.isdecimal()) or int(text[:20]) > _MAX_VERSION:
-        raise OptionError(f"txnVersion is {version!r}. Use a whole number from 0 to {_MAX_VERSION}.")
-    return app_id, int(text)
-
-
-def _parse_topic_ids(value: str | None) -> Mapping[str, str]:
-    if value is None:
-        return {}
-    try:
-        loaded: object = json.loads(value)
-    except (ValueError, RecursionError):
-        loaded = None
-    if not isinstance(loaded, dict) or not all(isinstance(each, str) for each in loaded.values()):
-        raise OptionError(
-            f'topicIds is {value!r}. Expected JSON as {{"topicA":"<22 characters>"}}, with the ids that '
-            "kafka-topics.sh --describe shows."
-        )
-    for topic, topic_id in loaded.items():
-        if not _is_topic_id(topic_id):
-            raise OptionError(
-                f"topicIds gives topic {topic!r} the id {topic_id!r}. Expected the 22 characters that "
-                "kafka-topics.sh --describe shows as TopicId."
-            )
-    return loaded
-
-
-def _is_topic_id(text: str) -> bool:
-    """Whether a text is what Kafka's ``Uuid`` writes, padding left out."""
-    try:
-        decoded = base64.b64decode(f"{text}==".encode("ascii"), altchars=b"-_", validate=True)
-    except ValueError:
-        return False
-    return len(decoded) == _TOPIC_ID_BYTES and base64.urlsafe_b64encode(decoded) == f"{text}==".encode()

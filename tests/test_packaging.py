@@ -219,6 +219,7 @@ WITHOUT_TESTS_OF_THEIR_OWN = {
     # parts of a write from Spark: test_batch_writer.py, test_write_options.py
     "row_routing",
     "write_option_table",
+    "write_option_values",
     "write_plan",
     "write_planning",
 }

@@ -100,6 +100,27 @@ def test_more_pieces_than_one_call_takes(filesystem, path, count):
     assert content(path) == b"01" + b"".join(pieces)
 
 
+@pytest.mark.parametrize("position", [0, 1, 32_767, 32_768, 100_001])
+@pytest.mark.parametrize(
+    "sizes", [[300_000], [32_768, 1, 65_536], [7] * 30_000, [5, 0, 90_000, 0, 3, 40_000]]
+)
+def test_long_writes_come_in_parts_that_end_at_blocks(filesystem, path, monkeypatch, position, sizes):
+    """Larger ones take memory for the page cache in a way that costs Linux much time."""
+    pwritev, calls = os.pwritev, []
+
+    def write(descriptor, given, start):
+        calls.append((start, start + sum(map(len, given))))
+        return pwritev(descriptor, given, start)
+
+    monkeypatch.setattr(os, "pwritev", write)
+    pieces = [bytes([number % 251]) * size for number, size in enumerate(sizes)]
+    with filesystem.open_for_writing(path) as file:
+        file.write_at(pieces, position)
+        assert file.read_at(sum(sizes), position) == b"".join(pieces)
+    assert all(start // 32_768 == (end - 1) // 32_768 for start, end in calls)
+    assert filesystem.statistics.bytes_written == sum(sizes)
+
+
 @given(st.lists(st.binary(max_size=7), max_size=9), st.lists(st.integers(1, 8), min_size=1, max_size=9))
 def test_short_writes_are_continued(tmp_path_factory, pieces, portions):
     """A call may take any part: within a piece, at its end, or some pieces and a part of another."""
@@ -522,3 +543,13 @@ def test_what_is_written_is_counted(filesystem, path, tmp_path):
     counted = filesystem.statistics
     assert (counted.writes, counted.bytes_written, counted.flushes) == (1, 5, 2)
     assert (counted.reads, counted.bytes_read, counted.files_opened) == (1, 3, 1)
+
+
+def test_a_flush_that_is_begun_changes_nothing(filesystem, path):
+    with filesystem.open_for_writing(path) as file:
+        file.write_at([b"abc" * 10_000], 0)
+        file.begin_flush(0, 30_000)
+        file.begin_flush(10**9, 1)
+        assert file.read_at(40_000, 0) == b"abc" * 10_000
+        file.flush()
+    assert filesystem.statistics.flushes == 1

@@ -49,11 +49,14 @@ def read_small_file(filesystem: FileSystem, path: str, limit_bytes: int) -> byte
         raise CorruptCheckpointError(error.args[0], path=path) from error
 
 
-def replace_file(filesystem: FileSystem, path: str, data: bytes, *, flush: bool = True) -> None:
+def replace_file(
+    filesystem: FileSystem, path: str, data: bytes, *, flush: bool = True, flush_name: bool = True
+) -> None:
     """Replace the content of a small file: after a crash it has its old content or the new one.
 
     With ``flush=False`` that holds for a crash of this process alone: after one of the machine the file
-    may be empty, cut or missing, so its content must tell that of itself, by a CRC.
+    may be empty, cut or missing, so its content must tell that of itself, by a CRC. With ``flush_name=False``
+    the file may then be missing, or the old one, but is not torn.
 
     Raises:
         StorageError: The file system refused; the old content stands, or the new one not yet for good.
@@ -66,7 +69,7 @@ def replace_file(filesystem: FileSystem, path: str, data: bytes, *, flush: bool 
         if flush:
             file.flush()
     filesystem.rename(temporary_path, path)
-    if flush:
+    if flush and flush_name:
         filesystem.flush_directory(os.path.dirname(path) or ".")
 
 

@@ -6,7 +6,7 @@ are being changed: readers take each to end at ``log_end_before``. Whoever finds
 Two lines: JSON, and its CRC-32C as 8 hexadecimal digits. Offsets and bytes are integers:
 
     {"version":1,"job":"<32 hex>","generation":8,"time_ms":…,"txn_app_id":null,"txn_version":null,
-     "clean_shutdown":"<base64>","manifests":["<name>",…],
+     "clean_shutdown":"<base64>","flushed":true,"boot":null,"manifests":["<name>",…],
      "partitions":[{"topic":"t","partition":0,"is_new":false,"topic_id":"<22 characters>"|null,
        "leader_epoch":0,"log_start_before":0,"log_start_after":0,"log_end_before":900,"log_end_after":4960,
        "epochs_after":[[<epoch>,<start offset>],…],"snapshot_from":900|"empty"|null,"keep_offsets":false,
@@ -76,6 +76,9 @@ def read_journal_bytes(filesystem: FileSystem, root: str) -> bytes | None:
 def write_commit_journal(filesystem: FileSystem, root: str, journal: CommitJournal) -> None:
     """Write the journal of a log directory: it is there for good when this returns, or as it was before.
 
+    Of a job that does not flush, only the content is on the disk: a journal that cannot be read would be in the way
+    of everybody.
+
     Raises:
         OptionError: It would be longer than any that is read.
         StorageError: The file system refused.
@@ -88,7 +91,7 @@ def write_commit_journal(filesystem: FileSystem, root: str, journal: CommitJourn
             f"{len(journal.partitions)} partitions. Write fewer partitions, or fewer and larger files, at once.",
             path=path,
         )
-    replace_file(filesystem, path, data)
+    replace_file(filesystem, path, data, flush_name=journal.is_flushed)
 
 
 def commit_journal_bytes(journal: CommitJournal) -> bytes:
@@ -102,6 +105,8 @@ def commit_journal_bytes(journal: CommitJournal) -> bytes:
             "txn_app_id": journal.txn_app_id,
             "txn_version": journal.txn_version,
             "clean_shutdown": base64.b64encode(journal.clean_shutdown).decode("ascii"),
+            "flushed": journal.is_flushed,
+            "boot": journal.boot_id,
             "manifests": list(journal.manifests),
             "partitions": [_partition_values(each) for each in journal.partitions],
         }

@@ -34,6 +34,7 @@ __all__ = [
     "CommitsFile",
     "append_commit",
     "commit_line",
+    "flush_commits",
     "parse_commits_file",
     "read_commits_file",
     "read_last_commit",
@@ -167,14 +168,17 @@ def read_last_commit(filesystem: FileSystem, root: str) -> CommitEntry | None:
     return None
 
 
-def append_commit(filesystem: FileSystem, root: str, entry: CommitEntry, size_bytes: int) -> None:
-    """Append a line behind the last whole one: the job's rows are visible for good when this returns.
+def append_commit(
+    filesystem: FileSystem, root: str, entry: CommitEntry, size_bytes: int, *, flush: bool = True
+) -> None:
+    """Append a line behind the last whole one: the job's rows are visible when this returns, for good with ``flush``.
 
     Args:
         filesystem: Where to write.
         root: The log directory.
         entry: The job.
         size_bytes: Where the last whole line ends, as `read_commits_file` found it.
+        flush: Whether it has to be on the disk.
 
     Raises:
         OptionError: The line would be longer than any that is read.
@@ -184,6 +188,19 @@ def append_commit(filesystem: FileSystem, root: str, entry: CommitEntry, size_by
     with filesystem.open_for_writing(os.path.join(root, COMMITS_FILE), create=True) as file:
         file.truncate(size_bytes)
         file.write_at([line], size_bytes)
+        if flush:
+            file.flush()
+    if flush:
+        filesystem.flush_directory(root)
+
+
+def flush_commits(filesystem: FileSystem, root: str) -> None:
+    """Bring the lines that are there to the disk: their jobs' rows are visible for good when this returns.
+
+    Raises:
+        StorageError: The file system refused.
+    """
+    with filesystem.open_for_writing(os.path.join(root, COMMITS_FILE)) as file:
         file.flush()
     filesystem.flush_directory(root)
 

@@ -34,6 +34,7 @@ _STAGED_FILE: Final = re.compile(r"\.segmentlog-stage-[A-Za-z0-9._-]{1,200}")
 _STAGED_FILE_EXPECTED: Final = "the name of a staged file"
 _FINGERPRINT: Final = re.compile(r"[0-9a-f]{8}")
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/]*={0,2}")
+_BOOT_ID: Final = re.compile(r"[0-9A-Za-z-]{1,64}")
 _EMPTY: Final = "empty"
 _EMPTY_PATTERN: Final = re.compile(_EMPTY)
 
@@ -61,6 +62,10 @@ def parse_commit_journal(data: bytes, path: str) -> CommitJournal:
         clean_shutdown=_decoded(fields, "clean_shutdown"),
         manifests=tuple(manifests),
         partitions=partitions,
+        is_flushed=fields.is_null("flushed") or fields.flag("flushed"),
+        boot_id=None
+        if fields.is_null("boot")
+        else fields.text("boot", _BOOT_ID, "the id of a run of a machine"),
     )
 
 

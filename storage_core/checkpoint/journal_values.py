@@ -105,6 +105,10 @@ class CommitJournal:
         clean_shutdown: What the clean-shutdown file held; this commit has deleted it, or will.
         manifests: The manifests of the staged files.
         partitions: Each partition that changes.
+        is_flushed: Whether all is flushed before the rows are visible. Otherwise the marker is not put back, and
+            the recovery points stay: whoever opens the log directory recovers it.
+        boot_id: Of one that is not flushed, the run of the machine in which it was written: in another one, what it
+            names may not be there. None: the machine does not tell.
     """
 
     job_id: str
@@ -115,3 +119,5 @@ class CommitJournal:
     clean_shutdown: bytes
     manifests: tuple[str, ...]
     partitions: tuple[JournalledPartition, ...]
+    is_flushed: bool = True
+    boot_id: str | None = None

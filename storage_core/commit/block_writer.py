@@ -47,6 +47,7 @@ class BlockWriter:
         config: Of all logs.
         default_timestamp_ms: For records without a timestamp.
         piece_bytes: So much of one partition is worth a segment.
+        begins_flushes: Whether all will be flushed in the end.
     """
 
     def __init__(
@@ -59,8 +60,9 @@ class BlockWriter:
         *,
         default_timestamp_ms: int,
         piece_bytes: int,
+        begins_flushes: bool = False,
     ) -> None:
-        self.files = OpenFiles(filesystem, root, _MOST_OPEN_FILES)
+        self.files = OpenFiles(filesystem, root, _MOST_OPEN_FILES, begins_flushes=begins_flushes)
         self._pack_name = stage.pack_name
         self._config = config
         self._encoder = GroupEncoder(encoding, default_timestamp_ms)

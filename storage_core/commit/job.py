@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from storage_core.checkpoint import has_clean_shutdown_file
+from storage_core.checkpoint import META_PROPERTIES, has_clean_shutdown_file
 from storage_core.checkpoint.commit_journal import COMMIT_JOURNAL, read_commit_journal, write_commit_journal
 from storage_core.checkpoint.commits_file import (
     CommitsFile,
@@ -38,6 +38,7 @@ from storage_core.log.log_directory import LogDirectory
 from storage_core.log.root_directory import LOCK_FILE, make_root, partitions_to_load
 from storage_core.publishing.names import COMMIT_IN_PROGRESS
 from storage_core.publishing.replay import delete_staged_files, finish_commit
+from storage_core.publishing.unflushed import is_as_left_unflushed, note_unflushed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from storage_core.checkpoint.commit_journal import CommitJournal
     from storage_core.commit.manifest import StagedManifest
     from storage_core.commit.settings import JobSettings
+    from storage_core.directory import PartitionDirectory
     from storage_core.filesystem import FileLock, FileSystem
     from storage_core.log.clock import Clock
 
@@ -70,6 +72,14 @@ class CommitOutcome:
 
     generation: int
     was_committed_before: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _HeldRoot:
+    """What is there while the lock is held: the commits so far, and the partitions."""
+
+    commits: CommitsFile
+    directories: list[PartitionDirectory]
 
 
 class CommitJob:
@@ -106,10 +116,10 @@ class CommitJob:
             RecoveryWouldDiscard: It was not closed cleanly, and recovery would drop whole batches.
             StorageError: The file system does not do what a commit needs.
         """
-        with self._locked(0.0) as commits:
-            probe_target(self._filesystem, self.root)
-            self._sweep(commits)
-            return not self._is_committed(commits)
+        with self._locked(self._begin_wait_seconds()) as held:
+            probe_target(self._filesystem, self.root, flush=self.settings.flush)
+            self._sweep(held.commits)
+            return not self._is_committed(held.commits)
 
     def commit(self, manifests: Sequence[StagedManifest]) -> CommitOutcome:
         """Make the rows visible that these manifests name.
@@ -118,7 +128,8 @@ class CommitJob:
             CommitInDoubtError: Something failed behind the journal: the job will be completed.
             SegmentLogError: Something failed before: nothing was changed, and `abort` removes what was staged.
         """
-        with self._locked(self.settings.lock_wait_seconds) as commits:
+        with self._locked(self.settings.lock_wait_seconds) as held:
+            commits = held.commits
             if self._is_committed(commits):
                 delete_staged_files(self._filesystem, self.root, self.settings.job_id)
                 _log.info("Job %s was committed before: nothing was done.", self.settings.job_id)
@@ -130,11 +141,12 @@ class CommitJob:
                 self.root,
                 self.settings,
                 manifests,
+                held.directories,
                 generation=commits.generation + 1,
                 time_ms=self._clock.now_ms(),
             )
             self._journal(journal)
-            self._finish()
+            self._finish(journal)
             return CommitOutcome(journal.generation, was_committed_before=False)
 
     def abort(self) -> bool:
@@ -159,19 +171,27 @@ class CommitJob:
         return not commits.has_job(job_id)
 
     @contextlib.contextmanager
-    def _locked(self, wait_seconds: float) -> Iterator[CommitsFile]:
-        """Hold the lock of a root without an unfinished commit that was closed cleanly."""
+    def _locked(self, wait_seconds: float) -> Iterator[_HeldRoot]:
+        """Hold the lock of a root without an unfinished commit that need not be recovered."""
         filesystem, root, settings = self._filesystem, self.root, self.settings
         make_root(filesystem, root)
         for _ in range(_MOST_ATTEMPTS):
-            # Looked at before the lock leaves a file behind in somebody's home.
-            partitions_to_load(filesystem, root, broker_directory=settings.broker_directory)
+            if filesystem.status(os.path.join(root, LOCK_FILE)) is None:
+                # Looked at before the lock leaves a file behind in somebody's home.
+                partitions_to_load(filesystem, root, broker_directory=settings.broker_directory)
             lock = self._lock(wait_seconds)
             try:
-                partitions_to_load(filesystem, root, broker_directory=settings.broker_directory)
-                finish_commit(filesystem, root, settings.config_of, threads=settings.threads)
-                if has_clean_shutdown_file(filesystem, root):
-                    yield read_commits_file(filesystem, root)
+                directories = partitions_to_load(filesystem, root, broker_directory=settings.broker_directory)
+                finished = finish_commit(
+                    filesystem, root, settings.config_of, threads=settings.threads, keeps_note=True
+                )
+                if finished is not None:
+                    directories = partitions_to_load(
+                        filesystem, root, broker_directory=settings.broker_directory
+                    )
+                commits = read_commits_file(filesystem, root)
+                if self._is_settled(commits):
+                    yield _HeldRoot(commits, directories)
                     return
             finally:
                 lock.release()
@@ -186,6 +206,21 @@ class CommitJob:
         raise LogDirectoryError(
             f"Expected a log directory that stays clean, found it unclean {_MOST_ATTEMPTS} times. Stop who writes to it.",
             path=root,
+        )
+
+    def _begin_wait_seconds(self) -> float:
+        """Another job lets go of the lock soon. A broker does not, and tasks need not start if it has it."""
+        is_brokers = self._filesystem.status(os.path.join(self.root, META_PROPERTIES)) is not None
+        return 0.0 if is_brokers else self.settings.lock_wait_seconds
+
+    def _is_settled(self, commits: CommitsFile) -> bool:
+        """Whether nothing has to be recovered before this job."""
+        if has_clean_shutdown_file(self._filesystem, self.root):
+            return True
+        # What the job before did not flush is there, unless the machine was off: a job that does not flush, either,
+        # need not wait for it.
+        return not self.settings.flush and is_as_left_unflushed(
+            self._filesystem, self.root, commits.generation
         )
 
     def _lock(self, wait_seconds: float) -> FileLock:
@@ -213,17 +248,18 @@ class CommitJob:
         interlock = os.path.join(root, COMMIT_IN_PROGRESS)
         filesystem.make_directory(interlock)
         try:
-            filesystem.flush_directory(root)
+            if journal.is_flushed:
+                filesystem.flush_directory(root)
             write_commit_journal(filesystem, root, journal)
         except SegmentLogError as error:
             if self._has_journal():
                 raise self._in_doubt(error) from error
             # If this fails, too, whoever writes next does it.
             with contextlib.suppress(SegmentLogError):
-                finish_commit(filesystem, root, self.settings.config_of)
+                finish_commit(filesystem, root, self.settings.config_of, keeps_note=True)
             raise
 
-    def _finish(self) -> None:
+    def _finish(self, journal: CommitJournal) -> None:
         settings = self.settings
         try:
             finish_commit(
@@ -231,8 +267,11 @@ class CommitJob:
                 self.root,
                 settings.config_of,
                 threads=settings.threads,
-                flush=settings.flush,
+                keeps_note=True,
+                journal=journal,
             )
+            if not settings.flush:
+                note_unflushed(self._filesystem, self.root, journal.generation)
         except SegmentLogError as error:
             raise self._in_doubt(error) from error
 

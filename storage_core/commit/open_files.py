@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["OpenFiles"]
 
 _FLUSHING_THREADS: Final = 8
+_FLUSHED_AT_ONCE_BYTES: Final = 8 << 20
 
 
 class OpenFiles:
@@ -30,13 +31,19 @@ class OpenFiles:
         filesystem: Through which they are written.
         directory: Where they are.
         most_open: How many are open at a time.
+        begins_flushes: Whether they will be flushed: then the system is asked early to write them to the disk.
     """
 
-    def __init__(self, filesystem: FileSystem, directory: str, most_open: int) -> None:
+    def __init__(
+        self, filesystem: FileSystem, directory: str, most_open: int, *, begins_flushes: bool = False
+    ) -> None:
         self._filesystem = filesystem
         self._directory = directory
         self._most_open = most_open
         self._open: OrderedDict[str, WritableFile] = OrderedDict()
+        self._begins_flushes = begins_flushes
+        # By name, up to where a file is being written to the disk.
+        self._begun_bytes: dict[str, int] = {}
         self.names: list[str] = []
 
     def create(self, name: str) -> None:
@@ -67,6 +74,8 @@ class OpenFiles:
         else:
             self._open.move_to_end(name)
         file.write_at(pieces, position_bytes)
+        if self._begins_flushes:
+            self._begin_flush(name, file, position_bytes)
 
     def flush(self) -> None:
         """Bring all of them to the disk itself, and close them. The directory is not flushed.
@@ -93,6 +102,13 @@ class OpenFiles:
             except StorageError as error:
                 errors.append(error)
         return errors
+
+    def _begin_flush(self, name: str, file: WritableFile, position_bytes: int) -> None:
+        """Once there is much of a file, have it written: all of it but what was written last, which may be added to."""
+        begun_bytes = self._begun_bytes.get(name, 0)
+        if position_bytes - begun_bytes >= _FLUSHED_AT_ONCE_BYTES:
+            file.begin_flush(begun_bytes, position_bytes - begun_bytes)
+            self._begun_bytes[name] = position_bytes
 
     def _flush(self, name: str) -> None:
         file = self._open.get(name)

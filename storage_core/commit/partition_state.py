@@ -172,6 +172,7 @@ def _read_tail(
     index_name, time_index_name = offset_index_file_name(base_offset), time_index_file_name(base_offset)
     offsets = OffsetIndexFile(filesystem, os.path.join(path, index_name), base_offset, 0)
     times = TimeIndexFile(filesystem, os.path.join(path, time_index_name), base_offset, 0)
+    _require_closed_index(filesystem, offsets.file.path, len(offsets))
     with filesystem.open(log_path) as log_file:
         size_bytes = log_file.status.size_bytes
         if size_bytes == 0:
@@ -202,6 +203,18 @@ def _read_tail(
         last[3] + 1,
         epoch if magic == _MAGIC_V2 else 0,
     )
+
+
+def _require_closed_index(filesystem: FileSystem, path: str, count: int) -> None:
+    """Refuse an index with room for more entries: whoever made the room did not close it."""
+    status = filesystem.status(path)
+    if status is not None and status.size_bytes > count * OFFSET_ENTRY_BYTES:
+        raise CorruptError(
+            f"Expected an index of {count * OFFSET_ENTRY_BYTES} bytes, as closing a log leaves it, found "
+            f"{status.size_bytes}: a broker, or another program, was at work and did not end in good order. Open the "
+            "log directory with LogDirectory.open, and close it: that recovers it.",
+            path=path,
+        )
 
 
 def _last_batch(walk: BatchWalk, start_bytes: int, size_bytes: int) -> SkimmedBatch | None:

@@ -6,25 +6,18 @@ The offsets are counted from what is not changed, so doing it twice is harmless.
 from __future__ import annotations
 
 import os
-import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from storage_core.errors import CorruptRecordError
-from storage_core.publishing.batch_heads import batch_heads, fingerprint
-from storage_core.record.batch_header import LOG_OVERHEAD_BYTES
+from storage_core.publishing.batch_heads import BatchHeads, batch_heads, fingerprint
+from storage_core.publishing.copy_batches import write_places
 from storage_core.segment.file_names import LOG_SUFFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from storage_core.filesystem import FileSystem, WritableFile
-    from storage_core.publishing.batch_heads import BatchHead
+    from storage_core.filesystem import FileSystem
 
 __all__ = ["StagedSegment", "patch_segment"]
-
-# Base offset, batch length, leader epoch: one write a batch.
-_PATCHED: Final = struct.Struct(">qii")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,29 +52,20 @@ def patch_segment(filesystem: FileSystem, root: str, segment: StagedSegment, *, 
     """
     path = os.path.join(root, segment.file + LOG_SUFFIX)
     with filesystem.open_for_writing(path) as file:
-        end = _End(segment.base_offset)
         if file.size_bytes() != segment.size_bytes:
             raise _not_as_staged(path, segment)
-        found = fingerprint(_patched(file, segment, end))
-        if found != segment.fingerprint or end.offset != segment.base_offset + segment.offset_count:
+        found, end_offset = 0, segment.base_offset
+        for heads in batch_heads(file, 0, segment.size_bytes):
+            placed = heads.placed(None if segment.keep_offsets else end_offset, segment.leader_epoch)
+            is_changed = placed.headers != heads.headers
+            if is_changed.any():
+                write_places(file, BatchHeads(placed.positions_bytes[is_changed], placed.headers[is_changed]))
+            found = fingerprint([heads], found)
+            end_offset = int(placed.last_offsets[-1]) + 1
+        if found != segment.fingerprint or end_offset != segment.base_offset + segment.offset_count:
             raise _not_as_staged(path, segment)
         if flush:
             file.flush()
-
-
-@dataclass(slots=True)
-class _End:
-    offset: int
-
-
-def _patched(file: WritableFile, segment: StagedSegment, end: _End) -> Iterator[BatchHead]:
-    for head in batch_heads(file, segment.size_bytes):
-        base_offset = head.base_offset if segment.keep_offsets else end.offset
-        if (head.base_offset, head.leader_epoch) != (base_offset, segment.leader_epoch):
-            patched = _PATCHED.pack(base_offset, head.size_bytes - LOG_OVERHEAD_BYTES, segment.leader_epoch)
-            file.write_at([patched], head.position_bytes)
-        end.offset = base_offset + head.last_offset_delta + 1
-        yield head
 
 
 def _not_as_staged(path: str, segment: StagedSegment) -> CorruptRecordError:

@@ -1,30 +1,29 @@
 """From the pieces that tasks have staged to portions that can be placed, each of them checked.
 
-What is appended is read whole and its CRCs are checked: behind the journal it is too late to find
-that it is damaged. Of a large piece the headers are checked when they are patched.
+Of what is appended the headers are checked: behind the journal it is too late to find that it is not what was
+staged. Those of a large piece are checked when they are patched.
 """
 
 from __future__ import annotations
 
 import os
 from collections import defaultdict
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from storage_core.checkpoint.commit_journal import PackRange
 from storage_core.commit.manifest import read_manifest
 from storage_core.commit.placement import Placement, Portion
 from storage_core.errors import CorruptRecordError, OptionError
-from storage_core.publishing.append import staged_batches
-from storage_core.publishing.batch_heads import batch_heads
-from storage_core.record.batch_fingerprint import batch_fingerprint
+from storage_core.publishing.batch_heads import BatchHeads, batch_heads, fingerprint
 from storage_core.segment.file_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from storage_core.commit.manifest import StagedManifest, StagedPiece
     from storage_core.commit.settings import JobSettings
-    from storage_core.filesystem import FileSystem
+    from storage_core.filesystem import FileSystem, OpenFile
     from storage_core.log_config import LogConfig
 
 __all__ = ["pieces_by_partition", "portions_of"]
@@ -74,10 +73,26 @@ def portions_of(
         CorruptError: A staged file is not what its manifest says.
     """
     portions: list[Portion] = []
+    for (file, suffix), group in groupby(pieces, key=attrgetter("file", "suffix")):
+        if suffix == LOG_SUFFIX:
+            portions += _of_segments(filesystem, root, group, config, keep_offsets=keep_offsets)
+            continue
+        with filesystem.open(os.path.join(root, file + suffix)) as pack:
+            portions += [_appended(pack, piece, keep_offsets=keep_offsets) for piece in group]
+    return portions
+
+
+def _of_segments(
+    filesystem: FileSystem,
+    root: str,
+    pieces: Iterable[StagedPiece],
+    config: LogConfig,
+    *,
+    keep_offsets: bool,
+) -> list[Portion]:
+    portions: list[Portion] = []
     for piece in pieces:
-        if piece.suffix != LOG_SUFFIX:
-            portions.append(_appended(filesystem, root, piece, keep_offsets=keep_offsets))
-        elif Placement.is_linked(piece.size_bytes, config):
+        if Placement.is_linked(piece.size_bytes, config):
             portions.append(_linked(filesystem, root, piece, keep_offsets=keep_offsets))
         else:
             portions += _parts(filesystem, root, piece, keep_offsets=keep_offsets)
@@ -104,12 +119,18 @@ def _require_offsets(pieces: list[StagedPiece]) -> None:
     pieces.sort(key=lambda each: each.min_offset or 0)
 
 
-def _appended(filesystem: FileSystem, root: str, piece: StagedPiece, *, keep_offsets: bool) -> Portion:
-    batches = staged_batches(filesystem, root, PackRange(piece.file, piece.position_bytes, piece.size_bytes))
-    counts = batches.headers["last_offset_delta"].astype("i8") + 1
-    taken = batches.next_offset - batches.base_offset if keep_offsets else int(counts.sum())
-    if batch_fingerprint(batches.headers) != piece.fingerprint or taken != piece.offset_count:
-        raise not_as_staged(os.path.join(root, piece.file + piece.suffix), piece)
+def _appended(pack: OpenFile, piece: StagedPiece, *, keep_offsets: bool) -> Portion:
+    end_bytes = piece.position_bytes + piece.size_bytes
+    found = taken = 0
+    is_whole = end_bytes <= pack.status.size_bytes
+    for heads in batch_heads(pack, piece.position_bytes, end_bytes) if is_whole else ():
+        found = fingerprint([heads], found)
+        if keep_offsets:
+            taken = int(heads.last_offsets[-1]) + 1 - (piece.min_offset or 0)
+        else:
+            taken += heads.offset_count
+    if found != piece.fingerprint or taken != piece.offset_count:
+        raise not_as_staged(pack.path, piece)
     return _portion(piece)
 
 
@@ -146,35 +167,39 @@ def _parts(filesystem: FileSystem, root: str, piece: StagedPiece, *, keep_offset
     with filesystem.open(path) as file:
         if file.status.size_bytes != piece.size_bytes:
             raise not_as_staged(path, piece)
-        heads = list(batch_heads(file, piece.size_bytes))
-    start = 0
+        blocks = list(batch_heads(file, 0, piece.size_bytes))
+    if fingerprint(blocks) != piece.fingerprint:
+        raise not_as_staged(path, piece)
     offset_count = 0
-    for number, head in enumerate(heads, start=1):
-        end_bytes = head.position_bytes + head.size_bytes
-        if number < len(heads) and end_bytes - heads[start].position_bytes < _PORTION_BYTES:
-            continue
-        part = heads[start:number]
-        first, last = part[0], part[-1]
+    for heads in _cut(blocks):
+        count = heads.offset_count
+        first_offset = int(heads.headers["base_offset"][0])
         if keep_offsets:
-            count = last.base_offset + last.last_offset_delta + 1 - first.base_offset
-        else:
-            count = sum(each.last_offset_delta + 1 for each in part)
-        size_bytes = end_bytes - first.position_bytes
-        # Checks the CRCs.
-        staged_batches(filesystem, root, PackRange(piece.file, first.position_bytes, size_bytes))
+            count = int(heads.last_offsets[-1]) + 1 - first_offset
         yield Portion(
             piece.file,
-            first.position_bytes,
-            size_bytes,
+            heads.start_bytes,
+            heads.size_bytes,
             count,
-            first.max_timestamp_ms,
-            max(each.max_timestamp_ms for each in part),
-            first.base_offset if keep_offsets else None,
+            int(heads.headers["max_timestamp_ms"][0]),
+            int(heads.headers["max_timestamp_ms"].max()),
+            first_offset if keep_offsets else None,
         )
         offset_count += count
-        start = number
     if not keep_offsets and offset_count != piece.offset_count:
         raise not_as_staged(path, piece)
+
+
+def _cut(blocks: Sequence[BatchHeads]) -> Iterator[BatchHeads]:
+    """The same batches in parts of bounded size, each with one batch at least."""
+    for heads in blocks:
+        ends_bytes = heads.positions_bytes + heads.sizes_bytes
+        first = 0
+        while first < len(ends_bytes):
+            goal_bytes = int(heads.positions_bytes[first]) + _PORTION_BYTES
+            stop = max(first + 1, int(ends_bytes.searchsorted(goal_bytes, "right")))
+            yield BatchHeads(heads.positions_bytes[first:stop], heads.headers[first:stop])
+            first = stop
 
 
 def _portion(piece: StagedPiece) -> Portion:

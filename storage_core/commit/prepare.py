@@ -17,9 +17,9 @@ from storage_core.commit.partition_state import PartitionState, new_partition_st
 from storage_core.commit.patch import patch_segment
 from storage_core.commit.portions import pieces_by_partition
 from storage_core.errors import CorruptError, LogDirectoryError, OptionError, StorageError
-from storage_core.log.root_directory import partitions_to_load
 from storage_core.log.topic_ids import check_topic_partition, choose_topic_id
 from storage_core.publishing.parallel import in_parallel
+from storage_core.publishing.unflushed import boot_id_of_machine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,11 +41,21 @@ def prepare(
     root: str,
     settings: JobSettings,
     manifests: Sequence[StagedManifest],
+    directories: Sequence[PartitionDirectory],
     *,
     generation: int,
     time_ms: int,
 ) -> CommitJournal:
     """Find out what a job does to each partition, and do what of it nobody sees. The root is clean, and locked.
+
+    Args:
+        filesystem: Where to read and write.
+        root: The log directory.
+        settings: The job.
+        manifests: What its tasks have reported.
+        directories: The partitions that are there.
+        generation: That of this commit.
+        time_ms: The time.
 
     Raises:
         OptionError: The rows, or the settings, do not fit what is there.
@@ -54,7 +64,6 @@ def prepare(
         StorageError: The file system refused, or has no room for what is to be written.
     """
     pieces = pieces_by_partition(filesystem, root, settings, manifests)
-    directories = partitions_to_load(filesystem, root, broker_directory=settings.broker_directory)
     states = _states(filesystem, root, settings, pieces, directories)
     topic_ids = _topic_ids(filesystem, root, settings, states, directories)
     fill = FillStage(filesystem, root, settings.job_id)
@@ -71,6 +80,9 @@ def prepare(
         settings.threads,
     )
     marker = filesystem.read_file(os.path.join(root, CLEAN_SHUTDOWN_FILE), _MAX_MARKER_BYTES)
+    if marker is None and not settings.flush:
+        # Nobody puts it back.
+        marker = b""
     if marker is None:
         raise CorruptError(
             f"Expected {CLEAN_SHUTDOWN_FILE} to stay, it was deleted. Stop who does so, and write again.",
@@ -85,6 +97,8 @@ def prepare(
         clean_shutdown=marker,
         manifests=tuple(manifest.name for manifest in manifests),
         partitions=tuple(each.partition for each in placed),
+        is_flushed=settings.flush,
+        boot_id=None if settings.flush else boot_id_of_machine(filesystem),
     )
 
 

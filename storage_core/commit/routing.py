@@ -22,6 +22,9 @@ _Int64Array = npt.NDArray[np.int64]
 _PARTITION_BITS: Final = 32
 _PARTITION_MASK: Final = (1 << _PARTITION_BITS) - 1
 _SHORT_NUMBERS: Final = 1 << 16
+_UNKNOWN: Final = _SHORT_NUMBERS - 1
+# Of those above, places are searched for.
+_TABLE_PARTITIONS: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,6 +77,8 @@ class PartitionNumbers:
         # Topic and partition in one integer, ascending, and the number of each.
         self._codes: _Int64Array = np.zeros(0, np.int64)
         self._numbers: _Int64Array = np.zeros(0, np.int64)
+        # By topic, the numbers of its first partitions.
+        self._tables: dict[str, npt.NDArray[np.uint16]] = {}
 
     def __len__(self) -> int:
         return len(self._partitions)
@@ -82,12 +87,16 @@ class PartitionNumbers:
         """The partition with a number."""
         return self._partitions[number]
 
-    def of_rows(self, rows: RoutedRows) -> _Int64Array:
+    def of_rows(self, rows: RoutedRows) -> npt.NDArray[np.integer[Any]]:
         """Per row, the number of its partition.
 
         Raises:
             OptionError: There can be no such partition.
         """
+        if rows.topic_indexes is None:
+            found = self._of_one_topic(rows.topics[0], rows.partitions)
+            if found is not None:
+                return found
         topics = np.fromiter(map(self._topic, rows.topics), np.int64, len(rows.topics))
         codes = rows.partitions.astype(np.int64)
         if rows.topic_indexes is None:
@@ -105,6 +114,26 @@ class PartitionNumbers:
         numbers: _Int64Array = self._numbers[places]
         return numbers
 
+    def _of_one_topic(
+        self, topic: str, partitions: npt.NDArray[np.integer[Any]]
+    ) -> npt.NDArray[np.uint16] | None:
+        """Per row of one topic, the number of its partition, looked up in a table; None if some are new, or too many."""
+        table = self._tables.get(topic)
+        if table is None or not len(partitions) or int(partitions.max()) >= len(table):
+            return None
+        numbers = table[partitions]
+        return None if bool((numbers == _UNKNOWN).any()) else numbers
+
+    def _put_into_table(self, topic: str, partition: int, number: int) -> None:
+        if partition >= _TABLE_PARTITIONS or number >= _UNKNOWN:
+            return
+        table = self._tables.get(topic, np.zeros(0, np.uint16))
+        if partition >= len(table):
+            longer = np.full(min(2 * partition + 16, _TABLE_PARTITIONS), _UNKNOWN, np.uint16)
+            longer[: len(table)] = table
+            table = self._tables[topic] = longer
+        table[partition] = number
+
     def _topic(self, name: str) -> int:
         number = self._topics.setdefault(name, len(self._topics))
         if number == len(self._names):
@@ -116,6 +145,7 @@ class PartitionNumbers:
         for code in codes.tolist():
             topic, partition = self._names[code >> _PARTITION_BITS], code & _PARTITION_MASK
             check_topic_partition(topic, partition)
+            self._put_into_table(topic, partition, len(self._partitions))
             self._partitions.append((topic, partition))
         all_codes = np.concatenate([self._codes, codes])
         all_numbers = np.concatenate([self._numbers, np.arange(first, first + len(codes))])
@@ -138,13 +168,13 @@ class SortedRows:
     ends: _Int64Array
 
 
-def sort_rows(numbers: _Int64Array) -> SortedRows:
+def sort_rows(numbers: npt.NDArray[np.integer[Any]]) -> SortedRows:
     """Bring rows together by the numbers of their partitions; there is at least one row."""
     order = None
     if not np.all(numbers[1:] >= numbers[:-1]):
         # A stable sort of 16 bits takes one pass or two, whatever the order.
         is_short = int(numbers.max()) < _SHORT_NUMBERS
-        order = np.argsort(numbers.astype(np.uint16) if is_short else numbers, kind="stable")
+        order = np.argsort(numbers.astype(np.uint16, copy=False) if is_short else numbers, kind="stable")
         numbers = numbers[order]
-    ends = np.append(np.flatnonzero(np.diff(numbers)) + 1, len(numbers))
-    return SortedRows(order, numbers[ends - 1], ends)
+    ends = np.append(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1, len(numbers))
+    return SortedRows(order, numbers[ends - 1].astype(np.int64), ends)

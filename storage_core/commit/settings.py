@@ -31,7 +31,9 @@ class JobSettings:
         broker_directory: Whether a directory may be written to that belongs to a broker, which is stopped.
         preserve_offsets: Whether the rows keep the offsets that they were staged with.
         restored_offsets: Log start and log end of the partitions that the rows come from.
-        flush: Whether everything is on the disk before the rows are visible. False: a power cut may damage them.
+        flush: Whether everything is on the disk before the rows are visible. False: a power cut may take some of them,
+            and the directory is left without the marker of a clean shutdown. Whoever opens it next recovers its logs,
+            but for another such job.
         threads: How many partitions are worked on at a time.
         lock_wait_seconds: How long a commit waits for another job to end.
     """

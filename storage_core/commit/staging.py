@@ -35,7 +35,7 @@ DEFAULT_PIECE_BYTES: Final = 8 << 20
 # Rows are held until each partition has so many full batches, or as long as memory allows: the more are
 # encoded together, the larger the batches of many partitions become.
 _BATCHES_HELD: Final = 4
-_LEAST_BLOCK_BYTES: Final = 16 << 20
+_LEAST_BLOCK_BYTES: Final = 8 << 20
 
 
 class StageWriter:
@@ -53,9 +53,10 @@ class StageWriter:
         default_timestamp_ms: For records without a timestamp.
         memory_limit_bytes: The most that rows take which are not written yet.
         piece_bytes: So much of one partition becomes a segment; what is less goes to one file with all others.
+        begins_flushes: Whether `finish` will flush: then the system is asked on the way to write to the disk.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (the last ones are rarely given)
         self,
         filesystem: FileSystem,
         root: str,
@@ -66,6 +67,7 @@ class StageWriter:
         default_timestamp_ms: int,
         memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT_BYTES,
         piece_bytes: int = DEFAULT_PIECE_BYTES,
+        begins_flushes: bool = False,
     ) -> None:
         self._filesystem = filesystem
         self._root = root
@@ -78,6 +80,7 @@ class StageWriter:
             config,
             default_timestamp_ms=default_timestamp_ms,
             piece_bytes=piece_bytes,
+            begins_flushes=begins_flushes,
         )
         self._batch_size_bytes = encoding.batch_size_bytes
         # One block is filled while another one is written.

@@ -69,6 +69,17 @@ class OpenFile:
         """The size now, which may differ from ``status.size_bytes`` under a live broker."""
         return os.fstat(self._descriptor).st_size
 
+    @property
+    def descriptor(self) -> int:
+        """For the other classes of this package.
+
+        Raises:
+            OSError: The file is closed.
+        """
+        if self._descriptor < 0:
+            raise OSError(errno.EBADF, "the file is closed")
+        return self._descriptor
+
     def close(self) -> None:
         """Close the descriptor; a second call does nothing."""
         if self._descriptor >= 0:

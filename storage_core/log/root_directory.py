@@ -77,7 +77,7 @@ def partitions_to_load(
     if META_PROPERTIES in names and not broker_directory:
         raise LogDirectoryError(
             f"Expected a log directory of our own, found {META_PROPERTIES}: it belongs to a broker. Open it read-only, "
-            "or, with the broker stopped, with broker_directory=True.",
+            "or, with the broker stopped, with broker_directory=True; in Spark, with the option brokerDirectory=true.",
             path=path,
         )
     root = LogDirectoryFiles(filesystem, path)

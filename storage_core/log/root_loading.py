@@ -61,7 +61,7 @@ def check_recovery(
         raise RecoveryWouldDiscard(
             "Expected nothing but torn ends behind the last good batch of each log, found whole batches that a "
             f"recovery by Kafka's rules drops: {'; '.join(dropped)}. Copy the directory first; then open it with "
-            "recovery='kafka' to drop them.",
+            "LogDirectory.open and recovery='kafka' to drop them.",
             discarded=dropped,
             path=root.path,
         )

@@ -28,7 +28,7 @@ _SIGN: Final = 0x80000000
 _BLOCK_BYTES: Final = 4
 
 # numpy mixes arrays without a sign with such numbers only.
-_U32: Final = {number: np.uint32(number) for number in (13, 15, 24, _SEED, _MULTIPLIER)}
+_U32: Final = {number: np.uint32(number) for number in (8, 13, 15, 16, 24, _SEED, _MULTIPLIER)}
 # By how many bytes are left behind the last block: which of four are meant, and what they are multiplied with.
 _REST_MASKS: Final = np.array([0, 0xFF, 0xFFFF, 0xFFFFFF], np.uint32)
 _REST_MULTIPLIERS: Final = np.array([1, _MULTIPLIER, _MULTIPLIER, _MULTIPLIER], np.uint32)
@@ -94,10 +94,33 @@ def murmur2_column(keys: pa.Array) -> npt.NDArray[np.int32]:
         # Four bytes are read at a time, wherever they begin.
         data = np.concatenate([data, np.zeros(_BLOCK_BYTES, np.uint8)])
     hashes = np.empty(len(keys), np.uint32)
+    length = int(offsets[1]) - int(offsets[0])
+    if (
+        len(keys) >= _FEWEST_LANES
+        and length >= _BLOCK_BYTES
+        and bool(np.all(offsets[1:] - offsets[:-1] == length))
+    ):
+        for first in range(0, len(keys), _ROWS_AT_ONCE):
+            places = hashes[first : first + _ROWS_AT_ONCE]
+            places[:] = _hash_equally_long(data, int(offsets[first]), length, len(places))
+        return hashes.view(np.int32)
     for first in range(0, len(keys), _ROWS_AT_ONCE):
         some = offsets[first : first + _ROWS_AT_ONCE + 1].astype(np.int64)
         hashes[first : first + _ROWS_AT_ONCE] = _hash_rows(data, some[:-1], np.diff(some))
     return hashes.view(np.int32)
+
+
+def _hash_equally_long(data: _Bytes, start: int, length: int, count: int) -> _Hashes:
+    """Hash keys of one length, one behind the other: what is read of each lies at equal distances."""
+    hashes = np.full(count, _SEED ^ length, np.uint32)
+    rest_bytes = length % _BLOCK_BYTES
+    for place in range(0, length - rest_bytes, _BLOCK_BYTES):
+        _mix_block(hashes, np.ndarray((count,), "<u4", data, start + place, (length,)).astype(np.uint32))
+    if rest_bytes:
+        last = np.ndarray((count,), "<u4", data, start + length - _BLOCK_BYTES, (length,))
+        hashes ^= last >> _U32[8 * (_BLOCK_BYTES - rest_bytes)]
+        hashes *= _U32[_MULTIPLIER]
+    return _finish(hashes)
 
 
 def _hash_rows(data: _Bytes, starts: _Int64Array, lengths: _Int64Array) -> _Hashes:
@@ -133,6 +156,10 @@ def _hash_in_order(
         first = int(starts[row]) + lane_blocks * _BLOCK_BYTES
         hashes[row] = _take_blocks(int(hashes[row]), data[first : first + left * _BLOCK_BYTES].data, left)
     _mix_rest(hashes, words, starts, lengths)
+    return _finish(hashes)
+
+
+def _finish(hashes: _Hashes) -> _Hashes:
     hashes ^= hashes >> _U32[13]
     hashes *= _U32[_MULTIPLIER]
     hashes ^= hashes >> _U32[15]

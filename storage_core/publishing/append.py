@@ -6,13 +6,16 @@ Everything is counted from the sizes in the journal. So it comes to the same how
 from __future__ import annotations
 
 import struct
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from storage_core.checkpoint.stage_names import data_suffix_of
-from storage_core.errors import CorruptError, CorruptRecordError
-from storage_core.record.record_batches import RecordBatches
+from storage_core.errors import CorruptError
+from storage_core.publishing.batch_heads import BatchHeads
+from storage_core.publishing.copy_batches import copy_batches
 from storage_core.segment.file_names import log_file_name, offset_index_file_name, time_index_file_name
 from storage_core.segment.index_entries import index_entries
 from storage_core.segment.offset_index import ENTRY_SIZE_BYTES as OFFSET_ENTRY_BYTES
@@ -20,16 +23,19 @@ from storage_core.segment.time_index import ENTRY_SIZE_BYTES as TIME_ENTRY_BYTES
 from storage_core.segment.values import TimestampOffset
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from numpy.typing import NDArray
 
-    from storage_core.checkpoint.commit_journal import AppendOperation, PackRange
+    from storage_core.checkpoint.commit_journal import AppendOperation
     from storage_core.filesystem import FileSystem, WritableFile
     from storage_core.log_config import LogConfig
     from storage_core.segment.index_entries import IndexEntries
 
-__all__ = ["append_staged", "open_cut", "staged_batches"]
+__all__ = ["append_staged", "open_cut"]
 
 _NO_TIMESTAMP_MS: Final = -1
+_JOINED_BATCHES: Final = 1024
 _TIME_ENTRY: Final = struct.Struct(">qi")
 _OFFSET_ENTRIES: Final = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
 _TIME_ENTRIES: Final = np.dtype([("timestamp_ms", ">i8"), ("relative_offset", ">i4")])
@@ -73,38 +79,48 @@ def append_staged(
     with open_cut(filesystem, time_index_path, operation.time_index_size_before_bytes) as time_index:
         indexes.begin(time_index)
         with open_cut(filesystem, log_path, operation.size_before_bytes) as log:
-            position_bytes, offset = operation.size_before_bytes, operation.base_offset
-            for staged in operation.ranges:
-                batches = staged_batches(filesystem, root, staged)
-                batches = _placed(batches, offset, leader_epoch, keep_offsets=keep_offsets)
-                log.write_at(batches.pieces, position_bytes)
-                indexes.add(batches, position_bytes)
-                position_bytes += staged.size_bytes
-                offset = batches.next_offset
+            offset = None if keep_offsets else operation.base_offset
+            for heads in _joined(_appended(filesystem, root, operation, log, offset, leader_epoch)):
+                indexes.add(heads)
         with open_cut(filesystem, index_path, operation.index_size_before_bytes) as index:
             index.write_at(indexes.offset_entries, operation.index_size_before_bytes)
         time_index.write_at(indexes.time_entries(), operation.time_index_size_before_bytes)
     return paths
 
 
-def staged_batches(filesystem: FileSystem, root: str, staged: PackRange) -> RecordBatches:
-    """Read batches from a staged file, and check them.
+def _appended(
+    filesystem: FileSystem,
+    root: str,
+    operation: AppendOperation,
+    log: WritableFile,
+    offset: int | None,
+    leader_epoch: int,
+) -> Iterator[BatchHeads]:
+    """Append the ranges, one behind the other."""
+    position_bytes = operation.size_before_bytes
+    # Those of one file stand together.
+    for file, ranges in groupby(operation.ranges, key=attrgetter("file")):
+        with filesystem.open(f"{root}/{file}{data_suffix_of(file)}") as pack:
+            for staged in ranges:
+                for heads in copy_batches(pack, staged, log, position_bytes, offset, leader_epoch):
+                    if offset is not None:
+                        offset += heads.offset_count
+                    yield heads
+                position_bytes += staged.size_bytes
 
-    Raises:
-        CorruptRecordError: They are not whole, or their CRCs are wrong.
-    """
-    path = f"{root}/{staged.file}{data_suffix_of(staged.file)}"
-    with filesystem.open(path) as pack:
-        data = pack.read_at(staged.size_bytes, staged.position_bytes)
-    batches = RecordBatches.parse(data, path=path)
-    if batches.size_bytes != staged.size_bytes:
-        raise CorruptRecordError(
-            f"Expected whole batches in {staged.size_bytes} bytes of a staged file, found {batches.size_bytes} "
-            "bytes of them. Abort the job, and write it again.",
-            path=path,
-            position_bytes=staged.position_bytes,
-        )
-    return batches
+
+def _joined(parts: Iterable[BatchHeads]) -> Iterator[BatchHeads]:
+    """The same batches, more of them at a time: what is done with them takes as long for one as for many."""
+    pending: list[BatchHeads] = []
+    count = 0
+    for heads in parts:
+        pending.append(heads)
+        count += len(heads.headers)
+        if count >= _JOINED_BATCHES:
+            yield BatchHeads.joined(pending)
+            pending, count = [], 0
+    if pending:
+        yield BatchHeads.joined(pending)
 
 
 def open_cut(filesystem: FileSystem, path: str, size_bytes: int) -> WritableFile:
@@ -132,14 +148,6 @@ def open_cut(filesystem: FileSystem, path: str, size_bytes: int) -> WritableFile
     return file
 
 
-def _placed(batches: RecordBatches, offset: int, leader_epoch: int, *, keep_offsets: bool) -> RecordBatches:
-    if not keep_offsets:
-        return batches.with_offsets(offset, leader_epoch)
-    headers = batches.headers.copy()
-    headers["leader_epoch"] = leader_epoch
-    return RecordBatches.of_many(headers, batches.pieces[1::2])
-
-
 class _Entries:
     """Collects the entries for the indexes of one segment: those that a broker writes, and the last one on closing."""
 
@@ -164,13 +172,13 @@ class _Entries:
             timestamp_ms, relative_offset = _TIME_ENTRY.unpack(data)
             self._last_time = self._largest = TimestampOffset(timestamp_ms, self._segment + relative_offset)
 
-    def add(self, batches: RecordBatches, position_bytes: int) -> None:
-        """Add the entries for batches that are written at a position."""
+    def add(self, heads: BatchHeads) -> None:
+        """Add the entries for batches that stand in the log, behind those before."""
         entries = index_entries(
-            batches.last_offsets,
-            batches.headers["max_timestamp_ms"],
-            batches.sizes_bytes,
-            position_bytes,
+            heads.last_offsets,
+            heads.headers["max_timestamp_ms"],
+            heads.sizes_bytes,
+            heads.start_bytes,
             self._interval_bytes,
             largest_timestamp=self._largest,
             bytes_since_last_entry=self._bytes_since_last_entry,

@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
-import struct
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from storage_core.errors import CorruptRecordError
 from storage_core.record.batch_fingerprint import batch_fingerprint
 from storage_core.record.batch_header import (
     HEADER_DTYPE,
     HEADER_SIZE_BYTES,
+    LENGTH_AND_MAGIC,
+    LENGTH_POSITION,
     LOG_OVERHEAD_BYTES,
     MAGIC_V2,
     MINIMUM_LENGTHS,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["BatchHead", "batch_heads", "fingerprint"]
+__all__ = ["PLACE_BYTES", "BatchHeads", "batch_heads", "fingerprint"]
 
-# Base offset, batch length, leader epoch, magic, last offset delta, max timestamp.
-_FIELDS: Final = struct.Struct(">qiib6xi8xq")
+PLACE_BYTES: Final = 16
+"""So much of a header says where its batch stands: base offset, length and leader epoch. No CRC covers it."""
+
+_SMALLEST_LENGTH: Final = MINIMUM_LENGTHS[MAGIC_V2]
 _BLOCK_BYTES: Final = 64 * 1024
 # Of larger batches, only the headers are read.
 _LARGEST_READ_WHOLE_BYTES: Final = 4096
-_FINGERPRINTED_AT_ONCE: Final = 4096
+_MOST_HEADS: Final = 4096
+
+_Int64Array = npt.NDArray[np.int64]
 
 
 class _Readable(Protocol):
@@ -36,57 +43,129 @@ class _Readable(Protocol):
     def read_at(self, size_bytes: int, position_bytes: int) -> bytes: ...
 
 
-class BatchHead(NamedTuple):
-    """One batch, by its header."""
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchHeads:
+    """Some batches of a file, back to back, by their headers.
 
-    position_bytes: int
-    size_bytes: int
-    base_offset: int
-    leader_epoch: int
-    last_offset_delta: int
-    max_timestamp_ms: int
-    data: bytes
+    Attributes:
+        positions_bytes: Per batch, where it begins in the file.
+        headers: Per batch, its header: a structured array of `HEADER_DTYPE`.
+    """
+
+    positions_bytes: _Int64Array
+    headers: npt.NDArray[Any]
+
+    @property
+    def sizes_bytes(self) -> _Int64Array:
+        """Per batch, its size."""
+        sizes: _Int64Array = self.headers["batch_length"] + np.int64(LOG_OVERHEAD_BYTES)
+        return sizes
+
+    @classmethod
+    def joined(cls, parts: Sequence[BatchHeads]) -> BatchHeads:
+        """Batches that stand back to back, of which there is at least one."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(
+            np.concatenate([part.positions_bytes for part in parts]),
+            np.concatenate([part.headers for part in parts]),
+        )
+
+    @property
+    def start_bytes(self) -> int:
+        """Where the first one begins."""
+        return int(self.positions_bytes[0])
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes all of them take."""
+        last_bytes = int(self.headers["batch_length"][-1]) + LOG_OVERHEAD_BYTES
+        return int(self.positions_bytes[-1]) + last_bytes - self.start_bytes
+
+    @property
+    def last_offsets(self) -> _Int64Array:
+        """Per batch, its last offset."""
+        offsets: _Int64Array = self.headers["base_offset"].astype(np.int64)
+        offsets += self.headers["last_offset_delta"]
+        return offsets
+
+    @property
+    def offset_count(self) -> int:
+        """How many offsets the batches take, gaps between them left out."""
+        return int(self.headers["last_offset_delta"].sum(dtype=np.int64)) + len(self.headers)
+
+    def placed(self, base_offset: int | None, leader_epoch: int) -> BatchHeads:
+        """The same batches under an epoch, at consecutive offsets; None: at those that they have."""
+        headers = self.headers.copy()
+        headers["leader_epoch"] = leader_epoch
+        if base_offset is not None:
+            counts = headers["last_offset_delta"] + np.int64(1)
+            headers["base_offset"] = base_offset + (np.cumsum(counts) - counts)
+        return BatchHeads(self.positions_bytes, headers)
+
+    def moved(self, by_bytes: int) -> BatchHeads:
+        """The same batches so many bytes further behind."""
+        return BatchHeads(self.positions_bytes + by_bytes, self.headers)
+
+    def places(self) -> bytes:
+        """The first `PLACE_BYTES` of each header, back to back."""
+        rows = np.frombuffer(self.headers.tobytes(), np.uint8).reshape(-1, HEADER_SIZE_BYTES)
+        return rows[:, :PLACE_BYTES].tobytes()
 
 
-def batch_heads(file: _Readable, end_position_bytes: int) -> Iterator[BatchHead]:
-    """Walk the batches of format v2 from the beginning of a file up to where it ends.
+def batch_heads(file: _Readable, start_bytes: int, end_bytes: int) -> Iterator[BatchHeads]:
+    """The batches of format v2 from one position to another one, up to some thousand at a time.
 
     Raises:
         CorruptRecordError: Bytes are no batch, or the last one is cut.
     """
-    position_bytes = block_start = 0
+    position_bytes = block_start = start_bytes
     block = b""
-    read_bytes = _BLOCK_BYTES
-    while position_bytes < end_position_bytes:
+    # The first one tells how large batches are.
+    read_bytes = min(_LARGEST_READ_WHOLE_BYTES, end_bytes - start_bytes)
+    positions: list[int] = []
+    heads: list[bytes] = []
+    while position_bytes < end_bytes:
         start = position_bytes - block_start
         if start + HEADER_SIZE_BYTES > len(block):
             block, block_start, start = file.read_at(read_bytes, position_bytes), position_bytes, 0
-        if len(block) < start + HEADER_SIZE_BYTES:
-            raise _no_batch(file.path, position_bytes)
-        base_offset, length, epoch, magic, delta, max_timestamp_ms = _FIELDS.unpack_from(block, start)
+            if len(block) < HEADER_SIZE_BYTES:
+                raise _no_batch(file.path, position_bytes)
+        length, magic = LENGTH_AND_MAGIC.unpack_from(block, start + LENGTH_POSITION)
         size_bytes = length + LOG_OVERHEAD_BYTES
-        if (
-            magic != MAGIC_V2
-            or length < MINIMUM_LENGTHS[MAGIC_V2]
-            or delta < 0
-            or position_bytes + size_bytes > end_position_bytes
-        ):
+        if magic != MAGIC_V2 or length < _SMALLEST_LENGTH or position_bytes + size_bytes > end_bytes:
             raise _no_batch(file.path, position_bytes)
-        head = block[start : start + HEADER_SIZE_BYTES]
-        yield BatchHead(position_bytes, size_bytes, base_offset, epoch, delta, max_timestamp_ms, head)
+        positions.append(position_bytes)
+        heads.append(block[start : start + HEADER_SIZE_BYTES])
         position_bytes += size_bytes
-        read_bytes = HEADER_SIZE_BYTES if size_bytes > _LARGEST_READ_WHOLE_BYTES else _BLOCK_BYTES
+        read_bytes = HEADER_SIZE_BYTES
+        if size_bytes <= _LARGEST_READ_WHOLE_BYTES:
+            read_bytes = max(read_bytes, min(_BLOCK_BYTES, end_bytes - position_bytes))
+        if len(heads) == _MOST_HEADS:
+            yield _joined(file.path, positions, heads)
+            positions, heads = [], []
+    if heads:
+        yield _joined(file.path, positions, heads)
 
 
-def fingerprint(heads: Iterable[BatchHead]) -> int:
-    """The fingerprint of batches: a CRC of what an offset and an epoch do not change."""
-    found, pending = 0, []
-    for head in heads:
-        pending.append(head.data)
-        if len(pending) == _FINGERPRINTED_AT_ONCE:
-            found = batch_fingerprint(np.frombuffer(b"".join(pending), HEADER_DTYPE), found)
-            pending.clear()
-    return batch_fingerprint(np.frombuffer(b"".join(pending), HEADER_DTYPE), found)
+def fingerprint(heads: Iterable[BatchHeads], found: int = 0) -> int:
+    """The fingerprint of batches: a CRC of what an offset and an epoch do not change.
+
+    Args:
+        heads: The batches.
+        found: The fingerprint of those before them.
+    """
+    for each in heads:
+        found = batch_fingerprint(each.headers, found)
+    return found
+
+
+def _joined(path: str, positions: list[int], heads: list[bytes]) -> BatchHeads:
+    headers = np.frombuffer(b"".join(heads), HEADER_DTYPE)
+    wrong = np.flatnonzero(headers["last_offset_delta"] < 0)
+    if len(wrong):
+        raise _no_batch(path, positions[int(wrong[0])])
+    return BatchHeads(np.array(positions, np.int64), headers)
 
 
 def _no_batch(path: str, position_bytes: int) -> CorruptRecordError:

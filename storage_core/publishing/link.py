@@ -65,7 +65,7 @@ def _require_published(filesystem: FileSystem, path: str, operation: LinkOperati
         found = 0
         if is_long_enough:
             try:
-                found = fingerprint(batch_heads(file, operation.size_bytes))
+                found = fingerprint(batch_heads(file, 0, operation.size_bytes))
             except CorruptError:
                 is_long_enough = False
     if not is_long_enough or found != operation.fingerprint:

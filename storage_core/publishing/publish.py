@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, overload
 
 from storage_core.checkpoint import (
     LEADER_EPOCH_CHECKPOINT,
@@ -14,7 +14,7 @@ from storage_core.checkpoint import (
 )
 from storage_core.checkpoint.commit_journal import LinkOperation
 from storage_core.checkpoint.partition_metadata import partition_metadata_bytes
-from storage_core.errors import CorruptCheckpointError, CorruptError
+from storage_core.errors import CorruptCheckpointError, CorruptError, SegmentLogError
 from storage_core.publishing.append import append_staged
 from storage_core.publishing.link import link_staged
 from storage_core.segment.file_names import (
@@ -35,9 +35,25 @@ _MAX_SNAPSHOT_BYTES: Final = 16 * 1024 * 1024
 
 
 def publish_partition(
-    filesystem: FileSystem, root: str, partition: JournalledPartition, config: LogConfig
+    filesystem: FileSystem,
+    root: str,
+    partition: JournalledPartition,
+    config: LogConfig,
+    twin: JournalledPartition | None = None,
+    *,
+    is_flushed: bool = True,
 ) -> list[str]:
-    """Do what the journal says of one partition. Nothing is flushed.
+    """Do what the journal says of one partition. Nothing of it is flushed here.
+
+    Args:
+        filesystem: Where to read and write.
+        root: The log directory.
+        partition: What to do.
+        config: Of its topic.
+        twin: Another new partition of the topic, which was published just now: what is the same in both are links to
+            one file. Whoever changes it replaces it, and to make a file takes as long as all else here.
+        is_flushed: Whether it is flushed afterwards. If not, epochs are flushed here all the same, in the few partitions
+            where they change: torn ones keep everybody from opening the log.
 
     Returns:
         The files that `flush_published` is to flush, the partition's directory last.
@@ -46,10 +62,10 @@ def publish_partition(
         CorruptError: The partition is not as it was when the commit began.
         StorageError: The file system refused.
     """
-    directory = f"{root}/{partition.topic}-{partition.partition}"
+    directory = _directory(root, partition)
     written: list[str] = []
     if partition.is_new:
-        written += _make_directory(filesystem, directory, partition)
+        written += _make_directory(filesystem, directory, partition, _directory(root, twin))
     for operation in partition.operations:
         if isinstance(operation, LinkOperation):
             link_staged(filesystem, root, directory, operation)
@@ -64,7 +80,14 @@ def publish_partition(
                 keep_offsets=partition.keep_offsets,
             )
     written += _put_snapshot(filesystem, directory, partition)
-    written += _put_epochs(filesystem, directory, partition)
+    has_same_epochs = twin is not None and twin.epochs_after == partition.epochs_after
+    written += _put_epochs(
+        filesystem,
+        directory,
+        partition,
+        _directory(root, twin) if has_same_epochs else None,
+        flush=not is_flushed,
+    )
     return [*dict.fromkeys(written), directory] if written or partition.operations else []
 
 
@@ -81,14 +104,25 @@ def flush_published(filesystem: FileSystem, paths: list[str]) -> None:
         filesystem.flush_directory(paths[-1])
 
 
-def _make_directory(filesystem: FileSystem, directory: str, partition: JournalledPartition) -> list[str]:
+@overload
+def _directory(root: str, partition: JournalledPartition) -> str: ...
+@overload
+def _directory(root: str, partition: JournalledPartition | None) -> str | None: ...
+def _directory(root: str, partition: JournalledPartition | None) -> str | None:
+    return None if partition is None else f"{root}/{partition.topic}-{partition.partition}"
+
+
+def _make_directory(
+    filesystem: FileSystem, directory: str, partition: JournalledPartition, twin: str | None
+) -> list[str]:
     if filesystem.status(directory) is None:
         filesystem.make_directory(directory)
     written = []
     if partition.topic_id is not None:
         path = f"{directory}/{PARTITION_METADATA}"
-        _put_file(filesystem, path, partition_metadata_bytes(partition.topic_id, path))
-        written.append(path)
+        if not _is_linked(filesystem, twin, PARTITION_METADATA, path):
+            _put_file(filesystem, path, partition_metadata_bytes(partition.topic_id, path))
+            written.append(path)
     if not partition.operations:
         # A log without any segment is none.
         for name in (log_file_name, offset_index_file_name, time_index_file_name):
@@ -118,17 +152,26 @@ def _put_snapshot(filesystem: FileSystem, directory: str, partition: JournalledP
     return [path]
 
 
-def _put_epochs(filesystem: FileSystem, directory: str, partition: JournalledPartition) -> list[str]:
+def _put_epochs(
+    filesystem: FileSystem,
+    directory: str,
+    partition: JournalledPartition,
+    twin: str | None,
+    *,
+    flush: bool,
+) -> list[str]:
     if not partition.epochs_after or partition.log_end_after == partition.log_end_before:
         return []
     path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
+    if partition.is_new and _is_linked(filesystem, twin, LEADER_EPOCH_CHECKPOINT, path):
+        return []
     try:
         known = read_leader_epoch_checkpoint(filesystem, path)
     except CorruptCheckpointError:
         # Torn while this was done before.
         known = ()
     if known != partition.epochs_after:
-        write_leader_epoch_checkpoint(filesystem, path, partition.epochs_after, flush=False)
+        write_leader_epoch_checkpoint(filesystem, path, partition.epochs_after, flush=flush)
     # Also if it was written before: by whom, and whether it was flushed, is not known.
     return [path]
 
@@ -136,6 +179,21 @@ def _put_epochs(filesystem: FileSystem, directory: str, partition: JournalledPar
 def _put_file(filesystem: FileSystem, path: str, content: bytes) -> None:
     with filesystem.open_for_writing(path, create=True) as file:
         # What stands there was begun by the same commit.
-        if file.size_bytes():
+        size_bytes = file.size_bytes()
+        if size_bytes == len(content) and file.read_at(size_bytes, 0) == content:
+            return
+        if size_bytes:
             file.truncate(0)
         file.write_at([content], 0)
+
+
+def _is_linked(filesystem: FileSystem, twin: str | None, name: str, path: str) -> bool:
+    """Whether a file could be made as a second name of the twin's. That one is flushed with the twin."""
+    if twin is None:
+        return False
+    try:
+        filesystem.link(os.path.join(twin, name), path)
+    except SegmentLogError:
+        # It is there already, or has as many names as there may be.
+        return False
+    return True

@@ -4,6 +4,9 @@
     journal, not committed    anything may have been done → all is done, as if nothing had been
     journal, committed        the rows are visible        → what is left over goes
     journal, no interlock     somebody took it away       → reported; nothing is changed
+    journal, not flushed, of  what it names may be torn,  → the journal goes; recovery finds what is whole
+    a run of the machine      or missing
+    that is over
 
 The interlock is made before the journal and removed after it, so no broker has been at work while
 there was a journal. Nothing here depends on how far a crash let it come.
@@ -11,27 +14,36 @@ there was a journal. Nothing here depends on how far a crash let it come.
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import TYPE_CHECKING, Final
 
 from storage_core.checkpoint import CLEAN_SHUTDOWN_FILE, delete_clean_shutdown_file
 from storage_core.checkpoint.commit_journal import COMMIT_JOURNAL, read_commit_journal
-from storage_core.checkpoint.commits_file import CommitEntry, append_commit, read_commits_file
+from storage_core.checkpoint.commits_file import (
+    CommitEntry,
+    append_commit,
+    flush_commits,
+    read_commits_file,
+)
 from storage_core.checkpoint.stage_names import job_prefix
 from storage_core.errors import LogDirectoryError
 from storage_core.publishing.names import COMMIT_IN_PROGRESS
 from storage_core.publishing.parallel import in_parallel
 from storage_core.publishing.publish import flush_published, publish_partition
 from storage_core.publishing.root_checkpoints import write_root_checkpoints
+from storage_core.publishing.unflushed import boot_id_of_machine, forget_unflushed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from storage_core.checkpoint.commit_journal import CommitJournal
+    from storage_core.checkpoint.commit_journal import CommitJournal, JournalledPartition
     from storage_core.filesystem import FileSystem
     from storage_core.log_config import LogConfig
 
 __all__ = ["DEFAULT_THREADS", "delete_staged_files", "finish_commit", "has_unfinished_commit"]
+
+_log = logging.getLogger(__name__)
 
 DEFAULT_THREADS: Final = 16
 # Making files takes a local file system longer the more threads do it; flushes wait for the disk.
@@ -55,7 +67,8 @@ def finish_commit(
     config_of: Callable[[str], LogConfig],
     *,
     threads: int = DEFAULT_THREADS,
-    flush: bool = True,
+    keeps_note: bool = False,
+    journal: CommitJournal | None = None,
 ) -> str | None:
     """Finish the commit that is journalled in a log directory, or undo one that was not. The caller holds its lock.
 
@@ -64,7 +77,8 @@ def finish_commit(
         root: The log directory.
         config_of: The configuration of a topic, for the entries of its indexes.
         threads: How many partitions are worked on at a time.
-        flush: Whether what is published is flushed before it is visible.
+        journal: The one that was written there just now, if the caller knows; otherwise it is read.
+        keeps_note: Whether it stays noted that the last commit did not flush: for who writes no log otherwise.
 
     Returns:
         The id of the job that was finished; None if none was journalled.
@@ -74,12 +88,19 @@ def finish_commit(
         LogDirectoryError: The interlock was taken away while there was a journal.
         StorageError: The file system refused. It can be tried again.
     """
-    journal = read_commit_journal(filesystem, root)
+    if not keeps_note:
+        forget_unflushed(filesystem, root)
+    journal = journal or read_commit_journal(filesystem, root)
     has_interlock = filesystem.status(os.path.join(root, COMMIT_IN_PROGRESS)) is not None
     if journal is None:
         if has_interlock:
             filesystem.delete(os.path.join(root, COMMIT_JOURNAL + _TEMPORARY_SUFFIX))
+            # Whoever deleted the journal may have been killed before its flush: it must not come back alone.
+            filesystem.flush_directory(root)
             _remove_interlock(filesystem, root)
+        return None
+    if not journal.is_flushed and journal.boot_id != boot_id_of_machine(filesystem):
+        _give_up(filesystem, root, journal, has_interlock=has_interlock)
         return None
     if not has_interlock:
         raise LogDirectoryError(
@@ -90,13 +111,17 @@ def finish_commit(
             path=root,
         )
     commits = read_commits_file(filesystem, root)
-    if not commits.has_job(journal.job_id):
-        delete_clean_shutdown_file(filesystem, root)
-        _publish(filesystem, root, journal, config_of, threads=threads, flush=flush)
+    if commits.has_job(journal.job_id):
+        if journal.is_flushed:
+            # Whoever wrote the line may have been killed before its flush: without it, staged files are needed.
+            flush_commits(filesystem, root)
+    else:
+        _delete_marker(filesystem, root, journal)
+        _publish(filesystem, root, journal, config_of, threads=threads)
         entry = CommitEntry(
             journal.generation, journal.job_id, journal.time_ms, journal.txn_app_id, journal.txn_version
         )
-        append_commit(filesystem, root, entry, commits.size_bytes)
+        append_commit(filesystem, root, entry, commits.size_bytes, flush=journal.is_flushed)
     _clear_away(filesystem, root, journal)
     return journal.job_id
 
@@ -118,34 +143,80 @@ def _publish(
     config_of: Callable[[str], LogConfig],
     *,
     threads: int,
-    flush: bool,
 ) -> None:
-    written = in_parallel(
-        lambda partition: publish_partition(filesystem, root, partition, config_of(partition.topic)),
-        journal.partitions,
+    twins: dict[str, JournalledPartition] = {}
+    written = []
+    rest = []
+    for partition in journal.partitions:
+        if partition.is_new and partition.topic not in twins:
+            config = config_of(partition.topic)
+            written.append(
+                publish_partition(filesystem, root, partition, config, is_flushed=journal.is_flushed)
+            )
+            twins[partition.topic] = partition
+        else:
+            rest.append(partition)
+    written += in_parallel(
+        lambda partition: publish_partition(
+            filesystem,
+            root,
+            partition,
+            config_of(partition.topic),
+            twins.get(partition.topic) if partition.is_new else None,
+            is_flushed=journal.is_flushed,
+        ),
+        rest,
         min(threads, _WRITING_THREADS),
     )
-    if flush:
+    if journal.is_flushed:
         if len(written) >= _MANY_PARTITIONS:
             filesystem.sync(root)
         in_parallel(lambda paths: flush_published(filesystem, paths), written, threads)
-    filesystem.flush_directory(root)
+        filesystem.flush_directory(root)
     write_root_checkpoints(filesystem, root, journal)
+
+
+def _give_up(filesystem: FileSystem, root: str, journal: CommitJournal, *, has_interlock: bool) -> None:
+    """Forget a commit that flushed nothing before the machine stopped. Its marker was deleted for good first."""
+    _log.warning(
+        "The machine stopped soon after job %s, or in the middle of it, whose rows were not flushed: what is whole of "
+        "them stays in %s.",
+        journal.job_id,
+        root,
+    )
+    forget_unflushed(filesystem, root)
+    delete_staged_files(filesystem, root, journal.job_id)
+    filesystem.delete(os.path.join(root, COMMIT_JOURNAL))
+    filesystem.flush_directory(root)
+    if has_interlock:
+        _remove_interlock(filesystem, root)
+
+
+def _delete_marker(filesystem: FileSystem, root: str, journal: CommitJournal) -> None:
+    """Before anything is changed, for good: without the marker, a power cut has the logs recovered."""
+    if journal.is_flushed:
+        delete_clean_shutdown_file(filesystem, root)
+    elif filesystem.delete(os.path.join(root, CLEAN_SHUTDOWN_FILE)):
+        filesystem.flush_directory(root)
 
 
 def _clear_away(filesystem: FileSystem, root: str, journal: CommitJournal) -> None:
     """The rows are visible: remove what led there, the interlock last."""
     delete_staged_files(filesystem, root, journal.job_id)
-    with filesystem.open_for_writing(os.path.join(root, CLEAN_SHUTDOWN_FILE), create=True) as file:
-        file.truncate(0)
-        file.write_at([journal.clean_shutdown], 0)
-        file.flush()
-    filesystem.flush_directory(root)
+    if journal.is_flushed:
+        forget_unflushed(filesystem, root)
+        with filesystem.open_for_writing(os.path.join(root, CLEAN_SHUTDOWN_FILE), create=True) as file:
+            file.truncate(0)
+            file.write_at([journal.clean_shutdown], 0)
+            file.flush()
+        filesystem.flush_directory(root)
     filesystem.delete(os.path.join(root, COMMIT_JOURNAL))
-    filesystem.flush_directory(root)
-    _remove_interlock(filesystem, root)
+    if journal.is_flushed:
+        filesystem.flush_directory(root)
+    _remove_interlock(filesystem, root, flush=journal.is_flushed)
 
 
-def _remove_interlock(filesystem: FileSystem, root: str) -> None:
+def _remove_interlock(filesystem: FileSystem, root: str, *, flush: bool = True) -> None:
     filesystem.delete_directory(os.path.join(root, COMMIT_IN_PROGRESS))
-    filesystem.flush_directory(root)
+    if flush:
+        filesystem.flush_directory(root)

@@ -15,7 +15,7 @@ from storage_core.checkpoint import (
 from storage_core.errors import CorruptCheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from storage_core.checkpoint.commit_journal import CommitJournal
     from storage_core.filesystem import FileSystem
@@ -26,6 +26,8 @@ __all__ = ["write_root_checkpoints"]
 def write_root_checkpoints(filesystem: FileSystem, root: str, journal: CommitJournal) -> None:
     """Bring the three checkpoints up to a journal; one that says so already is left alone.
 
+    What was not flushed is to be recovered: of that, the recovery points stay.
+
     Raises:
         StorageError: The file system refused.
     """
@@ -35,17 +37,26 @@ def write_root_checkpoints(filesystem: FileSystem, root: str, journal: CommitJou
         for each in journal.partitions
         if each.log_start_after != each.log_start_before
     }
-    _update(filesystem, os.path.join(root, RECOVERY_POINT_CHECKPOINT), ends)
-    _update(filesystem, os.path.join(root, REPLICATION_OFFSET_CHECKPOINT), ends)
-    _update(filesystem, os.path.join(root, LOG_START_OFFSET_CHECKPOINT), starts)
+    # Of a partition that was removed without its checkpoints, a new one of its name knows nothing.
+    stale = frozenset(each.topic_partition for each in journal.partitions if each.is_new)
+    points = ends if journal.is_flushed else {}
+    _update(filesystem, os.path.join(root, RECOVERY_POINT_CHECKPOINT), points, stale)
+    _update(filesystem, os.path.join(root, REPLICATION_OFFSET_CHECKPOINT), ends, stale)
+    _update(filesystem, os.path.join(root, LOG_START_OFFSET_CHECKPOINT), starts, stale)
 
 
-def _update(filesystem: FileSystem, path: str, offsets: Mapping[tuple[str, int], int]) -> None:
+def _update(
+    filesystem: FileSystem,
+    path: str,
+    offsets: Mapping[tuple[str, int], int],
+    stale: Collection[tuple[str, int]],
+) -> None:
     try:
         known = read_offset_checkpoint(filesystem, path)
     except CorruptCheckpointError:
         # As a broker does: what it said is not known any more.
         known = {}
-    merged = {**known, **offsets}
+    kept = {key: offset for key, offset in known.items() if key not in stale}
+    merged = {**kept, **offsets}
     if merged != known:
         write_offset_checkpoint(filesystem, path, merged)

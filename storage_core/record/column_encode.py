@@ -12,11 +12,21 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow.types as kinds
 
 from storage_core.record.byte_column import byte_slices
 from storage_core.record.record_rows import chunks_of, header_rows_of
 from storage_core.record.varint_encode import WORD_RANGE, varint_words
-from storage_core.record.view_join import INLINE_BYTES, ByteStrings, ShortBytes, ViewJoiner, short_bytes
+from storage_core.record.view_join import (
+    INLINE_BYTES,
+    ByteStrings,
+    ShortBytes,
+    ViewJoiner,
+    Views,
+    short_bytes,
+    short_views,
+    views_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -119,7 +129,7 @@ class _Layout:
     """What a row is made of, piece after piece; short pieces are put together as far as there is room."""
 
     def __init__(self) -> None:
-        self._columns: list[ShortBytes | ByteStrings] = []
+        self._columns: list[ShortBytes | ByteStrings | Views] = []
         self._begin()
 
     def _begin(self) -> None:
@@ -159,18 +169,25 @@ class _Layout:
         longest = lengths.max()
         if longest <= 0:
             return
+        if len(chunks) == 1 and kinds.is_binary_view(chunks[0].type):
+            views = views_of(chunks[0])
+            if longest <= INLINE_BYTES:
+                self.add_short(short_views(views, lengths))
+            else:
+                self.add_bytes(views)
+            return
         buffer, starts = byte_slices(chunks)
         if longest <= INLINE_BYTES:
             self.add_short(short_bytes(buffer, starts, lengths))
         else:
             self.add_bytes(ByteStrings(buffer, starts, lengths))
 
-    def add_bytes(self, column: ByteStrings) -> None:
+    def add_bytes(self, column: ByteStrings | Views) -> None:
         """Byte strings."""
         self._end()
         self._columns.append(column)
 
-    def columns(self) -> list[ShortBytes | ByteStrings]:
+    def columns(self) -> list[ShortBytes | ByteStrings | Views]:
         """All that was added."""
         self._end()
         return self._columns

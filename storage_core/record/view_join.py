@@ -21,7 +21,17 @@ import pyarrow as pa
 
 from storage_core.record.gather import gather
 
-__all__ = ["INLINE_BYTES", "ByteStrings", "ShortBytes", "ViewJoiner", "short_bytes"]
+__all__ = [
+    "INLINE_BYTES",
+    "ByteStrings",
+    "ShortBytes",
+    "ViewJoiner",
+    "Views",
+    "put_byte_strings",
+    "short_bytes",
+    "short_views",
+    "views_of",
+]
 
 INLINE_BYTES: Final = 12
 _WORDS: Final = np.dtype([("low", "<u8"), ("high", "<u4")])
@@ -62,13 +72,39 @@ class ByteStrings:
     lengths: _Int64Array
 
 
+@dataclass(frozen=True, slots=True)
+class Views:
+    """A column of views as an array has them, and the buffers that they point into; of null, the length is 0."""
+
+    views: _UInt64Array
+    buffers: list[pa.Buffer]
+
+
+def views_of(array: pa.Array) -> Views:
+    """The views of an array of type binary_view."""
+    _, view_buffer, *buffers = array.buffers()
+    views = np.frombuffer(view_buffer, np.uint64).reshape(-1, 2)[array.offset : array.offset + len(array)]
+    if array.null_count:
+        views = views.copy()
+        views[array.is_null().to_numpy(zero_copy_only=False)] = 0
+    return Views(views, buffers)
+
+
+def short_views(column: Views, lengths: _Int64Array) -> ShortBytes:
+    """The same in words, if none has more than 12 bytes; a negative length has none."""
+    first, second = column.views[:, 0], column.views[:, 1]
+    return ShortBytes((first >> _U64[32]) | (second << _U64[32]), second >> _U64[32], np.maximum(lengths, 0))
+
+
 class ViewJoiner:
     """Joins columns, one time after the other: the views are laid out in the same memory each time."""
 
     def __init__(self) -> None:
         self._views = np.empty((0, 2), np.uint64)
 
-    def join(self, count: int, columns: list[ShortBytes | ByteStrings], last: bytes = b"") -> memoryview:
+    def join(
+        self, count: int, columns: list[ShortBytes | ByteStrings | Views], last: bytes = b""
+    ) -> memoryview:
         """The bytes of all rows, one after the other, and ``last`` (up to 12 bytes) behind them.
 
         Args:
@@ -87,8 +123,11 @@ class ViewJoiner:
             places = rows[:, number]
             if isinstance(column, ShortBytes):
                 _put_short(places, column.low, column.high, column.lengths.view(np.uint64))
+            elif isinstance(column, Views):
+                _put_views(places, column.views, len(buffers))
+                buffers.extend(column.buffers)
             else:
-                _put_byte_strings(places, column, len(buffers))
+                put_byte_strings(places, column, len(buffers))
                 buffers.append(pa.py_buffer(column.buffer))
         array = pa.Array.from_buffers(
             pa.binary_view(), view_count, [None, pa.py_buffer(views), *(buffers or [pa.py_buffer(b"")])]
@@ -104,7 +143,18 @@ def _put_short(places: _UInt64Array, low: _UInt64Array, high: _UInt64Array, leng
     places[:, 1] = (low >> _U64[32]) | (high << _U64[32])
 
 
-def _put_byte_strings(places: _UInt64Array, column: ByteStrings, number: int) -> None:
+def _put_views(places: _UInt64Array, views: _UInt64Array, first_number: int) -> None:
+    places[:, 0] = views[:, 0]
+    if first_number:
+        # The length is the lower half of the first word, the number of the buffer that of the second.
+        is_long = views[:, 0].astype(np.uint32) > np.uint32(INLINE_BYTES)
+        places[:, 1] = views[:, 1] + is_long * np.uint64(first_number)
+    else:
+        places[:, 1] = views[:, 1]
+
+
+def put_byte_strings(places: _UInt64Array, column: ByteStrings, number: int) -> None:
+    """Lay out the views of byte strings, whose buffer will have a number."""
     lengths = column.lengths
     shortest, longest = (int(lengths.min()), int(lengths.max())) if len(lengths) else (0, 0)
     if shortest < 0:

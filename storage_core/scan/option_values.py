@@ -169,7 +169,7 @@ def path_of(text: str) -> str:
     is_uri = matched is not None and ("://" in text[: matched.end() + 1] or scheme in _NOT_LOCAL_SCHEMES)
     if is_uri or (":" in text and scheme in _NOT_LOCAL_SCHEMES):
         raise OptionError(
-            f"path {text!r} has the scheme '{scheme}'. Log directories are read from local or mounted "
+            f"path {text!r} has the scheme '{scheme}'. Log directories stand on local or mounted "
             "file systems: copy or mount it, and give a path."
         )
     return text

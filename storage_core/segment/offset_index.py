@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     Int64Array: TypeAlias = NDArray[np.int64]
 
-__all__ = ["ENTRY_SIZE_BYTES", "OffsetIndex"]
+__all__ = ["ENTRY_SIZE_BYTES", "OffsetIndex", "offset_entries"]
 
 ENTRY_SIZE_BYTES: Final = 8
 
@@ -110,3 +110,11 @@ class OffsetIndex:
         """The first entry whose position is at least ``position_bytes``."""
         number = int(self.positions.searchsorted(position_bytes))
         return self.entry(number) if number < len(self.positions) else None
+
+
+def offset_entries(offsets: Int64Array, positions_bytes: Int64Array, base_offset: int) -> bytes:
+    """Entries as the file has them."""
+    entries = np.empty((len(offsets), 2), ">i4")
+    entries[:, 0] = offsets - base_offset
+    entries[:, 1] = positions_bytes
+    return entries.tobytes()

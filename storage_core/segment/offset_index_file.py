@@ -8,14 +8,13 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from storage_core.errors import AppendError, CorruptIndexError, OffsetOverflowError, OffsetsOutOfOrderError
 from storage_core.segment.entry_file import EntryFile
-from storage_core.segment.offset_index import ENTRY_SIZE_BYTES
+from storage_core.segment.offset_index import ENTRY_SIZE_BYTES, offset_entries
 from storage_core.segment.values import OffsetPosition
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from storage_core.filesystem import FileSystem
@@ -104,10 +103,7 @@ class OffsetIndexFile:
         count = min(len(offsets), self.room)
         if count == 0:
             return
-        entries = np.empty((count, 2), ">i4")
-        entries[:, 0] = offsets[:count] - self.base_offset
-        entries[:, 1] = positions_bytes[:count]
-        self.file.write(entries.tobytes())
+        self.file.write(offset_entries(offsets[:count], positions_bytes[:count], self.base_offset))
         self._last_offset = int(offsets[count - 1])
 
     def entry(self, number: int) -> OffsetPosition:

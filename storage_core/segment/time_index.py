@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
     Int64Array: TypeAlias = NDArray[np.int64]
 
-__all__ = ["ENTRY_DTYPE", "ENTRY_SIZE_BYTES", "NO_TIMESTAMP_MS", "TimeIndex"]
+__all__ = ["ENTRY_SIZE_BYTES", "NO_TIMESTAMP_MS", "TimeIndex", "time_entries"]
 
 ENTRY_SIZE_BYTES: Final = 12
 
-ENTRY_DTYPE: Final = np.dtype([("timestamp_ms", ">i8"), ("relative_offset", ">i4")])
+_ENTRY_DTYPE: Final = np.dtype([("timestamp_ms", ">i8"), ("relative_offset", ">i4")])
 _NO_VALUES: Final = np.empty(0, np.int64)
 
 
@@ -72,7 +72,7 @@ class TimeIndex:
             # Twelve zero bytes and no more: timestamp 0 at the base offset. In a longer file the
             # same bytes are the preallocated rest.
             data = bytes(ENTRY_SIZE_BYTES)
-        entries = np.frombuffer(data, ENTRY_DTYPE)
+        entries = np.frombuffer(data, _ENTRY_DTYPE)
         timestamps_ms = entries["timestamp_ms"].astype(np.int64)
         relative_offsets = entries["relative_offset"].astype(np.int64)
         if len(entries) and (timestamps_ms[0] < 0 or relative_offsets[0] < 0):
@@ -107,3 +107,11 @@ class TimeIndex:
         """The entry with the largest timestamp up to ``timestamp_ms``; (-1, base offset) if none."""
         number = self.number_at_or_below(timestamp_ms)
         return self.entry(number) if number >= 0 else TimestampOffset(NO_TIMESTAMP_MS, self.base_offset)
+
+
+def time_entries(timestamps_ms: Int64Array, offsets: Int64Array, base_offset: int) -> bytes:
+    """Entries as the file has them."""
+    entries = np.empty(len(offsets), _ENTRY_DTYPE)
+    entries["timestamp_ms"] = timestamps_ms
+    entries["relative_offset"] = offsets - base_offset
+    return entries.tobytes()

@@ -18,7 +18,7 @@ from storage_core.errors import (
 )
 from storage_core.segment.entry_file import EntryFile
 from storage_core.segment.offset_index_file import LARGEST_RELATIVE_OFFSET, offset_overflow
-from storage_core.segment.time_index import ENTRY_DTYPE, ENTRY_SIZE_BYTES, NO_TIMESTAMP_MS
+from storage_core.segment.time_index import ENTRY_SIZE_BYTES, NO_TIMESTAMP_MS, time_entries
 from storage_core.segment.values import TimestampOffset
 
 if TYPE_CHECKING:
@@ -121,10 +121,7 @@ class TimeIndexFile:
         timestamps_ms, offsets = timestamps_ms[is_new][: self.room], offsets[is_new][: self.room]
         if not len(offsets):
             return
-        entries = np.empty(len(offsets), ENTRY_DTYPE)
-        entries["timestamp_ms"] = timestamps_ms
-        entries["relative_offset"] = offsets - self.base_offset
-        self.file.write(entries.tobytes())
+        self.file.write(time_entries(timestamps_ms, offsets, self.base_offset))
         self._last_entry = TimestampOffset(int(timestamps_ms[-1]), int(offsets[-1]))
 
     def entry(self, number: int) -> TimestampOffset:

@@ -55,7 +55,7 @@ JOURNAL = CommitJournal(
 )
 # As docs/decisions/0008-commit.md shows it.
 TEXT = (
-    '{"clean_shutdown":"eyJ2ZXJzaW9uIjowLCJicm9rZXJFcG9jaCI6OX0=","generation":8,'
+    '{"boot":null,"clean_shutdown":"eyJ2ZXJzaW9uIjowLCJicm9rZXJFcG9jaCI6OX0=","flushed":true,"generation":8,'
     f'"job":"{JOB}","manifests":["{STAGED}.manifest"],'
     '"partitions":[{"epochs_after":[[0,0],[2,700]],"is_new":false,"keep_offsets":false,"leader_epoch":2,'
     '"log_end_after":4960,"log_end_before":900,"log_start_after":900,"log_start_before":0,"operations":['
@@ -65,6 +65,21 @@ TEXT = (
     '"partition":3,"snapshot_from":900,"topic":"t","topic_id":"AAAAAAAAQACAAAAAAAAAAQ"}],'
     '"time_ms":1772500003999,"txn_app_id":null,"txn_version":null,"version":1}'
 )
+
+
+def test_an_older_one_was_flushed():
+    older = TEXT.replace('"flushed":true,', "").replace('"boot":null,', "")
+    assert len(older) < len(TEXT) - 20
+    assert parse_commit_journal(with_crc(older), "journal") == JOURNAL
+
+
+def test_one_that_is_not_flushed_says_so():
+    unflushed = dataclasses.replace(JOURNAL, is_flushed=False, boot_id="2b1c-f")
+    data = commit_journal_bytes(unflushed)
+    assert data == with_crc(
+        TEXT.replace('"flushed":true', '"flushed":false').replace('"boot":null', '"boot":"2b1c-f"')
+    )
+    assert parse_commit_journal(data, "journal") == unflushed
 
 
 def with_crc(text: str) -> bytes:

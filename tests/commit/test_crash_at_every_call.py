@@ -157,9 +157,9 @@ FORGOTTEN = {
     "that staged files are still needed": (
         replay,
         "append_commit",
-        lambda filesystem, root, entry, size: (
+        lambda filesystem, root, entry, size, flush: (
             replay.delete_staged_files(filesystem, root, entry.job_id),
-            append_commit(filesystem, root, entry, size),
+            append_commit(filesystem, root, entry, size, flush=flush),
         ),
     ),
 }

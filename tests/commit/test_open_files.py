@@ -6,7 +6,7 @@ import pytest
 
 from storage_core.commit.open_files import OpenFiles
 from storage_core.errors import StorageError
-from storage_core.filesystem import FileSystem
+from storage_core.filesystem import FileSystem, WritableFile
 from tests.faults.simulated_filesystem import SimulatedFileSystem
 
 
@@ -50,6 +50,25 @@ def test_every_file_is_flushed_those_closed_before_too():
         files.write(f"f{number}", [b"x"], 0)
     files.flush()
     assert sorted(flushed) == sorted(f"/f{number}" for number in range(20))
+
+
+@pytest.mark.parametrize(
+    ("begins_flushes", "expected"), [(True, [(0, 9 << 20), (9 << 20, 10 << 20)]), (False, [])]
+)
+def test_much_of_a_file_is_written_to_the_disk_early(tmp_path, monkeypatch, begins_flushes, expected):
+    begun = []
+    monkeypatch.setattr(
+        WritableFile, "begin_flush", lambda file, position, size: begun.append((position, size))
+    )
+    files = OpenFiles(FileSystem(), str(tmp_path), 2, begins_flushes=begins_flushes)
+    for name in ("pack", "small"):
+        files.create(name)
+    for start, size in [(0, 5), (5, 4), (9, 10), (19, 7), (26, 1)]:
+        files.write("pack", [bytes(size << 20)], start << 20)
+        files.write("small", [b"x"], start)
+    files.flush()
+    # What was written last is left to the flush.
+    assert begun == expected
 
 
 def test_a_name_that_is_taken(tmp_path):

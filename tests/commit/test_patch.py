@@ -29,7 +29,7 @@ def filesystem():
 
 def segment(filesystem, **changes):
     with filesystem.open(PATH) as file:
-        value = fingerprint(batch_heads(file, len(LOG)))
+        value = fingerprint(batch_heads(file, 0, len(LOG)))
     count = sum(1 + number % 5 for number in range(60))
     return dataclasses.replace(StagedSegment(NAME, 1000, 7, len(LOG), value, count, False), **changes)
 
@@ -59,7 +59,7 @@ def test_offsets_that_are_kept_stay(filesystem):
     data = batch(base_offset=50) + batch(base_offset=70)
     filesystem.put(PATH, data)
     with filesystem.open(PATH) as file:
-        value = fingerprint(batch_heads(file, len(data)))
+        value = fingerprint(batch_heads(file, 0, len(data)))
     found = RecordBatches.parse(patch(filesystem, StagedSegment(NAME, 50, 7, len(data), value, 23, True)))
     assert found.headers["base_offset"].tolist() == [50, 70]
     assert found.headers["leader_epoch"].tolist() == [7, 7]

@@ -49,6 +49,33 @@ def test_numbers_stand_for_partitions(batches):
     assert len(numbers) == len({row for batch in batches for row in batch})
 
 
+@given(
+    st.lists(
+        st.lists(st.integers(0, 40) | st.sampled_from([70, 65_534, 65_535, 65_536, 1 << 30])), max_size=6
+    )
+)
+def test_numbers_of_one_topic(batches):
+    numbers = PartitionNumbers()
+    for partitions in batches:
+        found = numbers.of_rows(rows(["x"], None, partitions))
+        assert [numbers.topic_partition(number) for number in found] == [("x", each) for each in partitions]
+        other = numbers.of_rows(rows(["y", "x"], None, partitions[:1]))
+        assert [numbers.topic_partition(number) for number in other] == [
+            ("y", each) for each in partitions[:1]
+        ]
+    distinct = {each for partitions in batches for each in partitions}
+    firsts = {partitions[0] for partitions in batches if partitions}
+    assert len(numbers) == len(distinct) + len(firsts)
+
+
+def test_more_partitions_than_a_table_holds_numbers_of():
+    numbers = PartitionNumbers()
+    partitions = list(range(66_000))
+    for _ in range(2):
+        found = numbers.of_rows(rows(["x"], None, partitions))
+        assert found.tolist() == partitions
+
+
 @given(st.lists(st.integers(0, 5) | st.integers(0, 1 << 17), min_size=1, max_size=200))
 def test_rows_are_brought_together_and_keep_their_order(numbers):
     ordered = sort_rows(np.array(numbers, np.int64))

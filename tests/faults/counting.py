@@ -1,6 +1,7 @@
-"""What the tests of crash safety came to, as a table for ``docs/reliability.md``::
+"""What the tests of crash safety came to, as tables for ``docs/reliability.md``::
 
     python -m tests.faults.counting --write docs/reliability.md
+    python -m tests.faults.counting --write docs/reliability.md --only exactly-once
 
 A test says with ``record_property(cases("Technique"), count)`` how many cases it has tried.
 """
@@ -16,29 +17,41 @@ import pytest
 
 __all__ = ["cases"]
 
-START_MARKER = "<!-- crash-safety -->"
-END_MARKER = "<!-- /crash-safety -->"
-
 _PREFIX = "cases: "
-_MODULES = (
-    "tests/log/test_crash_at_every_call.py",
-    "tests/log/test_crash_of_several_logs.py",
-    "tests/log/test_crash_while_files_are_replaced.py",
-    "tests/log/test_crash_tails.py",
-    "tests/log/test_crash_failing_calls.py",
-    "tests/log/test_crash_by_kill.py",
-    "tests/log/test_state_machine.py",
-    "tests/log/test_bad_use.py",
-    "tests/commit/test_crash_at_every_call.py",
-    "tests/commit/test_crash_failing_calls.py",
-    "tests/faults/test_checkpoint_crashes.py",
-    "tests/faults/test_simulated_filesystem.py",
-)
+# By table, that is, by the markers around it.
+_MODULES = {
+    "crash-safety": (
+        "tests/log/test_crash_at_every_call.py",
+        "tests/log/test_crash_of_several_logs.py",
+        "tests/log/test_crash_while_files_are_replaced.py",
+        "tests/log/test_crash_tails.py",
+        "tests/log/test_crash_failing_calls.py",
+        "tests/log/test_crash_by_kill.py",
+        "tests/log/test_state_machine.py",
+        "tests/log/test_bad_use.py",
+        "tests/faults/test_checkpoint_crashes.py",
+        "tests/faults/test_simulated_filesystem.py",
+    ),
+    "exactly-once": (
+        "tests/commit/test_crash_at_every_call.py",
+        "tests/commit/test_crash_failing_calls.py",
+        "tests/commit/test_exactly_once.py",
+        "tests/commit/test_exactly_once_in_a_row.py",
+        "tests/commit/test_exactly_once_by_kill.py",
+        "tests/commit/test_exactly_once_unflushed.py",
+    ),
+    "exactly-once-in-spark": (
+        "tests/spark/test_write_failures.py",
+        "tests/spark/test_killed_drivers.py",
+        "tests/spark/test_bad_writes.py",
+    ),
+}
 # Modules of which each test is a case.
 _BY_TEST = {
     "tests/log/test_bad_use.py": "Bad use: each a clear error, and nothing lost",
     "tests/faults/test_checkpoint_crashes.py": "A power cut while a checkpoint is replaced",
     "tests/faults/test_simulated_filesystem.py": "The simulated file system itself",
+    "tests/spark/test_bad_writes.py": "Bad input: each a clear error, and no file touched",
 }
 
 
@@ -88,27 +101,31 @@ class Counting:
         return "\n".join(lines) + "\n"
 
 
-def write_table(path: Path, table: str) -> None:
-    """Put the table between the markers of a document."""
-    before, start, rest = path.read_text(encoding="utf-8").partition(START_MARKER)
-    _, end, after = rest.partition(END_MARKER)
+def write_table(path: Path, name: str, table: str) -> None:
+    """Put the table between its markers in a document."""
+    start_marker, end_marker = f"<!-- {name} -->", f"<!-- /{name} -->"
+    before, start, rest = path.read_text(encoding="utf-8").partition(start_marker)
+    _, end, after = rest.partition(end_marker)
     if not (start and end):
-        raise ValueError(f"{path}: expected {START_MARKER} and {END_MARKER}")
+        raise ValueError(f"{path}: expected {start_marker} and {end_marker}")
     path.write_text(f"{before}{start}\n{table}{end}{after}", encoding="utf-8")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Count the cases of the crash safety tests.")
     parser.add_argument(
-        "--write", metavar="FILE", type=Path, help="put the table between its markers in FILE"
+        "--write", metavar="FILE", type=Path, help="put each table between its markers in FILE"
     )
+    parser.add_argument("--only", choices=tuple(_MODULES), help="make this table alone")
     arguments = parser.parse_args()
-    counting = Counting()
-    status = pytest.main(["-q", *_MODULES], plugins=[counting])
-    print(counting.markdown())
-    if arguments.write:
-        write_table(arguments.write, counting.markdown())
-    return int(status)
+    status = 0
+    for name in [arguments.only] if arguments.only else _MODULES:
+        counting = Counting()
+        status = int(pytest.main(["-q", *_MODULES[name]], plugins=[counting])) or status
+        print(counting.markdown())
+        if arguments.write:
+            write_table(arguments.write, name, counting.markdown())
+    return status
 
 
 if __name__ == "__main__":

@@ -17,19 +17,30 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
-from storage_core.filesystem import _file_lock, _file_system, _writable_file
+from storage_core.filesystem import _copy, _file_lock, _file_system, _writable_file
 
 __all__ = ["SHORT_WRITE", "Fault", "FaultyCalls"]
 
 # Not an error of the operating system: it writes less than it was asked to, and says so.
 SHORT_WRITE = -1
 
-_CHANGING = ("open", "pwritev", "fsync", "ftruncate", "replace", "link", "unlink", "mkdir", "rmdir")
+_CHANGING = (
+    "open",
+    "pwritev",
+    "copy_file_range",
+    "fsync",
+    "ftruncate",
+    "replace",
+    "link",
+    "unlink",
+    "mkdir",
+    "rmdir",
+)
 # A full disk still gives files back.
-_TAKING_SPACE = ("open", "pwritev", "ftruncate", "link", "mkdir")
+_TAKING_SPACE = ("open", "pwritev", "copy_file_range", "ftruncate", "link", "mkdir")
 # Python itself tries again what a signal interrupts; of these, only what it interrupts midway may still be seen.
 _INTERRUPTIBLE = ("pwritev",)
-_MODULES = (_file_system, _writable_file, _file_lock)
+_MODULES = (_file_system, _writable_file, _copy, _file_lock)
 
 
 @dataclass(frozen=True)
@@ -52,7 +63,7 @@ class Fault:
         return {
             errno.ENOSPC: _TAKING_SPACE,
             errno.EINTR: _INTERRUPTIBLE,
-            SHORT_WRITE: ("pwritev",),
+            SHORT_WRITE: ("pwritev", "copy_file_range"),
         }.get(self.error_number, _CHANGING)
 
 
@@ -82,6 +93,8 @@ class FaultyCalls:
         def call(*arguments: Any, **named: Any) -> Any:
             if not self._is_due(name, arguments):
                 return real(*arguments, **named)
+            if name == "copy_file_range":
+                return self._half_a_copy(*arguments)
             if self.fault.error_number == SHORT_WRITE:
                 descriptor, pieces, position_bytes = arguments
                 data = b"".join(bytes(piece) for piece in pieces)
@@ -94,6 +107,13 @@ class FaultyCalls:
             raise OSError(self.fault.error_number, os.strerror(self.fault.error_number))
 
         return call
+
+    def _half_a_copy(self, source: int, target: int, count: int, start: int, position: int) -> int:
+        """Copy a part, and say so, or fail: some of it may have been written before."""
+        copied = os.copy_file_range(source, target, max(1, count // 2), start, position)
+        if self.fault.error_number == SHORT_WRITE:
+            return copied
+        raise OSError(self.fault.error_number, os.strerror(self.fault.error_number))
 
     def _is_due(self, name: str, arguments: tuple[Any, ...]) -> bool:
         fault = self.fault

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from storage_core.errors import LogDirectoryError
+from storage_core.errors import LogDirectoryError, StorageError
 from storage_core.filesystem import FileStatus
 from tests.faults.simulated_disk import DirectoryNode, FileNode
 
@@ -73,8 +73,20 @@ class SimulatedWritableFile(SimulatedFile):
         self._filesystem.statistics.bytes_written += len(data)
         self._do("write", lambda node, number: node.write(number, position_bytes, data))
 
+    def copy_from(
+        self, source: SimulatedFile, source_position_bytes: int, size_bytes: int, position_bytes: int
+    ) -> None:
+        data = bytes(source.node.content[source_position_bytes : source_position_bytes + size_bytes])
+        if len(data) < size_bytes:
+            raise StorageError("The source ends before what is copied.", path=self.path)
+        self.write_at([data], position_bytes)
+
     def truncate(self, size_bytes: int) -> None:
         self._do("truncate", lambda node, number: node.resize(number, size_bytes))
+
+    def begin_flush(self, position_bytes: int, size_bytes: int) -> None:
+        """Nothing can be relied on: all stays as it was."""
+        self._running()
 
     def flush(self) -> None:
         self._do("flush", lambda node, _: node.flush())

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
-import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,6 +16,7 @@ from tests.interop.clients import (
     new_producer,
     rows_of,
 )
+from tests.interop.spark_jobs import spark_session
 from tests.interop.workload import BASE_TIMESTAMP_MS, BackgroundProducer, Sendable
 from tests.interop.written import RUNNING, STOPPED, TOPICS, Written
 
@@ -30,33 +27,13 @@ if TYPE_CHECKING:
 
     from tests.interop.broker import KafkaBroker
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-
 pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    from pyspark.sql import SparkSession
-
-    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
-        # PySpark warns about versions of packages that nothing here uses.
-        warnings.simplefilter("ignore")
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")]))
-        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-        session = (
-            SparkSession.builder.master("local[2]")
-            .appName("segmentlog interop")
-            .config("spark.driver.memory", "1g")
-            .config("spark.ui.enabled", "false")
-            .config("spark.log.level", "OFF")
-            .config("spark.sql.session.timeZone", "UTC")
-            .config("spark.local.dir", str(tmp_path_factory.mktemp("spark")))
-            .getOrCreate()
-        )
+    with spark_session(tmp_path_factory.mktemp("spark")) as session:
         yield session
-        session.stop()
 
 
 @pytest.mark.parametrize("isolation_level", ISOLATION_LEVELS)

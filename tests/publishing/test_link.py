@@ -33,7 +33,7 @@ def filesystem():
 
 def operation(filesystem):
     with filesystem.open(f"{ROOT}/{STAGED}.log") as file:
-        return LinkOperation(STAGED, 20, len(LOG), fingerprint(batch_heads(file, len(LOG))))
+        return LinkOperation(STAGED, 20, len(LOG), fingerprint(batch_heads(file, 0, len(LOG))))
 
 
 def link(filesystem, planned=None):

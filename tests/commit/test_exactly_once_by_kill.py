@@ -1,0 +1,148 @@
+"""SIGKILL of real processes that commit, at random calls and moments: each version's rows are there once, in order."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import pytest
+
+from storage_core import FileSystem, LogDirectory, read_table
+from storage_core.checkpoint.commits_file import read_commits_file
+from storage_core.checkpoint.stage_names import job_of
+from storage_core.errors import LogDirectoryError
+from tests.commit.committer import job_of_version
+from tests.commit.jobs import CONFIG
+from tests.damage.campaign import fast_folder
+from tests.faults.counting import cases
+
+KILLS = 60
+SOAK_KILLS = 3_000
+# So that logs roll, and reading all of them stays quick.
+KILLS_PER_ROOT = 20
+REPOSITORY = Path(__file__).parents[2]
+
+
+class Committer:
+    """The process that forks those that are killed."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.commit.committer"], cwd=REPOSITORY,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
+        )  # fmt: skip
+        assert self._process.stdout.readline() == "ready\n"
+
+    def run(self, root: Path, version: int, how: str, number: int = 0) -> str:
+        self._process.stdin.write(f"{root} {version} {how} {number}\n")
+        return self._process.stdout.readline().strip()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *details) -> None:
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+
+def expected_rows(versions: int):
+    """Values by partition when so many versions are there."""
+    found = defaultdict(list)
+    for version in range(1, versions + 1):
+        for rows in job_of_version(version).tasks:
+            for key, added in rows.items():
+                found[key] += [value for _, value in added]
+    return {key: list(enumerate(values)) for key, values in found.items() if values}
+
+
+def rows_in(root):
+    found = defaultdict(list)
+    if (root / ".segmentlog-commits").exists():
+        table = read_table(root, columns=["topic", "partition", "offset", "value"])
+        for row in table.to_pylist():
+            found[row["topic"], row["partition"]].append((row["offset"], row["value"]))
+        return dict(found)
+    # Without any commit it is a directory in which nobody sees anything.
+    with contextlib.suppress(LogDirectoryError):
+        assert read_table(root).num_rows == 0
+    return {}
+
+
+def staged(root):
+    return {job for path in root.iterdir() if (job := job_of(path.name)) is not None}
+
+
+def kill_many(count: int, seed: int) -> Counter[str]:
+    """Kill committing processes; say what was found behind them."""
+    rng = random.Random(seed)
+    outcomes: Counter[str] = Counter()
+    with Committer() as committer, tempfile.TemporaryDirectory(dir=fast_folder()) as folder:
+        while outcomes["killed"] < count:
+            root = Path(folder) / str(outcomes["killed"])
+            outcomes += live(committer, root, rng, min(KILLS_PER_ROOT, count - outcomes["killed"]))
+    return outcomes
+
+
+def live(committer: Committer, root: Path, rng: random.Random, kills: int) -> Counter[str]:
+    """One log directory: versions that are repeated until they are there, by processes of which many are killed."""
+    outcomes: Counter[str] = Counter()
+    version, calls = 1, 150
+    while outcomes["killed"] < kills:
+        name = f"{root.name}: version {version}, {outcomes}"
+        how = rng.choice(["call", "call", "half", "wait", "never"])
+        number = rng.randint(1, calls) if how in {"call", "half"} else int(rng.random() * 60_000)
+        said = committer.run(root, version, how, number)
+        assert not said.startswith("failed"), name
+        found = rows_in(root)
+        is_there = found == expected_rows(version)
+        assert is_there or found == expected_rows(version - 1), name
+        if said == "killed":
+            outcomes["killed"] += 1
+            has_journal = (root / ".segmentlog-journal").exists()
+            outcomes["with a journal" if has_journal else "behind it" if is_there else "before it"] += 1
+            if rng.random() < 0.2:
+                is_there = finish(root, version, has_journal=has_journal, is_there=is_there)
+        else:
+            assert is_there, name
+            assert not staged(root) & committed(root), name
+            calls = int(said.split()[1]) if said.startswith("done") else calls
+        if is_there and (said != "killed" or rng.random() < 0.5):
+            version += 1
+    assert committer.run(root, version, "never") == "again" or rows_in(root) == expected_rows(version)
+    return outcomes
+
+
+def committed(root):
+    return {entry.job_id for entry in read_commits_file(FileSystem(), str(root)).entries}
+
+
+def finish(root: Path, version: int, *, has_journal: bool, is_there: bool) -> bool:
+    """Whoever opens the logs finishes it, too."""
+    with LogDirectory.open(root, config=CONFIG) as logs:
+        for log in logs.logs():
+            assert log.log_start_offset == 0
+    is_there = is_there or has_journal
+    assert rows_in(root) == expected_rows(version if is_there else version - 1)
+    return is_there
+
+
+def test_processes_that_commit_are_killed(record_property):
+    outcomes = kill_many(KILLS, seed=1)
+    record_property(cases("SIGKILL of a committing process, and the job repeated"), outcomes["killed"])
+    assert outcomes["killed"] == KILLS
+    assert outcomes["with a journal"] > KILLS // 10
+    assert outcomes["before it"] > KILLS // 10
+
+
+@pytest.mark.soak
+def test_processes_that_commit_are_killed_many_times(capsys):
+    outcomes = kill_many(SOAK_KILLS, seed=int(time.time()))
+    with capsys.disabled():
+        print(f"\n{dict(outcomes)}")

@@ -1,0 +1,56 @@
+"""A driver that writes one version after another until it is killed, with the Spark beneath it.
+
+Started as ``python -m tests.spark.killed_driver <root>``. It writes elsewhere first, and says
+``ready <pid of the JVM> <ms of a write>``. Then it reads numbers of versions, and answers each with ``done <version>``
+once its rows are committed.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+import warnings
+
+__all__ = ["ROWS_PER_VERSION", "save_version"]
+
+ROWS_PER_VERSION = 4000
+
+
+def save_version(spark, root: str, version: int) -> None:
+    """Write the rows of a version: ``<version>:<number>``, in three partitions."""
+    spark.range(0, ROWS_PER_VERSION, 1, 3).selectExpr(
+        f"concat('{version}:', CAST(id AS STRING)) AS value", "CAST(id % 3 AS INT) AS partition"
+    ).write.format("segmentlog").mode("append").options(
+        topic="t", partitions=3, txnAppId="app", txnVersion=version
+    ).save(root)
+
+
+def main(root: str) -> None:
+    # PySpark warns about versions of packages that nothing here uses.
+    warnings.simplefilter("ignore")
+    from pyspark.sql import SparkSession
+
+    from spark_segmentlog import SegmentLogDataSource
+
+    spark = (
+        SparkSession.builder.master("local[2,4]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.log.level", "OFF")
+        .config("spark.driver.memory", "512m")
+        .getOrCreate()
+    )
+    spark.dataSource.register(SegmentLogDataSource)
+    with tempfile.TemporaryDirectory() as folder:
+        for version in (1, 2, 3):
+            begun = time.monotonic()
+            save_version(spark, f"{folder}/logs", version)
+    took_ms = int(1000 * (time.monotonic() - begun))
+    print("ready", spark._jvm.java.lang.ProcessHandle.current().pid(), took_ms, flush=True)
+    for line in sys.stdin:
+        save_version(spark, root, int(line))
+        print("done", int(line), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,400 @@
+"""Writes that cannot be right: each is an error that says what to do, and no file in the log directory is touched.
+
+What is wrong in options and columns alone stands in `test_write_options` and `test_write_schema`; what Spark shows of
+an error, in `test_batch_writer`.
+"""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import re
+import struct
+import zlib
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.types import BinaryType, IntegerType, StringType, StructType, TimestampType
+
+from spark_segmentlog import SegmentLogDataSource
+from storage_core import LogDirectory, SegmentLogError, read_table
+from storage_core.errors import (
+    InvalidRecordError,
+    LogDirectoryError,
+    LogDirectoryLockedError,
+    OptionError,
+    RecordTooLargeError,
+    RecoveryWouldDiscard,
+    StorageError,
+)
+from storage_core.filesystem import FileSystem
+from tests.faults.faulty_filesystem import Fault, FaultyCalls
+from tests.log.producing import transactional
+
+KINDS = {
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "timestamp": TimestampType(),
+}
+
+
+def writer_of(path, *columns, overwrite=False, **options):
+    schema = StructType()
+    for name in columns or ("value",):
+        schema.add(name, KINDS[name])
+    given = {
+        "path": str(path),
+        "topic": "t",
+        **{name.replace("__", "."): str(text) for name, text in options.items()},
+    }
+    given = {name: text for name, text in given.items() if text != "None"}
+    return SegmentLogDataSource(CaseInsensitiveDict(given)).writer(schema, overwrite=overwrite)
+
+
+def save(path, *columns, **options):
+    """Write as Spark does: when a task or the commit fails, the job is aborted."""
+    rows = options.pop("rows", None) or {"value": [b"1"]}
+    writer = writer_of(path, *(columns or rows), **options)
+    messages = [None]
+    try:
+        messages[0] = writer.write(iter([pa.record_batch(rows)]))
+        writer.commit(messages)
+    except SegmentLogError:
+        writer.abort(messages)
+        raise
+
+
+def tree(path):
+    """Every file below a path with its content, and every directory."""
+    found = {}
+    for each in sorted(Path(path).rglob("*")):
+        found[str(each)] = each.read_bytes() if each.is_file() else None
+    return found
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A log directory with ten rows in topic ``t``."""
+    path = tmp_path / "logs"
+    save(path, rows={"value": [b"%d" % number for number in range(10)]})
+    return path
+
+
+@pytest.fixture
+def refused(root, tmp_path):
+    """Check that a write is refused, what the message says, and that nothing has changed."""
+
+    def check(kind, message, path=root, what_to_do=None, **options):
+        before = tree(tmp_path)
+        with pytest.raises(kind, match=message) as raised:
+            save(path, **options)
+        assert tree(tmp_path) == before
+        if what_to_do:
+            assert re.search(what_to_do, str(raised.value)), str(raised.value)
+
+    return check
+
+
+def int32(*numbers):
+    return pa.array(numbers, pa.int32())
+
+
+# -- Rows --------
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "what_to_do", "rows", "options"),
+    [
+        (
+            InvalidRecordError,
+            r"^Partition 1 of topic t with partition count 1 is not present",
+            "0 to 0|partitions",
+            {"value": [b"1"], "partition": int32(1)},
+            {},
+        ),
+        (
+            InvalidRecordError,
+            r"^Invalid partition: -3",
+            "",
+            {"value": [b"1"], "partition": int32(-3)},
+            {},
+        ),
+        (
+            InvalidRecordError,
+            r"^null topic present",
+            "topic option",
+            {"value": [b"1"], "topic": pa.array([None], pa.string())},
+            {"topic": None},
+        ),
+        (
+            OptionError,
+            "found 'a/b'",
+            "letters|characters",
+            {"value": [b"1"], "topic": ["a/b"]},
+            {"topic": None},
+        ),
+        (
+            RecordTooLargeError,
+            r"at most 1000 bytes, as max\.message\.bytes says",
+            "Raise|raise|smaller",
+            {"value": [b"x" * 2000]},
+            {"max__message__bytes": 1000},
+        ),
+    ],
+    ids=["partition beyond", "partition below", "null topic", "topic's name", "record's size"],
+)
+def test_rows_that_cannot_be_written(refused, kind, message, what_to_do, rows, options):
+    refused(kind, message, what_to_do=what_to_do, rows=rows, **options)
+
+
+def test_one_wrong_row_among_many_good_ones(refused):
+    """Some of them were staged before it came."""
+    rows = {"value": [b"x" * 100] * 400_000, "partition": int32(*[0] * 399_999, 7)}
+    refused(InvalidRecordError, "^Partition 7 of topic t", rows=rows)
+
+
+# -- Paths --------
+
+
+@pytest.mark.parametrize("below", ["file", "file/logs", "file/deep/er"])
+def test_a_path_at_or_below_a_file(refused, tmp_path, below):
+    (tmp_path / "file").write_bytes(b"x")
+    refused(SegmentLogError, "directory", path=tmp_path / below)
+
+
+@pytest.mark.parametrize("below", ["", "new", "new/er"])
+def test_a_path_in_a_partition(refused, root, below):
+    refused(
+        LogDirectoryError,
+        "found a path in a partition of one",
+        path=root / "t-0" / below,
+        what_to_do=f"Write to {root} with the option topic",
+    )
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_directory_that_may_not_be_written_to(refused, tmp_path):
+    folder = tmp_path / "foreign"
+    folder.mkdir()
+    folder.chmod(0o555)
+    refused(StorageError, "Permission denied", path=folder)
+    refused(StorageError, "Permission denied", path=folder / "new")
+    folder.chmod(0o755)
+
+
+@pytest.mark.parametrize("error_number", [errno.EROFS, errno.EDQUOT, errno.EIO])
+def test_a_file_system_that_refuses_everything(refused, tmp_path, error_number):
+    with FaultyCalls(Fault(error_number, at=1, is_lasting=True)):
+        refused(StorageError, re.escape(os.strerror(error_number)))
+        refused(StorageError, re.escape(os.strerror(error_number)), path=tmp_path / "new")
+
+
+def test_another_users_directory(refused, tmp_path):
+    with FaultyCalls(Fault(errno.EACCES, at=1, is_lasting=True)):
+        refused(SegmentLogError, "may not lock", what_to_do="Grant write access, or run as its owner")
+        refused(SegmentLogError, "Permission denied|may not", path=tmp_path / "new")
+
+
+def test_a_name_that_is_too_long(refused, tmp_path):
+    refused(SegmentLogError, "File name too long", path=tmp_path / ("x" * 300))
+
+
+def test_a_circle_of_links(refused, tmp_path):
+    (tmp_path / "circle").symlink_to("circle")
+    refused(SegmentLogError, "circle", path=tmp_path / "circle")
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a", "gs", "abfss", "hdfs", "dbfs", "http"])
+def test_other_file_systems(refused, scheme):
+    refused(
+        OptionError,
+        f"has the scheme '{scheme}'",
+        path=f"{scheme}://bucket/logs",
+        what_to_do="local|mounted|Copy",
+    )
+
+
+# -- What stands there --------
+
+
+@pytest.mark.parametrize("what", ["photos", "photos-2024", "t-0-copy"])
+def test_a_foreign_directory_in_the_root(refused, root, what):
+    (root / what).mkdir()
+    (root / what / "cat.jpg").write_bytes(b"meow")
+    refused(LogDirectoryError, f"found '{what}' in it", what_to_do="Choose another path, or move it away")
+
+
+def test_somebodys_home(refused, tmp_path):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "letter.txt").write_bytes(b"Dear all")
+    refused(LogDirectoryError, "found 'letter.txt'", path=tmp_path / "home", what_to_do="Choose another path")
+
+
+def test_a_brokers_root(refused, root):
+    (root / "meta.properties").write_text("version=1\ncluster.id=abc\nnode.id=1\n")
+    refused(LogDirectoryError, "it belongs to a broker", what_to_do="brokerDirectory=true")
+
+
+def test_a_new_topic_in_a_brokers_root_without_its_id(root, tmp_path):
+    (root / "meta.properties").write_text("version=1\ncluster.id=abc\nnode.id=1\n")
+    save(root, brokerDirectory="true")
+    before = tree(tmp_path)
+    with pytest.raises(OptionError, match="the id that the cluster gave to topic new") as raised:
+        save(root, topic="new", brokerDirectory="true")
+    assert "Create the topic first, and give its id with topicIds" in str(raised.value)
+    assert tree(tmp_path) == before
+
+
+def hold_lock(path, is_locked, may_go):
+    with FileSystem().lock(path):
+        is_locked.set()
+        may_go.wait(60)
+
+
+def test_a_running_broker(refused, root):
+    (root / "meta.properties").write_text("version=1\ncluster.id=abc\nnode.id=1\n")
+    context = multiprocessing.get_context("fork")
+    is_locked, may_go = context.Event(), context.Event()
+    broker = context.Process(target=hold_lock, args=(str(root / ".lock"), is_locked, may_go))
+    broker.start()
+    try:
+        assert is_locked.wait(60)
+        refused(
+            LogDirectoryLockedError,
+            "locked by another process, a broker",
+            what_to_do="Stop it first",
+            brokerDirectory="true",
+        )
+    finally:
+        may_go.set()
+        broker.join()
+    save(root, brokerDirectory="true")
+
+
+def test_a_root_whose_recovery_would_drop_whole_batches(refused, root):
+    """Its first batch is damaged, and others stand behind it."""
+    save(root)
+    for name in (".kafka_cleanshutdown", "recovery-point-offset-checkpoint"):
+        (root / name).unlink()
+    log = next((root / "t-0").glob("*.log"))
+    data = bytearray(log.read_bytes())
+    data[70] ^= 0xFF
+    log.write_bytes(data)
+    refused(
+        RecoveryWouldDiscard,
+        "whole batches that a recovery by Kafka's rules drops",
+        what_to_do=r"Copy the directory first; then open it with LogDirectory\.open.*recovery='kafka'",
+    )
+
+
+def test_a_partition_with_an_open_transaction(refused, root):
+    with LogDirectory.open(root) as logs:
+        logs.get("t", 0).append_batches(transactional(10, producer=7))
+    refused(
+        LogDirectoryError,
+        "open transaction in t-0, found one from offset 10 on",
+        what_to_do="commit|abort|end",
+    )
+
+
+def test_a_damaged_journal(refused, root):
+    (root / ".segmentlog-journal").write_bytes(b"{}\n")
+    refused(SegmentLogError, "CRC-32C")
+
+
+def test_a_journal_whose_interlock_was_taken_away(refused, root):
+    save(root)
+    writer = writer_of(root)
+    message = writer.write(iter([pa.record_batch({"value": [b"1"]})]))
+    with FaultyCalls(Fault(errno.ENOSPC, at=14, is_lasting=True)), pytest.raises(SegmentLogError):
+        writer.commit([message])
+    assert (root / ".segmentlog-journal").exists()
+    (root / "segmentlog.commit-in-progress").rmdir()
+    refused(
+        LogDirectoryError,
+        "somebody took it away in the middle of the commit",
+        what_to_do="Compare the partitions that the journal names with it; delete it once",
+    )
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_old_formats_are_no_reason_to_refuse(root, magic):
+    """Old messages may stand in a log; new batches stand behind them."""
+    directory = root / "old-0"
+    directory.mkdir()
+    content = (
+        struct.pack(">bb", magic, 0)
+        + (struct.pack(">q", 7) if magic else b"")
+        + struct.pack(">ii", -1, 1)
+        + b"v"
+    )
+    message = struct.pack(">I", zlib.crc32(content)) + content
+    (directory / f"{0:020}.log").write_bytes(struct.pack(">qi", 0, len(message)) + message)
+    (root / ".kafka_cleanshutdown").unlink()
+    save(root, topic="old")
+    assert read_table(root, subscribe="old")["value"].to_pylist() == [b"v", b"1"]
+
+
+# -- In a session --------
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("mode", ["error", "errorifexists", "ignore", None])
+def test_save_modes_that_spark_refuses(spark, root, tmp_path, mode):
+    before = tree(tmp_path)
+    writer = spark.sql("SELECT 'v' AS value").write.format("segmentlog").option("topic", "t")
+    with pytest.raises(AnalysisException, match=r"Please use either the .Append. or .Overwrite. mode"):
+        (writer.mode(mode) if mode else writer).save(str(root))
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda writer: writer.partitionBy("partition"), "partitioning or clustering columns do not match"),
+        (lambda writer: writer.bucketBy(2, "value"), "bucketBy"),
+        (lambda writer: writer.sortBy("value"), "sortBy|bucketBy"),
+    ],
+    ids=["partitionBy", "bucketBy", "sortBy"],
+)
+def test_layouts_of_tables_are_refused(spark, root, tmp_path, make, message):
+    before = tree(tmp_path)
+    frame = spark.sql("SELECT 'v' AS value, 0 AS partition")
+    writer = make(frame.write.format("segmentlog").mode("append").option("topic", "t"))
+    with pytest.raises(Exception, match=message):
+        writer.save(str(root))
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("frame", "path", "options", "words"),
+    [
+        ("SELECT 1 AS value", "", {"topic": "t"}, "value must be a(n) string or binary. Cast it"),
+        ("SELECT 'k' AS key", "", {"topic": "t"}, "Required attribute 'value' not found"),
+        ("SELECT 'v' AS value", "s3://bucket/logs", {"topic": "t"}, "has the scheme 's3'"),
+        ("SELECT 'v' AS value", "t-0", {"topic": "t"}, "with the option topic, or to a directory elsewhere"),
+        ("SELECT 'v' AS value", "", {"topic": "t", "partition": 3}, "Unknown option 'partition'"),
+        ("SELECT 'v' AS value, 5 AS partition", "", {"topic": "t"}, "Partition 5 of topic t"),
+        (
+            "SELECT repeat('x', 2000) AS value",
+            "",
+            {"topic": "t", "max.message.bytes": 1000},
+            "max.message.bytes",
+        ),
+    ],
+    ids=["type", "no value", "s3", "in a partition", "unknown option", "partition beyond", "too large"],
+)
+def test_what_spark_shows_of_it(spark, root, tmp_path, frame, path, options, words):
+    before = tree(tmp_path)
+    target = path if "://" in path else str(root / path)
+    with pytest.raises(Exception, match="Error") as raised:
+        spark.sql(frame).write.format("segmentlog").mode("append").options(**options).save(target)
+    assert words in str(raised.value)
+    assert tree(tmp_path) == before

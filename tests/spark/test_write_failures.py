@@ -1,0 +1,334 @@
+"""Tasks, commits and drivers that fail or are killed, full disks, and others at work: all of a job's rows once, or none."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.types import BinaryType, StructType
+
+from spark_segmentlog import SegmentLogDataSource
+from storage_core import LogDirectory, SegmentLogError, read_table
+from storage_core.checkpoint.stage_names import job_of
+from tests.faults.counting import cases
+from tests.spark.failing_source import FailingSource
+
+pytestmark = pytest.mark.spark
+
+COUNT = 6000
+WEEK_SECONDS = 7 * 24 * 60 * 60
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "logs"
+
+
+@pytest.fixture
+def save(spark, root):
+    """Save rows named after a job, in two tasks to three partitions; some of it fails as said."""
+    spark.dataSource.register(FailingSource)
+
+    def save_with(name, failing=None, mode="append", **options):
+        frame = spark.range(0, COUNT, 1, 2).selectExpr(f"concat('{name}:', CAST(id AS STRING)) AS value")
+        writer = frame.write.format("failing" if failing else "segmentlog").mode(mode)
+        if failing:
+            writer = writer.option("failing", json.dumps(failing))
+        writer.options(**{"topic": "t", "partitions": 3, "batch.size": 2000, **options}).save(str(root))
+
+    return save_with
+
+
+def expected(*names):
+    return sorted(b"%s:%d" % (name.encode(), number) for name in names for number in range(COUNT))
+
+
+def values(root):
+    """All values that are there; and none if there is no log directory."""
+    if not (root / ".segmentlog-commits").exists():
+        assert not root.exists() or not any(path.name.startswith("t-") for path in root.iterdir())
+        return []
+    return sorted(read_table(root)["value"].to_pylist())
+
+
+def staged_files(root):
+    return [path.name for path in root.iterdir() if job_of(path.name) is not None]
+
+
+def clear_line(error):
+    """The line of an error in the driver or a task that says what is wrong."""
+    lines = [line.strip() for line in str(error).strip().splitlines()]
+    return next((line for line in reversed(lines) if "Error: " in line), lines[0])
+
+
+# -- Tasks --------
+
+
+@pytest.mark.parametrize(
+    "failing",
+    [
+        {"write": "kill"},
+        {"write": "raise"},
+        {"write": "limit"},
+        {"write": "full", "at": 3},
+        {"write": "broken", "at": 2},
+    ],
+    ids=lambda failing: failing["write"],
+)
+def test_a_task_that_fails_once_is_tried_again_and_counts_once(save, root, failing, record_property):
+    save("before")
+    save("failing", failing)
+    assert values(root) == expected("before", "failing")
+    assert staged_files(root) == []
+    record_property(cases("Spark: a task killed or failing, tried again"), 1)
+
+
+@pytest.mark.parametrize(
+    ("failing", "words"),
+    [
+        ({"write": "kill"}, "worker exited unexpectedly"),
+        ({"write": "raise"}, "the task ends here"),
+        ({"write": "limit"}, "File too large"),
+        ({"write": "full", "at": 3}, "No space left on device"),
+        ({"write": "broken", "at": 2}, "Input/output error"),
+    ],
+    ids=lambda each: each["write"] if isinstance(each, dict) else "",
+)
+def test_a_task_that_fails_always_leaves_nothing(save, root, failing, words, record_property):
+    save("before")
+    with pytest.raises(Exception, match=words):
+        save("failing", {**failing, "attempts": 9})
+    assert values(root) == expected("before")
+    if failing["write"] in {"kill", "raise"}:
+        # The other task was done by then.
+        assert staged_files(root) == []
+    save("behind")
+    assert values(root) == expected("before", "behind")
+    record_property(cases("Spark: a task killed or failing at every attempt"), 1)
+
+
+# -- Tasks that come late --------
+
+
+def writer_of(root, **options):
+    given = {"path": str(root), "topic": "t", "partitions": "3", **options}
+    return SegmentLogDataSource(CaseInsensitiveDict(given)).writer(
+        StructType().add("value", BinaryType()), overwrite=False
+    )
+
+
+def sent(thing):
+    """As it arrives in another process."""
+    return pickle.loads(pickle.dumps(thing))
+
+
+def stage(writer, *rows, task=0, attempt=0):
+    """Run a task as Spark does."""
+
+    class Context:
+        def partitionId(self):  # noqa: N802
+            return task
+
+        def taskAttemptId(self):  # noqa: N802
+            return attempt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pyspark.TaskContext.get", Context)
+        return sent(sent(writer).write(iter([pa.record_batch({"value": list(rows)})])))
+
+
+def test_what_a_task_stages_behind_its_jobs_commit_is_swept_by_the_next_job(save, root):
+    writer = writer_of(root)
+    message = stage(writer, b"1", attempt=1)
+    sent(writer).commit([message])
+    stage(writer, b"1", attempt=2)
+    assert len(staged_files(root)) == 2
+    assert values(root) == [b"1"]
+    save("next")
+    assert staged_files(root) == []
+    assert values(root) == sorted([b"1", *expected("next")])
+
+
+def test_what_a_task_stages_behind_its_jobs_abort_is_swept_a_week_later(save, root):
+    writer = writer_of(root)
+    sent(writer).abort([stage(writer, b"1", attempt=1)])
+    stage(writer, b"1", attempt=2)
+    late = staged_files(root)
+    save("next")
+    # Whether its job is still at work is not known.
+    assert sorted(staged_files(root)) == sorted(late)
+    for name in late:
+        os.utime(root / name, (time.time() - WEEK_SECONDS,) * 2)
+    save("last")
+    assert staged_files(root) == []
+    assert values(root) == expected("next", "last")
+
+
+def test_a_message_of_an_attempt_whose_files_are_gone_fails_the_commit(root):
+    """As when somebody cleans up beside a job."""
+    writer = writer_of(root)
+    message = stage(writer, b"1")
+    for name in staged_files(root):
+        (root / name).unlink()
+    with pytest.raises(SegmentLogError, match=r"\.manifest"):
+        sent(writer).commit([message])
+    assert values(root) == []
+
+
+# -- The commit --------
+
+
+# The journal is there from call 8 on; there are about 50 in all.
+CALLS = {
+    "kill": [2, 7, 9, 14, 30],
+    "raise": [5, 8, 12, 22, 35],
+    "full": [1, 4, 6, 8, 12],
+    "broken": [3, 7, 10, 18, 28],
+}
+
+
+@pytest.mark.parametrize("kind", CALLS)
+def test_a_commit_that_fails_at_some_call(save, root, kind, record_property):
+    """The same txnVersion is repeated until it is there, and once more."""
+    names = ["before"]
+    save("before")
+    failed, in_doubt = 0, 0
+    for version, at in enumerate(CALLS[kind]):
+        name, app = f"job{version}", {"txnAppId": "app", "txnVersion": version}
+        with pytest.raises(Exception, match=r"[Cc]ommit|worker") as raised:
+            save(name, {"commit": kind, "at": at}, **app)
+        has_journal = (root / ".segmentlog-journal").exists()
+        found = values(root)
+        assert found in (expected(*names), expected(*names, name)), at
+        if has_journal:
+            in_doubt += 1
+            # The abort, which Spark calls at once, has left alone what is needed.
+            assert found == expected(*names, name) or staged_files(root), at
+        elif found == expected(*names):
+            assert staged_files(root) == [], at
+        if kind in {"full", "broken"}:
+            assert ("in doubt, and will be completed" in str(raised.value)) == has_journal, at
+        names.append(name)
+        save(name, **app)
+        assert values(root) == expected(*names), at
+        assert staged_files(root) == [], at
+        assert not (root / ".segmentlog-journal").exists(), at
+        failed += 1
+    record_property(cases("Spark: `commit` killed or failing, the txnVersion repeated"), failed)
+    assert 0 < in_doubt < failed
+
+
+@pytest.mark.parametrize("how", ["another job", "an open log directory"])
+def test_a_job_in_doubt_is_completed_by_whoever_writes_next(save, root, how):
+    save("before")
+    with pytest.raises(Exception, match="in doubt, and will be completed"):
+        save("doubtful", {"commit": "full", "at": 14})
+    assert values(root) == expected("before")
+    if how == "another job":
+        save("next")
+        assert values(root) == expected("before", "doubtful", "next")
+    else:
+        LogDirectory.open(root).close()
+        assert values(root) == expected("before", "doubtful")
+    assert staged_files(root) == []
+
+
+def test_a_disk_with_little_space_is_noticed_before_anything_is_done(save, root):
+    save("before")
+    listing = sorted(os.listdir(root))
+    with pytest.raises(
+        Exception, match=r"bytes of free space for the commit, found 1000\. Free some"
+    ) as raised:
+        save("large", {"commit": "little space"})
+    assert "StorageError" in clear_line(raised.value)
+    assert sorted(os.listdir(root)) == listing
+    save("large")
+    assert values(root) == expected("before", "large")
+
+
+# -- Several at once --------
+
+
+def test_two_jobs_at_once(spark, save, root):
+    """They follow one another, or one fails cleanly and works when it is repeated."""
+    save("before")
+    done, failed = [], []
+
+    def run(name):
+        try:
+            # Makes the session that of this thread: without one, Spark finds no source to write to.
+            spark.createDataFrame([], "value string")
+            save(name, txnAppId=name, txnVersion=1)
+            done.append(name)
+        except Exception as error:  # noqa: BLE001  (Spark's errors are of many kinds)
+            failed.append((name, str(error)))
+
+    threads = [threading.Thread(target=run, args=(name,)) for name in ("one", "two", "three")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert values(root) == expected("before", *done)
+    for name, text in failed:
+        assert "LogDirectoryLockedError" in text
+        save(name, txnAppId=name, txnVersion=1)
+    assert values(root) == expected("before", "one", "two", "three")
+    assert staged_files(root) == []
+
+
+def test_readers_beside_many_jobs(spark, root):
+    """Each job adds ten rows to each of three partitions: a reader counts all of a job's rows or none."""
+    jobs, is_over = 52, threading.Event()
+
+    def write():
+        try:
+            for number in range(jobs):
+                writer = writer_of(root, partitioner="roundRobin")
+                rows = [b"%d:%d" % (number, row) for row in range(30)]
+                message = stage(writer, *rows, attempt=number)
+                sent(writer).commit([message])
+        finally:
+            is_over.set()
+
+    def polled(count):
+        found = []
+        while not is_over.is_set():
+            found.append(count())
+        return found
+
+    with ThreadPoolExecutor(3) as threads:
+        tasks = [
+            threads.submit(write),
+            threads.submit(polled, lambda: rows_by_partition(root)),
+            threads.submit(polled, lambda: rows_by_partition_in_spark(spark, root)),
+        ]
+        _, seen, seen_by_spark = (task.result() for task in tasks)
+    for each in (seen, seen_by_spark):
+        # As many in each partition, and never less than before.
+        assert all(counts in ([], 3 * counts[:1]) for counts in each), each
+        assert all(count % 10 == 0 for counts in each for count in counts), each
+        assert each == sorted(each)
+    assert len({tuple(counts) for counts in seen}) > 5
+    assert rows_by_partition(root) == [10 * jobs] * 3
+
+
+def rows_by_partition_in_spark(spark, root: Path) -> list[int]:
+    if not (root / ".segmentlog-commits").exists():
+        return []
+    frame = spark.read.format("segmentlog").load(str(root))
+    return [row["count"] for row in frame.groupBy("partition").count().collect()]
+
+
+def rows_by_partition(root: Path) -> list[int]:
+    if not (root / ".segmentlog-commits").exists():
+        return []
+    table = read_table(root, columns=["partition"])
+    return table.group_by("partition").aggregate([([], "count_all")])["count_all"].to_pylist()
