@@ -97,11 +97,11 @@ class SegmentLogWriter(DataSourceArrowWriter):
             BatchEncoding(config.compression_codec, config.compression_level, config.batch_size),
             config,
             default_timestamp_ms=plan.time_ms,
-            begins_flushes=plan.options.flush,
+            flush=plan.options.flush,
         ) as stage:
             for batch in itertools.chain([first], batches):
                 stage.append(router.route(batch))
-            return StagedRows(stage.finish(flush=plan.options.flush), router.topics)
+            return StagedRows(stage.finish(), router.topics)
 
     def _job(self, staged: list[StagedRows]) -> CommitJob:
         topics = {topic for each in staged for topic in each.topics}

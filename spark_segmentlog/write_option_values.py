@@ -33,8 +33,6 @@ _CODECS_WITH_LEVEL: Final = ("gzip", "lz4", "zstd")
 _TOPIC_ID_BYTES: Final = 16
 _MAX_VERSION: Final = 2**63 - 1
 _MAX_PARTITIONS: Final = 2**31 - 1
-# However it is escaped, a line of the list of commits holds it.
-_MAX_APP_ID_LENGTH: Final = 1000
 
 
 def parse_path(given: Mapping[str, str]) -> str:
@@ -109,8 +107,6 @@ def parse_transaction(given: Mapping[str, str]) -> tuple[str | None, int | None]
         raise OptionError(f"txnAppId and txnVersion go together, but {missing} is missing. Set both.")
     if not app_id.strip():
         raise OptionError("txnAppId is empty. Use a name that this application alone has.")
-    if len(app_id) > _MAX_APP_ID_LENGTH:
-        raise OptionError(f"txnAppId has {len(app_id)} characters. Use at most {_MAX_APP_ID_LENGTH}.")
     text = version.strip()
     if not (text.isascii() and text.isdecimal()) or int(text[:20]) > _MAX_VERSION:
         raise OptionError(f"txnVersion is {version!r}. Use a whole number from 0 to {_MAX_VERSION}.")

@@ -236,6 +236,25 @@ def test_a_user_without_a_name(filesystem, path, monkeypatch):
         filesystem.open(path)
 
 
+def test_what_may_be_written_to_is_only_asked_for(filesystem, path, monkeypatch):
+    modes = []
+
+    def refuse(path, mode, **options):
+        modes.append((path, mode))
+        return False
+
+    filesystem.require_writable(path)
+    monkeypatch.setattr("getpass.getuser", lambda: "kim")
+    monkeypatch.setattr(os, "access", refuse)
+    with pytest.raises(UnreadableError, match="User kim may not write to this path") as caught:
+        filesystem.require_writable(path)
+    assert caught.value.path == path
+    assert modes == [(path, os.R_OK | os.W_OK)]
+    # Of what is not there, nothing is said.
+    filesystem.require_writable(f"{path}.not-there")
+    assert filesystem.read_file(path, 100) == b"0123456789"
+
+
 # -- Directories --------
 
 

@@ -207,21 +207,18 @@ WITHOUT_TESTS_OF_THEIR_OWN = {
     "json_fields",
     # parts of a commit: test_job.py, test_replay.py, and the crash tests beside them
     "batch_heads",
-    "fill",
-    "names",
+    "held_root",
+    "lost_files",
     "parallel",
     "partition_plan",
     "partition_state",
     "portions",
-    "prepare",
     "publish",
     "settings",
-    # parts of a write from Spark: test_batch_writer.py, test_write_options.py
-    "row_routing",
+    # parts of a write from Spark: test_write_options.py, test_write_planning.py
     "write_option_table",
     "write_option_values",
     "write_plan",
-    "write_planning",
 }
 
 

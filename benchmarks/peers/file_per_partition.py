@@ -73,6 +73,9 @@ class _PartitionFiles(WritableFile):
                 if os.writev(descriptor, group) != sum(buffer.nbytes for buffer in group):
                     raise OSError(f"Expected {self.paths[partition]} to take all bytes.")
 
+    def begin_flush(self, position_bytes: int, size_bytes: int) -> None:
+        """No file has so much that it would be worth it."""
+
     def flush(self) -> None:
         """Every file, those that are open no more through a new descriptor."""
         self.close()

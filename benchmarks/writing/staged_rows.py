@@ -63,10 +63,11 @@ def stage(
         BatchEncoding(batch_size_bytes=BATCH_SIZE_BYTES),
         LogConfig(),
         default_timestamp_ms=FIRST_TIMESTAMP_MS,
+        flush=flush,
     ) as writer:
         for each in rows:
             writer.append(each)
-        return writer.finish(flush=flush)
+        return writer.finish()
 
 
 def make_job(

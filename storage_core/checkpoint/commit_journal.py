@@ -6,7 +6,7 @@ are being changed: readers take each to end at ``log_end_before``. Whoever finds
 Two lines: JSON, and its CRC-32C as 8 hexadecimal digits. Offsets and bytes are integers:
 
     {"version":1,"job":"<32 hex>","generation":8,"time_ms":…,"txn_app_id":null,"txn_version":null,
-     "clean_shutdown":"<base64>","flushed":true,"boot":null,"manifests":["<name>",…],
+     "clean_shutdown":"<base64>","flushed":true,"manifests":["<name>",…],
      "partitions":[{"topic":"t","partition":0,"is_new":false,"topic_id":"<22 characters>"|null,
        "leader_epoch":0,"log_start_before":0,"log_start_after":0,"log_end_before":900,"log_end_after":4960,
        "epochs_after":[[<epoch>,<start offset>],…],"snapshot_from":900|"empty"|null,"keep_offsets":false,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from storage_core.filesystem import FileSystem
 
 __all__ = [
+    "COMMIT_IN_PROGRESS",
     "COMMIT_JOURNAL",
     "MAX_JOURNAL_BYTES",
     "AppendOperation",
@@ -53,6 +54,8 @@ __all__ = [
 ]
 
 COMMIT_JOURNAL: Final = ".segmentlog-journal"
+COMMIT_IN_PROGRESS: Final = "segmentlog.commit-in-progress"
+"""A directory beside the journal, over which no broker starts: its name is not that of a partition."""
 # 300,000 partitions of about 800 bytes each.
 MAX_JOURNAL_BYTES: Final = 256 * 1024 * 1024
 
@@ -81,6 +84,7 @@ def write_commit_journal(filesystem: FileSystem, root: str, journal: CommitJourn
 
     Raises:
         OptionError: It would be longer than any that is read.
+        CorruptCheckpointError: Nobody could read it.
         StorageError: The file system refused.
     """
     data = commit_journal_bytes(journal)
@@ -91,6 +95,8 @@ def write_commit_journal(filesystem: FileSystem, root: str, journal: CommitJourn
             f"{len(journal.partitions)} partitions. Write fewer partitions, or fewer and larger files, at once.",
             path=path,
         )
+    # Behind a journal that is refused, nobody reads or writes any more.
+    parse_commit_journal(data, path)
     replace_file(filesystem, path, data, flush_name=journal.is_flushed)
 
 
@@ -106,7 +112,6 @@ def commit_journal_bytes(journal: CommitJournal) -> bytes:
             "txn_version": journal.txn_version,
             "clean_shutdown": base64.b64encode(journal.clean_shutdown).decode("ascii"),
             "flushed": journal.is_flushed,
-            "boot": journal.boot_id,
             "manifests": list(journal.manifests),
             "partitions": [_partition_values(each) for each in journal.partitions],
         }

@@ -18,6 +18,7 @@ from storage_core.checkpoint.journal_values import (
 )
 from storage_core.checkpoint.json_fields import parse_json_file
 from storage_core.checkpoint.leader_epoch_checkpoint import EpochEntry
+from storage_core.checkpoint.stage_names import STAGE_PREFIX
 
 if TYPE_CHECKING:
     from storage_core.checkpoint.json_fields import JsonFields
@@ -26,15 +27,11 @@ __all__ = ["JOURNAL_VERSION", "parse_commit_journal"]
 
 JOURNAL_VERSION: Final = 1
 
-# What a topic may be called in Kafka; with a partition's number behind it, it is a file name.
-_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _TOPIC_ID: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 # A name in the root, and in no other directory.
-_STAGED_FILE: Final = re.compile(r"\.segmentlog-stage-[A-Za-z0-9._-]{1,200}")
+_STAGED_FILE: Final = re.compile(rf"{re.escape(STAGE_PREFIX)}[A-Za-z0-9._-]{{1,200}}")
 _STAGED_FILE_EXPECTED: Final = "the name of a staged file"
-_FINGERPRINT: Final = re.compile(r"[0-9a-f]{8}")
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/]*={0,2}")
-_BOOT_ID: Final = re.compile(r"[0-9A-Za-z-]{1,64}")
 _EMPTY: Final = "empty"
 _EMPTY_PATTERN: Final = re.compile(_EMPTY)
 
@@ -63,9 +60,6 @@ def parse_commit_journal(data: bytes, path: str) -> CommitJournal:
         manifests=tuple(manifests),
         partitions=partitions,
         is_flushed=fields.is_null("flushed") or fields.flag("flushed"),
-        boot_id=None
-        if fields.is_null("boot")
-        else fields.text("boot", _BOOT_ID, "the id of a run of a machine"),
     )
 
 
@@ -78,11 +72,12 @@ def _decoded(fields: JsonFields, name: str) -> bytes:
 
 def _partition(fields: JsonFields) -> JournalledPartition:
     log_start_before, log_start_after = fields.integer("log_start_before"), fields.integer("log_start_after")
+    topic, partition = fields.topic_partition()
     is_new = fields.flag("is_new")
     has_topic_id = not fields.is_null("topic_id")
     return JournalledPartition(
-        topic=fields.text("topic", _TOPIC, "a topic's name"),
-        partition=fields.integer("partition", maximum=INT32_MAX),
+        topic=topic,
+        partition=partition,
         is_new=is_new,
         topic_id=fields.text("topic_id", _TOPIC_ID, "22 characters") if has_topic_id else None,
         leader_epoch=fields.integer("leader_epoch", maximum=INT32_MAX),
@@ -115,12 +110,11 @@ def _snapshot_from(fields: JsonFields) -> int | Literal["empty"] | None:
 
 def _operation(fields: JsonFields) -> AppendOperation | LinkOperation:
     if "link" in fields.values:
-        fingerprint = fields.text("fingerprint", _FINGERPRINT, "8 hexadecimal digits")
         return LinkOperation(
             file=fields.text("link", _STAGED_FILE, _STAGED_FILE_EXPECTED),
             base_offset=fields.integer("base_offset"),
             size_bytes=fields.integer("size", maximum=INT32_MAX),
-            fingerprint=int(fingerprint, 16),
+            fingerprint=fields.fingerprint(),
         )
     return AppendOperation(
         ranges=tuple(_range(each) for each in fields.objects("append")),

@@ -107,8 +107,6 @@ class CommitJournal:
         partitions: Each partition that changes.
         is_flushed: Whether all is flushed before the rows are visible. Otherwise the marker is not put back, and
             the recovery points stay: whoever opens the log directory recovers it.
-        boot_id: Of one that is not flushed, the run of the machine in which it was written: in another one, what it
-            names may not be there. None: the machine does not tell.
     """
 
     job_id: str
@@ -120,4 +118,3 @@ class CommitJournal:
     manifests: tuple[str, ...]
     partitions: tuple[JournalledPartition, ...]
     is_flushed: bool = True
-    boot_id: str | None = None

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 __all__ = ["JsonFields", "json_bytes", "json_file_bytes", "parse_json_file", "parse_json_object"]
 
+# What a topic may be called in Kafka; with a partition's number behind it, it is a file name.
+_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_FINGERPRINT: Final = re.compile(r"[0-9a-f]{8}")
+
 # The CRC of a file's first line: 8 digits, and the line ends around them.
 _CRC_LINE_BYTES: Final = 10
 _QUOTED_LENGTH: Final = 80
@@ -112,6 +116,14 @@ class JsonFields:
         if not isinstance(value, str) or not pattern.fullmatch(value):
             raise self.error(name, expected)
         return value
+
+    def topic_partition(self) -> tuple[str, int]:
+        """The fields ``topic`` and ``partition``."""
+        return self.text("topic", _TOPIC, "a topic's name"), self.integer("partition", maximum=INT32_MAX)
+
+    def fingerprint(self) -> int:
+        """The field ``fingerprint``."""
+        return int(self.text("fingerprint", _FINGERPRINT, "8 hexadecimal digits"), 16)
 
     def is_null(self, name: str) -> bool:
         """Whether a field is null, or missing."""

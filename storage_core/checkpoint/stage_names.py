@@ -19,10 +19,10 @@ from storage_core.errors import OptionError
 __all__ = [
     "MANIFEST_SUFFIX",
     "PACK_SUFFIX",
+    "STAGED_BASE_NAME",
     "STAGE_PREFIX",
     "StageId",
     "data_suffix_of",
-    "is_staged",
     "job_of",
     "job_prefix",
     "stage_of",
@@ -37,7 +37,7 @@ _NUMBER: Final = r"(?:0|[1-9][0-9]{0,18})"
 _STAGE: Final = (
     rf"{re.escape(STAGE_PREFIX)}(?P<job>[0-9a-f]{{32}})-(?P<task>{_NUMBER})-(?P<attempt>{_NUMBER})"
 )
-_BASE_NAME: Final = re.compile(rf"{_STAGE}(?P<number>-{_NUMBER})?")
+STAGED_BASE_NAME: Final = re.compile(rf"{_STAGE}(?P<number>-{_NUMBER})?")
 _FILE_NAME: Final = re.compile(
     rf"{_STAGE}(?:(?P<whole>\.pack|\.manifest|\.manifest\.tmp)|-(?P<number>{_NUMBER})\.(?:log|index|timeindex))"
 )
@@ -94,11 +94,6 @@ def job_prefix(job_id: str) -> str:
     return f"{STAGE_PREFIX}{job_id}-"
 
 
-def is_staged(file_name: str) -> bool:
-    """Whether a file in the root was staged by any job."""
-    return _FILE_NAME.fullmatch(file_name) is not None
-
-
 def job_of(file_name: str) -> str | None:
     """The id of the job that staged a file; None if it is no staged file."""
     match = _FILE_NAME.fullmatch(file_name)
@@ -107,11 +102,11 @@ def job_of(file_name: str) -> str | None:
 
 def stage_of(base_name: str) -> StageId | None:
     """The attempt that a file belongs to, by its name without suffix; None if that is none."""
-    match = _BASE_NAME.fullmatch(base_name)
+    match = STAGED_BASE_NAME.fullmatch(base_name)
     return StageId(match["job"], int(match["task"]), int(match["attempt"])) if match else None
 
 
 def data_suffix_of(base_name: str) -> str:
     """The suffix of the file that holds the batches: a segment's, if the name has a number behind its attempt."""
-    match = _BASE_NAME.fullmatch(base_name)
+    match = STAGED_BASE_NAME.fullmatch(base_name)
     return _LOG_SUFFIX if match and match["number"] else PACK_SUFFIX

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from storage_core.commit.piece import RunFigures
 from storage_core.record.batch_fingerprint import FINGERPRINTED_BYTES, fingerprinted_bytes
+from storage_core.segment.offset_index_file import LARGEST_RELATIVE_OFFSET
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchRuns", "PlacedRun"]
 
-_LARGEST_RELATIVE_OFFSET: Final = (1 << 31) - 1
 _NONE: Final = -1
 
 _Int64Array = npt.NDArray[np.int64]
@@ -112,7 +112,7 @@ class BatchRuns:
             spans = (
                 self._offset_ends[start + 1 : stop + 1] - self._offset_ends[start] + piece.offset_count - 1
             )
-        is_beyond = spans > _LARGEST_RELATIVE_OFFSET
+        is_beyond = spans > LARGEST_RELATIVE_OFFSET
         if config is not None:
             is_beyond |= ends + piece.size_bytes > config.max_segment_bytes
             first_ms = piece.first_timestamp_ms if piece.batch_count else int(self._max_timestamps_ms[start])

@@ -9,6 +9,7 @@ from storage_core.checkpoint.stage_names import StageId
 from storage_core.commit.placement import Portion
 from storage_core.record.batch_header import MAX_OFFSET_DELTA
 from storage_core.record.control_batch import empty_batch
+from storage_core.record.legacy_message import NO_TIMESTAMP_MS
 
 if TYPE_CHECKING:
     from storage_core.filesystem import FileSystem
@@ -17,7 +18,8 @@ __all__ = ["FillStage"]
 
 # No task has this number: those of Spark are below 2^31.
 _DRIVER_TASK: Final = 1 << 31
-_NO_TIMESTAMP_MS: Final = -1
+# Each is a segment of three files.
+_MOST_BATCHES: Final = 16
 
 
 class FillStage:
@@ -37,12 +39,14 @@ class FillStage:
         self._size_bytes = 0
 
     def portions(self, start_offset: int, end_offset: int, leader_epoch: int) -> list[Portion]:
-        """Stand in for all offsets from one to before another."""
+        """Stand in for all offsets from one to before another; for more than some batches can, nothing does."""
+        if end_offset - start_offset > _MOST_BATCHES * (MAX_OFFSET_DELTA + 1):
+            return []
         found = []
         while start_offset < end_offset:
             last_offset = min(end_offset - 1, start_offset + MAX_OFFSET_DELTA)
             batch = empty_batch(
-                start_offset, last_offset, leader_epoch=leader_epoch, max_timestamp_ms=_NO_TIMESTAMP_MS
+                start_offset, last_offset, leader_epoch=leader_epoch, max_timestamp_ms=NO_TIMESTAMP_MS
             )
             self._pieces += [bytes(piece) for piece in batch.pieces]
             found.append(
@@ -51,8 +55,8 @@ class FillStage:
                     self._size_bytes,
                     batch.size_bytes,
                     last_offset + 1 - start_offset,
-                    _NO_TIMESTAMP_MS,
-                    _NO_TIMESTAMP_MS,
+                    NO_TIMESTAMP_MS,
+                    NO_TIMESTAMP_MS,
                     start_offset,
                 )
             )

@@ -12,53 +12,44 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from storage_core.checkpoint import META_PROPERTIES, has_clean_shutdown_file
-from storage_core.checkpoint.commit_journal import COMMIT_JOURNAL, read_commit_journal, write_commit_journal
-from storage_core.checkpoint.commits_file import (
-    CommitsFile,
-    read_commits_file,
-    replace_commits_file,
-    shortened_commits,
+from storage_core.checkpoint import META_PROPERTIES
+from storage_core.checkpoint.commit_journal import (
+    COMMIT_IN_PROGRESS,
+    COMMIT_JOURNAL,
+    read_commit_journal,
+    write_commit_journal,
 )
+from storage_core.checkpoint.commits_file import read_commits_file, replace_commits_file, shortened_commits
+from storage_core.commit.held_root import held_root
 from storage_core.commit.prepare import prepare
 from storage_core.commit.probe import probe_target
 from storage_core.commit.sweep import sweep
-from storage_core.errors import (
-    CommitInDoubtError,
-    LogDirectoryError,
-    LogDirectoryLockedError,
-    SegmentLogError,
-)
+from storage_core.errors import CommitInDoubtError, SegmentLogError
 from storage_core.log.clock import SystemClock
-from storage_core.log.log_directory import LogDirectory
-from storage_core.log.root_directory import LOCK_FILE, make_root, partitions_to_load
-from storage_core.publishing.names import COMMIT_IN_PROGRESS
 from storage_core.publishing.replay import delete_staged_files, finish_commit
-from storage_core.publishing.unflushed import is_as_left_unflushed, note_unflushed
+from storage_core.publishing.unflushed import note_unflushed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
 
     from storage_core.checkpoint.commit_journal import CommitJournal
+    from storage_core.checkpoint.commits_file import CommitsFile
+    from storage_core.commit.held_root import HeldRoot
     from storage_core.commit.manifest import StagedManifest
     from storage_core.commit.settings import JobSettings
-    from storage_core.directory import PartitionDirectory
-    from storage_core.filesystem import FileLock, FileSystem
+    from storage_core.filesystem import FileSystem
     from storage_core.log.clock import Clock
 
 __all__ = ["CommitJob", "CommitOutcome"]
 
 _log = logging.getLogger(__name__)
 
-_LOCK_POLL_SECONDS: Final = 0.05
 # Beyond this size the commits file is shortened.
 _LONG_COMMITS_BYTES: Final = 1 << 20
-# Each further attempt means that somebody else has left the root unclean in the meantime.
-_MOST_ATTEMPTS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +63,6 @@ class CommitOutcome:
 
     generation: int
     was_committed_before: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _HeldRoot:
-    """What is there while the lock is held: the commits so far, and the partitions."""
-
-    commits: CommitsFile
-    directories: list[PartitionDirectory]
 
 
 class CommitJob:
@@ -116,7 +99,7 @@ class CommitJob:
             RecoveryWouldDiscard: It was not closed cleanly, and recovery would drop whole batches.
             StorageError: The file system does not do what a commit needs.
         """
-        with self._locked(self._begin_wait_seconds()) as held:
+        with self._held(self._begin_wait_seconds()) as held:
             probe_target(self._filesystem, self.root, flush=self.settings.flush)
             self._sweep(held.commits)
             return not self._is_committed(held.commits)
@@ -128,7 +111,7 @@ class CommitJob:
             CommitInDoubtError: Something failed behind the journal: the job will be completed.
             SegmentLogError: Something failed before: nothing was changed, and `abort` removes what was staged.
         """
-        with self._locked(self.settings.lock_wait_seconds) as held:
+        with self._held(self.settings.lock_wait_seconds) as held:
             commits = held.commits
             if self._is_committed(commits):
                 delete_staged_files(self._filesystem, self.root, self.settings.job_id)
@@ -170,68 +153,13 @@ class CommitJob:
             delete_staged_files(self._filesystem, self.root, job_id)
         return not commits.has_job(job_id)
 
-    @contextlib.contextmanager
-    def _locked(self, wait_seconds: float) -> Iterator[_HeldRoot]:
-        """Hold the lock of a root without an unfinished commit that need not be recovered."""
-        filesystem, root, settings = self._filesystem, self.root, self.settings
-        make_root(filesystem, root)
-        for _ in range(_MOST_ATTEMPTS):
-            if filesystem.status(os.path.join(root, LOCK_FILE)) is None:
-                # Looked at before the lock leaves a file behind in somebody's home.
-                partitions_to_load(filesystem, root, broker_directory=settings.broker_directory)
-            lock = self._lock(wait_seconds)
-            try:
-                directories = partitions_to_load(filesystem, root, broker_directory=settings.broker_directory)
-                finished = finish_commit(
-                    filesystem, root, settings.config_of, threads=settings.threads, keeps_note=True
-                )
-                if finished is not None:
-                    directories = partitions_to_load(
-                        filesystem, root, broker_directory=settings.broker_directory
-                    )
-                commits = read_commits_file(filesystem, root)
-                if self._is_settled(commits):
-                    yield _HeldRoot(commits, directories)
-                    return
-            finally:
-                lock.release()
-            with LogDirectory.open(
-                root,
-                config=settings.config,
-                broker_directory=settings.broker_directory,
-                filesystem=filesystem,
-                clock=self._clock,
-            ):
-                _log.info("%s was new, or was not closed cleanly: its logs were loaded.", root)
-        raise LogDirectoryError(
-            f"Expected a log directory that stays clean, found it unclean {_MOST_ATTEMPTS} times. Stop who writes to it.",
-            path=root,
-        )
+    def _held(self, wait_seconds: float) -> AbstractContextManager[HeldRoot]:
+        return held_root(self._filesystem, self.root, self.settings, self._clock, wait_seconds)
 
     def _begin_wait_seconds(self) -> float:
         """Another job lets go of the lock soon. A broker does not, and tasks need not start if it has it."""
         is_brokers = self._filesystem.status(os.path.join(self.root, META_PROPERTIES)) is not None
         return 0.0 if is_brokers else self.settings.lock_wait_seconds
-
-    def _is_settled(self, commits: CommitsFile) -> bool:
-        """Whether nothing has to be recovered before this job."""
-        if has_clean_shutdown_file(self._filesystem, self.root):
-            return True
-        # What the job before did not flush is there, unless the machine was off: a job that does not flush, either,
-        # need not wait for it.
-        return not self.settings.flush and is_as_left_unflushed(
-            self._filesystem, self.root, commits.generation
-        )
-
-    def _lock(self, wait_seconds: float) -> FileLock:
-        end = time.monotonic() + wait_seconds
-        while True:
-            try:
-                return self._filesystem.lock(os.path.join(self.root, LOCK_FILE))
-            except LogDirectoryLockedError:
-                if time.monotonic() >= end:
-                    raise
-            time.sleep(_LOCK_POLL_SECONDS)
 
     def _is_committed(self, commits: CommitsFile) -> bool:
         settings = self.settings
@@ -273,7 +201,21 @@ class CommitJob:
             if not settings.flush:
                 note_unflushed(self._filesystem, self.root, journal.generation)
         except SegmentLogError as error:
-            raise self._in_doubt(error) from error
+            if not self._is_visible():
+                raise self._in_doubt(error) from error
+            _log.warning(
+                "Job %s is committed, but not all that led there could be removed: %s Whoever writes to %s next does it; "
+                "a broker does not start before that.",
+                settings.job_id,
+                error,
+                self.root,
+            )
+
+    def _is_visible(self) -> bool:
+        try:
+            return read_commits_file(self._filesystem, self.root).has_job(self.settings.job_id)
+        except SegmentLogError:
+            return False
 
     def _has_journal(self) -> bool:
         try:
@@ -282,10 +224,17 @@ class CommitJob:
             return True
 
     def _in_doubt(self, error: SegmentLogError) -> CommitInDoubtError:
+        if self.settings.txn_app_id is None:
+            advice = (
+                "open it with LogDirectory.open. Do not write these rows again: they would be there twice"
+            )
+        else:
+            advice = (
+                "repeat the write with the same txnAppId and txnVersion, or open it with LogDirectory.open"
+            )
         return CommitInDoubtError(
             f"Job {self.settings.job_id} is in doubt, and will be completed: {error} Its journal is written. Whoever "
-            "writes to the log directory next completes it: free what is missing, and repeat the write with the same "
-            "txnAppId and txnVersion, or open the directory with LogDirectory.open.",
+            f"writes to the log directory next completes it: free what is missing, and {advice}.",
             path=self.root,
         )
 

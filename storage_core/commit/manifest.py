@@ -15,15 +15,15 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from crc32c import crc32c
 
+from storage_core.checkpoint._small_file import INT32_MAX, INT64_MAX
 from storage_core.checkpoint.commits_file import JOB_ID
 from storage_core.checkpoint.json_fields import JsonFields, parse_json_file
-from storage_core.checkpoint.stage_names import StageId, data_suffix_of, stage_of
+from storage_core.checkpoint.stage_names import STAGED_BASE_NAME, StageId, data_suffix_of, stage_of
 from storage_core.errors import CorruptCheckpointError
 
 if TYPE_CHECKING:
@@ -48,11 +48,7 @@ MAX_MANIFEST_BYTES: Final = 1 << 30
 
 _VERSION: Final = 1
 _ENCODER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
-_INT32_MAX: Final = (1 << 31) - 1
-_INT64_MIN: Final = -(1 << 63)
-_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
-_BASE_NAME: Final = re.compile(r"\.segmentlog-stage-[0-9a-f]{32}(-[0-9]{1,19}){2,3}")
-_FINGERPRINT: Final = re.compile(r"[0-9a-f]{8}")
+_INT64_MIN: Final = -INT64_MAX - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,23 +197,24 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
 
 
 def _piece(fields: JsonFields, stage: StageId) -> StagedPiece:
-    file = fields.text("file", _BASE_NAME, "the name of a staged file")
+    file = fields.text("file", STAGED_BASE_NAME, "the name of a staged file")
     # Nothing that a manifest names may lie elsewhere.
     if stage_of(file) != stage:
         raise fields.error("file", "a file of the attempt that the manifest belongs to")
+    topic, partition = fields.topic_partition()
     keeps_offsets = not fields.is_null("min_offset")
     min_offset = fields.integer("min_offset") if keeps_offsets else None
     return StagedPiece(
-        topic=fields.text("topic", _TOPIC, "a topic's name"),
-        partition=fields.integer("partition", maximum=_INT32_MAX),
+        topic=topic,
+        partition=partition,
         file=file,
         position_bytes=fields.integer("position"),
-        size_bytes=fields.integer("size", minimum=1, maximum=_INT32_MAX),
+        size_bytes=fields.integer("size", minimum=1, maximum=INT32_MAX),
         batch_count=fields.integer("batches", minimum=1),
         record_count=fields.integer("records", minimum=1),
         first_timestamp_ms=fields.integer("first_timestamp_ms", minimum=_INT64_MIN),
         max_timestamp_ms=fields.integer("max_timestamp_ms", minimum=_INT64_MIN),
-        fingerprint=int(fields.text("fingerprint", _FINGERPRINT, "8 hexadecimal digits"), 16),
+        fingerprint=fields.fingerprint(),
         min_offset=min_offset,
         max_offset=None if min_offset is None else fields.integer("max_offset", minimum=min_offset),
     )

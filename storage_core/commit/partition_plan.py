@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from storage_core.checkpoint.commit_journal import JournalledPartition
 from storage_core.commit.partition_state import SegmentTail
-from storage_core.commit.patch import StagedSegment
+from storage_core.commit.patch import SegmentPatch
 from storage_core.commit.placement import Placement
 from storage_core.commit.portions import portions_of
 from storage_core.errors import OptionError
+from storage_core.record.batch_header import MAX_OFFSET
 from storage_core.segment.offset_index_file import LARGEST_RELATIVE_OFFSET
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class PartitionPlan:
     """
 
     partition: JournalledPartition
-    segments: tuple[StagedSegment, ...]
+    segments: tuple[SegmentPatch, ...]
 
 
 def plan_partition(
@@ -85,7 +86,7 @@ def plan_partition(
         # Nothing but a place in the order of offsets.
         placement.begin_segment(restored_end)
     segments = tuple(
-        StagedSegment(
+        SegmentPatch(
             portion.file,
             placement.link_bases[portion.file],
             state.leader_epoch,
@@ -111,6 +112,12 @@ def _journalled(
     keep_offsets: bool,
 ) -> JournalledPartition:
     log_end = placement.next_offset
+    if log_end > MAX_OFFSET:
+        raise OptionError(
+            f"Expected offsets below {MAX_OFFSET} in {state.topic}-{state.partition}, found rows up to {log_end - 1}. "
+            "Leave them out, or write to another partition.",
+            offset=log_end - 1,
+        )
     epochs = state.epochs_after if log_end > state.log_end_offset else state.epochs
     if epochs != state.epochs and not state.epochs:
         # Of a log that begins behind offset 0, the first epoch does, too.

@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from storage_core.checkpoint import (
     LEADER_EPOCH_CHECKPOINT,
+    PARTITION_METADATA,
     EpochEntry,
     read_leader_epoch_checkpoint,
     read_producer_snapshot,
 )
 from storage_core.directory import PartitionLog
+from storage_core.directory.segment_listing import regular_file_names
 from storage_core.errors import CorruptError, CorruptSnapshotError, LogDirectoryError
+from storage_core.record.batch_header import MAGIC_V2
 from storage_core.scan.isolation import open_transactions
 from storage_core.segment.batch_walk import BatchWalk
 from storage_core.segment.file_names import (
@@ -44,7 +47,6 @@ __all__ = ["PartitionState", "SegmentTail", "new_partition_state", "read_partiti
 
 # Leader epoch and magic of a batch, from its byte 12 on.
 _EPOCH_AND_MAGIC: Final = struct.Struct(">12xib")
-_MAGIC_V2: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ class PartitionState:
         leader_epoch: The last one on disk, or 0.
         snapshot_from: Where the producer snapshot at the new log end comes from; see `JournalledPartition`.
         tail: The end of its last segment; None if there is none.
+        has_metadata: Whether its directory has a ``partition.metadata``, or gets one when it is made.
     """
 
     topic: str
@@ -93,6 +96,7 @@ class PartitionState:
     leader_epoch: int
     snapshot_from: int | Literal["empty"] | None
     tail: SegmentTail | None
+    has_metadata: bool = True
 
     @property
     def is_empty(self) -> bool:
@@ -123,11 +127,11 @@ def read_partition_state(
         checkpointed_start: Its log start offset as the root says.
 
     Raises:
-        LogDirectoryError: A transaction is open in it.
+        LogDirectoryError: A transaction is open in it, or a segment is no regular file.
         CorruptError: It is not as a log directory is left when it is closed.
     """
     path = directory.path
-    names = [entry.name for entry in filesystem.list_directory(path) if entry.is_regular_file]
+    names = regular_file_names(filesystem, path)
     if any(name.endswith(SWAP_SUFFIX) for name in names):
         raise CorruptError(
             "Expected a partition that was closed, found a compaction that was interrupted. Open the log directory "
@@ -161,6 +165,7 @@ def read_partition_state(
         leader_epoch,
         snapshot_from,
         tail,
+        PARTITION_METADATA in known,
     )
 
 
@@ -201,7 +206,7 @@ def _read_tail(
             is_open=has_indexes and (len(times) > 0 or first[4] < 0),
         ),
         last[3] + 1,
-        epoch if magic == _MAGIC_V2 else 0,
+        epoch if magic == MAGIC_V2 else 0,
     )
 
 

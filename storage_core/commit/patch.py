@@ -17,12 +17,12 @@ from storage_core.segment.file_names import LOG_SUFFIX
 if TYPE_CHECKING:
     from storage_core.filesystem import FileSystem
 
-__all__ = ["StagedSegment", "patch_segment"]
+__all__ = ["SegmentPatch", "patch_segment"]
 
 
 @dataclass(frozen=True, slots=True)
-class StagedSegment:
-    """A large piece, and where it goes.
+class SegmentPatch:
+    """A staged segment, and what it gets.
 
     Attributes:
         file: Its name without suffix.
@@ -43,7 +43,7 @@ class StagedSegment:
     keep_offsets: bool
 
 
-def patch_segment(filesystem: FileSystem, root: str, segment: StagedSegment, *, flush: bool) -> None:
+def patch_segment(filesystem: FileSystem, root: str, segment: SegmentPatch, *, flush: bool) -> None:
     """Give the batches of a staged segment their offsets and their epoch.
 
     Raises:
@@ -68,7 +68,7 @@ def patch_segment(filesystem: FileSystem, root: str, segment: StagedSegment, *, 
             file.flush()
 
 
-def _not_as_staged(path: str, segment: StagedSegment) -> CorruptRecordError:
+def _not_as_staged(path: str, segment: SegmentPatch) -> CorruptRecordError:
     return CorruptRecordError(
         f"Expected the {segment.size_bytes} bytes of batches that a task has staged, with the fingerprint "
         f"{segment.fingerprint:08x} and {segment.offset_count} offsets, found something else. Abort the job, and "

@@ -9,17 +9,22 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from storage_core.checkpoint import CLEAN_SHUTDOWN_FILE, META_PROPERTIES
+from storage_core.checkpoint import (
+    CLEAN_SHUTDOWN_FILE,
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    write_partition_metadata,
+)
 from storage_core.checkpoint.commit_journal import AppendOperation, CommitJournal
 from storage_core.commit.fill import FillStage
 from storage_core.commit.partition_plan import PartitionPlan, plan_partition
 from storage_core.commit.partition_state import PartitionState, new_partition_state, read_partition_state
 from storage_core.commit.patch import patch_segment
 from storage_core.commit.portions import pieces_by_partition
+from storage_core.commit.targets import require_targets
 from storage_core.errors import CorruptError, LogDirectoryError, OptionError, StorageError
 from storage_core.log.topic_ids import check_topic_partition, choose_topic_id
 from storage_core.publishing.parallel import in_parallel
-from storage_core.publishing.unflushed import boot_id_of_machine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,6 +77,7 @@ def prepare(
         for key, state in sorted(states.items())
     ]
     fill.write(flush=settings.flush)
+    require_targets(filesystem, root, [each.partition for each in placed])
     _require_space(filesystem, root, placed)
     segments = [segment for each in placed for segment in each.segments]
     in_parallel(
@@ -79,6 +85,7 @@ def prepare(
         segments,
         settings.threads,
     )
+    _complete(filesystem, root, states, topic_ids)
     marker = filesystem.read_file(os.path.join(root, CLEAN_SHUTDOWN_FILE), _MAX_MARKER_BYTES)
     if marker is None and not settings.flush:
         # Nobody puts it back.
@@ -98,7 +105,6 @@ def prepare(
         manifests=tuple(manifest.name for manifest in manifests),
         partitions=tuple(each.partition for each in placed),
         is_flushed=settings.flush,
-        boot_id=None if settings.flush else boot_id_of_machine(filesystem),
     )
 
 
@@ -163,8 +169,11 @@ def _topic_ids(
     is_brokers = filesystem.status(os.path.join(root, META_PROPERTIES)) is not None
     for topic in sorted({topic for topic, _ in states}):
         wanted = settings.topic_ids.get(topic)
-        has_new = any(state.is_new for state in states.values() if state.topic == topic)
-        if not has_new and wanted is None:
+        of_topic = [state for state in states.values() if state.topic == topic]
+        has_new = any(state.is_new for state in of_topic)
+        # What a broker made is left as it is.
+        is_complete = is_brokers or all(state.has_metadata for state in of_topic)
+        if not has_new and wanted is None and is_complete:
             found[topic] = None
             continue
         paths = [directory.path for directory in directories if directory.topic == topic]
@@ -177,6 +186,22 @@ def _topic_ids(
             )
         found[topic] = choose_topic_id(filesystem, topic, paths, wanted)
     return found
+
+
+def _complete(
+    filesystem: FileSystem,
+    root: str,
+    states: dict[tuple[str, int], PartitionState],
+    topic_ids: dict[str, str | None],
+) -> None:
+    """Give an id to partitions without one, as `LogDirectory.open` does: a broker would put them aside."""
+    without = [state for state in states.values() if not state.has_metadata]
+    if without and filesystem.status(os.path.join(root, META_PROPERTIES)) is None:
+        for state in without:
+            topic_id = topic_ids[state.topic]
+            if topic_id is not None:
+                path = os.path.join(root, f"{state.topic}-{state.partition}", PARTITION_METADATA)
+                write_partition_metadata(filesystem, path, topic_id)
 
 
 def _require_space(filesystem: FileSystem, root: str, placed: Sequence[PartitionPlan]) -> None:

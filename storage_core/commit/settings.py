@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from storage_core.checkpoint.commits_file import JOB_ID
 from storage_core.errors import OptionError
@@ -12,6 +12,9 @@ from storage_core.log_config import LogConfig
 from storage_core.publishing.replay import DEFAULT_THREADS
 
 __all__ = ["JobSettings"]
+
+# The line of a job that tells of it has to stay one that is read.
+_MAX_APP_ID_LENGTH: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +68,8 @@ class JobSettings:
                 "Expected both txnAppId and txnVersion, or none of them, found one. A number counts for the "
                 "application that gave it."
             )
-        if self.txn_app_id == "":
-            raise OptionError("Expected a name as txnAppId, found an empty one.")
+        if self.txn_app_id is not None:
+            _check_app_id(self.txn_app_id)
         if self.restored_offsets and not self.preserve_offsets:
             raise OptionError("Expected offsets to be restored with preserveOffsets only. Set it, too.")
         for (topic, partition), (start, end) in self.restored_offsets.items():
@@ -83,3 +86,14 @@ class JobSettings:
         if isinstance(self.config, LogConfig):
             return self.config
         return self.config.get(topic) or LogConfig()
+
+
+def _check_app_id(app_id: str) -> None:
+    if not 0 < len(app_id) <= _MAX_APP_ID_LENGTH:
+        raise OptionError(
+            f"Expected a name of 1 to {_MAX_APP_ID_LENGTH} characters as txnAppId, found one of {len(app_id)}."
+        )
+    try:
+        app_id.encode()
+    except UnicodeEncodeError as error:
+        raise OptionError(f"Expected text as txnAppId, found half a character in {app_id!r}.") from error

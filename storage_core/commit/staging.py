@@ -53,7 +53,8 @@ class StageWriter:
         default_timestamp_ms: For records without a timestamp.
         memory_limit_bytes: The most that rows take which are not written yet.
         piece_bytes: So much of one partition becomes a segment; what is less goes to one file with all others.
-        begins_flushes: Whether `finish` will flush: then the system is asked on the way to write to the disk.
+        flush: Whether no power cut takes away anything behind `finish`. Then the system is asked on the way to
+            write to the disk.
     """
 
     def __init__(  # noqa: PLR0913  (the last ones are rarely given)
@@ -67,7 +68,7 @@ class StageWriter:
         default_timestamp_ms: int,
         memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT_BYTES,
         piece_bytes: int = DEFAULT_PIECE_BYTES,
-        begins_flushes: bool = False,
+        flush: bool = True,
     ) -> None:
         self._filesystem = filesystem
         self._root = root
@@ -80,8 +81,9 @@ class StageWriter:
             config,
             default_timestamp_ms=default_timestamp_ms,
             piece_bytes=piece_bytes,
-            begins_flushes=begins_flushes,
+            begins_flushes=flush,
         )
+        self._flush = flush
         self._batch_size_bytes = encoding.batch_size_bytes
         # One block is filled while another one is written.
         self._most_block_bytes = memory_limit_bytes // 2
@@ -114,8 +116,8 @@ class StageWriter:
         if self._rows_bytes >= min(max(wanted_bytes, _LEAST_BLOCK_BYTES), self._most_block_bytes):
             self._hand_over()
 
-    def finish(self, *, flush: bool = True) -> StagedManifest:
-        """Write what is left, and the manifest. With ``flush``, no power cut takes away any of it afterwards.
+    def finish(self) -> StagedManifest:
+        """Write what is left, and the manifest.
 
         Raises:
             SegmentLogError: As `append` does.
@@ -128,7 +130,7 @@ class StageWriter:
         files.create(self._stage.manifest_name)
         files.write(self._stage.manifest_name, [data], 0)
         # In any order: nobody looks for the manifest before it is reported.
-        if flush:
+        if self._flush:
             files.flush()
             self._filesystem.flush_directory(self._root)
         files.close()

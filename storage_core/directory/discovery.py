@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from storage_core.checkpoint import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA
-from storage_core.checkpoint.commit_journal import COMMIT_JOURNAL
+from storage_core.checkpoint.commit_journal import COMMIT_IN_PROGRESS, COMMIT_JOURNAL
 from storage_core.checkpoint.commits_file import COMMITS_FILE
 from storage_core.directory.log_directory_files import LogDirectoryFiles, PartitionDirectory
 from storage_core.directory.partition_name import parse_partition_directory_name
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from storage_core.directory.visibility import CommitWatch
     from storage_core.filesystem import DirectoryEntry, FileSystem
 
-__all__ = ["find_partitions"]
+__all__ = ["OTHER_DIRECTORIES", "find_partitions"]
 
 _log = logging.getLogger(__name__)
 
 # Directories that are known to stand in log directories and hold no partition.
-_OTHER_DIRECTORIES = frozenset({"lost+found", "remote-log-index-cache", "segmentlog.commit-in-progress"})
+OTHER_DIRECTORIES: Final = frozenset({"lost+found", "remote-log-index-cache", COMMIT_IN_PROGRESS})
 _COMMIT_FILES = frozenset({COMMIT_JOURNAL, COMMITS_FILE})
 _NAMES_IN_A_MESSAGE = 3
 
@@ -158,7 +158,7 @@ class _Search:
         names: list[str] = []
         left_out: list[str] = []
         for entry in self._entries(path):
-            if entry.name in _OTHER_DIRECTORIES:
+            if entry.name in OTHER_DIRECTORIES:
                 continue
             if entry.is_directory:
                 names.append(entry.name)

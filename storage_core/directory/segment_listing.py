@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from storage_core.filesystem import DirectoryEntry, FileSystem
 
-__all__ = ["SegmentListing", "list_segments"]
+__all__ = ["SegmentListing", "list_segments", "regular_file_names"]
 
 _SWAP_WAIT_SECONDS = 1.0
 _SWAP_POLL_SECONDS = 0.05
@@ -67,7 +67,7 @@ def list_segments(
         UnreadableError: The directory may not be listed by this user.
         LogDirectoryError: It does not exist, or what is named like a log file is no regular file.
     """
-    names = _file_names(filesystem, path) if is_clean else _settled_file_names(filesystem, path)
+    names = regular_file_names(filesystem, path) if is_clean else _settled_file_names(filesystem, path)
     swapped: frozenset[int] = frozenset()
     if _has_swap(names):
         try:
@@ -85,7 +85,12 @@ def list_segments(
     return SegmentListing(tuple(base_offsets), dict.fromkeys(names), swapped)
 
 
-def _file_names(filesystem: FileSystem, path: str) -> list[str]:
+def regular_file_names(filesystem: FileSystem, path: str) -> list[str]:
+    """The names of the regular files in a partition's directory.
+
+    Raises:
+        LogDirectoryError: What is named like a log file is none.
+    """
     names = []
     for entry in filesystem.list_directory(path):
         if entry.is_regular_file:
@@ -115,7 +120,7 @@ def _settled_file_names(filesystem: FileSystem, path: str) -> list[str]:
         DataLossError: The directory changes faster than it can be listed.
     """
     start = time.monotonic()
-    names = _file_names(filesystem, path)
+    names = regular_file_names(filesystem, path)
     agreements = 0
     while True:
         has_swap = _has_swap(names)
@@ -129,7 +134,7 @@ def _settled_file_names(filesystem: FileSystem, path: str) -> list[str]:
                 "Expected the segments of this log to stay for as long as it takes to list them. Read again."
             )
             raise DataLossError(message, path=path)
-        previous, names = names, _file_names(filesystem, path)
+        previous, names = names, regular_file_names(filesystem, path)
         if has_swap or _has_swap(names):
             agreements = 0
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 from storage_core.errors import LogDirectoryError, LogDirectoryLockedError
@@ -25,6 +26,7 @@ __all__ = ["FileSystem"]
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _WRITE_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY
+_ASKS_EFFECTIVE_USER = os.access in os.supports_effective_ids
 _FILE_MODE = 0o644
 _DIRECTORY_MODE = 0o755
 
@@ -108,6 +110,21 @@ class FileSystem:
         _require_regular_file(path, descriptor)
         self.statistics.files_opened += 1
         return WritableFile(path, descriptor, self.statistics)
+
+    def require_writable(self, path: str) -> None:
+        """Make sure that this user may write to a file, or change what a directory holds. Nothing is changed.
+
+        Of what is not there, nothing is said.
+
+        Raises:
+            UnreadableError: This user may not.
+        """
+        self.statistics.files_examined += 1
+        if not os.access(path, os.R_OK | os.W_OK, effective_ids=_ASKS_EFFECTIVE_USER) and os.path.lexists(
+            path
+        ):
+            with explained_writing(path, "write to"):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
 
     def rename(self, source: str, target: str) -> None:
         """Rename in one step; what ``target`` named before is gone. For good only after `flush_directory`."""

@@ -42,7 +42,6 @@ __all__ = ["LoadOptions", "Recovery"]
 _log = logging.getLogger(__name__)
 
 
-
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
     """What is known of a log before its directory is looked at.

@@ -22,8 +22,8 @@ from storage_core.directory import (
     PartitionDirectory,
     parse_partition_directory_name,
 )
+from storage_core.directory.discovery import OTHER_DIRECTORIES
 from storage_core.errors import LogDirectoryError
-from storage_core.publishing import COMMIT_IN_PROGRESS
 from storage_core.segment import base_offset_of
 
 if TYPE_CHECKING:
@@ -46,8 +46,6 @@ _ROOT_FILES: Final = frozenset(
         CLEANER_OFFSET_CHECKPOINT,
     }
 )
-# No partitions, but no strangers either.
-_OTHER_DIRECTORIES: Final = frozenset({"lost+found", "remote-log-index-cache", COMMIT_IN_PROGRESS})
 
 
 def make_root(filesystem: FileSystem, path: str) -> None:
@@ -101,7 +99,7 @@ def _partition(
 ) -> PartitionDirectory | None:
     if not (entry.is_directory or entry.is_symlink):
         return None
-    if entry.name in _OTHER_DIRECTORIES or entry.name.startswith("."):
+    if entry.name in OTHER_DIRECTORIES or entry.name.startswith("."):
         return None
     partition_path = os.path.join(path, entry.name)
     name = parse_partition_directory_name(entry.name)

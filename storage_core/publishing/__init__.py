@@ -6,7 +6,6 @@ goes into the journal is decided in `storage_core.commit`.
 
 from __future__ import annotations
 
-from storage_core.publishing.names import COMMIT_IN_PROGRESS
 from storage_core.publishing.replay import finish_commit, has_unfinished_commit
 
-__all__ = ["COMMIT_IN_PROGRESS", "finish_commit", "has_unfinished_commit"]
+__all__ = ["finish_commit", "has_unfinished_commit"]

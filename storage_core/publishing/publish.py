@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final, overload
+from typing import TYPE_CHECKING, Final
 
 from storage_core.checkpoint import (
     LEADER_EPOCH_CHECKPOINT,
@@ -14,7 +14,7 @@ from storage_core.checkpoint import (
 )
 from storage_core.checkpoint.commit_journal import LinkOperation
 from storage_core.checkpoint.partition_metadata import partition_metadata_bytes
-from storage_core.errors import CorruptCheckpointError, CorruptError, SegmentLogError
+from storage_core.errors import CorruptCheckpointError, CorruptError
 from storage_core.publishing.append import append_staged
 from storage_core.publishing.link import link_staged
 from storage_core.segment.file_names import (
@@ -25,6 +25,7 @@ from storage_core.segment.file_names import (
 )
 
 if TYPE_CHECKING:
+    from storage_core.checkpoint import EpochEntry
     from storage_core.checkpoint.commit_journal import JournalledPartition
     from storage_core.filesystem import FileSystem
     from storage_core.log_config import LogConfig
@@ -39,7 +40,6 @@ def publish_partition(
     root: str,
     partition: JournalledPartition,
     config: LogConfig,
-    twin: JournalledPartition | None = None,
     *,
     is_flushed: bool = True,
 ) -> list[str]:
@@ -50,10 +50,8 @@ def publish_partition(
         root: The log directory.
         partition: What to do.
         config: Of its topic.
-        twin: Another new partition of the topic, which was published just now: what is the same in both are links to
-            one file. Whoever changes it replaces it, and to make a file takes as long as all else here.
-        is_flushed: Whether it is flushed afterwards. If not, epochs are flushed here all the same, in the few partitions
-            where they change: torn ones keep everybody from opening the log.
+        is_flushed: Whether it is flushed afterwards. If not, the log is recovered, which makes a first epoch file from its
+            batches; a changed one is flushed here: torn, it would keep everybody from opening the log.
 
     Returns:
         The files that `flush_published` is to flush, the partition's directory last.
@@ -62,10 +60,10 @@ def publish_partition(
         CorruptError: The partition is not as it was when the commit began.
         StorageError: The file system refused.
     """
-    directory = _directory(root, partition)
+    directory = f"{root}/{partition.topic}-{partition.partition}"
     written: list[str] = []
     if partition.is_new:
-        written += _make_directory(filesystem, directory, partition, _directory(root, twin))
+        written += _make_directory(filesystem, directory, partition)
     for operation in partition.operations:
         if isinstance(operation, LinkOperation):
             link_staged(filesystem, root, directory, operation)
@@ -80,14 +78,7 @@ def publish_partition(
                 keep_offsets=partition.keep_offsets,
             )
     written += _put_snapshot(filesystem, directory, partition)
-    has_same_epochs = twin is not None and twin.epochs_after == partition.epochs_after
-    written += _put_epochs(
-        filesystem,
-        directory,
-        partition,
-        _directory(root, twin) if has_same_epochs else None,
-        flush=not is_flushed,
-    )
+    written += _put_epochs(filesystem, directory, partition, is_flushed=is_flushed)
     return [*dict.fromkeys(written), directory] if written or partition.operations else []
 
 
@@ -104,25 +95,14 @@ def flush_published(filesystem: FileSystem, paths: list[str]) -> None:
         filesystem.flush_directory(paths[-1])
 
 
-@overload
-def _directory(root: str, partition: JournalledPartition) -> str: ...
-@overload
-def _directory(root: str, partition: JournalledPartition | None) -> str | None: ...
-def _directory(root: str, partition: JournalledPartition | None) -> str | None:
-    return None if partition is None else f"{root}/{partition.topic}-{partition.partition}"
-
-
-def _make_directory(
-    filesystem: FileSystem, directory: str, partition: JournalledPartition, twin: str | None
-) -> list[str]:
+def _make_directory(filesystem: FileSystem, directory: str, partition: JournalledPartition) -> list[str]:
     if filesystem.status(directory) is None:
         filesystem.make_directory(directory)
     written = []
     if partition.topic_id is not None:
         path = f"{directory}/{PARTITION_METADATA}"
-        if not _is_linked(filesystem, twin, PARTITION_METADATA, path):
-            _put_file(filesystem, path, partition_metadata_bytes(partition.topic_id, path))
-            written.append(path)
+        _put_file(filesystem, path, partition_metadata_bytes(partition.topic_id, path))
+        written.append(path)
     if not partition.operations:
         # A log without any segment is none.
         for name in (log_file_name, offset_index_file_name, time_index_file_name):
@@ -153,25 +133,21 @@ def _put_snapshot(filesystem: FileSystem, directory: str, partition: JournalledP
 
 
 def _put_epochs(
-    filesystem: FileSystem,
-    directory: str,
-    partition: JournalledPartition,
-    twin: str | None,
-    *,
-    flush: bool,
+    filesystem: FileSystem, directory: str, partition: JournalledPartition, *, is_flushed: bool
 ) -> list[str]:
     if not partition.epochs_after or partition.log_end_after == partition.log_end_before:
         return []
     path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
-    if partition.is_new and _is_linked(filesystem, twin, LEADER_EPOCH_CHECKPOINT, path):
-        return []
+    known: tuple[EpochEntry, ...] | None
     try:
         known = read_leader_epoch_checkpoint(filesystem, path)
     except CorruptCheckpointError:
         # Torn while this was done before.
-        known = ()
+        known = None
+    if not is_flushed and known == ():
+        return []
     if known != partition.epochs_after:
-        write_leader_epoch_checkpoint(filesystem, path, partition.epochs_after, flush=flush)
+        write_leader_epoch_checkpoint(filesystem, path, partition.epochs_after, flush=not is_flushed)
     # Also if it was written before: by whom, and whether it was flushed, is not known.
     return [path]
 
@@ -185,15 +161,3 @@ def _put_file(filesystem: FileSystem, path: str, content: bytes) -> None:
         if size_bytes:
             file.truncate(0)
         file.write_at([content], 0)
-
-
-def _is_linked(filesystem: FileSystem, twin: str | None, name: str, path: str) -> bool:
-    """Whether a file could be made as a second name of the twin's. That one is flushed with the twin."""
-    if twin is None:
-        return False
-    try:
-        filesystem.link(os.path.join(twin, name), path)
-    except SegmentLogError:
-        # It is there already, or has as many names as there may be.
-        return False
-    return True

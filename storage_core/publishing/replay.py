@@ -4,9 +4,8 @@
     journal, not committed    anything may have been done → all is done, as if nothing had been
     journal, committed        the rows are visible        → what is left over goes
     journal, no interlock     somebody took it away       → reported; nothing is changed
-    journal, not flushed, of  what it names may be torn,  → the journal goes; recovery finds what is whole
-    a run of the machine      or missing
-    that is over
+    journal, not flushed, and a power cut, or somebody    → the journal goes; recovery finds what is whole
+    not all it names is whole has written since
 
 The interlock is made before the journal and removed after it, so no broker has been at work while
 there was a journal. Nothing here depends on how far a crash let it come.
@@ -19,7 +18,8 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from storage_core.checkpoint import CLEAN_SHUTDOWN_FILE, delete_clean_shutdown_file
-from storage_core.checkpoint.commit_journal import COMMIT_JOURNAL, read_commit_journal
+from storage_core.checkpoint._small_file import TEMPORARY_SUFFIX
+from storage_core.checkpoint.commit_journal import COMMIT_IN_PROGRESS, COMMIT_JOURNAL, read_commit_journal
 from storage_core.checkpoint.commits_file import (
     CommitEntry,
     append_commit,
@@ -28,16 +28,16 @@ from storage_core.checkpoint.commits_file import (
 )
 from storage_core.checkpoint.stage_names import job_prefix
 from storage_core.errors import LogDirectoryError
-from storage_core.publishing.names import COMMIT_IN_PROGRESS
 from storage_core.publishing.parallel import in_parallel
 from storage_core.publishing.publish import flush_published, publish_partition
 from storage_core.publishing.root_checkpoints import write_root_checkpoints
-from storage_core.publishing.unflushed import boot_id_of_machine, forget_unflushed
+from storage_core.publishing.unflushed import forget_unflushed
+from storage_core.publishing.whole import is_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from storage_core.checkpoint.commit_journal import CommitJournal, JournalledPartition
+    from storage_core.checkpoint.commit_journal import CommitJournal
     from storage_core.filesystem import FileSystem
     from storage_core.log_config import LogConfig
 
@@ -50,7 +50,6 @@ DEFAULT_THREADS: Final = 16
 _WRITING_THREADS: Final = 2
 # From so many partitions on, one call that writes all makes their flushes cheap.
 _MANY_PARTITIONS: Final = 64
-_TEMPORARY_SUFFIX: Final = ".tmp"
 
 
 def has_unfinished_commit(filesystem: FileSystem, root: str) -> bool:
@@ -90,28 +89,26 @@ def finish_commit(
     """
     if not keeps_note:
         forget_unflushed(filesystem, root)
+    is_known_whole = journal is not None
     journal = journal or read_commit_journal(filesystem, root)
     has_interlock = filesystem.status(os.path.join(root, COMMIT_IN_PROGRESS)) is not None
     if journal is None:
         if has_interlock:
-            filesystem.delete(os.path.join(root, COMMIT_JOURNAL + _TEMPORARY_SUFFIX))
+            filesystem.delete(os.path.join(root, COMMIT_JOURNAL + TEMPORARY_SUFFIX))
             # Whoever deleted the journal may have been killed before its flush: it must not come back alone.
             filesystem.flush_directory(root)
             _remove_interlock(filesystem, root)
         return None
-    if not journal.is_flushed and journal.boot_id != boot_id_of_machine(filesystem):
-        _give_up(filesystem, root, journal, has_interlock=has_interlock)
-        return None
-    if not has_interlock:
-        raise LogDirectoryError(
-            f"Expected the directory {COMMIT_IN_PROGRESS} beside {COMMIT_JOURNAL}, found none: somebody took it away "
-            f"in the middle of the commit of job {journal.job_id}, and a broker may have been at work since. Nothing "
-            "was changed. Compare the partitions that the journal names with it; delete it once they are as you want "
-            "them.",
-            path=root,
-        )
     commits = read_commits_file(filesystem, root)
-    if commits.has_job(journal.job_id):
+    is_committed = commits.has_job(journal.job_id)
+    if not journal.is_flushed and not is_committed:
+        # A power cut may have taken the interlock, too. Without it, a broker may have been at work.
+        if not has_interlock or not (is_known_whole or is_whole(filesystem, root, journal)):
+            _give_up(filesystem, root, journal, has_interlock=has_interlock)
+            return None
+    elif journal.is_flushed and not has_interlock:
+        raise _without_interlock(root, journal)
+    if is_committed:
         if journal.is_flushed:
             # Whoever wrote the line may have been killed before its flush: without it, staged files are needed.
             flush_commits(filesystem, root)
@@ -122,7 +119,7 @@ def finish_commit(
             journal.generation, journal.job_id, journal.time_ms, journal.txn_app_id, journal.txn_version
         )
         append_commit(filesystem, root, entry, commits.size_bytes, flush=journal.is_flushed)
-    _clear_away(filesystem, root, journal)
+    _clear_away(filesystem, root, journal, has_interlock=has_interlock)
     return journal.job_id
 
 
@@ -136,6 +133,16 @@ def delete_staged_files(filesystem: FileSystem, root: str, job_id: str) -> int:
     )
 
 
+def _without_interlock(root: str, journal: CommitJournal) -> LogDirectoryError:
+    return LogDirectoryError(
+        f"Expected the directory {COMMIT_IN_PROGRESS} beside {COMMIT_JOURNAL}, found none: somebody took it away "
+        f"in the middle of the commit of job {journal.job_id}, and a broker may have been at work since. Nothing "
+        "was changed. Compare the partitions that the journal names with it; delete it once they are as you want "
+        "them.",
+        path=root,
+    )
+
+
 def _publish(
     filesystem: FileSystem,
     root: str,
@@ -144,28 +151,11 @@ def _publish(
     *,
     threads: int,
 ) -> None:
-    twins: dict[str, JournalledPartition] = {}
-    written = []
-    rest = []
-    for partition in journal.partitions:
-        if partition.is_new and partition.topic not in twins:
-            config = config_of(partition.topic)
-            written.append(
-                publish_partition(filesystem, root, partition, config, is_flushed=journal.is_flushed)
-            )
-            twins[partition.topic] = partition
-        else:
-            rest.append(partition)
-    written += in_parallel(
+    written = in_parallel(
         lambda partition: publish_partition(
-            filesystem,
-            root,
-            partition,
-            config_of(partition.topic),
-            twins.get(partition.topic) if partition.is_new else None,
-            is_flushed=journal.is_flushed,
+            filesystem, root, partition, config_of(partition.topic), is_flushed=journal.is_flushed
         ),
-        rest,
+        journal.partitions,
         min(threads, _WRITING_THREADS),
     )
     if journal.is_flushed:
@@ -177,10 +167,10 @@ def _publish(
 
 
 def _give_up(filesystem: FileSystem, root: str, journal: CommitJournal, *, has_interlock: bool) -> None:
-    """Forget a commit that flushed nothing before the machine stopped. Its marker was deleted for good first."""
+    """Forget a commit that flushed nothing and cannot be completed. Its marker was deleted for good first."""
     _log.warning(
-        "The machine stopped soon after job %s, or in the middle of it, whose rows were not flushed: what is whole of "
-        "them stays in %s.",
+        "The machine stopped soon after job %s, or in the middle of it, whose rows were not flushed: not all of them "
+        "are there any more. What is whole of them stays in %s.",
         journal.job_id,
         root,
     )
@@ -200,7 +190,7 @@ def _delete_marker(filesystem: FileSystem, root: str, journal: CommitJournal) ->
         filesystem.flush_directory(root)
 
 
-def _clear_away(filesystem: FileSystem, root: str, journal: CommitJournal) -> None:
+def _clear_away(filesystem: FileSystem, root: str, journal: CommitJournal, *, has_interlock: bool) -> None:
     """The rows are visible: remove what led there, the interlock last."""
     delete_staged_files(filesystem, root, journal.job_id)
     if journal.is_flushed:
@@ -213,7 +203,8 @@ def _clear_away(filesystem: FileSystem, root: str, journal: CommitJournal) -> No
     filesystem.delete(os.path.join(root, COMMIT_JOURNAL))
     if journal.is_flushed:
         filesystem.flush_directory(root)
-    _remove_interlock(filesystem, root, flush=journal.is_flushed)
+    if has_interlock:
+        _remove_interlock(filesystem, root, flush=journal.is_flushed)
 
 
 def _remove_interlock(filesystem: FileSystem, root: str, *, flush: bool = True) -> None:

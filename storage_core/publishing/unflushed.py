@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "UNFLUSHED_FILE",
-    "boot_id_of_machine",
     "forget_unflushed",
     "is_as_left_unflushed",
     "note_unflushed",
@@ -43,16 +42,6 @@ _BOOT_ID_FILE: Final = "/proc/sys/kernel/random/boot_id"
 _LONGEST_BOOT_ID_BYTES: Final = 64
 _BOOT_ID: Final = re.compile(rb"[0-9A-Za-z-]{1,64}")
 _LIMIT_BYTES: Final = 4096
-
-
-def boot_id_of_machine(filesystem: FileSystem) -> str | None:
-    """What this run of the machine goes by; None where it does not tell."""
-    try:
-        with filesystem.open(_BOOT_ID_FILE) as file:
-            data = file.read_at(_LONGEST_BOOT_ID_BYTES, 0).strip()
-    except SegmentLogError:
-        return None
-    return data.decode("ascii") if _BOOT_ID.fullmatch(data) else None
 
 
 def note_unflushed(filesystem: FileSystem, root: str, generation: int) -> None:
@@ -87,7 +76,7 @@ def forget_unflushed(filesystem: FileSystem, root: str) -> None:
 
 
 def _note(filesystem: FileSystem, root: str, generation: int) -> bytes | None:
-    boot_id = boot_id_of_machine(filesystem)
+    boot_id = _boot_id_of_machine(filesystem)
     if boot_id is None:
         return None
     checkpoints = [
@@ -102,3 +91,13 @@ def _note(filesystem: FileSystem, root: str, generation: int) -> bytes | None:
 def _identity(filesystem: FileSystem, path: str) -> list[Any] | None:
     status = filesystem.status(path)
     return None if status is None else [status.inode, status.modified_ms, status.size_bytes]
+
+
+def _boot_id_of_machine(filesystem: FileSystem) -> str | None:
+    """What this run of the machine goes by; None where it does not tell."""
+    try:
+        with filesystem.open(_BOOT_ID_FILE) as file:
+            data = file.read_at(_LONGEST_BOOT_ID_BYTES, 0).strip()
+    except SegmentLogError:
+        return None
+    return data.decode("ascii") if _BOOT_ID.fullmatch(data) else None

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     Int64Array: TypeAlias = NDArray[np.int64]
 
-__all__ = ["ENTRY_SIZE_BYTES", "NO_TIMESTAMP_MS", "TimeIndex", "time_entries"]
+__all__ = ["ENTRY_SIZE_BYTES", "NO_TIMESTAMP_MS", "TimeIndex", "parse_time_entry", "time_entries"]
 
 ENTRY_SIZE_BYTES: Final = 12
 
@@ -115,3 +115,9 @@ def time_entries(timestamps_ms: Int64Array, offsets: Int64Array, base_offset: in
     entries["timestamp_ms"] = timestamps_ms
     entries["relative_offset"] = offsets - base_offset
     return entries.tobytes()
+
+
+def parse_time_entry(entry: bytes, base_offset: int) -> TimestampOffset:
+    """One entry of the file."""
+    timestamp_ms, relative_offset = np.frombuffer(entry, _ENTRY_DTYPE)[0].item()
+    return TimestampOffset(timestamp_ms, base_offset + relative_offset)

@@ -18,7 +18,7 @@ from storage_core.errors import (
 )
 from storage_core.segment.entry_file import EntryFile
 from storage_core.segment.offset_index_file import LARGEST_RELATIVE_OFFSET, offset_overflow
-from storage_core.segment.time_index import ENTRY_SIZE_BYTES, NO_TIMESTAMP_MS, time_entries
+from storage_core.segment.time_index import ENTRY_SIZE_BYTES, NO_TIMESTAMP_MS, parse_time_entry, time_entries
 from storage_core.segment.values import TimestampOffset
 
 if TYPE_CHECKING:
@@ -191,5 +191,4 @@ class TimeIndexFile:
             self.file.truncate(count)
 
     def _parse(self, entry: bytes) -> TimestampOffset:
-        timestamp_ms, relative = _ENTRY.unpack(entry)
-        return TimestampOffset(timestamp_ms, self.base_offset + relative)
+        return parse_time_entry(entry, self.base_offset)

@@ -5,7 +5,6 @@ import pytest
 from storage_core.checkpoint.stage_names import (
     StageId,
     data_suffix_of,
-    is_staged,
     job_of,
     job_prefix,
     stage_of,
@@ -27,7 +26,6 @@ def test_names():
 )
 def test_what_was_staged_is_known_by_its_name(ending):
     name = f".segmentlog-stage-{JOB}-0-9{ending}"
-    assert is_staged(name)
     assert job_of(name) == JOB
     assert name.startswith(job_prefix(JOB))
 
@@ -51,7 +49,6 @@ def test_what_was_staged_is_known_by_its_name(ending):
     ],
 )
 def test_other_files_are_left_alone(name):
-    assert not is_staged(name)
     assert job_of(name) is None
 
 

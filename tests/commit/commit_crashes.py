@@ -17,7 +17,7 @@ from storage_core.publishing import finish_commit
 from tests.commit.jobs import CONFIG, ROOT, contents
 from tests.faults.simulated_filesystem import SimulatedCrash, SimulatedFileSystem
 
-__all__ = ["Crashed", "Reference", "check", "crashes_of", "replay", "settled"]
+__all__ = ["Crashed", "Reference", "check", "crashes_of", "crashes_of_job", "replay", "settled"]
 
 Records = dict[tuple[str, int], list[tuple[int, bytes]]]
 
@@ -66,15 +66,13 @@ def crashes_of(
     before, records_before = settled(committed), contents(committed, ROOT)
     commit(committed)
     reference = Reference(before, settled(committed), records_before, contents(committed, ROOT))
-    return reference, _crashes(filesystem, commit, seed, variants)
+    return reference, crashes_of_job(filesystem, commit, seed=seed, variants=variants)
 
 
-def _crashes(
-    filesystem: SimulatedFileSystem,
-    commit: Callable[[SimulatedFileSystem], object],
-    seed: int,
-    variants: int,
+def crashes_of_job(
+    filesystem: SimulatedFileSystem, run: Callable[[SimulatedFileSystem], object], *, seed: int, variants: int
 ) -> Iterator[Crashed]:
+    """What SIGKILL and power cuts leave before each call of a job, from its first to behind its last."""
     found: list[Crashed] = []
 
     def observe(call: object) -> None:
@@ -85,7 +83,7 @@ def _crashes(
             found.append(Crashed(f"{name}, power cut {variant}", filesystem.crash(rng)))
 
     filesystem.observe = observe
-    commit(filesystem)
+    run(filesystem)
     filesystem.observe = None
     observe("nothing more")
     yield from found

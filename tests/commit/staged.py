@@ -49,10 +49,10 @@ def writer_in(root, *, filesystem=None, encoding=None, config=None, **options):
 
 def stage(root, *batches, flush=True, **options):
     """Stage batches of rows; return the pieces of the manifest."""
-    with writer_in(root, **options) as writer:
+    with writer_in(root, flush=flush, **options) as writer:
         for rows in batches:
             writer.append(rows)
-        reported = writer.finish(flush=flush)
+        reported = writer.finish()
     return read_manifest(options.get("filesystem") or FileSystem(), str(root), reported).pieces
 
 

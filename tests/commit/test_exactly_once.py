@@ -13,8 +13,9 @@ from collections import Counter
 import pytest
 
 from storage_core import LogDirectory
+from tests.commit.commit_crashes import crashes_of_job
 from tests.commit.jobs import CONFIG, JOBS, ROOT, TOPIC_ID, fill, rows_of
-from tests.commit.whole_jobs import Job, crash_at, crashes_of_job, remains, seen
+from tests.commit.whole_jobs import Job, crash_at, remains, seen
 from tests.faults.counting import cases
 from tests.faults.simulated_filesystem import SimulatedFileSystem
 from tests.faults.soak import soak_seeds

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import os
 import random
 from collections import Counter
 
 import pytest
 
 from storage_core import LogDirectory
-from storage_core.errors import CorruptCheckpointError, RecoveryWouldDiscard
+from storage_core.errors import RecoveryWouldDiscard
+from tests.commit.commit_crashes import crashes_of_job
 from tests.commit.jobs import CONFIG, JOBS, ROOT, fill, rows_of
-from tests.commit.whole_jobs import Job, crash_at, crashes_of_job, remains, seen
+from tests.commit.whole_jobs import Job, crash_at, remains, seen
 from tests.faults.counting import cases
 from tests.faults.simulated_filesystem import SimulatedFileSystem
 from tests.log.logs import Clock
@@ -92,21 +92,6 @@ def test_a_power_cut_takes_nothing_that_was_flushed(variant, record_property):
     assert count > 50
 
 
-@pytest.mark.xfail(
-    reason="a leader-epoch-checkpoint that was torn has to be removed by hand",
-    raises=AssertionError,
-    strict=False,
-)
-def test_a_power_cut_leaves_nothing_that_has_to_be_removed_by_hand():
-    filesystem = log_directory()
-    version(1, flush=True).run(filesystem, JOBS[0])
-    assert [
-        path
-        for _, files in power_cuts(filesystem, version(2, flush=False), seed=0)
-        for path in open_again(files)
-    ] == []
-
-
 def power_cuts(filesystem, job, *, seed: int):
     """What a power cut leaves at each call of a job, in the next run of the machine."""
     for crashed in crashes_of_job(filesystem, lambda files: job.run(files, JOBS[1]), seed=seed, variants=1):
@@ -115,23 +100,12 @@ def power_cuts(filesystem, job, *, seed: int):
             yield crashed.name, crashed.filesystem
 
 
-def open_again(files) -> list[str]:
-    """Recover by tail recovery, or as a broker does where that refuses; return what had to be removed by hand."""
-    removed: list[str] = []
-    recovery = "tail"
-    while True:
-        try:
-            LogDirectory.open(ROOT, filesystem=files, config=CONFIG, clock=Clock(), recovery=recovery).close()
-        except RecoveryWouldDiscard:
-            recovery = "kafka"
-        except CorruptCheckpointError as error:
-            # It says that this file is to be restored or removed.
-            if os.path.basename(error.path) != "leader-epoch-checkpoint":
-                raise
-            files.delete(error.path)
-            removed.append(error.path)
-        else:
-            return removed
+def open_again(files) -> None:
+    """Recover by tail recovery, or as a broker does where that refuses."""
+    try:
+        LogDirectory.open(ROOT, filesystem=files, config=CONFIG, clock=Clock()).close()
+    except RecoveryWouldDiscard:
+        LogDirectory.open(ROOT, filesystem=files, config=CONFIG, clock=Clock(), recovery="kafka").close()
 
 
 def kept(records, others) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import threading
 
@@ -631,6 +632,36 @@ def test_a_new_partition_knows_nothing_of_one_that_was_removed(filesystem):
     assert states(filesystem, ROOT)["orders", 0] == (0, 10)
 
 
+@pytest.mark.parametrize(("last_offset", "count"), [(2**63 - 2, 1), (2**63 - 3, 2)])
+def test_a_log_that_is_full_takes_no_more(filesystem, last_offset, count):
+    """Where it would end then, no file can say."""
+    row = {("orders", 0): [(last_offset, b"last")]}
+    commit(filesystem, ROOT, JOBS[0], row, new_partitions={"orders": 1}, preserve_offsets=True)
+    job = staged_job(filesystem, ROOT, JOBS[1], rows_of(("orders", 0, count)))
+    with pytest.raises(
+        OptionError, match=r"^Expected offsets below 9223372036854775807 in orders-0, found rows up to"
+    ):
+        job.commit()
+    assert contents(filesystem, ROOT) == {("orders", 0): [(last_offset, b"last")]}
+
+
+def test_what_fails_behind_the_visible_rows_is_left_to_the_next_writer(filesystem, caplog):
+    """A job that said "in doubt" would be run again, and its rows would be there twice."""
+    fill(filesystem, ROOT, ("orders", 0, 5))
+    job = staged_job(filesystem, ROOT, JOBS[0], rows_of(("orders", 0, 2)))
+    filesystem.fail = lambda call: OSError(errno.EIO, "broken") if _restores_the_marker(call) else None
+    assert not job.commit().was_committed_before
+    filesystem.fail = None
+    assert "is committed, but not all that led there could be removed" in caplog.text
+    assert len(contents(filesystem, ROOT)["orders", 0]) == 7
+    commit(filesystem, ROOT, JOBS[1], rows_of(("orders", 0, 1)))
+    assert len(contents(filesystem, ROOT)["orders", 0]) == 8
+
+
+def _restores_the_marker(call):
+    return call.name == "write" and call.path.endswith(".kafka_cleanshutdown")
+
+
 # -- Damage --------
 
 
@@ -675,7 +706,9 @@ def test_damage_in_staged_records_is_left_to_readers(filesystem, suffix):
         ({"mode": "ignore"}, "'append' or 'overwrite'"),
         ({"txn_app_id": "app"}, "both txnAppId and txnVersion"),
         ({"txn_version": 1}, "both txnAppId and txnVersion"),
-        ({"txn_app_id": "", "txn_version": 1}, "a name as txnAppId"),
+        ({"txn_app_id": "", "txn_version": 1}, "a name of 1 to 1000 characters as txnAppId, found one of 0"),
+        ({"txn_app_id": "a" * 1001, "txn_version": 1}, "as txnAppId, found one of 1001"),
+        ({"txn_app_id": "\ud800", "txn_version": 1}, "found half a character"),
         ({"restored_offsets": {("t", 0): (0, 1)}}, "preserveOffsets only"),
         ({"restored_offsets": {("t", 0): (5, 4)}, "preserve_offsets": True}, "found 5 and 4"),
         ({"threads": 0}, "at least 1 thread"),

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from storage_core.commit.patch import StagedSegment, patch_segment
+from storage_core.commit.patch import SegmentPatch, patch_segment
 from storage_core.errors import CorruptRecordError
 from storage_core.publishing.batch_heads import batch_heads, fingerprint
 from storage_core.record.record_batches import RecordBatches
@@ -31,7 +31,7 @@ def segment(filesystem, **changes):
     with filesystem.open(PATH) as file:
         value = fingerprint(batch_heads(file, 0, len(LOG)))
     count = sum(1 + number % 5 for number in range(60))
-    return dataclasses.replace(StagedSegment(NAME, 1000, 7, len(LOG), value, count, False), **changes)
+    return dataclasses.replace(SegmentPatch(NAME, 1000, 7, len(LOG), value, count, False), **changes)
 
 
 def patch(filesystem, planned):
@@ -60,7 +60,7 @@ def test_offsets_that_are_kept_stay(filesystem):
     filesystem.put(PATH, data)
     with filesystem.open(PATH) as file:
         value = fingerprint(batch_heads(file, 0, len(data)))
-    found = RecordBatches.parse(patch(filesystem, StagedSegment(NAME, 50, 7, len(data), value, 23, True)))
+    found = RecordBatches.parse(patch(filesystem, SegmentPatch(NAME, 50, 7, len(data), value, 23, True)))
     assert found.headers["base_offset"].tolist() == [50, 70]
     assert found.headers["leader_epoch"].tolist() == [7, 7]
 

@@ -183,7 +183,7 @@ def test_rows_come_in_while_others_are_written(tmp_path, monkeypatch):
 
     monkeypatch.setattr(staging.BlockWriter, "write", slow)
     rows = routed([(0, 0, b"v" * 1000)] * 100)
-    with writer_in(tmp_path, memory_limit_bytes=1) as writer:
+    with writer_in(tmp_path, memory_limit_bytes=1, flush=False) as writer:
         # The second one would be handed over, and has to wait.
         writer.append(rows)
         waiting = threading.Thread(target=writer.append, args=(rows,))
@@ -192,7 +192,7 @@ def test_rows_come_in_while_others_are_written(tmp_path, monkeypatch):
         assert waiting.is_alive()
         may_write.set()
         waiting.join()
-        writer.finish(flush=False)
+        writer.finish()
 
 
 def offsets_of(*offsets):

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from storage_core.checkpoint.commits_file import read_commits_file
 from storage_core.checkpoint.stage_names import job_of
 from storage_core.commit.job import CommitJob
 from storage_core.commit.settings import JobSettings
-from tests.commit.commit_crashes import Crashed, Records
+from tests.commit.commit_crashes import Records
 from tests.commit.jobs import CONFIG, ROOT, Rows, contents, stage
 from tests.faults.simulated_filesystem import Call, SimulatedCrash, SimulatedFileSystem
 from tests.log.logs import NOW_MS, Clock
 
-__all__ = ["Job", "crash_at", "crashes_of_job", "remains", "seen"]
+__all__ = ["Job", "crash_at", "remains", "seen"]
 
 
 @dataclass(frozen=True)
@@ -43,26 +43,6 @@ class Job:
 def seen(filesystem: SimulatedFileSystem) -> Records:
     """All that a reader sees; there may be no root yet."""
     return {} if filesystem.status(ROOT) is None else contents(filesystem, ROOT)
-
-
-def crashes_of_job(
-    filesystem: SimulatedFileSystem, run: Callable[[SimulatedFileSystem], object], *, seed: int, variants: int
-) -> Iterator[Crashed]:
-    """What SIGKILL and power cuts leave before each call of a job, from its first to behind its last."""
-    found: list[Crashed] = []
-
-    def observe(call: Call | str) -> None:
-        name = f"seed {seed}, before {call}"
-        found.append(Crashed(f"{name}, killed", filesystem.kill()))
-        for variant in range(variants):
-            rng = random.Random(f"{seed} {filesystem.calls} {variant}")
-            found.append(Crashed(f"{name}, power cut {variant}", filesystem.crash(rng)))
-
-    filesystem.observe = observe
-    run(filesystem)
-    filesystem.observe = None
-    observe("nothing more")
-    yield from found
 
 
 def crash_at(

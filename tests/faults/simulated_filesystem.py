@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from storage_core.errors import LogDirectoryError, LogDirectoryLockedError, StorageError
+from storage_core.errors import LogDirectoryError, LogDirectoryLockedError, StorageError, UnreadableError
 from storage_core.filesystem import DirectoryEntry, FileStatus, FileSystem
 from storage_core.filesystem._explained import ExistsError, MissingError
 from tests.faults.simulated_disk import CrashStyle, DirectoryNode, FileNode, after_power_cut
@@ -56,6 +56,7 @@ class SimulatedFileSystem(FileSystem):
         observe: Told of each call before it happens.
         fail: Asked before each call; what it returns is raised as the file system's error.
         space_bytes: How much space is said to be left.
+        unwritable: Paths that are said not to be for this user to write to.
     """
 
     def __init__(self, root: DirectoryNode | None = None, last_inode: int = 1) -> None:
@@ -66,6 +67,7 @@ class SimulatedFileSystem(FileSystem):
         self.fail: Callable[[Call], OSError | None] | None = None
         self.is_stopped = False
         self.space_bytes = 1 << 40
+        self.unwritable: set[str] = set()
         self._root = root or DirectoryNode(1)
         self._last_inode = last_inode
         self._now_ms = 1_700_000_000_000
@@ -187,6 +189,10 @@ class SimulatedFileSystem(FileSystem):
 
     def free_bytes(self, path: str) -> int:
         return self.space_bytes
+
+    def require_writable(self, path: str) -> None:
+        if path in self.unwritable:
+            raise UnreadableError("User kim may not write to this path.", path=path)
 
     def delete(self, path: str) -> bool:
         with self._guard:

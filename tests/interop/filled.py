@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from conformance.archives import unpack_case
 
 from tests.interop.clients import READ_UNCOMMITTED, Row, consume_partitions, create_topic, new_producer
-from tests.interop.workload import Sendable, records_of_every_shape
+from tests.interop.workload import Sendable, produce, records_of_every_shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -177,14 +177,12 @@ def _produce(
     errors: list[str],
 ) -> None:
     for record, _ in zip(records, range(count), strict=False):
-        producer.produce(
+        produce(
+            producer,
             topic,
-            key=record.key,
-            value=record.value,
-            headers=list(record.headers),
-            timestamp=record.timestamp_ms,
-            partition=partition,
-            on_delivery=lambda error, _: errors.append(str(error)) if error else None,
+            partition,
+            record,
+            lambda error, _: errors.append(str(error)) if error else None,
         )
 
 

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from tests.interop.clients import ISOLATION_LEVELS, Consumed, consume_partitions, create_topic, new_producer
 from tests.interop.make_example_data import TEN_YEARS_MS, wait_until_compacted
-from tests.interop.workload import Sendable, records_of_every_shape
+from tests.interop.workload import Sendable, produce, records_of_every_shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -125,14 +125,7 @@ def _records(seed: str) -> Iterator[Sendable]:
 
 def _produce(producer: Producer, topic: str, partition: int, records: Iterable[Sendable]) -> None:
     for record in records:
-        producer.produce(
-            topic,
-            key=record.key,
-            value=record.value,
-            headers=list(record.headers),
-            timestamp=record.timestamp_ms,
-            partition=partition,
-        )
+        produce(producer, topic, partition, record)
     assert producer.flush(_TIMEOUT_S) == 0
 
 

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import TracebackType
 
-    from confluent_kafka import Producer
+    from confluent_kafka import KafkaError, Message, Producer
 
-__all__ = ["BackgroundProducer", "Sendable", "TransactionWriter", "records_of_every_shape", "send"]
+__all__ = ["BackgroundProducer", "Sendable", "TransactionWriter", "produce", "records_of_every_shape", "send"]
 
 BASE_TIMESTAMP_MS = 1_772_409_600_000
 THREE_DAYS_MS = 3 * 24 * 60 * 60 * 1000
@@ -66,21 +66,32 @@ def _bytes_or_null(source: random.Random, longest: int) -> bytes | None:
     return source.randbytes(source.randrange(1, longest))
 
 
+def produce(
+    producer: Producer,
+    topic: str,
+    partition: int,
+    record: Sendable,
+    on_delivery: Callable[[KafkaError | None, Message], None] | None = None,
+) -> None:
+    """Hand a record to a producer."""
+    producer.produce(
+        topic,
+        key=record.key,
+        value=record.value,
+        headers=list(record.headers),
+        timestamp=record.timestamp_ms,
+        partition=partition,
+        on_delivery=on_delivery,
+    )
+
+
 def send(producer: Producer, topic: str, records: Iterator[Sendable]) -> None:
     """Produce to partition 0, in batches of changing size, and wait until everything was acknowledged."""
     deliveries = Deliveries()
     left_in_batch = 1
     batch_size = 1
     for record in records:
-        producer.produce(
-            topic,
-            key=record.key,
-            value=record.value,
-            headers=list(record.headers),
-            timestamp=record.timestamp_ms,
-            partition=0,
-            on_delivery=deliveries,
-        )
+        produce(producer, topic, 0, record, deliveries)
         left_in_batch -= 1
         if left_in_batch == 0:
             producer.flush()
@@ -128,15 +139,7 @@ class BackgroundProducer:
             while not self._ended.wait(self._pause_s):
                 for _ in range(self._group_size):
                     record = self._next_record(number)
-                    self._producer.produce(
-                        self._topic,
-                        key=record.key,
-                        value=record.value,
-                        headers=list(record.headers),
-                        timestamp=record.timestamp_ms,
-                        partition=0,
-                        on_delivery=self._deliveries,
-                    )
+                    produce(self._producer, self._topic, 0, record, self._deliveries)
                     number += 1
                 self._producer.poll(0)
         except BaseException as error:  # noqa: BLE001  (raised again by the thread that waits)

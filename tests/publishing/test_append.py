@@ -141,3 +141,24 @@ def test_a_staged_file_that_was_cut_is_reported(cut_bytes):
     planned = operation(filesystem, len(new), base_offset=10)
     with pytest.raises(CorruptRecordError, match="whole batches"):
         append_staged(filesystem, ROOT, DIRECTORY, planned, EPOCH, CONFIG)
+
+
+def test_what_a_new_segment_finds_of_an_older_one_goes():
+    """Aborted transactions of a segment that was deleted are not those of this one."""
+    pack = batches(1000)
+    filesystem = new_filesystem(pack=pack)
+    path = f"{DIRECTORY}/00000000000000000010.txnindex"
+    filesystem.put(path, b"\x00" * 34)
+    planned = operation(filesystem, len(pack), base_offset=10)
+    append_staged(filesystem, ROOT, DIRECTORY, planned, EPOCH, CONFIG)
+    assert path not in filesystem.files()
+
+
+def test_aborted_transactions_of_a_segment_that_is_appended_to_stay():
+    pack = batches(1000)
+    filesystem = new_filesystem(old=batch(10), pack=pack)
+    path = f"{DIRECTORY}/00000000000000000010.txnindex"
+    filesystem.put(path, b"\x00" * 34)
+    planned = operation(filesystem, len(pack), base_offset=13)
+    append_staged(filesystem, ROOT, DIRECTORY, planned, EPOCH, CONFIG)
+    assert filesystem.files()[path] == b"\x00" * 34

@@ -92,3 +92,9 @@ def test_another_segment_is_reported(filesystem, other):
     with pytest.raises(CorruptError, match="found another one: somebody else has written it"):
         link(filesystem, planned)
     assert filesystem.files() == before
+
+
+def test_aborted_transactions_of_an_older_segment_go(filesystem):
+    filesystem.put(f"{TARGET}.txnindex", b"\x00" * 34)
+    link(filesystem)
+    assert published(filesystem) == CONTENT

@@ -9,7 +9,7 @@ import pytest
 from storage_core import LogDirectory
 from storage_core.checkpoint.commit_journal import COMMIT_JOURNAL, read_commit_journal
 from storage_core.errors import CommitInDoubtError, CorruptCheckpointError, CorruptError, LogDirectoryError
-from storage_core.publishing import COMMIT_IN_PROGRESS, finish_commit, has_unfinished_commit
+from storage_core.publishing import finish_commit, has_unfinished_commit
 from tests.commit.jobs import CONFIG, JOBS, ROOT, contents, fill, rows_of, staged_job
 from tests.faults.simulated_filesystem import SimulatedCrash, SimulatedFileSystem
 from tests.log.logs import Clock
@@ -80,7 +80,7 @@ def test_an_interlock_without_a_journal_goes(filesystem):
 
 
 def test_a_journal_without_an_interlock_is_reported(filesystem):
-    filesystem.delete_directory(f"{ROOT}/{COMMIT_IN_PROGRESS}")
+    filesystem.delete_directory(f"{ROOT}/segmentlog.commit-in-progress")
     before = filesystem.files()
     with pytest.raises(LogDirectoryError, match=r"somebody took it away.*Nothing was changed"):
         finish_commit(filesystem, ROOT, config_of)
@@ -114,6 +114,44 @@ def test_a_lost_snapshot_is_reported(filesystem):
     assert filesystem.delete(f"{ROOT}/orders-0/00000000000000000005.snapshot")
     with pytest.raises(CorruptError, match="snapshot of the producers at offset 5"):
         finish_commit(filesystem, ROOT, config_of)
+
+
+@pytest.mark.parametrize("suffix", [".pack", ".log", ".index", ".timeindex"])
+def test_a_lost_staged_file_is_named_with_the_way_out(filesystem, suffix):
+    lost = next(path for path in filesystem.files() if "-stage-" in path and path.endswith(suffix))
+    content = filesystem.files()[lost]
+    filesystem.delete(lost)
+    with pytest.raises(CorruptError, match=f"commit of job {JOBS[0]}") as caught:
+        LogDirectory.open(ROOT, filesystem=filesystem, config=CONFIG, clock=Clock())
+    assert caught.value.path == lost
+    assert "Bring it back" in str(caught.value)
+    filesystem.put(lost, content)
+    assert finish_commit(filesystem, ROOT, config_of) == JOBS[0]
+    assert len(contents(filesystem, ROOT)["orders", 1]) == 60
+
+
+@pytest.mark.parametrize("suffix", [".pack", ".log"])
+def test_a_job_whose_staged_files_are_lost_can_be_given_up(filesystem, suffix):
+    for path in filesystem.files():
+        if "-stage-" in path and path.endswith(suffix):
+            filesystem.delete(path)
+    with pytest.raises(CorruptError) as caught:
+        finish_commit(filesystem, ROOT, config_of)
+    steps = [
+        "delete .segmentlog-journal,",
+        "then the directory segmentlog.commit-in-progress,",
+        f"then .segmentlog-stage-{JOBS[0]}-*",
+    ]
+    places = [str(caught.value).index(step) for step in steps]
+    assert places == sorted(places)
+    filesystem.delete(f"{ROOT}/.segmentlog-journal")
+    filesystem.delete_directory(f"{ROOT}/segmentlog.commit-in-progress")
+    with LogDirectory.open(ROOT, filesystem=filesystem, config=CONFIG, clock=Clock()) as logs:
+        assert logs.get("orders", 0).log_end_offset in (5, 9)
+    staged_job(filesystem, ROOT, JOBS[1], rows_of(("orders", 1, 60))).commit()
+    assert [value for _, value in contents(filesystem, ROOT)["orders", 0][:5]] == [
+        f"old:orders:0:{number}".encode() for number in range(5)
+    ]
 
 
 def test_abort_behind_the_journal_does_nothing(filesystem):

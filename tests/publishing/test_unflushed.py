@@ -163,7 +163,17 @@ def test_an_index_that_somebody_has_open_is_refused(filesystem):
     assert states(filesystem, ROOT)["orders", 0] == (0, 9)
 
 
-def test_a_kill_at_every_call_leaves_all_rows_or_none(filesystem):
+def _stay(filesystem):
+    pass
+
+
+def _lose_boot_id(filesystem):
+    filesystem.delete(BOOT_ID)
+
+
+@pytest.mark.parametrize("change", [_stay, _restart, _lose_boot_id])
+def test_a_kill_at_every_call_leaves_all_rows_or_none(filesystem, change):
+    """Whoever comes next, on this machine, on another one that shares the disk, or on one without such an id."""
     before = contents(filesystem, ROOT)
     rows = rows_of(("orders", 0, 4), ("orders", 1, 60), ("new", 0, 3))
     job = staged_job(filesystem, ROOT, JOBS[0], rows, flush=False, new_partitions={"new": 1})
@@ -175,15 +185,81 @@ def test_a_kill_at_every_call_leaves_all_rows_or_none(filesystem):
     del files[NOTE]
     outcomes = set()
     for call, left in killed:
+        change(left)
         seen = contents(left, ROOT)
         assert seen in (before, after), call
         has_journal = f"{ROOT}/.segmentlog-journal" in left.files()
         replay(left)
         assert contents(left, ROOT) == (after if has_journal or seen == after else before), call
         if has_journal:
-            assert settled(left) == files, call
+            found = settled(left)
+            assert {path: found[path] for path in found if path != BOOT_ID} == {
+                path: files[path] for path in files if path != BOOT_ID
+            }, call
         outcomes.add((has_journal, seen == after))
     assert outcomes == {(False, False), (True, False), (True, True), (False, True)}
+
+
+def _journalled(filesystem, call_name):
+    """What a kill leaves behind the journal, at the first such call."""
+    job = staged_job(filesystem, ROOT, JOBS[0], rows_of(("orders", 0, 4), ("orders", 1, 60)), flush=False)
+    found = []
+
+    def observe(call):
+        if call.name == call_name and f"{ROOT}/.segmentlog-journal" in filesystem.files():
+            found.append(filesystem.kill())
+
+    filesystem.observe = observe
+    job.commit()
+    return found[0]
+
+
+def test_what_is_not_whole_is_given_up(filesystem, caplog):
+    before = contents(filesystem, ROOT)
+    left = _journalled(filesystem, "write")
+    pack = next(path for path in left.files() if path.endswith(".pack"))
+    content = bytearray(left.files()[pack])
+    content[-1] ^= 1
+    left.put(pack, bytes(content))
+    replay(left)
+    assert "not all of them are there any more" in caplog.text
+    assert contents(left, ROOT) == before
+    assert [path for path in left.files() if "/.segmentlog-" in path] == []
+    assert left.status(f"{ROOT}/segmentlog.commit-in-progress") is None
+
+
+def test_without_its_interlock_it_is_given_up(filesystem):
+    """A power cut may take it, and then a broker may have started."""
+    before = contents(filesystem, ROOT)
+    left = _journalled(filesystem, "write")
+    left.delete_directory(f"{ROOT}/segmentlog.commit-in-progress")
+    replay(left)
+    assert contents(left, ROOT) == before
+    assert f"{ROOT}/.segmentlog-journal" not in left.files()
+
+
+@pytest.mark.parametrize("has_interlock", [True, False])
+def test_one_that_is_committed_is_only_cleared_away(filesystem, has_interlock):
+    job = staged_job(filesystem, ROOT, JOBS[0], rows_of(("orders", 0, 4)), flush=False)
+    found = []
+
+    def observe(call):
+        if call.name == "delete" and call.path == f"{ROOT}/.segmentlog-journal":
+            found.append(filesystem.kill())
+
+    filesystem.observe = observe
+    job.commit()
+    left = found[0]
+    if not has_interlock:
+        left.delete_directory(f"{ROOT}/segmentlog.commit-in-progress")
+    with left.open_for_writing(f"{ROOT}/orders-0/00000000000000000000.log") as log:
+        log.truncate(log.size_bytes() - 1)
+    before = left.files()
+    replay(left)
+    assert settled(left) == {
+        path: content for path, content in before.items() if not path.endswith("/.segmentlog-journal")
+    }
+    assert left.status(f"{ROOT}/segmentlog.commit-in-progress") is None
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -152,6 +152,12 @@ def new_logs(tmp_path):
 
 
 @pytest.fixture
+def root(tmp_path):
+    """A log directory to write into, which is not there yet."""
+    return tmp_path / "written" / "logs"
+
+
+@pytest.fixture
 def records_of():
     """The records of the log directories made here."""
     return plain_records

@@ -1,7 +1,7 @@
 """Writes that cannot be right: each is an error that says what to do, and no file in the log directory is touched.
 
 What is wrong in options and columns alone stands in `test_write_options` and `test_write_schema`; what Spark shows of
-an error, in `test_batch_writer`.
+an error, in `test_writing`, too.
 """
 
 from __future__ import annotations
@@ -17,10 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException
-from pyspark.sql.datasource import CaseInsensitiveDict
-from pyspark.sql.types import BinaryType, IntegerType, StringType, StructType, TimestampType
 
-from spark_segmentlog import SegmentLogDataSource
 from storage_core import LogDirectory, SegmentLogError, read_table
 from storage_core.errors import (
     InvalidRecordError,
@@ -34,26 +31,13 @@ from storage_core.errors import (
 from storage_core.filesystem import FileSystem
 from tests.faults.faulty_filesystem import Fault, FaultyCalls
 from tests.log.producing import transactional
-
-KINDS = {
-    "value": BinaryType(),
-    "topic": StringType(),
-    "partition": IntegerType(),
-    "timestamp": TimestampType(),
-}
+from tests.spark import writers
 
 
-def writer_of(path, *columns, overwrite=False, **options):
-    schema = StructType()
-    for name in columns or ("value",):
-        schema.add(name, KINDS[name])
-    given = {
-        "path": str(path),
-        "topic": "t",
-        **{name.replace("__", "."): str(text) for name, text in options.items()},
-    }
-    given = {name: text for name, text in given.items() if text != "None"}
-    return SegmentLogDataSource(CaseInsensitiveDict(given)).writer(schema, overwrite=overwrite)
+def writer_of(path, *columns, **options):
+    """Into topic ``t``, unless the options name another; None leaves one out."""
+    given = {name: value for name, value in {"topic": "t", **options}.items() if value is not None}
+    return writers.writer_of(path, *(columns or ("value",)), **given)
 
 
 def save(path, *columns, **options):

@@ -4,32 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from pyspark.sql.datasource import CaseInsensitiveDict
-from pyspark.sql.types import BinaryType, StructType
 
-from spark_segmentlog import SegmentLogDataSource
 from storage_core import LogDirectory, SegmentLogError, read_table
-from storage_core.checkpoint.stage_names import job_of
 from tests.faults.counting import cases
+from tests.spark import writers
 from tests.spark.failing_source import FailingSource
+from tests.spark.writers import batch, clear_line, sent, staged_files
 
 pytestmark = pytest.mark.spark
 
 COUNT = 6000
 WEEK_SECONDS = 7 * 24 * 60 * 60
-
-
-@pytest.fixture
-def root(tmp_path):
-    return tmp_path / "logs"
 
 
 @pytest.fixture
@@ -57,16 +48,6 @@ def values(root):
         assert not root.exists() or not any(path.name.startswith("t-") for path in root.iterdir())
         return []
     return sorted(read_table(root)["value"].to_pylist())
-
-
-def staged_files(root):
-    return [path.name for path in root.iterdir() if job_of(path.name) is not None]
-
-
-def clear_line(error):
-    """The line of an error in the driver or a task that says what is wrong."""
-    lines = [line.strip() for line in str(error).strip().splitlines()]
-    return next((line for line in reversed(lines) if "Error: " in line), lines[0])
 
 
 # -- Tasks --------
@@ -119,30 +100,11 @@ def test_a_task_that_fails_always_leaves_nothing(save, root, failing, words, rec
 
 
 def writer_of(root, **options):
-    given = {"path": str(root), "topic": "t", "partitions": "3", **options}
-    return SegmentLogDataSource(CaseInsensitiveDict(given)).writer(
-        StructType().add("value", BinaryType()), overwrite=False
-    )
+    return writers.writer_of(root, "value", topic="t", partitions="3", **options)
 
 
-def sent(thing):
-    """As it arrives in another process."""
-    return pickle.loads(pickle.dumps(thing))
-
-
-def stage(writer, *rows, task=0, attempt=0):
-    """Run a task as Spark does."""
-
-    class Context:
-        def partitionId(self):  # noqa: N802
-            return task
-
-        def taskAttemptId(self):  # noqa: N802
-            return attempt
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pyspark.TaskContext.get", Context)
-        return sent(sent(writer).write(iter([pa.record_batch({"value": list(rows)})])))
+def stage(writer, *rows, attempt=0):
+    return writers.stage(writer, [batch(value=list(rows))], attempt=attempt)
 
 
 def test_what_a_task_stages_behind_its_jobs_commit_is_swept_by_the_next_job(save, root):

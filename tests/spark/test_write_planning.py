@@ -1,0 +1,140 @@
+"""What the driver finds out before there are rows: where to write, how many partitions, what is restored."""
+
+from __future__ import annotations
+
+import os
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.types import BinaryType, StructType
+
+import storage_core
+from spark_segmentlog.write_options import write_options
+from spark_segmentlog.write_planning import plan_write
+from storage_core.errors import InvalidRecordError, LogDirectoryError, OptionError, UnreadableError
+from storage_core.filesystem import FileSystem
+from tests.spark.writers import batch, rows, write, writer_of
+
+
+def test_a_topic_that_is_there_keeps_its_partitions(root):
+    write(writer_of(root, "key", "value", topic="t", partitions="12"), [batch(key=[b"abc"], value=[b"1"])])
+    write(writer_of(root, "key", "value", topic="t", partitions="5"), [batch(key=[b"abc"], value=[b"2"])])
+    assert rows(root)["partition"].to_pylist() == [3, 3]
+    assert sum(name.startswith("t-") for name in os.listdir(root)) == 12
+
+
+def test_a_new_topic_has_all_of_its_partitions(root):
+    write(writer_of(root, "value", "topic", partitions="3"), [batch(value=[b"v"] * 2, topic=["t", "u"])])
+    found = sorted(name for name in os.listdir(root) if name[0] in "tu")
+    assert found == ["t-0", "t-1", "t-2", "u-0", "u-1", "u-2"]
+
+
+def test_a_file_that_is_named_like_a_partition_is_none(root):
+    write(writer_of(root, "value", topic="u"), [batch(value=[b"1"])])
+    (root / "t-0").write_bytes(b"")
+    with pytest.raises(LogDirectoryError, match=r"found something\. Move it away\. .*/t-0"):
+        write(writer_of(root, "value", topic="t"), [batch(value=[b"1"])])
+    assert rows(root)["topic"].to_pylist() == ["u"]
+    write(writer_of(root, "value", topic="u"), [batch(value=[b"2"])])
+    assert rows(root)["value"].to_pylist() == [b"1", b"2"]
+
+
+def test_the_bounds_of_the_logs_that_rows_come_from_are_restored(root, new_logs, records_of):
+    new_logs.write("t", 0, records_of(10), base_offset=40)
+    new_logs.write("t", 2, records_of(10), base_offset=7)
+    new_logs.write("u", 0, records_of(10))
+    table = rows(new_logs.path, subscribe="t", ending_offsets='{"t":{"0":45,"2":9}}')
+    names = ["key", "value", "topic", "partition", "offset", "timestamp", "headers"]
+    writer = writer_of(root, *names, preserveOffsets="true", offsetsFrom=new_logs.path)
+    write(writer, table.select(names).to_batches())
+    assert rows(root).select(names).equals(table.select(names))
+    assert sorted(name for name in os.listdir(root) if name[0] in "tu") == ["t-0", "t-2"]
+    with storage_core.LogDirectory.open(root) as logs:
+        bounds = [(log.log_start_offset, log.log_end_offset) for log in (logs.get("t", 0), logs.get("t", 2))]
+    assert bounds == [(40, 50), (7, 17)]
+
+
+def bounds_of(path):
+    with storage_core.LogDirectory.open(path) as logs:
+        return {
+            f"{log.topic}-{log.partition}": (log.log_start_offset, log.log_end_offset) for log in logs.logs()
+        }
+
+
+@pytest.fixture
+def source_without_rows(tmp_path):
+    """Of one topic, and of an internal one, all records are deleted, of another none; a third never had any."""
+    path = tmp_path / "source"
+    with storage_core.LogDirectory.open(path) as logs:
+        for name in ("gone", "kept", "__consumer_offsets"):
+            logs.create(name).append(pa.table({"value": [b"1", b"2", b"3"]}))
+        logs.get("gone").delete_records(3)
+        logs.get("__consumer_offsets").delete_records(3)
+        logs.create("empty")
+    return path
+
+
+def test_a_topic_whose_records_are_all_gone_is_restored(root, source_without_rows):
+    """Otherwise it would begin at 0 again, and a group that was at its end would miss what comes."""
+    names = ["value", "topic", "partition", "offset"]
+    writer = writer_of(root, *names, preserveOffsets="true", offsetsFrom=str(source_without_rows))
+    write(writer, rows(source_without_rows).select(names).to_batches())
+    assert bounds_of(root) == {"gone-0": (3, 3), "kept-0": (0, 3)}
+
+
+@pytest.mark.parametrize(("topic", "bounds"), [("gone", (3, 3)), ("kept", (0, 3)), ("empty", (0, 0))])
+def test_the_topic_that_is_named_is_restored_without_rows(root, source_without_rows, topic, bounds):
+    options = {"topic": topic, "preserveOffsets": "true", "offsetsFrom": str(source_without_rows)}
+    write(writer_of(root, "value", "partition", "offset", **options))
+    assert bounds_of(root) == {f"{topic}-0": bounds}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"overwrite": True, "preserveOffsets": "true"}, "preserveOffsets does not go with mode overwrite"),
+        ({"preserveOffsets": "true", "offsetsFrom": "{logs}"}, "which has no topic 't'. It has a, b."),
+    ],
+)
+def test_what_does_not_go_together_is_refused_before_anything_is_made(root, logs, options, message):
+    options = {
+        name: text.format(logs=logs) if isinstance(text, str) else text for name, text in options.items()
+    }
+    with pytest.raises(OptionError, match=message):
+        writer_of(root, "value", "offset", "partition", topic="t", **options)
+    assert not root.exists()
+
+
+def test_a_path_with_a_comma_counts_as_one_only_if_it_is_there(tmp_path):
+    path = tmp_path / "a,b"
+    with pytest.raises(OptionError, match=r"a,b' names several directories, or one that is not there"):
+        writer_of(path, "value", topic="t")
+    path.mkdir()
+    write(writer_of(path, "value", topic="t"), [batch(value=[b"1"])])
+    assert rows(path)["value"].to_pylist() == [b"1"]
+
+
+def test_a_wrong_frame_is_refused_before_anything_is_made(root):
+    with pytest.raises(InvalidRecordError, match=r"^Required attribute 'value' not found"):
+        writer_of(root, "key", topic="t")
+    assert not root.exists()
+
+
+def test_a_log_directory_may_have_the_name_of_a_partition(tmp_path):
+    path = tmp_path / "disk-1" / "logs-2"
+    write(writer_of(path, "value", topic="t"), [batch(value=[b"1"])])
+    assert rows(path)["value"].to_pylist() == [b"1"]
+
+
+def test_a_directory_above_need_not_be_listed(tmp_path):
+    class PassedThrough(FileSystem):
+        def list_directory(self, path):
+            if path == str(tmp_path / "tenant-7"):
+                raise UnreadableError("User nobody may not list this path.", path=path)
+            return super().list_directory(path)
+
+    path = tmp_path / "tenant-7" / "logs"
+    options = write_options(CaseInsensitiveDict({"path": str(path), "topic": "t"}))
+    schema = StructType().add("value", BinaryType())
+    assert plan_write(PassedThrough(), schema, options, is_overwrite=False).root == str(path)

@@ -1,0 +1,114 @@
+"""Writing in a session."""
+
+from __future__ import annotations
+
+import itertools
+import os
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import AnalysisException, PythonException
+from pyspark.sql import functions
+
+from tests.spark.writers import clear_line, rows
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def save(root):
+    def save_with(frame, mode="append", **options):
+        writer = frame.write.format("segmentlog").mode(mode)
+        for name, text in options.items():
+            writer = writer.option(name.replace("__", "."), text)
+        writer.save(str(root))
+
+    return save_with
+
+
+@pytest.fixture
+def frame(spark):
+    """Rows 0 to 999 in four tasks: key, value, and two topics in turn."""
+    number = functions.col("id")
+    return spark.range(0, 1000, 1, 4).select(
+        functions.concat(functions.lit("k"), number).alias("key"),
+        number.cast("string").alias("value"),
+        functions.when(number % 2 == 0, "even").otherwise("odd").alias("topic"),
+    )
+
+
+def test_a_frame_is_appended_and_overwritten(frame, save, root):
+    save(frame, partitions=3)
+    save(frame, kafka__compression__type="zstd")
+    found = rows(root)
+    assert sorted(found["value"].to_pylist()) == sorted([b"%d" % number for number in range(1000)] * 2)
+    by_key = found.group_by(["key"]).aggregate([("partition", "count_distinct"), ("topic", "count_distinct")])
+    assert set(by_key["partition_count_distinct"].to_pylist()) == {1}
+    save(frame.limit(10), mode="overwrite", topic="even")
+    found = rows(root)
+    assert found.group_by("topic").aggregate([("value", "count")]).to_pylist() == [
+        {"topic": "even", "value_count": 10},
+        {"topic": "odd", "value_count": 1000},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("columns", "kind", "message"),
+    [
+        (["'v' AS value"], AnalysisException, "topic option required when no 'topic' attribute is present."),
+        (
+            ["'v' AS value", "CAST(NULL AS STRING) AS topic"],
+            PythonException,
+            "null topic present in the data.",
+        ),
+    ],
+)
+def test_errors_name_the_mistake_and_nothing_is_visible(spark, save, root, columns, kind, message):
+    with pytest.raises(kind) as raised:
+        save(spark.range(1).selectExpr(*columns))
+    assert clear_line(raised.value).partition("Error: ")[2].startswith(message)
+    assert not root.exists() or not any(name.startswith("t-") for name in os.listdir(root))
+
+
+def test_insert_into_a_temporary_view(spark, save, root):
+    save(spark.sql("SELECT 'old' AS value, 't' AS topic"))
+    spark.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW written USING segmentlog OPTIONS (path '{root}', subscribe 't')"
+    )
+    spark.sql("INSERT INTO written (value, topic) VALUES (CAST('new' AS BINARY), 't'), (NULL, 'u')")
+    assert rows(root).select(["topic", "offset", "value"]).to_pylist() == [
+        {"topic": "t", "offset": 0, "value": b"old"},
+        {"topic": "t", "offset": 1, "value": b"new"},
+        {"topic": "u", "offset": 0, "value": None},
+    ]
+    spark.sql("INSERT OVERWRITE written SELECT * FROM written WHERE (offset) = 0")
+    found = rows(root).select(["topic", "offset", "value"]).to_pylist()
+    assert found[0] == {"topic": "t", "offset": 2, "value": b"old"}
+    spark.catalog.dropTempView("written")
+
+
+def test_timestamps_do_not_depend_on_the_sessions_zone(spark, save, root, conf):
+    conf("spark.sql.session.timeZone", "America/New_York")
+    save(spark.sql("SELECT 'v' AS value, timestamp_micros(1700000000123999) AS timestamp"), topic="t")
+    assert rows(root)["timestamp"].cast(pa.int64()).to_pylist() == [1_700_000_000_123_000]
+
+
+def test_large_types_are_taken(spark, save, root, conf):
+    conf("spark.sql.execution.arrow.useLargeVarTypes", "true")
+    save(
+        spark.sql(
+            "SELECT 'k' AS key, CAST('v' AS BINARY) AS value, array(named_struct('key', 'h', 'value', CAST('1' AS BINARY))) AS headers"
+        ),
+        topic="t",
+    )
+    found = rows(root)
+    assert (found["key"].to_pylist(), found["value"].to_pylist()) == ([b"k"], [b"v"])
+    assert found["headers"].to_pylist() == [[{"key": "h", "value": b"1"}]]
+
+
+def test_a_directory_is_restored_with_its_offsets(spark, save, root, new_logs, records_of):
+    for partition, base in itertools.product((0, 1), (40, 90)):
+        new_logs.write("t", partition, records_of(20), base_offset=base)
+    read = spark.read.format("segmentlog").option("includeHeaders", "true").load(new_logs.path)
+    save(read, preserveOffsets="true", offsetsFrom=new_logs.path)
+    assert rows(root).equals(rows(new_logs.path))
