@@ -29,6 +29,8 @@ class Piece:
     offsets: list[int] | None = None
     last_offset: int = -1
     lost_data: bytes | None = None
+    # What stands in a wrapper, by itself a batch where it is not compressed.
+    messages: tuple[bytes, ...] = ()
 
     @property
     def is_batch(self):
@@ -120,7 +122,9 @@ class DamagedLog:
             for message, offset in zip(made, offsets, strict=True):
                 self._append(message.encode(), [offset], offset)
             return self
-        return self._append(Wrapper(tuple(made), codec, magic).encode(), offsets, offsets[-1])
+        self._append(Wrapper(tuple(made), codec, magic).encode(), offsets, offsets[-1])
+        self.segments[-1].pieces[-1].messages = tuple(message.encode() for message in made)
+        return self
 
     def _append(self, data, offsets, last_offset):
         self.segments[-1].pieces.append(Piece(data, offsets, last_offset))
@@ -226,7 +230,13 @@ def cut(segment, index, rng):
     # Where equal bytes stood on both sides, nothing may be missing.
     behind = b"".join(piece.data for piece in segment.pieces[last + 1 :])
     if not (data + behind).startswith(first_piece.data) and not data.endswith(last_piece.data):
-        segment.pieces[index : last + 1] = [Piece(data, lost_data=first_piece.data)]
+        segment.pieces[index : last + 1] = [
+            Piece(
+                data,
+                lost_data=first_piece.data,
+                messages=first_piece.messages + last_piece.messages,
+            )
+        ]
 
 
 def insert(segment, index, rng):
@@ -273,3 +283,6 @@ def damage(log, rng, count):
             if piece.lost_data is not None and behind.startswith(piece.lost_data):
                 # What was cut off, the next bytes happen to be.
                 piece.data += b"\xff"
+            for message in piece.messages if piece.lost_data is not None else ():
+                # It would be read, now that nothing says that it belongs to a wrapper.
+                piece.data = piece.data.replace(message, message[:-1] + bytes([message[-1] ^ 1]))

@@ -120,6 +120,8 @@ ANY = settings(
     use_indexes=st.booleans(),
 )
 @example(seed=0, damages=0, split={}, window_bytes=4 << 20, is_bounded=False, use_indexes=True)
+# A message that is not compressed, in a wrapper whose head is damaged.
+@example(seed=12374, damages=2, split={}, window_bytes=100, is_bounded=False, use_indexes=False)
 def test_all_that_is_left_is_read_and_all_that_is_lost_is_said_once(
     tmp_path_factory, use_windows, seed, damages, split, window_bytes, is_bounded, use_indexes
 ):
