@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from benchmarks.spark.session import Job, SparkProcess, WriteJob
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["KafkaSink"]
 
 _TIMEOUT_S = 120.0
+_PAUSE_S = 0.5
 
 
 class KafkaSink:
@@ -33,18 +35,21 @@ class KafkaSink:
     ) -> None:
         servers = {"kafka.bootstrap.servers": bootstrap_servers}
         self._session = session
-        self._job = WriteJob("kafka", frame_of(rows), {**servers, "topic": topic})
+        self._jobs = {
+            is_cached: WriteJob("kafka", frame_of(rows, is_cached=is_cached), {**servers, "topic": topic})
+            for is_cached in (False, True)
+        }
         self._read_job = Job("kafka", {**servers, "subscribe": topic})
         self._bootstrap_servers = bootstrap_servers
         self._topic = topic
         self._partitions = partitions
         _create_topic(bootstrap_servers, topic, partitions)
 
-    def write(self) -> Timed:
-        """One write; the rows that the broker has got by it."""
+    def write(self, *, is_cached: bool = False) -> Timed:
+        """One write, perhaps of a frame that is held ready; the rows that the broker has got by it."""
         before = self._rows()
         settle()
-        seconds = self._session.run(self._job)
+        seconds = self._session.run(self._jobs[is_cached])
         return Timed(seconds, self._rows() - before)
 
     def fingerprint(self) -> dict[str, int]:
@@ -52,15 +57,23 @@ class KafkaSink:
         return self._session.fingerprint(self._read_job)
 
     def _rows(self) -> int:
-        from confluent_kafka import TopicPartition
+        from confluent_kafka import KafkaException, TopicPartition
         from confluent_kafka.admin import OffsetSpec
 
         client = _client(self._bootstrap_servers)
         wanted = {
             TopicPartition(self._topic, number): OffsetSpec.latest() for number in range(self._partitions)
         }
-        found = client.list_offsets(wanted, request_timeout=_TIMEOUT_S)
-        return sum(future.result(_TIMEOUT_S).offset for future in found.values())
+        end = time.monotonic() + _TIMEOUT_S
+        while True:
+            found = client.list_offsets(wanted, request_timeout=_TIMEOUT_S)
+            try:
+                return sum(future.result(_TIMEOUT_S).offset for future in found.values())
+            except KafkaException:
+                # Partitions that were made just now may have no leader yet.
+                if time.monotonic() >= end:
+                    raise
+                time.sleep(_PAUSE_S)
 
 
 def _create_topic(bootstrap_servers: str, topic: str, partitions: int) -> None:

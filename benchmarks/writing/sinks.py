@@ -40,8 +40,9 @@ def measure_sinks(
     to_kafka = KafkaSink(kafka, bootstrap_servers, topic, PARTITIONS, rows)
     with scratch_directory(settings, "sinks") as scratch:
         _check_contents(scratch / "compared", ours, to_kafka, rows)
-        contenders: dict[str, Callable[[], Timed]] = {_KAFKA: to_kafka.write}
+        contenders: dict[str, Callable[[], Timed]] = {}
         for suffix, is_cached in (("", False), (_CACHED, True)):
+            contenders[_KAFKA + suffix] = lambda is_cached=is_cached: to_kafka.write(is_cached=is_cached)
             job = WriteJob("counting", frame_of(rows, is_cached=is_cached), {"rows": str(rows)})
             contenders[_COUNTING + suffix] = lambda job=job: _count(ours, job)
             for flush in ("none",) if is_cached else ("none", "commit"):
@@ -100,6 +101,7 @@ def _findings(subject: str, series: Mapping[str, Series], *, is_single: bool) ->
         finding(none, _COUNTING, counting_target),
         finding(commit, _COUNTING, None),
         finding(none + _CACHED, _COUNTING + _CACHED, None),
+        finding(none + _CACHED, _KAFKA + _CACHED, None),
     ]
 
 
