@@ -231,7 +231,11 @@ def test_the_marker_goes_before_the_first_change_and_comes_after_the_last(tmp_pa
     write(tmp_path / "root")
     filesystem = RecordingFileSystem()
     with open_directory(tmp_path / "root", filesystem=filesystem) as logs:
-        assert filesystem.changes == [("delete", ".segmentlog-unflushed"), ("delete", MARKER), ("flush", "root")]
+        assert filesystem.changes == [
+            ("delete", ".segmentlog-unflushed"),
+            ("delete", MARKER),
+            ("flush", "root"),
+        ]
         append(logs.get("orders"))
     assert filesystem.changes[-2:] == [("open", MARKER), ("flush", "root")]
     assert filesystem.changes.count(("open", MARKER)) == 1
