@@ -13,7 +13,7 @@ from spark_segmentlog.write_schema import write_columns
 from storage_core.checkpoint import PARTITION_METADATA
 from storage_core.commit.job import CommitJob
 from storage_core.directory import find_partitions, parse_partition_directory_name
-from storage_core.errors import LogDirectoryError, OptionError, UnreadableError
+from storage_core.errors import CorruptError, LogDirectoryError, OptionError, UnreadableError
 from storage_core.scan.options import parse_read_options
 from storage_core.scan.resolve import resolve, split_paths
 from storage_core.segment import base_offset_of
@@ -136,7 +136,12 @@ def _source_offsets(filesystem: FileSystem, options: WriteOptions) -> dict[tuple
             )
         topics = [options.topic]
     read_options = parse_read_options({"path": paths, "subscribe": topics or None})
-    return {
-        resolved.log.directory.topic_partition: (resolved.start_offset, resolved.end_offset)
-        for resolved in resolve(filesystem, read_options)
-    }
+    try:
+        resolved = resolve(filesystem, read_options)
+    except CorruptError as error:
+        # Where a damaged log ends is a guess, and a guess is not to be published as its end.
+        raise OptionError(
+            f"Expected offsetsFrom to name logs whose ends can be told, found damage: {error} Leave offsetsFrom out: "
+            "each log then ends behind its last row, and starts at its first one."
+        ) from error
+    return {each.log.directory.topic_partition: (each.start_offset, each.end_offset) for each in resolved}

@@ -90,6 +90,24 @@ def test_the_topic_that_is_named_is_restored_without_rows(root, source_without_r
     assert bounds_of(root) == {f"{topic}-0": bounds}
 
 
+def test_a_source_whose_end_cannot_be_told_is_refused_with_what_to_do(root, tmp_path):
+    source = tmp_path / "source"
+    with storage_core.LogDirectory.open(source) as logs:
+        log = logs.create("t")
+        sizes_bytes = [log.append(pa.table({"value": [b"1"]})).size_bytes for _ in range(3)]
+    segment = source / "t-0" / f"{0:020}.log"
+    data = bytearray(segment.read_bytes())
+    # The format of the second batch.
+    data[sizes_bytes[0] + 16] = 77
+    segment.write_bytes(data)
+    names = ["value", "topic", "partition", "offset"]
+    with pytest.raises(OptionError, match=r"found damage: .* Leave offsetsFrom out: each log then ends"):
+        writer_of(root, *names, preserveOffsets="true", offsetsFrom=str(source))
+    readable = storage_core.read_table(source, mode="DROPMALFORMED").select(names)
+    write(writer_of(root, *names, preserveOffsets="true"), readable.to_batches())
+    assert rows(root)["offset"].to_pylist() == [0, 2]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
