@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from storage_core.commit.batch_runs import BatchRuns
 from storage_core.commit.open_files import OpenFiles
-from storage_core.commit.routing import PartitionNumbers, RoutedRows, sort_rows
+from storage_core.commit.routing import PartitionNumbers, sort_rows
 from storage_core.commit.row_block import OFFSET_COLUMN, RowBlock
 from storage_core.commit.stage_placement import PartitionStage, StagePlacement
 from storage_core.errors import InvalidRecordError
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from storage_core.checkpoint.stage_names import StageId
     from storage_core.commit.batch_runs import PlacedRun
-    from storage_core.commit.routing import SortedRows
+    from storage_core.commit.routing import RoutedRows, SortedRows
     from storage_core.filesystem import FileSystem
     from storage_core.log_config import LogConfig
     from storage_core.record.encode import BatchEncoding
@@ -48,6 +48,10 @@ class BlockWriter:
         default_timestamp_ms: For records without a timestamp.
         piece_bytes: So much of one partition is worth a segment.
         begins_flushes: Whether all will be flushed in the end.
+
+    Attributes:
+        files: What was staged.
+        numbers: The partitions that rows were given for, of which rows may still come.
     """
 
     def __init__(
@@ -66,18 +70,17 @@ class BlockWriter:
         self._pack_name = stage.pack_name
         self._config = config
         self._encoder = GroupEncoder(encoding, default_timestamp_ms)
-        self._numbers = PartitionNumbers()
+        self.numbers = PartitionNumbers()
         self._stages: list[PartitionStage] = []
         self._placement = StagePlacement(self.files, stage, config, piece_bytes)
         self._pack_size_bytes = 0
 
-    @property
-    def partition_count(self) -> int:
-        """How many partitions have occurred."""
-        return len(self._numbers)
-
-    def write(self, rows: Sequence[RoutedRows]) -> None:
+    def write(self, rows: Sequence[RoutedRows], numbers: Sequence[npt.NDArray[np.integer[Any]]]) -> None:
         """Encode and write rows, of which there is at least one. They are not flushed.
+
+        Args:
+            rows: They.
+            numbers: The same rows' partitions, as `numbers` calls them.
 
         Raises:
             InvalidRecordError: Offsets do not ascend within a partition, or a record cannot be encoded.
@@ -85,9 +88,10 @@ class BlockWriter:
             RecordBatchTooLargeError: A batch is larger than ``segment.bytes``.
             StorageError: The file system refused.
         """
-        ordered = sort_rows(np.concatenate([self._numbers.of_rows(each) for each in rows]))
-        for number in range(len(self._stages), len(self._numbers)):
-            self._stages.append(PartitionStage(*self._numbers.topic_partition(number)))
+        ordered = sort_rows(np.concatenate(numbers))
+        # They ascend: the largest one stands at the end.
+        for number in range(len(self._stages), int(ordered.numbers[-1]) + 1):
+            self._stages.append(PartitionStage(*self.numbers.topic_partition(number)))
         block = RowBlock([each.records for each in rows])
         offsets = None
         if block.offsets is not None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from storage_core.commit.block_writer import BlockWriter
@@ -90,6 +92,7 @@ class StageWriter:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="segmentlog-stage")
         self._being_written: Future[None] | None = None
         self._rows: list[RoutedRows] = []
+        self._numbers: list[npt.NDArray[np.integer[Any]]] = []
         self._rows_bytes = 0
         self._schema: pa.Schema | None = None
         self._is_finished = False
@@ -100,6 +103,7 @@ class StageWriter:
         The buffers of ``rows`` must not change any more.
 
         Raises:
+            OptionError: There can be no such topic or partition.
             InvalidRecordError: A column is missing, unknown, of a wrong type, or not as in the rows before; a header
                 has no key; offsets do not ascend within a partition.
             RecordTooLargeError: A batch is larger than ``max.message.bytes``.
@@ -110,9 +114,11 @@ class StageWriter:
         self._check(records)
         if not records.num_rows:
             return
+        # Here and not where they are written: with so many partitions, how many rows are worth a block?
+        self._numbers.append(self._writer.numbers.of_rows(rows))
         self._rows.append(rows)
         self._rows_bytes += held_bytes(records)
-        wanted_bytes = self._writer.partition_count * _BATCHES_HELD * self._batch_size_bytes
+        wanted_bytes = len(self._writer.numbers) * _BATCHES_HELD * self._batch_size_bytes
         if self._rows_bytes >= min(max(wanted_bytes, _LEAST_BLOCK_BYTES), self._most_block_bytes):
             self._hand_over()
 
@@ -184,8 +190,8 @@ class StageWriter:
         """Have the rows written by the other thread, as soon as it is done with those before."""
         self._wait()
         if self._rows:
-            self._being_written = self._thread.submit(self._writer.write, self._rows)
-            self._rows, self._rows_bytes = [], 0
+            self._being_written = self._thread.submit(self._writer.write, self._rows, self._numbers)
+            self._rows, self._numbers, self._rows_bytes = [], [], 0
 
     def _wait(self) -> None:
         if self._being_written is not None:

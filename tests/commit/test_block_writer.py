@@ -24,6 +24,10 @@ def writer_in(root, piece_bytes=1000, **config):
     )
 
 
+def write(writer, *blocks):
+    writer.write(blocks, [writer.numbers.of_rows(block) for block in blocks])
+
+
 def pieces_of(writer):
     data = manifest_bytes(STAGE, writer.complete())
     writer.files.close()
@@ -41,9 +45,9 @@ def test_small_and_large_pieces_by_turns(tmp_path):
             for number in range(count)
         ]
     )
-    writer.write([rows])
-    writer.write([rows])
-    assert writer.partition_count == 5
+    write(writer, rows)
+    write(writer, rows)
+    assert len(writer.numbers) == 5
     pieces = pieces_of(writer)
     found = {key: [value for _, value in records] for key, records in staged_values(tmp_path, pieces).items()}
     assert found == expected_values([rows, rows])
@@ -61,7 +65,7 @@ def test_rows_of_many_batches_are_sorted_together(tmp_path):
         routed([(topic, partition, b"%d" % number)], ("a", "b"))
         for number, (topic, partition) in enumerate([(1, 0), (0, 5), (1, 0), (0, 2)])
     ]
-    writer.write(blocks)
+    write(writer, *blocks)
     assert [(piece.topic, piece.partition, piece.record_count) for piece in pieces_of(writer)].count(
         ("b", 0, 2)
     ) == 1
@@ -71,7 +75,7 @@ def test_which_partition_holds_the_record_that_is_too_large(tmp_path):
     writer = writer_in(tmp_path, max_message_bytes=400)
     rows = [(0, partition, b"v") for partition in range(20)] + [(0, 7, b"v" * 400)]
     with pytest.raises(RecordTooLargeError) as caught:
-        writer.write([routed(rows)])
+        write(writer, routed(rows))
     assert caught.value.path == "t-7"
     writer.files.close()
     assert staged_names(tmp_path) == []
@@ -79,9 +83,9 @@ def test_which_partition_holds_the_record_that_is_too_large(tmp_path):
 
 def test_offsets_ascend_from_block_to_block(tmp_path):
     writer = writer_in(tmp_path)
-    writer.write([routed([(0, 0, b"a"), (0, 1, b"b")], offset=pa.array([10, 3]))])
+    write(writer, routed([(0, 0, b"a"), (0, 1, b"b")], offset=pa.array([10, 3])))
     with pytest.raises(InvalidRecordError, match="found 10 behind 10 in t-0") as caught:
-        writer.write([routed([(0, 0, b"a"), (0, 1, b"b")], offset=pa.array([10, 4]))])
+        write(writer, routed([(0, 0, b"a"), (0, 1, b"b")], offset=pa.array([10, 4])))
     assert caught.value.offset == 10
-    writer.write([routed([(0, 0, b"a"), (0, 1, b"b")], offset=pa.array([11, 4]))])
+    write(writer, routed([(0, 0, b"a"), (0, 1, b"b")], offset=pa.array([11, 4])))
     writer.files.close()

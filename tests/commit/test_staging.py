@@ -157,13 +157,20 @@ def test_ten_thousand_partitions_in_one_file(tmp_path):
     assert filesystem.statistics.writes < 10
 
 
+@pytest.mark.usefixtures("small_blocks")
+def test_many_partitions_are_noticed_before_the_first_rows_are_written(tmp_path):
+    """Each block makes a piece for each of its partitions, and each piece costs the commit."""
+    batches = [routed([(0, number % 200, b"v") for number in range(400)]) for _ in range(5)]
+    assert len(stage(tmp_path, *batches)) == 200
+
+
 def test_memory_is_bounded(tmp_path, monkeypatch):
     held = []
     write = staging.BlockWriter.write
 
-    def watched(self, rows):
+    def watched(self, rows, numbers):
         held.append(sum(len(each.partitions) for each in rows))
-        write(self, rows)
+        write(self, rows, numbers)
 
     monkeypatch.setattr(staging.BlockWriter, "write", watched)
     batches = [routed([(0, number % 7, b"v" * 1000) for number in range(100)]) for _ in range(30)]
@@ -177,9 +184,9 @@ def test_rows_come_in_while_others_are_written(tmp_path, monkeypatch):
     may_write = threading.Event()
     write = staging.BlockWriter.write
 
-    def slow(self, rows):
+    def slow(self, rows, numbers):
         assert may_write.wait(30)
-        write(self, rows)
+        write(self, rows, numbers)
 
     monkeypatch.setattr(staging.BlockWriter, "write", slow)
     rows = routed([(0, 0, b"v" * 1000)] * 100)
