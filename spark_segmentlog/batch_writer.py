@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 __all__ = ["SegmentLogWriter", "StagedRows"]
 
 _logger = logging.getLogger(__name__)
+
+# A machine may run many tasks at a time.
+_MOST_OPEN_FILES: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +94,7 @@ class SegmentLogWriter(DataSourceArrowWriter):
         router = RowRouter(plan, task)
         # Encoding and writing go on in a thread of its own while Spark is asked for more.
         with StageWriter(
-            FileSystem(),
+            FileSystem(max_open_files=_MOST_OPEN_FILES),
             plan.root,
             StageId(plan.job_id, task, attempt),
             BatchEncoding(config.compression_codec, config.compression_level, config.batch_size),

@@ -9,8 +9,19 @@
 from storage_core import errors
 from storage_core.errors import SegmentLogError
 from storage_core.filesystem import FileSystem, IoStatistics
-from storage_core.log import AppendInfo, Log, LogDirectory, OffsetAndTimestamp
+from storage_core.log import (
+    AppendInfo,
+    CleanerConfig,
+    CleanerStatistics,
+    EpochEndOffset,
+    Log,
+    LogDirectory,
+    OffsetAndTimestamp,
+    OpenTransaction,
+    Transaction,
+)
 from storage_core.log_config import LogConfig
+from storage_core.record import ProducerSequence
 from storage_core.scan import (
     ReadOptions,
     ScanExplanation,
@@ -23,16 +34,22 @@ from storage_core.scan import (
 
 __all__ = [
     "AppendInfo",
+    "CleanerConfig",
+    "CleanerStatistics",
+    "EpochEndOffset",
     "FileSystem",
     "IoStatistics",
     "Log",
     "LogConfig",
     "LogDirectory",
     "OffsetAndTimestamp",
+    "OpenTransaction",
+    "ProducerSequence",
     "ReadOptions",
     "ScanExplanation",
     "ScanPlan",
     "SegmentLogError",
+    "Transaction",
     "errors",
     "explain",
     "parse_read_options",

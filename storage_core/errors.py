@@ -17,7 +17,12 @@
     │   ├── RecordTooLargeError         a batch is larger than max.message.bytes
     │   ├── RecordBatchTooLargeError    an append is larger than segment.bytes
     │   ├── OffsetsOutOfOrderError      replicated batches do not ascend, or begin below the log end
-    │   └── OffsetOverflowError         an offset does not fit its segment, or is beyond Kafka's largest
+    │   ├── OffsetOverflowError         an offset does not fit its segment, or is beyond Kafka's largest
+    │   └── ProducerError               not what a producer, or its transaction, has to go on with
+    │       ├── OutOfOrderSequenceError records are missing in between, or the log has them already
+    │       ├── InvalidProducerEpochError   a newer incarnation of the producer has taken over
+    │       ├── InvalidTxnStateError    a transaction is open that must not be, or is not and must be
+    │       └── TransactionCoordinatorFencedError   a newer coordinator has written a marker
     ├── NotWritableError                the log, or its log directory, takes no writes
     │   ├── LogClosedError              it is closed
     │   ├── LogReadOnlyError            it was opened read-only
@@ -49,8 +54,10 @@ __all__ = [
     "CorruptRecordError",
     "CorruptSnapshotError",
     "DataLossError",
+    "InvalidProducerEpochError",
     "InvalidRecordError",
     "InvalidTimestampError",
+    "InvalidTxnStateError",
     "LogClosedError",
     "LogDirectoryError",
     "LogDirectoryLockedError",
@@ -61,6 +68,8 @@ __all__ = [
     "OffsetOverflowError",
     "OffsetsOutOfOrderError",
     "OptionError",
+    "OutOfOrderSequenceError",
+    "ProducerError",
     "RecordBatchTooLargeError",
     "RecordTooLargeError",
     "RecoveryWouldDiscard",
@@ -69,6 +78,7 @@ __all__ = [
     "StorageError",
     "TimestampNotFoundError",
     "TimestampRangeError",
+    "TransactionCoordinatorFencedError",
     "UnreadableError",
     "UnsupportedFormatError",
 ]
@@ -208,6 +218,43 @@ class OffsetsOutOfOrderError(AppendError):
 
 class OffsetOverflowError(AppendError):
     """An offset cannot be written relative to its segment's base offset, or is beyond the largest."""
+
+
+class ProducerError(AppendError):
+    """What a producer appends does not follow what the log has of it.
+
+    Args:
+        producer_id: The producer.
+    """
+
+    def __init__(self, message: str, *, producer_id: int = -1, **where: Any) -> None:
+        super().__init__(message, **where)
+        self.producer_id = producer_id
+
+
+class OutOfOrderSequenceError(ProducerError):
+    """A producer's records do not follow the last ones, and do not repeat any that the log remembers.
+
+    Args:
+        expected_sequence: The sequence number that comes next. Where it is higher than that of the first record,
+            the log has all records below it.
+    """
+
+    def __init__(self, message: str, *, expected_sequence: int = -1, **which: Any) -> None:
+        super().__init__(message, **which)
+        self.expected_sequence = expected_sequence
+
+
+class InvalidProducerEpochError(ProducerError):
+    """A producer has an older epoch than the log has seen: a newer incarnation of it has taken over."""
+
+
+class InvalidTxnStateError(ProducerError):
+    """A transaction is open where none may be, or none is where one has to be."""
+
+
+class TransactionCoordinatorFencedError(ProducerError):
+    """A marker comes from a coordinator that a newer one has replaced."""
 
 
 class NotWritableError(SegmentLogError):

@@ -144,6 +144,11 @@ class LogConfig:
         return "compact" in self.cleanup_policy
 
     @property
+    def has_log_append_time(self) -> bool:
+        """Whether records get the time of their append, whatever a producer says."""
+        return self.message_timestamp_type == "LogAppendTime"
+
+    @property
     def max_segment_ms(self) -> int:
         """The age that a segment may have: a compacted log must close it before ``max.compaction.lag.ms``."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms

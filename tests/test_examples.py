@@ -84,6 +84,27 @@ def test_the_embedded_log_loses_nothing_that_it_has_acknowledged():
     assert went_on == f"went on at offset {count}: a new start"
 
 
+def test_repeated_records_are_there_once_and_half_a_transfer_is_never_seen():
+    assert run("examples/transactions.py").splitlines() == [
+        "orders sent again: 3 of 10 were new, 10 are there",
+        "written: ['alice -5', 'bob +5', 'bob -3'], committed: ['alice -5', 'bob +5']",
+        "left open from offset 3 on",
+        "taken back: carol has no 1000",
+        "committed: ['alice -5', 'bob +5', 'bob -3', 'carol +3']",
+    ]
+
+
+def test_a_compacted_log_keeps_the_last_of_each_key_and_another_one_the_last_hour():
+    assert run("examples/compacted_log.py").splitlines() == [
+        "prices before: 0: tea=3, 1: milk=1, 2: tea=4, 3: rum=9, 4: rum=-, 5: tea=5",
+        "prices, cleaned: 1: milk=1, 4: rum=-, 5: tea=5",
+        "6 records were looked at, 3 are left",
+        "prices, half an hour later: 5: tea=5, 6: milk=2",
+        "clicks: 2 segments deleted, the log starts at offset 6",
+        "clicks of the last hour and of their segments: 6: page=6, 7: page=7, 8: page=8, 9: page=9",
+    ]
+
+
 def test_the_log_in_the_readme_prints_what_was_appended(tmp_path: Path):
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     code = re.search(r"## A log of your own\n.*?```python\n(.*?)```\n", text, re.DOTALL)[1]

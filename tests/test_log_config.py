@@ -342,6 +342,11 @@ def test_the_age_of_a_segment(policy, lag_ms, expected_ms):
     assert config.is_compacted == ("compact" in policy)
 
 
+@pytest.mark.parametrize(("kind", "expected"), [("CreateTime", False), ("LogAppendTime", True)])
+def test_who_says_what_time_a_record_has(kind, expected):
+    assert LogConfig(message_timestamp_type=kind).has_log_append_time is expected
+
+
 @pytest.mark.parametrize(
     ("values", "codec", "level"),
     [

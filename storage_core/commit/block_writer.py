@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["BlockWriter"]
 
-# With those that are flushed at the end, 64.
-_MOST_OPEN_FILES: Final = 56
 _LARGEST_OFFSET: Final = (1 << 63) - 2
 
 _Int64Array = npt.NDArray[np.int64]
@@ -66,7 +64,7 @@ class BlockWriter:
         piece_bytes: int,
         begins_flushes: bool = False,
     ) -> None:
-        self.files = OpenFiles(filesystem, root, _MOST_OPEN_FILES, begins_flushes=begins_flushes)
+        self.files = OpenFiles(filesystem, root, begins_flushes=begins_flushes)
         self._pack_name = stage.pack_name
         self._config = config
         self._encoder = GroupEncoder(encoding, default_timestamp_ms)

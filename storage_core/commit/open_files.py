@@ -1,18 +1,18 @@
-"""Files that are written to by turns: any number of them, few open at a time."""
+"""The files that a task stages its rows in: any number of them, written to by turns, few open at a time."""
 
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from storage_core.errors import StorageError
+from storage_core.filesystem import PooledFile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from storage_core.filesystem import FileSystem, WritableFile
+    from storage_core.filesystem import FileSystem
     from storage_core.record.batch_header import BytesLike
 
 __all__ = ["OpenFiles"]
@@ -22,29 +22,26 @@ _FLUSHED_AT_ONCE_BYTES: Final = 8 << 20
 
 
 class OpenFiles:
-    """New files in one directory; the one that was not written to for longest is closed for another.
-
-    One thread at a time. A file that was closed is flushed through a descriptor opened later: where the system has
-    failed to write to the disk meanwhile, that flush still reports it (Linux from 4.16 on).
+    """New files in one directory, of which as many are open at a time as the file system allows.
 
     Args:
         filesystem: Through which they are written.
         directory: Where they are.
-        most_open: How many are open at a time.
         begins_flushes: Whether they will be flushed: then the system is asked early to write them to the disk.
     """
 
-    def __init__(
-        self, filesystem: FileSystem, directory: str, most_open: int, *, begins_flushes: bool = False
-    ) -> None:
+    def __init__(self, filesystem: FileSystem, directory: str, *, begins_flushes: bool = False) -> None:
         self._filesystem = filesystem
         self._directory = directory
-        self._most_open = most_open
-        self._open: OrderedDict[str, WritableFile] = OrderedDict()
+        self._files: dict[str, PooledFile] = {}
         self._begins_flushes = begins_flushes
         # By name, up to where a file is being written to the disk.
         self._begun_bytes: dict[str, int] = {}
-        self.names: list[str] = []
+
+    @property
+    def names(self) -> list[str]:
+        """The files, in the order in which they were made."""
+        return list(self._files)
 
     def create(self, name: str) -> None:
         """Make an empty file.
@@ -53,14 +50,15 @@ class OpenFiles:
             StorageError: There is a file of this name, or the file system refused.
         """
         path = os.path.join(self._directory, name)
-        file = self._reserve(name, create=True)
+        file = self._filesystem.open_pooled(path, create=True)
         if file.size_bytes():
+            file.close()
             raise StorageError(
                 "Expected no file of this name, found one with content. Two attempts at a task go by one number: "
                 "give each its own.",
                 path=path,
             )
-        self.names.append(name)
+        self._files[name] = file
 
     def write(self, name: str, pieces: Sequence[BytesLike], position_bytes: int) -> None:
         """Write to one of the files.
@@ -68,11 +66,7 @@ class OpenFiles:
         Raises:
             StorageError: The file system refused; a part may have been written.
         """
-        file = self._open.get(name)
-        if file is None:
-            file = self._reserve(name, create=False)
-        else:
-            self._open.move_to_end(name)
+        file = self._files[name]
         file.write_at(pieces, position_bytes)
         if self._begins_flushes:
             self._begin_flush(name, file, position_bytes)
@@ -83,44 +77,29 @@ class OpenFiles:
         Raises:
             StorageError: The file system refused; what is on the disk is not known.
         """
-        with ThreadPoolExecutor(min(_FLUSHING_THREADS, len(self.names) or 1)) as threads:
-            for _ in threads.map(self._flush, self.names):
+        with ThreadPoolExecutor(min(_FLUSHING_THREADS, len(self._files) or 1)) as threads:
+            for _ in threads.map(PooledFile.flush, self._files.values()):
                 pass
         self.close()
 
     def close(self) -> None:
         """Close them without flushing."""
-        while self._open:
-            self._open.popitem()[1].close()
+        for file in self._files.values():
+            file.close()
 
     def delete(self) -> list[StorageError]:
         """Delete those made here, as far as the file system lets that happen; what it says otherwise is returned."""
         errors = []
-        for name in self.names:
+        for name in self._files:
             try:
                 self._filesystem.delete(os.path.join(self._directory, name))
             except StorageError as error:
                 errors.append(error)
         return errors
 
-    def _begin_flush(self, name: str, file: WritableFile, position_bytes: int) -> None:
+    def _begin_flush(self, name: str, file: PooledFile, position_bytes: int) -> None:
         """Once there is much of a file, have it written: all of it but what was written last, which may be added to."""
         begun_bytes = self._begun_bytes.get(name, 0)
         if position_bytes - begun_bytes >= _FLUSHED_AT_ONCE_BYTES:
             file.begin_flush(begun_bytes, position_bytes - begun_bytes)
             self._begun_bytes[name] = position_bytes
-
-    def _flush(self, name: str) -> None:
-        file = self._open.get(name)
-        if file is not None:
-            file.flush()
-            return
-        with self._filesystem.open_for_writing(os.path.join(self._directory, name)) as again:
-            again.flush()
-
-    def _reserve(self, name: str, *, create: bool) -> WritableFile:
-        while len(self._open) >= self._most_open:
-            self._open.popitem(last=False)[1].close()
-        file = self._filesystem.open_for_writing(os.path.join(self._directory, name), create=create)
-        self._open[name] = file
-        return file

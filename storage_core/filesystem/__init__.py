@@ -2,7 +2,7 @@
 
 Everything else receives a `FileSystem` and asks it, so that faults can be injected under
 everything and every byte read or written is counted. Files are read with ``pread`` into bounded
-buffers and never mapped: a mapped file that a broker truncates would kill the process.
+buffers and never through a mapping: if a broker truncates the file, that would kill the process.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from storage_core.filesystem._file_lock import FileLock
 from storage_core.filesystem._file_system import FileSystem
 from storage_core.filesystem._open_file import OpenFile
+from storage_core.filesystem._pooled_file import PooledFile, PreparedFlush
 from storage_core.filesystem._values import BytesLike, DirectoryEntry, FileStatus, IoStatistics
 from storage_core.filesystem._writable_file import WritableFile
 
@@ -21,5 +22,7 @@ __all__ = [
     "FileSystem",
     "IoStatistics",
     "OpenFile",
+    "PooledFile",
+    "PreparedFlush",
     "WritableFile",
 ]

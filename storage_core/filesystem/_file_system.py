@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import os
 
-from storage_core.errors import LogDirectoryError, LogDirectoryLockedError
+from storage_core.errors import LogDirectoryError, LogDirectoryLockedError, OptionError
 from storage_core.filesystem._explained import MissingError, explained_reading, explained_writing
 from storage_core.filesystem._file_lock import FileLock, acquire_lock, keep_if_locked
+from storage_core.filesystem._file_pool import FilePool
 from storage_core.filesystem._open_file import OpenFile
+from storage_core.filesystem._pooled_file import PooledFile
 from storage_core.filesystem._sync import sync_file_system
 from storage_core.filesystem._values import (
     DirectoryEntry,
@@ -35,10 +37,17 @@ class FileSystem:
     """Access to the local file system, counted.
 
     ``statistics`` says what was asked of this instance: for the account of one read, give it its own.
+
+    Args:
+        max_open_files: How many files of logs that are written to are open at a time. Those that are only read, and
+            small files, come on top, a few for each thread.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, max_open_files: int = 512) -> None:
+        if max_open_files < 1:
+            raise OptionError(f"Expected max_open_files of 1 or more, found {max_open_files}.")
         self.statistics = IoStatistics()
+        self._pool = FilePool(max_open_files)
 
     def list_directory(self, path: str) -> list[DirectoryEntry]:
         """List a directory in name order.
@@ -107,9 +116,16 @@ class FileSystem:
         flags = _WRITE_FLAGS | os.O_CREAT if create else _WRITE_FLAGS
         with explained_writing(path, "open and write to"):
             descriptor = os.open(path, flags, _FILE_MODE)
-        _require_regular_file(path, descriptor)
+        status = _require_regular_file(path, descriptor)
         self.statistics.files_opened += 1
-        return WritableFile(path, descriptor, self.statistics)
+        return WritableFile(path, descriptor, self.statistics, status)
+
+    def open_pooled(self, path: str, *, create: bool = False) -> PooledFile:
+        """The same for a file that is written to now and then: it is closed and opened again by itself.
+
+        At most ``max_open_files`` of them have a descriptor.
+        """
+        return PooledFile(self, self._pool, path, create=create)
 
     def require_writable(self, path: str) -> None:
         """Make sure that this user may write to a file, or change what a directory holds. Nothing is changed.
@@ -163,6 +179,11 @@ class FileSystem:
         """Delete an empty directory. For good only after `flush_directory` of the one above."""
         with explained_writing(path, "delete"):
             os.rmdir(path)
+
+    def set_modified_ms(self, path: str, modified_ms: int) -> None:
+        """Say when a file was changed, in milliseconds since 1970. For good only after its next flush."""
+        with explained_writing(path, "change the time of"):
+            os.utime(path, ns=(modified_ms * 1_000_000, modified_ms * 1_000_000), follow_symlinks=False)
 
     def flush_directory(self, path: str) -> None:
         """Bring the names in a directory to the disk itself: what was created, renamed and deleted in it."""

@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Self
 
 from storage_core.filesystem._copy import copy_range
 from storage_core.filesystem._explained import explained_reading, explained_writing
+from storage_core.filesystem._held_file import hold_file
 from storage_core.filesystem._open_file import read_fully
 from storage_core.filesystem._sync import begin_sync_of_range
+from storage_core.filesystem._values import make_file_status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import TracebackType
 
+    from storage_core.filesystem._held_file import HeldFile
     from storage_core.filesystem._open_file import OpenFile
-    from storage_core.filesystem._values import BytesLike, IoStatistics
+    from storage_core.filesystem._values import BytesLike, FileStatus, IoStatistics
 
 __all__ = ["WritableFile", "flush_descriptor"]
 
@@ -36,8 +39,11 @@ class WritableFile:
     must not go on as if it were, nor flush again and trust the answer.
     """
 
-    def __init__(self, path: str, descriptor: int, statistics: IoStatistics) -> None:
+    def __init__(
+        self, path: str, descriptor: int, statistics: IoStatistics, status: FileStatus | None = None
+    ) -> None:
         self.path = path
+        self._status = status
         self._descriptor = descriptor
         self._statistics = statistics
         self._explained_reading = explained_reading(path, "read")
@@ -47,6 +53,17 @@ class WritableFile:
         """The size now."""
         with self._explained_reading:
             return os.fstat(self._descriptor).st_size
+
+    def identity(self) -> tuple[int, int]:
+        """Device and inode: what the file is, whatever its name."""
+        if self._status is None:
+            with self._explained_reading:
+                self._status = make_file_status(os.fstat(self._descriptor))
+        return self._status.device, self._status.inode
+
+    def hold(self) -> HeldFile | None:
+        """Keep what the system has to tell of this file, though it is closed; None where that is not possible."""
+        return hold_file(self._opened())
 
     def read_at(self, size_bytes: int, position_bytes: int) -> bytes:
         """Read up to ``size_bytes`` from ``position_bytes``; shorter only at the end of the file."""

@@ -18,13 +18,18 @@ from storage_core.errors import (
     RecordTooLargeError,
 )
 from storage_core.log.producer_batches import ProducerBatches
-from storage_core.record.batch_header import CONTROL_FLAG, MAGIC_V2, MAX_OFFSET
+from storage_core.record.batch_header import CONTROL_FLAG, MAGIC_V2, MAX_OFFSET, TRANSACTIONAL_FLAG
 
 if TYPE_CHECKING:
     from storage_core.log_config import LogConfig
     from storage_core.record.record_batches import RecordBatches
 
-__all__ = ["validate_client_batches", "validate_follower_append", "validate_leader_append"]
+__all__ = [
+    "require_fits_segment",
+    "validate_client_batches",
+    "validate_follower_append",
+    "validate_leader_append",
+]
 
 # The offset behind it, the log end, is an offset too.
 _LARGEST_LAST_OFFSET: Final = MAX_OFFSET - 1
@@ -51,7 +56,7 @@ def validate_leader_append(batches: RecordBatches, config: LogConfig, *, path: s
             "max.message.bytes; a batch of several records is kept smaller by batch.size.",
             path=path,
         )
-    _require_fits_segment(largest_bytes, config, path)
+    require_fits_segment(largest_bytes, config, path)
 
 
 def validate_follower_append(
@@ -83,7 +88,7 @@ def validate_follower_append(
     _require_ascending(batches, path)
     _require_epochs(batches, path)
     _require_readable_markers(batches, path)
-    _require_fits_segment(batches.size_bytes, config, path)
+    require_fits_segment(batches.size_bytes, config, path)
 
 
 def validate_client_batches(batches: RecordBatches, *, path: str | None = None) -> None:
@@ -91,7 +96,7 @@ def validate_client_batches(batches: RecordBatches, *, path: str | None = None) 
 
     Raises:
         InvalidRecordError: A batch is of an older format, is a control batch, counts its records
-            wrongly, or has a producer id and no sequence.
+            wrongly, has a producer id and no sequence or epoch, or a transaction and no producer id.
     """
     headers = batches.headers
     counts = headers["record_count"].astype(np.int64)
@@ -106,6 +111,14 @@ def validate_client_batches(batches: RecordBatches, *, path: str | None = None) 
         (
             (headers["producer_id"] >= 0) & (headers["base_sequence"] < 0),
             "have a sequence with its producer id",
+        ),
+        (
+            (headers["producer_id"] >= 0) & (headers["producer_epoch"] < 0),
+            "have an epoch with its producer id",
+        ),
+        (
+            ((headers["attributes"] & TRANSACTIONAL_FLAG) != 0) & (headers["producer_id"] < 0),
+            "have a producer id with its transaction",
         ),
     )
     for is_wrong, expected in problems:
@@ -181,7 +194,8 @@ def _require_readable_markers(batches: RecordBatches, path: str | None) -> None:
         raise InvalidRecordError(error.args[0], path=path, offset=error.offset) from error
 
 
-def _require_fits_segment(size_bytes: int, config: LogConfig, path: str | None) -> None:
+def require_fits_segment(size_bytes: int, config: LogConfig, path: str | None) -> None:
+    """Refuse what is larger than ``segment.bytes``."""
     if size_bytes > config.max_segment_bytes:
         raise RecordBatchTooLargeError(
             f"Expected at most {config.max_segment_bytes} bytes, as segment.bytes says, found {size_bytes} that "

@@ -59,6 +59,10 @@ def finish_interrupted_work(
     if file_names is None:
         file_names = list_regular_files(filesystem, path)
     work = _Work(filesystem, path, dict.fromkeys(file_names))
+    if work.has_swaps:
+        # Whoever was killed may have left a `.swap` that the disk still knows as `.cleaned`: then, after a power cut, it
+        # would be removed, and what it replaces is gone.
+        filesystem.flush_directory(path)
     work.remove_leftovers()
     work.complete_swaps()
     work.remove_orphans()
@@ -75,6 +79,11 @@ class _Work:
         self.has_changed = False
         self._filesystem = filesystem
         self._path = path
+
+    @property
+    def has_swaps(self) -> bool:
+        """Whether complete output is there."""
+        return bool(self._swaps())
 
     def remove_leftovers(self) -> None:
         """Remove what waits for its removal, and what is not complete."""
@@ -99,7 +108,9 @@ class _Work:
         swaps = self._swaps()
         bases = [offset for name, offset in swaps if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)]
         if bases:
-            start, end = min(bases), max(self._end_offset(base_offset) for base_offset in bases)
+            # Also of one that is empty: the original of the same name goes with all of its files.
+            start = min(bases)
+            end = max(start + 1, *(self._end_offset(base_offset) for base_offset in bases))
             self._delete(
                 name
                 for name in list(self.names)

@@ -9,7 +9,7 @@ assigns what it finds in the batches.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -24,10 +24,22 @@ if TYPE_CHECKING:
 
     from storage_core.filesystem import FileSystem
 
-__all__ = ["LeaderEpochCache", "end_offset_for", "epoch_for_offset"]
+__all__ = ["EpochEndOffset", "LeaderEpochCache", "end_offset_for", "epoch_for_offset"]
 
 _UNDEFINED_EPOCH: Final = -1
 _UNDEFINED_EPOCH_OFFSET: Final = -1
+
+
+class EpochEndOffset(NamedTuple):
+    """Up to where a replica agrees with a log: the pair (leader epoch, end offset).
+
+    Args:
+        leader_epoch: The latest epoch that both know; -1 if there is no telling.
+        end_offset: The offset behind its last record in the log; -1 likewise.
+    """
+
+    leader_epoch: int
+    end_offset: int
 
 
 class LeaderEpochCache:
@@ -156,7 +168,7 @@ class LeaderEpochCache:
         self._is_changed = True
 
 
-def end_offset_for(entries: Sequence[EpochEntry], epoch: int, log_end_offset: int) -> tuple[int, int]:
+def end_offset_for(entries: Sequence[EpochEntry], epoch: int, log_end_offset: int) -> EpochEndOffset:
     """The epoch up to which a replica with ``epoch`` agrees with this log, and where that one ends.
 
     Args:
@@ -169,13 +181,13 @@ def end_offset_for(entries: Sequence[EpochEntry], epoch: int, log_end_offset: in
         all that are known; the epoch itself and where the first one begins if it is below them.
     """
     if epoch == _UNDEFINED_EPOCH:
-        return _UNDEFINED_EPOCH, _UNDEFINED_EPOCH_OFFSET
+        return EpochEndOffset(_UNDEFINED_EPOCH, _UNDEFINED_EPOCH_OFFSET)
     if entries and entries[-1].epoch == epoch:
-        return epoch, log_end_offset
+        return EpochEndOffset(epoch, log_end_offset)
     above = bisect_right(entries, epoch, key=_epoch)
     if above == len(entries):
-        return _UNDEFINED_EPOCH, _UNDEFINED_EPOCH_OFFSET
-    return entries[above - 1].epoch if above else epoch, entries[above].start_offset
+        return EpochEndOffset(_UNDEFINED_EPOCH, _UNDEFINED_EPOCH_OFFSET)
+    return EpochEndOffset(entries[above - 1].epoch if above else epoch, entries[above].start_offset)
 
 
 def epoch_for_offset(entries: Sequence[EpochEntry], offset: int) -> int | None:

@@ -44,6 +44,8 @@ class AppendInfo:
         size_bytes: How many bytes of the log it takes.
         batch_count: How many batches it became.
         log_append_time_ms: The time that the log gave its records; None if they keep their own.
+        is_duplicate: Whether a producer has repeated itself: the records were there already, nothing was appended, and
+            everything here but ``size_bytes`` and ``batch_count``, which are 0, tells of them.
     """
 
     first_offset: int
@@ -53,6 +55,7 @@ class AppendInfo:
     size_bytes: int
     batch_count: int
     log_append_time_ms: int | None = None
+    is_duplicate: bool = False
 
 
 def append_chunks(

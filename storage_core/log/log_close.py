@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from storage_core.log.log_append import write_pending
 from storage_core.log.log_flush import flush_directory_if_changed, flush_up_to
-from storage_core.log.log_truncate import delete_due_files
+from storage_core.log.segment_deletion import delete_due_files
 from storage_core.segment.file_names import offset_index_file_name, time_index_file_name
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ def close_log(state: LogState) -> None:
     Raises:
         StorageError: That failed: the log has to be recovered.
     """
+    # Without the lock, which it takes at its end.
+    state.cleaning.stop()
     with state.lock:
         if state.is_closed:
             return
@@ -40,6 +42,9 @@ def _close(state: LogState) -> None:
     log_end_offset = state.offsets.log_end_offset
     state.producers.move_map_end_offset(log_end_offset)
     state.producers.take_snapshot()
+    if state.offsets.recovery_point < log_end_offset:
+        # Before the flush: then there is one of each file.
+        state.segments.active.seal()
     flush_up_to(state, log_end_offset)
     state.leader_epochs.flush()
     state.segments.close()

@@ -6,42 +6,42 @@ import os
 import threading
 from typing import TYPE_CHECKING, Literal, Self
 
-from storage_core.checkpoint import (
-    PARTITION_METADATA,
-    delete_clean_shutdown_file,
-    read_clean_shutdown_file,
-    write_partition_metadata,
-)
-from storage_core.directory import (
-    LogDirectoryFiles,
-    PartitionDirectory,
-    find_partitions,
-)
-from storage_core.directory.visibility import CommitWatch, look_until_settled
-from storage_core.errors import LogClosedError, LogDirectoryError, LogReadOnlyError, OptionError
+from storage_core.checkpoint import delete_clean_shutdown_file, read_clean_shutdown_file
+from storage_core.directory import LogDirectoryFiles
+from storage_core.errors import OptionError
 from storage_core.filesystem import FileSystem
+from storage_core.log.cleanable_state import find_first_dirty_offset
+from storage_core.log.cleaner_config import CleanerConfig
 from storage_core.log.clock import SystemClock
-from storage_core.log.log import Log
-from storage_core.log.periodic_flush import PeriodicFlush
-from storage_core.log.root_checkpoints import RootCheckpoints
+from storage_core.log.housekeeping import (
+    RETENTION_CHECK_INTERVAL_MS,
+    Housekeeping,
+    PeriodicTask,
+    PeriodicTasks,
+    tasks_of_logs,
+)
+from storage_core.log.log_cleaner import LogCleaner
+from storage_core.log.log_table import LogTable
+from storage_core.log.retention import apply_retention_to_all
 from storage_core.log.root_directory import LOCK_FILE, has_future_logs, make_root, partitions_to_load
 from storage_core.log.root_loading import check_recovery, close_logs, load_logs
-from storage_core.log.topic_ids import check_topic_partition, choose_topic_id
-from storage_core.log_config import LogConfig
+from storage_core.log.topic_ids import give_missing_ids
 from storage_core.publishing import finish_commit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
+    from storage_core.directory import PartitionDirectory
     from storage_core.filesystem import FileLock
+    from storage_core.log.cleaner_statistics import CleanerStatistics
     from storage_core.log.clock import Clock
-    from storage_core.log.log_state import LogState
+    from storage_core.log_config import LogConfig
 
 __all__ = ["LogDirectory"]
 
 
-class LogDirectory:
+class LogDirectory(LogTable):
     """A directory of logs. Open it with `open`, and close it: then a stock broker takes it without recovery.
 
     Attributes:
@@ -57,20 +57,12 @@ class LogDirectory:
         config: LogConfig | Mapping[str, LogConfig] | None,
         lock: FileLock | None,
     ) -> None:
-        self.path = path
-        self.read_only = lock is None
-        self._filesystem = filesystem
-        self._clock = clock
-        self._config = config
+        super().__init__(filesystem, path, clock, config, read_only=lock is None)
         self._file_lock = lock
-        self._logs: dict[tuple[str, int], Log] = {}
-        self._checkpoints = RootCheckpoints(filesystem, path, clock)
-        self._periodic_flush = PeriodicFlush()
-        self._lock = threading.RLock()
-        self._is_closed = False
+        self._housekeeping = Housekeeping()
+        # One at a time, and none while the directory is closed: log starts are raised, then noted, then files go.
+        self._retention_lock = threading.Lock()
         self._marker: bytes | None = None
-        # Whether the marker may be written: it speaks of everything in the directory.
-        self._is_whole = True
 
     @classmethod
     def open(
@@ -128,83 +120,71 @@ class LogDirectory:
             raise
         return logs
 
-    def create(
-        self, topic: str, partition: int = 0, config: LogConfig | None = None, *, topic_id: str | None = None
-    ) -> Log:
-        """Make a new log.
+    def apply_retention(self, now_ms: int | None = None) -> dict[tuple[str, int], tuple[int, ...]]:
+        """Delete the old segments of all logs that their configurations do not keep, see `Log.apply_retention`.
+
+        A log that fails does not keep the others from it.
 
         Args:
-            topic: Its topic, by Kafka's rules for names.
-            partition: Its partition's number.
-            config: Its configuration.
-            topic_id: The id of the topic, 22 characters; that of its other partitions, or a random one, if None.
+            now_ms: The time; the clock's if None.
+
+        Returns:
+            The base offsets of the segments that were deleted, by topic and partition.
 
         Raises:
-            LogDirectoryError: There is one already, or the topic has another id.
-            OptionError: A name or number that Kafka does not know.
+            StorageError: The first log that could not do it has failed; the others are done.
         """
-        check_topic_partition(topic, partition)
-        with self._lock:
-            self._check_writable()
-            key = (topic, partition)
-            if key in self._logs:
-                raise LogDirectoryError(
-                    f"Expected no log of {topic}-{partition}, found one. Take it with get().", path=self.path
-                )
-            siblings = [log.path for (name, _), log in self._logs.items() if name == topic]
-            topic_id = choose_topic_id(self._filesystem, topic, siblings, topic_id)
-            path = os.path.join(self.path, f"{topic}-{partition}")
-            root = LogDirectoryFiles(self._filesystem, self.path)
-            if key in root.log_start_offsets or key in root.recovery_points:
-                # Of a log whose directory was removed: after a crash they would count for the new one.
-                self._checkpoints.write()
-            self._filesystem.make_directory(path)
-            try:
-                state = self._create(PartitionDirectory(path, topic, partition, root), config, topic_id)
-            except BaseException:
-                # Whoever opens the directory next completes what there is of it.
-                self._is_whole = False
-                raise
-            return self._add(state)
+        return self._apply_retention(now_ms)
 
-    def get(self, topic: str, partition: int = 0) -> Log:
-        """The log of a partition.
+    def clean(
+        self, config: CleanerConfig | None = None, *, now_ms: int | None = None
+    ) -> list[CleanerStatistics]:
+        """Clean the compacted logs whose dirty ratio or age asks for it, the dirtiest first, see `Log.clean`.
+
+        Args:
+            config: How; Kafka's defaults if None.
+            now_ms: The time; the clock's if None.
+
+        Returns:
+            What was done, pass by pass. A log of which something cannot be read is logged, and left alone from then on.
 
         Raises:
-            LogDirectoryError: There is none.
+            SegmentLogError: The file system refused. The other logs are done.
         """
-        with self._lock:
-            self._check_open()
-            if self.read_only:
-                self._find_logs()
-            log = self._logs.get((topic, partition))
-        if log is None:
-            known = (
-                ", ".join(f"{name}-{number}" for name, number in sorted(self._logs)[:10]) or "no log at all"
-            )
-            raise LogDirectoryError(
-                f"Expected a log of {topic}-{partition}, found {known}. Make it with create().",
-                path=self.path,
-            )
-        return log
-
-    def get_or_create(self, topic: str, partition: int = 0) -> Log:
-        """The log of a partition, which is made if there is none."""
-        with self._lock:
-            return self.get(topic, partition) if (topic, partition) in self else self.create(topic, partition)
-
-    def logs(self) -> tuple[Log, ...]:
-        """All logs, by topic and partition."""
-        with self._lock:
-            self._check_open()
-            if self.read_only:
-                self._find_logs()
-            return tuple(log for _, log in sorted(self._logs.items()))
-
-    def checkpoint(self) -> None:
-        """Write the checkpoints, so that a recovery after a crash begins where the logs are flushed up to."""
         self._check_writable()
-        self._checkpoints.write()
+        states = [state for _, state in sorted(self._checkpoints.states.copy().items())]
+        return LogCleaner(config or CleanerConfig(), self._is_closing.is_set).clean(states, now_ms)
+
+    def start_housekeeping(
+        self,
+        *,
+        retention_check_interval_ms: int = RETENTION_CHECK_INTERVAL_MS,
+        cleaner: CleanerConfig | None = None,
+    ) -> None:
+        """Look after the logs in the background, until the log directory is closed.
+
+        Old segments are deleted, files of deleted segments removed once ``file.delete.delay.ms`` is over, silent
+        producers forgotten and checkpoints written. What fails is logged, and tried again.
+
+        Args:
+            retention_check_interval_ms: How long between two looks for segments that are to be deleted.
+            cleaner: How to clean the compacted logs, by a thread of its own; they are not cleaned if None.
+
+        Raises:
+            OptionError: The interval is not positive, or housekeeping was started before.
+        """
+        self._check_writable()
+        # Who cleans compacted logs also deletes their old segments: not both at once.
+        tasks = tasks_of_logs(
+            self._checkpoints,
+            lambda: self._apply_retention(with_compacted=cleaner is None),
+            retention_check_interval_ms,
+        )
+        threads = [PeriodicTasks("segmentlog-housekeeping", self._clock, tasks)]
+        if cleaner is not None:
+            cleaning = PeriodicTask("Cleaning", cleaner.backoff_ms, lambda: self.clean(cleaner))
+            threads.append(PeriodicTasks("segmentlog-cleaner", self._clock, [cleaning]))
+        self._housekeeping.start(threads)
 
     def close(self) -> None:
         """Close all logs, write the checkpoints, and say that all is well if it is; a second call does nothing.
@@ -212,7 +192,10 @@ class LogDirectory:
         Raises:
             StorageError: A log could not be closed: the next one to open the directory recovers it.
         """
-        with self._lock:
+        self._is_closing.set()
+        # Without the lock, which a task may be waiting for.
+        self._housekeeping.stop()
+        with self._retention_lock, self._lock:
             if self._is_closed:
                 return
             self._is_closed = True
@@ -232,13 +215,6 @@ class LogDirectory:
                         state.is_closed = True
                     self._file_lock.release()
 
-    def __contains__(self, topic_partition: object) -> bool:
-        """Whether there is a log of a (topic, partition)."""
-        with self._lock:
-            if self.read_only:
-                self._find_logs()
-            return topic_partition in self._logs
-
     def __enter__(self) -> Self:
         return self
 
@@ -247,8 +223,16 @@ class LogDirectory:
     ) -> None:
         self.close()
 
-    def __repr__(self) -> str:
-        return f"LogDirectory({self.path!r}, {len(self._logs)} logs)"
+    def _apply_retention(
+        self, now_ms: int | None = None, *, with_compacted: bool = True
+    ) -> dict[tuple[str, int], tuple[int, ...]]:
+        with self._retention_lock:
+            self._check_writable()
+            return apply_retention_to_all(
+                self._checkpoints,
+                self._clock.now_ms() if now_ms is None else now_ms,
+                with_compacted=with_compacted,
+            )
 
     def _load(self, directories: list[PartitionDirectory], *, is_checked: bool) -> None:
         root = LogDirectoryFiles(self._filesystem, self.path)
@@ -261,71 +245,10 @@ class LogDirectory:
         # Forces the directory to disk in any case: what was made just before a crash may not be there yet.
         delete_clean_shutdown_file(self._filesystem, self.path)
         if not is_clean:
-            self._complete(directories, root)
+            give_missing_ids(self._filesystem, root, directories)
             self._is_whole = not has_future_logs(self._filesystem, self.path)
         for state in load_logs(self._filesystem, root, directories, self._clock, self._config_of, file_names):
             self._add(state)
-
-    def _complete(self, directories: list[PartitionDirectory], root: LogDirectoryFiles) -> None:
-        """Give an id to those that a crash kept from getting one. What a broker made is left as it is."""
-        paths = {directory: os.path.join(directory.path, PARTITION_METADATA) for directory in directories}
-        for directory, path in paths.items():
-            if root.meta_properties is None and self._filesystem.status(path) is None:
-                siblings = [each.path for each in directories if each.topic == directory.topic]
-                topic_id = choose_topic_id(self._filesystem, directory.topic, siblings, None)
-                write_partition_metadata(self._filesystem, path, topic_id)
-
-    def _create(self, directory: PartitionDirectory, config: LogConfig | None, topic_id: str) -> LogState:
-        path, root = directory.path, directory.root
-        write_partition_metadata(self._filesystem, os.path.join(path, PARTITION_METADATA), topic_id)
-        # There is nothing to recover, and no checkpoint that knows of it.
-        root.clean_shutdown = True
-        root.recovery_points, root.log_start_offsets, root.high_watermarks = {}, {}, {}
-        (state,) = load_logs(
-            self._filesystem,
-            root,
-            [directory],
-            self._clock,
-            lambda _: config or self._config_of(directory.topic),
-            {},
-        )
-        self._filesystem.flush_directory(path)
-        self._filesystem.flush_directory(self.path)
-        return state
-
-    def _add(self, state: LogState) -> Log:
-        state.checkpoint = self._checkpoints.write
-        state.checkpoint_if_due = self._checkpoints.write_if_due
-        key = state.directory.topic_partition
-        self._checkpoints.states[key] = state
-        self._periodic_flush.add(state)
-        log = self._logs[key] = Log(self._filesystem, state.directory, state.config, state)
-        return log
-
-    def _find_logs(self) -> None:
-        """List the logs of a directory that is only read, in which another process may make new ones."""
-        watch = CommitWatch(self._filesystem)
-        found = look_until_settled(
-            watch, lambda watch: find_partitions(self._filesystem, [self.path], watch=watch)
-        )
-        for directory in found:
-            key = directory.topic_partition
-            if key not in self._logs:
-                self._logs[key] = Log(self._filesystem, directory, self._config_of(directory.topic), None)
-
-    def _config_of(self, topic: str) -> LogConfig:
-        config = self._config
-        if isinstance(config, LogConfig):
-            return config
-        return LogConfig() if config is None else config.get(topic) or LogConfig()
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise LogClosedError("This log directory is closed. Open it again.", path=self.path)
-
-    def _check_writable(self) -> None:
-        self._check_open()
-        if self.read_only:
-            raise LogReadOnlyError(
-                "This log directory was opened read-only. Open it without read_only to write.", path=self.path
-            )
+        for state in self._checkpoints.states.values():
+            # Before anything is appended: what a crash has cost was cleaned, what is going to stand there was not.
+            find_first_dirty_offset(state)

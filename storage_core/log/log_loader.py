@@ -19,7 +19,7 @@ from storage_core.log.producer_state import ProducerStateManager
 from storage_core.log.producer_state_rebuild import rebuild_producer_state
 from storage_core.log.recovery import Recovery
 from storage_core.log.recovery_check import log_base_offsets
-from storage_core.segment.file_names import time_index_file_name
+from storage_core.segment.file_names import time_index_file_name, transaction_index_file_name
 from storage_core.segment.log_segment import LogSegment
 
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ class _Loader:
         log_end_offset = self._log_end_offset(segments, recovery)
         # Those of a log that was closed are cut, and stay so if nothing is appended.
         segments.active.resize_indexes(on_write=not has_recovered)
-        if recovery.doomed_files:
+        if recovery.doomed_files or (options.log_start_offset and not options.is_clean):
+            # The checkpoint stops telling of a log start that a file name tells: then the disk has to know of the names.
             self._filesystem.flush_directory(self._path)
         offsets = self._offsets(segments, log_end_offset)
         # An epoch may have begun at the log end without a record yet; after a crash that is not certain.
@@ -106,10 +107,14 @@ class _Loader:
                 with self._filesystem.open_for_writing(os.path.join(self._path, name), create=True):
                     pass
         config, now_ms = self._options.config, self._now_ms
-        return [
+        segments = [
             LogSegment.open(self._filesystem, self._path, base_offset, config, now_ms=now_ms)
             for base_offset in base_offsets
         ]
+        for segment in segments:
+            if transaction_index_file_name(segment.base_offset) not in known:
+                segment.transaction_index.note_absence()
+        return segments
 
     def _log_end_offset(self, segments: LogSegments, recovery: Recovery) -> int:
         start_offset = self._options.log_start_offset

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from storage_core.directory.visibility import CommitWatch, look_until_settled
 from storage_core.errors import DataLossError, LogClosedError, OptionError
-from storage_core.log.leader_epoch_cache import end_offset_for
+from storage_core.log.leader_epoch_cache import end_offset_for, epoch_for_offset
 from storage_core.log.log_append import write_pending
 from storage_core.log.log_fetch import fetch
 from storage_core.log.log_read import partition_log_of_view, partition_log_on_disk, read_options, read_records
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from storage_core.directory import PartitionDirectory, PartitionLog
     from storage_core.directory.visibility import Visibility
     from storage_core.filesystem import FileSystem
+    from storage_core.log.leader_epoch_cache import EpochEndOffset
     from storage_core.log.log_offsets import LogOffsets
     from storage_core.log.log_state import LogState
     from storage_core.segment.log_view import FetchedData
@@ -199,14 +200,21 @@ class LogReader:
             )
         )
 
-    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """The epoch up to which a replica with ``epoch`` agrees with this log, and where that one ends.
+    def end_offset_for_epoch(self, leader_epoch: int) -> EpochEndOffset:
+        """The epoch up to which a replica whose last one is ``leader_epoch`` agrees with this log, and where it ends.
+
+        A replica truncates to there, or to the end of its own records of that epoch if that is lower.
 
         Returns:
             The epoch and the offset behind its last record; -1 and -1 if the epoch is above all that are known.
         """
+        # The end first: if an epoch begins meanwhile, a replica is told too little, never too much.
         log_end_offset = self.log_end_offset
-        return end_offset_for(self.leader_epochs, epoch, log_end_offset)
+        return end_offset_for(self.leader_epochs, leader_epoch, log_end_offset)
+
+    def leader_epoch_at(self, offset: int) -> int | None:
+        """The leader epoch under which an offset was, or will be, written; None before all epochs that are known."""
+        return epoch_for_offset(self.leader_epochs, offset)
 
     def _ask_disk(self, question: Callable[[PartitionLog], _Answer]) -> _Answer:
         """Ask the log as it stands on disk now, with all of a job's rows or none of them."""
@@ -221,9 +229,9 @@ class LogReader:
         self, question: Callable[[PartitionLog, LogOffsets | None], _Answer], *, with_file_names: bool = False
     ) -> _Answer:
         """Ask the log as it is now; again if meanwhile segments were removed that the answer needs."""
+        state = self._state
         for attempts_left in reversed(range(_READ_ATTEMPTS)):
             try:
-                state = self._state
                 if state is None:
                     return self._ask_disk(lambda log: question(log, None))
                 if state.is_closed:
@@ -237,6 +245,10 @@ class LogReader:
             except DataLossError:
                 if not attempts_left:
                     raise
+                if state is not None:
+                    # Whoever takes segments away shows what is left only at the end of it.
+                    with state.lock:
+                        pass
         raise AssertionError
 
     @staticmethod

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from storage_core.log_config import LogConfig
+    from storage_core.record.batch_encode import ProducerSequence
     from storage_core.record.record_batches import RecordBatches
 
 __all__ = ["batches_of_records", "encoding_of"]
 
-_LOG_APPEND_TIME: Final = "LogAppendTime"
 # Up to here, everything is encoded before the first byte is written.
 _LARGEST_HELD_BYTES: Final = 64 << 20
 # More than the varints, a header's names and what a codec adds to what it cannot compress.
@@ -33,7 +33,14 @@ def encoding_of(config: LogConfig) -> BatchEncoding:
 
 
 def batches_of_records(
-    records: pa.Table | pa.RecordBatch, config: LogConfig, encoding: BatchEncoding, now_ms: int, path: str
+    records: pa.Table | pa.RecordBatch,
+    config: LogConfig,
+    encoding: BatchEncoding,
+    now_ms: int,
+    path: str,
+    *,
+    producer: ProducerSequence | None = None,
+    is_transactional: bool = False,
 ) -> Iterable[RecordBatches]:
     """Encode records. What the log does not take is refused before this returns.
 
@@ -43,7 +50,17 @@ def batches_of_records(
         RecordTooLargeError: A record makes a batch larger than ``max.message.bytes``.
         RecordBatchTooLargeError: A batch is larger than ``segment.bytes``.
     """
-    chunks = encode_records(records, encoding, default_timestamp_ms=now_ms)
+
+    def encoded() -> Iterator[RecordBatches]:
+        return encode_records(
+            records,
+            encoding,
+            default_timestamp_ms=now_ms,
+            producer=producer,
+            is_transactional=is_transactional,
+        )
+
+    chunks = encoded()
     validate_records(records, config, now_ms, path=path)
     # A slice counts as what it shows.
     if records.num_rows == 1 or records.get_total_buffer_size() <= _LARGEST_HELD_BYTES:
@@ -52,17 +69,16 @@ def batches_of_records(
         # Twice the work is better than half an append, or than all of it in memory.
         for _ in _checked(chunks, config, now_ms, path):
             pass
-        chunks = encode_records(records, encoding, default_timestamp_ms=now_ms)
+        chunks = encoded()
     return _checked(chunks, config, now_ms, path)
 
 
 def _checked(
     chunks: Iterable[RecordBatches], config: LogConfig, now_ms: int, path: str
 ) -> Iterator[RecordBatches]:
-    is_append_time = config.message_timestamp_type == _LOG_APPEND_TIME
     for chunk in chunks:
         validate_leader_append(chunk, config, path=path)
-        yield chunk.with_log_append_time(now_ms) if is_append_time else chunk
+        yield chunk.with_log_append_time(now_ms) if config.has_log_append_time else chunk
 
 
 def _is_surely_small(records: pa.Table | pa.RecordBatch, config: LogConfig) -> bool:

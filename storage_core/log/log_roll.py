@@ -19,7 +19,7 @@ from storage_core.segment.log_segment import LogSegment
 if TYPE_CHECKING:
     from storage_core.log.log_state import LogState
 
-__all__ = ["create_segment", "delete_left_over_files", "roll"]
+__all__ = ["create_segment", "delete_left_over_files", "forget_expired_producers", "roll"]
 
 _log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ def roll(state: LogState, expected_next_offset: int = 0) -> LogSegment:
     # Before there is a successor: then no crash leaves a gap in front of something newer.
     flush_up_to(state, state.offsets.log_end_offset)
     state.producers.move_map_end_offset(new_base_offset)
-    _forget_expired_producers(state)
+    forget_expired_producers(state)
     state.producers.take_snapshot()
     segment = create_segment(state, new_base_offset)
     state.publish_segments(state.offsets)
@@ -65,7 +65,7 @@ def roll(state: LogState, expected_next_offset: int = 0) -> LogSegment:
     return segment
 
 
-def _forget_expired_producers(state: LogState) -> None:
+def forget_expired_producers(state: LogState) -> None:
     """Forget who was silent for too long, as seldom as a broker does, so that snapshots tell the same."""
     now_ms = state.clock.now_ms()
     if now_ms - state.last_expiration_ms >= _EXPIRATION_INTERVAL_MS:
@@ -79,6 +79,7 @@ def create_segment(state: LogState, base_offset: int) -> LogSegment:
     segment = LogSegment.create(
         state.filesystem, state.path, base_offset, state.config, now_ms=state.clock.now_ms()
     )
+    segment.transaction_index.note_absence()
     state.unflushed_directory = True
     state.segments.add(segment)
     return segment

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from storage_core.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from storage_core.segment.log_segment import LogSegment
 
@@ -89,6 +89,11 @@ class LogSegments:
         self._segments = segments[:number] + segments[number + 1 :]
         return segments[number]
 
+    def remove_all(self, base_offsets: Collection[int]) -> None:
+        """Take out the segments that begin at any of these offsets, all at once; those that do not exist are none."""
+        removed = frozenset(base_offsets)
+        self._segments = [segment for segment in self._segments if segment.base_offset not in removed]
+
     def clear(self) -> None:
         """Take all segments out."""
         self._segments = []
@@ -145,11 +150,6 @@ class LogSegments:
         if end_offset is not None:
             behind = bisect_left(segments, end_offset, key=_base_offset_of)
         return segments[first:behind]
-
-    def directory_was_renamed(self, directory: str) -> None:
-        """Look for all files in another directory from now on."""
-        for segment in self:
-            segment.directory_was_renamed(directory)
 
     def close(self) -> None:
         """Close all segments, see `LogSegment.close`. One that fails does not keep the others open.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from storage_core.errors import (
     AppendError,
@@ -18,6 +19,7 @@ from storage_core.errors import (
     OffsetOutOfRangeError,
     OptionError,
 )
+from storage_core.log.cleaning_state import CleaningState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,10 +28,12 @@ if TYPE_CHECKING:
     from storage_core.directory import PartitionDirectory
     from storage_core.filesystem import FileSystem
     from storage_core.log.clock import Clock
+    from storage_core.log.group_commit import GroupCommit
     from storage_core.log.leader_epoch_cache import LeaderEpochCache
     from storage_core.log.log_offsets import LogOffsets
     from storage_core.log.log_segments import LogSegments
     from storage_core.log.producer_state import ProducerStateManager
+    from storage_core.log.transaction import Transaction
     from storage_core.log_config import LogConfig
     from storage_core.record.record_batches import RecordBatches
     from storage_core.segment.log_segment import LogSegment
@@ -78,9 +82,13 @@ class LogState:
         restarts_at: Where the log begins anew while all its segments are being replaced: until the new one is there,
             no file name tells.
         doomed_files: Files that wait for their removal, and when it is due.
+        current_transactions: By producer id, its newest transaction in this process that has not ended.
         failure: What made the log fail: since then nothing is written.
         checkpoint: Writes the checkpoints of the log directory.
         checkpoint_if_due: The same, if they have not been written for some time.
+        truncations: How often the log end has moved back.
+        group_commit: Those who wait for a flush; None until somebody does.
+        cleaning: What is known of its cleaning.
     """
 
     filesystem: FileSystem
@@ -98,11 +106,15 @@ class LogState:
     restarts_at: int | None = None
     pending: PendingBatches = field(default_factory=PendingBatches)
     doomed_files: list[tuple[int, Callable[[], object]]] = field(default_factory=list)
+    current_transactions: WeakValueDictionary[int, Transaction] = field(default_factory=WeakValueDictionary)
     failure: BaseException | None = None
     is_closed: bool = False
     checkpoint: Callable[[], None] = lambda: None
     checkpoint_if_due: Callable[[], None] = lambda: None
     lock: threading.RLock = field(default_factory=threading.RLock)
+    truncations: int = 0
+    group_commit: GroupCommit | None = None
+    cleaning: CleaningState = field(default_factory=CleaningState)
 
     @property
     def path(self) -> str:
@@ -121,13 +133,19 @@ class LogState:
 
     def publish(self, offsets: LogOffsets) -> None:
         """Show readers what has become of the log."""
+        self._note_truncation(offsets)
         segments = self.view.segments
         self.view = LogView(self._with_transactions(offsets), segments, segments[-1].size_bytes)
 
     def publish_segments(self, offsets: LogOffsets) -> None:
         """The same, after segments were added or removed."""
+        self._note_truncation(offsets)
         segments = tuple(self.segments.values())
         self.view = LogView(self._with_transactions(offsets), segments, segments[-1].size_bytes)
+
+    def _note_truncation(self, offsets: LogOffsets) -> None:
+        if offsets.log_end_offset < self.view.offsets.log_end_offset:
+            self.truncations += 1
 
     def _with_transactions(self, offsets: LogOffsets) -> LogOffsets:
         producers = self.producers
@@ -167,12 +185,11 @@ class _Writing:
 
     def __enter__(self) -> None:
         state = self._state
-        state.lock.acquire()
-        try:
+        # Who waits for a lock may be interrupted when it has it: only this statement gives it back then.
+        with state.lock:
             state.check_writable()
-        except BaseException:
-            state.lock.release()
-            raise
+            # Once more, for the change: nobody waits for what is one's own.
+            state.lock.acquire()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

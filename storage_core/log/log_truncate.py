@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from storage_core.errors import OptionError
 from storage_core.log.log_flush import flush_directory_if_changed, flush_up_to
 from storage_core.log.log_roll import create_segment
 from storage_core.log.producer_state_rebuild import rebuild_producer_state
+from storage_core.log.segment_deletion import (
+    remove_below_log_start,
+    remove_segments,
+    segments_below_log_start,
+)
 from storage_core.record.batch_header import MAX_OFFSET
-from storage_core.segment.file_names import DELETED_SUFFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from storage_core.log.log_state import LogState
-    from storage_core.segment.log_segment import LogSegment
 
 __all__ = [
-    "delete_due_files",
     "delete_records",
-    "remove_segments",
     "truncate_fully_and_start_at",
     "truncate_to",
 ]
@@ -48,6 +45,8 @@ def truncate_to(state: LogState, target_offset: int) -> bool:
     lowered = offsets.truncated(target_offset)
     state.publish(lowered)
     state.checkpoint()
+    last = state.segments.floor(target_offset)
+    _lower_cleaner_checkpoint(state, target_offset if last is None else last.base_offset)
     _remove_from_the_end(state, target_offset)
     active = state.segments.active
     active.truncate_to(target_offset, now_ms=state.clock.now_ms())
@@ -74,6 +73,7 @@ def truncate_fully_and_start_at(state: LogState, offset: int) -> None:
     state.restarts_at = offset
     state.publish(restarted)
     state.checkpoint()
+    _lower_cleaner_checkpoint(state, offset)
     _remove_from_the_end(state, -1)
     create_segment(state, offset)
     flush_directory_if_changed(state)
@@ -105,39 +105,16 @@ def delete_records(state: LogState, before_offset: int) -> int:
     moved = state.offsets.with_log_start(moved.log_start_offset)
     state.publish(moved)
     state.checkpoint()
-    state.leader_epochs.truncate_from_start(moved.log_start_offset)
-    state.producers.on_log_start_offset_incremented(moved.log_start_offset)
-    remove_segments(state, _below(state, moved.log_start_offset))
-    # A log start that is the base offset of a segment is told by its name alone, later on.
-    flush_directory_if_changed(state)
-    state.publish_segments(moved)
+    remove_below_log_start(state, segments_below_log_start(state))
     return moved.log_start_offset
 
 
-def remove_segments(state: LogState, segments: Iterable[LogSegment]) -> None:
-    """Take segments out of the log. Their files keep their bytes for ``file.delete.delay.ms``."""
-    due_ms = state.clock.now_ms() + state.config.file_delete_delay_ms
-    for segment in segments:
-        # As long as the rename may fail, somebody has to know of the segment, and close it.
-        segment.change_suffix("", DELETED_SUFFIX)
-        state.segments.remove(segment.base_offset)
-        segment.close_handlers()
-        state.doomed_files.append((due_ms, segment.delete))
-        snapshot_path = state.producers.snapshots.mark_deleted(segment.base_offset)
-        if snapshot_path is not None:
-            state.doomed_files.append((due_ms, partial(state.filesystem.delete, snapshot_path)))
-        state.unflushed_directory = True
-    delete_due_files(state)
-
-
-def delete_due_files(state: LogState) -> None:
-    """Delete the files of removed segments whose time has come."""
-    if state.doomed_files:
-        now_ms = state.clock.now_ms()
-        due = [delete for due_ms, delete in state.doomed_files if due_ms <= now_ms]
-        state.doomed_files[:] = [each for each in state.doomed_files if each[0] > now_ms]
-        for delete in due:
-            delete()
+def _lower_cleaner_checkpoint(state: LogState, active_base_offset: int) -> None:
+    """What is going to stand behind the log end has not been cleaned: as in Kafka, from the active segment on."""
+    checkpoint = state.cleaning.checkpoint
+    # Also of a log that is not compacted now: what was said of it counts as soon as it is again.
+    if checkpoint is not None:
+        checkpoint.lower(state.directory.topic_partition, active_base_offset)
 
 
 def _remove_from_the_end(state: LogState, target_offset: int) -> None:
@@ -149,12 +126,6 @@ def _remove_from_the_end(state: LogState, target_offset: int) -> None:
         if segment.base_offset > target_offset:
             remove_segments(state, [segment])
             flush_directory_if_changed(state)
-
-
-def _below(state: LogState, log_start_offset: int) -> list[LogSegment]:
-    """The segments all of whose offsets lie below one; never the active one."""
-    segments = state.segments.values()
-    return [segment for segment, following in pairwise(segments) if following.base_offset <= log_start_offset]
 
 
 def _require_offset(offset: int) -> None:

@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from storage_core.log.log_append import write_pending
-from storage_core.log.log_flush import flush_if_due
+from storage_core.log.log_flush import flush_appended, is_flush_due
 
 if TYPE_CHECKING:
     from storage_core.log.log_state import LogState
@@ -52,7 +52,9 @@ class PeriodicFlush:
             try:
                 with state.writing():
                     write_pending(state)
-                    flush_if_due(state, state.clock.now_ms())
+                    is_due = is_flush_due(state, state.clock.now_ms())
+                if is_due:
+                    flush_appended(state)
             except Exception as error:  # noqa: BLE001  (the other logs are still looked after)
                 # Whoever appends next is told.
                 _log.warning("%s could not be forced to disk, and has failed: %s", state.path, error)

@@ -131,19 +131,19 @@ class ProducerSnapshots:
         for offset in strays:
             self.delete(offset)
 
-    def mark_deleted(self, offset: int) -> str | None:
-        """Rename the snapshot of a deleted segment to ``.deleted``.
+    def mark_deleted(self, offsets: Iterable[int]) -> list[str]:
+        """Rename the snapshots of deleted segments to ``.deleted``, as far as there are any.
 
         Returns:
-            The new path, which is to be deleted some time later; None if there is no such snapshot.
+            The new paths, which are to be deleted some time later.
         """
-        if offset not in self._offsets:
-            return None
-        path = self.path(offset)
+        marked = frozenset(self._offsets).intersection(offsets)
+        self._offsets = [offset for offset in self._offsets if offset not in marked]
+        paths = [self.path(offset) for offset in sorted(marked)]
         if not self._read_only:
-            self._filesystem.rename(path, path + DELETED_SUFFIX)
-        self._offsets.remove(offset)
-        return path + DELETED_SUFFIX
+            for path in paths:
+                self._filesystem.rename(path, path + DELETED_SUFFIX)
+        return [path + DELETED_SUFFIX for path in paths]
 
     def _delete_for_good(self, offsets: Sequence[int]) -> None:
         """A snapshot that a crash brings back must not tell of records in whose place others stand by then."""

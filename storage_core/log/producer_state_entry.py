@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from storage_core.checkpoint import ProducerStateEntry
+from storage_core.record.batch_encode import SEQUENCES
 
 __all__ = ["KEPT_BATCHES", "BatchMetadata", "ProducerState"]
 
@@ -14,7 +15,6 @@ KEPT_BATCHES: Final = 5
 """A producer has at most so many requests under way, so that it can repeat no older batch."""
 
 _NONE: Final = -1
-_SEQUENCES: Final = 1 << 31
 
 
 class BatchMetadata(NamedTuple):
@@ -28,7 +28,7 @@ class BatchMetadata(NamedTuple):
     @property
     def first_sequence(self) -> int:
         """Sequence number of the first record: behind the largest integer follows 0."""
-        return (self.last_sequence - self.offset_delta) % _SEQUENCES
+        return (self.last_sequence - self.offset_delta) % SEQUENCES
 
     @property
     def first_offset(self) -> int:

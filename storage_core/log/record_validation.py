@@ -32,7 +32,7 @@ def validate_records(records: Records, config: LogConfig, now_ms: int, *, path: 
     """
     if config.is_compacted:
         _require_keys(records, path)
-    if config.message_timestamp_type == "CreateTime" and "timestamp" in records.schema.names:
+    if not config.has_log_append_time and "timestamp" in records.schema.names:
         _require_near(records, config, now_ms, path)
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from storage_core.checkpoint import write_clean_shutdown_file
-from storage_core.errors import CorruptCheckpointError, RecoveryWouldDiscard
+from storage_core.checkpoint import (
+    PARTITION_METADATA,
+    write_clean_shutdown_file,
+    write_partition_metadata,
+)
+from storage_core.errors import CorruptCheckpointError, RecoveryWouldDiscard, SegmentLogError
 from storage_core.log.log_close import close_log
 from storage_core.log.log_loader import load_log
 from storage_core.log.recovery import LoadOptions
@@ -24,9 +29,11 @@ if TYPE_CHECKING:
     from storage_core.log.root_checkpoints import RootCheckpoints
     from storage_core.log_config import LogConfig
 
-__all__ = ["check_recovery", "close_logs", "load_logs"]
+__all__ = ["check_recovery", "close_logs", "create_log", "load_logs"]
 
 _MOST_THREADS: Final = 8
+# From so many on, logs are closed several at a time.
+_MANY_LOGS: Final = 64
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -106,6 +113,21 @@ def load_logs(
         raise
 
 
+def create_log(
+    filesystem: FileSystem, directory: PartitionDirectory, clock: Clock, config: LogConfig, topic_id: str
+) -> LogState:
+    """Make an empty log in a partition's directory, which is empty."""
+    path, root = directory.path, directory.root
+    write_partition_metadata(filesystem, os.path.join(path, PARTITION_METADATA), topic_id)
+    # There is nothing to recover, and no checkpoint that knows of it.
+    root.clean_shutdown = True
+    root.recovery_points, root.log_start_offsets, root.high_watermarks = {}, {}, {}
+    (state,) = load_logs(filesystem, root, [directory], clock, lambda _: config, {})
+    filesystem.flush_directory(path)
+    filesystem.flush_directory(root.path)
+    return state
+
+
 def close_logs(
     filesystem: FileSystem,
     path: str,
@@ -126,19 +148,29 @@ def close_logs(
     Raises:
         SegmentLogError: A log could not be closed; the others are.
     """
-    failure: Exception | None = None
-    states = checkpoints.states.values()
-    for state in states:
-        try:
-            close_log(state)
-        except Exception as error:  # noqa: BLE001  (the other logs are closed all the same)
-            failure = failure or error
-    if failure is not None:
-        raise failure
+    states = list(checkpoints.states.values())
+    if len(states) < _MANY_LOGS:
+        failures = [_close_or_failure(state) for state in states]
+    else:
+        with contextlib.suppress(SegmentLogError):
+            # Then there is little left to wait for at each flush of each log.
+            filesystem.sync(path)
+        failures = _in_parallel(_close_or_failure, states)
+    for failure in failures:
+        if failure is not None:
+            raise failure
     checkpoints.write()
     # A log that failed before is recovered by whoever opens the directory next.
     if is_marked and all(state.failure is None for state in states):
         write_clean_shutdown_file(filesystem, path, marker)
+
+
+def _close_or_failure(state: LogState) -> Exception | None:
+    try:
+        close_log(state)
+    except Exception as error:  # noqa: BLE001  (the other logs are closed all the same)
+        return error
+    return None
 
 
 def _high_watermarks(root: LogDirectoryFiles) -> Mapping[tuple[str, int], int]:

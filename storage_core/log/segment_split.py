@@ -1,7 +1,7 @@
 """Splitting a segment whose offsets do not fit its indexes (Kafka's ``LocalLog.splitOverflowedSegment``).
 
-Old versions of Kafka compacted too much into one segment. The order of renames is such that a crash at
-any point leaves either the original or the whole of what replaces it; see `interrupted_work`.
+Old versions of Kafka compacted too much into one segment. A crash at any point leaves either the original or the
+whole of what replaces it; see `replace_segments`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from storage_core.errors import CorruptRecordError
-from storage_core.segment.file_names import CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX
+from storage_core.log.replace_segments import rename_files
+from storage_core.segment.file_names import CLEANED_SUFFIX
 from storage_core.segment.log_segment import LogSegment
 
 if TYPE_CHECKING:
@@ -41,15 +42,7 @@ def split_segment(
         CorruptRecordError: Its batches do not go to its end; nothing has changed then.
     """
     parts = _copy(filesystem, path, segment, config, now_ms)
-    filesystem.flush_directory(path)
-    # The one with the lowest base offset last: as long as it is `.cleaned`, the original counts.
-    for part in reversed(parts):
-        part.change_suffix(CLEANED_SUFFIX, SWAP_SUFFIX)
-        filesystem.flush_directory(path)
-    segment.change_suffix("", DELETED_SUFFIX)
-    for part in parts:
-        part.change_suffix(SWAP_SUFFIX, "")
-    filesystem.flush_directory(path)
+    rename_files(filesystem, path, parts, [segment])
     segment.delete()
     _log.warning("Split %s into %d segments: its offsets did not fit one.", segment.path, len(parts))
     return parts

@@ -7,17 +7,22 @@ import os
 import uuid
 from typing import TYPE_CHECKING, Final
 
-from storage_core.checkpoint import PARTITION_METADATA, read_partition_metadata
+from storage_core.checkpoint import (
+    PARTITION_METADATA,
+    read_partition_metadata,
+    write_partition_metadata,
+)
 from storage_core.directory import CLUSTER_METADATA_TOPIC, is_legal_topic_name
 from storage_core.directory.partition_name import MAX_PARTITION
 from storage_core.errors import LogDirectoryError, OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
+    from storage_core.directory import LogDirectoryFiles, PartitionDirectory
     from storage_core.filesystem import FileSystem
 
-__all__ = ["check_topic_partition", "choose_topic_id"]
+__all__ = ["check_topic_partition", "choose_topic_id", "give_missing_ids"]
 
 _ID_CHARACTERS: Final = 22
 
@@ -56,6 +61,21 @@ def choose_topic_id(
             "Leave it out, or choose another topic."
         )
     return known_id or wanted_id or _random_id()
+
+
+def give_missing_ids(
+    filesystem: FileSystem, root: LogDirectoryFiles, directories: Sequence[PartitionDirectory]
+) -> None:
+    """Give an id to the partitions that a crash kept from getting one. What a broker made is left as it is."""
+    if root.meta_properties is not None:
+        return
+    for directory in directories:
+        path = os.path.join(directory.path, PARTITION_METADATA)
+        if filesystem.status(path) is None:
+            siblings = [each.path for each in directories if each.topic == directory.topic]
+            write_partition_metadata(
+                filesystem, path, choose_topic_id(filesystem, directory.topic, siblings, None)
+            )
 
 
 def _random_id() -> str:

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from storage_core.checkpoint import (
+    CLEANER_OFFSET_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_OFFSET_CHECKPOINT,
@@ -24,7 +25,7 @@ __all__ = ["write_root_checkpoints"]
 
 
 def write_root_checkpoints(filesystem: FileSystem, root: str, journal: CommitJournal) -> None:
-    """Bring the three checkpoints up to a journal; one that says so already is left alone.
+    """Bring the checkpoints up to a journal; one that says so already is left alone.
 
     What was not flushed is to be recovered: of that, the recovery points stay.
 
@@ -43,6 +44,7 @@ def write_root_checkpoints(filesystem: FileSystem, root: str, journal: CommitJou
     _update(filesystem, os.path.join(root, RECOVERY_POINT_CHECKPOINT), points, stale)
     _update(filesystem, os.path.join(root, REPLICATION_OFFSET_CHECKPOINT), ends, stale)
     _update(filesystem, os.path.join(root, LOG_START_OFFSET_CHECKPOINT), starts, stale)
+    _update(filesystem, os.path.join(root, CLEANER_OFFSET_CHECKPOINT), {}, stale)
 
 
 def _update(

@@ -26,10 +26,12 @@ if TYPE_CHECKING:
 
     from storage_core.record.batch_header import BytesLike
 
-__all__ = ["NO_PRODUCER", "ProducerSequence", "advance_sequence", "batch_of", "batches_of"]
+__all__ = ["NO_PRODUCER", "SEQUENCES", "ProducerSequence", "advance_sequence", "batch_of", "batches_of"]
+
+SEQUENCES: Final = 1 << 31
+"""So many sequence numbers there are; behind the largest follows 0."""
 
 _NONE: Final = -1
-_SEQUENCES: Final = 1 << 31
 _LARGEST_LENGTH: Final = (1 << 31) - 1
 # Behind the batch length field.
 _LENGTH_WITHOUT_RECORDS: Final = HEADER_SIZE_BYTES - LOG_OVERHEAD_BYTES
@@ -49,7 +51,7 @@ NO_PRODUCER: Final = ProducerSequence(_NONE, _NONE, _NONE)
 
 def advance_sequence(sequence: int, count: int) -> int:
     """The sequence number ``count`` records later: behind the largest integer follows 0."""
-    return sequence if sequence == _NONE else (sequence + count) % _SEQUENCES
+    return sequence if sequence == _NONE else (sequence + count) % SEQUENCES
 
 
 def batch_of(  # noqa: PLR0913  (a header has that many fields)
@@ -127,7 +129,7 @@ def batches_of(
     rows["producer_id"] = producer.producer_id
     rows["producer_epoch"] = producer.producer_epoch
     has_sequence = producer.base_sequence != _NONE
-    rows["base_sequence"] = (producer.base_sequence + before) % _SEQUENCES if has_sequence else _NONE
+    rows["base_sequence"] = (producer.base_sequence + before) % SEQUENCES if has_sequence else _NONE
     rows["record_count"] = counts
     put_crcs(rows, bodies)
     return RecordBatches.of_many(rows, bodies)

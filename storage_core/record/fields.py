@@ -70,6 +70,7 @@ def decode_by_column(section: RecordSection, wanted: WantedFields) -> RecordColu
     # The attributes of a record mean nothing.
     cursor.skip_byte()
     timestamp_deltas = cursor.read(VARLONG_LIMIT_BYTES)
+    tail_starts = cursor.positions
     if wanted.timestamp and timestamps_ms is None:
         timestamps_ms = _create_times(section, counts, timestamp_deltas)
     if not is_told:
@@ -91,6 +92,7 @@ def decode_by_column(section: RecordSection, wanted: WantedFields) -> RecordColu
         keys if wanted.key else None,
         values if wanted.value else None,
         record_headers,
+        Slices(tail_starts, body_ends - tail_starts) if wanted.tails else None,
     )
 
 

@@ -44,6 +44,7 @@ class _Rows:
         self.timestamps_ms = array("q")
         self.keys = array("q")
         self.values = array("q")
+        self.tails = array("q")
         self.header_counts = array("q")
         self.header_keys = array("q")
         self.header_values = array("q")
@@ -60,6 +61,7 @@ class _Rows:
             _slices(self.keys) if wanted.key else None,
             _slices(self.values) if wanted.value else None,
             headers,
+            _slices(self.tails) if wanted.tails else None,
         )
 
 
@@ -115,8 +117,8 @@ class _BatchDecoder:
                 f"with {len(self._data) - body} bytes left"
             )
         record = self._data[:end]
-        timestamp_delta, position = read_varint(record, body + 1, VARLONG_LIMIT_BYTES)
-        offset_delta, position = read_varint(record, position, VARINT_LIMIT_BYTES)
+        timestamp_delta, tail_start = read_varint(record, body + 1, VARLONG_LIMIT_BYTES)
+        offset_delta, position = read_varint(record, tail_start, VARINT_LIMIT_BYTES)
         offset = self._base_offset + offset_delta
         if not previous_offset < offset <= self._last_offset:
             self._fail(
@@ -135,6 +137,7 @@ class _BatchDecoder:
         rows.timestamps_ms.append(timestamp_ms)
         rows.keys.extend(key)
         rows.values.extend(value)
+        rows.tails.extend((tail_start, end - tail_start))
         return end, offset
 
     def _read_headers(self, record: memoryview, position: int, number: int, rows: _Rows) -> int:

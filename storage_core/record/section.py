@@ -17,12 +17,17 @@ PADDING_BYTES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class WantedFields:
-    """Which fields of a record are asked for; the offset always is."""
+    """Which fields of a record are asked for; the offset always is.
+
+    ``tails`` is for who writes records of format v2 again: all bytes behind the timestamp delta. Keys and values have
+    to be asked for with them.
+    """
 
     timestamp: bool = True
     key: bool = True
     value: bool = True
     headers: bool = False
+    tails: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,8 @@ class RecordHeaders:
 class RecordColumns:
     """The records of a section, a column a field, in file order.
 
-    ``row_counts`` has the number of rows of each batch. A field that was not asked for is None.
+    ``row_counts`` has the number of rows of each batch. A field that was not asked for is None; so are the tails of
+    messages, which have none.
     """
 
     row_counts: npt.NDArray[np.int64]
@@ -79,3 +85,4 @@ class RecordColumns:
     keys: Slices | None
     values: Slices | None
     headers: RecordHeaders | None
+    tails: Slices | None = None

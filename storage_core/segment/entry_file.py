@@ -17,7 +17,7 @@ from storage_core.segment.renaming import rename_if_there
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from storage_core.filesystem import FileSystem, OpenFile, WritableFile
+    from storage_core.filesystem import FileSystem, OpenFile, PooledFile
 
 __all__ = ["EntryFile"]
 
@@ -61,7 +61,7 @@ class EntryFile:
         self._entry_size_bytes = entry_size_bytes
         self._max_size_bytes = max_size_bytes // entry_size_bytes * entry_size_bytes
         self._is_zero_an_entry = is_zero_an_entry
-        self._file: WritableFile | None = None
+        self._file: PooledFile | None = None
         self._resizes_on_write = False
         # Both are known once the file was looked at.
         self._count = -1
@@ -108,6 +108,14 @@ class EntryFile:
         """One entry; shorter if the file was cut meanwhile."""
         with self._filesystem.open(self.path) as file:
             return self._read_from(file, number)
+
+    def read_last(self) -> bytes:
+        """The last entry; nothing if there is none."""
+        if self._count < 0:
+            last = self._load()
+            if last:
+                return last
+        return self.read(self._count - 1) if self._count else b""
 
     def search(self, goes_before: Callable[[bytes], bool]) -> tuple[int, bytes]:
         """Find the last entry of those that go before what is looked for.
@@ -191,6 +199,8 @@ class EntryFile:
         """Give the file another name, if there is a file."""
         rename_if_there(self._filesystem, self.path, path)
         self.path = path
+        if self._file is not None:
+            self._file.path = path
 
     def delete(self) -> bool:
         """Delete the file; False if there is none."""
@@ -198,20 +208,20 @@ class EntryFile:
         self._count = -1
         return self._filesystem.delete(self.path)
 
-    def _open(self) -> WritableFile:
+    def _open(self) -> PooledFile:
         file = self._file
         if file is None:
             if self._filesystem.status(self.path) is None:
                 file = self._create()
             else:
-                file = self._filesystem.open_for_writing(self.path)
+                file = self._filesystem.open_pooled(self.path)
             self._file = file
             if self._count < 0:
                 self._load()
         return file
 
-    def _create(self) -> WritableFile:
-        file = self._filesystem.open_for_writing(self.path, create=True)
+    def _create(self) -> PooledFile:
+        file = self._filesystem.open_pooled(self.path, create=True)
         try:
             file.truncate(self._max_size_bytes)
         except BaseException:
@@ -229,25 +239,30 @@ class EntryFile:
         file.truncate(size_bytes)
         return True
 
-    def _load(self) -> None:
-        status = self._filesystem.status(self.path)
-        if status is None:
+    def _load(self) -> bytes:
+        """Count the entries. Returns the last one, if that was seen; of many files, each is opened once only."""
+        try:
+            opened = self._filesystem.open(self.path)
+        except FileNotFoundError:
             self._capacity = self._max_size_bytes // self._entry_size_bytes
             self._count = 0
-            return
-        self._capacity = status.size_bytes // self._entry_size_bytes
-        self._count = self._find_count() if self._capacity else 0
+            return b""
+        with opened as file:
+            self._capacity = file.status.size_bytes // self._entry_size_bytes
+            last = self._read_from(file, self._capacity - 1) if self._capacity else b""
+            if any(last):
+                self._count = self._capacity
+                return last
+            self._count = self._count_before_zeros(file) if self._capacity else 0
+        return b""
 
-    def _find_count(self) -> int:
+    def _count_before_zeros(self, file: OpenFile) -> int:
         """Where the zeros begin that fill a preallocated file. Entries ascend: only the first may be zeros."""
-        with self._filesystem.open(self.path) as file:
-            if self._is_entry(file, self._capacity - 1):
-                return self._capacity
-            count = bisect_left(
-                range(self._capacity), True, lo=1, key=lambda number: not self._is_entry(file, number)
-            )
-            if count > 1 or self._is_entry(file, 0):
-                return count
+        count = bisect_left(
+            range(self._capacity), True, lo=1, key=lambda number: not self._is_entry(file, number)
+        )
+        if count > 1 or self._is_entry(file, 0):
+            return count
         return 1 if self._capacity == 1 and self._is_zero_an_entry else 0
 
     def _is_entry(self, file: OpenFile, number: int) -> bool:

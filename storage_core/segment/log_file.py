@@ -9,7 +9,7 @@ from storage_core.errors import LogDirectoryError, RecordBatchTooLargeError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from storage_core.filesystem import FileSystem, WritableFile
+    from storage_core.filesystem import FileSystem, PooledFile, PreparedFlush
     from storage_core.record.batch_header import BytesLike
 
 __all__ = ["MAX_LOG_SIZE_BYTES", "LogFile"]
@@ -31,7 +31,7 @@ class LogFile:
     def __init__(self, filesystem: FileSystem, path: str) -> None:
         self.path = path
         self._filesystem = filesystem
-        self._file: WritableFile | None = None
+        self._file: PooledFile | None = None
         # Of an existing file all counts, once somebody asks.
         self._size_bytes: int | None = None
 
@@ -111,6 +111,10 @@ class LogFile:
         """Have the operating system write the file to the disk."""
         self._open().flush()
 
+    def prepare_flush(self) -> PreparedFlush:
+        """The same, but for the wait: that is up to the caller, who needs no lock for it."""
+        return self._open().prepare_flush()
+
     @property
     def is_open(self) -> bool:
         """Whether the file is open for writing."""
@@ -127,13 +131,15 @@ class LogFile:
         if path != self.path:
             self._filesystem.rename(self.path, path)
             self.path = path
+            if self._file is not None:
+                self._file.path = path
 
     def delete(self) -> bool:
         """Delete the file; False if there is none."""
         self.close()
         return self._filesystem.delete(self.path)
 
-    def _open(self, *, create: bool = False) -> WritableFile:
+    def _open(self, *, create: bool = False) -> PooledFile:
         if self._file is None:
-            self._file = self._filesystem.open_for_writing(self.path, create=create)
+            self._file = self._filesystem.open_pooled(self.path, create=create)
         return self._file

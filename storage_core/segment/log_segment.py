@@ -15,10 +15,14 @@ from storage_core.segment.segment_contents import SegmentContents
 from storage_core.segment.segment_recovery import RecoveredSegment, scan_segment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from typing import Any
 
-    from storage_core.filesystem import FileSystem
+    import numpy.typing as npt
+
+    from storage_core.filesystem import FileSystem, PreparedFlush
     from storage_core.log_config import LogConfig
+    from storage_core.record.batch_header import BytesLike
     from storage_core.record.record_batches import RecordBatches
     from storage_core.segment.segment_recovery import WindowObserver
     from storage_core.segment.values import AbortedTransaction
@@ -76,6 +80,11 @@ class LogSegment(SegmentContents):
         """
         self._is_sealed = False
         self._writer.append(batches)
+
+    def append_pieces(self, headers: npt.NDArray[Any], pieces: Sequence[BytesLike]) -> None:
+        """Do the same with batches, at least one: their headers, and all their bytes in pieces of any size."""
+        self._is_sealed = False
+        self._writer.append_pieces(headers, pieces)
 
     def append_from_file(self, source: LogSegment, start_position_bytes: int = 0) -> int:
         """Copy batches of another segment as they are, up to the first whose last offset does not fit.
@@ -172,9 +181,17 @@ class LogSegment(SegmentContents):
         self._is_sealed = False
         self._indexes.resize(on_write=on_write)
 
+    def set_modified_ms(self, modified_ms: int) -> None:
+        """Say when the log file was changed: it holds what another one held. For good with the next flush."""
+        self._filesystem.set_modified_ms(self.path, modified_ms)
+
     def flush_log(self) -> None:
         """Have the operating system write the log file alone to the disk."""
         self._log.flush()
+
+    def prepare_log_flush(self) -> PreparedFlush:
+        """The same, but for the wait, see `PooledFile.prepare_flush`."""
+        return self._log.prepare_flush()
 
     def flush(self) -> None:
         """Have the operating system write all files to the disk. Offset and time index are made if they do not exist."""
@@ -211,6 +228,8 @@ class LogSegment(SegmentContents):
 
     def delete(self) -> None:
         """Delete the files. It does not matter which of them exist."""
+        # First, so that nothing stays open if the file system refuses to delete.
+        self.close_handlers()
         self._log.delete()
         self._indexes.delete()
 
@@ -222,9 +241,3 @@ class LogSegment(SegmentContents):
         self._log.rename(self._log_path(self._directory, suffix))
         self._indexes.rename(self._directory, suffix)
         self._suffix = suffix
-
-    def directory_was_renamed(self, directory: str) -> None:
-        """Look for the files in another directory from now on (Kafka's ``updateParentDir``)."""
-        self._directory = directory
-        self._log.path = self._log_path(directory, self._suffix)
-        self._indexes.directory_was_renamed(directory, self._suffix)

@@ -61,8 +61,8 @@ class OffsetIndexFile:
     def last_offset(self) -> int:
         """Offset of the last entry; the base offset if there is none."""
         if self._last_offset is None:
-            count = self.file.count
-            self._last_offset = self.entry(count - 1).offset if count else self.base_offset
+            entry = self.file.read_last()
+            self._last_offset = self._parse(entry).offset if entry else self.base_offset
         return self._last_offset
 
     def can_append(self, offset: int) -> bool:

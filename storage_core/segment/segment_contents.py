@@ -101,6 +101,12 @@ class SegmentContents:
         return self._log.size_bytes
 
     @property
+    def modified_ms(self) -> int:
+        """When the log file was changed; 0 if it is not there."""
+        status = self._filesystem.status(self.path)
+        return 0 if status is None else status.modified_ms
+
+    @property
     def offset_index(self) -> OffsetIndexFile:
         """The offset index."""
         return self._indexes.offsets

@@ -136,10 +136,6 @@ class SegmentIndexes:
         self.times.file.rename(time_path)
         self.transactions.rename(transaction_path)
 
-    def directory_was_renamed(self, directory: str, suffix: str) -> None:
-        """Look for the files in another directory from now on."""
-        self.offsets.file.path, self.times.file.path, self.transactions.path = self._paths(directory, suffix)
-
     def delete(self) -> None:
         """Delete the files that exist."""
         self.offsets.file.delete()

@@ -84,6 +84,12 @@ class SegmentWriter:
             timestamps_ms = batches.headers["max_timestamp_ms"]
             self._append_many(batches.pieces, batches.last_offsets, timestamps_ms, batches.sizes_bytes)
 
+    def append_pieces(self, headers: npt.NDArray[Any], pieces: Sequence[BytesLike]) -> None:
+        """Write batches whose bytes are in pieces of any size, and index them; see `LogSegment.append_pieces`."""
+        last_offsets = headers["base_offset"].astype(np.int64) + headers["last_offset_delta"]
+        sizes_bytes = headers["batch_length"] + np.int64(LOG_OVERHEAD_BYTES)
+        self._append_many(pieces, last_offsets, headers["max_timestamp_ms"], sizes_bytes)
+
     def append_windows(self, windows: Iterable[BatchWindow]) -> int:
         """Append the batches of windows, up to the first whose last offset does not fit; return their bytes."""
         copied_bytes = 0

@@ -65,8 +65,8 @@ class TimeIndexFile:
     def last_entry(self) -> TimestampOffset:
         """The entry with the largest timestamp; (-1, base offset) if there is none."""
         if self._last_entry is None:
-            count = self.file.count
-            self._last_entry = self.entry(count - 1) if count else self._nothing
+            entry = self.file.read_last()
+            self._last_entry = self._parse(entry) if entry else self._nothing
         return self._last_entry
 
     def maybe_append(self, timestamp_ms: int, offset: int, *, skip_full_check: bool = False) -> None:

@@ -17,7 +17,7 @@ from storage_core.segment.transaction_index import ENTRY_SIZE_BYTES, Transaction
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from storage_core.filesystem import FileSystem, OpenFile, WritableFile
+    from storage_core.filesystem import FileSystem, OpenFile, PooledFile
     from storage_core.segment.values import AbortedTransaction
 
 __all__ = ["TransactionIndexFile"]
@@ -36,13 +36,14 @@ class TransactionIndexFile:
         base_offset: The segment's base offset.
     """
 
-    __slots__ = ("_file", "_filesystem", "_last_offset", "_size_bytes", "base_offset", "path")
+    __slots__ = ("_file", "_filesystem", "_is_absent", "_last_offset", "_size_bytes", "base_offset", "path")
 
     def __init__(self, filesystem: FileSystem, path: str, base_offset: int) -> None:
         self.path = path
         self.base_offset = base_offset
         self._filesystem = filesystem
-        self._file: WritableFile | None = None
+        self._file: PooledFile | None = None
+        self._is_absent = False
         # Both are known once the file was looked at. A part of an entry at the end does not count.
         self._size_bytes = -1
         self._last_offset: int | None = None
@@ -55,6 +56,10 @@ class TransactionIndexFile:
         """Offset of the last abort marker; None without entries."""
         self._load()
         return self._last_offset
+
+    def note_absence(self) -> None:
+        """Say that there is no file: then nobody looks for it until it is made. Most segments have none."""
+        self._is_absent = True
 
     def append(self, transaction: AbortedTransaction) -> None:
         """Add a transaction.
@@ -88,7 +93,8 @@ class TransactionIndexFile:
             )
         if entries:
             if self._file is None:
-                self._file = self._filesystem.open_for_writing(self.path, create=True)
+                self._is_absent = False
+                self._file = self._filesystem.open_pooled(self.path, create=True)
             self._file.write_at(entries, self._size_bytes)
             self._size_bytes += len(entries) * ENTRY_SIZE_BYTES
             self._last_offset = last_offset
@@ -109,7 +115,7 @@ class TransactionIndexFile:
 
     def truncate(self) -> None:
         """Drop all entries."""
-        if self._load() or self._filesystem.status(self.path) is not None:
+        if self._load() or not (self._is_absent or self._filesystem.status(self.path) is None):
             self._cut(0)
 
     def check(self) -> None:
@@ -129,9 +135,9 @@ class TransactionIndexFile:
     def flush(self) -> None:
         """Have the operating system write the file to the disk, if there is one."""
         if self._file is None:
-            if self._filesystem.status(self.path) is None:
+            if self._is_absent or self._filesystem.status(self.path) is None:
                 return
-            self._file = self._filesystem.open_for_writing(self.path)
+            self._file = self._filesystem.open_pooled(self.path)
         self._file.flush()
 
     def close(self) -> None:
@@ -142,19 +148,22 @@ class TransactionIndexFile:
 
     def rename(self, path: str) -> None:
         """Give the file another name, if there is a file."""
-        rename_if_there(self._filesystem, self.path, path)
+        if not self._is_absent:
+            rename_if_there(self._filesystem, self.path, path)
         self.path = path
+        if self._file is not None:
+            self._file.path = path
 
     def delete(self) -> bool:
         """Delete the file; False if there is none."""
         self.close()
         self._size_bytes, self._last_offset = -1, None
-        return self._filesystem.delete(self.path)
+        return not self._is_absent and self._filesystem.delete(self.path)
 
     def _load(self) -> int:
         """How many bytes whole entries take."""
         if self._size_bytes < 0:
-            status = self._filesystem.status(self.path)
+            status = None if self._is_absent else self._filesystem.status(self.path)
             count = 0 if status is None else status.size_bytes // ENTRY_SIZE_BYTES
             if count:
                 with self._filesystem.open(self.path) as file:
@@ -164,7 +173,7 @@ class TransactionIndexFile:
 
     def _cut(self, count: int) -> None:
         if self._file is None:
-            self._file = self._filesystem.open_for_writing(self.path)
+            self._file = self._filesystem.open_pooled(self.path)
         self._size_bytes, self._last_offset = -1, None
         self._file.truncate(count * ENTRY_SIZE_BYTES)
 

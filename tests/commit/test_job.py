@@ -623,11 +623,14 @@ def test_a_new_partition_knows_nothing_of_one_that_was_removed(filesystem):
     fill(filesystem, ROOT, ("orders", 0, 50))
     with LogDirectory.open(ROOT, filesystem=filesystem, config=CONFIG, clock=Clock()) as logs:
         logs.get("orders", 0).delete_records(40)
+    cleaned = f"{ROOT}/cleaner-offset-checkpoint"
+    filesystem.put(cleaned, b"0\n2\norders 0 5\nothers 0 7\n")
     for path in filesystem.files():
         if path.startswith(f"{ROOT}/orders-0/"):
             filesystem.delete(path)
     filesystem.delete_directory(f"{ROOT}/orders-0")
     commit(filesystem, ROOT, JOBS[0], rows_of(("orders", 0, 10)), new_partitions={"orders": 1})
+    assert read_offset_checkpoint(filesystem, cleaned) == {("others", 0): 7}
     assert len(contents(filesystem, ROOT)["orders", 0]) == 10
     assert states(filesystem, ROOT)["orders", 0] == (0, 10)
 

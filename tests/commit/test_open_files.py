@@ -15,7 +15,7 @@ def descriptors():
 
 
 def test_many_files_and_few_of_them_open(tmp_path):
-    files = OpenFiles(FileSystem(), str(tmp_path), 5)
+    files = OpenFiles(FileSystem(max_open_files=5), str(tmp_path))
     before = descriptors()
     for number in range(40):
         files.create(f"f{number}")
@@ -30,8 +30,8 @@ def test_many_files_and_few_of_them_open(tmp_path):
 
 
 def test_the_file_written_to_last_stays_open(tmp_path):
-    filesystem = FileSystem()
-    files = OpenFiles(filesystem, str(tmp_path), 2)
+    filesystem = FileSystem(max_open_files=2)
+    files = OpenFiles(filesystem, str(tmp_path))
     files.create("pack")
     for number in range(10):
         files.create(f"f{number}")
@@ -41,10 +41,10 @@ def test_the_file_written_to_last_stays_open(tmp_path):
 
 
 def test_every_file_is_flushed_those_closed_before_too():
-    filesystem = SimulatedFileSystem()
+    filesystem = SimulatedFileSystem(max_open_files=2)
     flushed = []
     filesystem.observe = lambda call: flushed.append(call.path) if call.name == "flush" else None
-    files = OpenFiles(filesystem, "/", 2)
+    files = OpenFiles(filesystem, "/")
     for number in range(20):
         files.create(f"f{number}")
         files.write(f"f{number}", [b"x"], 0)
@@ -60,7 +60,7 @@ def test_much_of_a_file_is_written_to_the_disk_early(tmp_path, monkeypatch, begi
     monkeypatch.setattr(
         WritableFile, "begin_flush", lambda file, position, size: begun.append((position, size))
     )
-    files = OpenFiles(FileSystem(), str(tmp_path), 2, begins_flushes=begins_flushes)
+    files = OpenFiles(FileSystem(max_open_files=2), str(tmp_path), begins_flushes=begins_flushes)
     for name in ("pack", "small"):
         files.create(name)
     for start, size in [(0, 5), (5, 4), (9, 10), (19, 7), (26, 1)]:
@@ -73,7 +73,7 @@ def test_much_of_a_file_is_written_to_the_disk_early(tmp_path, monkeypatch, begi
 
 def test_a_name_that_is_taken(tmp_path):
     (tmp_path / "f").write_bytes(b"x")
-    files = OpenFiles(FileSystem(), str(tmp_path), 2)
+    files = OpenFiles(FileSystem(max_open_files=2), str(tmp_path))
     with pytest.raises(StorageError, match="Two attempts at a task go by one number"):
         files.create("f")
     files.close()
@@ -84,7 +84,7 @@ def test_a_name_that_is_taken(tmp_path):
 
 def test_what_was_made_is_deleted(tmp_path):
     (tmp_path / "other").write_bytes(b"x")
-    files = OpenFiles(FileSystem(), str(tmp_path), 2)
+    files = OpenFiles(FileSystem(max_open_files=2), str(tmp_path))
     for name in "abc":
         files.create(name)
     (tmp_path / "b").unlink()
@@ -95,7 +95,7 @@ def test_what_was_made_is_deleted(tmp_path):
 
 def test_what_cannot_be_deleted_is_said_and_the_others_are():
     filesystem = SimulatedFileSystem()
-    files = OpenFiles(filesystem, "/", 2)
+    files = OpenFiles(filesystem, "/")
     for name in "abc":
         files.create(name)
     filesystem.fail = lambda call: OSError("no") if (call.name, call.path) == ("delete", "/b") else None

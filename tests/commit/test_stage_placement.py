@@ -21,7 +21,7 @@ class Places:
     """A placement, and what was staged of three partitions."""
 
     def __init__(self, root, *, piece_bytes=10 * SIZE, **config):
-        self.files = OpenFiles(FileSystem(), str(root), 8)
+        self.files = OpenFiles(FileSystem(), str(root))
         self.placement = StagePlacement(self.files, STAGE, LogConfig(**config), piece_bytes)
         self.stages = [PartitionStage("t", number) for number in range(3)]
 

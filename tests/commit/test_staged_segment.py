@@ -32,7 +32,7 @@ def batches(count, *, seed=0, base_offset=0, step=0):
 
 
 def stage(directory, groups, config, base_offset=0):
-    files = OpenFiles(FileSystem(), str(directory), 8)
+    files = OpenFiles(FileSystem(), str(directory))
     segment = StagedSegment(files, "staged", base_offset, config)
     for group in groups:
         segment.append(group)
@@ -78,7 +78,7 @@ def test_indexes_that_are_full_take_no_more(tmp_path):
 
 def test_a_full_index_is_told(tmp_path):
     config = LogConfig(index_interval_bytes=0, segment_index_bytes=80)
-    files = OpenFiles(FileSystem(), str(tmp_path), 8)
+    files = OpenFiles(FileSystem(), str(tmp_path))
     segment = StagedSegment(files, "staged", 0, config)
     found = []
     for number in range(12):
@@ -98,8 +98,7 @@ def test_a_single_batch_without_timestamps(tmp_path):
 
 def test_few_files_are_open_and_long_indexes_are_written_meanwhile(tmp_path):
     config = LogConfig(index_interval_bytes=0)
-    filesystem = FileSystem()
-    files = OpenFiles(filesystem, str(tmp_path), 8)
+    files = OpenFiles(FileSystem(max_open_files=2), str(tmp_path))
     segment = StagedSegment(files, "staged", 0, config)
     data = batches(3000)
     for start in range(0, 3000, 100):

@@ -23,6 +23,7 @@ _MODULES = {
     "crash-safety": (
         "tests/log/test_crash_at_every_call.py",
         "tests/log/test_crash_of_several_logs.py",
+        "tests/log/test_crash_of_group_commit.py",
         "tests/log/test_crash_while_files_are_replaced.py",
         "tests/log/test_crash_tails.py",
         "tests/log/test_crash_failing_calls.py",
@@ -31,6 +32,16 @@ _MODULES = {
         "tests/log/test_bad_use.py",
         "tests/faults/test_checkpoint_crashes.py",
         "tests/faults/test_simulated_filesystem.py",
+    ),
+    "life-of-a-log": (
+        "tests/log/test_crash_of_retention.py",
+        "tests/log/test_crash_of_cleaning.py",
+        "tests/log/test_crash_of_transactions.py",
+        "tests/log/test_crash_failing_calls_of_a_life.py",
+        "tests/log/test_damage_while_cleaning.py",
+        "tests/log/test_crash_of_a_kept_log_by_kill.py",
+        "tests/log/test_state_machine_of_a_life.py",
+        "tests/compaction/test_against_reference.py",
     ),
     "exactly-once": (
         "tests/commit/test_crash_at_every_call.py",

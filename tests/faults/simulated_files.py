@@ -62,8 +62,25 @@ class SimulatedFile:
         self.close()
 
 
+class SimulatedHeldFile:
+    """A file that was closed, of which the system still knows: here none fails behind anybody's back."""
+
+    def check(self) -> None:
+        """Nothing has failed."""
+
+    def release(self) -> None:
+        """Nothing is kept."""
+
+
 class SimulatedWritableFile(SimulatedFile):
     """A file opened for writing."""
+
+    def identity(self) -> tuple[int, int]:
+        return 1, self._running().inode
+
+    def hold(self) -> SimulatedHeldFile | None:
+        self._running()
+        return SimulatedHeldFile() if self._filesystem.can_hold_files else None
 
     def write_at(self, pieces: Sequence[bytes], position_bytes: int) -> None:
         data = b"".join(bytes(piece) for piece in pieces)

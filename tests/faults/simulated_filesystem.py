@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from storage_core.errors import LogDirectoryError, LogDirectoryLockedError, StorageError, UnreadableError
-from storage_core.filesystem import DirectoryEntry, FileStatus, FileSystem
+from storage_core.filesystem import DirectoryEntry, FileStatus, FileSystem, PooledFile
 from storage_core.filesystem._explained import ExistsError, MissingError
 from tests.faults.simulated_disk import CrashStyle, DirectoryNode, FileNode, after_power_cut
 from tests.faults.simulated_files import SimulatedFile, SimulatedLock, SimulatedWritableFile, file_status
@@ -57,10 +57,13 @@ class SimulatedFileSystem(FileSystem):
         fail: Asked before each call; what it returns is raised as the file system's error.
         space_bytes: How much space is said to be left.
         unwritable: Paths that are said not to be for this user to write to.
+        can_hold_files: Whether the system keeps what it has to tell of files that were closed.
     """
 
-    def __init__(self, root: DirectoryNode | None = None, last_inode: int = 1) -> None:
-        super().__init__()
+    def __init__(
+        self, root: DirectoryNode | None = None, last_inode: int = 1, *, max_open_files: int = 512
+    ) -> None:
+        super().__init__(max_open_files=max_open_files)
         self.calls = 0
         self.stop_at: int | None = None
         self.observe: Callable[[Call], None] | None = None
@@ -68,6 +71,7 @@ class SimulatedFileSystem(FileSystem):
         self.is_stopped = False
         self.space_bytes = 1 << 40
         self.unwritable: set[str] = set()
+        self.can_hold_files = True
         self._root = root or DirectoryNode(1)
         self._last_inode = last_inode
         self._now_ms = 1_700_000_000_000
@@ -154,6 +158,10 @@ class SimulatedFileSystem(FileSystem):
                 self._end(number)
             return SimulatedWritableFile(self, path, self._file(path))
 
+    def open_pooled(self, path: str, *, create: bool = False) -> PooledFile:
+        # It opens the file by what is simulated here.
+        return super().open_pooled(path, create=create)
+
     def rename(self, source: str, target: str) -> None:
         with self._guard:
             source_parent, source_name = self._parent(source)
@@ -212,6 +220,13 @@ class SimulatedFileSystem(FileSystem):
             if _as_directory(self._node(path), path).entries:
                 raise StorageError("The directory is not empty.", path=path)
             self._change("delete_directory", path, None)
+
+    def set_modified_ms(self, path: str, modified_ms: int) -> None:
+        with self._guard:
+            node = self._file(path)
+            number = self._begin("set_modified", path)
+            node.modified_ms = modified_ms
+            self._end(number)
 
     def flush_directory(self, path: str) -> None:
         with self._guard:

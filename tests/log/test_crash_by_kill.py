@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import random
-import select
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,75 +13,24 @@ from storage_core import LogDirectory
 from storage_core.errors import LogDirectoryLockedError
 from tests.faults.appender import APPENDER_CONFIG, value_at
 from tests.faults.counting import cases
+from tests.faults.killed_process import warm_processes
 from tests.faults.session import TOPIC, records_of
 
 KILLS = 30
 SOAK_KILLS = 1_000
 # So that a log grows over several kills, and reading all of it stays quick.
 KILLS_PER_LOG = 5
-REPOSITORY = Path(__file__).parents[2]
-
-
-class Appender:
-    """An appending process, from its start to its end. Its imports are done before it is told to begin."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.appender"], cwd=REPOSITORY,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0,
-        )  # fmt: skip
-        self._said = b""
-
-    def begin(self, root: str, what: str) -> None:
-        self._process.stdin.write(f"{root} {what}\n".encode())
-
-    def listen(self, seconds: float) -> None:
-        """Take note of what it says, for some time."""
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0 and select.select([self._process.stdout], [], [], left)[0]:
-            data = os.read(self._process.stdout.fileno(), 1 << 16)
-            if not data:
-                break
-            self._said += data
-
-    def wait_until_it_speaks(self, lines: int = 1) -> None:
-        """Wait until it was told so many end offsets; the first is where it began."""
-        while self._said.count(b"\n") <= lines and self._process.poll() is None:
-            self.listen(0.001)
-
-    def kill(self) -> list[int]:
-        """End it; return the end offsets that it was told."""
-        self._process.kill()
-        self._said += self._process.stdout.read()
-        assert self._process.wait() == -9
-        self._process.stdin.close()
-        self._process.stdout.close()
-        # A line that was cut is an acknowledgement that nobody has heard.
-        return [int(line) for line in self._said.split(b"\n")[1:-1]]
-
-
-@contextlib.contextmanager
-def warm_appenders() -> Iterator[Iterator[Appender]]:
-    """Appenders, each started while the one before is at work."""
-    waiting = [Appender()]
-
-    def take() -> Iterator[Appender]:
-        while True:
-            waiting.append(Appender())
-            yield waiting.pop(0)
-
-    try:
-        yield take()
-    finally:
-        for appender in waiting:
-            appender.kill()
+APPENDER = "tests.faults.appender"
 
 
 def kill_many(count: int, seed: int) -> int:
     """Kill appenders; return how many records were acknowledged in all."""
     rng = random.Random(seed)
     acknowledged_in_all = 0
-    with warm_appenders() as appenders, tempfile.TemporaryDirectory(prefix="segmentlog-kill-") as folder:
+    with (
+        warm_processes(APPENDER) as appenders,
+        tempfile.TemporaryDirectory(prefix="segmentlog-kill-") as folder,
+    ):
         for number in range(count):
             if number % KILLS_PER_LOG == 0:
                 root = str(Path(folder) / str(number))
@@ -97,7 +40,7 @@ def kill_many(count: int, seed: int) -> int:
             appender.begin(root, str(rng.randrange(1 << 30)))
             appender.wait_until_it_speaks(rng.choice([1, 2, 3, 10, 50, 200]))
             appender.listen(rng.random() * 0.01)
-            ends = appender.kill()
+            ends = list(map(int, appender.kill()))
             assert ends == sorted(ends)
             # What was there before is there.
             assert ends[0] >= last_end, f"kill {number}"
@@ -127,7 +70,7 @@ def test_kill_of_an_appending_process_many_times(capsys):
 
 
 def test_a_writer_beside_a_writer_in_another_process_is_refused(tmp_path):
-    with warm_appenders() as appenders:
+    with warm_processes(APPENDER) as appenders:
         holder = next(appenders)
         holder.begin(str(tmp_path), "hold")
         holder.wait_until_it_speaks()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from storage_core.filesystem import FileSystem
+from storage_core.log.interrupted_work import finish_interrupted_work
 from tests.log.logs import BATCH_BYTES, contents, name, names, offsets, open_directory, reopened, unclean
 
 # Temporary and orphaned files (189, 218, 220).
@@ -67,6 +69,52 @@ def test_complete_output_takes_the_place_of_what_it_replaces(root, path, is_clea
         assert offsets(log) == [0, *range(19, 35)]
         assert log.segment_base_offsets == (0, 20, 30)
     assert not [each for each in names(path) if each.endswith(".swap") or each.startswith(name(10)[:20])]
+
+
+def test_empty_output_takes_the_place_of_the_segment_with_its_name_and_of_no_other(root, path):
+    (path / name(10, "txnindex")).write_bytes(b"")
+    for kind in ("log", "index", "timeindex"):
+        (path / name(10, kind + ".swap")).write_bytes(b"")
+    with open_directory(root) as logs:
+        log = logs.get("orders")
+        assert offsets(log) == [*range(10), *range(20, 35)]
+        assert log.segment_base_offsets == (0, 10, 20, 30)
+    assert [each for each in names(path) if each.startswith(name(10)[:20])] == [
+        name(10, "index"), name(10), name(10, "timeindex"),
+    ]  # fmt: skip
+
+
+class Calls(FileSystem):
+    """Notes what changes names in a directory, and what brings them to the disk."""
+
+    def __init__(self):
+        super().__init__()
+        self.made = []
+
+    def delete(self, path):
+        self.made.append(("delete", path[-28:]))
+        return super().delete(path)
+
+    def rename(self, source, target):
+        self.made.append(("rename", target[-28:]))
+        super().rename(source, target)
+
+    def flush_directory(self, path):
+        self.made.append(("flush", path))
+        super().flush_directory(path)
+
+
+def test_names_that_only_the_system_knows_are_on_disk_before_what_they_replace_goes(root, path):
+    """A process that was killed has made them; if the power goes as well, the disk would know neither."""
+    copy_as(path, 0, ".swap")
+    (path / name(10, "log.deleted")).write_bytes(b"")
+    filesystem = Calls()
+    finish_interrupted_work(filesystem, str(path))
+    kinds = [kind for kind, _ in filesystem.made]
+    assert kinds[0] == "flush"
+    first_rename, last_delete = kinds.index("rename"), len(kinds) - 1 - kinds[::-1].index("delete")
+    assert "flush" in kinds[last_delete:first_rename]
+    assert kinds[-1] == "flush"
 
 
 def test_a_split_that_was_not_complete_is_undone(root, path):

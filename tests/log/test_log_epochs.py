@@ -90,6 +90,39 @@ def test_where_epochs_end(log, epoch, expected):
     assert log.end_offset_for_epoch(epoch) == expected
 
 
+@pytest.mark.parametrize(
+    ("offset", "expected"), [(0, 2), (3, 2), (4, 3), (8, 3), (9, 5), (11, 5), (12, 5), (1000, 5)]
+)
+def test_the_epoch_of_an_offset(log, root, offset, expected):
+    assert log.leader_epoch_at(offset) == expected
+    with open_directory(root, read_only=True) as reader:
+        assert reader.get("orders").leader_epoch_at(offset) == expected
+
+
+def test_before_all_epochs_there_is_none(log):
+    log.delete_records(6)
+    assert log.leader_epoch_at(5) is None
+    assert log.leader_epoch_at(6) == 3
+
+
+def test_a_replica_learns_up_to_where_it_agrees(logs, log):
+    # It was cut off from offset 6 on, and has records of epoch 4 that nobody else got.
+    replica = logs.create("replica")
+    append(replica, 4, leader_epoch=2)
+    append(replica, 2, leader_epoch=3)
+    append(replica, 5, leader_epoch=4)
+    asked = replica.leader_epochs[-1].epoch
+    answer = log.end_offset_for_epoch(asked)
+    assert (answer.leader_epoch, answer.end_offset) == (3, 9)
+    own_end = replica.end_offset_for_epoch(answer.leader_epoch).end_offset
+    replica.truncate_to(min(own_end, answer.end_offset))
+    assert epochs(replica) == [(2, 0), (3, 4)]
+    assert replica.log_end_offset == 6
+    replica.append_batches(b"".join(log.fetch(offset, 1).data for offset in range(6, 12)))
+    assert epochs(replica) == epochs(log)
+    assert offsets(replica) == offsets(log)
+
+
 @pytest.mark.parametrize("at_once", [True, False])
 def test_a_follower_takes_the_epochs_of_the_batches(logs, root, at_once):
     log = logs.create("payments")

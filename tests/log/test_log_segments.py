@@ -29,9 +29,6 @@ class Stub:
     def close_handlers(self):
         self.calls.append("close_handlers")
 
-    def directory_was_renamed(self, directory):
-        self.calls.append(directory)
-
 
 @pytest.fixture
 def segments():
@@ -132,11 +129,6 @@ def test_each_segment_is_closed_although_one_fails(segments):
     assert [segment.calls for segment in segments] == [["close", "close_handlers"]] * 4
 
 
-def test_a_renamed_directory(segments):
-    segments.directory_was_renamed("/somewhere")
-    assert [segment.calls for segment in segments] == [["/somewhere"]] * 4
-
-
 def test_real_segments(tmp_path):
     config = LogConfig()
     segments = LogSegments(
@@ -172,3 +164,14 @@ def test_looking_while_segments_come_and_go():
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+def test_many_are_taken_out_at_once(segments):
+    seen_before = iter(segments)
+    segments.remove_all([0, 20, 99])
+    assert segments.base_offsets == [10, 40]
+    segments.remove_all([])
+    assert segments.base_offsets == [10, 40]
+    segments.remove_all([40, 10])
+    assert segments.last is None
+    assert bases(seen_before) == BASES

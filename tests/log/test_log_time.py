@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 
 from storage_core.errors import OptionError
-from tests.log.logs import append
+from tests.log.logs import append, name, small
+from tests.log.producing import data
 
 
 def test_offsets_for_timestamps(log):
@@ -40,3 +43,16 @@ def test_timestamps_of_an_empty_log(log):
     assert log.offset_for_timestamp(0) is None
     assert log.offset_for_timestamp(-3) is None
     assert log.offset_for_timestamp(-1).offset == log.offset_for_timestamp(-2).offset == 0
+
+
+def test_a_follower_indexes_times_as_well(logs, tmp_path):
+    log = logs.create("replica", config=small(1 << 20))
+    for offset in range(25):
+        log.append_batches(data(offset, timestamp_ms=100 * offset))
+    log.roll()
+    index = (tmp_path / "data" / "replica-0" / name(0, "timeindex")).read_bytes()
+    # Timestamp and relative offset of the segment's last record, at its end.
+    assert index[-12:] == struct.pack(">qi", 2400, 24)
+    assert len(index) > 12
+    found = log.offset_for_timestamp(1750)
+    assert (found.offset, found.timestamp_ms) == (18, 1800)

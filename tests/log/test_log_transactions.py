@@ -262,6 +262,27 @@ def test_a_transaction_that_began_below_the_log_start(logs, log, root):
         assert committed(log) == list(range(20, 40))
 
 
+@pytest.mark.parametrize("recovery", ["tail", "kafka"])
+def test_a_crash_brings_back_one_that_lies_below_the_log_start(logs, log, root, recovery):
+    """As in a broker: recovery reads a whole segment, a truncation reads from the log start on."""
+    replicate(log, transactional(0, producer=1), data(1))
+    log.delete_records(1)
+    log.truncate_to(1)
+    assert log.open_transactions() == ()
+    replicate(log, data(1), transactional(2, producer=2), marker(3, producer=2, kind=ABORT))
+    assert committed(log) == [1]
+    crash(logs)
+    with open_directory(root, recovery=recovery) as opened:
+        log = opened.get("orders")
+        log.update_high_watermark(log.log_end_offset)
+        assert [(each.producer_id, each.first_offset) for each in log.open_transactions()] == [(1, 0)]
+        # What was committed waits for its marker, and is not lost.
+        assert (log.last_stable_offset, offsets(log), committed(log)) == (1, [1, 2], [])
+        log.abort_transaction(1)
+        log.update_high_watermark(log.log_end_offset)
+        assert committed(log) == [1]
+
+
 # -- Snapshots --------
 
 

@@ -18,7 +18,7 @@ from tests.log.logs import (
     table,
     value,
 )
-from tests.log.producing import data
+from tests.log.producing import data, transactional
 
 
 @pytest.fixture
@@ -127,6 +127,22 @@ def test_after_a_truncation_the_active_indexes_have_their_full_size_again(logs, 
     assert (path / "00000000000000000000.index").stat().st_size < 100
     log.roll()
     assert (path / "00000000000000000010.index").stat().st_size < 100
+
+
+@pytest.mark.parametrize(("target", "stable"), [(4, 2), (3, 2), (2, 2), (1, 1), (0, 0)])
+def test_a_transaction_that_begins_behind_the_end_is_open_no_more(logs, target, stable):
+    log = logs.create("transactions")
+    log.append_batches(data(0, 2) + transactional(2, producer=7, sequence=0) + data(3, 2))
+    log.update_high_watermark(5)
+    assert log.last_stable_offset == 2
+    log.truncate_to(target)
+    assert log.last_stable_offset == stable
+    is_open = target > 2
+    assert [each.producer_id for each in log.open_transactions()] == [7] * is_open
+    # What comes next is stable at once, unless the transaction is still open.
+    log.append_batches(data(log.log_end_offset, 2))
+    log.update_high_watermark(log.log_end_offset)
+    assert log.last_stable_offset == (2 if is_open else log.log_end_offset)
 
 
 def test_truncating_again_and_again_at_the_last_offset(log):

@@ -164,13 +164,14 @@ def test_what_a_truncation_deletes_does_not_come_back_after_a_crash(tmp_path):
     assert filesystem.statistics.flushes == 2
 
 
-def test_the_snapshot_of_a_deleted_segment_is_renamed_first(tmp_path):
-    write(tmp_path, 3, 5)
+def test_the_snapshots_of_deleted_segments_are_renamed_first(tmp_path):
+    write(tmp_path, 3, 5, 9, 12)
     snapshots = open_snapshots(tmp_path)
-    assert snapshots.mark_deleted(3) == str(tmp_path / "00000000000000000003.snapshot.deleted")
-    assert snapshots.mark_deleted(3) is None
-    assert snapshots.offsets == (5,)
-    assert names(tmp_path) == ["00000000000000000003.snapshot.deleted", "00000000000000000005.snapshot"]
+    renamed = [f"{offset:020d}.snapshot.deleted" for offset in (3, 9)]
+    assert snapshots.mark_deleted([9, 4, 3]) == [str(tmp_path / each) for each in renamed]
+    assert snapshots.mark_deleted([9, 3]) == []
+    assert snapshots.offsets == (5, 12)
+    assert [each for each in names(tmp_path) if each.endswith(".deleted")] == renamed
 
 
 def test_read_only_nothing_on_disk_changes(tmp_path):
@@ -182,7 +183,7 @@ def test_read_only_nothing_on_disk_changes(tmp_path):
     assert snapshots.offsets == (3, 5, 9)
     snapshots.write(20, [ENTRY])
     snapshots.delete(3)
-    snapshots.mark_deleted(5)
+    snapshots.mark_deleted([5])
     assert snapshots.offsets == (9,)
     snapshots.delete_strays([0, 100])
     assert snapshots.offsets == ()

@@ -183,3 +183,31 @@ def test_a_count_that_the_bytes_cannot_hold_allocates_nothing(count):
 
     peak_bytes, _ = traced_peak_bytes(refuse, section)
     assert peak_bytes < 1_000_000
+
+
+def varint_ends(data, position, count):
+    """Where some variable-length integers end that stand one behind the other."""
+    for _ in range(count):
+        while data[position] >= 0x80:
+            position += 1
+        position += 1
+    return position
+
+
+@pytest.mark.parametrize("decode", [decode_by_column, decode_one_by_one, decode_records])
+@pytest.mark.parametrize("case", WELL_FORMED.values(), ids=WELL_FORMED)
+def test_tails_are_all_behind_the_timestamp_deltas(decode, case):
+    section = section_of(case.data)
+    columns = decode(section, WantedFields(tails=True))
+    data = section.buffer.tobytes()
+    rows = iter(zip(columns.tails.starts.tolist(), columns.tails.lengths.tolist(), strict=True))
+    for start, end, count in zip(section.starts, section.ends, columns.row_counts, strict=True):
+        position = int(start)
+        for _ in range(count):
+            # Length, a byte of attributes, and the delta.
+            tail = varint_ends(data, varint_ends(data, position, 1) + 1, 1)
+            found, length = next(rows)
+            assert found == tail
+            position = tail + length
+        assert position == end
+    assert decode(section, WantedFields()).tails is None

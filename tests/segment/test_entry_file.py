@@ -106,6 +106,26 @@ def test_a_file_of_zeros_may_be_one_entry(path, size, is_zero_an_entry, count):
     assert open_entries(path, is_zero_an_entry=is_zero_an_entry).count == count
 
 
+@pytest.mark.parametrize("zeros", [0, 3])
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_the_last_entry_is_read_along_with_the_count(path, count, zeros):
+    path.write_bytes(b"".join(b"entry %02d" % number for number in range(count)) + bytes(8 * zeros))
+    filesystem = FileSystem()
+    entries = open_entries(path, filesystem=filesystem)
+    assert entries.read_last() == (b"entry %02d" % (count - 1) if count else b"")
+    assert entries.count == count
+    # Behind entries that fill their file, as in a segment that is closed, nothing is looked for.
+    assert filesystem.statistics.files_opened == (2 if count and zeros else 1)
+    assert entries.read_last() == (b"entry %02d" % (count - 1) if count else b"")
+
+
+def test_without_a_file_there_is_no_last_entry(path):
+    entries = open_entries(path)
+    assert entries.read_last() == b""
+    entries.write(b"entry 01")
+    assert entries.read_last() == b"entry 01"
+
+
 def test_truncate_leaves_zeros_and_the_size(path):
     entries = open_entries(path)
     entries.write(b"entry 01entry 02entry 03")

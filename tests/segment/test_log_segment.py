@@ -6,6 +6,7 @@ import pytest
 
 from storage_core.errors import StorageError
 from storage_core.filesystem import FileSystem
+from storage_core.record.record_batches import RecordBatches
 from storage_core.segment import AbortedTransaction, TimestampOffset
 from storage_core.segment.roll import RollParameters
 
@@ -366,12 +367,15 @@ def test_delete_tolerates_that_the_directory_is_gone(segment, folder):
     segment.delete()
 
 
-def test_a_renamed_directory(segment, folder, append, make_batch, batches):
-    target = folder.path.with_name("renamed")
-    folder.path.rename(target)
-    segment.directory_was_renamed(str(target))
-    append(segment, make_batch(100))
-    assert segment.path == f"{target}/00000000000000000000.log"
-    assert segment.read(100, 1000).data == make_batch(100)
-    segment.close()
-    assert sorted(path.name[20:] for path in target.iterdir()) == ALL_NAMES
+@pytest.mark.parametrize("piece_bytes", [1, 50, 10_000])
+def test_append_of_pieces_writes_what_append_of_batches_does(
+    segment, folder, make_folder, batches, piece_bytes
+):
+    other = make_folder()
+    made = other.create(index_interval_bytes=100, segment_index_bytes=1000)
+    data = b"".join(batches)
+    headers = RecordBatches.parse(data).headers
+    made.append_pieces(headers, [data[at : at + piece_bytes] for at in range(0, len(data), piece_bytes)])
+    assert made.largest_timestamp == segment.largest_timestamp
+    for suffix in (".log", ".index", ".timeindex"):
+        assert other.bytes_of(suffix) == folder.bytes_of(suffix)

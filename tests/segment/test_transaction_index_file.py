@@ -57,6 +57,33 @@ def test_no_file_without_an_entry(path):
     assert list(path.parent.iterdir()) == []
 
 
+def test_a_file_that_is_known_to_be_absent_is_not_looked_for(path):
+    filesystem = FileSystem()
+    index = TransactionIndexFile(filesystem, str(path), 0)
+    index.note_absence()
+    assert (len(index), index.last_offset) == (0, None)
+    index.truncate_to(0)
+    index.truncate()
+    index.flush()
+    index.rename(f"{path}.deleted")
+    assert index.delete() is False
+    assert index.path == f"{path}.deleted"
+    assert (filesystem.statistics.files_examined, filesystem.statistics.files_opened) == (0, 0)
+
+
+def test_once_it_is_written_it_is_there(path):
+    index = open_index(path)
+    index.note_absence()
+    index.append(TRANSACTIONS[0])
+    index.flush()
+    index.rename(f"{path}.deleted")
+    assert entries_of(index) == TRANSACTIONS[:1]
+    index.truncate()
+    assert (path.parent / f"{path.name}.deleted").read_bytes() == b""
+    assert index.delete() is True
+    assert list(path.parent.iterdir()) == []
+
+
 def test_entries_are_added_at_the_end_after_opening_again(index, path):
     index.close()
     again = open_index(path)

@@ -1,0 +1,186 @@
+"""The last offset of each key, in bounded memory (Kafka's ``SkimpyOffsetMap``).
+
+A key is known by its hash alone, so that it takes 24 bytes however long it is:
+
+    bytes 0-15   hash of the key (`storage_core.compaction.key_hash`)
+    bytes 16-23  offset + 1; 0 if the slot is free
+
+Keys that want a slot which another one has taken go on by a step of their own, which their hash decides (double
+hashing). The number of slots is a prime, so that every step leads to all of them. Many keys go that way in lockstep.
+"""
+
+from __future__ import annotations
+
+from math import isqrt
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_core.compaction.key_hash import KeyHash
+from storage_core.errors import OptionError
+
+if TYPE_CHECKING:
+    from storage_core.record.section import Slices
+
+__all__ = ["MAP_SLOT_BYTES", "OffsetMap"]
+
+MAP_SLOT_BYTES: Final = 24
+"""What one key takes: 16 bytes of its hash, and an offset."""
+
+_SLOT: Final = np.dtype((np.void, MAP_SLOT_BYTES))
+_COLUMNS: Final = 3
+# So many keys go in lockstep: what they take stays in a processor's cache.
+_ROWS: Final = 1 << 14
+
+_Int64Array = npt.NDArray[np.int64]
+_UInt64Array = npt.NDArray[np.uint64]
+_Bytes = npt.NDArray[np.uint8]
+
+
+class OffsetMap:
+    """A map from keys to their last offsets. Equal keys have equal hashes; that others have not is as good as sure.
+
+    Args:
+        memory_bytes: How much memory it takes. It is taken as keys come.
+        load_factor: Which share of the slots may be taken.
+        seed: What the hash function is made from; random if it is left out.
+
+    Attributes:
+        slots: How many keys there is memory for.
+        limit: How many keys it takes.
+        size: How many keys it has.
+        latest_offset: Up to this offset its maker has put everything into it; -1 if nothing.
+
+    Raises:
+        OptionError: There is no memory for two keys.
+    """
+
+    def __init__(self, memory_bytes: int, load_factor: float = 0.9, *, seed: bytes | None = None) -> None:
+        self.slots = memory_bytes // MAP_SLOT_BYTES
+        self.limit = int(self.slots * load_factor)
+        self.size = 0
+        self.latest_offset = -1
+        if self.slots * load_factor <= 1 or not 0 < load_factor <= 1:
+            raise OptionError(
+                f"Expected memory for more than one key, found {memory_bytes} bytes at {MAP_SLOT_BYTES} bytes a key, "
+                f"of which a share of {load_factor} may be used. Raise log.cleaner.dedupe.buffer.size."
+            )
+        # One slot at least is always free: who looks for a key comes to an end there.
+        self._slot_count = _prime_above(self.slots)
+        self._hash = KeyHash(seed)
+        self._table = np.zeros((self._slot_count, _COLUMNS), np.uint64)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        if self.size:
+            # New memory is not touched before it is needed.
+            del self._table
+            self._table = np.zeros((self._slot_count, _COLUMNS), np.uint64)
+        self.size = 0
+        self.latest_offset = -1
+
+    def put_many(self, buffer: _Bytes, keys: Slices, offsets: _Int64Array) -> int:
+        """Note the offsets of keys, one after the other, as long as the map is not full.
+
+        Args:
+            buffer: Where the keys lie.
+            keys: The keys, none of them null.
+            offsets: Their offsets, ascending and not negative.
+
+        Returns:
+            How many were taken: a full map takes no further key, be it known or not.
+        """
+        count = len(offsets)
+        low, high = self._hash.hash_slices(buffer, keys)
+        taken = 0
+        while taken < count and self.size < self.limit:
+            rows = slice(taken, taken + _ROWS)
+            taken += self._put(low[rows], high[rows], offsets[rows])
+        if taken:
+            self.latest_offset = int(offsets[taken - 1])
+        return taken
+
+    def get_many(self, buffer: _Bytes, keys: Slices) -> _Int64Array:
+        """The offset of each key, none of which is null; -1 if the map does not have it."""
+        low, high = self._hash.hash_slices(buffer, keys)
+        offsets = np.empty(len(low), np.int64)
+        for first in range(0, len(low), _ROWS):
+            rows = slice(first, first + _ROWS)
+            offsets[rows] = self._get(low[rows], high[rows])
+        return offsets
+
+    def _get(self, low: _UInt64Array, high: _UInt64Array) -> _Int64Array:
+        offsets = np.empty(len(low), np.int64)
+        rows = np.arange(len(low))
+        places, steps = self._walk(low, high)
+        while True:
+            found = self._table.take(places, axis=0)
+            stored = found[:, 2]
+            goes_on = ((found[:, 0] != low) | (found[:, 1] != high)) & (stored != 0)
+            # Of those that go on this is overwritten later. A free slot gives -1.
+            offsets[rows] = stored.view(np.int64) - 1
+            if not goes_on.any():
+                return offsets
+            rows, low, high, steps = rows[goes_on], low[goes_on], high[goes_on], steps[goes_on]
+            places = self._next(places[goes_on], steps)
+
+    def _put(self, low: _UInt64Array, high: _UInt64Array, offsets: _Int64Array) -> int:
+        """Put some keys that the map has room for, if they are all new; otherwise as many as it has."""
+        count = len(offsets)
+        if self.size + count > self.limit:
+            count = self._fitting(low, high)
+            low, high, offsets = low[:count], high[:count], offsets[:count]
+        entries = np.empty((count, _COLUMNS), np.uint64)
+        entries[:, 0], entries[:, 1], entries[:, 2] = low, high, offsets + 1
+        places, steps = self._walk(low, high)
+        slots, stored = self._table.view(_SLOT)[:, 0], self._table[:, 2]
+        while True:
+            found = self._table.take(places, axis=0)
+            is_here = (found[:, 0] == entries[:, 0]) & (found[:, 1] == entries[:, 1])
+            free = np.flatnonzero(found[:, 2] == 0)
+            if len(free):
+                # Of several that want one slot the last one gets it.
+                slots[places[free]] = entries[free].view(_SLOT)[:, 0]
+                found = self._table.take(places[free], axis=0)
+                is_same = found == entries[free]
+                self.size += int(np.count_nonzero(is_same[:, 2]))
+                is_here[free] = is_same[:, 0] & is_same[:, 1]
+            if is_here.all():
+                stored[places] = entries[:, 2]
+                return count
+            stored[places[is_here]] = entries[is_here, 2]
+            goes_on = ~is_here
+            entries, steps = entries[goes_on], steps[goes_on]
+            places = self._next(places[goes_on], steps)
+
+    def _fitting(self, low: _UInt64Array, high: _UInt64Array) -> int:
+        """How many keys can be put before the map is full."""
+        room = self.limit - self.size
+        new = np.flatnonzero(self._get(low, high) < 0)
+        new = new[np.lexsort((high[new], low[new]))]
+        is_first = np.ones(len(new), np.bool_)
+        # The order is stable: of equal keys the first row stands first.
+        is_first[1:] = (np.diff(low[new]) != 0) | (np.diff(high[new]) != 0)
+        firsts = np.sort(new[is_first])
+        return int(firsts[room - 1]) + 1 if len(firsts) >= room else len(low)
+
+    def _walk(self, low: _UInt64Array, high: _UInt64Array) -> tuple[_Int64Array, _Int64Array]:
+        """Where each key is looked for first, and by how many slots it goes on."""
+        places = (low % np.uint64(self._slot_count)).view(np.int64)
+        steps = (high % np.uint64(self._slot_count - 1)).view(np.int64)
+        steps += 1
+        return places, steps
+
+    def _next(self, places: _Int64Array, steps: _Int64Array) -> _Int64Array:
+        places += steps
+        places[places >= self._slot_count] -= self._slot_count
+        return places
+
+
+def _prime_above(number: int) -> int:
+    """The smallest prime above a number."""
+    candidate = max(number + 1, 3) | 1
+    while any(candidate % divisor == 0 for divisor in range(3, isqrt(candidate) + 1, 2)):
+        candidate += 2
+    return candidate

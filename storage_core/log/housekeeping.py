@@ -1,0 +1,175 @@
+"""What a log directory does by itself, now and then, if it is asked to (the scheduled tasks of Kafka's ``LogManager``)."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from storage_core.errors import LogClosedError, LogFailedError, OptionError
+from storage_core.log.log_roll import forget_expired_producers
+from storage_core.log.segment_deletion import take_due_files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from storage_core.log.clock import Clock
+    from storage_core.log.root_checkpoints import RootCheckpoints
+
+__all__ = ["RETENTION_CHECK_INTERVAL_MS", "Housekeeping", "PeriodicTask", "PeriodicTasks", "tasks_of_logs"]
+
+_log = logging.getLogger(__name__)
+
+RETENTION_CHECK_INTERVAL_MS: Final = 300_000
+"""Kafka's ``log.retention.check.interval.ms``."""
+
+_INITIAL_DELAY_MS: Final = 30_000
+"""Kafka's ``log.initial.task.delay.ms``."""
+
+_FILES_INTERVAL_MS: Final = 1_000
+_PRODUCERS_INTERVAL_MS: Final = 60_000
+_CHECKPOINT_INTERVAL_MS: Final = 60_000
+
+# The clock may be moved, or stop while the machine sleeps: nobody waits for long without a look at it.
+_SHORTEST_WAIT_SECONDS: Final = 0.01
+_LONGEST_WAIT_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class PeriodicTask:
+    """Something to do again and again.
+
+    Attributes:
+        name: For log lines.
+        interval_ms: How long it rests after each time.
+        run: Does it.
+    """
+
+    name: str
+    interval_ms: int
+    run: Callable[[], object]
+
+
+class PeriodicTasks:
+    """Tasks that one thread does when their time has come, by a clock. One that fails is done again like the others."""
+
+    def __init__(self, name: str, clock: Clock, tasks: Sequence[PeriodicTask]) -> None:
+        self._clock = clock
+        self._tasks = tuple(tasks)
+        now_ms = clock.now_ms()
+        self._due_ms = [now_ms + min(task.interval_ms, _INITIAL_DELAY_MS) for task in tasks]
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, and wait for the task that is being done."""
+        self._is_over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def run_due(self) -> None:
+        """Do what is due."""
+        for number, task in enumerate(self._tasks):
+            if self._is_over.is_set():
+                return
+            if self._clock.now_ms() >= self._due_ms[number]:
+                try:
+                    task.run()
+                except Exception as error:  # noqa: BLE001  (the other tasks are done all the same)
+                    _log.warning("%s did not succeed, and is tried again later: %s", task.name, error)
+                self._due_ms[number] = self._clock.now_ms() + task.interval_ms
+
+    def wait_seconds(self) -> float:
+        """How long nothing is due, within bounds."""
+        now_ms = self._clock.now_ms()
+        # A clock that was set back keeps no task from its turn.
+        self._due_ms = [
+            min(due_ms, now_ms + task.interval_ms)
+            for due_ms, task in zip(self._due_ms, self._tasks, strict=True)
+        ]
+        wait_seconds = (min(self._due_ms) - now_ms) / 1000
+        return min(_LONGEST_WAIT_SECONDS, max(_SHORTEST_WAIT_SECONDS, wait_seconds))
+
+    def _run(self) -> None:
+        while not self._is_over.wait(self.wait_seconds()):
+            self.run_due()
+
+
+class Housekeeping:
+    """The threads of a log directory. There are none before `start`, and none after `stop`."""
+
+    def __init__(self) -> None:
+        self._threads: list[PeriodicTasks] = []
+        self._is_over = False
+        self._lock = threading.Lock()
+
+    def start(self, threads: Sequence[PeriodicTasks]) -> None:
+        """Begin.
+
+        Raises:
+            OptionError: That was done before.
+        """
+        with self._lock:
+            if self._threads:
+                raise OptionError("Expected housekeeping to be started once, found it at work already.")
+            if not self._is_over:
+                self._threads = list(threads)
+                for thread in self._threads:
+                    thread.start()
+
+    def stop(self) -> None:
+        """End for good, and wait for what is being done."""
+        with self._lock:
+            self._is_over = True
+            for thread in self._threads:
+                thread.stop()
+            self._threads = []
+
+
+def tasks_of_logs(
+    checkpoints: RootCheckpoints, apply_retention: Callable[[], object], retention_check_interval_ms: int
+) -> list[PeriodicTask]:
+    """What is to be done for the logs of a log directory.
+
+    Args:
+        checkpoints: Its checkpoints, and its logs.
+        apply_retention: Deletes their old segments.
+        retention_check_interval_ms: How long between two looks for those.
+
+    Raises:
+        OptionError: The interval is not positive.
+    """
+    if retention_check_interval_ms < 1:
+        raise OptionError(
+            f"Expected a retention_check_interval_ms of at least 1, found {retention_check_interval_ms}."
+        )
+    return [
+        PeriodicTask("Deleting old segments", retention_check_interval_ms, apply_retention),
+        PeriodicTask("Deleting files", _FILES_INTERVAL_MS, lambda: _delete_due_files(checkpoints)),
+        PeriodicTask("Forgetting producers", _PRODUCERS_INTERVAL_MS, lambda: _forget_producers(checkpoints)),
+        PeriodicTask("Writing checkpoints", _CHECKPOINT_INTERVAL_MS, checkpoints.write),
+    ]
+
+
+def _delete_due_files(checkpoints: RootCheckpoints) -> None:
+    for state in tuple(checkpoints.states.values()):
+        if state.doomed_files and not state.is_closed:
+            with state.lock:
+                due = take_due_files(state)
+            # Not under the lock: there may be many, and they are in nobody's way.
+            for delete in due:
+                delete()
+
+
+def _forget_producers(checkpoints: RootCheckpoints) -> None:
+    for state in tuple(checkpoints.states.values()):
+        try:
+            with state.writing():
+                forget_expired_producers(state)
+        except (LogClosedError, LogFailedError):
+            continue

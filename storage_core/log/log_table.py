@@ -1,0 +1,199 @@
+"""The logs of a log directory: found, made, and told by topic and partition (the table of Kafka's ``LogManager``)."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Final
+
+from storage_core.directory import LogDirectoryFiles, PartitionDirectory, find_partitions
+from storage_core.directory.visibility import CommitWatch, look_until_settled
+from storage_core.errors import LogClosedError, LogDirectoryError, LogReadOnlyError
+from storage_core.log.cleaner_checkpoint import CleanerCheckpoint
+from storage_core.log.log import Log
+from storage_core.log.periodic_flush import PeriodicFlush
+from storage_core.log.root_checkpoints import RootCheckpoints
+from storage_core.log.root_loading import create_log
+from storage_core.log.topic_ids import check_topic_partition, choose_topic_id
+from storage_core.log_config import LogConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from storage_core.filesystem import FileSystem
+    from storage_core.log.clock import Clock
+    from storage_core.log.log_state import LogState
+
+__all__ = ["LogTable"]
+
+# One for all logs.
+_DEFAULT_CONFIG: Final = LogConfig()
+
+
+class LogTable:
+    """The logs of a directory that is open, and what they share. A directory that is only read is listed again and again.
+
+    Attributes:
+        path: The directory.
+        read_only: Whether it was opened without the right to write.
+    """
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        path: str,
+        clock: Clock,
+        config: LogConfig | Mapping[str, LogConfig] | None,
+        *,
+        read_only: bool,
+    ) -> None:
+        self.path = path
+        self.read_only = read_only
+        self._filesystem = filesystem
+        self._clock = clock
+        self._config = config
+        self._logs: dict[tuple[str, int], Log] = {}
+        self._paths_by_topic: dict[str, list[str]] = {}
+        self._checkpoints = RootCheckpoints(filesystem, path, clock)
+        self._cleaner_checkpoint = CleanerCheckpoint(filesystem, path, self._logs)
+        self._periodic_flush = PeriodicFlush()
+        self._lock = threading.RLock()
+        self._is_closed = False
+        # Set before anything is closed: what takes long in the background gives up.
+        self._is_closing = threading.Event()
+        # Whether the marker may be written: it speaks of everything in the directory.
+        self._is_whole = True
+
+    def create(
+        self, topic: str, partition: int = 0, config: LogConfig | None = None, *, topic_id: str | None = None
+    ) -> Log:
+        """Make a new log.
+
+        Args:
+            topic: Its topic, by Kafka's rules for names.
+            partition: Its partition's number.
+            config: Its configuration.
+            topic_id: The id of the topic, 22 characters; that of its other partitions, or a random one, if None.
+
+        Raises:
+            LogDirectoryError: There is one already, or the topic has another id.
+            OptionError: A name or number that Kafka does not know.
+        """
+        check_topic_partition(topic, partition)
+        with self._lock:
+            self._check_writable()
+            key = (topic, partition)
+            if key in self._logs:
+                raise LogDirectoryError(
+                    f"Expected no log of {topic}-{partition}, found one. Take it with get().", path=self.path
+                )
+            siblings = self._paths_by_topic.get(topic, ())
+            topic_id = choose_topic_id(self._filesystem, topic, siblings, topic_id)
+            path = os.path.join(self.path, f"{topic}-{partition}")
+            root = LogDirectoryFiles(self._filesystem, self.path)
+            if key in root.log_start_offsets or key in root.recovery_points:
+                # Of a log whose directory was removed: after a crash they would count for the new one.
+                self._checkpoints.write()
+            self._cleaner_checkpoint.forget(key)
+            self._filesystem.make_directory(path)
+            try:
+                state = create_log(
+                    self._filesystem,
+                    PartitionDirectory(path, topic, partition, root),
+                    self._clock,
+                    config or self._config_of(topic),
+                    topic_id,
+                )
+            except BaseException:
+                # Whoever opens the directory next completes what there is of it.
+                self._is_whole = False
+                raise
+            return self._add(state)
+
+    def get(self, topic: str, partition: int = 0) -> Log:
+        """The log of a partition.
+
+        Raises:
+            LogDirectoryError: There is none.
+        """
+        with self._lock:
+            self._check_open()
+            if self.read_only:
+                self._find_logs()
+            log = self._logs.get((topic, partition))
+        if log is None:
+            known = (
+                ", ".join(f"{name}-{number}" for name, number in sorted(self._logs)[:10]) or "no log at all"
+            )
+            raise LogDirectoryError(
+                f"Expected a log of {topic}-{partition}, found {known}. Make it with create().",
+                path=self.path,
+            )
+        return log
+
+    def get_or_create(self, topic: str, partition: int = 0) -> Log:
+        """The log of a partition, which is made if there is none."""
+        with self._lock:
+            return self.get(topic, partition) if (topic, partition) in self else self.create(topic, partition)
+
+    def logs(self) -> tuple[Log, ...]:
+        """All logs, by topic and partition."""
+        with self._lock:
+            self._check_open()
+            if self.read_only:
+                self._find_logs()
+            return tuple(log for _, log in sorted(self._logs.items()))
+
+    def checkpoint(self) -> None:
+        """Write the checkpoints, so that a recovery after a crash begins where the logs are flushed up to."""
+        self._check_writable()
+        self._checkpoints.write()
+
+    def __contains__(self, topic_partition: object) -> bool:
+        """Whether there is a log of a (topic, partition)."""
+        with self._lock:
+            if self.read_only:
+                self._find_logs()
+            return topic_partition in self._logs
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.path!r}, {len(self._logs)} logs)"
+
+    def _add(self, state: LogState) -> Log:
+        state.checkpoint = self._checkpoints.write
+        state.checkpoint_if_due = self._checkpoints.write_if_due
+        state.cleaning.checkpoint = self._cleaner_checkpoint
+        key = state.directory.topic_partition
+        self._checkpoints.states[key] = state
+        self._periodic_flush.add(state)
+        self._paths_by_topic.setdefault(state.directory.topic, []).append(state.path)
+        log = self._logs[key] = Log(self._filesystem, state.directory, state.config, state)
+        return log
+
+    def _find_logs(self) -> None:
+        """List the logs of a directory that is only read, in which another process may make new ones."""
+        watch = CommitWatch(self._filesystem)
+        found = look_until_settled(
+            watch, lambda watch: find_partitions(self._filesystem, [self.path], watch=watch)
+        )
+        for directory in found:
+            key = directory.topic_partition
+            if key not in self._logs:
+                self._logs[key] = Log(self._filesystem, directory, self._config_of(directory.topic), None)
+
+    def _config_of(self, topic: str) -> LogConfig:
+        config = self._config
+        if isinstance(config, LogConfig):
+            return config
+        return _DEFAULT_CONFIG if config is None else config.get(topic) or _DEFAULT_CONFIG
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise LogClosedError("This log directory is closed. Open it again.", path=self.path)
+
+    def _check_writable(self) -> None:
+        self._check_open()
+        if self.read_only:
+            raise LogReadOnlyError(
+                "This log directory was opened read-only. Open it without read_only to write.", path=self.path
+            )

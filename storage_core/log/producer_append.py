@@ -1,0 +1,245 @@
+"""Whether what a producer appends follows what the log has of it (Kafka's ``ProducerAppendInfo``).
+
+    epoch        not below the known one; of a marker under transactions version 2, above it
+    sequence     behind the last one of the same epoch; 0 in a new epoch; any, if the producer is not known
+    transaction  while one is open, nothing but records of a transaction
+
+Everything here looks, and nothing changes. Batches that replicas append are believed: they were
+checked where they were appended first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from storage_core.errors import (
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
+    OutOfOrderSequenceError,
+    TransactionCoordinatorFencedError,
+)
+from storage_core.log.producer_numbers import next_sequence
+from storage_core.record.batch_encode import SEQUENCES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from storage_core.log.producer_state_entry import ProducerState
+
+__all__ = ["DuplicateAppend", "ProducedRecords", "check_marker", "check_produced"]
+
+_NONE: Final = -1
+# From this version of transactions on, each of a producer's transactions has an epoch of its own.
+_EPOCH_PER_TRANSACTION: Final = 2
+
+
+class ProducedRecords(NamedTuple):
+    """Records whose sequence numbers follow one another: a batch, or all batches of an append.
+
+    ``producer_id`` is -1 where no producer numbers them.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    first_sequence: int
+    record_count: int
+    is_transactional: bool
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence number of the last record: behind the largest integer follows 0."""
+        return (self.first_sequence + self.record_count - 1) % SEQUENCES
+
+
+@dataclass(frozen=True, slots=True)
+class DuplicateAppend:
+    """Where records stand that are appended once more.
+
+    Attributes:
+        first_offset: The offset of the first one.
+        last_offset: The offset of the last one.
+        timestamp_ms: The largest timestamp of their batches.
+        offset_of_timestamp: The last offset of the first batch that has it.
+    """
+
+    first_offset: int
+    last_offset: int
+    timestamp_ms: int
+    offset_of_timestamp: int
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far a producer is, with what of the same append was looked at."""
+
+    producer_epoch: int = _NONE
+    last_sequence: int = _NONE
+    in_transaction: bool = False
+
+
+def check_produced(
+    producers: Mapping[int, ProducerState],
+    appended: Sequence[ProducedRecords],
+    *,
+    is_each_a_batch: bool,
+    path: str | None = None,
+) -> DuplicateAppend | None:
+    """Check what producers append at once.
+
+    Args:
+        producers: What the log has of them.
+        appended: What is appended, in order.
+        is_each_a_batch: Whether each of these is one batch, as a producer made it. Otherwise it may also stand in
+            several batches behind one another.
+        path: The log, for messages.
+
+    Returns:
+        None if all of it follows what the log has. If the log has all of it already, where that stands: it is not
+        to be appended again.
+
+    Raises:
+        InvalidProducerEpochError: A newer epoch of the producer is known.
+        OutOfOrderSequenceError: Records are missing in between, or some of them are there already.
+        InvalidTxnStateError: They belong to no transaction, and the producer has one open.
+    """
+    progress: dict[int, _Progress] = {}
+    duplicates: list[DuplicateAppend] = []
+    for records in appended:
+        if records.producer_id == _NONE:
+            continue
+        known = producers.get(records.producer_id)
+        duplicate = None if known is None else _find_duplicate(known, records, is_batch=is_each_a_batch)
+        if duplicate is None:
+            _go_on(progress, known, records, path)
+        else:
+            duplicates.append(duplicate)
+    if not duplicates:
+        return None
+    if len(duplicates) == 1 == len(appended):
+        return duplicates[0]
+    return _joined(duplicates, appended, path)
+
+
+def check_marker(
+    known: ProducerState | None,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    *,
+    transaction_version: int,
+    path: str | None = None,
+) -> None:
+    """Check a marker that ends a producer's transaction.
+
+    Raises:
+        InvalidProducerEpochError: Its epoch is too low.
+        TransactionCoordinatorFencedError: A coordinator of a higher epoch has written the last marker.
+    """
+    if known is None:
+        return
+    lowest_epoch = known.producer_epoch + (transaction_version >= _EPOCH_PER_TRANSACTION)
+    if producer_epoch < lowest_epoch:
+        raise InvalidProducerEpochError(
+            f"Expected a marker with an epoch of at least {lowest_epoch} for producer {producer_id}, found "
+            f"{producer_epoch}. The transaction that it is to end was ended by others.",
+            producer_id=producer_id,
+            path=path,
+        )
+    if coordinator_epoch < known.coordinator_epoch:
+        raise TransactionCoordinatorFencedError(
+            f"Expected a marker from a coordinator of at least epoch {known.coordinator_epoch}, which has ended a "
+            f"transaction of producer {producer_id}, found {coordinator_epoch}. A newer coordinator has taken over.",
+            producer_id=producer_id,
+            path=path,
+        )
+
+
+def _find_duplicate(
+    known: ProducerState, records: ProducedRecords, *, is_batch: bool
+) -> DuplicateAppend | None:
+    """Where the same records stand, if they begin and end as remembered batches do."""
+    if known.producer_epoch != records.producer_epoch:
+        return None
+    batches = list(known.batches)
+    starts = (
+        number for number, batch in enumerate(batches) if batch.first_sequence == records.first_sequence
+    )
+    start = next(starts, None)
+    if start is None:
+        return None
+    latest = batches[start]
+    for number in range(start, start + 1 if is_batch else len(batches)):
+        batch = batches[number]
+        if number > start and batch.first_offset != batches[number - 1].last_offset + 1:
+            return None
+        if batch.timestamp_ms > latest.timestamp_ms:
+            latest = batch
+        if batch.last_sequence == records.last_sequence:
+            return DuplicateAppend(
+                batches[start].first_offset, batch.last_offset, latest.timestamp_ms, latest.last_offset
+            )
+    return None
+
+
+def _go_on(
+    progress: dict[int, _Progress], known: ProducerState | None, records: ProducedRecords, path: str | None
+) -> None:
+    producer_id, epoch = records.producer_id, records.producer_epoch
+    now = progress.get(producer_id)
+    if now is None:
+        now = progress[producer_id] = (
+            _Progress()
+            if known is None
+            else _Progress(
+                known.producer_epoch, known.last_sequence, known.current_transaction_first_offset is not None
+            )
+        )
+    if epoch < now.producer_epoch:
+        raise InvalidProducerEpochError(
+            f"Expected records of producer {producer_id} with an epoch of at least {now.producer_epoch}, found "
+            f"{epoch}. A newer incarnation of the producer has taken over: this one has to stop.",
+            producer_id=producer_id,
+            path=path,
+        )
+    if now.producer_epoch != _NONE:
+        expected = next_sequence(now.last_sequence) if epoch == now.producer_epoch else 0
+        if records.first_sequence != expected:
+            raise OutOfOrderSequenceError(
+                f"Expected sequence number {expected} next from producer {producer_id} in epoch {epoch}, found "
+                f"{records.first_sequence} to {records.last_sequence}, which is no append that the log remembers. "
+                "Above it, records are missing: append them first. Below it, the log has them: leave them out.",
+                producer_id=producer_id,
+                expected_sequence=expected,
+                path=path,
+            )
+    if now.in_transaction and not records.is_transactional:
+        raise InvalidTxnStateError(
+            f"Expected nothing but records of a transaction from producer {producer_id}, which has one open, found "
+            "others. End the transaction first, or append them as another producer.",
+            producer_id=producer_id,
+            path=path,
+        )
+    now.producer_epoch, now.last_sequence = epoch, records.last_sequence
+    now.in_transaction = now.in_transaction or records.is_transactional
+
+
+def _joined(
+    duplicates: list[DuplicateAppend], appended: Sequence[ProducedRecords], path: str | None
+) -> DuplicateAppend:
+    """Several as one, if there is nothing else, and nothing between them."""
+    are_in_a_row = all(left.last_offset + 1 == right.first_offset for left, right in pairwise(duplicates))
+    if len(duplicates) < len(appended) or not are_in_a_row:
+        raise OutOfOrderSequenceError(
+            f"Expected {len(appended)} batches that are all new, or all there already in one place, found "
+            f"{len(duplicates)} that are there, up to offset {duplicates[-1].last_offset}. Append them one by one.",
+            path=path,
+        )
+    latest = max(duplicates, key=lambda each: each.timestamp_ms)
+    return DuplicateAppend(
+        duplicates[0].first_offset,
+        duplicates[-1].last_offset,
+        latest.timestamp_ms,
+        latest.offset_of_timestamp,
+    )

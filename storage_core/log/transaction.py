@@ -1,0 +1,223 @@
+"""Transactions within one log, without a coordinator: the log itself remembers what is open.
+
+A producer's first batch of a transaction opens it, a marker ends it. In between, and after a crash, it
+is open: ``read_committed`` readers stop in front of it. As under transactions version 2, a marker
+carries the epoch behind that of the data, so that nothing late can join a transaction that has ended.
+A producer that has used up its 32,768 epochs goes on in the last one, and numbers its records on.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final, Self
+
+from storage_core.errors import InvalidProducerEpochError, InvalidTxnStateError, SegmentLogError
+from storage_core.log.leader_append import append_records
+from storage_core.log.log_flush import flush_appended
+from storage_core.log.open_transactions import end_open_transaction
+from storage_core.log.producer_numbers import LARGEST_EPOCH, check_producer_id, next_sequence
+from storage_core.record.batch_encode import ProducerSequence, advance_sequence
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    import pyarrow as pa
+
+    from storage_core.log.log_append import AppendInfo
+    from storage_core.log.log_state import LogState
+    from storage_core.log.producer_state_entry import ProducerState
+    from storage_core.record.encode import BatchEncoding
+
+__all__ = ["Transaction", "begin_transaction"]
+
+_log = logging.getLogger(__name__)
+
+# A cluster hands out ids from 0 on: none of its producers ever meets one of these.
+_FIRST_TAKEN_ID: Final = 1 << 62
+
+
+class Transaction:
+    """Records that become visible to ``read_committed`` readers together, or never. One thread at a time.
+
+    `Log.transaction` makes it. As a context manager it commits at the end, and aborts on an exception.
+
+    Attributes:
+        producer_id: The producer.
+        producer_epoch: The epoch of its records.
+        first_offset: The offset of its first record; None as long as there is none.
+    """
+
+    def __init__(
+        self, state: LogState, encoding: BatchEncoding, producer: ProducerSequence, *, flush: bool
+    ) -> None:
+        self.producer_id = producer.producer_id
+        self.producer_epoch = producer.producer_epoch
+        self.first_offset: int | None = None
+        self._state = state
+        self._encoding = encoding
+        self._next_sequence = producer.base_sequence
+        self._flush = flush
+        self._has_ended = False
+
+    def append(self, records: pa.Table | pa.RecordBatch, *, leader_epoch: int | None = None) -> AppendInfo:
+        """Append records to the transaction; arguments and errors are those of `Log.append`.
+
+        Raises:
+            InvalidTxnStateError: The transaction has ended.
+            InvalidProducerEpochError: A newer transaction of the same producer has begun.
+        """
+        producer = ProducerSequence(self.producer_id, self.producer_epoch, self._next_sequence)
+        info = append_records(
+            self._state,
+            self._encoding,
+            records,
+            leader_epoch=leader_epoch,
+            producer=producer,
+            is_transactional=True,
+            check=self._require_open,
+        )
+        if info.is_duplicate:
+            raise InvalidTxnStateError(
+                f"Expected records that are new, found that somebody else has written those from sequence number "
+                f"{producer.base_sequence} on for producer {self.producer_id}. Abort the transaction.",
+                producer_id=self.producer_id,
+                path=self._state.path,
+                offset=info.first_offset,
+            )
+        if records.num_rows:
+            self._next_sequence = advance_sequence(self._next_sequence, records.num_rows)
+            if self.first_offset is None:
+                self.first_offset = info.first_offset
+        return info
+
+    def commit(self, *, flush: bool | None = None) -> AppendInfo | None:
+        """End the transaction: its records count.
+
+        Args:
+            flush: Whether records and marker are on disk when this returns; as `Log.transaction` was told, if None.
+
+        Returns:
+            Where the marker stands; None if there were no records, and so no marker.
+
+        Raises:
+            InvalidTxnStateError: The transaction has ended, or others have truncated a part of it or added to it: it
+                can only be aborted.
+            InvalidProducerEpochError: A newer transaction of the same producer has begun, and has aborted this one.
+            StorageError: The marker could not be written, or not forced to disk. What became of the transaction
+                is known when the log was opened again: it is committed, or among `Log.open_transactions`.
+        """
+        return self._end(is_abort=False, flush=flush)
+
+    def abort(self, *, flush: bool | None = None) -> AppendInfo | None:
+        """End the transaction: its records do not count; for arguments and errors see `commit`."""
+        return self._end(is_abort=True, flush=flush)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._has_ended:
+            return
+        if error is None:
+            self.commit()
+            return
+        try:
+            self.abort()
+        except SegmentLogError as problem:
+            # What went wrong first says more.
+            error.add_note(f"The transaction of producer {self.producer_id} was not aborted: {problem}")
+
+    def _end(self, *, is_abort: bool, flush: bool | None) -> AppendInfo | None:
+        state, info = self._state, None
+        with state.writing():
+            self._require_open()
+            if self.first_offset is not None:
+                if not is_abort:
+                    self._require_whole()
+                info = end_open_transaction(state, self.producer_id, is_abort=is_abort)
+            self._has_ended = True
+            del state.current_transactions[self.producer_id]
+        if info is not None and (self._flush if flush is None else flush):
+            flush_appended(state)
+        return info
+
+    def _require_open(self) -> None:
+        state, producer_id = self._state, self.producer_id
+        if self._has_ended:
+            raise InvalidTxnStateError(
+                "Expected a transaction that is open, found one that has ended. Begin another.",
+                producer_id=producer_id,
+                path=state.path,
+            )
+        if state.current_transactions.get(producer_id) is not self:
+            raise InvalidProducerEpochError(
+                f"Expected the current transaction of producer {producer_id}, found one of epoch "
+                f"{self.producer_epoch}, which was aborted by others: a newer one has begun, or somebody has given up "
+                "on it.",
+                producer_id=producer_id,
+                path=state.path,
+            )
+        if state.producers.open_transactions.get(producer_id) != self.first_offset:
+            raise InvalidTxnStateError(
+                f"Expected a transaction of producer {producer_id} that is open from offset {self.first_offset} on, "
+                "found that others have ended or begun one, or have truncated the log.",
+                producer_id=producer_id,
+                path=state.path,
+            )
+
+    def _require_whole(self) -> None:
+        """Refuse to commit a part of the records, or others with them."""
+        known = self._state.producers.producers[self.producer_id]
+        if (known.producer_epoch, next_sequence(known.last_sequence)) != (
+            self.producer_epoch,
+            self._next_sequence,
+        ):
+            raise InvalidTxnStateError(
+                f"Expected the last record of producer {self.producer_id} to be that of this transaction, found that "
+                "others have truncated the log, or have written in its name. Abort the transaction.",
+                producer_id=self.producer_id,
+                path=self._state.path,
+            )
+
+    def __repr__(self) -> str:
+        return f"Transaction(producer_id={self.producer_id}, producer_epoch={self.producer_epoch})"
+
+
+def begin_transaction(
+    state: LogState, encoding: BatchEncoding, producer_id: int | None, *, flush: bool
+) -> Transaction:
+    """Begin a transaction; see `Log.transaction`. What the producer has left open is aborted."""
+    if producer_id is not None:
+        check_producer_id(producer_id)
+    with state.writing():
+        if producer_id is None:
+            producer_id = _free_id(state)
+        if producer_id in state.producers.open_transactions:
+            _log.warning("%s: aborted what producer %d had left open.", state.path, producer_id)
+            end_open_transaction(state, producer_id, is_abort=True)
+        producer = _next_incarnation(producer_id, state.producers.producers.get(producer_id))
+        transaction = Transaction(state, encoding, producer, flush=flush)
+        state.current_transactions[producer_id] = transaction
+    return transaction
+
+
+def _next_incarnation(producer_id: int, known: ProducerState | None) -> ProducerSequence:
+    """The epoch of a producer's next transaction, and the number of its first record."""
+    if known is None:
+        return ProducerSequence(producer_id, 0, 0)
+    if not known.batches:
+        # The marker of the last transaction has begun the epoch already.
+        return ProducerSequence(producer_id, known.producer_epoch, 0)
+    if known.producer_epoch < LARGEST_EPOCH:
+        return ProducerSequence(producer_id, known.producer_epoch + 1, 0)
+    return ProducerSequence(producer_id, LARGEST_EPOCH, next_sequence(known.last_sequence))
+
+
+def _free_id(state: LogState) -> int:
+    """The first id that no transaction uses, in this process or left open in the log."""
+    producer_id = _FIRST_TAKEN_ID
+    while producer_id in state.current_transactions or producer_id in state.producers.open_transactions:
+        producer_id += 1
+    return producer_id

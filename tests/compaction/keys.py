@@ -1,0 +1,23 @@
+"""Keys side by side in one buffer, as a map of offsets takes them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from storage_core.record.section import Slices
+
+
+def slices_of(keys):
+    """A buffer with some keys, and where each of them lies."""
+    lengths = np.array([len(key) for key in keys], np.int64)
+    return np.frombuffer(b"".join(keys), np.uint8), Slices(np.cumsum(lengths) - lengths, lengths)
+
+
+def put(offset_map, keys, offsets):
+    """Put keys with their offsets into a map; how many it took."""
+    return offset_map.put_many(*slices_of(keys), np.array(offsets, np.int64))
+
+
+def get(offset_map, keys):
+    """The offsets that a map has of keys."""
+    return offset_map.get_many(*slices_of(keys)).tolist()

@@ -1,0 +1,408 @@
+"""Batches that a producer made, and what the log makes of them."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import zlib
+
+import pyarrow as pa
+import pytest
+from crc32c import crc32c
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage_core import LogConfig, ProducerSequence
+from storage_core.errors import (
+    CorruptRecordError,
+    InvalidProducerEpochError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    InvalidTxnStateError,
+    LogReadOnlyError,
+    OutOfOrderSequenceError,
+    RecordBatchTooLargeError,
+    RecordTooLargeError,
+)
+from storage_core.log.client_append import accept_client_batches
+from storage_core.record.encode import BatchEncoding, encode_records
+from storage_core.record.record_batches import RecordBatches
+from tests.log.logs import NOW_MS, offsets, open_directory, small, table, values
+from tests.log.producing import data, emptied, marker, transactional
+from tests.record.encoding import CONTROL, LOG_APPEND_TIME, Batch, Record
+
+CODECS = {"gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+
+
+def encoded(*rows, timestamps=None, codec=0, producer=None, is_transactional=False):
+    """A batch as a client encodes it."""
+    (batches,) = encode_records(
+        table(*rows, timestamps=timestamps),
+        BatchEncoding(codec),
+        default_timestamp_ms=NOW_MS,
+        producer=producer,
+        is_transactional=is_transactional,
+    )
+    return b"".join(batches.pieces)
+
+
+def whole(batches):
+    return b"".join(batches.pieces)
+
+
+def accept(batch, *, now_ms=NOW_MS, **config):
+    return accept_client_batches(RecordBatches.parse(batch), LogConfig(**config), now_ms)
+
+
+# -- Offsets --------
+
+
+def test_the_log_gives_offsets_and_a_leader_epoch_and_leaves_the_rest(log):
+    batch = data(0, 3, producer=7, epoch=1, sequence=5, timestamp_ms=NOW_MS, leader_epoch=-1)
+    log.append(table(b"before"))
+    info = log.append_as_leader(batch, leader_epoch=4)
+    assert (info.first_offset, info.last_offset, info.batch_count, info.size_bytes) == (1, 3, 1, len(batch))
+    assert (info.max_timestamp_ms, info.offset_of_max_timestamp) == (NOW_MS, 3)
+    found = log.fetch(1, 1 << 20).data
+    assert found[:8] == struct.pack(">q", 1)
+    assert found[12:16] == struct.pack(">i", 4)
+    # Length, magic, CRC and all that it covers.
+    assert (found[8:12], found[16:]) == (batch[8:12], batch[16:])
+    assert [each.epoch for each in log.leader_epochs] == [0, 4]
+
+
+def test_several_batches_follow_one_another(log):
+    info = log.append_as_leader(data(0, 2) + data(0, 3, producer=7) + data(0, 1, producer=7, sequence=3))
+    assert (info.first_offset, info.last_offset, info.batch_count) == (0, 5, 3)
+    assert offsets(log) == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_cut_off_batch_is_left_out(log):
+    info = log.append_as_leader(data(0, 2) + data(0, 3)[:-1])
+    assert (info.last_offset, log.log_end_offset) == (1, 2)
+
+
+def test_nothing_is_appended_of_nothing(log):
+    info = log.append_as_leader(b"")
+    assert (info.first_offset, info.last_offset, info.batch_count, log.log_end_offset) == (0, -1, 0, 0)
+
+
+def test_a_wrong_crc_is_refused(log):
+    batch = bytearray(data(0, 2))
+    batch[-1] ^= 1
+    with pytest.raises(CorruptRecordError):
+        log.append_as_leader(bytes(batch))
+    assert log.append_as_leader(data(0, 1)).first_offset == 0
+
+
+def test_a_read_only_log_takes_none(logs, log, tmp_path):
+    log.append_as_leader(data(0, 1))
+    with open_directory(tmp_path / "data", read_only=True) as opened, pytest.raises(LogReadOnlyError):
+        opened.get("orders").append_as_leader(data(0, 1))
+
+
+def test_they_are_on_disk_when_asked_for(log):
+    log.append_as_leader(data(0, 3))
+    assert log.recovery_point == 0
+    log.append_as_leader(data(0, 3), flush=True)
+    assert log.recovery_point == 6
+
+
+# -- What a producer may not write --------
+
+
+def headed(**fields):
+    """A batch of one record whose header says something else."""
+    return Batch((Record(),), **fields).encode()
+
+
+WRONG = {
+    "begin at offset 0": headed(base_offset=1),
+    "be no control batch": marker(0, producer=7),
+    "hold at least one record": emptied(0),
+    "hold as many records as offsets": headed(last_offset_delta=1),
+    "have a sequence": data(0, producer=7, sequence=-1),
+    "have an epoch": data(0, producer=7, epoch=-1),
+    "have a producer id": headed(attributes=0x10),
+}
+
+
+@pytest.mark.parametrize("expected", WRONG)
+def test_a_header_that_no_producer_writes_is_refused(log, expected):
+    with pytest.raises(InvalidRecordError, match=f"Expected a producer's batch to {expected}"):
+        log.append_as_leader(data(0, 2) + WRONG[expected])
+    assert log.log_end_offset == 0
+
+
+def test_control_records_of_kraft_are_refused(log):
+    with pytest.raises(InvalidRecordError, match="be no control batch"):
+        log.append_as_leader(headed(attributes=CONTROL))
+
+
+def test_older_formats_are_refused(log):
+    # A v1 message: offset, length, CRC, magic, attributes, timestamp, no key, value "v".
+    body = struct.pack(">bbqi", 1, 0, NOW_MS, -1) + struct.pack(">i", 1) + b"v"
+    message = struct.pack(">qi", 0, len(body) + 4) + struct.pack(">I", zlib.crc32(body)) + body
+    with pytest.raises(InvalidRecordError, match="be of format v2"):
+        log.append_as_leader(message)
+
+
+def test_offsets_within_a_batch_are_consecutive(log):
+    skewed = Batch((Record(offset_delta=0), Record(offset_delta=2)), last_offset_delta=1).encode()
+    with pytest.raises(InvalidRecordError, match="Expected records that can be read, found batch 1"):
+        log.append_as_leader(data(0, 2) + skewed)
+    assert log.log_end_offset == 0
+
+
+def test_records_that_cannot_be_decompressed_are_refused(log):
+    batch = Batch((), payload=b"not gzip", codec=1, count=1, last_offset_delta=0).encode()
+    with pytest.raises(InvalidRecordError, match="Expected records that can be read"):
+        log.append_as_leader(batch)
+    assert log.append(table(b"v")).first_offset == 0
+
+
+def test_a_compacted_log_wants_keys():
+    batch = Batch((Record(offset_delta=0, key=b"k"), Record(offset_delta=1))).encode()
+    accept(batch)
+    with pytest.raises(InvalidRecordError, match="found none in record 1 of batch 0"):
+        accept(batch, cleanup_policy="compact")
+
+
+def test_sizes():
+    batch = encoded(b"v" * 100)
+    accept(batch, max_message_bytes=len(batch))
+    with pytest.raises(RecordTooLargeError):
+        accept(batch, max_message_bytes=len(batch) - 1)
+    with pytest.raises(RecordBatchTooLargeError):
+        accept(batch, internal_segment_bytes=len(batch) - 1)
+
+
+def test_several_batches_fit_one_segment_together():
+    batch = encoded(b"v" * 100)
+    accept(batch * 3, internal_segment_bytes=3 * len(batch))
+    with pytest.raises(RecordBatchTooLargeError):
+        accept(batch * 3, internal_segment_bytes=3 * len(batch) - 1)
+
+
+def test_so_that_little_cannot_become_much():
+    batch = encoded(b"v" * 900_000, codec=4)
+    assert len(batch) < 1000
+    with pytest.raises(RecordBatchTooLargeError):
+        accept(batch * 1000, compression_type="uncompressed", internal_segment_bytes=2_000_000)
+
+
+# -- Timestamps --------
+
+
+@pytest.mark.parametrize("timestamp_ms", [NOW_MS - 1000, NOW_MS, NOW_MS + 500, -1])
+def test_timestamps_within_the_bounds(timestamp_ms):
+    batch = encoded(b"v", timestamps=[timestamp_ms])
+    limits = {"message_timestamp_before_max_ms": 1000, "message_timestamp_after_max_ms": 500}
+    assert whole(accept(batch, **limits)) == batch
+
+
+@pytest.mark.parametrize("timestamp_ms", [NOW_MS - 1001, NOW_MS + 501, -2])
+def test_and_beyond_them(timestamp_ms):
+    batch = (
+        data(0, 1, timestamp_ms=NOW_MS)
+        + Batch((Record(timestamp_ms=NOW_MS), Record(offset_delta=1, timestamp_ms=timestamp_ms))).encode()
+    )
+    with pytest.raises(InvalidTimestampError, match=f"found {timestamp_ms} in record 1 of batch 1"):
+        accept(batch, message_timestamp_before_max_ms=1000, message_timestamp_after_max_ms=500)
+
+
+def test_a_producers_word_for_the_largest_timestamp_is_not_taken():
+    records = (Record(timestamp_ms=1000), Record(offset_delta=1, timestamp_ms=3000))
+    claimed = Batch(records, max_timestamp_ms=9000).encode()
+    assert whole(accept(claimed)) == Batch(records, max_timestamp_ms=3000).encode()
+
+
+def test_log_append_time():
+    records = (Record(timestamp_ms=1000), Record(offset_delta=1, timestamp_ms=3000))
+    accepted = accept(Batch(records).encode(), message_timestamp_type="LogAppendTime", now_ms=5000)
+    assert whole(accepted) == Batch(records, attributes=8, max_timestamp_ms=5000).encode()
+
+
+def test_the_golden_bytes_of_log_append_time():
+    before, after = (
+        bytes.fromhex(
+            "000000000000000000000043ffffffff02"
+            f"{crc}{attributes}00000001"
+            f"0000000000000001{largest}"
+            "ffffffffffffffffffffffffffff00000002100000000261023100100002020262023200"
+        )
+        for crc, attributes, largest in (
+            ("f5845ea2", "0000", "0000000000000002"),
+            ("dc91cf77", "0008", "000000000000000f"),
+        )
+    )
+    accepted = accept(before, message_timestamp_type="LogAppendTime", now_ms=15)
+    assert whole(accepted) == after
+    assert (
+        whole(accepted.with_offsets(499, 5))
+        == bytes.fromhex("00000000000001f3") + after[8:12] + bytes.fromhex("00000005") + after[16:]
+    )
+
+
+@pytest.mark.parametrize("timestamp_type", ["CreateTime", "LogAppendTime"])
+def test_only_a_log_gives_log_append_time(timestamp_type):
+    batch = Batch((Record(timestamp_ms=NOW_MS),), attributes=LOG_APPEND_TIME).encode()
+    with pytest.raises(InvalidTimestampError, match="found batch 0 marked with log append time"):
+        accept(batch, message_timestamp_type=timestamp_type)
+
+
+def test_the_answer_has_the_logs_own_time(logs, clock):
+    log = logs.create("stamped", 0, small(message_timestamp_type="LogAppendTime"))
+    clock.time_ms = 5_000
+    batch = data(0, 2, producer=7)
+    assert log.append_as_leader(batch).log_append_time_ms == 5_000
+    clock.time_ms = 6_000
+    again = log.append_as_leader(batch)
+    assert (again.is_duplicate, again.log_append_time_ms, again.last_offset) == (True, 5_000, 1)
+    (batch,) = log.read(columns=["timestamp"])
+    assert batch["timestamp"].cast(pa.int64()).to_pylist() == [5_000_000, 5_000_000]
+
+
+# -- Compression --------
+
+
+@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
+@pytest.mark.parametrize("kept", ["producer", "same"])
+def test_a_codec_that_the_log_wants_is_left_as_it_is(codec, kept):
+    batch = encoded(*[b"value"] * 50, codec=codec)
+    name = "producer" if kept == "producer" else next(name for name, each in CODECS.items() if each == codec)
+    assert whole(accept(batch, compression_type=name)) == batch
+
+
+def test_another_level_is_no_reason_to_compress_again():
+    batch = encoded(*[b"value"] * 50, codec=4)
+    assert whole(accept(batch, compression_type="zstd", compression_zstd_level=19)) == batch
+
+
+@pytest.mark.parametrize("target", [*CODECS, "uncompressed"])
+@pytest.mark.parametrize("codec", [0, *CODECS.values()])
+def test_compressed_again_the_records_are_the_same(logs, codec, target):
+    log = logs.create("compressed", 0, small(1 << 20, compression_type=target))
+    rows = [b"value %d" % number for number in range(200)]
+    producer = ProducerSequence(7, 1, 5)
+    info = log.append_as_leader(
+        encoded(*rows, codec=codec, timestamps=range(1000, 1200), producer=producer, is_transactional=True)
+    )
+    assert info.max_timestamp_ms == 1199
+    assert values(log) == rows
+    metadata = [each for batch in log.read(include_metadata=True) for each in batch["_metadata"].to_pylist()]
+    assert [each["sequence"] for each in metadata] == list(range(5, 205))
+    names = ("compression", "producerId", "producerEpoch", "isTransactional")
+    assert {tuple(each[name] for name in names) for each in metadata} == {
+        ("none" if target == "uncompressed" else target, 7, 1, True)
+    }
+    again = log.append_as_leader(
+        encoded(*rows, codec=codec, timestamps=range(1000, 1200), producer=producer, is_transactional=True)
+    )
+    assert again.is_duplicate
+
+
+def test_what_grows_beyond_the_limit_is_refused():
+    batch = encoded(b"v" * 1000, codec=4)
+    with pytest.raises(RecordTooLargeError):
+        accept(batch, compression_type="uncompressed", max_message_bytes=500)
+
+
+# -- Producers --------
+
+
+def test_a_repeated_batch_is_answered_with_where_it_stands(log):
+    first = data(0, 3, producer=7, sequence=0, timestamp_ms=NOW_MS)
+    log.append(table(b"before"))
+    log.append_as_leader(first)
+    log.append_as_leader(data(0, 2, producer=7, sequence=3, timestamp_ms=NOW_MS))
+    again = log.append_as_leader(first)
+    assert (again.is_duplicate, again.first_offset, again.last_offset) == (True, 1, 3)
+    assert (again.size_bytes, again.batch_count, again.max_timestamp_ms) == (0, 0, NOW_MS)
+    assert log.log_end_offset == 6
+
+
+def test_the_sixth_last_batch_is_not_known_again(log):
+    batches = [data(0, 1, producer=7, sequence=sequence) for sequence in range(6)]
+    for batch in batches:
+        log.append_as_leader(batch)
+    for offset, batch in enumerate(batches[1:], 1):
+        assert log.append_as_leader(batch).first_offset == offset
+    with pytest.raises(OutOfOrderSequenceError) as caught:
+        log.append_as_leader(batches[0])
+    assert caught.value.expected_sequence == 6
+    assert log.log_end_offset == 6
+
+
+def test_another_batch_of_the_same_records_is_no_repetition(log):
+    log.append_as_leader(data(0, 1, producer=7, sequence=0) + data(0, 1, producer=7, sequence=1))
+    with pytest.raises(OutOfOrderSequenceError):
+        log.append_as_leader(data(0, 2, producer=7, sequence=0))
+
+
+def test_several_batches_are_taken_all_or_none(log):
+    log.append_as_leader(data(0, 2, producer=7, sequence=0))
+    with pytest.raises(
+        OutOfOrderSequenceError, match=r"found 1 that are there, up to offset 1. Append them one by one"
+    ):
+        log.append_as_leader(data(0, 2, producer=7, sequence=0) + data(0, 2, producer=7, sequence=2))
+    with pytest.raises(OutOfOrderSequenceError):
+        log.append_as_leader(data(0, 2, producer=7, sequence=2) + data(0, 2, producer=7, sequence=5))
+    assert log.log_end_offset == 2
+    both = data(0, 2, producer=7, sequence=2) + data(0, 2, producer=7, sequence=4)
+    log.append_as_leader(both)
+    again = log.append_as_leader(both)
+    assert (again.is_duplicate, again.first_offset, again.last_offset, log.log_end_offset) == (True, 2, 5, 6)
+
+
+def test_epochs_and_transactions(log):
+    log.append_as_leader(transactional(0, 2, producer=7, epoch=3))
+    assert [each.producer_id for each in log.open_transactions()] == [7]
+    with pytest.raises(InvalidTxnStateError):
+        log.append_as_leader(data(0, 1, producer=7, epoch=3, sequence=2))
+    with pytest.raises(InvalidProducerEpochError):
+        log.append_as_leader(transactional(0, 1, producer=7, epoch=2, sequence=2))
+    log.end_transaction(7, 3, is_abort=False)
+    assert log.append_as_leader(data(0, 1, producer=7, epoch=3, sequence=2)).first_offset == 3
+    assert offsets(log, isolation_level="read_committed") == [0, 1, 3]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    rows=st.lists(
+        st.tuples(st.none() | st.binary(max_size=20), st.integers(-1, 1 << 50)), min_size=1, max_size=40
+    ),
+    codec=st.integers(0, 4),
+    target=st.sampled_from(["producer", "uncompressed", *CODECS]),
+)
+def test_any_batch_keeps_its_records(rows, codec, target):
+    batch = encoded(
+        *[value for value, _ in rows], timestamps=[timestamp_ms for _, timestamp_ms in rows], codec=codec
+    )
+    accepted = accept(batch, compression_type=target, message_timestamp_after_max_ms=1 << 62)
+    # The CRC is right, too.
+    parsed = RecordBatches.parse(whole(accepted))
+    assert whole(parsed) == whole(accepted)
+    if target in ("producer", *[name for name, number in CODECS.items() if number == codec]):
+        assert whole(accepted) == batch
+    back = accept(whole(accepted), compression_type="uncompressed", message_timestamp_after_max_ms=1 << 62)
+    assert whole(back) == encoded(
+        *[value for value, _ in rows], timestamps=[timestamp_ms for _, timestamp_ms in rows]
+    )
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    changes=st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), min_size=1, max_size=4),
+    codec=st.integers(0, 4),
+)
+def test_bytes_that_are_no_batch_are_refused_in_one_sentence(changes, codec):
+    """With a CRC that is right, whatever the bytes are."""
+    batch = bytearray(encoded(*[b"value"] * 20, codec=codec))
+    for position, byte in changes:
+        batch[21 + position % (len(batch) - 21)] = byte
+    batch[17:21] = struct.pack(">I", crc32c(bytes(batch[21:])))
+    with contextlib.suppress(InvalidRecordError, InvalidTimestampError):
+        accepted = accept(bytes(batch), compression_type="zstd")
+        # What is taken can be read.
+        assert whole(accept(whole(accepted), compression_type="zstd")) == whole(accepted)

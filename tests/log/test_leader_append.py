@@ -1,0 +1,330 @@
+"""Records that a log numbers by offset and a producer by sequence: appended, repeated, refused, forgotten."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage_core import ProducerSequence
+from storage_core.errors import (
+    AppendError,
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
+    OptionError,
+    OutOfOrderSequenceError,
+)
+from tests.log.logs import NOW_MS, crash, names, offsets, open_directory, small, table, values
+from tests.log.producing import data, marker
+
+LARGEST = 2147483647
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def root_path(tmp_path):
+    """Where `logs` stands."""
+    return tmp_path / "data"
+
+
+def append(log, count=1, *, sequence=0, producer=7, epoch=0, **options):
+    """Append records told by their numbers."""
+    rows = [b"%d" % (sequence + number) for number in range(count)]
+    return log.append(table(*rows), producer=ProducerSequence(producer, epoch, sequence), **options)
+
+
+def test_what_a_batch_says_of_its_producer(log):
+    append(log, 3, sequence=41, producer=4000, epoch=7)
+    batch = log.fetch(0, 1 << 20).data
+    # Attributes, last offset delta, two timestamps; producer id, epoch, sequence, count.
+    assert batch[21:27].hex() == "000000000002"
+    assert batch[43:61].hex() == "0000000000000fa000070000002900000003"
+
+
+def test_a_repetition_is_answered_with_where_the_records_are(log):
+    assert not append(log, 3, sequence=0).is_duplicate
+    assert not append(log, 2, sequence=3).is_duplicate
+    before = log.fetch(0, 1 << 20).data
+    again = append(log, 3, sequence=0)
+    assert again.is_duplicate
+    assert (again.first_offset, again.last_offset, again.size_bytes, again.batch_count) == (0, 2, 0, 0)
+    assert (again.max_timestamp_ms, again.offset_of_max_timestamp) == (NOW_MS, 2)
+    assert (log.log_end_offset, log.fetch(0, 1 << 20).data) == (5, before)
+    assert append(log, 1, sequence=5).first_offset == 5
+
+
+def test_what_is_refused_changes_nothing(log):
+    append(log, 3, sequence=0, epoch=1)
+    append(log, is_transactional=True, producer=8)
+    before = log.fetch(0, 1 << 20).data
+    for options in (
+        {"sequence": 4, "epoch": 1},
+        {"sequence": 3, "epoch": 0},
+        {"sequence": 3, "epoch": 2},
+        {"sequence": 1, "producer": 8},
+    ):
+        with pytest.raises(AppendError):
+            append(log, **options)
+    assert (log.log_end_offset, log.fetch(0, 1 << 20).data) == (4, before)
+    assert append(log, sequence=3, epoch=1).first_offset == 4
+    assert append(log, sequence=1, producer=8, is_transactional=True).first_offset == 5
+
+
+def test_a_large_table_is_numbered_from_batch_to_batch(logs):
+    log = logs.create("many", 0, small(1 << 20, batch_size=0))
+    info = append(log, 300, sequence=LARGEST - 99)
+    assert (info.batch_count, info.first_offset, info.last_offset) == (300, 0, 299)
+    metadata = [each for batch in log.read(include_metadata=True) for each in batch["_metadata"].to_pylist()]
+    assert [each["sequence"] for each in metadata] == [
+        *range(LARGEST - 99, LARGEST + 1), *range(200)
+    ]  # fmt: skip
+    # The first of them is not remembered any more.
+    with pytest.raises(OutOfOrderSequenceError) as caught:
+        append(log, 300, sequence=LARGEST - 99)
+    assert caught.value.expected_sequence == 200
+    assert append(log, 5, sequence=195).is_duplicate
+    assert append(log, 2, sequence=200).first_offset == 300
+
+
+def test_a_table_of_a_few_batches_is_known_again_as_a_whole(logs):
+    log = logs.create("many", 0, small(1 << 20, batch_size=0))
+    append(log, 1, sequence=0)
+    append(log, 4, sequence=1)
+    again = append(log, 4, sequence=1)
+    assert (again.is_duplicate, again.first_offset, again.last_offset) == (True, 1, 4)
+    with pytest.raises(OutOfOrderSequenceError):
+        append(log, 5, sequence=1)
+    assert log.log_end_offset == 5
+
+
+def test_nothing_of_an_empty_table_is_numbered(log):
+    append(log, 1, sequence=0)
+    info = log.append(table(), producer=ProducerSequence(7, 0, 99))
+    assert (info.first_offset, info.is_duplicate, log.log_end_offset) == (1, False, 1)
+
+
+def test_a_producers_records_are_not_left_in_memory(log, logs, root_path):
+    append(log, 1, acks=0)
+    crash(logs)
+    with open_directory(root_path) as opened:
+        assert opened.get("orders").log_end_offset == 1
+
+
+def test_they_stand_behind_those_that_wait_in_memory(log):
+    log.append(table(b"waits"), acks=0)
+    assert append(log, 2, acks=0).first_offset == 1
+    assert append(log, 2).is_duplicate
+    assert values(log) == [b"waits", b"0", b"1"]
+
+
+@pytest.mark.parametrize("flush", [False, True])
+@pytest.mark.parametrize("is_clean", [False, True])
+def test_after_a_reopen_the_last_batch_is_known(log, logs, root_path, is_clean, flush):
+    for sequence in range(3):
+        append(log, 1, sequence=sequence, flush=flush)
+    if is_clean:
+        logs.close()
+    else:
+        crash(logs)
+    with open_directory(root_path) as opened:
+        log = opened.get("orders")
+        again = append(log, 1, sequence=2)
+        assert (again.is_duplicate, again.first_offset) == (True, 2)
+        if is_clean:
+            # The snapshot holds no more than the last one; a replay of the log finds all.
+            with pytest.raises(OutOfOrderSequenceError) as caught:
+                append(log, 1, sequence=1)
+            assert caught.value.expected_sequence == 3
+        assert append(log, 1, sequence=3).first_offset == 3
+
+
+def test_the_answer_to_a_repetition_has_the_logs_own_time(logs, clock):
+    log = logs.create("stamped", 0, small(message_timestamp_type="LogAppendTime"))
+    clock.time_ms = 5_000
+    assert append(log, 2).log_append_time_ms == 5_000
+    clock.time_ms = 6_000
+    again = append(log, 2)
+    assert (again.log_append_time_ms, again.max_timestamp_ms) == (5_000, 5_000)
+
+
+def test_who_was_silent_for_a_day_is_forgotten(log, clock):
+    append(log, 3, sequence=0, epoch=5)
+    clock.time_ms += DAY_MS - 1
+    with pytest.raises(OutOfOrderSequenceError):
+        append(log, 1, sequence=99, epoch=5)
+    # What is due is looked at every ten minutes.
+    clock.time_ms += 600_000
+    assert append(log, 1, sequence=99, epoch=2).first_offset == 3
+
+
+def test_but_not_while_its_transaction_is_open(log, clock):
+    append(log, 3, is_transactional=True)
+    clock.time_ms += 2 * DAY_MS
+    with pytest.raises(OutOfOrderSequenceError):
+        append(log, 1, sequence=99, is_transactional=True)
+    assert append(log, 1, sequence=3, is_transactional=True).first_offset == 3
+
+
+def test_what_a_leader_has_is_believed_and_gone_on_with(log):
+    log.append_batches(data(0, 3, producer=7, sequence=10) + data(3, 2, producer=7, sequence=90))
+    assert append(log, 2, sequence=90).is_duplicate
+    assert append(log, 3, sequence=10).is_duplicate
+    assert append(log, 1, sequence=92).first_offset == 5
+    log.append_batches(marker(6, producer=7, epoch=3))
+    with pytest.raises(InvalidProducerEpochError):
+        append(log, 1, sequence=93)
+    assert append(log, 1, sequence=0, epoch=3).first_offset == 7
+
+
+def test_a_truncation_takes_their_numbers_back(log):
+    append(log, 2, sequence=0)
+    append(log, 2, sequence=2)
+    log.truncate_to(2)
+    assert append(log, 2, sequence=2).first_offset == 2
+    assert offsets(log) == [0, 1, 2, 3]
+
+
+def test_a_roll_leaves_a_snapshot_of_them(log, root_path):
+    append(log, 2, sequence=5, epoch=1)
+    log.roll()
+    assert "00000000000000000002.snapshot" in names(root_path / "orders-0")
+    assert append(log, 2, sequence=5, epoch=1).is_duplicate
+
+
+def test_a_transaction_needs_a_producer(log):
+    with pytest.raises(OptionError, match="Expected a producer for records of a transaction"):
+        log.append(table(b"v"), is_transactional=True)
+
+
+# -- Beside a model --------
+
+
+class Model:
+    """What the rules say, in dictionaries."""
+
+    def __init__(self, batch_records):
+        self.batch_records = batch_records
+        self.end_offset = 0
+        self.epochs = {}
+        self.last_sequences = {}
+        self.batches = {}
+        self.in_transaction = set()
+
+    def append(self, producer, epoch, first, count, is_transactional):
+        """The first offset, and whether the records were there; or the error."""
+        numbers = [(first + number) % (LARGEST + 1) for number in range(count)]
+        offset = self.place_of(producer, epoch, numbers)
+        if offset is not None:
+            return offset, True
+        if producer in self.epochs:
+            if epoch < self.epochs[producer]:
+                return InvalidProducerEpochError
+            last = self.last_sequences[producer] if epoch == self.epochs[producer] else None
+            if first != (0 if last is None else (last + 1) % (LARGEST + 1)):
+                return OutOfOrderSequenceError
+        if producer in self.in_transaction and not is_transactional:
+            return InvalidTxnStateError
+        if self.epochs.get(producer) != epoch:
+            self.batches[producer] = []
+        self.epochs[producer], self.last_sequences[producer] = epoch, numbers[-1]
+        offset = self.end_offset
+        for start in range(0, count, self.batch_records):
+            batch = numbers[start : start + self.batch_records]
+            self.batches[producer] = [*self.batches[producer], (batch, offset + start)][-5:]
+        if is_transactional:
+            self.in_transaction.add(producer)
+        self.end_offset += count
+        return offset, False
+
+    def place_of(self, producer, epoch, numbers):
+        """Where batches behind one another hold just these."""
+        kept = self.batches[producer] if self.epochs.get(producer) == epoch else []
+        for start, end in itertools.combinations_with_replacement(range(len(kept)), 2):
+            run = kept[start : end + 1]
+            ends = [offset + len(batch) for batch, offset in run[:-1]]
+            if [number for batch, _ in run for number in batch] == numbers and ends == [
+                offset for _, offset in run[1:]
+            ]:
+                return run[0][1]
+        return None
+
+    def end(self, producer, epoch):
+        if epoch < self.epochs.get(producer, 0):
+            return InvalidProducerEpochError
+        if self.epochs.get(producer) != epoch:
+            self.batches[producer], self.last_sequences[producer] = [], None
+        self.epochs[producer] = epoch
+        self.in_transaction.discard(producer)
+        self.end_offset += 1
+        return self.end_offset - 1, False
+
+    def close_cleanly(self):
+        self.batches = {producer: kept[-1:] for producer, kept in self.batches.items()}
+
+
+def outcome(act, *arguments, **options):
+    try:
+        info = act(*arguments, **options)
+    except AppendError as error:
+        return type(error)
+    return info.first_offset, info.is_duplicate
+
+
+STEPS = st.one_of(
+    st.tuples(
+        st.just("append"),
+        st.integers(0, 2),
+        st.sampled_from([0, 0, 0, 0, 0, 1, -1]),
+        st.sampled_from(["next", "next", "next", "again", "again", "zero", "gap"]),
+        st.integers(1, 7),
+        st.sampled_from([False, False, True]),
+    ),
+    st.tuples(st.just("end"), st.integers(0, 2), st.sampled_from([0, 1, 1, -1])),
+    st.tuples(st.just("roll")),
+    st.tuples(st.just("reopen")),
+)
+
+
+@pytest.mark.parametrize("batch_records", [10, 1], ids=["one batch an append", "one record a batch"])
+@settings(max_examples=60, deadline=None)
+@given(steps=st.lists(STEPS, max_size=40), first=st.sampled_from([0, LARGEST - 5]), data=st.data())
+def test_any_order_of_producers_is_as_the_rules_say(tmp_path_factory, batch_records, steps, first, data):
+    root = tmp_path_factory.mktemp("logs") / "data"
+    config = small(2000, batch_size=0 if batch_records == 1 else 16384)
+    model, history = Model(batch_records), {}
+    logs = open_directory(root, config=config)
+    log = logs.create("orders")
+    for kind, *step in steps:
+        if kind == "roll":
+            log.roll()
+            continue
+        if kind == "reopen":
+            logs.close()
+            model.close_cleanly()
+            logs = open_directory(root, config=config)
+            log = logs.get("orders")
+            continue
+        producer, more = step[0], step[1]
+        epoch = max(model.epochs.get(producer, 0) + more, 0)
+        if kind == "end":
+            expected = model.end(producer, epoch)
+            found = outcome(log.end_transaction, producer, epoch, is_abort=False)
+        else:
+            which, count, is_transactional = step[2:]
+            past = history.setdefault(producer, [])
+            if which == "again" and past:
+                sequence, count = data.draw(st.sampled_from(past[-7:]))
+            else:
+                last = model.last_sequences.get(producer, first - 1)
+                following = 0 if last is None else (last + 1) % (LARGEST + 1)
+                sequence = {"zero": 0, "gap": (following + 2) % (LARGEST + 1)}.get(which, following)
+            past.append((sequence, count))
+            options = {"epoch": epoch, "is_transactional": is_transactional}
+            expected = model.append(producer, first=sequence, count=count, **options)
+            found = outcome(append, log, count, producer=producer, sequence=sequence, **options)
+        assert found == expected, (kind, step)
+        assert log.log_end_offset == model.end_offset
+        assert {each.producer_id for each in log.open_transactions()} == model.in_transaction
+    logs.close()

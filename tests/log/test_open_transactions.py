@@ -1,0 +1,114 @@
+"""Transactions that have no marker yet: listed, and ended by whoever comes."""
+
+from __future__ import annotations
+
+import pytest
+
+from storage_core import OpenTransaction
+from storage_core.checkpoint import read_producer_snapshot
+from storage_core.errors import InvalidProducerEpochError, InvalidTxnStateError
+from storage_core.filesystem import FileSystem
+from storage_core.segment import AbortedTransaction, TransactionIndex
+from tests.log.logs import NOW_MS, crash, open_directory, table, values
+from tests.log.producing import marker, transactional
+
+
+@pytest.fixture
+def path(tmp_path):
+    """Where `logs` stands."""
+    return tmp_path / "data"
+
+
+def committed(log):
+    return values(log, isolation_level="read_committed")
+
+
+def aborted(log):
+    path = f"{log.path}/00000000000000000000.txnindex"
+    return TransactionIndex.read(FileSystem(), path, 0).entries
+
+
+def test_none_is_open(log):
+    log.append(table(b"v"))
+    assert log.open_transactions() == ()
+    with pytest.raises(InvalidTxnStateError, match="Expected a transaction of producer 7 that is open"):
+        log.abort_transaction(7)
+    assert log.log_end_offset == 1
+
+
+@pytest.mark.parametrize("is_clean", [False, True])
+@pytest.mark.parametrize("recovery", ["tail", "kafka"])
+def test_what_was_open_is_open_after_a_reopen(logs, log, path, is_clean, recovery):
+    log.append(table(b"before"))
+    log.transaction(7).append(table(b"a", timestamps=[NOW_MS - 5]))
+    log.append(table(b"behind"))
+    if is_clean:
+        logs.close()
+    else:
+        crash(logs)
+    with open_directory(path, recovery=recovery) as opened:
+        log = opened.get("orders")
+        assert log.open_transactions() == (OpenTransaction(7, 0, 1, NOW_MS - 5),)
+        assert (committed(log), log.last_stable_offset) == ([b"before"], 1)
+        assert log.abort_transaction(7).first_offset == 3
+        assert log.open_transactions() == ()
+        assert committed(log) == [b"before", b"behind"]
+        assert aborted(log) == (AbortedTransaction(7, 1, 3, 4),)
+        with log.transaction(7) as transaction:
+            transaction.append(table(b"again"))
+        assert transaction.producer_epoch == 1
+        assert committed(log) == [b"before", b"behind", b"again"]
+
+
+def test_the_next_transaction_of_the_producer_aborts_it(logs, log, path):
+    log.transaction(7).append(table(b"a"))
+    crash(logs)
+    with open_directory(path) as opened:
+        log = opened.get("orders")
+        with log.transaction(7) as transaction:
+            transaction.append(table(b"b"))
+        assert committed(log) == [b"b"]
+        assert aborted(log) == (AbortedTransaction(7, 0, 1, 2),)
+
+
+def test_a_marker_stands_behind_what_waits_in_memory(log):
+    log.transaction(7).append(table(b"a"))
+    log.append(table(b"b"), acks=0)
+    assert log.abort_transaction(7).first_offset == 2
+    log.append(table(b"c"), acks=0)
+    assert log.end_transaction(7, 1, is_abort=True).first_offset == 4
+    assert (values(log), committed(log)) == ([b"a", b"b", b"c"], [b"b", b"c"])
+
+
+def test_aborted_by_others_it_is_fenced(log):
+    transaction = log.transaction(7)
+    transaction.append(table(b"a"))
+    log.abort_transaction(7)
+    with pytest.raises(InvalidProducerEpochError):
+        transaction.commit()
+    assert committed(log) == []
+
+
+def test_transactions_of_a_broker_are_listed_and_aborted(log):
+    log.append_batches(
+        transactional(0, 2, producer=40, epoch=5, timestamp_ms=900)
+        + marker(2, producer=41, epoch=2, coordinator_epoch=8)
+        + transactional(3, 1, producer=41, epoch=2, timestamp_ms=901)
+    )
+    log.update_high_watermark(4)
+    assert log.open_transactions() == (OpenTransaction(40, 5, 0, 900), OpenTransaction(41, 2, 3, 901))
+    log.abort_transaction(41)
+    log.abort_transaction(40)
+    log.update_high_watermark(6)
+    assert (log.open_transactions(), log.last_stable_offset, committed(log)) == ((), 6, [])
+    # The coordinator's epoch is kept, so that it is not fenced itself.
+    log.end_transaction(41, 3, is_abort=False, coordinator_epoch=8)
+
+
+def test_a_snapshot_tells_of_it(logs, log, path):
+    log.transaction(7).append(table(b"a", b"b"))
+    logs.close()
+    (entry,) = read_producer_snapshot(FileSystem(), str(path / "orders-0" / "00000000000000000002.snapshot"))
+    assert (entry.producer_id, entry.producer_epoch, entry.last_sequence, entry.current_transaction_first_offset) == (
+        7, 0, 1, 0
+    )  # fmt: skip

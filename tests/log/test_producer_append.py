@@ -1,0 +1,205 @@
+"""What a producer may append: epochs, sequence numbers, repetitions, transactions."""
+
+from __future__ import annotations
+
+import pytest
+
+from storage_core.errors import (
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
+    OutOfOrderSequenceError,
+    TransactionCoordinatorFencedError,
+)
+from storage_core.log.producer_append import (
+    DuplicateAppend,
+    ProducedRecords,
+    check_marker,
+    check_produced,
+)
+from storage_core.log.producer_state_entry import BatchMetadata, ProducerState
+
+LARGEST = 2147483647
+
+
+def known(*batches, epoch=0, coordinator_epoch=-1, first_offset=None):
+    """Producer 7 with batches of (first sequence, last sequence, first offset)."""
+    state = ProducerState(7, epoch, coordinator_epoch, 0, first_offset)
+    for first, last, offset in batches:
+        delta = (last - first) % (LARGEST + 1)
+        state.batches.append(BatchMetadata(last, offset + delta, delta, 1000 + offset))
+    return {7: state}
+
+
+def records(first_sequence, count=1, *, epoch=0, producer=7, is_transactional=False):
+    return ProducedRecords(producer, epoch, first_sequence, count, is_transactional)
+
+
+def check(producers, *appended, is_each_a_batch=True):
+    return check_produced(producers, appended, is_each_a_batch=is_each_a_batch)
+
+
+# -- The sequence --------
+
+
+@pytest.mark.parametrize("sequence", [0, 1, 12345, LARGEST])
+def test_an_unknown_producer_may_begin_anywhere(sequence):
+    assert check({}, records(sequence)) is None
+
+
+def test_records_follow_the_last_ones():
+    assert check(known((0, 4, 0)), records(5, 3)) is None
+
+
+def test_a_gap_is_refused():
+    with pytest.raises(
+        OutOfOrderSequenceError, match=r"Expected sequence number 5 next .* found 6 to 6"
+    ) as caught:
+        check(known((0, 4, 0)), records(6))
+    assert (caught.value.producer_id, caught.value.expected_sequence) == (7, 5)
+
+
+@pytest.mark.parametrize(("first", "count"), [(0, 4), (1, 4), (0, 6), (4, 1), (4, 3), (3, 2)])
+def test_a_repetition_of_a_part_is_refused(first, count):
+    with pytest.raises(OutOfOrderSequenceError) as caught:
+        check(known((0, 4, 0)), records(first, count))
+    assert caught.value.expected_sequence == 5
+
+
+def test_behind_the_largest_number_follows_zero():
+    producers = known((LARGEST - 1, LARGEST, 0))
+    assert check(producers, records(0)) is None
+    for wrong in (1, LARGEST):
+        with pytest.raises(OutOfOrderSequenceError) as caught:
+            check(producers, records(wrong))
+        assert caught.value.expected_sequence == 0
+
+
+def test_a_batch_may_go_over_the_largest_number():
+    assert records(LARGEST - 1, 4).last_sequence == 1
+    producers = known((LARGEST - 1, 1, 10))
+    assert check(producers, records(2)) is None
+    assert check(producers, records(LARGEST - 1, 4)) == DuplicateAppend(10, 13, 1010, 13)
+
+
+def test_a_new_epoch_begins_at_zero():
+    producers = known((0, 4, 0), epoch=3)
+    assert check(producers, records(0, epoch=4)) is None
+    assert check(producers, records(0, epoch=9)) is None
+    with pytest.raises(OutOfOrderSequenceError) as caught:
+        check(producers, records(5, epoch=4))
+    assert caught.value.expected_sequence == 0
+
+
+def test_behind_a_marker_that_began_an_epoch_numbers_begin_at_zero():
+    assert check(known(epoch=4), records(0, epoch=4)) is None
+    with pytest.raises(OutOfOrderSequenceError):
+        check(known(epoch=4), records(5, epoch=4))
+
+
+@pytest.mark.parametrize("sequence", [0, 5])
+def test_an_older_epoch_is_fenced(sequence):
+    with pytest.raises(InvalidProducerEpochError, match="at least 3, found 2") as caught:
+        check(known((0, 4, 0), epoch=3), records(sequence, epoch=2))
+    assert caught.value.producer_id == 7
+
+
+def test_other_producers_do_not_matter():
+    assert check(known((0, 4, 0)), records(900, producer=8)) is None
+    assert check(known((0, 4, 0)), records(-1, producer=-1, epoch=-1)) is None
+
+
+def test_batches_that_no_producer_numbers_are_not_looked_at():
+    assert check(known((0, 4, 0)), *[records(3, producer=-1, epoch=epoch) for epoch in (5, 5, 4)]) is None
+
+
+def test_batches_of_one_append_follow_one_another():
+    assert (
+        check(known((0, 4, 0)), records(5), records(6, 4), records(0, epoch=1), records(1, epoch=1)) is None
+    )
+    assert check({}, records(5), records(100, producer=8), records(6), records(101, producer=8)) is None
+    with pytest.raises(OutOfOrderSequenceError) as caught:
+        check({}, records(5), records(7))
+    assert caught.value.expected_sequence == 6
+    with pytest.raises(InvalidProducerEpochError):
+        check({}, records(0, epoch=1), records(0, epoch=0))
+
+
+# -- Repetitions --------
+
+FIVE = [(0, 4, 100), (5, 5, 105), (6, 9, 200), (10, 19, 204), (20, 20, 300)]
+
+
+@pytest.mark.parametrize(("first", "last", "offset"), FIVE)
+def test_each_of_the_last_five_batches_is_known_again(first, last, offset):
+    found = check(known(*FIVE), records(first, last - first + 1))
+    assert found == DuplicateAppend(offset, offset + last - first, 1000 + offset, offset + last - first)
+
+
+def test_but_not_under_another_epoch():
+    with pytest.raises(OutOfOrderSequenceError):
+        check(known(*FIVE), records(20, epoch=1))
+
+
+def test_two_batches_are_no_repetition_of_one():
+    with pytest.raises(OutOfOrderSequenceError):
+        check(known(*FIVE), records(0, 6))
+
+
+def test_records_that_stand_in_several_batches_behind_one_another_are():
+    assert check(known(*FIVE), records(0, 6), is_each_a_batch=False) == DuplicateAppend(100, 105, 1105, 105)
+    assert check(known(*FIVE), records(6, 14), is_each_a_batch=False) == DuplicateAppend(200, 213, 1204, 213)
+    # Others stand between them.
+    with pytest.raises(OutOfOrderSequenceError):
+        check(known(*FIVE), records(5, 5), is_each_a_batch=False)
+    with pytest.raises(OutOfOrderSequenceError):
+        check(known(*FIVE), records(0, 20), is_each_a_batch=False)
+
+
+def test_several_batches_are_a_repetition_if_all_are():
+    producers = known(*FIVE)
+    assert check(producers, records(0, 5), records(5)) == DuplicateAppend(100, 105, 1105, 105)
+    for appended in (
+        (records(20), records(21)),
+        (records(21), records(20)),
+        (records(20), records(-1, producer=-1, epoch=-1)),
+        (records(5), records(6, 4)),
+    ):
+        with pytest.raises(OutOfOrderSequenceError):
+            check(producers, *appended)
+
+
+# -- Transactions --------
+
+
+def test_only_a_transaction_is_taken_while_one_is_open():
+    producers = known((0, 4, 0), first_offset=0)
+    assert check(producers, records(5, is_transactional=True)) is None
+    with pytest.raises(InvalidTxnStateError) as caught:
+        check(producers, records(5))
+    assert caught.value.producer_id == 7
+    with pytest.raises(InvalidTxnStateError):
+        check(known((0, 4, 0)), records(5, is_transactional=True), records(6))
+
+
+def test_a_marker_of_an_unknown_producer_is_taken():
+    check_marker(None, 7, 0, 0, transaction_version=1)
+    check_marker(None, 7, 0, 0, transaction_version=2)
+
+
+@pytest.mark.parametrize(("version", "lowest"), [(1, 3), (2, 4)])
+def test_the_epoch_of_a_marker(version, lowest):
+    state = known((0, 4, 0), epoch=3, first_offset=0)[7]
+    check_marker(state, 7, lowest, 0, transaction_version=version)
+    check_marker(state, 7, lowest + 5, 0, transaction_version=version)
+    with pytest.raises(
+        InvalidProducerEpochError, match=f"at least {lowest} for producer 7, found {lowest - 1}"
+    ):
+        check_marker(state, 7, lowest - 1, 0, transaction_version=version)
+
+
+def test_a_coordinator_that_was_replaced_is_fenced():
+    state = known((0, 4, 0), coordinator_epoch=11, first_offset=0)[7]
+    check_marker(state, 7, 0, 11, transaction_version=1)
+    check_marker(state, 7, 0, 12, transaction_version=1)
+    with pytest.raises(TransactionCoordinatorFencedError, match=r"at least epoch 11, .* found 10"):
+        check_marker(state, 7, 0, 10, transaction_version=1)

@@ -1,0 +1,244 @@
+"""A file that is closed and opened again by itself, and what a flush says of one that was closed meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+
+import pytest
+
+from storage_core.errors import StorageError
+from storage_core.filesystem import FileSystem, WritableFile
+from tests.pooled_files import open_count, open_files
+
+
+@pytest.fixture
+def flushed(monkeypatch):
+    """The names of the files that were forced to disk, in order."""
+    names = []
+    flush = WritableFile.flush
+
+    def note(file):
+        names.append(os.path.basename(file.path))
+        flush(file)
+
+    monkeypatch.setattr(WritableFile, "flush", note)
+    return names
+
+
+def test_all_that_can_be_done_to_a_file_is_done_to_one_that_was_closed_meanwhile(tmp_path):
+    filesystem = FileSystem(max_open_files=1)
+    file, other = open_files(filesystem, tmp_path, 2)
+    file.write_at([b"01", b"23456"], 0)
+    other.size_bytes()
+    assert file.read_at(3, 2) == b"234"
+    other.size_bytes()
+    file.truncate(5)
+    other.size_bytes()
+    assert file.size_bytes() == 5
+    other.size_bytes()
+    file.flush()
+    other.size_bytes()
+    file.write_at([b"x"], 4)
+    assert (tmp_path / "0").read_bytes() == b"0123x"
+
+
+def test_another_file_under_its_name_is_not_written_to(tmp_path):
+    filesystem = FileSystem(max_open_files=1)
+    file, other = open_files(filesystem, tmp_path, 2)
+    other.size_bytes()
+    (tmp_path / "new").write_bytes(b"another")
+    os.replace(tmp_path / "new", tmp_path / "0")
+    with pytest.raises(StorageError, match="Expected the file that was written to before, found another one"):
+        file.write_at([b"x"], 0)
+    assert (tmp_path / "0").read_bytes() == b"another"
+    assert open_count(tmp_path) <= 1
+
+
+def test_a_file_that_is_renamed_is_found_under_its_new_name(tmp_path):
+    filesystem = FileSystem(max_open_files=1)
+    file, other = open_files(filesystem, tmp_path, 2)
+    other.size_bytes()
+    filesystem.rename(file.path, f"{tmp_path}/0.deleted")
+    file.path = f"{tmp_path}/0.deleted"
+    file.write_at([b"x"], 0)
+    assert (tmp_path / "0.deleted").read_bytes() == b"x"
+
+
+def test_a_file_that_is_gone_is_missed_when_it_is_used_again(tmp_path):
+    filesystem = FileSystem(max_open_files=1)
+    file, other = open_files(filesystem, tmp_path, 2)
+    other.size_bytes()
+    os.unlink(tmp_path / "0")
+    with pytest.raises(FileNotFoundError):
+        file.write_at([b"x"], 0)
+    # The room that was made for it is free again.
+    other.size_bytes()
+    assert len(filesystem._pool) == 1
+
+
+def test_a_closed_file_is_not_opened_again(tmp_path):
+    (file,) = open_files(FileSystem(), tmp_path, 1)
+    file.close()
+    file.close()
+    with pytest.raises(StorageError, match="found one that was closed"):
+        file.flush()
+    # Nobody waits for a flush that never was.
+    file.close()
+
+
+def test_a_flush_counts_for_what_was_written_before_it_began(tmp_path, monkeypatch):
+    (file,) = open_files(FileSystem(), tmp_path, 1)
+    file.write_at([b"x"], 0)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: file.write_at([b"y"], 1))
+    file.flush()
+    assert file.is_unflushed
+    monkeypatch.undo()
+    file.flush()
+    assert not file.is_unflushed
+
+
+def test_a_file_is_not_closed_while_it_is_flushed(tmp_path):
+    filesystem = FileSystem(max_open_files=1)
+    file = filesystem.open_pooled(f"{tmp_path}/0", create=True)
+    file.write_at([b"x"], 0)
+    prepared = file.prepare_flush()
+    other = filesystem.open_pooled(f"{tmp_path}/1", create=True)
+    assert open_count(tmp_path) == 2
+    closing = threading.Thread(target=file.close)
+    closing.start()
+    # However long it takes: nobody closes the file before it was flushed.
+    closing.join(0.05)
+    assert closing.is_alive()
+    opened = filesystem.statistics.files_opened
+    prepared.run()
+    assert filesystem.statistics.files_opened == opened
+    closing.join()
+    other.close()
+    assert open_count(tmp_path) == 0
+
+
+def test_two_flushes_of_a_file_run_one_after_the_other(tmp_path, monkeypatch):
+    # Of two at a time, the system tells only one of a failure.
+    (file,) = open_files(FileSystem(), tmp_path, 1)
+    file.write_at([b"x"], 0)
+    calls, others = [], []
+
+    def flush_again():
+        with pytest.raises(StorageError):
+            file.flush()
+
+    def fail(descriptor):
+        if not others:
+            others.append(threading.Thread(target=flush_again))
+            others[0].start()
+        calls.append(descriptor)
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(StorageError, match="Input/output error"):
+        file.flush()
+    others[0].join()
+    # The second one is told without having been tried.
+    assert len(calls) == 1
+    with pytest.raises(StorageError, match="An earlier flush of this file has failed"):
+        file.flush()
+    file.close()
+
+
+class Held:
+    """What stands for a file that was closed: the system has failed to write its bytes to the disk, or not."""
+
+    def __init__(self, error=None):
+        self.error = error
+        self.is_released = False
+
+    def check(self):
+        if self.error is not None:
+            raise self.error
+
+    def release(self):
+        self.is_released = True
+
+
+def test_a_failure_that_happened_while_the_file_was_closed_is_told_by_the_next_flush(tmp_path, monkeypatch):
+    filesystem = FileSystem(max_open_files=1)
+    file, other = open_files(filesystem, tmp_path, 2)
+    file.write_at([b"x"], 0)
+    held = Held(OSError(errno.EIO, "Input/output error"))
+    monkeypatch.setattr(WritableFile, "hold", lambda opened: held)
+    other.size_bytes()
+    # By itself, the new descriptor knows of nothing.
+    with pytest.raises(StorageError, match=r"Could not flush this path.*Input/output error"):
+        file.flush()
+    held.error = None
+    with pytest.raises(StorageError, match="An earlier flush of this file has failed"):
+        file.write_at([b"y"], 1)
+    file.close()
+    assert held.is_released
+
+
+def test_what_was_flushed_is_held_no_longer(tmp_path, monkeypatch):
+    filesystem = FileSystem(max_open_files=1)
+    file, other = open_files(filesystem, tmp_path, 2)
+    held = []
+    monkeypatch.setattr(WritableFile, "hold", lambda opened: held.append(Held()) or held[-1])
+    other.size_bytes()
+    assert held == []
+    file.write_at([b"x"], 0)
+    other.size_bytes()
+    # Once for all that was written before the next flush: that is the oldest account there is.
+    file.write_at([b"y"], 1)
+    other.size_bytes()
+    assert [each.is_released for each in held] == [False]
+    file.flush()
+    assert [each.is_released for each in held] == [True]
+
+
+def test_where_nothing_can_be_held_a_file_is_flushed_before_it_is_closed(tmp_path, monkeypatch, flushed):
+    filesystem = FileSystem(max_open_files=1)
+    file, other = open_files(filesystem, tmp_path, 2)
+    monkeypatch.setattr(WritableFile, "hold", lambda opened: None)
+    file.write_at([b"x"], 0)
+    assert flushed == []
+    other.size_bytes()
+    assert flushed == ["0"]
+    assert not file.is_unflushed
+    file.size_bytes()
+    assert flushed == ["0"]
+
+
+def test_a_flush_before_closing_that_fails_is_told_to_who_owns_the_file(tmp_path, monkeypatch):
+    filesystem = FileSystem(max_open_files=1)
+    file, other = open_files(filesystem, tmp_path, 2)
+    monkeypatch.setattr(WritableFile, "hold", lambda opened: None)
+    file.write_at([b"x"], 0)
+
+    def fail(descriptor):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    other.write_at([b"x"], 0)
+    monkeypatch.undo()
+    for use in (lambda: file.write_at([b"y"], 1), file.flush, file.size_bytes):
+        with pytest.raises(StorageError, match=r"An earlier flush of this file has failed.*Input/output"):
+            use()
+    other.flush()
+
+
+def test_a_file_that_cannot_be_closed_is_told_to_who_owns_it(tmp_path, monkeypatch):
+    filesystem = FileSystem(max_open_files=1)
+    file, other = open_files(filesystem, tmp_path, 2)
+    file.size_bytes()
+    close = os.close
+
+    def fail(descriptor):
+        close(descriptor)
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "close", fail)
+    other.size_bytes()
+    monkeypatch.undo()
+    with pytest.raises(StorageError, match="Input/output error"):
+        file.size_bytes()
