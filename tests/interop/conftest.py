@@ -10,16 +10,21 @@ from typing import TYPE_CHECKING
 import pytest
 from conformance.matrix import CELL_PROPERTY
 
+from tests.interop.aged import Aged, age
 from tests.interop.broker import KafkaBroker
+from tests.interop.cleaning_workload import CleaningWorkload
 from tests.interop.handed_over import HandedOver, hand_over
 from tests.interop.loaded_from_spark import LoadedFromSpark, load_from_spark
 from tests.interop.produced import BROKER_SETTINGS
 from tests.interop.restored_by_spark import Restored, restore
+from tests.interop.transactions_of_ours import Transacted, transact
 from tests.interop.written import Written, write_everything
 from tests.interop.written_into_broker import WrittenIntoBroker, write_into_broker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from tests.interop.clients import Row
 
 _HERE = Path(__file__).parent
 
@@ -105,3 +110,31 @@ def restored_by_spark(
     scratch = tmp_path_factory.mktemp("restored-by-spark")
     with broker_in(scratch, BROKER_SETTINGS) as broker:
         yield restore(written_into_broker.source, broker, scratch)
+
+
+@pytest.fixture(scope="session")
+def cleaning_workload() -> CleaningWorkload:
+    return CleaningWorkload()
+
+
+@pytest.fixture(scope="session")
+def aged(
+    cleaning_workload: CleaningWorkload, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Aged, dict[str, list[Row]]]]:
+    """A directory that a broker wrote, and a copy of it that a broker cleaned; and what was read of it before."""
+    scratch = tmp_path_factory.mktemp("aged")
+    yield age(scratch, cleaning_workload)
+    shutil.rmtree(scratch)
+
+
+@pytest.fixture(scope="session")
+def first_aged(aged: tuple[Aged, dict[str, list[Row]]]) -> Aged:
+    return aged[0]
+
+
+@pytest.fixture(scope="session")
+def transacted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Transacted]:
+    """Transactions of `storage_core` that went through a broker."""
+    scratch = tmp_path_factory.mktemp("transacted")
+    with broker_in(scratch, BROKER_SETTINGS) as broker:
+        yield transact(broker, scratch)

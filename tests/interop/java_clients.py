@@ -12,24 +12,35 @@ if TYPE_CHECKING:
 
     from tests.interop.broker import KafkaBroker
 
-__all__ = ["produce_with_java"]
+__all__ = ["produce_with_java", "run_transactions_tool"]
 
 _TIMEOUT_S = 120
 
 
 def produce_with_java(broker: KafkaBroker, topic: str, keys: Iterable[str]) -> None:
     """Produce a record with each of these keys, which hold no tab and no newline, with the default partitioner."""
-    command = [java_command(), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dfile.encoding=UTF-8"]
-    command += ["-cp", f"{kafka_jars()}/*", "org.apache.kafka.tools.ConsoleProducer"]
-    command += ["--bootstrap-server", broker.bootstrap_servers, "--topic", topic]
-    command += ["--property", "parse.key=true", "--producer-property", "acks=all"]
+    arguments = ["--bootstrap-server", broker.bootstrap_servers, "--topic", topic]
+    arguments += ["--property", "parse.key=true", "--producer-property", "acks=all"]
     lines = "".join(f"{key}\tvalue\n" for key in keys)
+    _run("ConsoleProducer", arguments, lines.encode())
+
+
+def run_transactions_tool(broker: KafkaBroker, *arguments: str) -> str:
+    """What ``kafka-transactions.sh`` prints."""
+    return _run("TransactionsCommand", ["--bootstrap-server", broker.bootstrap_servers, *arguments], b"")
+
+
+def _run(tool: str, arguments: Iterable[str], given: bytes) -> str:
+    command = [java_command(), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dfile.encoding=UTF-8"]
+    command += ["-cp", f"{kafka_jars()}/*", f"org.apache.kafka.tools.{tool}", *arguments]
     result = subprocess.run(
         command,
-        input=lines.encode(),
+        input=given,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         check=False,
         timeout=_TIMEOUT_S,
     )
-    assert result.returncode == 0, result.stdout.decode(errors="replace")[-3000:]
+    printed = result.stdout.decode(errors="replace")
+    assert result.returncode == 0, printed[-3000:]
+    return printed

@@ -10,7 +10,14 @@ import random
 import time
 from typing import TYPE_CHECKING
 
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 
 from tests.interop.clients import new_producer
 from tests.interop.workload import BASE_TIMESTAMP_MS, Sendable, records_of_every_shape, send
@@ -29,6 +36,7 @@ __all__ = [
     "PRODUCED",
     "TRANSACTIONS",
     "Produced",
+    "alter_topic",
     "create_topics",
     "small_records",
 ]
@@ -96,6 +104,14 @@ def create_topics(broker: KafkaBroker, topics: Mapping[str, Mapping[str, object]
         if time.monotonic() > deadline:
             raise TimeoutError(f"The broker did not make {waiting}.")
         time.sleep(0.02)
+
+
+def alter_topic(broker: KafkaBroker, topic: str, name: str, value: object) -> None:
+    """Change a setting of a topic."""
+    entry = ConfigEntry(name, str(value), incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.incremental_alter_configs([resource])[resource].result(_TIMEOUT_S)
 
 
 class Produced:

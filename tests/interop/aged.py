@@ -1,0 +1,203 @@
+"""Directories that grow old twice: by a broker's cleaner and retention, and by ours from a copy.
+
+A broker is started only to write, with a cleaner that finds nothing dirty enough, or only to clean. So what stands in
+its directory in between is where both begin.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tests.conformance.archives import unpack_case
+from tests.interop.broker import KafkaBroker
+from tests.interop.cleaner_log import CleanerRound, events_in
+from tests.interop.cleaning_topics import CLEANED, MANY_KEYS, ONCE_DELETED
+from tests.interop.clients import ISOLATION_LEVELS, READ_COMMITTED, Consumed, Row, consume_partitions
+from tests.interop.placing import add_offsets, place
+from tests.interop.produced import BROKER_SETTINGS, create_topics
+from tests.interop.retained import place_without_timestamps, settings_of_retained, write_retained
+from tests.interop.writing import config_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+    from pathlib import Path
+
+    from storage_core import LogConfig
+    from tests.interop.cleaner_log import Retained
+    from tests.interop.cleaning_workload import CleaningWorkload
+
+__all__ = [
+    "CLEANER_SETTINGS",
+    "CLEANING",
+    "COMPACTED",
+    "LEGACY",
+    "UNCLEANABLE",
+    "WRITING",
+    "Aged",
+    "age",
+    "clean_by_broker",
+    "consume_all",
+    "copy_root",
+]
+
+# Of both cleaners: an offset map with too little room for one topic, and buffers too small for some batches.
+CLEANER_SETTINGS: dict[str, object] = {
+    "log.cleaner.dedupe.buffer.size": (1 << 20) + 24,
+    "log.cleaner.io.buffer.size": 65_536,
+}
+_SETTINGS: dict[str, object] = {
+    **BROKER_SETTINGS,
+    **CLEANER_SETTINGS,
+    "log.flush.start.offset.checkpoint.interval.ms": 500,
+    "log.initial.task.delay.ms": 500,
+}
+WRITING = {
+    **_SETTINGS,
+    "log.cleaner.min.cleanable.ratio": 1.0,
+    # Both look once at the start, when there is nothing yet; the cleaner deletes what is due in compacted logs, too.
+    "log.cleaner.backoff.ms": 86_400_000,
+    "log.retention.check.interval.ms": 86_400_000,
+}
+CLEANING = {
+    **_SETTINGS,
+    "log.cleaner.min.cleanable.ratio": 0.0,
+    "log.cleaner.backoff.ms": 200,
+    "log.retention.check.interval.ms": 300,
+}
+
+_OLD_FORMAT: dict[str, object] = {"cleanup_policy": "compact", "segment_index_bytes": 65_536}
+_DROPPED: dict[str, object] = {**_OLD_FORMAT, "internal_segment_bytes": 2_500, "delete_retention_ms": 1}
+_KEPT: dict[str, object] = {**_DROPPED, "delete_retention_ms": 10_000_000_000}
+
+# Nothing is left of the last batch that is to be cleaned. A broker keeps such a one as an empty batch, which formats v0
+# and v1 do not have; so its cleaner fails, and never looks at the log again.
+UNCLEANABLE = "cleaned-v0-uncleanable"
+
+# Topic: case, topic there, settings, and up to which offset it counts as cleaned.
+LEGACY: dict[str, tuple[str, str, dict[str, object], int | None]] = {
+    "cleaned-v0-kept": ("legacy-compact", "lc0-keep", _KEPT, None),
+    "cleaned-v0-dropped": ("legacy-compact", "lc0-drop", _DROPPED, None),
+    "cleaned-v0-dropped-further": ("legacy-compact", "lc0-drop", _DROPPED, 380),
+    "cleaned-v1-kept-further": ("legacy-compact", "lc1-keep", _KEPT, 321),
+    "cleaned-v1-dropped": ("legacy-compact", "lc1-drop", _DROPPED, None),
+    "cleaned-v1-dropped-further": ("legacy-compact", "lc1-drop", _DROPPED, 332),
+    "cleaned-v0-gzip": ("magic0", "m0-gzip", _OLD_FORMAT, None),
+    UNCLEANABLE: ("magic0", "m0-lz4", _OLD_FORMAT, None),
+    "cleaned-v1-snappy": ("magic1", "m1-snappy", _OLD_FORMAT, None),
+    "cleaned-v1-append-time": ("magic1", "m1-append", _OLD_FORMAT, None),
+    "cleaned-mixed": ("mixed-magic", "mixed", _OLD_FORMAT, None),
+    "cleaned-upgraded": ("upgrade", "up0-plain", _OLD_FORMAT, None),
+}
+COMPACTED = tuple(topic for topic in (*CLEANED, *LEGACY) if topic != UNCLEANABLE)
+_ALTERED = {ONCE_DELETED: {**CLEANED[ONCE_DELETED], "cleanup_policy": "compact"}}
+_TIMEOUT_S = 120.0
+
+
+@dataclass(slots=True)
+class Aged:
+    """A root before and after a broker cleaned it.
+
+    Attributes:
+        before: Closed, with a clean-shutdown marker.
+        by_broker: A copy of it, cleaned, and closed again.
+        events: What the broker did, in order.
+        configs: The configuration of each topic.
+    """
+
+    before: Path
+    by_broker: Path
+    events: list[CleanerRound | Retained]
+    configs: Mapping[str, LogConfig]
+
+
+def age(scratch: Path, workload: CleaningWorkload) -> tuple[Aged, dict[str, list[Row]]]:
+    """Write everything, then have a broker clean it and delete what is due.
+
+    Returns:
+        Also what consumers with read_committed got of each topic of the workload before.
+    """
+    before = scratch / "written"
+    with KafkaBroker(scratch / "writing", WRITING, log_directory=before) as broker:
+        legacy = {topic: settings for topic, (_, _, settings, _) in LEGACY.items()}
+        create_topics(broker, {**CLEANED, **legacy, **settings_of_retained()})
+        workload.write(broker, "first")
+        write_retained(broker)
+        places = [(topic, 0) for topic in CLEANED]
+        consumed = consume_partitions(broker, places, READ_COMMITTED)
+    workload.write_ours(before, "first")
+    _place_legacy(before, scratch)
+    place_without_timestamps(before, scratch / "without-timestamps")
+    rows = {topic: each.rows for (topic, _), each in consumed.items()}
+    return clean_by_broker(before, scratch, "first", _configs(before), COMPACTED), rows
+
+
+def clean_by_broker(
+    before: Path, scratch: Path, occasion: str, configs: Mapping[str, LogConfig], topics: Collection[str]
+) -> Aged:
+    """Have a broker clean a copy of a closed root until topics are clean that are dirty."""
+    by_broker = scratch / f"{occasion}-by-broker"
+    copy_root(before, by_broker)
+    with KafkaBroker(scratch / f"{occasion}-cleaning", CLEANING, log_directory=by_broker) as broker:
+        _wait_until_clean(broker, topics)
+    events = list(events_in(broker.log_path.read_text(errors="replace")))
+    return Aged(before, by_broker, events, configs)
+
+
+def _configs(written: Path) -> dict[str, LogConfig]:
+    """The configuration of each topic, as the broker has it.
+
+    Args:
+        written: The root that was written first.
+    """
+    legacy = {topic: settings for topic, (_, _, settings, _) in LEGACY.items()}
+    return {
+        topic: config_of({"cleanup_policy": "delete", "min_cleanable_dirty_ratio": 0.0, **settings})
+        for topic, settings in {**CLEANED, **legacy, **settings_of_retained(written), **_ALTERED}.items()
+    }
+
+
+def copy_root(source: Path, target: Path) -> None:
+    """Copy a closed root, without the files that wait for their deletion."""
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.deleted"))
+
+
+def consume_all(broker: KafkaBroker) -> dict[str, dict[str, Consumed]]:
+    """What consumers get from every compacted topic, by isolation level and topic."""
+    return {
+        level: {
+            topic: each
+            for (topic, _), each in consume_partitions(
+                broker, [(topic, 0) for topic in (*COMPACTED, UNCLEANABLE)], level
+            ).items()
+        }
+        for level in ISOLATION_LEVELS
+    }
+
+
+def _place_legacy(root: Path, scratch: Path) -> None:
+    sources = {
+        case: unpack_case(case, scratch / f"case-{case}")[0]
+        for case in {case for case, *_ in LEGACY.values()}
+    }
+    for topic, (case, source_topic, _, cleaned_up_to) in LEGACY.items():
+        place(sources[case], root, topic, source_topic=source_topic)
+        if cleaned_up_to is not None:
+            add_offsets(root, "cleaner-offset-checkpoint", {topic: cleaned_up_to})
+
+
+def _wait_until_clean(broker: KafkaBroker, topics: Collection[str]) -> None:
+    """Wait until each topic was cleaned, and the one that the offset map has no room for up to its end."""
+    deadline = time.monotonic() + _TIMEOUT_S
+    while True:
+        events = events_in(broker.log_path.read_text(errors="replace"))
+        ends = {event.log[0]: event.end_offset for event in events if isinstance(event, CleanerRound)}
+        last = max(int(path.stem) for path in (broker.log_directory / f"{MANY_KEYS}-0").glob("*.log"))
+        missing = [topic for topic in topics if topic not in ends]
+        if not missing and ends[MANY_KEYS] == last:
+            return
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"The broker did not clean {missing or MANY_KEYS}.\n{broker.log_tail()}")
+        time.sleep(0.1)

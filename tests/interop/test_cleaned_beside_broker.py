@@ -1,0 +1,314 @@
+"""Our cleaner beside a broker's own: of the same closed directory, with the same clock, each makes the same one.
+
+Three passes. Between them a broker takes what we cleaned, serves it, and writes on: the first time after a clean stop,
+the second time without a word of what it knew, so that it reads every batch again.
+"""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+import storage_core
+from tests.interop.aged import COMPACTED, LEGACY, UNCLEANABLE, clean_by_broker
+from tests.interop.cleaned import clean_at_once, clean_by_us, continue_with_broker, producers_of
+from tests.interop.cleaned_state import DELETE_HORIZON, batches_in, first_difference
+from tests.interop.cleaner_log import CleanerRound
+from tests.interop.cleaning_topics import CLEANED, IDEMPOTENT, MANY_KEYS, OPEN, OURS, TRANSACTIONS, YOUNG
+from tests.interop.clients import ISOLATION_LEVELS, READ_COMMITTED, assert_same_rows, rows_of
+from tests.interop.partition_state import PartitionState, leader_epochs_below, state_of
+from tests.interop.placing import read_checkpoint
+from tests.interop.raw_produce import OUT_OF_ORDER, Answer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from tests.interop.aged import Aged
+    from tests.interop.broker_start import BrokerStart
+    from tests.interop.cleaned import Continued
+    from tests.interop.cleaned_state import CleanedBatch
+    from tests.interop.cleaning_workload import CleaningWorkload
+    from tests.interop.clients import Row
+
+PASSES = ("first", "second", "third")
+CONTROL = 0x20
+# Nothing was old enough again, or nothing was written to it again.
+CLEANED_ONCE = {YOUNG, *LEGACY}
+CLEANED_AGAIN = tuple(topic for topic in COMPACTED if topic not in CLEANED_ONCE)
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Holds every root of this module."""
+    directory = tmp_path_factory.mktemp("cleaned")
+    yield directory
+    shutil.rmtree(directory)
+
+
+@pytest.fixture(scope="module")
+def first_cleaned(first_aged: Aged, scratch: Path) -> Path:
+    return clean_by_us(first_aged, scratch / "first")
+
+
+@pytest.fixture(scope="module")
+def first_continued(
+    first_aged: Aged, first_cleaned: Path, cleaning_workload: CleaningWorkload, scratch: Path
+) -> Continued:
+    producers = producers_of(first_aged.before)
+    return continue_with_broker(first_cleaned, producers, cleaning_workload, scratch, "second")
+
+
+@pytest.fixture(scope="module")
+def second_aged(first_aged: Aged, first_continued: Continued, scratch: Path) -> Aged:
+    return clean_by_broker(first_continued.root, scratch, "second", first_aged.configs, CLEANED_AGAIN)
+
+
+@pytest.fixture(scope="module")
+def second_cleaned(second_aged: Aged, scratch: Path) -> Path:
+    return clean_by_us(second_aged, scratch / "second")
+
+
+@pytest.fixture(scope="module")
+def second_continued(
+    second_aged: Aged, second_cleaned: Path, cleaning_workload: CleaningWorkload, scratch: Path
+) -> Continued:
+    producers = producers_of(second_aged.before)
+    return continue_with_broker(
+        second_cleaned, producers, cleaning_workload, scratch, "third", is_forgotten=True
+    )
+
+
+@pytest.fixture(scope="module")
+def third_aged(first_aged: Aged, second_continued: Continued, scratch: Path) -> Aged:
+    return clean_by_broker(second_continued.root, scratch, "third", first_aged.configs, CLEANED_AGAIN)
+
+
+@pytest.fixture(scope="module")
+def third_cleaned(third_aged: Aged, scratch: Path) -> Path:
+    return clean_by_us(third_aged, scratch / "third")
+
+
+@pytest.fixture(params=PASSES, scope="module")
+def passed(request: pytest.FixtureRequest) -> tuple[Aged, Path]:
+    """Of one pass: what a broker made of a root, and what we made of a copy."""
+    return request.getfixturevalue(f"{request.param}_aged"), request.getfixturevalue(
+        f"{request.param}_cleaned"
+    )
+
+
+@pytest.fixture
+def states(passed: tuple[Aged, Path], topic: str) -> tuple[PartitionState, PartitionState]:
+    """Of one topic: ours and the broker's."""
+    aged, cleaned = passed
+    return state_of(cleaned / f"{topic}-0"), state_of(aged.by_broker / f"{topic}-0")
+
+
+@pytest.fixture(params=PASSES[:2], scope="module")
+def continued(request: pytest.FixtureRequest) -> Continued:
+    """A broker on what we had cleaned."""
+    found: Continued = request.getfixturevalue(f"{request.param}_continued")
+    return found
+
+
+@pytest.mark.parametrize("topic", COMPACTED)
+def test_same_segments_batches_and_records(states: tuple[PartitionState, PartitionState]) -> None:
+    ours, theirs = states
+    assert first_difference(ours.logs, theirs.logs) is None
+
+
+@pytest.mark.parametrize("topic", COMPACTED)
+def test_same_indexes(states: tuple[PartitionState, PartitionState]) -> None:
+    """Where the bytes are the same: a codec may need more or less for the same records."""
+    ours, theirs = states
+    assert sorted(ours.indexes) == sorted(theirs.indexes)
+    same = {name.removesuffix(".log") for name, content in theirs.logs.items() if ours.logs[name] == content}
+    for name, content in theirs.indexes.items():
+        if name.partition(".")[0] in same:
+            assert ours.indexes[name].hex() == content.hex(), name
+
+
+@pytest.mark.parametrize("topic", COMPACTED)
+def test_same_transaction_indexes(states: tuple[PartitionState, PartitionState]) -> None:
+    ours, theirs = (
+        {name: content.hex() for name, content in state.indexes.items() if name.endswith(".txnindex")}
+        for state in states
+    )
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("topic", COMPACTED)
+def test_same_producer_snapshots(states: tuple[PartitionState, PartitionState]) -> None:
+    ours, theirs = states
+    assert ours.snapshots == theirs.snapshots
+
+
+@pytest.mark.parametrize("topic", COMPACTED)
+def test_same_other_files(states: tuple[PartitionState, PartitionState]) -> None:
+    ours, theirs = states
+    assert ours.others == theirs.others
+    assert leader_epochs_below(ours, last_base(theirs)) == leader_epochs_below(theirs, last_base(theirs))
+
+
+def test_same_checkpoints(passed: tuple[Aged, Path]) -> None:
+    aged, cleaned = passed
+    for name in ("cleaner-offset-checkpoint", "log-start-offset-checkpoint"):
+        ours, theirs = (read_checkpoint(root / name) for root in (cleaned, aged.by_broker))
+        for topic in COMPACTED:
+            assert ours.get((topic, 0)) == theirs.get((topic, 0)), f"{name}, {topic}"
+
+
+def test_same_records_whatever_the_order(first_aged: Aged, scratch: Path) -> None:
+    root = clean_at_once(first_aged, scratch / "at-once")
+    # What is deleted depends on which segments were joined before; and which tombstones are left, on the time between
+    # two passes over the same log.
+    topics = [topic for topic in COMPACTED if topic not in {"cleaned-and-deleted", MANY_KEYS}]
+    for topic in topics:
+        ours, theirs = (
+            [(batch.base_offset, batch.last_offset_delta, batch.count) for batch in batches_of(each, topic)]
+            for each in (root, first_aged.by_broker)
+        )
+        assert ours == theirs, topic
+    name = "cleaner-offset-checkpoint"
+    ours, theirs = (read_checkpoint(each / name) for each in (root, first_aged.by_broker))
+    for topic in (*topics, MANY_KEYS):
+        assert ours[topic, 0] == theirs[topic, 0], topic
+
+
+def test_log_that_a_broker_cannot_clean(first_aged: Aged, first_cleaned: Path) -> None:
+    assert not [event for event in first_aged.events if event.log[0] == UNCLEANABLE]
+    before, theirs = (
+        list(batches_of(root, UNCLEANABLE)) for root in (first_aged.before, first_aged.by_broker)
+    )
+    assert theirs == before
+    ours = list(batches_of(first_cleaned, UNCLEANABLE))
+    end = last_base(state_of(first_cleaned / f"{UNCLEANABLE}-0"))
+    cleaned = [batch for batch in ours if batch.base_offset < end]
+    assert {batch.magic for batch in cleaned} == {2}
+    assert cleaned[-1].is_empty
+    assert cleaned[-1].base_offset + cleaned[-1].last_offset_delta == end - 1
+    assert read_checkpoint(first_cleaned / "cleaner-offset-checkpoint")[UNCLEANABLE, 0] == end
+
+
+def test_broker_cleaned_every_topic_in_each_pass(
+    first_aged: Aged, second_aged: Aged, third_aged: Aged
+) -> None:
+    for aged, topics in ((first_aged, COMPACTED), (second_aged, CLEANED_AGAIN), (third_aged, CLEANED_AGAIN)):
+        rounds = [event for event in aged.events if isinstance(event, CleanerRound)]
+        assert {event.log[0] for event in rounds} >= set(topics)
+    # The offset map was full once.
+    first, second = (each.end_offset for each in first_aged.events if each.log[0] == MANY_KEYS)
+    assert 39_321 < first < second
+
+
+def test_broker_had_everything_to_decide(first_aged: Aged, second_aged: Aged, third_aged: Aged) -> None:
+    """What was compared holds each thing that a cleaner has to decide on."""
+    after = list(batches_of(first_aged.by_broker, TRANSACTIONS))
+    assert count_of(after, is_marker) > 10
+    assert count_of(after, has_horizon) >= 2
+    # Markers of which the data is gone got a horizon in the second pass, and the third removed them.
+    again = list(batches_of(second_aged.by_broker, TRANSACTIONS))
+    last = {batch.base_offset for batch in batches_of(third_aged.by_broker, TRANSACTIONS)}
+    passing = [batch for batch in again if is_marker(batch) and has_horizon(batch)]
+    assert [batch for batch in passing if batch.base_offset not in last]
+    emptied = [batch for batch in batches_of(third_aged.by_broker, IDEMPOTENT) if batch.is_empty]
+    assert len({batch.producer_id for batch in emptied}) >= 2
+    # The marker of a producer that never had any data here is all that tells of it.
+    assert any(
+        batch.is_empty and is_marker(batch) for batch in batches_of(third_aged.by_broker, TRANSACTIONS)
+    )
+
+
+@pytest.mark.parametrize("topic", [topic for topic in CLEANED if topic != OURS])
+def test_consumer_finds_the_last_value_of_each_key(
+    aged: tuple[Aged, dict[str, list[Row]]], first_continued: Continued, topic: str
+) -> None:
+    before = aged[1][topic]
+    consumed = first_continued.consumed[READ_COMMITTED][topic]
+    assert consumed.error is None
+    assert set(map(repr, consumed.rows)) <= set(map(repr, before))
+    if topic == "cleaned-and-deleted":
+        return
+    assert last_values(consumed.rows) == last_values(before)
+    if topic != OPEN:
+        assert len(consumed.rows) < len(before)
+
+
+@pytest.mark.parametrize("isolation_level", ISOLATION_LEVELS)
+@pytest.mark.parametrize("topic", [*COMPACTED, UNCLEANABLE])
+def test_we_read_what_the_consumer_reads(
+    first_cleaned: Path, first_continued: Continued, topic: str, isolation_level: str
+) -> None:
+    consumed = first_continued.consumed[isolation_level][topic]
+    table = storage_core.read_table(
+        str(first_cleaned), subscribe=topic, isolation_level=isolation_level, include_headers=True
+    )
+    assert consumed.error is None
+    assert_same_rows(rows_of(table), consumed.rows)
+
+
+def test_broker_loads_our_work_without_a_warning(first_continued: Continued) -> None:
+    assert first_continued.start.skipped_recovery
+    assert not warnings_of_loading(first_continued.start)
+
+
+def test_broker_recovers_our_work_without_a_warning(second_continued: Continued) -> None:
+    assert second_continued.start.recovered
+    assert not warnings_of_loading(second_continued.start)
+
+
+def test_recovery_keeps_every_byte(
+    second_cleaned: Path, second_aged: Aged, second_continued: Continued
+) -> None:
+    for topic in COMPACTED:
+        ours, theirs = (
+            state_of(root / f"{topic}-0").logs for root in (second_cleaned, second_continued.root)
+        )
+        last = max(ours)
+        assert theirs[last].startswith(ours[last])
+        assert all(theirs[name] == content for name, content in ours.items() if name != last)
+
+
+def test_idempotent_producers_go_on(continued: Continued) -> None:
+    assert len(continued.answers) >= 4
+    for answer in continued.answers:
+        entry = answer.entry
+        assert answer.repeated == Answer(0, entry.last_offset - entry.offset_delta)
+        assert answer.gap.error == OUT_OF_ORDER
+        assert answer.next == Answer(0, answer.log_end_offset)
+
+
+def warnings_of_loading(start: BrokerStart) -> list[str]:
+    complaints = [line for topic in (*COMPACTED, UNCLEANABLE) for line in start.complaints(topic)]
+    # It says so before each look at the log's age.
+    future = "partition=retained-old-behind-future-0,"
+    return complaints + [line for line in start.unusual() if future not in line]
+
+
+def last_values(rows: list[Row]) -> dict[bytes, bytes]:
+    """The value of each key that has one in the end."""
+    last = {row.key: row.value for row in rows}
+    return {key: value for key, value in last.items() if key is not None and value is not None}
+
+
+def last_base(state: PartitionState) -> int:
+    return int(max(state.logs).removesuffix(".log"))
+
+
+def batches_of(root: Path, topic: str) -> Iterator[CleanedBatch]:
+    for name, content in state_of(root / f"{topic}-0").logs.items():
+        yield from batches_in(content, int(name.removesuffix(".log")))
+
+
+def is_marker(batch: CleanedBatch) -> bool:
+    return bool(batch.attributes & CONTROL)
+
+
+def has_horizon(batch: CleanedBatch) -> bool:
+    return bool(batch.attributes & DELETE_HORIZON)
+
+
+def count_of(batches: Iterable[CleanedBatch], is_such: Callable[[CleanedBatch], bool]) -> int:
+    return sum(map(is_such, batches))

@@ -1,0 +1,99 @@
+"""Our retention beside a broker's own: of the same closed directory each deletes what is due."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from storage_core import LogDirectory
+from tests.interop.aged import copy_root
+from tests.interop.cleaner_log import Retained
+from tests.interop.partition_state import leader_epochs_below, log_end_offset_of, state_of
+from tests.interop.placing import read_checkpoint
+from tests.interop.retained import EXACTLY, ONE_MORE, RETAINED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.interop.aged import Aged
+
+# Of these the broker deleted segments.
+LOSING = {
+    "retained-by-time",
+    "retained-by-size",
+    "retained-by-both",
+    "retained-nothing",
+    "retained-old-behind-young",
+    "retained-all-too-large",
+    "retained-log-start",
+    "retained-exactly",
+    "retained-transactions",
+    "retained-without-timestamps",
+}
+
+
+@pytest.fixture(scope="module")
+def retained_by_us(first_aged: Aged, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """At some time after the broker's own look: every age is hours away from its limit."""
+    root = tmp_path_factory.mktemp("retained") / "root"
+    copy_root(first_aged.before, root)
+    now_ms = first_aged.events[-1].began_ms
+    with LogDirectory.open(root, broker_directory=True, config=first_aged.configs) as logs:
+        removed = logs.apply_retention(now_ms)
+        assert {topic for (topic, _), bases in removed.items() if bases} & RETAINED.keys() == LOSING
+        again = logs.apply_retention(now_ms)
+        assert not any(again.values())
+    yield root
+    shutil.rmtree(root)
+
+
+def names_of_deleted(partition: Path) -> set[str]:
+    return {path.name for path in partition.glob("*.deleted")}
+
+
+def test_broker_deletes_what_it_is_meant_to(first_aged: Aged) -> None:
+    retained = {event.log[0] for event in first_aged.events if isinstance(event, Retained)}
+    assert retained & RETAINED.keys() == LOSING
+    kept = {
+        topic: len(list((first_aged.by_broker / f"{topic}-0").glob("*.log")))
+        - len(list((first_aged.before / f"{topic}-0").glob("*.log")))
+        for topic in (EXACTLY, ONE_MORE)
+    }
+    assert kept == {EXACTLY: -1, ONE_MORE: 0}
+
+
+@pytest.mark.parametrize("topic", RETAINED)
+def test_same_files(first_aged: Aged, retained_by_us: Path, topic: str) -> None:
+    ours, theirs = (state_of(root / f"{topic}-0") for root in (retained_by_us, first_aged.by_broker))
+    assert ours.logs == theirs.logs
+    assert ours.indexes == theirs.indexes
+    assert ours.snapshots == theirs.snapshots
+    assert ours.others == theirs.others
+
+
+@pytest.mark.parametrize("topic", RETAINED)
+def test_same_leader_epochs(first_aged: Aged, retained_by_us: Path, topic: str) -> None:
+    ours, theirs = (state_of(root / f"{topic}-0") for root in (retained_by_us, first_aged.by_broker))
+    end = log_end_offset_of(theirs) if topic != "retained-without-timestamps" else 0
+    assert leader_epochs_below(ours, end) == leader_epochs_below(theirs, end)
+
+
+@pytest.mark.parametrize("topic", RETAINED)
+def test_same_files_wait_for_their_deletion(first_aged: Aged, retained_by_us: Path, topic: str) -> None:
+    ours, theirs = (names_of_deleted(root / f"{topic}-0") for root in (retained_by_us, first_aged.by_broker))
+    assert ours == theirs
+
+
+def test_same_log_starts(first_aged: Aged, retained_by_us: Path) -> None:
+    ours, theirs = (
+        {
+            topic: offset
+            for (topic, _), offset in read_checkpoint(root / "log-start-offset-checkpoint").items()
+            if topic in RETAINED
+        }
+        for root in (retained_by_us, first_aged.by_broker)
+    )
+    assert ours == theirs
