@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,14 +36,16 @@ _TIMEOUT_S = 120.0
 _CONTENTS_VERSION = 1
 
 
-def make_broker(settings: Settings, directory: Path | None = None) -> KafkaBroker:
-    """The broker that holds the data sets, or another one with its files elsewhere; not started."""
+def make_broker(
+    settings: Settings, directory: Path | None = None, broker_settings: Mapping[str, object] | None = None
+) -> KafkaBroker:
+    """The broker that holds the data sets, or another one with its files and settings; not started."""
     # Imported late: the tests' harness is only there in a checkout.
     from tests.interop.broker import KafkaBroker
 
     return KafkaBroker(
         directory or settings.broker_directory,
-        _BROKER_SETTINGS,
+        {**_BROKER_SETTINGS, **(broker_settings or {})},
         heap_megabytes=_BROKER_HEAP_MEGABYTES,
         jvm_options=_BROKER_JVM_OPTIONS,
     )

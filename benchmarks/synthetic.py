@@ -15,6 +15,7 @@ from pathlib import Path
 import crc32c
 
 from benchmarks.log_files import BatchPlace, batch_places
+from benchmarks.records import FIRST_TIMESTAMP_MS
 
 __all__ = ["SourceBatches", "write_partition", "write_tiny_segments"]
 
@@ -25,7 +26,6 @@ _TIME_INDEX_ENTRY = struct.Struct(">qi")
 # Everything of a batch header that the CRC covers, from attributes to recordCount.
 _CRC_COVERED_HEADER = struct.Struct(">hiqqqhii")
 _TO_CRC = struct.Struct(">qiibI")
-_FIRST_TIMESTAMP_MS = 1_748_736_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +60,26 @@ def write_partition(directory: Path, source: SourceBatches, *, segment_sizes_byt
     return next_offset
 
 
-def write_tiny_segments(directory: Path, segments: int, *, batches_per_segment: int = 3) -> int:
-    """Fill a partition directory with segments of a few one-record batches; return the number of records."""
-    directory.mkdir(parents=True)
-    body = _one_record_batch()
+def write_tiny_segments(
+    directory: Path,
+    segments: int,
+    *,
+    batches_per_segment: int = 3,
+    milliseconds_apart: int = 0,
+    exist_ok: bool = False,
+) -> int:
+    """Fill a partition directory with segments of a few one-record batches; return the number of records.
+
+    Records of one segment have one timestamp; those of the first, `FIRST_TIMESTAMP_MS`.
+    """
+    directory.mkdir(parents=True, exist_ok=exist_ok)
+    body = _one_record_batch(FIRST_TIMESTAMP_MS)
     offsets = struct.Struct(f">{'ii' * (batches_per_segment - 1)}")
     for segment in range(segments):
         base_offset = segment * batches_per_segment
+        timestamp_ms = FIRST_TIMESTAMP_MS + segment * milliseconds_apart
+        if milliseconds_apart:
+            body = _one_record_batch(timestamp_ms)
         name = f"{base_offset:020d}"
         log = b"".join(_BASE_OFFSET.pack(base_offset + index) + body for index in range(batches_per_segment))
         # An entry for every batch but the first, as a broker with a tiny index.interval.bytes writes them.
@@ -75,7 +88,7 @@ def write_tiny_segments(directory: Path, segments: int, *, batches_per_segment: 
         ]
         (directory / f"{name}.log").write_bytes(log)
         (directory / f"{name}.index").write_bytes(offsets.pack(*entries))
-        (directory / f"{name}.timeindex").write_bytes(_TIME_INDEX_ENTRY.pack(_FIRST_TIMESTAMP_MS, 0))
+        (directory / f"{name}.timeindex").write_bytes(_TIME_INDEX_ENTRY.pack(timestamp_ms, 0))
     return segments * batches_per_segment
 
 
@@ -108,11 +121,11 @@ def _write_segment(
     return next_offset
 
 
-def _one_record_batch() -> bytes:
+def _one_record_batch(timestamp_ms: int) -> bytes:
     """A batch of one record behind its base offset: key null, value ``value``."""
     # length, attributes, timestamp delta, offset delta, key length -1, value length 5, value, headers: zigzag varints
     record = bytes([0, 0, 0, 1, 10]) + b"value" + b"\x00"
     record = bytes([len(record) << 1]) + record
-    covered = _CRC_COVERED_HEADER.pack(0, 0, _FIRST_TIMESTAMP_MS, _FIRST_TIMESTAMP_MS, -1, -1, -1, 1) + record
+    covered = _CRC_COVERED_HEADER.pack(0, 0, timestamp_ms, timestamp_ms, -1, -1, -1, 1) + record
     batch_length = _TO_CRC.size - 12 + len(covered)
     return _TO_CRC.pack(0, batch_length, 0, 2, crc32c.crc32c(covered))[_BASE_OFFSET.size :] + covered

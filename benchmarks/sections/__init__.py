@@ -26,6 +26,10 @@ _SECTIONS: dict[str, tuple[str, dict[str, str]]] = {
     "append": ("append", {}),
     "write": ("write", {}),
     "recovery": ("recovery", {}),
+    "clean": ("clean", {}),
+    "retention": ("retention", {}),
+    "group_commit": ("group_commit", {}),
+    "many_logs": ("many_logs", {}),
     "earlier": ("earlier", {}),
 }
 

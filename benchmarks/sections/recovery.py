@@ -20,8 +20,6 @@ from benchmarks.timing import spread
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from storage_core.filesystem import FileSystem
-
 __all__ = ["run"]
 
 _RECORDS = 8_000_000
@@ -84,10 +82,11 @@ def _measure_recovery(root: Path, count: int, rounds: int) -> tuple[int, list[fl
 
 def _measure_opening(root: Path, segments: int, rounds: int) -> list[float]:
     """How long each opening took. Runs in a process of its own."""
+    from benchmarks.unflushed import UnflushedFileSystem
     from storage_core import LogConfig, LogDirectory
 
     records = _table(0, 1)
-    with LogDirectory.open(root, config=LogConfig(), filesystem=_unflushed_filesystem()) as logs:
+    with LogDirectory.open(root, config=LogConfig(), filesystem=UnflushedFileSystem()) as logs:
         log = logs.create("events")
         for _ in range(segments - 1):
             log.append(records)
@@ -97,22 +96,6 @@ def _measure_opening(root: Path, segments: int, rounds: int) -> list[float]:
     if found != segments:
         raise RuntimeError(f"Expected {segments} segments, found {found}.")
     return _time_opening(root, segments, rounds, lambda: None)
-
-
-def _unflushed_filesystem() -> FileSystem:
-    """One that forces nothing to disk: ten thousand segments would take minutes to make."""
-    from storage_core.filesystem import FileSystem, WritableFile
-
-    class UnflushedFileSystem(FileSystem):
-        def open_for_writing(self, path: str, *, create: bool = False) -> WritableFile:
-            file = super().open_for_writing(path, create=create)
-            file.flush = lambda: None
-            return file
-
-        def flush_directory(self, path: str) -> None:
-            pass
-
-    return UnflushedFileSystem()
 
 
 def _time_opening(root: Path, count: int, rounds: int, prepare: Callable[[], None]) -> list[float]:
