@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import pickle
 import resource
@@ -553,3 +554,16 @@ def test_a_flush_that_is_begun_changes_nothing(filesystem, path):
         assert file.read_at(40_000, 0) == b"abc" * 10_000
         file.flush()
     assert filesystem.statistics.flushes == 1
+
+
+@pytest.mark.parametrize("how", ["open", "open_for_writing", "open_pooled"])
+def test_a_file_that_is_given_up_costs_no_descriptor(tmp_path, how):
+    path = tmp_path / "f"
+    path.write_bytes(b"x")
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        filesystem = FileSystem()
+        getattr(filesystem, how)(str(path))
+        del filesystem
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before

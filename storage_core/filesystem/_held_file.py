@@ -72,6 +72,9 @@ class HeldFile:
             _c_library().munmap(address, mmap.PAGESIZE)
             _count.remove()
 
+    def __del__(self) -> None:
+        self.release()
+
 
 def hold_file(descriptor: int) -> HeldFile | None:
     """Hold an open file, whose descriptor may be closed then; None where that is not possible."""

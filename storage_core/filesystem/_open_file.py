@@ -86,6 +86,9 @@ class OpenFile:
             os.close(self._descriptor)
             self._descriptor = -1
 
+    def __del__(self) -> None:
+        self.close()
+
     def __enter__(self) -> Self:
         return self
 

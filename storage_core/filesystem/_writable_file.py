@@ -135,6 +135,11 @@ class WritableFile:
             with explained_writing(self.path, "close", is_open=True):
                 os.close(descriptor)
 
+    def __del__(self) -> None:
+        # Whoever gives up a log without closing it does not cost the process a descriptor.
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+
     def _opened(self) -> int:
         if self._descriptor < 0:
             raise OSError(errno.EBADF, "the file is closed")

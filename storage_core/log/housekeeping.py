@@ -7,7 +7,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from storage_core.errors import LogClosedError, LogFailedError, OptionError
+from storage_core.errors import LogClosedError, LogFailedError, OptionError, SegmentLogError
 from storage_core.log.log_roll import forget_expired_producers
 from storage_core.log.segment_deletion import take_due_files
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from storage_core.log.clock import Clock
+    from storage_core.log.log_state import LogState
     from storage_core.log.root_checkpoints import RootCheckpoints
 
 __all__ = ["RETENTION_CHECK_INTERVAL_MS", "Housekeeping", "PeriodicTask", "PeriodicTasks", "tasks_of_logs"]
@@ -28,6 +29,7 @@ _INITIAL_DELAY_MS: Final = 30_000
 """Kafka's ``log.initial.task.delay.ms``."""
 
 _FILES_INTERVAL_MS: Final = 1_000
+_REFUSED_FILES_INTERVAL_MS: Final = 60_000
 _PRODUCERS_INTERVAL_MS: Final = 60_000
 _CHECKPOINT_INTERVAL_MS: Final = 60_000
 
@@ -162,8 +164,22 @@ def _delete_due_files(checkpoints: RootCheckpoints) -> None:
             with state.lock:
                 due = take_due_files(state)
             # Not under the lock: there may be many, and they are in nobody's way.
-            for delete in due:
-                delete()
+            refused = [delete for delete in due if not _is_deleted(state, delete)]
+            if refused:
+                again_ms = state.clock.now_ms() + _REFUSED_FILES_INTERVAL_MS
+                with state.lock:
+                    state.doomed_files += [(again_ms, delete) for delete in refused]
+
+
+def _is_deleted(state: LogState, delete: Callable[[], object]) -> bool:
+    try:
+        delete()
+    except SegmentLogError as error:
+        _log.warning(
+            "%s: a file of a deleted segment is still there, and is deleted later: %s", state.path, error
+        )
+        return False
+    return True
 
 
 def _forget_producers(checkpoints: RootCheckpoints) -> None:

@@ -183,14 +183,14 @@ def test_a_job_that_dies_when_it_is_repeated(make, record_property):
     crashes = crashes_of_job(
         trial.filesystem, lambda files: trial.job.run(files, JOBS[0]), seed=2, variants=1
     )
-    for crashed in itertools.islice(crashes, rng.randrange(3), None, 3):
+    for crashed in itertools.islice(crashes, rng.randrange(4), None, 4):
         trial.check(crashed.filesystem, crashed.name, dies_again_at=rng.randint(1, 60))
     record_property(cases(f"{TECHNIQUE}; the repetition killed, too"), trial.outcomes["died again"])
     assert trial.outcomes["died again"] > 10
 
 
 # The first calls, many times over: what was not flushed before them is lost in some of the variants.
-POWER_CUTS = [(number, seed) for number in range(1, 9) for seed in range(16 if number < 4 else 2)]
+POWER_CUTS = [(number, seed) for number in range(1, 9) for seed in range(7 if number < 4 else 2)]
 
 
 def test_a_power_cut_while_what_a_killed_driver_left_is_completed(record_property):

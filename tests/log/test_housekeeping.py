@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_core import CleanerConfig, LogConfig, LogDirectory
+from storage_core import CleanerConfig, FileSystem, LogConfig, LogDirectory
 from storage_core.errors import LogClosedError, LogReadOnlyError, OptionError, StorageError
 from storage_core.log.housekeeping import PeriodicTask, PeriodicTasks, tasks_of_logs
 from tests.log.logs import NOW_MS, Clock, append, crash, names, offsets, open_directory, small, table
@@ -159,6 +159,35 @@ def test_files_are_deleted_when_they_are_due(logs, clock, tasks):
         tasks["Deleting files"].run()
         left = [each for each in names(log.path) if each.endswith(".log.deleted")]
         assert len(left) == expected
+
+
+def test_a_file_that_cannot_be_deleted_is_tried_again_and_the_others_go(
+    logs, clock, tasks, monkeypatch, caplog
+):
+    log = logs.create("orders", config=small(file_delete_delay_ms=5000))
+    append(log, 35)
+    log.delete_records(25)
+    delete = FileSystem.delete
+
+    def refuse_the_first(filesystem, path):
+        if path.endswith(f"{0:020}.log.deleted"):
+            raise StorageError("Permission denied.", path=path)
+        return delete(filesystem, path)
+
+    def left():
+        return [each for each in names(log.path) if each.endswith(".log.deleted")]
+
+    assert len(left()) == 2
+    clock.time_ms += 5000
+    with monkeypatch.context() as refusing:
+        refusing.setattr(FileSystem, "delete", refuse_the_first)
+        tasks["Deleting files"].run()
+    assert left() == [f"{0:020}.log.deleted"]
+    assert "is deleted later: Permission denied." in caplog.text
+    for advance_ms, expected in [(59_999, 1), (1, 0)]:
+        clock.time_ms += advance_ms
+        tasks["Deleting files"].run()
+        assert len(left()) == expected
 
 
 def test_producers_are_forgotten_as_seldom_as_a_broker_does(logs, clock, tasks):
