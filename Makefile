@@ -5,7 +5,8 @@ PYTHON ?=
 # Handed on to pytest or to the benchmarks: make test ARGS="-k offset -x"
 ARGS ?=
 
-# Processes that share the tests, which wait for the disk and for Spark now and then: make WORKERS=0 runs them in one, which prints and debugs better.
+# Processes that share the tests, which wait for the disk and for Spark now and then. make WORKERS=0 runs them in one,
+# which prints and debugs better.
 WORKERS ?= 3
 
 VENV := $(CURDIR)/.venv

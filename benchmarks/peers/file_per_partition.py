@@ -61,6 +61,11 @@ class _PartitionFiles(WritableFile):
         self._starts = starts
         self._partitions = partitions
         self._open: OrderedDict[int, int] = OrderedDict()
+        # It has none of its own.
+        self._descriptor = -1
+
+    def identity(self) -> tuple[int, int]:
+        return 0, 0
 
     def size_bytes(self) -> int:
         return 0

@@ -35,7 +35,8 @@ class CrashingFileSystem(FileSystem):
     def open_for_writing(self, path, *, create=False):
         self.will(f"open {os.path.basename(path)}")
         opened = super().open_for_writing(path, create=create)
-        return CrashingFile(self, path, opened._descriptor, self.statistics)
+        with opened:
+            return CrashingFile(self, path, os.dup(opened._descriptor), self.statistics)
 
     def rename(self, source, target):
         self.will(f"rename {os.path.basename(source)} {os.path.basename(target)}")
