@@ -7,7 +7,7 @@ ARGS ?=
 
 # Processes that share the tests, which wait for the disk and for Spark now and then. make WORKERS=0 runs them in one,
 # which prints and debugs better.
-WORKERS ?= 3
+WORKERS ?= 2
 
 VENV := $(CURDIR)/.venv
 VENV_PYTHON := $(VENV)/bin/python
