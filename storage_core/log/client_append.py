@@ -31,6 +31,7 @@ from storage_core.record.batch_header import (
 from storage_core.record.compression_encode import compressor
 from storage_core.record.decode import batch_section, decode_records
 from storage_core.record.legacy_message import NO_TIMESTAMP_MS
+from storage_core.record.plain_decode import decode_one_by_one
 from storage_core.record.record_batches import RecordBatches, put_crcs
 from storage_core.record.section import PADDING_BYTES, WantedFields
 from storage_core.segment.segment_files import DEFAULT_MAX_BATCH_BYTES
@@ -46,6 +47,10 @@ __all__ = ["accept_client_batches"]
 
 _KEEP_CODEC: Final = "producer"
 _INT64: Final = np.iinfo(np.int64)
+# What numpy does for a column costs more than so many records one by one.
+_FEW_RECORDS: Final = 16
+# Every field, so that every record is walked to its end.
+_WHOLE_RECORDS: Final = WantedFields(headers=True)
 
 
 def accept_client_batches(
@@ -69,7 +74,7 @@ def accept_client_batches(
     bodies: list[BytesLike] = []
     size_bytes = 0
     for number in range(batches.count):
-        section, columns = _decoded(batches, number, config, path)
+        section, columns = _decoded(batches, number, path)
         _check_records(columns, int(headers["attributes"][number]), number, config, now_ms, path)
         assert columns.timestamps_ms is not None  # noqa: S101  (they were asked for)
         headers["max_timestamp_ms"][number] = max(int(columns.timestamps_ms.max()), NO_TIMESTAMP_MS)
@@ -91,15 +96,14 @@ def accept_client_batches(
     return accepted
 
 
-def _decoded(
-    batches: RecordBatches, number: int, config: LogConfig, path: str | None
-) -> tuple[RecordSection, RecordColumns]:
-    """The records of one batch, decompressed. Keys are asked for so that every record is walked to its end."""
+def _decoded(batches: RecordBatches, number: int, path: str | None) -> tuple[RecordSection, RecordColumns]:
+    """The records of one batch, decompressed."""
     batch = b"".join(batches.pieces[2 * number : 2 * number + 2])
     try:
         header = parse_batch_header(batch, 0, 0, path="")
         section = batch_section(batch, header, path="", limit_bytes=DEFAULT_MAX_BATCH_BYTES)
-        return section, decode_records(section, WantedFields(value=config.is_compacted))
+        decode = decode_one_by_one if header.record_count <= _FEW_RECORDS else decode_records
+        return section, decode(section, _WHOLE_RECORDS)
     except (CorruptError, UnsupportedFormatError) as error:
         raise InvalidRecordError(
             f"Expected records that can be read, found batch {number}: {error.args[0]}", path=path

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import struct
 import zlib
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -29,7 +30,8 @@ from storage_core.record.encode import BatchEncoding, encode_records
 from storage_core.record.record_batches import RecordBatches
 from tests.log.logs import NOW_MS, offsets, open_directory, small, table, values
 from tests.log.producing import data, emptied, marker, transactional
-from tests.record.encoding import CONTROL, LOG_APPEND_TIME, Batch, Record
+from tests.record.cases import MALFORMED
+from tests.record.encoding import CONTROL, LOG_APPEND_TIME, Batch, Record, sized, varint
 
 CODECS = {"gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 
@@ -152,6 +154,58 @@ def test_offsets_within_a_batch_are_consecutive(log):
     with pytest.raises(InvalidRecordError, match="Expected records that can be read, found batch 1"):
         log.append_as_leader(data(0, 2) + skewed)
     assert log.log_end_offset == 0
+
+
+MALFORMED_AT_0 = {name: batch for name, batch in MALFORMED.items() if batch.base_offset == 0}
+
+
+@pytest.mark.parametrize("codec", [0, 4], ids=["none", "zstd"])
+@pytest.mark.parametrize("malformed", MALFORMED_AT_0.values(), ids=MALFORMED_AT_0)
+def test_a_malformed_record_is_refused_whatever_is_wrong_with_it(malformed, codec):
+    with pytest.raises(InvalidRecordError):
+        accept(data(0, 2) + replace(malformed, codec=codec).encode())
+
+
+@pytest.mark.parametrize("codec", [0, 4], ids=["none", "zstd"])
+@pytest.mark.parametrize("count", [1, 300])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        varint(1),
+        varint(2) + sized(b"h") + sized(b"v"),
+        varint(1) + (sized(b"h") + sized(b"v")) * 2,
+        varint(0) + sized(b"h") + sized(b"v"),
+        varint(-1) + sized(b"h") + sized(b"v"),
+        varint(1) + varint(-1) + sized(b"v"),
+        varint(1) + varint(99) + b"h" + sized(b"v"),
+        varint(1) + sized(b"h") + varint(99) + b"v",
+        varint(1) + sized(b"h"),
+        varint(1 << 30) + sized(b"h") + sized(b"v"),
+    ],
+    ids=[
+        "none where one is announced",
+        "one where two are announced",
+        "two where one is announced",
+        "one where none is announced",
+        "a negative count",
+        "without a key",
+        "a key longer than the record",
+        "a value longer than the record",
+        "without a value",
+        "a billion",
+    ],
+)
+def test_a_malformed_header_is_refused_among_any_number_of_records(headers, count, codec):
+    good = [Record(delta, headers=((b"h", b"v"),)) for delta in range(count)]
+    bad = sized(b"\0\0" + varint(count) + b"\1\1" + headers)
+    records = b"".join(record.encode(0) for record in good) + bad
+    batch = Batch(
+        (*good, Record(count)), records_bytes=records, codec=codec, last_offset_delta=count
+    ).encode()
+    with pytest.raises(
+        InvalidRecordError, match=f"records that can be read, found batch 1: .*record {count}"
+    ):
+        accept(data(0, 2) + batch)
 
 
 def test_records_that_cannot_be_decompressed_are_refused(log):
