@@ -42,7 +42,7 @@ Each message says what was expected, what was found, where, and what to do.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 __all__ = [
     "AppendError",
@@ -71,6 +71,7 @@ __all__ = [
     "OutOfOrderSequenceError",
     "ProducerError",
     "RecordBatchTooLargeError",
+    "RecordError",
     "RecordTooLargeError",
     "RecoveryWouldDiscard",
     "ReplicaConflictError",
@@ -192,8 +193,39 @@ class TimestampRangeError(SegmentLogError):
     """A record's timestamp does not fit a column of microseconds since 1970."""
 
 
+class RecordError(NamedTuple):
+    """A record for which an append was refused (KIP-467; Kafka's ``ProduceResponse.RecordError``).
+
+    Attributes:
+        batch_index: The record's index in its batch, from 0 on; its row in a table.
+        message: What was expected of it, and what was found.
+        batch_number: Which batch of the append holds it, from 0 on; 0 for a table.
+    """
+
+    batch_index: int
+    message: str
+    batch_number: int = 0
+
+
 class AppendError(SegmentLogError):
-    """An append was refused before anything of it was written; the log is as it was."""
+    """An append was refused before anything of it was written; the log is as it was.
+
+    Args:
+        record_errors: The records for which it was refused, if some of them alone are to blame; the first 10,000.
+        record_error_count: How many they are in all; as many as ``record_errors`` if None.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        record_errors: tuple[RecordError, ...] = (),
+        record_error_count: int | None = None,
+        **where: Any,
+    ) -> None:
+        super().__init__(message, **where)
+        self.record_errors = record_errors
+        self.record_error_count = len(record_errors) if record_error_count is None else record_error_count
 
 
 class InvalidRecordError(AppendError):
@@ -298,7 +330,15 @@ class CorruptError(SegmentLogError):
 
 
 class CorruptRecordError(CorruptError):
-    """A record batch's length, magic, CRC or record structure is wrong."""
+    """A record batch's length, magic, CRC or record structure is wrong.
+
+    Args:
+        record_index: The index in its batch of the record that is malformed; None if the batch is.
+    """
+
+    def __init__(self, message: str, *, record_index: int | None = None, **where: Any) -> None:
+        super().__init__(message, **where)
+        self.record_index = record_index
 
 
 class BatchTooLargeError(CorruptError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from storage_core.errors import OptionError
-from storage_core.record.batch_encode import SEQUENCES, ProducerSequence
+from storage_core.record.batch_encode import NO_PRODUCER, SEQUENCES, ProducerSequence
 
 __all__ = [
     "LARGEST_EPOCH",
@@ -26,13 +26,19 @@ def next_sequence(last_sequence: int) -> int:
     return (last_sequence + 1) % SEQUENCES
 
 
-def check_producer_sequence(producer: object) -> None:
-    """Refuse what does not number a producer's records."""
+def check_producer_sequence(producer: object, *, has_sequence: bool = True) -> None:
+    """Refuse what does not number a producer's records, or names a number where there must be none."""
     if not isinstance(producer, ProducerSequence):
         raise OptionError(f"Expected a ProducerSequence as producer, found {type(producer).__name__}.")
     check_producer_id(producer.producer_id)
     check_producer_epoch(producer.producer_epoch)
-    _require_in_range("a sequence number", producer.base_sequence, SEQUENCES - 1)
+    if has_sequence:
+        _require_in_range("a sequence number", producer.base_sequence, SEQUENCES - 1)
+    elif producer.base_sequence != NO_PRODUCER.base_sequence:
+        raise OptionError(
+            f"Expected a sequence number of -1, because a coordinator's records have none, found "
+            f"{producer.base_sequence!r}."
+        )
 
 
 def check_producer_id(producer_id: object) -> None:

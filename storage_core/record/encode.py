@@ -80,22 +80,24 @@ def encode_records(
         records: The columns that ``record_input`` describes.
         encoding: How batches are made.
         default_timestamp_ms: For records without a timestamp.
-        producer: Who writes them, and the sequence number of the first record.
+        producer: Who writes them, and the sequence number of the first record; -1 if they have none.
         is_transactional: Whether they belong to a transaction of the producer's.
 
     Raises:
         InvalidRecordError: A column has a wrong name or type; a header has no key; a record is too large to be
             encoded.
-        ValueError: A transaction without a producer, or a producer without an epoch or a sequence number.
+        ValueError: A transaction without a producer, or a producer without an epoch.
     """
     if is_transactional and producer is None:
         message = "Expected a producer for records of a transaction, found none."
         raise ValueError(message)
-    if (
-        producer is not None
-        and min(producer.producer_id, producer.producer_epoch, producer.base_sequence) < 0
+    if producer is not None and (
+        min(producer.producer_id, producer.producer_epoch) < 0
+        or producer.base_sequence < NO_PRODUCER.base_sequence
     ):
-        message = f"Expected a producer's id, epoch and sequence number from 0 on, found {producer}."
+        message = (
+            f"Expected a producer's id and epoch from 0 on, and a sequence number or -1, found {producer}."
+        )
         raise ValueError(message)
     check_columns(records)
     attributes = encoding.codec | (TRANSACTIONAL_FLAG if is_transactional else 0)

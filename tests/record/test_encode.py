@@ -290,6 +290,16 @@ def test_sequence_numbers_go_on_from_batch_to_batch_and_wrap():
     assert headers["producer_epoch"].tolist() == [3] * 4
 
 
+def test_a_producer_need_not_number_its_records():
+    """As a group coordinator writes: every batch has producer and epoch, and no sequence number."""
+    records = table_of([(NOW_MS, None, b"v", [])] * 7)
+    data = write_both_ways(records, producer=ProducerSequence(5, 3, -1), batch_size_bytes=61 + 2 * 9)
+    headers = window_of(data).headers
+    assert headers["base_sequence"].tolist() == [-1] * 4
+    assert headers["producer_id"].tolist() == [5] * 4
+    assert headers["producer_epoch"].tolist() == [3] * 4
+
+
 def test_without_a_producer_its_fields_say_none():
     headers = window_of(write_both_ways(table_of(TWO_ROWS))).headers
     assert headers["producer_id"].tolist() == [-1]
@@ -303,10 +313,10 @@ def test_without_a_producer_its_fields_say_none():
         (None, "found none"),
         (ProducerSequence(-1, 0, 0), "producer_id=-1"),
         (ProducerSequence(1, -1, 0), "producer_epoch=-1"),
-        (ProducerSequence(1, 0, -1), "base_sequence=-1"),
+        (ProducerSequence(1, 0, -2), "base_sequence=-2"),
     ],
 )
-def test_a_transaction_needs_a_producer_with_epoch_and_sequence(producer, match):
+def test_a_transaction_needs_a_producer_with_an_epoch(producer, match):
     with pytest.raises(ValueError, match=match):
         encode_records(
             table_of(TWO_ROWS),
