@@ -161,6 +161,7 @@ PARAMETERS = {
     ],
     "storage_core.Log.append_as_leader": ["self", "batches", "flush", "leader_epoch", "origin"],
     "storage_core.Log.append_batches": ["self", "batches", "flush"],
+    "storage_core.Log.assign_epoch_start_offset": ["self", "leader_epoch"],
     "storage_core.Log.transaction": ["self", "producer_id", "flush"],
     "storage_core.Log.open_transactions": ["self"],
     "storage_core.Log.abort_transaction": ["self", "producer_id", "flush"],

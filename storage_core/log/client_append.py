@@ -21,6 +21,7 @@ from storage_core.record.batch_header import (
     CODEC_MASK,
     CONTROL_FLAG,
     HEADER_SIZE_BYTES,
+    KNOWN_ATTRIBUTES,
     LOG_APPEND_TIME_FLAG,
     LOG_OVERHEAD_BYTES,
     parse_batch_header,
@@ -95,6 +96,7 @@ def accept_client_batches(
         headers["max_timestamp_ms"] = now_ms
     if headers.tobytes() == batches.headers.tobytes():
         return batches
+    headers["attributes"] &= KNOWN_ATTRIBUTES
     put_crcs(headers, bodies)
     accepted = RecordBatches.of_many(headers, bodies)
     validate_leader_append(accepted, config, path=path)

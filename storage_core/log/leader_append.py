@@ -12,12 +12,13 @@ import pyarrow as pa
 from storage_core.errors import InvalidRecordError, OffsetOverflowError, OptionError
 from storage_core.log.append_validation import check_origin, markers_of
 from storage_core.log.client_append import accept_client_batches
-from storage_core.log.log_append import AppendInfo, append_chunks
+from storage_core.log.log_append import AppendInfo, append_chunks, write_pending
 from storage_core.log.log_records import batches_of_records
 from storage_core.log.log_roll import forget_expired_producers
 from storage_core.log.producer_append import ProducedRecords, check_marker, check_produced
 from storage_core.log.producer_numbers import (
     check_coordinator_epoch,
+    check_leader_epoch,
     check_producer_epoch,
     check_producer_id,
 )
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from storage_core.record.encode import BatchEncoding
     from storage_core.record.record_batches import RecordBatches
 
-__all__ = ["append_client_batches", "append_marker", "append_records"]
+__all__ = ["append_client_batches", "append_marker", "append_records", "assign_epoch_start_offset"]
 
 _NONE: Final = -1
 
@@ -191,6 +192,14 @@ def append_marker(
     return _append(state, [marker], (), 1, _epoch(state, leader_epoch), now_ms)
 
 
+def assign_epoch_start_offset(state: LogState, leader_epoch: int) -> int:
+    """Let a leader epoch begin at the log end, before its first batch; see `Log.assign_epoch_start_offset`."""
+    write_pending(state)
+    epoch = _epoch(state, leader_epoch)
+    state.leader_epochs.assign(epoch, state.offsets.log_end_offset)
+    return state.leader_epochs.entries[-1].start_offset
+
+
 def _append(
     state: LogState,
     chunks: Iterable[RecordBatches],
@@ -259,6 +268,7 @@ def _epoch(state: LogState, leader_epoch: int | None) -> int:
         latest = max(latest, int(state.pending.batches[-1].headers["leader_epoch"][-1]))
     if leader_epoch is None:
         return latest
+    check_leader_epoch(leader_epoch)
     if leader_epoch < latest:
         raise InvalidRecordError(
             f"Expected a leader epoch of at least {latest}, which the log has seen, found {leader_epoch}.",

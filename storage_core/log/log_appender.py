@@ -8,7 +8,12 @@ import pyarrow as pa
 
 from storage_core.errors import LogReadOnlyError, OptionError
 from storage_core.log.append_validation import check_origin, validate_follower_append
-from storage_core.log.leader_append import append_client_batches, append_marker, append_records
+from storage_core.log.leader_append import (
+    append_client_batches,
+    append_marker,
+    append_records,
+    assign_epoch_start_offset,
+)
 from storage_core.log.log_append import AppendInfo, append_replicated, write_pending
 from storage_core.log.log_flush import flush_appended
 from storage_core.log.log_reader import LogReader
@@ -165,6 +170,28 @@ class LogAppender(LogReader):
         if flush:
             flush_appended(state)
         return info
+
+    def assign_epoch_start_offset(self, leader_epoch: int) -> int:
+        """Begin a leader epoch at the log end, before its first batch, as a broker does on becoming the leader.
+
+        Appends without an epoch of their own are written under it, those with an older one are refused, also after a
+        crash: it is on disk when this returns. A truncation to where it begins or below takes it back, and so does a
+        crash that takes unflushed records below it.
+
+        Args:
+            leader_epoch: At least the latest one that the log has seen. For that one, nothing happens.
+
+        Returns:
+            The offset that the epoch begins with.
+
+        Raises:
+            InvalidRecordError: The log has seen a higher epoch.
+            NotWritableError: The log is closed, read-only, or has failed before.
+            StorageError: ``leader-epoch-checkpoint`` could not be written: the log has failed.
+        """
+        state = self._writable()
+        with state.writing():
+            return assign_epoch_start_offset(state, leader_epoch)
 
     def transaction(self, producer_id: int | None = None, *, flush: bool = False) -> Transaction:
         """Begin a transaction: a context manager that commits at its end, and aborts on an exception.

@@ -77,8 +77,8 @@ class _Loader:
             # The checkpoint stops telling of a log start that a file name tells: then the disk has to know of the names.
             self._filesystem.flush_directory(self._path)
         offsets = self._offsets(segments, log_end_offset)
-        # An epoch may have begun at the log end without a record yet; after a crash that is not certain.
-        self._epochs.truncate_from_end(offsets.log_end_offset + options.is_clean)
+        # An epoch may have begun at the log end without a record yet. A broker forgets it here, and is elected anew.
+        self._epochs.truncate_from_end(offsets.log_end_offset + 1)
         # As checkpointed: a first segment that is lost says nothing of epochs.
         self._epochs.truncate_from_start(options.log_start_offset)
         state = LogState(

@@ -1,4 +1,4 @@
-"""The numbers by which producers are known: ids, epochs, sequence numbers, and how far each of them goes."""
+"""The numbers by which producers and leaders are known: ids, epochs, sequence numbers, and how far each of them goes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from storage_core.record.batch_encode import NO_PRODUCER, SEQUENCES, ProducerSeq
 __all__ = [
     "LARGEST_EPOCH",
     "check_coordinator_epoch",
+    "check_leader_epoch",
     "check_producer_epoch",
     "check_producer_id",
     "check_producer_sequence",
@@ -18,7 +19,8 @@ __all__ = [
 
 LARGEST_EPOCH: Final = (1 << 15) - 1
 _LARGEST_ID: Final = (1 << 63) - 1
-_LARGEST_COORDINATOR_EPOCH: Final = (1 << 31) - 1
+# Of a coordinator, and of a leader.
+_LARGEST_INT32_EPOCH: Final = (1 << 31) - 1
 
 
 def next_sequence(last_sequence: int) -> int:
@@ -53,7 +55,12 @@ def check_producer_epoch(producer_epoch: object) -> None:
 
 def check_coordinator_epoch(coordinator_epoch: object) -> None:
     """Refuse what is no coordinator epoch."""
-    _require_in_range("a coordinator epoch", coordinator_epoch, _LARGEST_COORDINATOR_EPOCH)
+    _require_in_range("a coordinator epoch", coordinator_epoch, _LARGEST_INT32_EPOCH)
+
+
+def check_leader_epoch(leader_epoch: object) -> None:
+    """Refuse what is no leader epoch."""
+    _require_in_range("a leader epoch", leader_epoch, _LARGEST_INT32_EPOCH)
 
 
 def _require_in_range(what: str, number: object, largest: int) -> None:

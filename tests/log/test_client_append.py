@@ -341,6 +341,14 @@ def test_a_producers_word_for_the_largest_timestamp_is_not_taken():
     assert whole(accept(claimed)) == Batch(records, max_timestamp_ms=3000).encode()
 
 
+def test_bits_that_mean_nothing_go_when_the_header_is_rewritten():
+    records = (Record(timestamp_ms=1000),)
+    as_it_came = Batch(records, attributes=0x4100).encode()
+    assert whole(accept(as_it_came)) == as_it_came
+    claimed = Batch(records, attributes=0x4100, max_timestamp_ms=9000).encode()
+    assert whole(accept(claimed)) == Batch(records, max_timestamp_ms=1000).encode()
+
+
 def test_log_append_time():
     records = (Record(timestamp_ms=1000), Record(offset_delta=1, timestamp_ms=3000))
     accepted = accept(Batch(records).encode(), message_timestamp_type="LogAppendTime", now_ms=5000)
