@@ -27,7 +27,7 @@ from storage_core.record.batch_encode import SEQUENCES
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from storage_core.log.producer_state_entry import ProducerState
+    from storage_core.log.producer_state_entry import BatchMetadata, ProducerState
     from storage_core.log.transaction_marker import EndTransactionMarker
 
 __all__ = ["DuplicateAppend", "ProducedRecords", "check_marker", "check_produced"]
@@ -203,17 +203,25 @@ def _find_duplicate(
     if known.producer_epoch != records.producer_epoch:
         return None
     batches = list(known.batches)
-    starts = (
-        number for number, batch in enumerate(batches) if batch.first_sequence == records.first_sequence
-    )
-    start = next(starts, None)
-    if start is None:
-        return None
-    latest = batches[start]
+    # Behind a coordinator's records, which have no numbers, a client begins at 0 again.
+    for start, batch in enumerate(batches):
+        if batch.first_sequence == records.first_sequence:
+            duplicate = _duplicate_from(batches, start, records, is_batch=is_batch)
+            if duplicate is not None:
+                return duplicate
+    return None
+
+
+def _duplicate_from(
+    batches: list[BatchMetadata], start: int, records: ProducedRecords, *, is_batch: bool
+) -> DuplicateAppend | None:
+    latest = last = batches[start]
     for number in range(start, start + 1 if is_batch else len(batches)):
         batch = batches[number]
-        if number > start and batch.first_offset != batches[number - 1].last_offset + 1:
+        follows = (last.last_offset + 1, next_sequence(last.last_sequence))
+        if number > start and (batch.first_offset, batch.first_sequence) != follows:
             return None
+        last = batch
         if batch.timestamp_ms > latest.timestamp_ms:
             latest = batch
         if batch.last_sequence == records.last_sequence:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
@@ -14,6 +15,7 @@ from storage_core.record.record_batches import RecordBatches
 from tests.interop.any_client_batches import any_batches
 from tests.interop.kafka_log import KafkaLog
 from tests.log.logs import NOW_MS, Clock
+from tests.log.producing import ABORT, COMMIT, data, marker
 from tests.record.encoding import LOG_APPEND_TIME, TRANSACTIONAL
 from tests.record.sections import decode_whole_batches
 
@@ -22,10 +24,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from storage_core import Log
+    from storage_core.log.producer_state_entry import ProducerState
     from tests.interop.kafka_log import Appended
     from tests.record.encoding import Batch
 
-_BATCHES = 250
+_BATCHES = 200
 _CONFIGS: dict[str, dict[str, object]] = {
     "create time": {"message.timestamp.before.max.ms": 2000, "message.timestamp.after.max.ms": 2000},
     "log append time": {"message.timestamp.type": "LogAppendTime"},
@@ -148,3 +151,175 @@ def test_any_batch_of_a_client(kafka: KafkaLog, logs: LogDirectory, tmp_path: Pa
             compare(kafka, log, config, given, found)
     assert found.keys() == {"taken", "refused", _MILDER, *_STRICTER}
     assert min(found["taken"], found["refused"]) > len(_CONFIGS) * _BATCHES // 4
+
+
+# -- One step after the other --------
+
+_PRODUCERS = 3
+_STEPS = 100
+_SEQUENCES = 20
+
+
+class Both:
+    """One log of ours and one of Kafka's, to which the same is done."""
+
+    def __init__(self, kafka: KafkaLog, log: Log, generator: random.Random) -> None:
+        self.kafka, self.log, self.generator = kafka, log, generator
+        self.leader_epoch = 0
+        # By producer: its epoch, the number of its next record, and its last batches.
+        self.producers = {number: (0, 0, []) for number in range(_PRODUCERS)}
+
+    def step(self) -> str:
+        """Do something at random, and compare; return what came of it."""
+        steps = [self.append] * 8 + [self.append_as_coordinator] * 4 + [self.end] * 4
+        steps += [self.begin_epoch, self.truncate, self.delete, self.roll]
+        outcome = self.generator.choice(steps)()
+        self.compare()
+        return outcome
+
+    def append(self) -> str:
+        generator = self.generator
+        number = generator.randrange(_PRODUCERS + 1)
+        count = generator.choice([1, 1, 3])
+        if number == _PRODUCERS:
+            return self.append_batch(data(0, count, timestamp_ms=NOW_MS), "client")
+        epoch, sequence, recent = self.producers[number]
+        way = generator.choice(
+            ["next"] * 8 + ["again"] * 3 + ["gap", "old epoch", "new epoch", "new epoch, gap"]
+        )
+        if way == "again" and recent:
+            return self.append_batch(generator.choice(recent), "client")
+        if way == "gap":
+            sequence += 5
+        elif way == "old epoch":
+            epoch -= epoch > 0
+        elif way.startswith("new epoch"):
+            epoch, sequence, recent = epoch + 1, 0 if way == "new epoch" else 4, []
+        batch = data(
+            0,
+            count,
+            producer=number,
+            epoch=epoch,
+            sequence=sequence,
+            timestamp_ms=NOW_MS,
+            is_transactional=generator.random() < 0.5,
+        )
+        outcome = self.append_batch(batch, "client")
+        if outcome == "appended":
+            self.producers[number] = (epoch, sequence + count, [*recent, batch][-6:])
+        return outcome
+
+    def append_as_coordinator(self) -> str:
+        generator = self.generator
+        number = generator.randrange(_PRODUCERS)
+        epoch, _, _ = self.producers[number]
+        batch = data(
+            generator.choice([0, 0, 7]),
+            generator.choice([1, 3]),
+            producer=number,
+            epoch=max(0, epoch + generator.choice([0, 0, 0, -1, 1])),
+            sequence=generator.choice([-1, -1, -1, 50]),
+            timestamp_ms=NOW_MS,
+            is_transactional=generator.random() < 0.8,
+        )
+        return self.append_batch(batch, "coordinator")
+
+    def end(self) -> str:
+        generator = self.generator
+        number = generator.randrange(_PRODUCERS)
+        epoch, _, _ = self.producers[number]
+        epoch = max(0, epoch + generator.choice([0, 0, 1, -1]))
+        batch = marker(
+            0,
+            producer=number,
+            epoch=epoch,
+            kind=generator.choice([ABORT, COMMIT]),
+            coordinator_epoch=generator.choice([1, 1, 1, 2, 0]),
+            timestamp_ms=NOW_MS,
+        )
+        return self.append_batch(batch, "coordinator")
+
+    def append_batch(self, batch: bytes, origin: Literal["client", "coordinator"]) -> str:
+        theirs = self.kafka.append_as_leader(batch, leader_epoch=self.leader_epoch, origin=origin.upper())
+        end_offset = self.log.log_end_offset
+        if theirs.refusal is not None:
+            with pytest.raises(AppendError) as refused:
+                self.log.append_as_leader(batch, leader_epoch=self.leader_epoch, origin=origin)
+            assert theirs.refusal == type(refused.value).__name__.replace("Error", "Exception")
+            return "refused"
+        ours = self.log.append_as_leader(batch, leader_epoch=self.leader_epoch, origin=origin)
+        assert (theirs.first_offset, theirs.last_offset) == (ours.first_offset, ours.last_offset)
+        if ours.is_duplicate:
+            assert theirs.stored == b""
+            return "a duplicate"
+        assert self.log.fetch(end_offset, 1 << 20).data == theirs.stored
+        return "appended"
+
+    def begin_epoch(self) -> str:
+        self.leader_epoch += self.generator.choice([0, 1, 1, 3])
+        self.log.assign_epoch_start_offset(self.leader_epoch)
+        assert self.kafka.assign_epoch_start_offset(self.leader_epoch, self.log.log_end_offset) is None
+        return "an epoch begun"
+
+    def truncate(self) -> str:
+        end_offset = self.log.log_end_offset
+        offset = max(self.log.log_start_offset, end_offset - self.generator.choice([-3, 0, 1, 2, 5]))
+        self.log.truncate_to(offset)
+        assert self.kafka.truncate_to(offset) is None
+        self.compare()
+        self.producers = {number: (epoch, 0, []) for number, (epoch, _, _) in self.producers.items()}
+        for known in self.log._state.producers.producers.values():
+            epoch = max(known.producer_epoch, self.producers[known.producer_id][0])
+            self.producers[known.producer_id] = (epoch, known.last_sequence + 1, [])
+        # A broker notes the epoch of an append that it then refuses: here it has begun before, as a leader's has.
+        self.begin_epoch()
+        return "truncated"
+
+    def delete(self) -> str:
+        span = self.log.log_end_offset - self.log.log_start_offset
+        offset = self.log.log_start_offset + self.generator.randrange(span // 2 + 1)
+        self.log.delete_records(offset)
+        assert self.kafka.delete_records(offset) is None
+        return "deleted"
+
+    def roll(self) -> str:
+        self.log.roll()
+        assert self.kafka.roll() is None
+        return "rolled"
+
+    def compare(self) -> None:
+        theirs, log = self.kafka.state(), self.log
+        assert (log.log_start_offset, log.log_end_offset) == (theirs.log_start_offset, theirs.log_end_offset)
+        begun = [producer[4] for producer in theirs.producers if producer[4] >= 0]
+        # Of a transaction that began below the log start, Kafka's is the base offset of the first batch that is left.
+        is_cut = min(begun, default=log.log_start_offset) < log.log_start_offset
+        assert log.last_stable_offset == (log.log_start_offset if is_cut else theirs.last_stable_offset)
+        assert [(entry.epoch, entry.start_offset) for entry in log.leader_epochs] == theirs.leader_epochs
+        known = log._state.producers.producers.values()
+        assert sorted(map(facts_of, known)) == theirs.producers
+        for epoch in range(self.leader_epoch + 2):
+            assert tuple(log.end_offset_for_epoch(epoch)) == self.kafka.end_offset_for_epoch(epoch)
+
+
+def facts_of(known: ProducerState) -> tuple[int, ...]:
+    begins_at = known.current_transaction_first_offset
+    return (
+        known.producer_id,
+        known.producer_epoch,
+        known.last_sequence,
+        known.coordinator_epoch,
+        -1 if begins_at is None else begins_at,
+        known.timestamp_ms,
+    )
+
+
+def test_producers_coordinators_and_leader_epochs(
+    kafka: KafkaLog, logs: LogDirectory, tmp_path: Path
+) -> None:
+    found: Counter[str] = Counter()
+    for seed in range(_SEQUENCES):
+        values = {"segment.bytes": 1 << 20}
+        kafka.open(tmp_path / "kafka" / f"steps{seed}-0", NOW_MS, values)
+        both = Both(kafka, logs.create(f"steps{seed}", 0, LogConfig.from_dict(values)), random.Random(seed))
+        found.update(both.step() for _ in range(_STEPS))
+    assert min(found[each] for each in ("appended", "refused", "a duplicate", "truncated")) > 100
