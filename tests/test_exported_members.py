@@ -160,7 +160,7 @@ PARAMETERS = {
         "origin",
     ],
     "storage_core.Log.append_as_leader": ["self", "batches", "flush", "leader_epoch", "origin"],
-    "storage_core.Log.append_batches": ["self", "batches", "flush"],
+    "storage_core.Log.append_batches": ["self", "batches", "flush", "leader_epoch"],
     "storage_core.Log.assign_epoch_start_offset": ["self", "leader_epoch"],
     "storage_core.Log.transaction": ["self", "producer_id", "flush"],
     "storage_core.Log.open_transactions": ["self"],

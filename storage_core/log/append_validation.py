@@ -19,6 +19,7 @@ from storage_core.errors import (
     RecordTooLargeError,
 )
 from storage_core.log.producer_batches import ProducerBatches
+from storage_core.log.producer_numbers import check_leader_epoch
 from storage_core.log.transaction_marker import read_marker
 from storage_core.record.batch_header import (
     CONTROL_FLAG,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AppendOrigin",
+    "batches_up_to_epoch",
     "check_origin",
     "markers_of",
     "require_fits_segment",
@@ -112,6 +114,13 @@ def validate_follower_append(
     _require_epochs(batches, path)
     _require_readable_markers(batches, path)
     require_fits_segment(batches.size_bytes, config, path)
+
+
+def batches_up_to_epoch(batches: RecordBatches, leader_epoch: int) -> RecordBatches:
+    """The batches in front of the first one of a later leader epoch."""
+    check_leader_epoch(leader_epoch)
+    is_later = batches.headers["leader_epoch"] > leader_epoch
+    return batches.select(0, int(is_later.argmax())) if is_later.any() else batches
 
 
 def validate_client_batches(

@@ -97,6 +97,8 @@ def append_chunks(
 def append_replicated(state: LogState, batches: RecordBatches, now_ms: int) -> AppendInfo:
     """Append validated batches of any format that keep their offsets and epochs."""
     write_pending(state)
+    if not batches.count:
+        return _sum([], state.next_offset, state.next_offset, None)
     state.is_only_replica = False
     _write(state, batches, now_ms)
     return _info(batches)

@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING, Final, Literal
 import pyarrow as pa
 
 from storage_core.errors import LogReadOnlyError, OptionError
-from storage_core.log.append_validation import check_origin, validate_follower_append
+from storage_core.log.append_validation import (
+    batches_up_to_epoch,
+    check_origin,
+    validate_follower_append,
+)
 from storage_core.log.leader_append import (
     append_client_batches,
     append_marker,
@@ -145,7 +149,9 @@ class LogAppender(LogReader):
             flush_appended(state)
         return info
 
-    def append_batches(self, batches: BytesLike | RecordBatches, *, flush: bool = False) -> AppendInfo:
+    def append_batches(
+        self, batches: BytesLike | RecordBatches, *, flush: bool = False, leader_epoch: int | None = None
+    ) -> AppendInfo:
         """Append batches as a replica does: they keep their offsets and leader epochs.
 
         From then on the high watermark follows `update_high_watermark` alone.
@@ -153,6 +159,8 @@ class LogAppender(LogReader):
         Args:
             batches: Batches of any format; of bytes, an incomplete last batch is left out.
             flush: Whether they are on disk when this returns.
+            leader_epoch: Of the leader that they were asked of. From the first batch of a later epoch on, they are left
+                out: by then it may not have been the leader any more (KAFKA-18723).
 
         Raises:
             CorruptRecordError: A batch is damaged; nothing is written.
@@ -163,6 +171,8 @@ class LogAppender(LogReader):
         state = self._writable()
         if not isinstance(batches, RecordBatches):
             batches = RecordBatches.parse(batches, lowest_offset=state.next_offset)
+        if leader_epoch is not None:
+            batches = batches_up_to_epoch(batches, leader_epoch)
         with state.writing():
             write_pending(state)
             validate_follower_append(batches, self._config, state.offsets.log_end_offset, path=self.path)

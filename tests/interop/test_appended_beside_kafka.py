@@ -322,4 +322,4 @@ def test_producers_coordinators_and_leader_epochs(
         kafka.open(tmp_path / "kafka" / f"steps{seed}-0", NOW_MS, values)
         both = Both(kafka, logs.create(f"steps{seed}", 0, LogConfig.from_dict(values)), random.Random(seed))
         found.update(both.step() for _ in range(_STEPS))
-    assert min(found[each] for each in ("appended", "refused", "a duplicate", "truncated")) > 30
+    assert min(found[each] for each in ("appended", "refused", "a duplicate", "truncated")) >= 20
