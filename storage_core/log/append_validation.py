@@ -18,7 +18,6 @@ from storage_core.errors import (
     RecordBatchTooLargeError,
     RecordTooLargeError,
 )
-from storage_core.log.producer_batches import ProducerBatches
 from storage_core.log.producer_numbers import check_leader_epoch
 from storage_core.log.transaction_marker import read_marker
 from storage_core.record.batch_header import (
@@ -112,7 +111,7 @@ def validate_follower_append(
         )
     _require_ascending(batches, path)
     _require_epochs(batches, path)
-    _require_readable_markers(batches, path)
+    markers_of(batches, path=path)
     require_fits_segment(batches.size_bytes, config, path)
 
 
@@ -166,25 +165,31 @@ def _what_a_header_lacks(header: tuple[int, ...], *, is_from_client: bool) -> st
 
 
 def markers_of(batches: RecordBatches, *, path: str | None = None) -> dict[int, EndTransactionMarker]:
-    """The markers among batches of format v2, by the number of the batch.
+    """The markers among batches, by the number of the batch. Those that compaction has emptied are left out.
 
     Raises:
         InvalidRecordError: A control batch of a producer does not end a transaction, or is malformed.
     """
     headers = batches.headers
+    attributes = headers["attributes"]
+    if not (attributes[0] & CONTROL_FLAG if len(attributes) == 1 else (attributes & CONTROL_FLAG).any()):
+        return {}
+    is_marker = (attributes & CONTROL_FLAG) != 0
+    is_marker &= (headers["producer_id"] >= 0) & (headers["record_count"] > 0)
     markers = {}
-    for number in (
-        (((headers["attributes"] & CONTROL_FLAG) != 0) & (headers["producer_id"] >= 0)).nonzero()[0].tolist()
-    ):
+    for number in is_marker.nonzero()[0].tolist():
         batch = b"".join(batches.pieces[2 * number : 2 * number + 2])
+        header = parse_batch_header(batch, 0, 0, path="")
         try:
-            marker = read_marker(batch, parse_batch_header(batch, 0, 0, path=""), path="")
+            marker = read_marker(batch, header, path="")
         except CorruptRecordError as error:
-            raise InvalidRecordError(error.args[0], path=path) from error
+            raise InvalidRecordError(error.args[0], path=path, offset=header.base_offset) from error
         if marker is None:
             raise InvalidRecordError(
-                f"Expected a control batch of a producer to end a transaction, found that batch {number} does not.",
+                f"Expected a control batch of a producer to end a transaction, found that batch {number} does not. "
+                "No broker loads a log that holds such a batch.",
                 path=path,
+                offset=header.base_offset,
             )
         markers[number] = marker
     return markers
@@ -238,16 +243,6 @@ def _require_epochs(batches: RecordBatches, path: str | None) -> None:
             path=path,
             offset=int(batches.headers["base_offset"][number]),
         )
-
-
-def _require_readable_markers(batches: RecordBatches, path: str | None) -> None:
-    attributes = batches.headers["attributes"]
-    if not (attributes[0] & CONTROL_FLAG if len(attributes) == 1 else (attributes & CONTROL_FLAG).any()):
-        return
-    try:
-        ProducerBatches.of_record_batches(batches)
-    except CorruptRecordError as error:
-        raise InvalidRecordError(error.args[0], path=path, offset=error.offset) from error
 
 
 def require_fits_segment(size_bytes: int, config: LogConfig, path: str | None) -> None:

@@ -14,8 +14,9 @@ import numpy as np
 
 from storage_core.log.log_flush import flush_if_due
 from storage_core.log.log_roll import roll
+from storage_core.log.producer_append import check_replicated
 from storage_core.log.producer_batches import ProducerBatches
-from storage_core.record.batch_header import MAGIC_V2
+from storage_core.record.batch_header import MAGIC_V2, TRANSACTIONAL_FLAG
 from storage_core.record.legacy_message import NO_TIMESTAMP_MS
 from storage_core.record.record_batches import RecordBatches
 from storage_core.segment.offset_index_file import LARGEST_RELATIVE_OFFSET
@@ -95,10 +96,14 @@ def append_chunks(
 
 
 def append_replicated(state: LogState, batches: RecordBatches, now_ms: int) -> AppendInfo:
-    """Append validated batches of any format that keep their offsets and epochs."""
+    """Append batches of any format that keep their offsets and epochs, validated but for their producers."""
     write_pending(state)
     if not batches.count:
         return _sum([], state.next_offset, state.next_offset, None)
+    producers = state.producers
+    if producers.open_transactions or (batches.headers["attributes"] & TRANSACTIONAL_FLAG).any():
+        of_producers = ProducerBatches.of_record_batches(batches, path=state.path)
+        check_replicated(producers.producers, of_producers.batches, path=state.path)
     state.is_only_replica = False
     _write(state, batches, now_ms)
     return _info(batches)

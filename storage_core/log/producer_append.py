@@ -6,7 +6,8 @@
     coordinator  of a marker: its epoch not below that of the last one
 
 Everything here looks, and nothing changes. What a coordinator appends has no sequence numbers.
-Batches that replicas append are believed: they were checked where they were appended first.
+Batches that replicas append are believed: they were checked where they were appended first. But a broker does not load a log in which a producer has written
+records of no transaction while one was open, so these are refused from anybody.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ from storage_core.record.batch_encode import SEQUENCES
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from storage_core.log.producer_batches import ProducerBatch
     from storage_core.log.producer_state_entry import BatchMetadata, ProducerState
     from storage_core.log.transaction_marker import EndTransactionMarker
 
-__all__ = ["DuplicateAppend", "ProducedRecords", "check_marker", "check_produced"]
+__all__ = ["DuplicateAppend", "ProducedRecords", "check_marker", "check_produced", "check_replicated"]
 
 _NONE: Final = -1
 # From this version of transactions on, each of a producer's transactions has an epoch of its own.
@@ -148,6 +150,37 @@ def check_produced(
     if len(duplicates) == 1 == len(appended):
         return duplicates[0]
     return _joined(duplicates, appended, path)
+
+
+def check_replicated(
+    producers: Mapping[int, ProducerState], batches: Sequence[ProducerBatch], *, path: str | None = None
+) -> None:
+    """Check what a leader sends: no producer writes anything else within a transaction.
+
+    Raises:
+        InvalidTxnStateError: One does.
+    """
+    in_transaction: dict[int, bool] = {}
+    for batch in batches:
+        producer_id = batch.producer_id
+        is_open = in_transaction.get(producer_id)
+        if is_open is None:
+            known = producers.get(producer_id)
+            is_open = known is not None and known.current_transaction_first_offset is not None
+        if batch.marker is not None:
+            in_transaction[producer_id] = False
+            continue
+        if is_open and not batch.is_transactional:
+            raise InvalidTxnStateError(
+                f"Expected nothing but records of a transaction from producer {producer_id}, which has one open, "
+                f"found a batch of offsets {batch.base_offset} to {batch.last_offset} that belongs to none. No broker "
+                "loads a log that holds such a batch.",
+                producer_id=producer_id,
+                path=path,
+                offset=batch.base_offset,
+                last_offset=batch.last_offset,
+            )
+        in_transaction[producer_id] = is_open or batch.is_transactional
 
 
 def check_marker(

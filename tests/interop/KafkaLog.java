@@ -104,17 +104,20 @@ public final class KafkaLog {
         File directory = new File(questions.readUTF());
         nowMs = questions.readLong();
         boolean isClean = questions.readBoolean();
+        long logStartOffset = questions.readLong();
         long recoveryPoint = questions.readLong();
         Map<String, String> properties = new HashMap<>();
         for (int left = questions.readInt(); left > 0; left--)
             properties.put(questions.readUTF(), questions.readUTF());
         act(() -> {
-            if (log != null)
+            if (log != null && isClean)
                 log.close();
+            else if (log != null)
+                log.closeHandlers();
             log = UnifiedLog.create(
                 directory,
                 new LogConfig(properties),
-                0L,
+                logStartOffset,
                 recoveryPoint,
                 new AtOnce(),
                 new BrokerTopicStats(),

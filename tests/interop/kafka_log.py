@@ -83,13 +83,15 @@ class KafkaLog:
         properties: Mapping[str, object],
         *,
         is_clean: bool = True,
+        log_start_offset: int = 0,
         recovery_point: int = 0,
     ) -> None:
-        """Close the log that is open, and load or make another one."""
-        body = struct.pack(">q?qi", now_ms, is_clean, recovery_point, len(properties))
+        """Close the log that is open, and load or make another one; if not clean, as after a crash."""
+        body = struct.pack(">q?qqi", now_ms, is_clean, log_start_offset, recovery_point, len(properties))
         body += b"".join(_text(name) + _text(str(value)) for name, value in properties.items())
         self._ask(b"O" + _text(str(directory)) + body)
-        assert self._refusal() is None
+        refusal = self._refusal()
+        assert refusal is None, refusal
 
     def append_as_leader(self, batch: bytes, *, leader_epoch: int = 0, origin: str = "CLIENT") -> Appended:
         """``UnifiedLog.appendAsLeader``."""

@@ -9,18 +9,29 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
-from storage_core import LogConfig, LogDirectory
-from storage_core.errors import AppendError, InvalidRecordError, InvalidTimestampError
+from storage_core import FileSystem, LogConfig, LogDirectory
+from storage_core.checkpoint import (
+    RECOVERY_POINT_CHECKPOINT,
+    read_offset_checkpoint,
+)
+from storage_core.errors import (
+    AppendError,
+    CorruptRecordError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    OffsetsOutOfOrderError,
+    SegmentLogError,
+)
 from storage_core.record.record_batches import RecordBatches
 from tests.interop.any_client_batches import any_batches
 from tests.interop.kafka_log import KafkaLog
-from tests.log.logs import NOW_MS, Clock
+from tests.log.logs import NOW_MS, Clock, crash
 from tests.log.producing import ABORT, COMMIT, data, marker
 from tests.record.encoding import LOG_APPEND_TIME, TRANSACTIONAL
 from tests.record.sections import decode_whole_batches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from storage_core import Log
@@ -155,27 +166,127 @@ def test_any_batch_of_a_client(kafka: KafkaLog, logs: LogDirectory, tmp_path: Pa
 
 # -- One step after the other --------
 
-_PRODUCERS = 3
 _STEPS = 100
-_SEQUENCES = 20
+_SEQUENCES = 12
+_CONFIG = {"segment.bytes": 1 << 20}
+_PRODUCERS = 3
+_OF_FOLLOWERS: dict[str, tuple[type[SegmentLogError], ...]] = {
+    "UnexpectedAppendOffsetException": (OffsetsOutOfOrderError,),
+    "OffsetsOutOfOrderException": (OffsetsOutOfOrderError,),
+    "CorruptRecordException": (CorruptRecordError,),
+    # Of the first two Kafka's message tells the offsets of all records, if it can read them.
+    "InvalidRecordException": (OffsetsOutOfOrderError, CorruptRecordError),
+}
 
 
 class Both:
-    """One log of ours and one of Kafka's, to which the same is done."""
+    """A log of ours and one of Kafka's, to which the same is done."""
 
-    def __init__(self, kafka: KafkaLog, log: Log, generator: random.Random) -> None:
-        self.kafka, self.log, self.generator = kafka, log, generator
+    def __init__(self, kafka: KafkaLog, directory: Path, seed: int) -> None:
+        self.kafka, self.generator = kafka, random.Random(seed)
+        self.directories = (directory / f"ours{seed}", directory / "kafka" / f"steps{seed}-0")
+        kafka.open(self.directories[1], NOW_MS, _CONFIG)
+        self.deletes = seed % 2 == 0
         self.leader_epoch = 0
-        # By producer: its epoch, the number of its next record, and its last batches.
-        self.producers = {number: (0, 0, []) for number in range(_PRODUCERS)}
+        self.open()
+
+    def open(self) -> None:
+        config = LogConfig.from_dict(_CONFIG)
+        self.logs = LogDirectory.open(str(self.directories[0]), clock=Clock(), config=config)
+        self.log = self.logs.get_or_create("steps")
+
+    def steps(self) -> list[Callable[[], str]]:
+        """What may be done, as often as it is to be done."""
+        # Kafka cannot recover some logs of which the beginning of a transaction was deleted, and its end truncated.
+        other = self.delete if self.deletes else self.crash
+        return [*[self.begin_epoch, self.truncate, self.roll, other] * 2, self.close]
 
     def step(self) -> str:
         """Do something at random, and compare; return what came of it."""
-        steps = [self.append] * 8 + [self.append_as_coordinator] * 4 + [self.end] * 4
-        steps += [self.begin_epoch, self.truncate, self.delete, self.roll]
-        outcome = self.generator.choice(steps)()
+        outcome = self.generator.choice(self.steps())()
         self.compare()
         return outcome
+
+    def begin_epoch(self) -> str:
+        self.leader_epoch += self.generator.choice([0, 1, 1, 3])
+        self.log.assign_epoch_start_offset(self.leader_epoch)
+        assert self.kafka.assign_epoch_start_offset(self.leader_epoch, self.log.log_end_offset) is None
+        return "an epoch begun"
+
+    def truncate(self) -> str:
+        offset = self.log.log_end_offset - self.generator.choice([-3, 0, 1, 2, 5])
+        offset = max(self.log.log_start_offset, offset)
+        self.log.truncate_to(offset)
+        assert self.kafka.truncate_to(offset) is None
+        self.compare()
+        # A broker notes the epoch of an append that it then refuses: here it has begun before, as a leader's has.
+        self.begin_epoch()
+        return "truncated"
+
+    def delete(self) -> str:
+        span = self.log.log_end_offset - self.log.log_start_offset
+        offset = self.log.log_start_offset + self.generator.randrange(span // 2 + 1)
+        self.log.delete_records(offset)
+        assert self.kafka.delete_records(offset) is None
+        return "deleted"
+
+    def roll(self) -> str:
+        self.log.roll()
+        assert self.kafka.roll() is None
+        return "rolled"
+
+    def close(self) -> str:
+        self.logs.close()
+        return self.open_again(is_clean=True)
+
+    def crash(self) -> str:
+        crash(self.logs)
+        return self.open_again(is_clean=False)
+
+    def open_again(self, *, is_clean: bool) -> str:
+        log_start_offset = self.log.log_start_offset
+        checkpoint = self.directories[0] / RECOVERY_POINT_CHECKPOINT
+        recovery_points = read_offset_checkpoint(FileSystem(), str(checkpoint))
+        self.open()
+        self.kafka.open(
+            self.directories[1],
+            NOW_MS,
+            _CONFIG,
+            is_clean=is_clean,
+            log_start_offset=log_start_offset,
+            recovery_point=recovery_points.get(("steps", 0), 0),
+        )
+        # A broker forgets an epoch that has no batch yet, and is told of it again.
+        self.begin_epoch()
+        return "closed and opened" if is_clean else "crashed and opened"
+
+    def compare(self) -> None:
+        self.log.update_high_watermark(self.log.log_end_offset)
+        theirs, log = self.kafka.state(), self.log
+        assert (log.log_start_offset, log.log_end_offset) == (theirs.log_start_offset, theirs.log_end_offset)
+        assert [(entry.epoch, entry.start_offset) for entry in log.leader_epochs] == theirs.leader_epochs
+        known = log._state.producers.producers.values()
+        assert sorted(map(facts_of, known)) == theirs.producers
+        begun = [producer[4] for producer in theirs.producers if producer[4] >= 0]
+        # Of a transaction that began below the log start, Kafka's is the base offset of the first batch that is left.
+        is_cut = min(begun, default=log.log_start_offset) < log.log_start_offset
+        assert log.last_stable_offset == (log.log_start_offset if is_cut else theirs.last_stable_offset)
+        for epoch in range(self.leader_epoch + 2):
+            assert tuple(log.end_offset_for_epoch(epoch)) == self.kafka.end_offset_for_epoch(epoch)
+
+
+class Led(Both):
+    """To which clients and coordinators append."""
+
+    def __init__(self, kafka: KafkaLog, directory: Path, seed: int) -> None:
+        super().__init__(kafka, directory, seed)
+        # By producer: its epoch, the number of its next record, and its last batches.
+        self.producers: dict[int, tuple[int, int, list[bytes]]] = {
+            number: (0, 0, []) for number in range(_PRODUCERS)
+        }
+
+    def steps(self) -> list[Callable[[], str]]:
+        return super().steps() + [self.append] * 16 + [self.append_as_coordinator, self.end] * 8
 
     def append(self) -> str:
         generator = self.generator
@@ -184,9 +295,8 @@ class Both:
         if number == _PRODUCERS:
             return self.append_batch(data(0, count, timestamp_ms=NOW_MS), "client")
         epoch, sequence, recent = self.producers[number]
-        way = generator.choice(
-            ["next"] * 8 + ["again"] * 3 + ["gap", "old epoch", "new epoch", "new epoch, gap"]
-        )
+        ways = ["next"] * 8 + ["again"] * 3 + ["gap", "old epoch", "new epoch", "new epoch and gap"]
+        way = generator.choice(ways)
         if way == "again" and recent:
             return self.append_batch(generator.choice(recent), "client")
         if way == "gap":
@@ -212,12 +322,11 @@ class Both:
     def append_as_coordinator(self) -> str:
         generator = self.generator
         number = generator.randrange(_PRODUCERS)
-        epoch, _, _ = self.producers[number]
         batch = data(
             generator.choice([0, 0, 7]),
             generator.choice([1, 3]),
             producer=number,
-            epoch=max(0, epoch + generator.choice([0, 0, 0, -1, 1])),
+            epoch=max(0, self.producers[number][0] + generator.choice([0, 0, 0, -1, 1])),
             sequence=generator.choice([-1, -1, -1, 50]),
             timestamp_ms=NOW_MS,
             is_transactional=generator.random() < 0.8,
@@ -227,12 +336,10 @@ class Both:
     def end(self) -> str:
         generator = self.generator
         number = generator.randrange(_PRODUCERS)
-        epoch, _, _ = self.producers[number]
-        epoch = max(0, epoch + generator.choice([0, 0, 1, -1]))
         batch = marker(
             0,
             producer=number,
-            epoch=epoch,
+            epoch=max(0, self.producers[number][0] + generator.choice([0, 0, 1, -1])),
             kind=generator.choice([ABORT, COMMIT]),
             coordinator_epoch=generator.choice([1, 1, 1, 2, 0]),
             timestamp_ms=NOW_MS,
@@ -255,50 +362,86 @@ class Both:
         assert self.log.fetch(end_offset, 1 << 20).data == theirs.stored
         return "appended"
 
-    def begin_epoch(self) -> str:
-        self.leader_epoch += self.generator.choice([0, 1, 1, 3])
-        self.log.assign_epoch_start_offset(self.leader_epoch)
-        assert self.kafka.assign_epoch_start_offset(self.leader_epoch, self.log.log_end_offset) is None
-        return "an epoch begun"
-
     def truncate(self) -> str:
-        end_offset = self.log.log_end_offset
-        offset = max(self.log.log_start_offset, end_offset - self.generator.choice([-3, 0, 1, 2, 5]))
-        self.log.truncate_to(offset)
-        assert self.kafka.truncate_to(offset) is None
-        self.compare()
-        self.producers = {number: (epoch, 0, []) for number, (epoch, _, _) in self.producers.items()}
-        for known in self.log._state.producers.producers.values():
-            epoch = max(known.producer_epoch, self.producers[known.producer_id][0])
-            self.producers[known.producer_id] = (epoch, known.last_sequence + 1, [])
-        # A broker notes the epoch of an append that it then refuses: here it has begun before, as a leader's has.
-        self.begin_epoch()
-        return "truncated"
+        outcome = super().truncate()
+        known = self.log._state.producers.producers.values()
+        next_sequences = {each.producer_id: each.last_sequence + 1 for each in known}
+        self.producers = {
+            number: (epoch, next_sequences.get(number, 0), [])
+            for number, (epoch, _, _) in self.producers.items()
+        }
+        return outcome
 
-    def delete(self) -> str:
-        span = self.log.log_end_offset - self.log.log_start_offset
-        offset = self.log.log_start_offset + self.generator.randrange(span // 2 + 1)
-        self.log.delete_records(offset)
-        assert self.kafka.delete_records(offset) is None
-        return "deleted"
 
-    def roll(self) -> str:
-        self.log.roll()
-        assert self.kafka.roll() is None
-        return "rolled"
+class Followed(Both):
+    """To which a leader's batches are appended, some of them not as they should be."""
 
-    def compare(self) -> None:
-        theirs, log = self.kafka.state(), self.log
-        assert (log.log_start_offset, log.log_end_offset) == (theirs.log_start_offset, theirs.log_end_offset)
-        begun = [producer[4] for producer in theirs.producers if producer[4] >= 0]
-        # Of a transaction that began below the log start, Kafka's is the base offset of the first batch that is left.
-        is_cut = min(begun, default=log.log_start_offset) < log.log_start_offset
-        assert log.last_stable_offset == (log.log_start_offset if is_cut else theirs.last_stable_offset)
-        assert [(entry.epoch, entry.start_offset) for entry in log.leader_epochs] == theirs.leader_epochs
-        known = log._state.producers.producers.values()
-        assert sorted(map(facts_of, known)) == theirs.producers
-        for epoch in range(self.leader_epoch + 2):
-            assert tuple(log.end_offset_for_epoch(epoch)) == self.kafka.end_offset_for_epoch(epoch)
+    def __init__(self, kafka: KafkaLog, directory: Path, seed: int) -> None:
+        super().__init__(kafka, directory, seed)
+        self.epochs = Counter[int]()
+
+    def steps(self) -> list[Callable[[], str]]:
+        return super().steps() + [self.append] * 40
+
+    def append(self) -> str:
+        generator = self.generator
+        offset = max(0, self.log.log_end_offset + generator.choice([0, 0, 0, 0, 5, -1]))
+        batches = []
+        in_transaction = {each.producer_id for each in self.log.open_transactions()}
+        for _ in range(generator.choice([1, 1, 2, 4])):
+            batch, count = self.batch(offset, in_transaction)
+            batches.append(batch)
+            offset += count + generator.choice([0, 0, 0, 3])
+        if generator.random() < 0.1:
+            generator.shuffle(batches)
+        whole, leader_epoch = b"".join(batches), self.leader_epoch
+        if generator.random() < 0.1:
+            whole = whole[: generator.randrange(len(whole))]
+        elif generator.random() < 0.05:
+            # Of batches that Kafka leaves out because of their epoch, it does not look at the CRC.
+            whole, leader_epoch = whole[:-1] + bytes([whole[-1] ^ 1]), self.leader_epoch + 9
+        refusal = self.kafka.append_as_follower(whole, leader_epoch=leader_epoch)
+        if refusal is not None:
+            with pytest.raises(_OF_FOLLOWERS[refusal]):
+                self.log.append_batches(whole, leader_epoch=leader_epoch)
+            return "refused"
+        info = self.log.append_batches(whole, leader_epoch=leader_epoch)
+        return "appended" if info.batch_count else "nothing"
+
+    def batch(self, offset: int, in_transaction: set[int]) -> tuple[bytes, int]:
+        generator = self.generator
+        producer = generator.randrange(-1, _PRODUCERS)
+        # A leader lets no producer go back to an older epoch.
+        self.epochs[producer] += generator.random() < 0.1
+        epoch = self.epochs[producer]
+        leader_epoch = max(0, self.leader_epoch + generator.choice([0, 0, 0, 0, 0, -1, 1]))
+        if producer >= 0 and generator.random() < 0.3:
+            batch = marker(
+                offset,
+                producer=producer,
+                epoch=epoch,
+                kind=generator.choice([ABORT, COMMIT]),
+                coordinator_epoch=generator.randrange(3),
+                timestamp_ms=NOW_MS,
+                leader_epoch=leader_epoch,
+            )
+            return batch, 1
+        count = generator.choice([1, 3])
+        # What no broker writes within a transaction, Kafka refuses when it has noted the epoch.
+        is_transactional = producer in in_transaction or (producer >= 0 and generator.random() < 0.5)
+        if is_transactional:
+            in_transaction.add(producer)
+        batch = data(
+            offset,
+            count,
+            producer=producer,
+            epoch=epoch,
+            sequence=generator.randrange(-1, 9),
+            timestamp_ms=NOW_MS,
+            is_transactional=is_transactional,
+            leader_epoch=leader_epoch,
+        )
+        return batch, count
 
 
 def facts_of(known: ProducerState) -> tuple[int, ...]:
@@ -313,13 +456,24 @@ def facts_of(known: ProducerState) -> tuple[int, ...]:
     )
 
 
-def test_producers_coordinators_and_leader_epochs(
-    kafka: KafkaLog, logs: LogDirectory, tmp_path: Path
+@pytest.mark.parametrize("kind", [Led, Followed])
+def test_any_steps(
+    kind: type[Both], kafka: KafkaLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: None)
     found: Counter[str] = Counter()
     for seed in range(_SEQUENCES):
-        values = {"segment.bytes": 1 << 20}
-        kafka.open(tmp_path / "kafka" / f"steps{seed}-0", NOW_MS, values)
-        both = Both(kafka, logs.create(f"steps{seed}", 0, LogConfig.from_dict(values)), random.Random(seed))
+        both = kind(kafka, tmp_path, seed)
         found.update(both.step() for _ in range(_STEPS))
-    assert min(found[each] for each in ("appended", "refused", "a duplicate", "truncated")) >= 20
+        both.logs.close()
+    expected = {
+        "appended",
+        "refused",
+        "truncated",
+        "deleted",
+        "rolled",
+        "closed and opened",
+        "crashed and opened",
+    }
+    assert expected < found.keys()
+    assert min(found["appended"], found["refused"]) > _SEQUENCES * _STEPS // 20
