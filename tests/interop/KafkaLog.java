@@ -86,6 +86,10 @@ public final class KafkaLog {
                     long offset = questions.readLong();
                     act(() -> log.truncateTo(offset));
                 }
+                case 'U' -> {
+                    long offset = questions.readLong();
+                    act(() -> log.truncateFullyAndStartAt(offset, Optional.empty()));
+                }
                 case 'D' -> {
                     long offset = questions.readLong();
                     act(() -> log.maybeIncrementLogStartOffset(

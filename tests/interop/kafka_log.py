@@ -120,6 +120,11 @@ class KafkaLog:
         self._ask(b"T" + struct.pack(">q", offset))
         return self._refusal()
 
+    def truncate_fully_and_start_at(self, offset: int) -> str | None:
+        """``UnifiedLog.truncateFullyAndStartAt``; the name of its exception, or None."""
+        self._ask(b"U" + struct.pack(">q", offset))
+        return self._refusal()
+
     def delete_records(self, before_offset: int) -> str | None:
         """``UnifiedLog.maybeIncrementLogStartOffset``; the name of its exception, or None."""
         self._ask(b"D" + struct.pack(">q", before_offset))

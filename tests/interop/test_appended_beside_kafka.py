@@ -199,7 +199,7 @@ class Both:
         """What may be done, as often as it is to be done."""
         # Kafka cannot recover some logs of which the beginning of a transaction was deleted, and its end truncated.
         other = self.delete if self.deletes else self.crash
-        return [*[self.begin_epoch, self.truncate, self.roll, other] * 2, self.close]
+        return [*[self.begin_epoch, self.truncate, self.roll, other] * 4, *[self.close] * 2, self.restart]
 
     def step(self) -> str:
         """Do something at random, and compare; return what came of it."""
@@ -222,6 +222,14 @@ class Both:
         # A broker notes the epoch of an append that it then refuses: here it has begun before, as a leader's has.
         self.begin_epoch()
         return "truncated"
+
+    def restart(self) -> str:
+        offset = max(0, self.log.log_end_offset + self.generator.choice([-20, 0, 100]))
+        self.log.truncate_fully_and_start_at(offset)
+        assert self.kafka.truncate_fully_and_start_at(offset) is None
+        self.compare()
+        self.begin_epoch()
+        return "begun anew"
 
     def delete(self) -> str:
         span = self.log.log_end_offset - self.log.log_start_offset
@@ -286,7 +294,7 @@ class Led(Both):
         }
 
     def steps(self) -> list[Callable[[], str]]:
-        return super().steps() + [self.append] * 16 + [self.append_as_coordinator, self.end] * 8
+        return super().steps() + [self.append] * 32 + [self.append_as_coordinator, self.end] * 16
 
     def append(self) -> str:
         generator = self.generator
@@ -364,13 +372,21 @@ class Led(Both):
 
     def truncate(self) -> str:
         outcome = super().truncate()
+        self.learn_sequences()
+        return outcome
+
+    def restart(self) -> str:
+        outcome = super().restart()
+        self.learn_sequences()
+        return outcome
+
+    def learn_sequences(self) -> None:
         known = self.log._state.producers.producers.values()
         next_sequences = {each.producer_id: each.last_sequence + 1 for each in known}
         self.producers = {
             number: (epoch, next_sequences.get(number, 0), [])
             for number, (epoch, _, _) in self.producers.items()
         }
-        return outcome
 
 
 class Followed(Both):
@@ -381,7 +397,7 @@ class Followed(Both):
         self.epochs = Counter[int]()
 
     def steps(self) -> list[Callable[[], str]]:
-        return super().steps() + [self.append] * 40
+        return super().steps() + [self.append] * 80
 
     def append(self) -> str:
         generator = self.generator
