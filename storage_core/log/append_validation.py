@@ -170,11 +170,10 @@ def markers_of(batches: RecordBatches, *, path: str | None = None) -> dict[int, 
     Raises:
         InvalidRecordError: A control batch of a producer does not end a transaction, or is malformed.
     """
-    headers = batches.headers
-    attributes = headers["attributes"]
-    if not (attributes[0] & CONTROL_FLAG if len(attributes) == 1 else (attributes & CONTROL_FLAG).any()):
+    if not batches.any_has(CONTROL_FLAG):
         return {}
-    is_marker = (attributes & CONTROL_FLAG) != 0
+    headers = batches.headers
+    is_marker = (headers["attributes"] & CONTROL_FLAG) != 0
     is_marker &= (headers["producer_id"] >= 0) & (headers["record_count"] > 0)
     markers = {}
     for number in is_marker.nonzero()[0].tolist():

@@ -21,8 +21,10 @@ import java.util.stream.Collectors;
 
 import org.apache.kafka.common.message.DescribeProducersResponseData.ProducerState;
 import org.apache.kafka.common.record.FileRecords;
+import org.apache.kafka.common.record.FileRecords.TimestampAndOffset;
 import org.apache.kafka.common.record.MemoryRecords;
 import org.apache.kafka.common.record.Record;
+import org.apache.kafka.common.record.Records;
 import org.apache.kafka.common.requests.ProduceResponse.RecordError;
 import org.apache.kafka.common.utils.Time;
 import org.apache.kafka.server.common.OffsetAndEpoch;
@@ -98,6 +100,8 @@ public final class KafkaLog {
                 case 'R' -> act(() -> log.roll());
                 case 'S' -> state();
                 case 'X' -> endOffsetForEpoch();
+                case 'G' -> fetch();
+                case 'L' -> offsetForTimestamp();
                 default -> throw new IOException("unknown question " + question);
             }
             answers.flush();
@@ -185,10 +189,37 @@ public final class KafkaLog {
     }
 
     private byte[] bytesFrom(long offset) throws IOException {
-        FileRecords found = (FileRecords) log.read(offset, READ_BYTES, FetchIsolation.LOG_END, true).records;
-        byte[] bytes = new byte[found.sizeInBytes()];
-        found.readInto(ByteBuffer.wrap(bytes), 0);
+        return bytesOf(log.read(offset, READ_BYTES, FetchIsolation.LOG_END, true).records);
+    }
+
+    private static byte[] bytesOf(Records records) throws IOException {
+        byte[] bytes = new byte[records.sizeInBytes()];
+        if (records instanceof FileRecords found)
+            found.readInto(ByteBuffer.wrap(bytes), 0);
         return bytes;
+    }
+
+    private void fetch() throws IOException {
+        long offset = questions.readLong();
+        int maxBytes = questions.readInt();
+        boolean hasOneMessage = questions.readBoolean();
+        try {
+            byte[] found = bytesOf(log.read(offset, maxBytes, FetchIsolation.LOG_END, hasOneMessage).records);
+            answers.writeUTF("ok");
+            answers.writeInt(found.length);
+            answers.write(found);
+        } catch (Exception refusal) {
+            answers.writeUTF(refusal.getClass().getSimpleName());
+        }
+    }
+
+    private void offsetForTimestamp() throws IOException {
+        Optional<TimestampAndOffset> found =
+            log.fetchOffsetByTimestamp(questions.readLong(), Optional.empty()).timestampAndOffsetOpt();
+        answers.writeBoolean(found.isPresent());
+        answers.writeLong(found.map(each -> each.offset).orElse(-1L));
+        answers.writeLong(found.map(each -> each.timestamp).orElse(-1L));
+        answers.writeInt(found.flatMap(each -> each.leaderEpoch).orElse(-1));
     }
 
     private void follow() throws IOException {

@@ -141,6 +141,22 @@ class KafkaLog:
         epoch, offset = self._read(">iq")
         return epoch, offset
 
+    def fetch(self, offset: int, max_bytes: int, *, min_one_message: bool) -> bytes | None:
+        """``UnifiedLog.read`` up to the log end; None if the offset is out of range."""
+        self._ask(b"G" + struct.pack(">qi?", offset, max_bytes, min_one_message))
+        refusal = self._refusal()
+        if refusal is not None:
+            assert refusal == "OffsetOutOfRangeException", refusal
+            return None
+        (size_bytes,) = self._read(">i")
+        return self._answers.read(size_bytes)
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int, int] | None:
+        """``UnifiedLog.fetchOffsetByTimestamp``: offset, timestamp and leader epoch; -1 for what there is not."""
+        self._ask(b"L" + struct.pack(">q", timestamp_ms))
+        is_there, offset, found_ms, epoch = self._read(">?qqi")
+        return (offset, found_ms, epoch) if is_there else None
+
     def state(self) -> KafkaLogState:
         """What the log says of itself."""
         self._ask(b"S")

@@ -61,6 +61,18 @@ def test_formats_may_change_on_the_way():
     assert len(batches.pieces) == 2 * batches.count
 
 
+def test_a_bit_of_the_attributes_counts_wherever_it_is():
+    plain, stamped = Batch(counted_records(1)), Batch(counted_records(1), attributes=LOG_APPEND_TIME)
+    for batches, expected in (
+        ((plain,), False),
+        ((stamped,), True),
+        ((plain, stamped), True),
+        ((plain,) * 3, False),
+    ):
+        assert parsed(*batches).any_has(LOG_APPEND_TIME) is expected
+    assert not RecordBatches.parse(b"").any_has(LOG_APPEND_TIME)
+
+
 def test_a_wrapper_begins_behind_the_lowest_offset():
     data = LEGACY["v1 gzip"].data
     assert RecordBatches.parse(data, lowest_offset=0).base_offset == 0
