@@ -170,7 +170,7 @@ def markers_of(batches: RecordBatches, *, path: str | None = None) -> dict[int, 
     Raises:
         InvalidRecordError: A control batch of a producer does not end a transaction, or is malformed.
     """
-    if not batches.any_has(CONTROL_FLAG):
+    if not batches.count_with(CONTROL_FLAG):
         return {}
     headers = batches.headers
     is_marker = (headers["attributes"] & CONTROL_FLAG) != 0

@@ -101,7 +101,8 @@ def append_replicated(state: LogState, batches: RecordBatches, now_ms: int) -> A
     if not batches.count:
         return _sum([], state.next_offset, state.next_offset, None)
     producers = state.producers
-    if producers.open_transactions or batches.any_has(TRANSACTIONAL_FLAG):
+    transactional = batches.count_with(TRANSACTIONAL_FLAG)
+    if transactional < batches.count and (transactional or producers.open_transactions):
         of_producers = ProducerBatches.of_record_batches(batches, path=state.path)
         check_replicated(producers.producers, of_producers.batches, path=state.path)
     state.is_only_replica = False

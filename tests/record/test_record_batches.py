@@ -61,16 +61,16 @@ def test_formats_may_change_on_the_way():
     assert len(batches.pieces) == 2 * batches.count
 
 
-def test_a_bit_of_the_attributes_counts_wherever_it_is():
+def test_batches_are_counted_that_have_a_bit_of_their_attributes_set():
     plain, stamped = Batch(counted_records(1)), Batch(counted_records(1), attributes=LOG_APPEND_TIME)
     for batches, expected in (
-        ((plain,), False),
-        ((stamped,), True),
-        ((plain, stamped), True),
-        ((plain,) * 3, False),
+        ((plain,), 0),
+        ((stamped,), 1),
+        ((plain, stamped, stamped), 2),
+        ((plain,) * 3, 0),
     ):
-        assert parsed(*batches).any_has(LOG_APPEND_TIME) is expected
-    assert not RecordBatches.parse(b"").any_has(LOG_APPEND_TIME)
+        assert parsed(*batches).count_with(LOG_APPEND_TIME) == expected
+    assert RecordBatches.parse(b"").count_with(LOG_APPEND_TIME) == 0
 
 
 def test_a_wrapper_begins_behind_the_lowest_offset():
