@@ -158,16 +158,20 @@ def validate_records(records: Records, config: LogConfig, now_ms: int, *, path: 
     """
     without_key = _rows_without_key(records) if config.is_compacted else _NO_ROWS
     untimely = _NO_ROWS
-    earliest_ms = max(now_ms - config.message_timestamp_before_max_ms, NO_TIMESTAMP_MS)
-    latest_ms = now_ms + config.message_timestamp_after_max_ms
     if not config.has_log_append_time and "timestamp" in records.schema.names:
-        untimely = _untimely_rows(records.column("timestamp"), earliest_ms, latest_ms)
-    if len(without_key) or len(untimely):
-        untimely = untimely[~np.isin(untimely, without_key)]
-        timestamps_ms = _timestamps_ms(records.column("timestamp"), untimely) if len(untimely) else ()
-        errors = RecordErrors(earliest_ms, latest_ms, now_ms, of_batches=False)
-        errors.add(without_key, untimely, timestamps_ms)
-        errors.raise_if_any(path)
+        untimely = _untimely_rows(records.column("timestamp"), *_bounds_ms(config, now_ms))
+    if without_key is _NO_ROWS is untimely:
+        return
+    untimely = untimely[~np.isin(untimely, without_key)]
+    timestamps_ms = _timestamps_ms(records.column("timestamp"), untimely) if len(untimely) else ()
+    errors = RecordErrors(*_bounds_ms(config, now_ms), now_ms, of_batches=False)
+    errors.add(without_key, untimely, timestamps_ms)
+    errors.raise_if_any(path)
+
+
+def _bounds_ms(config: LogConfig, now_ms: int) -> tuple[int, int]:
+    earliest_ms = max(now_ms - config.message_timestamp_before_max_ms, NO_TIMESTAMP_MS)
+    return earliest_ms, now_ms + config.message_timestamp_after_max_ms
 
 
 def _rows_without_key(records: Records) -> _Int64Array:
