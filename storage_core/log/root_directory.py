@@ -99,12 +99,14 @@ def _partition(
 ) -> PartitionDirectory | None:
     if not (entry.is_directory or entry.is_symlink):
         return None
-    if entry.name in OTHER_DIRECTORIES or entry.name.startswith("."):
+    if entry.name in OTHER_DIRECTORIES:
         return None
     partition_path = os.path.join(path, entry.name)
     name = parse_partition_directory_name(entry.name)
+    # File systems and desktops keep directories of their own in one; a topic's name may begin with a dot, too.
+    is_hidden = entry.name.startswith(".")
     if name is None:
-        if entry.is_symlink:
+        if entry.is_symlink or is_hidden:
             return None
         raise _no_log_directory(path, entry.name)
     if name.suffix is not None or name.topic == CLUSTER_METADATA_TOPIC:
@@ -115,22 +117,22 @@ def _partition(
             "Expected a partition's directory, found a symbolic link. Put the directory itself here.",
             path=partition_path,
         )
-    _require_partition(filesystem, path, entry.name)
+    if not _is_partition(filesystem, partition_path):
+        if is_hidden:
+            return None
+        raise _no_log_directory(path, entry.name)
     return PartitionDirectory(partition_path, name.topic, name.partition, root)
 
 
-def _require_partition(filesystem: FileSystem, path: str, name: str) -> None:
-    """Refuse a directory that is merely named like a partition. An empty one is a partition just made."""
-    partition_path = os.path.join(path, name)
+def _is_partition(filesystem: FileSystem, path: str) -> bool:
+    """Whether a directory is more than merely named like a partition. An empty one is a partition just made."""
     known = (LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA)
-    if any(filesystem.status(os.path.join(partition_path, each)) is not None for each in known):
-        return
-    entries = filesystem.list_directory(partition_path)
-    is_partition = any(
+    if any(filesystem.status(os.path.join(path, each)) is not None for each in known):
+        return True
+    entries = filesystem.list_directory(path)
+    return not entries or any(
         entry.name.startswith(known) or base_offset_of(entry.name) is not None for entry in entries
     )
-    if entries and not is_partition:
-        raise _no_log_directory(path, name)
 
 
 def _has_only_directories(entries: list[DirectoryEntry]) -> bool:

@@ -12,6 +12,7 @@ from storage_core.checkpoint import (
     read_partition_metadata,
     write_partition_metadata,
 )
+from storage_core.checkpoint.commits_file import OWN_PREFIX
 from storage_core.directory import CLUSTER_METADATA_TOPIC, is_legal_topic_name
 from storage_core.directory.partition_name import MAX_PARTITION
 from storage_core.errors import LogDirectoryError, OptionError
@@ -28,7 +29,7 @@ _ID_CHARACTERS: Final = 22
 
 
 def check_topic_partition(topic: object, partition: object) -> None:
-    """Refuse what Kafka does not take as a topic's name or a partition's number.
+    """Refuse what Kafka does not take as a topic's name or a partition's number, and the names of our own files.
 
     Raises:
         OptionError: It is none.
@@ -37,6 +38,12 @@ def check_topic_partition(topic: object, partition: object) -> None:
         raise OptionError(
             "Expected 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-' as the name of a topic, found "
             f"{topic!r}."
+        )
+    if topic.startswith(OWN_PREFIX):
+        raise OptionError(
+            f"Expected the name of a topic not to begin with {OWN_PREFIX!r}, as the names of this package's own files "
+            f"in a log directory do, found {topic!r}. Choose another name; what a broker wrote to such a topic can be "
+            "read."
         )
     if not isinstance(partition, int) or not 0 <= partition <= MAX_PARTITION:
         raise OptionError(f"Expected a partition number from 0 to {MAX_PARTITION}, found {partition!r}.")

@@ -123,6 +123,13 @@ def int32(*numbers):
             {"topic": None},
         ),
         (
+            OptionError,
+            r"not to begin with '\.segmentlog-'",
+            "Choose another name",
+            {"value": [b"1"], "topic": [".segmentlog-commits"]},
+            {"topic": None},
+        ),
+        (
             RecordTooLargeError,
             r"at most 1000 bytes, as max\.message\.bytes says",
             "Raise|raise|smaller",
@@ -130,7 +137,14 @@ def int32(*numbers):
             {"max__message__bytes": 1000},
         ),
     ],
-    ids=["partition beyond", "partition below", "null topic", "topic's name", "record's size"],
+    ids=[
+        "partition beyond",
+        "partition below",
+        "null topic",
+        "topic's name",
+        "our own name",
+        "record's size",
+    ],
 )
 def test_rows_that_cannot_be_written(refused, kind, message, what_to_do, rows, options):
     refused(kind, message, what_to_do=what_to_do, rows=rows, **options)

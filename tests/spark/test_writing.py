@@ -52,6 +52,17 @@ def test_a_frame_is_appended_and_overwritten(frame, save, root):
     ]
 
 
+def test_topics_that_begin_with_a_dot(spark, frame, save, root):
+    """A broker allows them, so Spark reads them, writes them and writes them again."""
+    for topic in (".even", "..odd"):
+        save(frame.drop("topic"), topic=topic)
+        save(frame.drop("topic"), topic=topic)
+    read = spark.read.format("segmentlog").option("subscribe", ".even,..odd").load(str(root))
+    counts = {row["topic"]: row["count"] for row in read.groupBy("topic").count().collect()}
+    assert counts == {".even": 2000, "..odd": 2000}
+    assert read.filter("offset = 1999").count() == 2
+
+
 @pytest.mark.parametrize(
     ("columns", "kind", "message"),
     [
