@@ -4,18 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from storage_core.checkpoint import (
-    CLEAN_SHUTDOWN_FILE,
-    CLEANER_OFFSET_CHECKPOINT,
-    LEADER_EPOCH_CHECKPOINT,
-    LOG_START_OFFSET_CHECKPOINT,
-    META_PROPERTIES,
-    PARTITION_METADATA,
-    RECOVERY_POINT_CHECKPOINT,
-    REPLICATION_OFFSET_CHECKPOINT,
-)
+from storage_core.checkpoint import LEADER_EPOCH_CHECKPOINT, META_PROPERTIES, PARTITION_METADATA
 from storage_core.directory import (
     CLUSTER_METADATA_TOPIC,
     LogDirectoryFiles,
@@ -23,29 +14,16 @@ from storage_core.directory import (
     parse_partition_directory_name,
 )
 from storage_core.directory.discovery import OTHER_DIRECTORIES
+from storage_core.directory.log_directory_files import is_log_directory
 from storage_core.errors import LogDirectoryError
 from storage_core.segment import base_offset_of
 
 if TYPE_CHECKING:
     from storage_core.filesystem import DirectoryEntry, FileSystem
 
-__all__ = ["LOCK_FILE", "has_future_logs", "make_root", "partitions_to_load"]
+__all__ = ["has_future_logs", "make_root", "partitions_to_load"]
 
 _log = logging.getLogger(__name__)
-
-LOCK_FILE: Final = ".lock"
-# Files that nobody but a broker, or this package, puts in a directory.
-_ROOT_FILES: Final = frozenset(
-    {
-        LOCK_FILE,
-        CLEAN_SHUTDOWN_FILE,
-        META_PROPERTIES,
-        RECOVERY_POINT_CHECKPOINT,
-        LOG_START_OFFSET_CHECKPOINT,
-        REPLICATION_OFFSET_CHECKPOINT,
-        CLEANER_OFFSET_CHECKPOINT,
-    }
-)
 
 
 def make_root(filesystem: FileSystem, path: str) -> None:
@@ -83,7 +61,7 @@ def partitions_to_load(
         directory for entry in entries if (directory := _partition(filesystem, path, entry, root)) is not None
     ]
     strangers = [entry.name for entry in entries if not entry.name.startswith(".")]
-    if strangers and not found and not names & _ROOT_FILES and not _has_only_directories(entries):
+    if strangers and not found and not is_log_directory(entries) and not _has_only_directories(entries):
         raise _no_log_directory(path, strangers[0])
     return found
 
