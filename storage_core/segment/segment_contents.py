@@ -207,6 +207,10 @@ class SegmentContents:
         """The offset behind the last batch, read from the file; the base offset without a batch."""
         return self._view().next_offset()
 
+    def walked_next_offset(self) -> int:
+        """The same, whatever the offset index says: found by a walk over all headers."""
+        return self._view().walked_next_offset()
+
     def offset_for_timestamp(self, timestamp_ms: int, start_offset: int = 0) -> TimestampOffset | None:
         """The first record at least so young whose offset is not below another one."""
         return self.reader().offset_for_timestamp(timestamp_ms, max(start_offset, self.base_offset))
