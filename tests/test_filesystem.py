@@ -384,3 +384,13 @@ def test_the_free_space(filesystem, tmp_path):
     assert filesystem.free_bytes(str(tmp_path)) > 0
     with pytest.raises(FileNotFoundError):
         filesystem.free_bytes(str(tmp_path / "missing"))
+
+
+@pytest.mark.parametrize(("files", "expected"), [((100, 7), 7), ((100, 0), 0), ((0, 0), None)])
+def test_the_room_for_files(filesystem, tmp_path, monkeypatch, files, expected):
+    """Some file systems have no fixed number of them, and say 0 of 0."""
+    status = os.statvfs(tmp_path)
+    values = list(status)
+    values[5], values[7] = files
+    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(values))
+    assert filesystem.free_files(str(tmp_path)) == expected
