@@ -148,6 +148,7 @@ class SegmentContents:
             self._directory,
             self.base_offset,
             suffix=self._suffix,
+            max_batch_bytes=self._max_batch_bytes,
             known_status=status and dataclasses.replace(status, size_bytes=self.size_bytes),
         )
 
