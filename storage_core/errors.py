@@ -233,11 +233,11 @@ class InvalidRecordError(AppendError):
 
 
 class InvalidTimestampError(AppendError):
-    """A record's timestamp is too far from the present for this log, or no timestamp at all."""
+    """A record's timestamp is too far from the present for this log, no timestamp at all, or none that can be read."""
 
 
 class RecordTooLargeError(AppendError):
-    """A batch is larger than ``max.message.bytes``."""
+    """A batch is larger than ``max.message.bytes``, or than is read unless more is asked for."""
 
 
 class RecordBatchTooLargeError(AppendError):

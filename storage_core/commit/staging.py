@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from storage_core.commit.block_writer import BlockWriter
 from storage_core.commit.manifest import StagedManifest, manifest_bytes, reported_manifest
 from storage_core.commit.row_block import OFFSET_COLUMN, held_bytes
-from storage_core.errors import InvalidRecordError, StorageError
+from storage_core.errors import InvalidRecordError, InvalidTimestampError, StorageError
 from storage_core.record.record_input import check_columns
 from storage_core.record.record_rows import check_rows
+from storage_core.scan.rows import LARGEST_TIMESTAMP_MS
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -38,6 +40,13 @@ DEFAULT_PIECE_BYTES: Final = 8 << 20
 # encoded together, the larger the batches of many partitions become.
 _BATCHES_HELD: Final = 4
 _LEAST_BLOCK_BYTES: Final = 8 << 20
+
+# By unit, the first and the last that fit; all nanoseconds do. Microseconds are floored.
+_FITTING_TIMESTAMPS: Final = {
+    "s": (-(LARGEST_TIMESTAMP_MS // 1000), LARGEST_TIMESTAMP_MS // 1000),
+    "ms": (-LARGEST_TIMESTAMP_MS, LARGEST_TIMESTAMP_MS),
+    "us": (-LARGEST_TIMESTAMP_MS * 1000, 2**63 - 1),
+}
 
 
 class StageWriter:
@@ -106,6 +115,7 @@ class StageWriter:
             OptionError: There can be no such topic or partition.
             InvalidRecordError: A column is missing, unknown, of a wrong type, or not as in the rows before; a header
                 has no key; offsets do not ascend within a partition.
+            InvalidTimestampError: A timestamp does not fit the column in which it is read.
             RecordTooLargeError: A batch is larger than ``max.message.bytes``.
             RecordBatchTooLargeError: A batch is larger than ``segment.bytes``.
             StorageError: The file system refused.
@@ -169,6 +179,7 @@ class StageWriter:
     def _check(self, records: pa.RecordBatch) -> None:
         if records.schema == self._schema:
             check_rows(_without_offsets(records))
+            _check_timestamps(records)
             return
         if OFFSET_COLUMN in records.schema.names:
             column = records.column(OFFSET_COLUMN)
@@ -179,6 +190,7 @@ class StageWriter:
                 )
         check_columns(_without_offsets(records))
         check_rows(_without_offsets(records))
+        _check_timestamps(records)
         if self._schema is not None and not records.schema.equals(self._schema):
             raise InvalidRecordError(
                 f"Expected the columns of all rows to be alike, found {_words(self._schema)}, then "
@@ -196,6 +208,28 @@ class StageWriter:
     def _wait(self) -> None:
         if self._being_written is not None:
             self._being_written.result()
+
+
+def _check_timestamps(records: pa.RecordBatch) -> None:
+    """Refuse timestamps that a log would keep, and no reader could show in a column of microseconds."""
+    if "timestamp" not in records.schema.names or pa.types.is_null(records.schema.field("timestamp").type):
+        return
+    column = records.column("timestamp")
+    unit = column.type.unit if pa.types.is_timestamp(column.type) else "ms"
+    if unit not in _FITTING_TIMESTAMPS:
+        return
+    first, last = _FITTING_TIMESTAMPS[unit]
+    numbers = column.view(pa.int64())
+    found = pc.min_max(numbers)
+    least, most = found["min"].as_py(), found["max"].as_py()
+    if least is None or (first <= least and most <= last):
+        return
+    wrong = least if least < first else most
+    raise InvalidTimestampError(
+        f"Expected timestamps from {first} to {last} {unit} since 1970, which fit a column of microseconds when they "
+        f"are read, found {wrong} in row {pc.index(numbers, wrong).as_py()}. Leave such rows out, or give them another "
+        "timestamp, or none."
+    )
 
 
 def _without_offsets(records: pa.RecordBatch) -> pa.RecordBatch:

@@ -14,7 +14,11 @@ from typing import TYPE_CHECKING, Final
 from storage_core.checkpoint import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA
 from storage_core.checkpoint.commit_journal import COMMIT_IN_PROGRESS, COMMIT_JOURNAL
 from storage_core.checkpoint.commits_file import COMMITS_FILE
-from storage_core.directory.log_directory_files import LogDirectoryFiles, PartitionDirectory
+from storage_core.directory.log_directory_files import (
+    LogDirectoryFiles,
+    PartitionDirectory,
+    is_log_directory,
+)
 from storage_core.directory.partition_name import parse_partition_directory_name
 from storage_core.directory.replicas import choose_replica
 from storage_core.errors import LogDirectoryError, UnreadableError
@@ -43,6 +47,7 @@ def find_partitions(
     *,
     follow_symlinks: bool = False,
     watch: CommitWatch | None = None,
+    must_be_log_directory: bool = False,
 ) -> list[PartitionDirectory]:
     """Find every partition under ``paths``, once, ordered by topic and partition.
 
@@ -56,22 +61,37 @@ def find_partitions(
         paths: Log directories, folders of them, or partition directories.
         follow_symlinks: Whether symbolic links to directories are followed.
         watch: Is told of each log directory, and says what of it is visible.
+        must_be_log_directory: Whether finding no partition is an error, unless a path is a log directory that has
+            none, or a folder of such.
 
     Raises:
         LogDirectoryError: A path does not exist, or is no directory.
         UnreadableError: A directory may not be read by this user.
         ReplicaConflictError: A partition stands in two roots that do not belong together.
     """
+    paths = tuple(paths)
     search = _Search(filesystem, follow_symlinks, watch)
     for path in paths:
         search.add_path(path)
-    return search.result()
+    found = search.result()
+    if must_be_log_directory and not found and not search.has_log_directory:
+        raise LogDirectoryError(
+            "Expected Kafka partition directories (<topic>-<partition>) in this path or one level below it, "
+            "found none. Name a log directory, as log.dirs does in a broker's configuration.",
+            path=", ".join(paths),
+        )
+    return found
 
 
 class _Search:
-    """What was found so far."""
+    """What was found so far.
+
+    Attributes:
+        has_log_directory: Whether there was a log directory, with partitions or without.
+    """
 
     def __init__(self, filesystem: FileSystem, follow_symlinks: bool, watch: CommitWatch | None) -> None:
+        self.has_log_directory = False
         self._filesystem = filesystem
         self._follow_symlinks = follow_symlinks
         self._watch = watch
@@ -152,6 +172,7 @@ class _Search:
         has_commits = any(entry.name in _COMMIT_FILES for entry in entries)
         if has_commits and self._watch is not None and self._watch.learn(path):
             entries = self._filesystem.list_directory(path)
+        self.has_log_directory |= is_log_directory(entries)
         return entries
 
     def _subdirectories(self, path: str) -> list[str]:

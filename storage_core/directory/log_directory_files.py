@@ -6,9 +6,11 @@ import logging
 import os
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from storage_core.checkpoint import (
+    CLEAN_SHUTDOWN_FILE,
+    CLEANER_OFFSET_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     META_PROPERTIES,
     RECOVERY_POINT_CHECKPOINT,
@@ -17,18 +19,45 @@ from storage_core.checkpoint import (
     read_meta_properties,
     read_offset_checkpoint,
 )
+from storage_core.checkpoint.commit_journal import COMMIT_IN_PROGRESS
+from storage_core.checkpoint.commits_file import OWN_PREFIX
 from storage_core.directory.partition_name import INTERNAL_TOPICS
 from storage_core.directory.visibility import read_visibility
 from storage_core.errors import CorruptCheckpointError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from storage_core.checkpoint import MetaProperties
     from storage_core.directory.visibility import Visibility
-    from storage_core.filesystem import FileSystem
+    from storage_core.filesystem import DirectoryEntry, FileSystem
 
-__all__ = ["LogDirectoryFiles", "PartitionDirectory"]
+__all__ = ["LOCK_FILE", "LogDirectoryFiles", "PartitionDirectory", "is_log_directory"]
 
 _log = logging.getLogger(__name__)
+
+LOCK_FILE: Final = ".lock"
+# What nobody but a broker, or this package, puts in a directory.
+_ROOT_FILES: Final = frozenset(
+    {
+        LOCK_FILE,
+        CLEAN_SHUTDOWN_FILE,
+        META_PROPERTIES,
+        RECOVERY_POINT_CHECKPOINT,
+        LOG_START_OFFSET_CHECKPOINT,
+        REPLICATION_OFFSET_CHECKPOINT,
+        CLEANER_OFFSET_CHECKPOINT,
+        COMMIT_IN_PROGRESS,
+    }
+)
+
+
+def is_log_directory(entries: Iterable[DirectoryEntry]) -> bool:
+    """Whether a broker, or this package, has used a directory as a log directory, given what stands in it.
+
+    There need not be any partition in it: while the first job of all is at work, there is none.
+    """
+    return any(entry.name in _ROOT_FILES or entry.name.startswith(OWN_PREFIX) for entry in entries)
 
 
 class LogDirectoryFiles:

@@ -214,6 +214,12 @@ class FileSystem:
             status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
 
+    def free_files(self, path: str) -> int | None:
+        """How many more files this user can make on the file system of ``path``; None if it makes room as it goes."""
+        with explained_reading(path, "examine"):
+            status = os.statvfs(path)
+        return status.f_favail if status.f_files else None
+
     def lock(self, path: str) -> FileLock:
         """Take the lock of a file, which is created if it is missing, and left in place on release.
 

@@ -46,7 +46,7 @@ class LogAppender(LogReader):
     def __init__(
         self, filesystem: FileSystem, directory: PartitionDirectory, config: LogConfig, state: LogState | None
     ) -> None:
-        super().__init__(filesystem, directory, state)
+        super().__init__(filesystem, directory, config, state)
         self._config = config
         self._encoding = encoding_of(config)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from storage_core.checkpoint import delete_clean_shutdown_file, read_clean_shutdown_file
 from storage_core.directory import LogDirectoryFiles
+from storage_core.directory.log_directory_files import LOCK_FILE
 from storage_core.errors import OptionError
 from storage_core.filesystem import FileSystem
 from storage_core.log.cleanable_state import find_first_dirty_offset
@@ -23,7 +24,7 @@ from storage_core.log.housekeeping import (
 from storage_core.log.log_cleaner import LogCleaner
 from storage_core.log.log_table import LogTable
 from storage_core.log.retention import apply_retention_to_all
-from storage_core.log.root_directory import LOCK_FILE, has_future_logs, make_root, partitions_to_load
+from storage_core.log.root_directory import has_future_logs, make_root, partitions_to_load
 from storage_core.log.root_loading import check_recovery, close_logs, load_logs
 from storage_core.log.topic_ids import give_missing_ids
 from storage_core.publishing import finish_commit

@@ -31,6 +31,7 @@ __all__ = ["partition_log_of_view", "partition_log_on_disk", "read_options", "re
 _NOT_FOR_A_LOG: Final = frozenset(
     {"path", "paths", "subscribe", "subscribepattern", "assign", "startingoffsets", "endingoffsets"}
 )
+_MAX_BATCH_BYTES: Final = "maxdecompressedbatchbytes"
 
 
 def partition_log_of_view(
@@ -79,17 +80,19 @@ def partition_log_of_view(
 
 
 def partition_log_on_disk(
-    filesystem: FileSystem, directory: PartitionDirectory, watch: CommitWatch
+    filesystem: FileSystem, directory: PartitionDirectory, watch: CommitWatch, max_batch_bytes: int
 ) -> PartitionLog:
     """The files of a log as they stand on disk now. Nothing that was read of them before counts."""
     root = LogDirectoryFiles(filesystem, directory.root.path)
     root.visibility = watch.visibility_of(root.path)
     fresh = PartitionDirectory(directory.path, directory.topic, directory.partition, root)
-    return PartitionLog.load(filesystem, fresh)
+    return PartitionLog.load(filesystem, fresh, max_batch_bytes=max_batch_bytes)
 
 
-def read_options(path: str, isolation_level: str, options: Mapping[str, Any]) -> ReadOptions:
-    """The options of one log's read.
+def read_options(
+    path: str, isolation_level: str, options: Mapping[str, Any], max_batch_bytes: int
+) -> ReadOptions:
+    """The options of one log's read, which takes batches of a size unless they say otherwise.
 
     Raises:
         OptionError: An option is unknown or wrong, or is about something else than records.
@@ -100,7 +103,10 @@ def read_options(path: str, isolation_level: str, options: Mapping[str, Any]) ->
                 f"Option '{name}' is not for the read of one log. Use start_offset and end_offset, or "
                 "storage_core.read_table."
             )
-    return parse_read_options({"path": [path], "isolationLevel": isolation_level, **options})
+    parsed = parse_read_options({"path": [path], "isolationLevel": isolation_level, **options})
+    if any(name.lower().replace("_", "") == _MAX_BATCH_BYTES for name in options):
+        return parsed
+    return replace(parsed, max_decompressed_batch_bytes=max_batch_bytes)
 
 
 def read_records(

@@ -10,6 +10,7 @@ from storage_core.log.leader_epoch_cache import end_offset_for, epoch_for_offset
 from storage_core.log.log_append import write_pending
 from storage_core.log.log_fetch import fetch
 from storage_core.log.log_read import partition_log_of_view, partition_log_on_disk, read_options, read_records
+from storage_core.log.log_records import readable_batch_bytes
 from storage_core.log.log_time import OffsetAndTimestamp, offset_for_timestamp
 from storage_core.scan.isolation import last_stable_offset
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from storage_core.log.leader_epoch_cache import EpochEndOffset
     from storage_core.log.log_offsets import LogOffsets
     from storage_core.log.log_state import LogState
+    from storage_core.log_config import LogConfig
     from storage_core.segment.log_view import FetchedData
 
 __all__ = ["LogReader"]
@@ -41,9 +43,12 @@ class LogReader:
     appended since. Its log end is the last whole batch, its high watermark that of the last checkpoint.
     """
 
-    def __init__(self, filesystem: FileSystem, directory: PartitionDirectory, state: LogState | None) -> None:
+    def __init__(
+        self, filesystem: FileSystem, directory: PartitionDirectory, config: LogConfig, state: LogState | None
+    ) -> None:
         self._filesystem = filesystem
         self._directory = directory
+        self._max_batch_bytes = readable_batch_bytes(config)
         self._state = state
         # Where the next look may begin; a dict that is never changed.
         self._known_commits: Mapping[str, Visibility] = {}
@@ -139,7 +144,7 @@ class LogReader:
             OptionError: An option is unknown or wrong.
             SegmentLogError: What is asked for cannot be read.
         """
-        parsed = read_options(self.path, isolation_level, options)
+        parsed = read_options(self.path, isolation_level, options, self._max_batch_bytes)
         is_committed = parsed.isolation_level == "read_committed"
 
         def plan(log: PartitionLog, offsets: LogOffsets | None) -> Iterator[pa.RecordBatch]:
@@ -220,7 +225,10 @@ class LogReader:
         """Ask the log as it stands on disk now, with all of a job's rows or none of them."""
         watch = CommitWatch(self._filesystem, self._known_commits)
         answer = look_until_settled(
-            watch, lambda watch: question(partition_log_on_disk(self._filesystem, self._directory, watch))
+            watch,
+            lambda watch: question(
+                partition_log_on_disk(self._filesystem, self._directory, watch, self._max_batch_bytes)
+            ),
         )
         self._known_commits = watch.known
         return answer

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from typing import TYPE_CHECKING, Final
 
 from storage_core.directory import LogDirectoryFiles, PartitionDirectory, find_partitions
 from storage_core.directory.visibility import CommitWatch, look_until_settled
-from storage_core.errors import LogClosedError, LogDirectoryError, LogReadOnlyError
+from storage_core.errors import (
+    LogClosedError,
+    LogDirectoryError,
+    LogReadOnlyError,
+    OptionError,
+    SegmentLogError,
+)
 from storage_core.log.cleaner_checkpoint import CleanerCheckpoint
 from storage_core.log.log import Log
 from storage_core.log.periodic_flush import PeriodicFlush
@@ -77,9 +84,15 @@ class LogTable:
 
         Raises:
             LogDirectoryError: There is one already, or the topic has another id.
-            OptionError: A name or number that Kafka does not know.
+            OptionError: A name, a number or an id that Kafka does not know, or no configuration.
+            StorageError: The file system refused; nothing is left of it.
         """
         check_topic_partition(topic, partition)
+        config = config or self._config_of(topic)
+        if not isinstance(config, LogConfig):
+            raise OptionError(
+                f"Expected a LogConfig, found {type(config).__name__}. Make one, as by LogConfig.from_dict."
+            )
         with self._lock:
             self._check_writable()
             key = (topic, partition)
@@ -101,12 +114,11 @@ class LogTable:
                     self._filesystem,
                     PartitionDirectory(path, topic, partition, root),
                     self._clock,
-                    config or self._config_of(topic),
+                    config,
                     topic_id,
                 )
             except BaseException:
-                # Whoever opens the directory next completes what there is of it.
-                self._is_whole = False
+                self._remove_unmade(path)
                 raise
             return self._add(state)
 
@@ -169,6 +181,17 @@ class LogTable:
         self._paths_by_topic.setdefault(state.directory.topic, []).append(state.path)
         log = self._logs[key] = Log(self._filesystem, state.directory, state.config, state)
         return log
+
+    def _remove_unmade(self, path: str) -> None:
+        """Remove the directory of a log that could not be made."""
+        # If that fails, too, whoever opens the directory next completes what there is of it.
+        is_whole, self._is_whole = self._is_whole, False
+        with contextlib.suppress(SegmentLogError):
+            for entry in self._filesystem.list_directory(path):
+                self._filesystem.delete(os.path.join(path, entry.name))
+            self._filesystem.delete_directory(path)
+            self._filesystem.flush_directory(self.path)
+            self._is_whole = is_whole
 
     def _find_logs(self) -> None:
         """List the logs of a directory that is only read, in which another process may make new ones."""

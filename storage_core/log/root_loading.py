@@ -123,8 +123,12 @@ def create_log(
     root.clean_shutdown = True
     root.recovery_points, root.log_start_offsets, root.high_watermarks = {}, {}, {}
     (state,) = load_logs(filesystem, root, [directory], clock, lambda _: config, {})
-    filesystem.flush_directory(path)
-    filesystem.flush_directory(root.path)
+    try:
+        filesystem.flush_directory(path)
+        filesystem.flush_directory(root.path)
+    except BaseException:
+        state.segments.close_handlers()
+        raise
     return state
 
 

@@ -108,7 +108,14 @@ class TransactionIndexFile:
         count = len(self)
         if count == 0:
             return
-        with self._filesystem.open(self.path) as file:
+        try:
+            opened = self._filesystem.open(self.path)
+        except FileNotFoundError:
+            # Somebody has removed it, and the entries with it.
+            self.close()
+            self._size_bytes, self._last_offset = 0, None
+            return
+        with opened as file:
             kept = bisect_left(range(count), offset, key=lambda number: _last_offset_of(file, number))
         if kept < count:
             self._cut(kept)

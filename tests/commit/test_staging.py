@@ -15,6 +15,7 @@ from storage_core.commit.manifest import read_manifest
 from storage_core.commit.routing import RoutedRows
 from storage_core.errors import (
     InvalidRecordError,
+    InvalidTimestampError,
     RecordBatchTooLargeError,
     RecordTooLargeError,
     StorageError,
@@ -120,6 +121,49 @@ def test_keys_headers_timestamps_and_codecs(tmp_path, codec):
         1: [(0, 1000, b"k", b"a", ((b"h", b"x"),))],
         0: [(0, NOW_MS, None, b"b", ())],
     }
+
+
+LARGEST_MS = (2**63 - 1) // 1000
+
+
+@pytest.mark.parametrize(
+    ("kind", "fitting", "beyond"),
+    [
+        (pa.timestamp("us", "UTC"), [-LARGEST_MS * 1000, 2**63 - 1, None], -LARGEST_MS * 1000 - 1),
+        (pa.timestamp("us", "UTC"), [0], -(2**63)),
+        (pa.timestamp("ms"), [-LARGEST_MS, LARGEST_MS], LARGEST_MS + 1),
+        (pa.int64(), [-LARGEST_MS, LARGEST_MS], -LARGEST_MS - 1),
+        (pa.int64(), [], 2**63 - 1),
+        (pa.timestamp("s"), [-(LARGEST_MS // 1000), LARGEST_MS // 1000], LARGEST_MS // 1000 + 1),
+        (pa.timestamp("ns"), [-(2**63), 2**63 - 1], None),
+    ],
+)
+def test_timestamps_that_nobody_could_read_are_refused(tmp_path, kind, fitting, beyond):
+    """Of the column that readers have, which is one of microseconds."""
+
+    def staged(timestamps):
+        rows = [(0, 0, b"%d" % number) for number in range(len(timestamps))]
+        return stage(tmp_path / "root", routed(rows, timestamp=pa.array(timestamps, pa.int64()).cast(kind)))
+
+    (tmp_path / "root").mkdir()
+    if fitting:
+        (piece,) = staged(fitting)
+        assert piece.record_count == len(fitting)
+        for path in (tmp_path / "root").iterdir():
+            path.unlink()
+    if beyond is not None:
+        with pytest.raises(InvalidTimestampError, match=f"found {beyond} in row 1") as caught:
+            staged([None, beyond])
+        assert "fit a column of microseconds" in str(caught.value)
+        assert list((tmp_path / "root").iterdir()) == []
+
+
+def test_a_batch_that_nobody_reads_is_refused(tmp_path):
+    encoding = BatchEncoding(codec=CODECS["zstd"], largest_batch_bytes=1000)
+    rows = routed([(0, 0, b"small"), (0, 0, b"x" * 1000)])
+    with pytest.raises(RecordTooLargeError, match=r"at most 1000 bytes.*maxDecompressedBatchBytes"):
+        stage(tmp_path, rows, encoding=encoding)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_batches_are_filled_from_many_appends(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage_core.errors import InvalidRecordError, OptionError
+from storage_core.errors import InvalidRecordError, OptionError, RecordTooLargeError
 from storage_core.record import encode
 from storage_core.record.encode import BatchEncoding, ProducerSequence, encode_records
 from tests.record.encoding import CODECS, ZSTD
@@ -346,3 +346,50 @@ def test_by_default_batches_are_those_of_kafkas_producer():
 def test_what_no_batch_can_be_made_by_is_refused(fields, match):
     with pytest.raises(OptionError, match=match):
         BatchEncoding(**fields)
+
+
+# -- What nobody reads --------
+
+
+def largest_value(limit_bytes):
+    """The length of the value of a record that alone makes a batch of a size; its length takes three bytes."""
+    return limit_bytes - 61 - (3 + 1 + 1 + 1 + 1 + 3 + 1)
+
+
+@pytest.mark.parametrize("count", [1, 200])
+@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
+def test_a_batch_is_as_large_as_is_read_and_no_larger(codec, count):
+    """However well it compresses: what it inflates to is what counts, too."""
+    limit = 30_000
+
+    def encode_with(length):
+        values = [b"v"] * (count - 1) + [b"x" * length]
+        encoding = BatchEncoding(codec, batch_size_bytes=1 << 20, largest_batch_bytes=limit)
+        records = pa.table({"value": values})
+        return [
+            batches.select(number, number + 1)
+            for batches in encode_records(records, encoding, default_timestamp_ms=0)
+            for number in range(batches.count)
+        ]
+
+    found = encode_with(largest_value(limit))
+    assert sum(int(each.headers["record_count"][0]) for each in found) == count
+    # Of more records it makes smaller batches, whatever their size is to be.
+    assert len(found) == min(count, 2)
+    assert max(each.size_bytes for each in found) == limit or codec
+    with pytest.raises(RecordTooLargeError, match=f"at most {limit} bytes.*makes one of {limit + 1}"):
+        encode_with(largest_value(limit) + 1)
+
+
+def test_what_compression_makes_larger_counts_as_it_is():
+    value = random.Random(1).randbytes(largest_value(30_000))
+    encoding = BatchEncoding(CODECS["gzip"], largest_batch_bytes=30_000)
+    with pytest.raises(RecordTooLargeError, match="at most 30000 bytes, compressed or not"):
+        list(encode_records(pa.table({"value": [value]}), encoding, default_timestamp_ms=0))
+
+
+def test_without_a_limit_any_batch_is_made():
+    (batches,) = encode_records(
+        pa.table({"value": [b"x" * 100_000]}), BatchEncoding(), default_timestamp_ms=0
+    )
+    assert batches.size_bytes > 100_000
