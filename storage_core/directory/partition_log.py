@@ -139,7 +139,7 @@ class PartitionLog:
 
     @property
     def recovery_point(self) -> int:
-        """First offset not known to be flushed."""
+        """First offset not known to be flushed, when it was first asked for."""
         return self.directory.root.recovery_points.get(self.directory.topic_partition, 0)
 
     @cached_property

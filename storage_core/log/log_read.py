@@ -64,7 +64,7 @@ def partition_log_of_view(
         names = {entry.name: None for entry in filesystem.list_directory(directory.path)}
     root = LogDirectoryFiles(filesystem, directory.root.path)
     # The files of the root are as old as the last checkpoint.
-    root.clean_shutdown = False
+    root.is_own, root.clean_shutdown = True, False
     root.recovery_points = {directory.topic_partition: offsets.recovery_point}
     root.log_start_offsets = {directory.topic_partition: offsets.log_start_offset}
     root.high_watermarks = {directory.topic_partition: offsets.high_watermark}

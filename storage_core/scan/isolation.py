@@ -1,8 +1,12 @@
-"""What ``read_committed`` leaves out: aborted transactions, and all behind the last stable offset.
+"""What ``read_committed`` leaves out: aborted transactions, and everything from the last stable offset on.
 
 A ``.txnindex`` file lists the aborted transactions whose markers stand in its segment. It is
-believed where the broker has finished it: under a clean-shutdown marker, or below the recovery
-point. Elsewhere, and where index files were removed, the control batches in the log decide.
+believed where its writer has finished it: under a clean-shutdown marker, or in a closed segment below
+the recovery point. Elsewhere, and where index files were removed, the control batches in the log decide.
+
+Another process may open, recover, write and close the log meanwhile. So what makes an index
+believable is looked at before the index, and once more after it; if it is no longer true, the control
+batches decide.
 """
 
 from __future__ import annotations
@@ -20,8 +24,10 @@ from storage_core.segment.file_names import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from storage_core.directory import PartitionLog
-    from storage_core.segment import AbortedTransaction
+    from storage_core.segment import AbortedTransaction, SegmentReader
 
 __all__ = ["OpenTransaction", "aborted_transactions", "last_stable_offset", "open_transactions"]
 
@@ -80,18 +86,31 @@ def aborted_transactions(
     """
     if start_offset >= end_offset:
         return ()
-    aborted: list[AbortedTransaction] = []
     trust = _IndexTrust(log)
+    aborted = _collect(log, start_offset, end_offset, trust.is_index_complete)
+    if trust.has_moved():
+        aborted = _collect(log, start_offset, end_offset, lambda _: False)
+    return tuple(
+        transaction
+        for transaction in aborted
+        if transaction.last_offset >= start_offset and transaction.first_offset < end_offset
+    )
+
+
+def _collect(
+    log: PartitionLog, start_offset: int, end_offset: int, is_index_complete: Callable[[int], bool]
+) -> list[AbortedTransaction]:
+    aborted: list[AbortedTransaction] = []
     replay = TransactionReplay(log)
     for index in range(log.segment_index_for(start_offset) or 0, len(log.segments)):
         segment = log.segments[index]
-        if trust.is_index_complete(index):
+        if is_index_complete(index):
             collected, is_complete = segment.transaction_index.collect_aborted_transactions(
                 start_offset, end_offset
             )
         else:
             replay.advance_to(segment.base_offset)
-            collected = replay.aborted_transactions(trust.segment_end_offset(index), end_offset)
+            collected = replay.aborted_transactions(_segment_end_offset(log, index), end_offset)
             is_complete = replay.is_complete
         aborted += collected
         if is_complete:
@@ -102,47 +121,92 @@ def aborted_transactions(
         tail.advance_to(log.log_end_offset)
         known = set(aborted)
         aborted += [each for each in dict.fromkeys((*replay.undecided, *tail.undecided)) if each not in known]
-    return tuple(
-        transaction
-        for transaction in aborted
-        if transaction.last_offset >= start_offset and transaction.first_offset < end_offset
-    )
+    return aborted
+
+
+def _segment_end_offset(log: PartitionLog, index: int) -> int:
+    """The offset that ends a segment: the next one's base offset, or the log end offset."""
+    base_offsets = log.segments.base_offsets
+    return base_offsets[index + 1] if index + 1 < len(base_offsets) else log.log_end_offset
 
 
 class _IndexTrust:
-    """Whether a segment's transaction index, or the absence of one, tells all there is to tell."""
+    """Whether a segment's transaction index, or the absence of one, tells all there is to tell.
+
+    The log end has to be known before.
+    """
 
     def __init__(self, log: PartitionLog) -> None:
         self._log = log
-
-    def segment_end_offset(self, index: int) -> int:
-        """The offset that ends a segment: the next one's base offset, or the log end offset."""
-        base_offsets = self._log.segments.base_offsets
-        return base_offsets[index + 1] if index + 1 < len(base_offsets) else self._log.log_end_offset
+        self._root = log.directory.root
+        # What is said of an index up to here rests on the recovery point, or on the marker.
+        self._believed_below = -1
 
     def is_index_complete(self, index: int) -> bool:
-        log = self._log
-        segment = log.segments[index]
+        """Whether the index of a segment, or its absence, is to be believed, unless something `has_moved`."""
+        segment = self._log.segments[index]
         if not segment.use_indexes:
             return False
-        if not log.is_clean and self.segment_end_offset(index) > log.recovery_point:
+        end_offset = _segment_end_offset(self._log, index)
+        if self._root.clean_shutdown:
+            is_complete = self._is_listed(segment) and self._tells_all(index, end_offset)
+        elif end_offset > self._log.recovery_point:
             return False
-        # Without its offset index the segment's index files were removed, or never copied.
-        names = log.segments.file_names
-        if offset_index_file_name(segment.base_offset) + segment.suffix not in names:
+        elif self._root.is_own:
+            is_complete = (
+                self._is_listed(segment) and self._tells_all(index, end_offset) and segment.is_in_place()
+            )
+        else:
+            is_complete = self._is_closed_and_tells_all(index, end_offset)
+        if is_complete:
+            self._believed_below = max(self._believed_below, end_offset)
+        return is_complete
+
+    def has_moved(self) -> bool:
+        """Whether an index was believed for a reason that was not true all the time."""
+        if self._believed_below < 0 or self._root.is_own:
             return False
-        if transaction_index_file_name(segment.base_offset) + segment.suffix not in names:
-            return self._is_silence_believable or self._has_no_transactions(index)
+        if self._root.clean_shutdown:
+            return not self._root.is_still_clean()
+        topic_partition = self._log.directory.topic_partition
+        return self._root.present_recovery_points().get(topic_partition, 0) < self._believed_below
+
+    def _is_listed(self, segment: SegmentReader) -> bool:
+        """Whether there is an offset index. Without it the index files were removed, or never copied."""
+        name = offset_index_file_name(segment.base_offset) + segment.suffix
+        return name in self._log.segments.file_names
+
+    def _is_closed_and_tells_all(self, index: int, end_offset: int) -> bool:
+        """The same below the recovery point of a log that somebody else may be writing, or recovering."""
+        if index == len(self._log.segments) - 1:
+            # Wherever its recovery point is, a log's last segment is recovered after a crash, and its indexes with it.
+            return False
+        segment = self._log.segments[index]
+        offset_index = segment.closed_offset_index()
+        return (
+            offset_index is not None
+            and self._tells_all(index, end_offset)
+            # Index files that are missing or damaged are built anew in any segment. And cleaners replace segments.
+            and segment.has_offset_index(offset_index)
+            and segment.is_in_place()
+        )
+
+    def _tells_all(self, index: int, end_offset: int) -> bool:
+        """Whether what the index says, or its silence, fits the log."""
+        segment = self._log.segments[index]
         transactions = segment.transaction_index
-        # Listed, but gone by now: a live broker has taken the segment away, or replaced it.
-        if transactions.problem is not None or not transactions.exists:
+        if transactions.problem is not None:
+            return False
+        name = transaction_index_file_name(segment.base_offset) + segment.suffix
+        if not transactions.exists and name in self._log.segments.file_names:
+            # Retention or a cleaner has taken it away since.
             return False
         last_marker_offset = transactions.last_marker_offset
         if last_marker_offset is None:
             # A recovery leaves an empty file, and so does a copy that failed.
-            return self._is_silence_believable or self._has_no_transactions(index)
+            return self._is_silence_believable or self._has_no_transactions(end_offset)
         # Entries of a later segment's markers belong to another file.
-        return last_marker_offset < self.segment_end_offset(index)
+        return last_marker_offset < end_offset
 
     @cached_property
     def _is_silence_believable(self) -> bool:
@@ -158,13 +222,13 @@ class _IndexTrust:
                 return True
         return False
 
-    def _has_no_transactions(self, index: int) -> bool:
-        """Whether a producer snapshot taken behind the segment knows of no transactional producer."""
+    def _has_no_transactions(self, end_offset: int) -> bool:
+        """Whether a producer snapshot taken at a segment's end, or after it, knows of no transactional producer."""
         snapshot = self._newest_snapshot
         if snapshot is None:
             return False
         offset, is_transactional = snapshot
-        return not is_transactional and offset >= self.segment_end_offset(index)
+        return not is_transactional and offset >= end_offset
 
     @cached_property
     def _newest_snapshot(self) -> tuple[int, bool] | None:

@@ -203,6 +203,172 @@ def test_an_empty_log(log_root):
     assert aborted_transactions(open_log(log.path), 0, 0) == ()
 
 
+# -- While somebody else is at work --------
+
+
+class Interrupted(FileSystem):
+    """Lets something happen in front of the first look at a path that contains a text."""
+
+    def __init__(self, text, happen):
+        super().__init__()
+        self._text = text
+        self._happen = happen
+
+    def open(self, path):
+        self._look(path)
+        return super().open(path)
+
+    def status(self, path, *, follow_symlinks=False):
+        self._look(path)
+        return super().status(path, follow_symlinks=follow_symlinks)
+
+    def _look(self, path):
+        if self._text in path and self._happen is not None:
+            happen, self._happen = self._happen, None
+            happen()
+
+
+def loaded(path, text, happen):
+    """A log whose end is known; something happens in front of a look at a file."""
+    filesystem = Interrupted("nothing yet", None)
+    (directory,) = find_partitions(filesystem, [str(path)])
+    log = PartitionLog.load(filesystem, directory)
+    assert log.log_end_offset >= 0
+    filesystem._text, filesystem._happen = text, happen
+    return log
+
+
+def three_aborts(log_root):
+    """Each of the first three segments holds a transaction of producer 7 that was aborted; a fourth is active."""
+    log = log_root.partition("orders")
+    for _ in range(3):
+        log.transactional(7).abort(7).roll()
+    return log.data().write()
+
+
+THREE_ABORTED = tuple(AbortedTransaction(7, offset, offset + 1, offset + 2) for offset in (0, 2, 4))
+
+
+def transaction_index_path(log, base_offset):
+    return log.path / f"{base_offset:020d}.txnindex"
+
+
+@pytest.mark.parametrize("tail", [bytes(8), bytes(10 << 10), struct.pack(">ii", 1, 90) + bytes(800)])
+def test_an_index_is_not_believed_while_a_broker_builds_it_anew(log_root, tail):
+    """The offset index has its full size as long as a segment is recovered, also below the recovery point."""
+    log = three_aborts(log_root)
+    log_root.checkpoint("recovery-point-offset-checkpoint", {("orders", 0): 7})
+    (log.path / f"{2:020d}.index").write_bytes(tail)
+    transaction_index_path(log, 2).unlink()
+    assert aborted_transactions(open_log(log.path), 0, 7) == THREE_ABORTED
+    # Nor is one that was begun.
+    transaction_index_path(log, 2).write_bytes(b"")
+    assert aborted_transactions(open_log(log.path), 0, 7) == THREE_ABORTED
+
+
+@pytest.mark.parametrize("moment", ["in front of it", "behind it"])
+def test_an_index_is_not_believed_that_a_broker_begins_to_build_meanwhile(log_root, moment):
+    log = three_aborts(log_root)
+    log_root.checkpoint("recovery-point-offset-checkpoint", {("orders", 0): 7})
+    index = log.path / f"{2:020d}.index"
+
+    def begin():
+        index.write_bytes(bytes(4096))
+        transaction_index_path(log, 2).write_bytes(b"")
+
+    def end():
+        begin()
+        index.write_bytes(struct.pack(">ii", 1, 68))
+
+    found = loaded(log.path, f"{2:020d}.txnindex", begin if moment == "in front of it" else end)
+    assert aborted_transactions(found, 0, 7) == THREE_ABORTED
+
+
+def test_the_last_segment_is_not_believed_below_the_recovery_point(log_root):
+    """After a crash it is recovered wherever the recovery point is: then its index is empty for a while."""
+    log = log_root.partition("orders").transactional(7).abort(7).roll().transactional(7).abort(7).write()
+    log_root.checkpoint("recovery-point-offset-checkpoint", {("orders", 0): 4})
+    transaction_index_path(log, 2).write_bytes(b"")
+    expected = (AbortedTransaction(7, 0, 1, 2), AbortedTransaction(7, 2, 3, 4))
+    assert aborted_transactions(open_log(log.path), 0, 4) == expected
+
+
+def test_an_index_that_appears_after_the_listing_is_found(log_root):
+    log = three_aborts(log_root)
+    log_root.checkpoint("recovery-point-offset-checkpoint", {("orders", 0): 7})
+    content = transaction_index_path(log, 2).read_bytes()
+    transaction_index_path(log, 2).unlink()
+    found = open_log(log.path)
+    assert found.log_end_offset == 7
+    transaction_index_path(log, 2).write_bytes(content)
+    assert aborted_transactions(found, 0, 7) == THREE_ABORTED
+
+
+@pytest.mark.parametrize("moment", ["kafka_cleanshutdown", f"{4:020d}.txnindex"])
+@pytest.mark.parametrize("is_clean_again", [True, False])
+def test_a_log_that_was_opened_since_it_was_listed(log_root, moment, is_clean_again):
+    """The marker that was seen is gone, or another one: whoever opened the log may have changed any index."""
+    log = three_aborts(log_root)
+    log_root.mark_clean()
+    marker = log.path.parent / ".kafka_cleanshutdown"
+
+    def open_again():
+        marker.rename(marker.with_name("gone"))
+        transaction_index_path(log, 4).write_bytes(b"")
+        if is_clean_again:
+            marker.write_bytes(b"")
+
+    found = loaded(log.path, moment, open_again)
+    assert found.is_clean
+    assert aborted_transactions(found, 0, 7) == THREE_ABORTED
+
+
+def test_a_log_that_was_truncated_since_the_recovery_point_was_read(log_root):
+    """It has been written and recovered anew, so that an index may be of any age."""
+    log = three_aborts(log_root)
+    log_root.checkpoint("recovery-point-offset-checkpoint", {("orders", 0): 7})
+
+    def truncate():
+        log_root.checkpoint("recovery-point-offset-checkpoint", {("orders", 0): 3})
+        transaction_index_path(log, 4).write_bytes(b"")
+
+    assert aborted_transactions(loaded(log.path, f"{4:020d}.txnindex", truncate), 0, 7) == THREE_ABORTED
+
+
+def test_a_recovery_point_that_moves_on_changes_nothing(log_root):
+    log = three_aborts(log_root)
+    log_root.checkpoint("recovery-point-offset-checkpoint", {("orders", 0): 6})
+
+    def move_on():
+        log_root.checkpoint("recovery-point-offset-checkpoint", {("orders", 0): 7})
+
+    found = loaded(log.path, f"{4:020d}.txnindex", move_on)
+    statistics = found.segments[0].filesystem.statistics
+    before = statistics.bytes_read
+    assert aborted_transactions(found, 0, 6) == THREE_ABORTED
+    # The three indexes, and the checkpoint twice: none of the log.
+    assert statistics.bytes_read - before <= 3 * 34 + 2 * 30
+
+
+def test_a_segment_that_was_cleaned_since_it_was_looked_at(log_root):
+    """The old file awaits its removal, and is read all the same; the new index lists less."""
+    log = three_aborts(log_root)
+    log_root.checkpoint("recovery-point-offset-checkpoint", {("orders", 0): 7})
+    log_path = log.path / f"{2:020d}.log"
+
+    def clean():
+        content = log_path.read_bytes()
+        log_path.rename(f"{log_path}.deleted")
+        log_path.write_bytes(content)
+        transaction_index_path(log, 2).rename(log.path / f"{2:020d}.txnindex.deleted")
+        transaction_index_path(log, 2).write_bytes(b"")
+
+    found = loaded(log.path, f"{2:020d}.txnindex", clean)
+    # A look-up by time needs its size.
+    assert found.segments[1].size_bytes > 0
+    assert aborted_transactions(found, 0, 7) == THREE_ABORTED
+
+
 OPERATIONS = st.lists(
     st.tuples(
         st.sampled_from(["data", "plain", "abort", "commit", "roll", "empty", "skip"]), st.integers(1, 4)
