@@ -27,7 +27,6 @@ from storage_core.segment.batch_walk import BatchWalk
 from storage_core.segment.file_names import (
     LOG_SUFFIX,
     SWAP_SUFFIX,
-    base_offset_of,
     log_file_name,
     offset_index_file_name,
     snapshot_file_name,
@@ -39,6 +38,8 @@ from storage_core.segment.time_index import ENTRY_SIZE_BYTES as TIME_ENTRY_BYTES
 from storage_core.segment.time_index_file import TimeIndexFile
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from storage_core.directory import PartitionDirectory
     from storage_core.filesystem import FileSystem
     from storage_core.segment.batch_walk import SkimmedBatch
@@ -132,20 +133,17 @@ def read_partition_state(
     """
     path = directory.path
     names = regular_file_names(filesystem, path)
-    if any(name.endswith(SWAP_SUFFIX) for name in names):
+    if any(suffix.endswith(SWAP_SUFFIX) for suffix in names.suffixes):
         raise CorruptError(
             "Expected a partition that was closed, found a compaction that was interrupted. Open the log directory "
             "with LogDirectory.open, and close it: that finishes it.",
             path=path,
         )
-    known = frozenset(names)
-    bases = sorted(
-        base for name in names if name.endswith(LOG_SUFFIX) and (base := base_offset_of(name)) is not None
-    )
+    bases = names.base_offsets(LOG_SUFFIX)
     log_start = max(checkpointed_start, bases[0] if bases else 0)
     epochs = read_leader_epoch_checkpoint(filesystem, os.path.join(path, LEADER_EPOCH_CHECKPOINT))
     tail, log_end, last_epoch = (
-        _read_tail(filesystem, path, bases[-1], known) if bases else (None, log_start, 0)
+        _read_tail(filesystem, path, bases[-1], names) if bases else (None, log_start, 0)
     )
     if log_end < log_start:
         raise CorruptError(
@@ -153,7 +151,7 @@ def read_partition_state(
             "the log directory with LogDirectory.open, and close it.",
             path=path,
         )
-    snapshot_from = _check_transactions(filesystem, directory, log_end, known, is_empty=log_end <= log_start)
+    snapshot_from = _check_transactions(filesystem, directory, log_end, names, is_empty=log_end <= log_start)
     leader_epoch = max(0, last_epoch, epochs[-1].epoch if epochs else 0)
     return PartitionState(
         directory.topic,
@@ -165,12 +163,12 @@ def read_partition_state(
         leader_epoch,
         snapshot_from,
         tail,
-        PARTITION_METADATA in known,
+        PARTITION_METADATA in names,
     )
 
 
 def _read_tail(
-    filesystem: FileSystem, path: str, base_offset: int, names: frozenset[str]
+    filesystem: FileSystem, path: str, base_offset: int, names: Collection[str]
 ) -> tuple[SegmentTail, int, int]:
     """The end of the last segment, the log end offset, and the last batch's leader epoch."""
     log_path = os.path.join(path, log_file_name(base_offset))
@@ -195,7 +193,7 @@ def _read_tail(
                 position_bytes=size_bytes if last is None else last[1],
             )
         epoch, magic = _EPOCH_AND_MAGIC.unpack(log_file.read_at(_EPOCH_AND_MAGIC.size, last[0]))
-    has_indexes = {index_name, time_index_name} <= names
+    has_indexes = index_name in names and time_index_name in names
     return (
         SegmentTail(
             base_offset,
@@ -232,7 +230,7 @@ def _check_transactions(
     filesystem: FileSystem,
     directory: PartitionDirectory,
     log_end: int,
-    names: frozenset[str],
+    names: Collection[str],
     *,
     is_empty: bool,
 ) -> int | Literal["empty"] | None:

@@ -105,7 +105,7 @@ class LogReader:
     def segment_base_offsets(self) -> tuple[int, ...]:
         """The base offset of each segment; the last one is active."""
         if self._state is None:
-            return self._ask_disk(lambda log: log.segments.base_offsets)
+            return self._ask_disk(lambda log: tuple(log.segments.base_offsets))
         return tuple(segment.base_offset for segment in self._state.view.segments)
 
     @property

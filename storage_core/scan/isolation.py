@@ -11,25 +11,33 @@ batches decide.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from storage_core.record.batch_header import MAX_OFFSET
 from storage_core.scan.transaction_replay import TransactionReplay
 from storage_core.segment.file_names import (
     TRANSACTION_INDEX_SUFFIX,
-    base_offset_of,
     offset_index_file_name,
     transaction_index_file_name,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from storage_core.directory import PartitionLog
     from storage_core.segment import AbortedTransaction, SegmentReader
 
-__all__ = ["OpenTransaction", "aborted_transactions", "last_stable_offset", "open_transactions"]
+__all__ = [
+    "AbortedTransactions",
+    "OpenTransaction",
+    "aborted_transactions",
+    "last_stable_offset",
+    "open_transactions",
+]
 
 _NO_COORDINATOR_EPOCH = -1
 
@@ -67,6 +75,43 @@ def last_stable_offset(log: PartitionLog, end_offset: int | None = None) -> int:
     oldest = next(iter(open_transactions(log, end_offset)), None)
     stable_offset = end_offset if oldest is None else min(oldest.first_offset, end_offset)
     return max(stable_offset, log.log_start_offset)
+
+
+class AbortedTransactions:
+    """Aborted transactions, ready to be asked which of them touch some offsets, as often as there are segments."""
+
+    __slots__ = ("_first_leaf", "_last_offsets", "_lowest_first_offsets", "_transactions")
+
+    def __init__(self, transactions: Iterable[AbortedTransaction] = ()) -> None:
+        self._transactions = sorted(transactions, key=attrgetter("last_offset"))
+        self._last_offsets = [each.last_offset for each in self._transactions]
+        # A tree whose nodes know the lowest first offset below them: node n has the children 2 n and 2 n + 1.
+        self._first_leaf = 1 << max(len(self._transactions) - 1, 0).bit_length()
+        lowest = [MAX_OFFSET + 1] * self._first_leaf
+        lowest += [each.first_offset for each in self._transactions]
+        lowest += [MAX_OFFSET + 1] * (2 * self._first_leaf - len(lowest))
+        for node in reversed(range(1, self._first_leaf)):
+            lowest[node] = min(lowest[2 * node], lowest[2 * node + 1])
+        self._lowest_first_offsets = lowest
+
+    def touching(self, start_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
+        """Those that have an offset from ``start_offset`` to below ``end_offset``, in the order of their markers."""
+        first_index = bisect_left(self._last_offsets, start_offset)
+        if first_index == len(self._transactions):
+            return ()
+        found = []
+        # A node, the index of the first transaction below it, and how many there are.
+        nodes = [(1, 0, self._first_leaf)]
+        while nodes:
+            node, index, count = nodes.pop()
+            if index + count <= first_index or self._lowest_first_offsets[node] >= end_offset:
+                continue
+            if count == 1:
+                found.append(self._transactions[index])
+            else:
+                half = count // 2
+                nodes += ((2 * node + 1, index + half, half), (2 * node, index, half))
+        return tuple(found)
 
 
 def aborted_transactions(
@@ -113,7 +158,7 @@ def _collect(
             collected = replay.aborted_transactions(_segment_end_offset(log, index), end_offset)
             is_complete = replay.is_complete
         aborted += collected
-        if is_complete:
+        if is_complete or _have_all_ended(log, index, end_offset):
             break
     if log.skip_damage:
         # Those whose end may be lost are not open any more for the last stable offset either.
@@ -122,6 +167,23 @@ def _collect(
         known = set(aborted)
         aborted += [each for each in dict.fromkeys((*replay.undecided, *tail.undecided)) if each not in known]
     return aborted
+
+
+def _have_all_ended(log: PartitionLog, index: int, end_offset: int) -> bool:
+    """Whether the snapshot at a segment's end says that no transaction is open there that began below an offset."""
+    segment_end_offset = _segment_end_offset(log, index)
+    if segment_end_offset < end_offset or log.skip_damage:
+        return False
+    snapshot = log.newest_producer_snapshot(segment_end_offset)
+    return (
+        snapshot is not None
+        and snapshot.offset == segment_end_offset
+        and all(
+            entry.current_transaction_first_offset is None
+            or entry.current_transaction_first_offset >= end_offset
+            for entry in snapshot.producers
+        )
+    )
 
 
 def _segment_end_offset(log: PartitionLog, index: int) -> int:
@@ -182,6 +244,9 @@ class _IndexTrust:
             # Wherever its recovery point is, a log's last segment is recovered after a crash, and its indexes with it.
             return False
         segment = self._log.segments[index]
+        if not self._is_index_listed(segment) and not self._is_silence_believed(end_offset):
+            # Then there is nothing to be gained by a look at more files.
+            return False
         offset_index = segment.closed_offset_index()
         return (
             offset_index is not None
@@ -197,30 +262,36 @@ class _IndexTrust:
         transactions = segment.transaction_index
         if transactions.problem is not None:
             return False
-        name = transaction_index_file_name(segment.base_offset) + segment.suffix
-        if not transactions.exists and name in self._log.segments.file_names:
+        if not transactions.exists and self._is_index_listed(segment):
             # Retention or a cleaner has taken it away since.
             return False
         last_marker_offset = transactions.last_marker_offset
         if last_marker_offset is None:
             # A recovery leaves an empty file, and so does a copy that failed.
-            return self._is_silence_believable or self._has_no_transactions(end_offset)
+            return self._is_silence_believed(end_offset)
         # Entries of a later segment's markers belong to another file.
         return last_marker_offset < end_offset
 
+    def _is_index_listed(self, segment: SegmentReader) -> bool:
+        name = transaction_index_file_name(segment.base_offset) + segment.suffix
+        return name in self._log.segments.file_names
+
+    def _is_silence_believed(self, end_offset: int) -> bool:
+        """Whether no transaction was aborted in a segment up to its end, if its index says nothing."""
+        return self._has_transaction_indexes or self._has_no_transactions(end_offset)
+
     @cached_property
-    def _is_silence_believable(self) -> bool:
+    def _has_transaction_indexes(self) -> bool:
         """Whether some segment has a transaction index with entries, so that they were not all removed."""
-        for name in self._log.segments.file_names:
-            if not name.endswith(TRANSACTION_INDEX_SUFFIX):
-                continue
-            base_offset = base_offset_of(name)
-            index = None if base_offset is None else self._log.segment_index_for(base_offset)
-            if index is None:
-                continue
-            if self._log.segments[index].transaction_index.last_marker_offset is not None:
-                return True
-        return False
+        indexes = (
+            self._log.segment_index_for(base_offset)
+            for base_offset in self._log.segments.file_names.base_offsets(TRANSACTION_INDEX_SUFFIX)
+        )
+        return any(
+            self._log.segments[index].transaction_index.last_marker_offset is not None
+            for index in indexes
+            if index is not None
+        )
 
     def _has_no_transactions(self, end_offset: int) -> bool:
         """Whether a producer snapshot taken at a segment's end, or after it, knows of no transactional producer."""

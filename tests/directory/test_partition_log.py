@@ -356,7 +356,7 @@ def test_a_segment_that_is_gone(two_segments, load):
 
 def test_a_directory_that_may_not_be_listed(two_segments, load):
     class Denying(FileSystem):
-        def list_directory(self, path):
+        def walk_directory(self, path):
             raise UnreadableError("User nobody may not list this path.", path=path)
 
     with pytest.raises(UnreadableError, match="orders-0"):
@@ -370,7 +370,8 @@ def test_loading_opens_no_file_and_examines_no_segment(two_segments, load, make_
     assert log.segments[log.segment_index_for(7)].base_offset == 5
     assert filesystem.statistics.directories_listed == 1
     assert filesystem.statistics.files_opened == 0
-    assert filesystem.statistics.files_examined == 1
+    # The marker of a clean shutdown, in front of the listing and behind it.
+    assert filesystem.statistics.files_examined == 2
 
 
 def test_segments_are_made_once(two_segments, load):

@@ -7,7 +7,7 @@ one from there on. A file that is open stays the same file, and shows what has b
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,9 +95,9 @@ class OvertakenFileSystem(SimulatedFileSystem):
         # The files that are open, as they are now, by inode.
         self._present: dict[int, FileNode] | None = None
 
-    def list_directory(self, path: str) -> list[DirectoryEntry]:
+    def walk_directory(self, path: str) -> Iterator[DirectoryEntry]:
         self.look()
-        return super().list_directory(path)
+        return super().walk_directory(path)
 
     def status(self, path: str, *, follow_symlinks: bool = False) -> FileStatus | None:
         self.look()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -9,11 +10,14 @@ from hypothesis import strategies as st
 from storage_core.directory import PartitionLog, find_partitions
 from storage_core.filesystem import FileSystem
 from storage_core.scan.isolation import (
+    AbortedTransactions,
     OpenTransaction,
     aborted_transactions,
     last_stable_offset,
     open_transactions,
 )
+from storage_core.scan.options import parse_read_options
+from storage_core.scan.plan import plan_scan
 from storage_core.segment import AbortedTransaction
 
 # Producer 1 writes offsets 0 and 1, producer 2 offset 2, both in transactions; 3 is a plain record; 4 aborts
@@ -430,3 +434,62 @@ def test_every_way_gives_the_answer_of_the_broker(
         if entry[2] >= start and entry[1] < end and start < end
     ]
     assert list(aborted_transactions(log, start, end)) == expected
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    ranges=st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30)), max_size=20),
+    start=st.integers(0, 100),
+    size=st.integers(0, 40),
+)
+def test_those_that_touch_some_offsets(ranges, start, size):
+    transactions = [
+        AbortedTransaction(number, first, first + length, first + length + 1)
+        for number, (first, length) in enumerate(ranges)
+    ]
+    found = AbortedTransactions(transactions).touching(start, start + size)
+    expected = [
+        each for each in transactions if each.last_offset >= start and each.first_offset < start + size
+    ]
+    assert found == tuple(sorted(expected, key=lambda each: each.last_offset))
+
+
+def steps(function):
+    """How many functions and lines of the package are run: the same on every machine."""
+    count = 0
+
+    def trace(frame, event, argument):
+        nonlocal count
+        if "storage_core" not in frame.f_code.co_filename:
+            return None
+        count += 1
+        return trace
+
+    sys.settrace(trace)
+    try:
+        function()
+    finally:
+        sys.settrace(None)
+    return count
+
+
+@pytest.mark.parametrize("options", [{"use_indexes": False}, {}])
+@pytest.mark.parametrize("is_transactional", [True, False])
+def test_the_work_grows_with_the_number_of_segments_and_no_faster(new_log_root, options, is_transactional):
+    def planning(count):
+        root = new_log_root()
+        log = root.partition("orders")
+        for number in range(count):
+            (log.transactional(7) if is_transactional else log.data()).roll()
+            if is_transactional and number % 2:
+                log.abort(7)
+        log.data().write(snapshots=False)
+        # As of a log with many segments whose snapshots are all there.
+        for segment in log.segments[1:]:
+            log.write_snapshot(segment.base_offset, [])
+        parsed = parse_read_options({"path": str(root.path), "isolation_level": "read_committed", **options})
+        return steps(lambda: plan_scan(FileSystem(), parsed))
+
+    planning(1)
+    few, many = planning(50), planning(200)
+    assert many < 5 * few
