@@ -6,18 +6,30 @@ Each row tells by its value where it belongs, so a reader is judged without a se
     rows = ...                                      # (offset, value), while somebody writes
     problems(rows, before, ledger.now(), READ_COMMITTED)
 
-A ledger is a sequence of events, each noted before or after what it tells of. So another process can follow it, too.
+A ledger is a sequence of events, each noted before or after what it tells of. `LedgerFile` is one that processes share.
 """
 
 from __future__ import annotations
 
+import json
+import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from itertools import pairwise
 from types import MappingProxyType
 
-__all__ = ["READ_COMMITTED", "READ_UNCOMMITTED", "Event", "Ledger", "Unit", "Units", "problems", "values_of"]
+__all__ = [
+    "READ_COMMITTED",
+    "READ_UNCOMMITTED",
+    "Event",
+    "Ledger",
+    "LedgerFile",
+    "Unit",
+    "Units",
+    "problems",
+    "values_of",
+]
 
 READ_COMMITTED = "read_committed"
 READ_UNCOMMITTED = "read_uncommitted"
@@ -43,14 +55,14 @@ class Event:
         unit: Whose rows.
         first_offset: Of an append, the offset of its first row.
         count: Of an append, the number of its rows.
-        is_transaction: Of an append, whether the rows wait for a marker.
+        producer_id: Of an append to a transaction, its producer; -1 if the rows do not wait for a marker.
     """
 
     what: str
     unit: int
     first_offset: int = -1
     count: int = 0
-    is_transaction: bool = False
+    producer_id: int = -1
 
 
 @dataclass(frozen=True)
@@ -61,13 +73,20 @@ class Unit:
         offsets: Of each row, in order. The last ones may not be there yet.
         acknowledged: How many of them are.
         state: ``open``, ``committing``, ``committed``, ``aborting`` or ``aborted``.
-        is_whole: Whether all of it appears at once, or batch by batch.
+        producer_id: Whose transaction it is; -1 if it is none.
+        is_job: Whether a job writes it, whose rows appear at once.
     """
 
     offsets: tuple[int, ...] = ()
     acknowledged: int = 0
     state: str = "open"
-    is_whole: bool = True
+    producer_id: int = -1
+    is_job: bool = False
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it has ended, and whoever has ended it knows."""
+        return self.state in {"committed", "aborted"}
 
     @property
     def may_be_seen(self) -> bool:
@@ -89,20 +108,17 @@ class Ledger:
         unit = self._units.get(event.unit, Unit())
         if event.what in {"append", "job"}:
             offsets = range(event.first_offset, event.first_offset + event.count)
-            is_plain = event.what == "append" and not event.is_transaction
+            is_transaction = event.producer_id >= 0
             unit = replace(
                 unit,
                 offsets=(*unit.offsets, *offsets),
-                state="open" if event.is_transaction else "committing",
-                is_whole=not is_plain,
+                state="open" if is_transaction else "committing",
+                producer_id=event.producer_id,
+                is_job=event.what == "job",
             )
         elif event.what == "appended":
-            is_settled = unit.state == "committing"
-            unit = replace(
-                unit,
-                acknowledged=len(unit.offsets),
-                state="committed" if is_settled else unit.state,
-            )
+            state = "committed" if unit.state == "committing" else unit.state
+            unit = replace(unit, acknowledged=len(unit.offsets), state=state)
         else:
             unit = replace(unit, state=_ENDINGS[event.what])
         self._units[event.unit] = unit
@@ -110,6 +126,39 @@ class Ledger:
     def now(self) -> Units:
         """The units as they are now."""
         return MappingProxyType(dict(self._units))
+
+
+class LedgerFile:
+    """A ledger in a file, to which one process appends while others read it.
+
+    Args:
+        path: The file. It is made with the first event.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.ledger = Ledger()
+        self._path = path
+        self._descriptor: int | None = None
+        self._read_bytes = 0
+
+    def append(self, event: Event) -> None:
+        """Note an event. It is there for all others when this returns, whatever becomes of this process."""
+        if self._descriptor is None:
+            self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.write(self._descriptor, json.dumps(astuple(event)).encode() + b"\n")
+
+    def catch_up(self) -> Ledger:
+        """The ledger with all events up to now."""
+        try:
+            with open(self._path, "rb") as file:
+                file.seek(self._read_bytes)
+                whole, end, _ = file.read().rpartition(b"\n")
+        except FileNotFoundError:
+            return self.ledger
+        self._read_bytes += len(whole) + len(end)
+        for line in whole.splitlines():
+            self.ledger.note(Event(*json.loads(line)))
+        return self.ledger
 
 
 def values_of(unit: int, start: int, count: int, size_bytes: int = 0) -> list[bytes]:
@@ -130,7 +179,7 @@ def problems(rows: Rows, before: Units, after: Units, isolation_level: str) -> l
             wrong.append(f"offset {offset} holds {value[:20]!r}, which was not written there")
         found[name] = found.get(name, 0) + 1
     if isolation_level == READ_COMMITTED:
-        wrong += _of_committed(Counter(found), before, after)
+        wrong += _of_committed(Counter(found), max((offset for offset, _ in rows), default=-1), before, after)
     else:
         wrong += [
             f"{found.get(name, 0)} of {unit.acknowledged} acknowledged rows of unit {name}"
@@ -140,26 +189,25 @@ def problems(rows: Rows, before: Units, after: Units, isolation_level: str) -> l
     return wrong
 
 
-def _of_committed(found: Counter[int], before: Units, after: Units) -> list[str]:
+def _of_committed(found: Counter[int], last_offset: int, before: Units, after: Units) -> list[str]:
+    """A reader ends at the last stable offset: in front of it, each transaction is decided, and shown or not."""
     wrong = []
     for name, count in found.items():
         unit = after.get(name, Unit())
         if not unit.may_be_seen:
             wrong.append(f"{count} rows of unit {name}, which is {unit.state}")
-        elif unit.is_whole and count < len(unit.offsets):
-            wrong.append(f"{count} of {len(unit.offsets)} rows of unit {name}")
+        elif unit.is_job and count < len(unit.offsets):
+            wrong.append(f"{count} of {len(unit.offsets)} rows of unit {name}, which a job wrote")
+    for name, unit in after.items():
+        in_front = sum(offset <= last_offset for offset in unit.offsets[: unit.acknowledged])
+        if unit.may_be_seen and found[name] < in_front:
+            wrong.append(f"{found[name]} of {in_front} rows of unit {name} up to offset {last_offset}")
     stable_offset = min(
-        (
-            unit.offsets[0]
-            for unit in before.values()
-            if unit.is_whole and unit.state not in {"committed", "aborted"}
-        ),
+        (unit.offsets[0] for unit in before.values() if unit.producer_id >= 0 and not unit.is_settled),
         default=None,
     )
     for name, unit in before.items():
-        is_stable = stable_offset is None or unit.offsets[-1] < stable_offset
-        if unit.state == "committed" and is_stable and found[name] < len(unit.offsets):
-            wrong.append(
-                f"{found[name]} of {len(unit.offsets)} rows of unit {name}, which was committed before"
-            )
+        stable = sum(stable_offset is None or offset < stable_offset for offset in unit.offsets)
+        if unit.state == "committed" and found[name] < stable:
+            wrong.append(f"{found[name]} of {stable} rows of unit {name}, which was committed before")
     return wrong

@@ -55,10 +55,10 @@ class TransactionalLife:
         self._note_elsewhere = note
         self._config = config
         self._next_unit = first_unit
-        self._transactions: dict[int, Transaction] = {}
+        self.transactions: dict[int, Transaction] = {}
 
     def open(self, recovery: str = "tail") -> None:
-        """Open the log directory; what an earlier process has left open is aborted."""
+        """Open the log directory."""
         self.logs = LogDirectory.open(
             self.root, filesystem=self.filesystem, config=self._config, clock=self.clock, recovery=recovery
         )
@@ -73,45 +73,51 @@ class TransactionalLife:
     def plain(self, *sizes_bytes: int, flush: bool = False) -> None:
         """Append rows that belong to no transaction."""
         unit = self._new_unit()
-        values = self._before_append(unit, sizes_bytes, is_transaction=False)
+        values = self._before_append(unit, sizes_bytes)
         self.log.append(_table(values), flush=flush)
         self.note(Event("appended", unit))
 
     def begin(self, producer_id: int) -> int:
         """Begin a transaction; return its unit."""
         unit = self._new_unit()
-        self._transactions[unit] = self.log.transaction(producer_id)
+        self.transactions[unit] = self.log.transaction(producer_id)
         return unit
 
     def append(self, unit: int, *sizes_bytes: int) -> None:
         """Append rows to a transaction."""
-        values = self._before_append(unit, sizes_bytes, is_transaction=True)
-        self._transactions[unit].append(_table(values))
+        transaction = self.transactions[unit]
+        values = self._before_append(unit, sizes_bytes, transaction.producer_id)
+        transaction.append(_table(values))
         self.note(Event("appended", unit))
 
     def commit(self, unit: int, *, flush: bool = False) -> None:
         """Commit a transaction."""
         self.note(Event("commit", unit))
-        self._transactions.pop(unit).commit(flush=flush)
+        self.transactions.pop(unit).commit(flush=flush)
         self.note(Event("committed", unit))
 
     def abort(self, unit: int, *, flush: bool = False) -> None:
         """Abort a transaction."""
         self.note(Event("abort", unit))
-        self._transactions.pop(unit).abort(flush=flush)
+        self.transactions.pop(unit).abort(flush=flush)
         self.note(Event("aborted", unit))
 
-    def settle(self, producers: dict[int, int]) -> None:
-        """Abort what an earlier process has left open.
-
-        Args:
-            producers: The unit of each producer's last transaction.
-        """
+    def settle(self) -> None:
+        """Abort what an earlier process has left open, and note how those ended that it was about to end."""
+        unsettled = {
+            each.producer_id: (name, each)
+            for name, each in self.ledger.now().items()
+            if each.producer_id >= 0 and not each.is_settled
+        }
         for transaction in self.log.open_transactions():
-            unit = producers[transaction.producer_id]
-            self.note(Event("abort", unit))
+            name, _ = unsettled.pop(transaction.producer_id)
+            self.note(Event("abort", name))
             self.log.abort_transaction(transaction.producer_id)
-            self.note(Event("aborted", unit))
+            self.note(Event("aborted", name))
+        for name, unit in unsettled.values():
+            # Its marker is there; or not even its first rows.
+            self.note(Event("committed" if unit.state == "committing" else "aborted", name))
+        self.transactions.clear()
 
     def roll(self) -> None:
         """Begin a new segment."""
@@ -131,12 +137,11 @@ class TransactionalLife:
         self._next_unit += 1
         return self._next_unit
 
-    def _before_append(self, unit: int, sizes_bytes: tuple[int, ...], *, is_transaction: bool) -> list[bytes]:
+    def _before_append(self, unit: int, sizes_bytes: tuple[int, ...], producer_id: int = -1) -> list[bytes]:
         known = self.ledger.now().get(unit)
         start = 0 if known is None else len(known.offsets)
         values = [values_of(unit, start + number, 1, size)[0] for number, size in enumerate(sizes_bytes)]
-        event = Event("append", unit, self.log.log_end_offset, len(values), is_transaction=is_transaction)
-        self.note(event)
+        self.note(Event("append", unit, self.log.log_end_offset, len(values), producer_id))
         return values
 
 

@@ -40,12 +40,6 @@ class Life(TransactionalLife):
 
     def __init__(self) -> None:
         super().__init__(new_filesystem(), ROOT, Ledger())
-        self.producers: dict[int, int] = {}
-
-    def begin(self, producer_id: int) -> int:
-        unit = super().begin(producer_id)
-        self.producers[producer_id] = unit
-        return unit
 
     def kill(self) -> None:
         """End the process: what it has written is there, what it has locked is not locked."""
@@ -56,7 +50,7 @@ class Life(TransactionalLife):
 
     def reopen(self, recovery: str = "tail") -> None:
         self.open(recovery)
-        self.settle(self.producers)
+        self.settle()
 
     def transaction(self, producer_id: int, *sizes_bytes: int, is_abort: bool = False) -> None:
         unit = self.begin(producer_id)
