@@ -172,7 +172,7 @@ def _collect(
 def _have_all_ended(log: PartitionLog, index: int, end_offset: int) -> bool:
     """Whether the snapshot at a segment's end says that no transaction is open there that began below an offset."""
     segment_end_offset = _segment_end_offset(log, index)
-    if segment_end_offset < end_offset or log.skip_damage:
+    if segment_end_offset < end_offset or index + 1 == len(log.segments) or log.skip_damage:
         return False
     snapshot = log.newest_producer_snapshot(segment_end_offset)
     return (
@@ -207,19 +207,15 @@ class _IndexTrust:
     def is_index_complete(self, index: int) -> bool:
         """Whether the index of a segment, or its absence, is to be believed, unless something `has_moved`."""
         segment = self._log.segments[index]
-        if not segment.use_indexes:
-            return False
         end_offset = _segment_end_offset(self._log, index)
-        if self._root.clean_shutdown:
-            is_complete = self._is_listed(segment) and self._tells_all(index, end_offset)
-        elif end_offset > self._log.recovery_point:
-            return False
-        elif self._root.is_own:
-            is_complete = (
-                self._is_listed(segment) and self._tells_all(index, end_offset) and segment.is_in_place()
+        is_complete = (
+            segment.use_indexes
+            # Otherwise there is nothing to be gained by a look at more files.
+            and (
+                self._is_listed(segment, transaction_index_file_name) or self._is_silence_believed(end_offset)
             )
-        else:
-            is_complete = self._is_closed_and_tells_all(index, end_offset)
+            and self._is_finished_and_tells_all(index, end_offset)
+        )
         if is_complete:
             self._believed_below = max(self._believed_below, end_offset)
         return is_complete
@@ -233,36 +229,35 @@ class _IndexTrust:
         topic_partition = self._log.directory.topic_partition
         return self._root.present_recovery_points().get(topic_partition, 0) < self._believed_below
 
-    def _is_listed(self, segment: SegmentReader) -> bool:
-        """Whether there is an offset index. Without it the index files were removed, or never copied."""
-        name = offset_index_file_name(segment.base_offset) + segment.suffix
-        return name in self._log.segments.file_names
-
-    def _is_closed_and_tells_all(self, index: int, end_offset: int) -> bool:
-        """The same below the recovery point of a log that somebody else may be writing, or recovering."""
-        if index == len(self._log.segments) - 1:
-            # Wherever its recovery point is, a log's last segment is recovered after a crash, and its indexes with it.
-            return False
+    def _is_finished_and_tells_all(self, index: int, end_offset: int) -> bool:
+        """Whether its writer has finished the index of a segment, which fits the log."""
         segment = self._log.segments[index]
-        if not self._is_index_listed(segment) and not self._is_silence_believed(end_offset):
-            # Then there is nothing to be gained by a look at more files.
+        if self._root.clean_shutdown or self._root.is_own:
+            # Without its offset index the segment's index files were removed, or never copied.
+            return (
+                (self._root.clean_shutdown or end_offset <= self._log.recovery_point)
+                and self._is_listed(segment, offset_index_file_name)
+                and self._tells_all(segment, end_offset)
+                and segment.is_in_place()
+            )
+        if index == len(self._log.segments) - 1 or end_offset > self._log.recovery_point:
+            # Wherever the recovery point is, a log's last segment is recovered after a crash, and its indexes with it.
             return False
         offset_index = segment.closed_offset_index()
         return (
             offset_index is not None
-            and self._tells_all(index, end_offset)
+            and self._tells_all(segment, end_offset)
             # Index files that are missing or damaged are built anew in any segment. And cleaners replace segments.
             and segment.has_offset_index(offset_index)
             and segment.is_in_place()
         )
 
-    def _tells_all(self, index: int, end_offset: int) -> bool:
+    def _tells_all(self, segment: SegmentReader, end_offset: int) -> bool:
         """Whether what the index says, or its silence, fits the log."""
-        segment = self._log.segments[index]
         transactions = segment.transaction_index
         if transactions.problem is not None:
             return False
-        if not transactions.exists and self._is_index_listed(segment):
+        if not transactions.exists and self._is_listed(segment, transaction_index_file_name):
             # Retention or a cleaner has taken it away since.
             return False
         last_marker_offset = transactions.last_marker_offset
@@ -272,9 +267,8 @@ class _IndexTrust:
         # Entries of a later segment's markers belong to another file.
         return last_marker_offset < end_offset
 
-    def _is_index_listed(self, segment: SegmentReader) -> bool:
-        name = transaction_index_file_name(segment.base_offset) + segment.suffix
-        return name in self._log.segments.file_names
+    def _is_listed(self, segment: SegmentReader, file_name: Callable[[int], str]) -> bool:
+        return file_name(segment.base_offset) + segment.suffix in self._log.segments.file_names
 
     def _is_silence_believed(self, end_offset: int) -> bool:
         """Whether no transaction was aborted in a segment up to its end, if its index says nothing."""

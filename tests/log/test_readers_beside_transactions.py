@@ -19,8 +19,8 @@ from tests.faults.transaction_reader import CURRENT
 
 WRITER = "tests.faults.transacting"
 READER = "tests.faults.transaction_reader"
-LIVES = 6
-READS = 150
+LIVES = 5
+READS = 120
 SOAK_READS = 10_000
 LIVES_PER_LOG = 5
 
