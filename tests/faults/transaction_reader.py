@@ -28,36 +28,39 @@ from tests.faults.session import TOPIC
 from tests.faults.transacting import LEDGER, LOGS
 from tests.faults.transaction_ledger import READ_COMMITTED, READ_UNCOMMITTED, LedgerFile, Rows, problems
 
-__all__ = ["CURRENT", "WAYS"]
+__all__ = ["CURRENT", "WAYS", "Dawdling"]
 
 CURRENT = "current"
 _COLUMNS = ("offset", "value")
-# How often it stops, of all its calls.
-_STOPS = 0.02
 
 
 class Dawdling(FileSystem):
-    """The real file system, read by somebody who stops in the middle now and then."""
+    """The real file system, read by somebody who stops in the middle now and then.
 
-    def __init__(self, rng: random.Random) -> None:
+    Args:
+        stop_seconds: Says how long to stop in front of a look at a path.
+    """
+
+    def __init__(self, stop_seconds: Callable[[str], float]) -> None:
         super().__init__()
-        self._rng = rng
+        self._stop_seconds = stop_seconds
 
     def walk_directory(self, path: str) -> Iterator[DirectoryEntry]:
-        self._dawdle()
+        self._dawdle(path)
         return super().walk_directory(path)
 
     def status(self, path: str, *, follow_symlinks: bool = False) -> FileStatus | None:
-        self._dawdle()
+        self._dawdle(path)
         return super().status(path, follow_symlinks=follow_symlinks)
 
     def open(self, path: str) -> OpenFile:
-        self._dawdle()
+        self._dawdle(path)
         return super().open(path)
 
-    def _dawdle(self) -> None:
-        if self._rng.random() < _STOPS:
-            time.sleep(self._rng.random() * 0.04)
+    def _dawdle(self, path: str) -> None:
+        seconds = self._stop_seconds(path)
+        if seconds:
+            time.sleep(seconds)
 
 
 def in_one(filesystem: FileSystem, root: str, level: str, **options: object) -> Rows:
@@ -107,7 +110,7 @@ def read_for_ever(folder: Path, seed: int) -> None:
         level = rng.choice((READ_COMMITTED, READ_COMMITTED, READ_UNCOMMITTED))
         before = shared.catch_up().now()
         try:
-            rows = WAYS[way](Dawdling(rng), str(Path(now) / LOGS), level)
+            rows = WAYS[way](Dawdling(lambda _: _stop_seconds(rng)), str(Path(now) / LOGS), level)
         except DataLossError:
             # The log directory was opened or closed at each of ten looks. It says so, and nothing was returned.
             _say(f"again {way}")
@@ -121,6 +124,10 @@ def read_for_ever(folder: Path, seed: int) -> None:
             _say(f"wrong {way}, {level}, seed {seed}, {now}: {found}")
             return
         _say(f"{level} {way}")
+
+
+def _stop_seconds(rng: random.Random) -> float:
+    return rng.random() * 0.04 if rng.random() < 0.02 else 0.0
 
 
 def _say(text: str) -> None:

@@ -11,6 +11,7 @@ import os
 import random
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import pyarrow as pa
@@ -273,33 +274,36 @@ def test_while_transactions_commit_and_abort(broker: KafkaBroker, cleanup_policy
 
 
 class CommittedReads:
-    """Reads committed rows from threads until the block ends, also while there is no broker.
+    """Reads committed rows from a thread until the block ends, also while there is no broker.
 
     Attributes:
         settled_offset: Up to here every transaction has ended, as their producers know.
         reads: With the settled offset of the moment at which they began.
     """
 
-    def __init__(self, directory: Path, topic: str, *, threads: int = 2) -> None:
+    def __init__(self, directory: Path, topic: str) -> None:
         self.settled_offset = -1
         self.reads: list[tuple[int, Read]] = []
         self._directory = directory
         self._topic = topic
         self._ended = threading.Event()
         self._failure: BaseException | None = None
-        self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(threads)]
+        self._thread = threading.Thread(target=self._run, name=f"read {topic}")
 
-    def _run(self, seed: int) -> None:
-        rng = random.Random(seed)
+    def _run(self) -> None:
+        rng = random.Random(1)
         try:
             while not self._ended.is_set():
                 settled_offset = self.settled_offset
-                # It stops in the middle of planning now and then.
+                # In the middle of planning it waits for the broker to abort, roll and move its recovery point.
+                stops = itertools.chain(
+                    itertools.repeat(0.0, rng.randrange(60)), [1.3], itertools.repeat(0.0)
+                )
                 read = read_slowly(
                     self._directory,
                     self._topic,
-                    rng.choice((0.0, 0.02)),
-                    Dawdling(rng),
+                    rng.choice((0.02, 0.06)),
+                    Dawdling(partial(next, stops)),
                     isolation_level=READ_COMMITTED,
                     **rng.choice((WAYS[0], *WAYS)),
                 )
@@ -308,14 +312,12 @@ class CommittedReads:
             self._failure = error
 
     def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
+        self._thread.start()
         return self
 
     def __exit__(self, *details: object) -> None:
         self._ended.set()
-        for thread in self._threads:
-            thread.join()
+        self._thread.join()
         if self._failure is not None:
             raise self._failure
 
@@ -355,7 +357,7 @@ def test_committed_rows_beside_a_broker_that_is_stopped_and_killed(tmp_path: Pat
                 for producer in producers:
                     # What it has left open is aborted by this.
                     producer.init_transactions()
-                reading.settled_offset = transact(producers, topic, rng, DURATION_S / 3)
+                reading.settled_offset = transact(producers, topic, rng, DURATION_S / 4)
                 if end is not None:
                     producers[0].begin_transaction()
                     producers[0].produce(topic, value=b"left open", partition=0)
@@ -363,7 +365,7 @@ def test_committed_rows_beside_a_broker_that_is_stopped_and_killed(tmp_path: Pat
                     end()
                     broker.start()
         consumed = consume(broker, topic, READ_COMMITTED)
-    assert len(reading.reads) > 20
+    assert len(reading.reads) > 5
     assert len({settled_offset for settled_offset, _ in reading.reads}) > 2
     for settled_offset, read in reading.reads:
         assert read.end_offset > settled_offset
