@@ -267,6 +267,17 @@ def test_a_listing_is_in_order_and_follows_no_links(filesystem, tmp_path):
     ]
 
 
+def test_a_directory_is_walked_in_any_order(filesystem, tmp_path):
+    for name in ("b", "a", "c"):
+        (tmp_path / name).write_bytes(b"")
+    walked = filesystem.walk_directory(str(tmp_path))
+    assert filesystem.statistics.directories_listed == 0
+    assert set(walked) == set(filesystem.list_directory(str(tmp_path)))
+    assert filesystem.statistics.directories_listed == 2
+    with pytest.raises(LogDirectoryError):
+        next(filesystem.walk_directory(str(tmp_path / "nothing")))
+
+
 def test_status(filesystem, path, tmp_path):
     os.utime(path, ns=(0, 1_234_567_999_999))
     status = filesystem.status(path)

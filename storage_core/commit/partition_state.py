@@ -38,7 +38,6 @@ from storage_core.segment.batch_walk import BatchWalk
 from storage_core.segment.file_names import (
     LOG_SUFFIX,
     SWAP_SUFFIX,
-    base_offset_of,
     log_file_name,
     offset_index_file_name,
     snapshot_file_name,
@@ -50,7 +49,7 @@ from storage_core.segment.time_index import ENTRY_SIZE_BYTES as TIME_ENTRY_BYTES
 from storage_core.segment.time_index_file import TimeIndexFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from storage_core.directory import PartitionDirectory
     from storage_core.filesystem import FileSystem, OpenFile
@@ -148,21 +147,18 @@ def read_partition_state(
     """
     path = directory.path
     names = regular_file_names(filesystem, path)
-    if any(name.endswith(SWAP_SUFFIX) for name in names):
+    if any(suffix.endswith(SWAP_SUFFIX) for suffix in names.suffixes):
         raise CorruptError(
             "Expected a partition that was closed, found a compaction that was interrupted. Open the log directory "
             "with LogDirectory.open, and close it: that finishes it.",
             path=path,
         )
-    known = frozenset(names)
-    bases = sorted(
-        base for name in names if name.endswith(LOG_SUFFIX) and (base := base_offset_of(name)) is not None
-    )
+    bases = names.base_offsets(LOG_SUFFIX)
     log_start = max(checkpointed_start, bases[0] if bases else 0)
     epochs = read_leader_epoch_checkpoint(filesystem, os.path.join(path, LEADER_EPOCH_CHECKPOINT))
     closed = _ClosedLog(_checkpointed_end(directory), epochs[-1].epoch if epochs else 0)
     tail, log_end, last_epoch = (
-        _read_tail(filesystem, path, bases[-1], known, closed) if bases else (None, log_start, 0)
+        _read_tail(filesystem, path, bases[-1], names, closed) if bases else (None, log_start, 0)
     )
     if log_end < log_start:
         raise CorruptError(
@@ -170,7 +166,7 @@ def read_partition_state(
             "the log directory with LogDirectory.open, and close it.",
             path=path,
         )
-    snapshot_from = _check_transactions(filesystem, directory, log_end, known, is_empty=log_end <= log_start)
+    snapshot_from = _check_transactions(filesystem, directory, log_end, names, is_empty=log_end <= log_start)
     leader_epoch = max(0, last_epoch, epochs[-1].epoch if epochs else 0)
     return PartitionState(
         directory.topic,
@@ -182,7 +178,7 @@ def read_partition_state(
         leader_epoch,
         snapshot_from,
         tail,
-        PARTITION_METADATA in known,
+        PARTITION_METADATA in names,
     )
 
 
@@ -220,7 +216,7 @@ def _checkpointed_end(directory: PartitionDirectory) -> int:
 
 
 def _read_tail(
-    filesystem: FileSystem, path: str, base_offset: int, names: frozenset[str], closed: _ClosedLog
+    filesystem: FileSystem, path: str, base_offset: int, names: Collection[str], closed: _ClosedLog
 ) -> tuple[SegmentTail, int, int]:
     """The end of the last segment, the log end offset, and the last batch's leader epoch."""
     log_path = os.path.join(path, log_file_name(base_offset))
@@ -248,7 +244,7 @@ def _read_tail(
                 position_bytes=size_bytes if last is None else last[1],
             )
         epoch = _leader_epoch(log_file, last)
-    is_indexed = {index_name, time_index_name} <= names
+    is_indexed = index_name in names and time_index_name in names
     if entry is not None and indexed != last:
         _log.warning(
             "Nothing more is appended to %s: the last entry of its offset index does not lead to its end.",
@@ -310,7 +306,7 @@ def _check_transactions(
     filesystem: FileSystem,
     directory: PartitionDirectory,
     log_end: int,
-    names: frozenset[str],
+    names: Collection[str],
     *,
     is_empty: bool,
 ) -> int | Literal["empty"] | None:

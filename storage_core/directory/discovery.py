@@ -208,11 +208,10 @@ class _Search:
             if status is not None and status.is_regular_file:
                 return True
         try:
-            entries = self._filesystem.list_directory(path)
+            return any(_is_log_file(entry) for entry in self._filesystem.walk_directory(path))
         except FileNotFoundError:
             # A live broker renamed it for deletion since the root was listed.
             return False
-        return any(_is_log_file(entry) for entry in entries)
 
 
 def _is_log_file(entry: DirectoryEntry) -> bool:

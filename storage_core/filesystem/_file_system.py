@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from storage_core.errors import LogDirectoryError, LogDirectoryLockedError, OptionError
 from storage_core.filesystem._explained import MissingError, explained_reading, explained_writing
@@ -20,6 +22,9 @@ from storage_core.filesystem._values import (
     make_file_status,
 )
 from storage_core.filesystem._writable_file import WritableFile, flush_descriptor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["FileSystem"]
 
@@ -56,11 +61,14 @@ class FileSystem:
             UnreadableError: This user may not list it.
             LogDirectoryError: It does not exist or is no directory.
         """
+        return sorted(self.walk_directory(path), key=attrgetter("name"))
+
+    def walk_directory(self, path: str) -> Iterator[DirectoryEntry]:
+        """List a directory in any order, one entry at a time; raises as `list_directory` does."""
         self.statistics.directories_listed += 1
         with explained_reading(path, "list"), os.scandir(path) as entries:
-            listed = [make_directory_entry(entry) for entry in entries]
-        listed.sort(key=lambda entry: entry.name)
-        return listed
+            for entry in entries:
+                yield make_directory_entry(entry)
 
     def status(self, path: str, *, follow_symlinks: bool = False) -> FileStatus | None:
         """What ``stat`` says of ``path``; None if nothing is there."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from storage_core.directory import LogDirectoryFiles, PartitionDirectory, PartitionLog, Segments
-from storage_core.directory.segment_listing import SegmentListing
+from storage_core.directory.segment_listing import FileNames, SegmentListing
 from storage_core.errors import OptionError
 from storage_core.log.log_fetch import require_within
 from storage_core.scan import project, read_task, record_schema
@@ -60,19 +60,19 @@ def partition_log_of_view(
             reader.known_end = SegmentEnd(offsets.log_end_offset, view.active_size_bytes)
         return reader
 
-    names: Collection[str] = ()
+    names = FileNames()
     if with_file_names:
-        names = {entry.name: None for entry in filesystem.list_directory(directory.path)}
+        names = FileNames(entry.name for entry in filesystem.walk_directory(directory.path))
     root = LogDirectoryFiles(filesystem, directory.root.path)
     # The files of the root are as old as the last checkpoint.
-    root.clean_shutdown = False
+    root.is_own, root.clean_shutdown = True, False
     root.recovery_points = {directory.topic_partition: offsets.recovery_point}
     root.log_start_offsets = {directory.topic_partition: offsets.log_start_offset}
     root.high_watermarks = {directory.topic_partition: offsets.high_watermark}
     log = PartitionLog(
         filesystem,
         PartitionDirectory(directory.path, directory.topic, directory.partition, root),
-        Segments(SegmentListing(base_offsets, names, frozenset()), open_segment),
+        Segments(SegmentListing(base_offsets, names), open_segment),
     )
     log.log_start_offset = offsets.log_start_offset
     log.log_end_offset = offsets.log_end_offset

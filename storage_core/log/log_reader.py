@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from storage_core.directory.visibility import CommitWatch, look_until_settled
-from storage_core.errors import DataLossError, LogClosedError, OptionError
+from storage_core.errors import DataLossError, LogClosedError
 from storage_core.log.leader_epoch_cache import end_offset_for, epoch_for_offset
 from storage_core.log.log_append import write_pending
-from storage_core.log.log_fetch import fetch
+from storage_core.log.log_fetch import fetch, fetch_isolation
 from storage_core.log.log_read import partition_log_of_view, partition_log_on_disk, read_options, read_records
 from storage_core.log.log_records import readable_batch_bytes
 from storage_core.log.log_time import OffsetAndTimestamp, offset_for_timestamp
@@ -110,7 +110,7 @@ class LogReader:
     def segment_base_offsets(self) -> tuple[int, ...]:
         """The base offset of each segment; the last one is active."""
         if self._state is None:
-            return self._ask_disk(lambda log: log.segments.base_offsets)
+            return self._ask_disk(lambda log: tuple(log.segments.base_offsets))
         return tuple(segment.base_offset for segment in self._state.view.segments)
 
     @property
@@ -160,7 +160,8 @@ class LogReader:
         start_offset: int,
         max_size_bytes: int,
         *,
-        isolation: Literal["log_end", "high_watermark", "committed"] = "log_end",
+        isolation: Literal["log_end", "high_watermark", "committed"] | None = None,
+        isolation_level: Literal["read_uncommitted", "read_committed"] | None = None,
         min_one_message: bool = True,
     ) -> FetchedData:
         """Read the bytes of batches, as a replica or a consumer fetches them: from one segment at a time.
@@ -168,26 +169,34 @@ class LogReader:
         Args:
             start_offset: The batch that holds it comes first.
             max_size_bytes: So many bytes at the most; the last batch may be cut off.
-            isolation: What limits the read: the log end, the high watermark or the last stable offset.
+            isolation: What limits the read: the log end (also if None), the high watermark or the last stable offset.
+                With ``committed``, the aborted transactions among the batches come with them.
+            isolation_level: The same as a consumer says it: ``read_uncommitted`` reads up to the high watermark,
+                ``read_committed`` is ``committed``.
             min_one_message: Whether the first batch comes as a whole, however large it is.
 
         Raises:
             OffsetOutOfRangeError: The start lies below the log start or behind the log end.
+            OptionError: There is no such isolation, or both are given.
         """
-        if isolation not in ("log_end", "high_watermark", "committed"):
-            raise OptionError(
-                f"Expected isolation log_end, high_watermark or committed, found {isolation!r}."
-            )
+        limit = fetch_isolation(isolation, isolation_level)
 
         def fetch_from(log: PartitionLog, offsets: LogOffsets | None) -> FetchedData:
             limit_offset = log.log_end_offset
-            if isolation == "high_watermark":
+            if limit == "high_watermark":
                 limit_offset = _high_watermark(log)
-            elif isolation == "committed":
+            elif limit == "committed":
                 limit_offset = _last_stable_offset(log, offsets)
-            return fetch(log, start_offset, max_size_bytes, limit_offset, min_one_message=min_one_message)
+            return fetch(
+                log,
+                start_offset,
+                max_size_bytes,
+                limit_offset,
+                min_one_message=min_one_message,
+                is_committed=limit == "committed",
+            )
 
-        return self._ask(fetch_from)
+        return self._ask(fetch_from, with_file_names=limit == "committed")
 
     def offset_for_timestamp(self, timestamp_ms: int) -> OffsetAndTimestamp | None:
         """Find the first record that is at least so young, control records included.

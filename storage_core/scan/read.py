@@ -14,6 +14,7 @@ from storage_core.directory import PartitionLog, find_partitions
 from storage_core.errors import DataLossError
 from storage_core.scan.damage import DamageReporter
 from storage_core.scan.fitting_rows import FittingRows, Rows
+from storage_core.scan.isolation import AbortedTransactions
 from storage_core.scan.locate import locate_spans
 from storage_core.scan.records import RecordReader
 from storage_core.scan.row_filter import FilteredRows, schema_with_condition
@@ -139,13 +140,14 @@ class _TaskReader:
             if log is not None:
                 start_offset = max(next_offset, log.log_start_offset)
                 is_complete = start_offset == next_offset and log.log_end_offset >= span.end_offset
-                spans = locate_spans(
+                found = locate_spans(
                     log,
                     start_offset,
                     span.end_offset,
-                    span.aborted_transactions,
+                    AbortedTransactions(span.aborted_transactions),
                     is_first=span.is_first and start_offset == span.start_offset,
                 )
+                spans = list(found)
         except (DataLossError, FileNotFoundError):
             # Replaced once more while it was looked for: the next attempt begins with what was planned.
             return [dataclasses.replace(span, start_offset=next_offset)]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from storage_core.record.batch_header import BatchHeader
     from storage_core.segment.batch_walk import SkimmedBatch
     from storage_core.segment.offset_index_file import OffsetIndexFile
+    from storage_core.segment.values import AbortedTransaction
 
     Found = TypeVar("Found")
 
@@ -36,12 +37,15 @@ class FetchedData:
         position_bytes: Where the first batch begins in its segment.
         data: The bytes. The last batch may be cut off.
         is_first_entry_incomplete: Whether the first batch is larger than what was asked for.
+        aborted_transactions: Those that are open, or end, among the whole batches, in the order of their markers, if
+            only committed records are wanted; otherwise None.
     """
 
     base_offset: int
     position_bytes: int
     data: bytes
     is_first_entry_incomplete: bool
+    aborted_transactions: tuple[AbortedTransaction, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,7 +17,7 @@ import copy
 import os
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from storage_core.errors import LogDirectoryError, LogDirectoryLockedError, StorageError, UnreadableError
@@ -118,13 +118,19 @@ class SimulatedFileSystem(FileSystem):
     # -- Reading ----------------------------------------------------------------------------------
 
     def list_directory(self, path: str) -> list[DirectoryEntry]:
+        # It sorts what is simulated here.
+        return super().list_directory(path)
+
+    def walk_directory(self, path: str) -> Iterator[DirectoryEntry]:
         with self._guard:
             self.statistics.directories_listed += 1
             entries = _as_directory(self._node(path), path).entries
-            return [
-                DirectoryEntry(name, isinstance(node, DirectoryNode), isinstance(node, FileNode), False)
-                for name, node in sorted(entries.items())
-            ]
+            return iter(
+                [
+                    DirectoryEntry(name, isinstance(node, DirectoryNode), isinstance(node, FileNode), False)
+                    for name, node in entries.items()
+                ]
+            )
 
     def status(self, path: str, *, follow_symlinks: bool = False) -> FileStatus | None:
         with self._guard:

@@ -157,9 +157,9 @@ class Meanwhile(FileSystem):
         if self._calls % self._pace == 0:
             next(self._steps, None)
 
-    def list_directory(self, path):
+    def walk_directory(self, path):
         self._go_on()
-        return super().list_directory(path)
+        return super().walk_directory(path)
 
     def status(self, path, *, follow_symlinks=False):
         self._go_on()
@@ -328,9 +328,9 @@ class Counting(FileSystem):
         self.asked.append(("status", os.path.basename(path)))
         return super().status(path, follow_symlinks=follow_symlinks)
 
-    def list_directory(self, path):
+    def walk_directory(self, path):
         self.asked.append(("list", os.path.basename(path)))
-        return super().list_directory(path)
+        return super().walk_directory(path)
 
 
 def asked_about_commits(filesystem):

@@ -240,3 +240,14 @@ def test_a_condition_that_is_none_is_refused(log):
         read_table(log.path, where="key ! 5")
     with pytest.raises(OptionError, match="found 5 of type int"):
         read_table(log.path, where=5)
+
+
+def test_many_small_segments_become_few_chunks(log_root):
+    """Each chunk of a table takes kilobytes, whatever it holds."""
+    log = log_root.rows("orders")
+    for _ in range(1_200):
+        log.values(1).roll()
+    log.values(2, b"v" * 40_000).roll().values(1).roll().values(1)
+    table = read_table(log.write().path)
+    assert offsets(table) == list(range(1_204))
+    assert [len(chunk) for chunk in table["offset"].chunks] == [1_000, 200, 2, 2]
