@@ -26,6 +26,7 @@
     ├── NotWritableError                the log, or its log directory, takes no writes
     │   ├── LogClosedError              it is closed
     │   ├── LogReadOnlyError            it was opened read-only
+    │   ├── LogForkedError              it was opened by the process that this one was forked from
     │   └── LogFailedError              a write or a flush failed before: close it and open it again
     ├── StorageError                    the file system refused: no space left, an I/O error
     ├── CommitInDoubtError              a job failed behind its journal: whoever writes next completes it
@@ -62,6 +63,7 @@ __all__ = [
     "LogDirectoryError",
     "LogDirectoryLockedError",
     "LogFailedError",
+    "LogForkedError",
     "LogReadOnlyError",
     "NotWritableError",
     "OffsetOutOfRangeError",
@@ -267,6 +269,10 @@ class LogClosedError(NotWritableError):
 
 class LogReadOnlyError(NotWritableError):
     """The log directory was opened read-only."""
+
+
+class LogForkedError(NotWritableError):
+    """This process was forked from the one that opened the log, which alone may change or close it."""
 
 
 class LogFailedError(NotWritableError):

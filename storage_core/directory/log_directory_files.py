@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
+from storage_core.cached_property import cached_property
 from storage_core.checkpoint import (
     LOG_START_OFFSET_CHECKPOINT,
     META_PROPERTIES,

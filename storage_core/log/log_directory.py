@@ -103,7 +103,7 @@ class LogDirectory(LogTable):
         root_path = os.path.abspath(os.fspath(path))
         if read_only:
             logs = cls(filesystem, root_path, clock, config, None)
-            logs._find_logs()
+            logs._present_logs()
             return logs
         make_root(filesystem, root_path)
         # Looked at before the lock leaves a file behind in somebody's home.
@@ -190,8 +190,13 @@ class LogDirectory(LogTable):
         """Close all logs, write the checkpoints, and say that all is well if it is; a second call does nothing.
 
         Raises:
+            LogForkedError: Another process opened it, from which this one was forked.
             StorageError: A log could not be closed: the next one to open the directory recovers it.
         """
+        if self._file_lock is None or (self._is_closed and not self._owner.is_this):
+            self._is_closed = True
+            return
+        self._owner.check(self.path)
         self._is_closing.set()
         # Without the lock, which a task may be waiting for.
         self._housekeeping.stop()
@@ -199,21 +204,16 @@ class LogDirectory(LogTable):
             if self._is_closed:
                 return
             self._is_closed = True
-            if self._file_lock is not None:
-                try:
-                    self._periodic_flush.stop()
-                    close_logs(
-                        self._filesystem,
-                        self.path,
-                        self._checkpoints,
-                        self._marker,
-                        is_marked=self._is_whole,
-                    )
-                finally:
-                    for state in self._checkpoints.states.values():
-                        # Also one that an interrupt kept from being closed: nobody writes without the lock.
-                        state.is_closed = True
-                    self._file_lock.release()
+            try:
+                self._periodic_flush.stop()
+                close_logs(
+                    self._filesystem, self.path, self._checkpoints, self._marker, is_marked=self._is_whole
+                )
+            finally:
+                for state in self._checkpoints.states.values():
+                    # Also one that an interrupt kept from being closed: nobody writes without the lock.
+                    state.is_closed = True
+                self._file_lock.release()
 
     def __enter__(self) -> Self:
         return self
@@ -221,11 +221,14 @@ class LogDirectory(LogTable):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        # A forked process has nothing to close: it could not write anything.
+        if self._owner.is_this:
+            self.close()
 
     def _apply_retention(
         self, now_ms: int | None = None, *, with_compacted: bool = True
     ) -> dict[tuple[str, int], tuple[int, ...]]:
+        self._check_writable()
         with self._retention_lock:
             self._check_writable()
             return apply_retention_to_all(

@@ -37,8 +37,9 @@ _Answer = TypeVar("_Answer")
 class LogReader:
     """What can be asked of a log. Any number of threads may ask while another one writes.
 
-    Without a state, the log is looked up on disk for each answer: it shows what another process has
-    appended since. Its log end is the last whole batch, its high watermark that of the last checkpoint.
+    Of a log directory that was opened read-only, and in a process that was forked from the one that opened it, the log
+    is looked up on disk for each answer: it shows what another process has appended since. Its log end is the last
+    whole batch, its high watermark that of the last checkpoint.
     """
 
     def __init__(self, filesystem: FileSystem, directory: PartitionDirectory, state: LogState | None) -> None:
@@ -71,49 +72,50 @@ class LogReader:
     @property
     def log_start_offset(self) -> int:
         """The first offset that counts."""
-        if self._state is None:
-            return self._ask_disk(lambda log: log.log_start_offset)
-        return self._state.offsets.log_start_offset
+        state = self._live_state
+        return self._ask_disk(_log_start_offset) if state is None else state.offsets.log_start_offset
 
     @property
     def log_end_offset(self) -> int:
         """The offset that the next record gets."""
-        if self._state is None:
-            return self._ask_disk(lambda log: log.log_end_offset)
-        return self._state.next_offset
+        state = self._live_state
+        return self._ask_disk(_log_end_offset) if state is None else state.next_offset
 
     @property
     def high_watermark(self) -> int:
         """The offset behind the last record that every replica has."""
-        return self._ask_disk(_high_watermark) if self._state is None else self._state.offsets.high_watermark
+        state = self._live_state
+        return self._ask_disk(_high_watermark) if state is None else state.offsets.high_watermark
 
     @property
     def last_stable_offset(self) -> int:
         """Up to here every transaction is decided: under ``read_committed`` nothing is read behind it."""
-        if self._state is None:
+        state = self._live_state
+        if state is None:
             return self._ask_disk(lambda log: _last_stable_offset(log, None))
-        return self._state.offsets.last_stable_offset
+        return state.offsets.last_stable_offset
 
     @property
     def recovery_point(self) -> int:
         """The first offset that is not known to be on disk."""
-        if self._state is None:
-            return self._ask_disk(lambda log: log.recovery_point)
-        return self._state.offsets.recovery_point
+        state = self._live_state
+        return (
+            self._ask_disk(lambda log: log.recovery_point) if state is None else state.offsets.recovery_point
+        )
 
     @property
     def segment_base_offsets(self) -> tuple[int, ...]:
         """The base offset of each segment; the last one is active."""
-        if self._state is None:
+        state = self._live_state
+        if state is None:
             return self._ask_disk(lambda log: log.segments.base_offsets)
-        return tuple(segment.base_offset for segment in self._state.view.segments)
+        return tuple(segment.base_offset for segment in state.view.segments)
 
     @property
     def leader_epochs(self) -> tuple[EpochEntry, ...]:
         """Which offset each leader epoch began with."""
-        if self._state is None:
-            return self._ask_disk(lambda log: log.leader_epochs)
-        return self._state.leader_epochs.entries
+        state = self._live_state
+        return self._ask_disk(lambda log: log.leader_epochs) if state is None else state.leader_epochs.entries
 
     def read(
         self,
@@ -195,8 +197,8 @@ class LogReader:
             Its offset, timestamp and leader epoch; None if there is no such record.
         """
         return self._ask(
-            lambda log, _: offset_for_timestamp(
-                log, timestamp_ms, log.leader_epochs if self._state is None else self.leader_epochs
+            lambda log, offsets: offset_for_timestamp(
+                log, timestamp_ms, log.leader_epochs if offsets is None else self.leader_epochs
             )
         )
 
@@ -216,6 +218,12 @@ class LogReader:
         """The leader epoch under which an offset was, or will be, written; None before all epochs that are known."""
         return epoch_for_offset(self.leader_epochs, offset)
 
+    @property
+    def _live_state(self) -> LogState | None:
+        """The state, if this process opened the log. What a forked process has of it grows old, and its locks may be held."""
+        state = self._state
+        return state if state is not None and state.owner.is_this else None
+
     def _ask_disk(self, question: Callable[[PartitionLog], _Answer]) -> _Answer:
         """Ask the log as it stands on disk now, with all of a job's rows or none of them."""
         watch = CommitWatch(self._filesystem, self._known_commits)
@@ -229,7 +237,7 @@ class LogReader:
         self, question: Callable[[PartitionLog, LogOffsets | None], _Answer], *, with_file_names: bool = False
     ) -> _Answer:
         """Ask the log as it is now; again if meanwhile segments were removed that the answer needs."""
-        state = self._state
+        state = self._live_state
         for attempts_left in reversed(range(_READ_ATTEMPTS)):
             try:
                 if state is None:
@@ -257,6 +265,14 @@ class LogReader:
         if state.pending.batches and state.failure is None:
             with state.writing():
                 write_pending(state)
+
+
+def _log_start_offset(log: PartitionLog) -> int:
+    return log.log_start_offset
+
+
+def _log_end_offset(log: PartitionLog) -> int:
+    return log.log_end_offset
 
 
 def _high_watermark(log: PartitionLog) -> int:

@@ -19,6 +19,7 @@ from storage_core.errors import (
     OffsetOutOfRangeError,
     OptionError,
 )
+from storage_core.filesystem import OwningProcess
 from storage_core.log.cleaning_state import CleaningState
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ class LogState:
         truncations: How often the log end has moved back.
         group_commit: Those who wait for a flush; None until somebody does.
         cleaning: What is known of its cleaning.
+        owner: The process that opened it, which alone may change it.
     """
 
     filesystem: FileSystem
@@ -115,6 +117,7 @@ class LogState:
     truncations: int = 0
     group_commit: GroupCommit | None = None
     cleaning: CleaningState = field(default_factory=CleaningState)
+    owner: OwningProcess = field(default_factory=OwningProcess)
 
     @property
     def path(self) -> str:
@@ -160,7 +163,9 @@ class LogState:
         Raises:
             LogClosedError: The log is closed.
             LogFailedError: A write failed before.
+            LogForkedError: Another process opened it. Its lock may be held by a thread that this process does not have.
         """
+        self.owner.check(self.path)
         return _Writing(self)
 
     def check_writable(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from typing import TYPE_CHECKING, Final
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from storage_core.directory import LogDirectoryFiles, PartitionDirectory, find_partitions
 from storage_core.directory.visibility import CommitWatch, look_until_settled
 from storage_core.errors import LogClosedError, LogDirectoryError, LogReadOnlyError
+from storage_core.filesystem import OwningProcess
 from storage_core.log.cleaner_checkpoint import CleanerCheckpoint
 from storage_core.log.log import Log
 from storage_core.log.periodic_flush import PeriodicFlush
@@ -18,7 +20,7 @@ from storage_core.log.topic_ids import check_topic_partition, choose_topic_id
 from storage_core.log_config import LogConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from storage_core.filesystem import FileSystem
     from storage_core.log.clock import Clock
@@ -57,6 +59,8 @@ class LogTable:
         self._checkpoints = RootCheckpoints(filesystem, path, clock)
         self._cleaner_checkpoint = CleanerCheckpoint(filesystem, path, self._logs)
         self._periodic_flush = PeriodicFlush()
+        self._owner = OwningProcess()
+        # For changes: who looks takes what there is. A forked process may never get it.
         self._lock = threading.RLock()
         self._is_closed = False
         # Set before anything is closed: what takes long in the background gives up.
@@ -78,10 +82,10 @@ class LogTable:
         Raises:
             LogDirectoryError: There is one already, or the topic has another id.
             OptionError: A name or number that Kafka does not know.
+            NotWritableError: The log directory is closed, read-only, or was opened by another process.
         """
         check_topic_partition(topic, partition)
-        with self._lock:
-            self._check_writable()
+        with self._changing():
             key = (topic, partition)
             if key in self._logs:
                 raise LogDirectoryError(
@@ -116,14 +120,12 @@ class LogTable:
         Raises:
             LogDirectoryError: There is none.
         """
-        with self._lock:
-            self._check_open()
-            if self.read_only:
-                self._find_logs()
-            log = self._logs.get((topic, partition))
+        self._check_open()
+        logs = self._present_logs()
+        log = logs.get((topic, partition))
         if log is None:
             known = (
-                ", ".join(f"{name}-{number}" for name, number in sorted(self._logs)[:10]) or "no log at all"
+                ", ".join(f"{name}-{number}" for name, number in sorted(logs.copy())[:10]) or "no log at all"
             )
             raise LogDirectoryError(
                 f"Expected a log of {topic}-{partition}, found {known}. Make it with create().",
@@ -133,16 +135,15 @@ class LogTable:
 
     def get_or_create(self, topic: str, partition: int = 0) -> Log:
         """The log of a partition, which is made if there is none."""
-        with self._lock:
+        if (topic, partition) in self:
+            return self.get(topic, partition)
+        with self._changing():
             return self.get(topic, partition) if (topic, partition) in self else self.create(topic, partition)
 
     def logs(self) -> tuple[Log, ...]:
         """All logs, by topic and partition."""
-        with self._lock:
-            self._check_open()
-            if self.read_only:
-                self._find_logs()
-            return tuple(log for _, log in sorted(self._logs.items()))
+        self._check_open()
+        return tuple(log for _, log in sorted(self._present_logs().copy().items()))
 
     def checkpoint(self) -> None:
         """Write the checkpoints, so that a recovery after a crash begins where the logs are flushed up to."""
@@ -151,10 +152,7 @@ class LogTable:
 
     def __contains__(self, topic_partition: object) -> bool:
         """Whether there is a log of a (topic, partition)."""
-        with self._lock:
-            if self.read_only:
-                self._find_logs()
-            return topic_partition in self._logs
+        return topic_partition in self._present_logs()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.path!r}, {len(self._logs)} logs)"
@@ -170,16 +168,22 @@ class LogTable:
         log = self._logs[key] = Log(self._filesystem, state.directory, state.config, state)
         return log
 
-    def _find_logs(self) -> None:
-        """List the logs of a directory that is only read, in which another process may make new ones."""
+    def _present_logs(self) -> dict[tuple[str, int], Log]:
+        """The logs that there are. Where another process writes, it may make new ones at any time."""
+        if not self.read_only and self._owner.is_this:
+            return self._logs
         watch = CommitWatch(self._filesystem)
         found = look_until_settled(
             watch, lambda watch: find_partitions(self._filesystem, [self.path], watch=watch)
         )
-        for directory in found:
-            key = directory.topic_partition
-            if key not in self._logs:
-                self._logs[key] = Log(self._filesystem, directory, self._config_of(directory.topic), None)
+        known = self._logs
+        present = {
+            each.topic_partition: known.get(each.topic_partition)
+            or Log(self._filesystem, each, self._config_of(each.topic), None)
+            for each in found
+        }
+        self._logs = present
+        return present
 
     def _config_of(self, topic: str) -> LogConfig:
         config = self._config
@@ -197,3 +201,13 @@ class LogTable:
             raise LogReadOnlyError(
                 "This log directory was opened read-only. Open it without read_only to write.", path=self.path
             )
+        self._owner.check(self.path)
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Hold the lock for a change of the table."""
+        # First: a forked process might wait for the lock for ever.
+        self._check_writable()
+        with self._lock:
+            self._check_writable()
+            yield

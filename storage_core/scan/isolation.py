@@ -8,9 +8,9 @@ point. Elsewhere, and where index files were removed, the control batches in the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
+from storage_core.cached_property import cached_property
 from storage_core.scan.transaction_replay import TransactionReplay
 from storage_core.segment.file_names import (
     TRANSACTION_INDEX_SUFFIX,
