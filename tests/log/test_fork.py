@@ -37,6 +37,12 @@ def refused(change) -> str:
     return str(caught.value)
 
 
+def heard(connection):
+    """What a child says; it does not take for ever."""
+    assert connection.poll(60)
+    return connection.recv()
+
+
 @pytest.fixture
 def log(logs):
     """12 records in two segments, of which the last two wait in memory."""
@@ -138,7 +144,7 @@ def test_changes_are_refused_after_the_parent_has_ended_too(logs, log, path):
     child.start()
     logs.close()
     writing.send(None)
-    child.join()
+    child.join(60)
     assert child.exitcode == 0
 
 
@@ -269,7 +275,7 @@ def test_reading_never_grows_old(logs, log):
 
     def seen():
         orders[0].send(None)
-        return answers[1].recv()
+        return heard(answers[1])
 
     assert seen() == ([value(number) for number in range(12)], 12, ["orders"])
     log.flush()
@@ -311,24 +317,27 @@ def test_a_directory_that_was_opened_read_only_is_as_good_in_the_child(logs, log
 
 
 def test_the_child_opens_it_after_the_parent_has_closed_it(logs, log, path):
-    def write() -> list[int]:
+    def write() -> None:
         with pytest.raises(LogDirectoryLockedError):
             open_directory(path)
+        answers[0].send("locked")
         orders[1].recv()
         with open_directory(path) as opened:
             append(opened.get("orders"), 3)
             # The copies of what the parent had take nothing away from it.
             refused(log.close)
-            refused(logs.close if not logs._is_closed else log.flush)
-            return offsets(opened.get("orders"))
+            refused(logs.close)
+            answers[0].send(offsets(opened.get("orders")))
 
     orders, answers = multiprocessing.Pipe(), multiprocessing.Pipe()
-    child = multiprocessing.get_context("fork").Process(target=lambda: answers[0].send(write()))
+    child = multiprocessing.get_context("fork").Process(target=write)
     child.start()
+    assert heard(answers[1]) == "locked"
     logs.close()
     orders[0].send(None)
-    assert answers[1].recv() == list(range(17))
-    child.join()
+    assert heard(answers[1]) == list(range(17))
+    child.join(60)
+    assert child.exitcode == 0
     with open_directory(path) as again:
         assert offsets(again.get("orders")) == list(range(17))
 
