@@ -77,7 +77,7 @@ class LogReader:
 
     @property
     def log_end_offset(self) -> int:
-        """The offset that the next record gets."""
+        """The offset that the next record gets. What was acknowledged from memory counts, unless the log has failed."""
         state = self._live_state
         return self._ask_disk(_log_end_offset) if state is None else state.next_offset
 
@@ -113,9 +113,12 @@ class LogReader:
 
     @property
     def leader_epochs(self) -> tuple[EpochEntry, ...]:
-        """Which offset each leader epoch began with."""
+        """Which offset each leader epoch began with. What waits in memory is written first: it may begin one."""
         state = self._live_state
-        return self._ask_disk(lambda log: log.leader_epochs) if state is None else state.leader_epochs.entries
+        if state is None:
+            return self._ask_disk(lambda log: log.leader_epochs)
+        self._write_pending(state)
+        return state.leader_epochs.entries
 
     def read(
         self,
@@ -261,10 +264,13 @@ class LogReader:
 
     @staticmethod
     def _write_pending(state: LogState) -> None:
-        # What was acknowledged from memory is seen by whoever reads; after a failure it is lost.
-        if state.pending.batches and state.failure is None:
-            with state.writing():
-                write_pending(state)
+        # What was acknowledged from memory is seen by whoever reads; whoever else writes it is waited for.
+        if state.pending.batches:
+            with state.lock:
+                # Lost, if the log has failed meanwhile.
+                if state.pending.batches:
+                    with state.writing():
+                        write_pending(state)
 
 
 def _log_start_offset(log: PartitionLog) -> int:

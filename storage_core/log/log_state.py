@@ -6,6 +6,7 @@ change left, which never changes.
 
 from __future__ import annotations
 
+import logging
 import threading
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LogState", "LogView", "PendingBatches"]
 
+_log = logging.getLogger(__name__)
+
 # What is raised before anything was changed: the log is as it was.
 _REFUSALS = (AppendError, NotWritableError, OffsetOutOfRangeError, OptionError)
 
@@ -62,11 +65,26 @@ class LogView:
 
 @dataclass(slots=True, eq=False)
 class PendingBatches:
-    """Batches that were acknowledged from memory: they have offsets, but are in no file yet."""
+    """Batches that were acknowledged from memory: they have offsets, but are in no file yet.
+
+    Whoever looks without the lock looks here first, and then at the view: batches are added here before they are
+    acknowledged, and removed after the view shows them.
+    """
 
     batches: list[RecordBatches] = field(default_factory=list)
     size_bytes: int = 0
     next_offset: int = 0
+
+    def add(self, batches: RecordBatches) -> None:
+        """Keep batches."""
+        # First what is looked at once there are batches.
+        self.next_offset = batches.next_offset
+        self.batches.append(batches)
+        self.size_bytes += batches.size_bytes
+
+    def clear(self) -> None:
+        """Keep nothing any more."""
+        self.batches, self.size_bytes = [], 0
 
 
 @dataclass(slots=True, eq=False)
@@ -85,6 +103,7 @@ class LogState:
         doomed_files: Files that wait for their removal, and when it is due.
         current_transactions: By producer id, its newest transaction in this process that has not ended.
         failure: What made the log fail: since then nothing is written.
+        lost_offsets: Those that were acknowledged from memory alone when it failed.
         checkpoint: Writes the checkpoints of the log directory.
         checkpoint_if_due: The same, if they have not been written for some time.
         truncations: How often the log end has moved back.
@@ -110,6 +129,7 @@ class LogState:
     doomed_files: list[tuple[int, Callable[[], object]]] = field(default_factory=list)
     current_transactions: WeakValueDictionary[int, Transaction] = field(default_factory=WeakValueDictionary)
     failure: BaseException | None = None
+    lost_offsets: range = range(0)
     is_closed: bool = False
     checkpoint: Callable[[], None] = lambda: None
     checkpoint_if_due: Callable[[], None] = lambda: None
@@ -157,6 +177,19 @@ class LogState:
             return offsets
         return replace(offsets, first_unstable_offset=producers.first_unstable_offset)
 
+    def fail(self, error: BaseException) -> None:
+        """Note what made the log fail; whoever notes it has the lock. What was acknowledged from memory alone is lost."""
+        if self.failure is not None:
+            return
+        log_end_offset, pending = self.view.offsets.log_end_offset, self.pending
+        if pending.batches and pending.next_offset > log_end_offset:
+            self.lost_offsets = range(log_end_offset, pending.next_offset)
+            lost = f"{_offsets(self.lost_offsets)} acknowledged from memory (acks=0), and lost"
+            error.add_note(f"{self.path}: {lost}.")
+            _log.warning("%s: %s, because the log has failed: %s", self.path, lost, error)
+        pending.clear()
+        self.failure = error
+
     def writing(self) -> _Writing:
         """Hold the lock for a change, as a context manager. A change that fails midway fails the log.
 
@@ -173,10 +206,14 @@ class LogState:
         if self.is_closed:
             raise LogClosedError("This log is closed. Open its log directory again.", path=self.path)
         if self.failure is not None:
+            lost = self.lost_offsets
+            but = f", but for {_offsets(lost)} acknowledged from memory (acks=0)" if lost else ""
             raise LogFailedError(
                 f"A write to this log failed before ({self.failure}), so nothing more is written. Close its log "
-                "directory and open it again: what was acknowledged is found again then.",
+                f"directory and open it again: what was acknowledged is found again then{but}.",
                 path=self.path,
+                offset=lost.start if lost else None,
+                last_offset=lost.stop - 1 if lost else None,
             ) from self.failure
 
 
@@ -201,5 +238,9 @@ class _Writing:
     ) -> None:
         state = self._state
         if error is not None and not isinstance(error, _REFUSALS):
-            state.failure = state.failure or error
+            state.fail(error)
         state.lock.release()
+
+
+def _offsets(lost: range) -> str:
+    return f"offset {lost.start} was" if len(lost) == 1 else f"offsets {lost.start} to {lost.stop - 1} were"

@@ -11,10 +11,11 @@ import pytest
 
 from storage_core import LogConfig, LogDirectory
 from storage_core.errors import LogDirectoryLockedError, LogForkedError
-from storage_core.filesystem import FileSystem, WritableFile
+from storage_core.filesystem import FileSystem
 from storage_core.log.cleaner_config import CleanerConfig
 from storage_core.record.batch_encode import ProducerSequence
 from tests.faults.forked import in_child
+from tests.faults.observed_filesystem import ObservedFileSystem
 from tests.log.logs import (
     MARKER,
     append,
@@ -381,79 +382,38 @@ def test_the_same_file_system_serves_parent_and_child(tmp_path):
 # -- Threads at work when the child was forked --------
 
 
-class HeldFile(WritableFile):
-    def write_at(self, pieces, position_bytes):
-        self.filesystem.hold()
-        super().write_at(pieces, position_bytes)
-
-    def truncate(self, size_bytes):
-        self.filesystem.hold()
-        super().truncate(size_bytes)
-
-    def flush(self):
-        self.filesystem.hold()
-        super().flush()
-
-
-class Held(FileSystem):
+class Held:
     """Stops a thread at its n-th call, until it is told to go on."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.held = threading.Semaphore(0)
-        self.may_go_on = threading.Event()
-        self.thread: threading.Thread | None = None
-        self.calls_left = 0
+        self.filesystem = ObservedFileSystem(self._hold)
+        self._held = threading.Semaphore(0)
+        self._may_go_on = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._calls_left = 0
 
     def start(self, work, number: int) -> bool:
         """Begin something; whether it is held now, and not done already."""
-        self.calls_left = number
-        self.thread = threading.Thread(target=self._run, args=(work,))
-        self.thread.start()
-        assert self.held.acquire(timeout=20)
-        return self.calls_left == 0
+        self._calls_left = number
+        self._thread = threading.Thread(target=self._run, args=(work,))
+        self._thread.start()
+        assert self._held.acquire(timeout=60)
+        return self._calls_left == 0
 
     def end(self) -> None:
-        self.may_go_on.set()
-        self.thread.join()
+        self._may_go_on.set()
+        self._thread.join()
 
     def _run(self, work) -> None:
         work()
-        self.held.release()
+        self._held.release()
 
-    def status(self, path, **options):
-        self.hold()
-        return super().status(path, **options)
-
-    def open(self, path):
-        self.hold()
-        return super().open(path)
-
-    def open_for_writing(self, path, **options):
-        self.hold()
-        file = super().open_for_writing(path, **options)
-        file.__class__ = HeldFile
-        file.filesystem = self
-        return file
-
-    def flush_directory(self, path):
-        self.hold()
-        super().flush_directory(path)
-
-    def list_directory(self, path):
-        self.hold()
-        return super().list_directory(path)
-
-    def rename(self, source, target):
-        self.hold()
-        super().rename(source, target)
-
-    def hold(self) -> None:
-        if threading.current_thread() is self.thread and self.calls_left:
-            self.calls_left -= 1
-            if not self.calls_left:
-                self.held.release()
-                self.may_go_on.wait()
+    def _hold(self, call: str) -> None:
+        if threading.current_thread() is self._thread and self._calls_left:
+            self._calls_left -= 1
+            if not self._calls_left:
+                self._held.release()
+                self._may_go_on.wait()
 
 
 AT_WORK = {
@@ -486,7 +446,8 @@ def test_no_thread_that_was_at_work_keeps_the_child_waiting(tmp_path, work):
 
 
 def _fork_while_held(folder, work, number) -> bool:
-    filesystem = Held()
+    held = Held()
+    filesystem = held.filesystem
     path, other = folder / "data", folder / "other"
     logs = open_directory(path, filesystem=filesystem)
     log = logs.create("orders")
@@ -494,7 +455,7 @@ def _fork_while_held(folder, work, number) -> bool:
     logs.checkpoint()
     append(log, flush=True)
     open_directory(other).close()
-    is_held = filesystem.start(lambda: work(logs, log, path), number)
+    is_held = held.start(lambda: work(logs, log, path), number)
 
     def look() -> list[object]:
         if not logs._is_closed:
@@ -517,7 +478,7 @@ def _fork_while_held(folder, work, number) -> bool:
         if is_held:
             assert in_child(look) == [[0, 1, 2], True, [0, 1, 2], True, list(range(12))]
     finally:
-        filesystem.end()
+        held.end()
         logs.close()
     return is_held
 
