@@ -9,6 +9,7 @@
     ├── OffsetOutOfRangeError           an offset below the log start or beyond the log end was asked for
     │   └── TimestampNotFoundError      no record is as young as the timestamp that was asked for
     ├── DataLossError                   a planned range cannot be read any more: a cleaner or retention was faster
+    │   └── LogTruncationError          the log was truncated, or deleted, while it was read
     ├── UnsupportedFormatError          a message format or codec that this version does not read
     ├── TimestampRangeError             a record's timestamp does not fit the column's type
     ├── AppendError                     an append was refused; nothing of it was written
@@ -65,6 +66,7 @@ __all__ = [
     "LogFailedError",
     "LogForkedError",
     "LogReadOnlyError",
+    "LogTruncationError",
     "NotWritableError",
     "OffsetOutOfRangeError",
     "OffsetOverflowError",
@@ -184,6 +186,10 @@ class TimestampNotFoundError(OffsetOutOfRangeError):
 
 class DataLossError(SegmentLogError):
     """Offsets that were there at planning are gone: deleted or truncated since."""
+
+
+class LogTruncationError(DataLossError):
+    """The log was truncated to ``offset``, or deleted, while records from there on were read: other ones may stand there now."""
 
 
 class UnsupportedFormatError(SegmentLogError):

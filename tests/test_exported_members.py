@@ -52,6 +52,7 @@ EXPORTED = {
         "LogFailedError",
         "LogForkedError",
         "LogReadOnlyError",
+        "LogTruncationError",
         "NotWritableError",
         "OffsetOutOfRangeError",
         "OffsetOverflowError",

@@ -237,6 +237,9 @@ class LogDirectory(LogTable):
                 with_compacted=with_compacted,
             )
 
+    def _note_cut(self, directory: PartitionDirectory, offset: int) -> None:
+        self._truncations_file.note_begin(directory.topic, directory.partition, offset)
+
     def _load(self, directories: list[PartitionDirectory], *, is_checked: bool) -> None:
         root = LogDirectoryFiles(self._filesystem, self.path)
         # Read while it is there: it is gone before the first log is loaded.
@@ -250,8 +253,19 @@ class LogDirectory(LogTable):
         if not is_clean:
             give_missing_ids(self._filesystem, root, directories)
             self._is_whole = not has_future_logs(self._filesystem, self.path)
-        for state in load_logs(self._filesystem, root, directories, self._clock, self._config_of, file_names):
+        for state in load_logs(
+            self._filesystem,
+            root,
+            directories,
+            self._clock,
+            self._config_of,
+            file_names,
+            # After a check, nothing goes but what is torn, which nobody has read.
+            note_cut=None if is_checked else self._note_cut,
+        ):
             self._add(state)
+        # Whatever of a truncation was interrupted is as it is going to be, and nothing has been appended yet.
+        self._truncations_file.settle()
         for state in self._checkpoints.states.values():
             # Before anything is appended: what a crash has cost was cleaned, what is going to stand there was not.
             find_first_dirty_offset(state)

@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from storage_core.directory.visibility import CommitWatch, look_until_settled
-from storage_core.errors import DataLossError, LogClosedError, OptionError
+from storage_core.errors import (
+    DataLossError,
+    LogClosedError,
+    LogTruncationError,
+    OptionError,
+    SegmentLogError,
+)
 from storage_core.log.leader_epoch_cache import end_offset_for, epoch_for_offset
 from storage_core.log.log_append import write_pending
 from storage_core.log.log_fetch import fetch
@@ -142,6 +148,8 @@ class LogReader:
         Raises:
             OffsetOutOfRangeError: The start lies below the log start or behind the log end.
             OptionError: An option is unknown or wrong.
+            LogTruncationError: The log was truncated below the end of the read, or deleted, since the read began; while
+                the batches are taken, too. None was given out that is of another history than those before it.
             SegmentLogError: What is asked for cannot be read.
         """
         parsed = read_options(self.path, isolation_level, options)
@@ -239,20 +247,13 @@ class LogReader:
     def _ask(
         self, question: Callable[[PartitionLog, LogOffsets | None], _Answer], *, with_file_names: bool = False
     ) -> _Answer:
-        """Ask the log as it is now; again if meanwhile segments were removed that the answer needs."""
+        """Ask the log as it is now; again if meanwhile segments were removed that the answer needs, or it was truncated."""
         state = self._live_state
         for attempts_left in reversed(range(_READ_ATTEMPTS)):
             try:
                 if state is None:
                     return self._ask_disk(lambda log: question(log, None))
-                if state.is_closed:
-                    raise LogClosedError("This log is closed. Open its log directory again.", path=self.path)
-                self._write_pending(state)
-                view = state.view
-                log = partition_log_of_view(
-                    self._filesystem, self._directory, view, with_file_names=with_file_names
-                )
-                return question(log, view.offsets)
+                return self._ask_state(state, question, with_file_names=with_file_names)
             except DataLossError:
                 if not attempts_left:
                     raise
@@ -261,6 +262,43 @@ class LogReader:
                     with state.lock:
                         pass
         raise AssertionError
+
+    def _ask_state(
+        self,
+        state: LogState,
+        question: Callable[[PartitionLog, LogOffsets | None], _Answer],
+        *,
+        with_file_names: bool,
+    ) -> _Answer:
+        if state.is_closed:
+            raise LogClosedError("This log is closed. Open its log directory again.", path=self.path)
+        self._write_pending(state)
+        # Before the view: what was noted by now shows in it, or its end will be noted.
+        truncations_file, truncations = state.truncations_file, state.truncations
+        truncations_bytes = 0 if truncations_file is None else truncations_file.size_bytes
+        view = state.view
+        log = partition_log_of_view(
+            self._filesystem, self._directory, view, truncations_bytes, with_file_names=with_file_names
+        )
+        try:
+            answer = question(log, view.offsets)
+        except SegmentLogError as error:
+            # What is cut off while it is looked at may look like anything.
+            if state.truncations == truncations and not state.is_truncating:
+                raise
+            raise self._truncated(state) from error
+        if state.truncations != truncations:
+            raise self._truncated(state)
+        return answer
+
+    def _truncated(self, state: LogState) -> LogTruncationError:
+        log_end_offset = state.offsets.log_end_offset
+        return LogTruncationError(
+            f"Expected the log to stay as it was while it was looked at, found it truncated to offset {log_end_offset}. "
+            "Read again.",
+            path=self.path,
+            offset=log_end_offset,
+        )
 
     @staticmethod
     def _write_pending(state: LogState) -> None:

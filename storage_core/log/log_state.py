@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
+    from storage_core.checkpoint.truncations_file import TruncationsFile
     from storage_core.directory import PartitionDirectory
     from storage_core.filesystem import FileSystem
     from storage_core.log.clock import Clock
@@ -106,7 +107,10 @@ class LogState:
         lost_offsets: Those that were acknowledged from memory alone when it failed.
         checkpoint: Writes the checkpoints of the log directory.
         checkpoint_if_due: The same, if they have not been written for some time.
-        truncations: How often the log end has moved back.
+        truncations: How often the log end has moved back, as far as the view shows.
+        truncations_file: Tells readers of truncations, also in other processes; None for a log that belongs to no log
+            directory.
+        is_truncating: Whether what a truncation takes away is going just now.
         group_commit: Those who wait for a flush; None until somebody does.
         cleaning: What is known of its cleaning.
         owner: The process that opened it, which alone may change it.
@@ -135,6 +139,8 @@ class LogState:
     checkpoint_if_due: Callable[[], None] = lambda: None
     lock: threading.RLock = field(default_factory=threading.RLock)
     truncations: int = 0
+    truncations_file: TruncationsFile | None = None
+    is_truncating: bool = False
     group_commit: GroupCommit | None = None
     cleaning: CleaningState = field(default_factory=CleaningState)
     owner: OwningProcess = field(default_factory=OwningProcess)
@@ -156,19 +162,17 @@ class LogState:
 
     def publish(self, offsets: LogOffsets) -> None:
         """Show readers what has become of the log."""
-        self._note_truncation(offsets)
-        segments = self.view.segments
-        self.view = LogView(self._with_transactions(offsets), segments, segments[-1].size_bytes)
+        self._show(offsets, self.view.segments)
 
     def publish_segments(self, offsets: LogOffsets) -> None:
         """The same, after segments were added or removed."""
-        self._note_truncation(offsets)
-        segments = tuple(self.segments.values())
-        self.view = LogView(self._with_transactions(offsets), segments, segments[-1].size_bytes)
+        self._show(offsets, tuple(self.segments.values()))
 
-    def _note_truncation(self, offsets: LogOffsets) -> None:
-        if offsets.log_end_offset < self.view.offsets.log_end_offset:
-            self.truncations += 1
+    def _show(self, offsets: LogOffsets, segments: tuple[LogSegment, ...]) -> None:
+        is_truncated = offsets.log_end_offset < self.view.offsets.log_end_offset
+        self.view = LogView(self._with_transactions(offsets), segments, segments[-1].size_bytes)
+        # Who has seen the new number sees the new view.
+        self.truncations += is_truncated
 
     def _with_transactions(self, offsets: LogOffsets) -> LogOffsets:
         producers = self.producers

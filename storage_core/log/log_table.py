@@ -7,6 +7,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Final
 
+from storage_core.checkpoint.truncations_file import TruncationsFile
 from storage_core.directory import LogDirectoryFiles, PartitionDirectory, find_partitions
 from storage_core.directory.visibility import CommitWatch, look_until_settled
 from storage_core.errors import LogClosedError, LogDirectoryError, LogReadOnlyError
@@ -58,6 +59,7 @@ class LogTable:
         self._paths_by_topic: dict[str, list[str]] = {}
         self._checkpoints = RootCheckpoints(filesystem, path, clock)
         self._cleaner_checkpoint = CleanerCheckpoint(filesystem, path, self._logs)
+        self._truncations_file = TruncationsFile(filesystem, path)
         self._periodic_flush = PeriodicFlush()
         self._owner = OwningProcess()
         # For changes: who looks takes what there is. A forked process may never get it.
@@ -161,6 +163,7 @@ class LogTable:
         state.checkpoint = self._checkpoints.write
         state.checkpoint_if_due = self._checkpoints.write_if_due
         state.cleaning.checkpoint = self._cleaner_checkpoint
+        state.truncations_file = self._truncations_file
         key = state.directory.topic_partition
         self._checkpoints.states[key] = state
         self._periodic_flush.add(state)
