@@ -1,23 +1,29 @@
-"""The real file system, which tells of each call before it happens, in the thread that makes it.
+"""File systems that tell of each call before it happens, also of those that only look, in the thread that makes it.
 
 Whatever else a test wants to happen just then, in this thread or in another one, it does there::
 
-    filesystem = ObservedFileSystem()
-    filesystem.observe = lambda call: ...
+    filesystem = ObservedFileSystem()               # the real one
+    filesystem = ObservedSimulation(other._root)    # the files of another one in memory, with an account of its own
+    filesystem.tell = lambda call: ...
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from typing import Any
 
 from storage_core.filesystem import FileSystem, OpenFile, WritableFile
+from tests.faults.simulated_files import SimulatedFile
+from tests.faults.simulated_filesystem import SimulatedFileSystem
 
-__all__ = ["ObservedFileSystem"]
+__all__ = ["ObservedFileSystem", "ObservedSimulation"]
 
-_OF_THE_FILE_SYSTEM = (
+_CALLS = (
     "list_directory",
     "status",
     "open",
+    "read_file",
     "open_for_writing",
     "rename",
     "link",
@@ -27,75 +33,50 @@ _OF_THE_FILE_SYSTEM = (
     "set_modified_ms",
     "flush_directory",
 )
+_CALLS_OF_A_FILE = ("read_at", "read_into", "size_bytes", "write_at", "truncate", "flush")
 
 
-class ObservedFileSystem(FileSystem):
-    """Attributes:
-    observe: Told of each call, as text, before it happens.
-    """
+def _observed(base: type, name: str) -> Callable[..., Any]:
+    real = getattr(base, name)
 
-    def __init__(self, observe: Callable[[str], None] | None = None, *, max_open_files: int = 512) -> None:
-        super().__init__(max_open_files=max_open_files)
-        self.observe = observe
-
-    def tell(self, name: str, path: str) -> None:
-        if self.observe is not None:
-            self.observe(f"{name} {path}")
-
-
-def _observed(name: str):
-    real = getattr(FileSystem, name)
-
-    def call(self: ObservedFileSystem, path: str, *arguments, **options):
-        self.tell(name, path)
+    @functools.wraps(real)
+    def call(self, path: str, *arguments: Any, **options: Any) -> Any:
+        if self.tell is not None:
+            self.tell(f"{name} {path}")
         found = real(self, path, *arguments, **options)
-        if isinstance(found, OpenFile):
-            found.__class__ = _ObservedOpenFile
-            found.filesystem = self
-        elif isinstance(found, WritableFile):
-            found.__class__ = _ObservedWritableFile
-            found.filesystem = self
+        if isinstance(found, (OpenFile, WritableFile, SimulatedFile)):
+            found.observed_by = self
+            found.__class__ = _class_of_observed(type(found))
         return found
 
-    call.__name__ = name
     return call
 
 
-for _name in _OF_THE_FILE_SYSTEM:
-    setattr(ObservedFileSystem, _name, _observed(_name))
+@functools.cache
+def _class_of_observed(base: type) -> type:
+    return type(
+        base.__name__,
+        (base,),
+        {name: _observed_of_a_file(base, name) for name in _CALLS_OF_A_FILE if hasattr(base, name)},
+    )
 
 
-class _ObservedOpenFile(OpenFile):
-    def read_at(self, size_bytes: int, position_bytes: int) -> bytes:
-        self.filesystem.tell("read", self.path)
-        return super().read_at(size_bytes, position_bytes)
+def _observed_of_a_file(base: type, name: str) -> Callable[..., Any]:
+    real = getattr(base, name)
 
-    def read_into(self, buffer: memoryview, position_bytes: int) -> int:
-        self.filesystem.tell("read", self.path)
-        return super().read_into(buffer, position_bytes)
+    @functools.wraps(real)
+    def call(self, *arguments: Any) -> Any:
+        if self.observed_by.tell is not None:
+            self.observed_by.tell(f"{name} {self.path}")
+        return real(self, *arguments)
 
-    def size_bytes(self) -> int:
-        self.filesystem.tell("size", self.path)
-        return super().size_bytes()
+    return call
 
 
-class _ObservedWritableFile(WritableFile):
-    def read_at(self, size_bytes: int, position_bytes: int) -> bytes:
-        self.filesystem.tell("read", self.path)
-        return super().read_at(size_bytes, position_bytes)
+def _observing(base: type) -> type:
+    calls = {name: _observed(base, name) for name in _CALLS}
+    return type(f"Observed{base.__name__}", (base,), {"tell": None, **calls})
 
-    def size_bytes(self) -> int:
-        self.filesystem.tell("size", self.path)
-        return super().size_bytes()
 
-    def write_at(self, pieces, position_bytes: int) -> None:
-        self.filesystem.tell("write", self.path)
-        super().write_at(pieces, position_bytes)
-
-    def truncate(self, size_bytes: int) -> None:
-        self.filesystem.tell("truncate", self.path)
-        super().truncate(size_bytes)
-
-    def flush(self) -> None:
-        self.filesystem.tell("flush", self.path)
-        super().flush()
+ObservedFileSystem = _observing(FileSystem)
+ObservedSimulation = _observing(SimulatedFileSystem)

@@ -386,7 +386,8 @@ class Held:
     """Stops a thread at its n-th call, until it is told to go on."""
 
     def __init__(self) -> None:
-        self.filesystem = ObservedFileSystem(self._hold)
+        self.filesystem = ObservedFileSystem()
+        self.filesystem.tell = self._hold
         self._held = threading.Semaphore(0)
         self._may_go_on = threading.Event()
         self._thread: threading.Thread | None = None

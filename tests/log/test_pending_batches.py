@@ -21,7 +21,7 @@ def session(tmp_path):
     filesystem = ObservedFileSystem()
     opened = Session(filesystem, root=tmp_path / "data").open()
     yield opened
-    filesystem.observe = None
+    filesystem.tell = None
     opened.logs.close()
 
 
@@ -104,7 +104,7 @@ def test_the_log_end_never_steps_back(session, writing):
     """Whoever writes what waits, in however many segments."""
     seen = []
     fill(session.log)
-    session.filesystem.observe = lambda call: seen.append(session.log.log_end_offset)
+    session.filesystem.tell = lambda call: seen.append(session.log.log_end_offset)
     WRITING[writing](session.log)
     assert seen == sorted(seen)
     assert seen[0] == 12
@@ -152,9 +152,9 @@ def test_it_is_seen_while_another_thread_writes_it(session, asking):
                 if len(calls) == at:
                     beside.begin()
 
-        session.filesystem.observe = observe
+        session.filesystem.tell = observe
         session.log.flush()
-        session.filesystem.observe = None
+        session.filesystem.tell = None
         if len(calls) < at:
             break
         assert beside.end() == ANSWERS[asking], f"in front of {calls[-1]}"
@@ -262,11 +262,11 @@ def test_whoever_waits_for_a_write_that_fails_reads_what_is_left(session, asking
 
     def fail(call):
         if call.startswith("write"):
-            session.filesystem.observe = None
+            session.filesystem.tell = None
             beside.begin()
             raise StorageError("Could not write.")
 
-    session.filesystem.observe = fail
+    session.filesystem.tell = fail
     with pytest.raises(StorageError):
         session.log.flush()
     answer = beside.end()
@@ -287,10 +287,10 @@ def test_a_read_that_has_to_write_it_says_that_it_could_not(session):
         if call.startswith("write"):
             raise StorageError("No space left on device.")
 
-    session.filesystem.observe = fail
+    session.filesystem.tell = fail
     with pytest.raises(StorageError, match="No space left"):
         session.log.read()
-    session.filesystem.observe = None
+    session.filesystem.tell = None
     assert offsets(session.log) == [0, 1, 2]
     assert session.log.log_end_offset == 3
 
