@@ -9,6 +9,7 @@
     ├── OffsetOutOfRangeError           an offset below the log start or beyond the log end was asked for
     │   └── TimestampNotFoundError      no record is as young as the timestamp that was asked for
     ├── DataLossError                   a planned range cannot be read any more: a cleaner or retention was faster
+    │   └── LogTruncationError          the log was truncated, or deleted, while it was read
     ├── UnsupportedFormatError          a message format or codec that this version does not read
     ├── TimestampRangeError             a record's timestamp does not fit the column's type
     ├── AppendError                     an append was refused; nothing of it was written
@@ -26,6 +27,7 @@
     ├── NotWritableError                the log, or its log directory, takes no writes
     │   ├── LogClosedError              it is closed
     │   ├── LogReadOnlyError            it was opened read-only
+    │   ├── LogForkedError              it was opened by the process that this one was forked from
     │   └── LogFailedError              a write or a flush failed before: close it and open it again
     ├── StorageError                    the file system refused: no space left, an I/O error
     ├── CommitInDoubtError              a job failed behind its journal: whoever writes next completes it
@@ -62,7 +64,9 @@ __all__ = [
     "LogDirectoryError",
     "LogDirectoryLockedError",
     "LogFailedError",
+    "LogForkedError",
     "LogReadOnlyError",
+    "LogTruncationError",
     "NotWritableError",
     "OffsetOutOfRangeError",
     "OffsetOverflowError",
@@ -185,6 +189,10 @@ class DataLossError(SegmentLogError):
     """Offsets that were there at planning are gone: deleted or truncated since."""
 
 
+class LogTruncationError(DataLossError):
+    """The log was truncated to ``offset``, or deleted, while records from there on were read: other ones may stand there now."""
+
+
 class UnsupportedFormatError(SegmentLogError):
     """A message format or codec that this version does not read."""
 
@@ -299,6 +307,10 @@ class LogClosedError(NotWritableError):
 
 class LogReadOnlyError(NotWritableError):
     """The log directory was opened read-only."""
+
+
+class LogForkedError(NotWritableError):
+    """This process was forked from the one that opened the log, which alone may change or close it."""
 
 
 class LogFailedError(NotWritableError):

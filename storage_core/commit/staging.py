@@ -15,6 +15,7 @@ from storage_core.commit.block_writer import BlockWriter
 from storage_core.commit.manifest import StagedManifest, manifest_bytes, reported_manifest
 from storage_core.commit.row_block import OFFSET_COLUMN, held_bytes
 from storage_core.errors import InvalidRecordError, InvalidTimestampError, StorageError
+from storage_core.filesystem import OwningProcess
 from storage_core.record.record_input import check_columns
 from storage_core.record.record_rows import check_rows
 from storage_core.scan.rows import LARGEST_TIMESTAMP_MS
@@ -54,6 +55,8 @@ class StageWriter:
 
     While rows come in, those before them are encoded and written by another thread. Its errors are raised by a later
     `append` or by `finish`, and then again and again: such an attempt can only be given up.
+
+    A process that was forked from the one that stages can neither stage nor remove anything: what it has is a copy.
 
     Args:
         filesystem: Through which files are written.
@@ -105,6 +108,7 @@ class StageWriter:
         self._rows_bytes = 0
         self._schema: pa.Schema | None = None
         self._is_finished = False
+        self._owner = OwningProcess()
 
     def append(self, rows: RoutedRows) -> None:
         """Stage rows: the columns of `storage_core.Log.append`, and ``offset`` if they keep theirs.
@@ -118,8 +122,10 @@ class StageWriter:
             InvalidTimestampError: A timestamp does not fit the column in which it is read.
             RecordTooLargeError: A batch is larger than ``max.message.bytes``.
             RecordBatchTooLargeError: A batch is larger than ``segment.bytes``.
+            LogForkedError: Another process stages, from which this one was forked.
             StorageError: The file system refused.
         """
+        self._owner.check(self._root)
         records = rows.records
         self._check(records)
         if not records.num_rows:
@@ -138,6 +144,7 @@ class StageWriter:
         Raises:
             SegmentLogError: As `append` does.
         """
+        self._owner.check(self._root)
         self._hand_over()
         self._wait()
         self._thread.shutdown()
@@ -154,7 +161,12 @@ class StageWriter:
         return reported_manifest(self._stage, data)
 
     def abort(self) -> None:
-        """Remove what was staged. What cannot be removed is logged, and left to the sweep of a later commit."""
+        """Remove what was staged. What cannot be removed is logged, and left to the sweep of a later commit.
+
+        Raises:
+            LogForkedError: Another process stages, from which this one was forked.
+        """
+        self._owner.check(self._root)
         self._rows.clear()
         self._thread.shutdown()
         files = self._writer.files
@@ -173,7 +185,8 @@ class StageWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._is_finished:
+        # A forked process has staged nothing.
+        if not self._is_finished and self._owner.is_this:
             self.abort()
 
     def _check(self, records: pa.RecordBatch) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from storage_core.checkpoint import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA
 from storage_core.checkpoint.commit_journal import COMMIT_IN_PROGRESS, COMMIT_JOURNAL
 from storage_core.checkpoint.commits_file import COMMITS_FILE
+from storage_core.checkpoint.truncations_file import TRUNCATIONS_FILE
 from storage_core.directory.log_directory_files import (
     LogDirectoryFiles,
     PartitionDirectory,
@@ -37,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 # Directories that are known to stand in log directories and hold no partition.
 OTHER_DIRECTORIES: Final = frozenset({"lost+found", "remote-log-index-cache", COMMIT_IN_PROGRESS})
-_COMMIT_FILES = frozenset({COMMIT_JOURNAL, COMMITS_FILE})
+_WATCHED_FILES = frozenset({COMMIT_JOURNAL, COMMITS_FILE, TRUNCATIONS_FILE})
 _NAMES_IN_A_MESSAGE = 3
 
 
@@ -167,10 +168,10 @@ class _Search:
         return self._root(root_path).visibility.is_hidden(name.topic, name.partition)
 
     def _entries(self, path: str) -> list[DirectoryEntry]:
-        """List what may be a root; if there were commits in it, behind the look which of them are visible."""
+        """List what may be a root; if there were commits or truncations, behind the look at them."""
         entries = self._filesystem.list_directory(path)
-        has_commits = any(entry.name in _COMMIT_FILES for entry in entries)
-        if has_commits and self._watch is not None and self._watch.learn(path):
+        is_watched = any(entry.name in _WATCHED_FILES for entry in entries)
+        if is_watched and self._watch is not None and self._watch.learn(path):
             entries = self._filesystem.list_directory(path)
         self.has_log_directory |= is_log_directory(entries)
         return entries

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
+from storage_core.cached_property import cached_property
 from storage_core.checkpoint import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_OFFSET_CHECKPOINT,

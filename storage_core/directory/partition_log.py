@@ -5,9 +5,9 @@ from __future__ import annotations
 import bisect
 import os
 from dataclasses import replace
-from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
+from storage_core.cached_property import cached_property
 from storage_core.checkpoint import (
     LEADER_EPOCH_CHECKPOINT,
     PARTITION_METADATA,

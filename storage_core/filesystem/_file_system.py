@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from storage_core.errors import LogDirectoryError, LogDirectoryLockedError, OptionError
 from storage_core.filesystem._explained import MissingError, explained_reading, explained_writing
-from storage_core.filesystem._file_lock import FileLock, acquire_lock, keep_if_locked
+from storage_core.filesystem._file_lock import FileLock, OwningProcess, acquire_lock, keep_if_locked
 from storage_core.filesystem._file_pool import FilePool
 from storage_core.filesystem._open_file import OpenFile
 from storage_core.filesystem._pooled_file import PooledFile
@@ -53,6 +53,7 @@ class FileSystem:
             raise OptionError(f"Expected max_open_files of 1 or more, found {max_open_files}.")
         self.statistics = IoStatistics()
         self._pool = FilePool(max_open_files)
+        self._pool_owner = OwningProcess()
 
     def list_directory(self, path: str) -> list[DirectoryEntry]:
         """List a directory in name order.
@@ -133,6 +134,9 @@ class FileSystem:
 
         At most ``max_open_files`` of them have a descriptor.
         """
+        if not self._pool_owner.is_this:
+            # The files in it are those of the process that this one was forked from, and so is whoever holds its lock.
+            self._pool, self._pool_owner = FilePool(self._pool.most_open), OwningProcess()
         return PooledFile(self, self._pool, path, create=create)
 
     def require_writable(self, path: str) -> None:

@@ -111,23 +111,23 @@ def append_replicated(state: LogState, batches: RecordBatches, now_ms: int) -> A
 
 
 def write_pending(state: LogState) -> None:
-    """Write the batches that wait in memory."""
+    """Write the batches that wait in memory. What cannot be written is lost, and the log has failed."""
     pending = state.pending
     if not pending.batches:
         return
     batches = pending.batches
-    # Not again, whatever happens now: nobody was promised that they survive a failure.
-    pending.batches, pending.size_bytes = [], 0
-    _write(state, batches[0] if len(batches) == 1 else _joined(batches), state.clock.now_ms())
+    try:
+        _write(state, batches[0] if len(batches) == 1 else _joined(batches), state.clock.now_ms())
+    except BaseException as error:
+        # Whatever it is: they were acknowledged, and cannot be refused any more.
+        state.fail(error)
+        raise
+    pending.clear()
 
 
 def _keep_pending(state: LogState, batches: RecordBatches) -> None:
-    pending = state.pending
-    # First what a reader takes once there are batches.
-    pending.next_offset = batches.next_offset
-    pending.batches.append(batches)
-    pending.size_bytes += batches.size_bytes
-    if pending.size_bytes >= _MOST_PENDING_BYTES:
+    state.pending.add(batches)
+    if state.pending.size_bytes >= _MOST_PENDING_BYTES:
         write_pending(state)
 
 

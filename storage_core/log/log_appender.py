@@ -281,4 +281,5 @@ class LogAppender(LogReader):
             raise LogReadOnlyError(
                 "This log directory was opened read-only. Open it without read_only to write.", path=self.path
             )
+        self._state.owner.check(self.path)
         return self._state

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from storage_core.directory import LogDirectoryFiles, PartitionDirectory, PartitionLog, Segments
 from storage_core.directory.segment_listing import FileNames, SegmentListing
+from storage_core.directory.visibility import Visibility
 from storage_core.errors import OptionError
 from storage_core.log.log_fetch import require_within
 from storage_core.scan import project, read_task, record_schema
@@ -35,7 +36,12 @@ _MAX_BATCH_BYTES: Final = "maxdecompressedbatchbytes"
 
 
 def partition_log_of_view(
-    filesystem: FileSystem, directory: PartitionDirectory, view: LogView, *, with_file_names: bool
+    filesystem: FileSystem,
+    directory: PartitionDirectory,
+    view: LogView,
+    truncations_bytes: int,
+    *,
+    with_file_names: bool,
 ) -> PartitionLog:
     """The files of a log as a view shows them: what is appended later is not seen.
 
@@ -43,6 +49,7 @@ def partition_log_of_view(
         filesystem: Where to read.
         directory: The partition.
         view: What the log's writer showed last.
+        truncations_bytes: The size of the log directory's list of truncations before that.
         with_file_names: Whether the directory is listed, which only transactions need.
     """
     offsets = view.offsets
@@ -66,6 +73,7 @@ def partition_log_of_view(
     root = LogDirectoryFiles(filesystem, directory.root.path)
     # The files of the root are as old as the last checkpoint.
     root.is_own, root.clean_shutdown = True, False
+    root.visibility = Visibility(truncations_bytes=truncations_bytes)
     root.recovery_points = {directory.topic_partition: offsets.recovery_point}
     root.log_start_offsets = {directory.topic_partition: offsets.log_start_offset}
     root.high_watermarks = {directory.topic_partition: offsets.high_watermark}

@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from storage_core.directory.visibility import CommitWatch, look_until_settled
-from storage_core.errors import DataLossError, LogClosedError
+from storage_core.errors import (
+    DataLossError,
+    LogClosedError,
+    LogTruncationError,
+    SegmentLogError,
+)
 from storage_core.log.leader_epoch_cache import end_offset_for, epoch_for_offset
 from storage_core.log.log_append import write_pending
 from storage_core.log.log_fetch import fetch, fetch_isolation
@@ -39,8 +44,9 @@ _Answer = TypeVar("_Answer")
 class LogReader:
     """What can be asked of a log. Any number of threads may ask while another one writes.
 
-    Without a state, the log is looked up on disk for each answer: it shows what another process has
-    appended since. Its log end is the last whole batch, its high watermark that of the last checkpoint.
+    Of a log directory that was opened read-only, and in a process that was forked from the one that opened it, the log
+    is looked up on disk for each answer: it shows what another process has appended since. Its log end is the last
+    whole batch, its high watermark that of the last checkpoint.
     """
 
     def __init__(
@@ -76,49 +82,53 @@ class LogReader:
     @property
     def log_start_offset(self) -> int:
         """The first offset that counts."""
-        if self._state is None:
-            return self._ask_disk(lambda log: log.log_start_offset)
-        return self._state.offsets.log_start_offset
+        state = self._live_state
+        return self._ask_disk(_log_start_offset) if state is None else state.offsets.log_start_offset
 
     @property
     def log_end_offset(self) -> int:
-        """The offset that the next record gets."""
-        if self._state is None:
-            return self._ask_disk(lambda log: log.log_end_offset)
-        return self._state.next_offset
+        """The offset that the next record gets. What was acknowledged from memory counts, unless the log has failed."""
+        state = self._live_state
+        return self._ask_disk(_log_end_offset) if state is None else state.next_offset
 
     @property
     def high_watermark(self) -> int:
         """The offset behind the last record that every replica has."""
-        return self._ask_disk(_high_watermark) if self._state is None else self._state.offsets.high_watermark
+        state = self._live_state
+        return self._ask_disk(_high_watermark) if state is None else state.offsets.high_watermark
 
     @property
     def last_stable_offset(self) -> int:
         """Up to here every transaction is decided: under ``read_committed`` nothing is read behind it."""
-        if self._state is None:
+        state = self._live_state
+        if state is None:
             return self._ask_disk(lambda log: _last_stable_offset(log, None))
-        return self._state.offsets.last_stable_offset
+        return state.offsets.last_stable_offset
 
     @property
     def recovery_point(self) -> int:
         """The first offset that is not known to be on disk."""
-        if self._state is None:
-            return self._ask_disk(lambda log: log.recovery_point)
-        return self._state.offsets.recovery_point
+        state = self._live_state
+        return (
+            self._ask_disk(lambda log: log.recovery_point) if state is None else state.offsets.recovery_point
+        )
 
     @property
     def segment_base_offsets(self) -> tuple[int, ...]:
         """The base offset of each segment; the last one is active."""
-        if self._state is None:
+        state = self._live_state
+        if state is None:
             return self._ask_disk(lambda log: tuple(log.segments.base_offsets))
-        return tuple(segment.base_offset for segment in self._state.view.segments)
+        return tuple(segment.base_offset for segment in state.view.segments)
 
     @property
     def leader_epochs(self) -> tuple[EpochEntry, ...]:
-        """Which offset each leader epoch began with."""
-        if self._state is None:
+        """Which offset each leader epoch began with. What waits in memory is written first: it may begin one."""
+        state = self._live_state
+        if state is None:
             return self._ask_disk(lambda log: log.leader_epochs)
-        return self._state.leader_epochs.entries
+        self._write_pending(state)
+        return state.leader_epochs.entries
 
     def read(
         self,
@@ -142,6 +152,8 @@ class LogReader:
         Raises:
             OffsetOutOfRangeError: The start lies below the log start or behind the log end.
             OptionError: An option is unknown or wrong.
+            LogTruncationError: The log was truncated below the end of the read, or deleted, since the read began; while
+                the batches are taken, too. None was given out that is of another history than those before it.
             SegmentLogError: What is asked for cannot be read.
         """
         parsed = read_options(self.path, isolation_level, options, self._max_batch_bytes)
@@ -209,8 +221,8 @@ class LogReader:
             Its offset, timestamp and leader epoch; None if there is no such record.
         """
         return self._ask(
-            lambda log, _: offset_for_timestamp(
-                log, timestamp_ms, log.leader_epochs if self._state is None else self.leader_epochs
+            lambda log, offsets: offset_for_timestamp(
+                log, timestamp_ms, log.leader_epochs if offsets is None else self.leader_epochs
             )
         )
 
@@ -230,6 +242,12 @@ class LogReader:
         """The leader epoch under which an offset was, or will be, written; None before all epochs that are known."""
         return epoch_for_offset(self.leader_epochs, offset)
 
+    @property
+    def _live_state(self) -> LogState | None:
+        """The state, if this process opened the log. What a forked process has of it grows old, and its locks may be held."""
+        state = self._state
+        return state if state is not None and state.owner.is_this else None
+
     def _ask_disk(self, question: Callable[[PartitionLog], _Answer]) -> _Answer:
         """Ask the log as it stands on disk now, with all of a job's rows or none of them."""
         watch = CommitWatch(self._filesystem, self._known_commits)
@@ -245,20 +263,13 @@ class LogReader:
     def _ask(
         self, question: Callable[[PartitionLog, LogOffsets | None], _Answer], *, with_file_names: bool = False
     ) -> _Answer:
-        """Ask the log as it is now; again if meanwhile segments were removed that the answer needs."""
-        state = self._state
+        """Ask the log as it is now; again if meanwhile segments were removed that the answer needs, or it was truncated."""
+        state = self._live_state
         for attempts_left in reversed(range(_READ_ATTEMPTS)):
             try:
                 if state is None:
                     return self._ask_disk(lambda log: question(log, None))
-                if state.is_closed:
-                    raise LogClosedError("This log is closed. Open its log directory again.", path=self.path)
-                self._write_pending(state)
-                view = state.view
-                log = partition_log_of_view(
-                    self._filesystem, self._directory, view, with_file_names=with_file_names
-                )
-                return question(log, view.offsets)
+                return self._ask_state(state, question, with_file_names=with_file_names)
             except DataLossError:
                 if not attempts_left:
                     raise
@@ -268,12 +279,60 @@ class LogReader:
                         pass
         raise AssertionError
 
+    def _ask_state(
+        self,
+        state: LogState,
+        question: Callable[[PartitionLog, LogOffsets | None], _Answer],
+        *,
+        with_file_names: bool,
+    ) -> _Answer:
+        if state.is_closed:
+            raise LogClosedError("This log is closed. Open its log directory again.", path=self.path)
+        self._write_pending(state)
+        # Before the view: what was noted by now shows in it, or its end will be noted.
+        truncations_file, truncations = state.truncations_file, state.truncations
+        truncations_bytes = 0 if truncations_file is None else truncations_file.size_bytes
+        view = state.view
+        log = partition_log_of_view(
+            self._filesystem, self._directory, view, truncations_bytes, with_file_names=with_file_names
+        )
+        try:
+            answer = question(log, view.offsets)
+        except SegmentLogError as error:
+            # What is cut off while it is looked at may look like anything.
+            if state.truncations == truncations and not state.is_truncating:
+                raise
+            raise self._truncated(state) from error
+        if state.truncations != truncations:
+            raise self._truncated(state)
+        return answer
+
+    def _truncated(self, state: LogState) -> LogTruncationError:
+        log_end_offset = state.offsets.log_end_offset
+        return LogTruncationError(
+            f"Expected the log to stay as it was while it was looked at, found it truncated to offset {log_end_offset}. "
+            "Read again.",
+            path=self.path,
+            offset=log_end_offset,
+        )
+
     @staticmethod
     def _write_pending(state: LogState) -> None:
-        # What was acknowledged from memory is seen by whoever reads; after a failure it is lost.
-        if state.pending.batches and state.failure is None:
-            with state.writing():
-                write_pending(state)
+        # What was acknowledged from memory is seen by whoever reads; whoever else writes it is waited for.
+        if state.pending.batches:
+            with state.lock:
+                # Lost, if the log has failed meanwhile.
+                if state.pending.batches:
+                    with state.writing():
+                        write_pending(state)
+
+
+def _log_start_offset(log: PartitionLog) -> int:
+    return log.log_start_offset
+
+
+def _log_end_offset(log: PartitionLog) -> int:
+    return log.log_end_offset
 
 
 def _high_watermark(log: PartitionLog) -> int:

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
-from functools import cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from storage_core.cached_property import cached_property
 from storage_core.record.batch_header import MAX_OFFSET
 from storage_core.scan.transaction_replay import TransactionReplay
 from storage_core.segment.file_names import (

@@ -140,6 +140,7 @@ def _split(
         predicate=condition,
         mode=options.mode,
         corrupt_record_column=options.corrupt_record_column,
+        truncations_bytes=_truncations_bytes(narrowed),
     )
     partitions = [each.resolved for each in narrowed]
     sources = {
@@ -164,6 +165,11 @@ def _split(
             for task in _pack(_cut(piece, sources, task_bytes), task_bytes, settings, options)
         ]
     return tasks
+
+
+def _truncations_bytes(narrowed: tuple[NarrowedPartition, ...]) -> tuple[tuple[str, int], ...]:
+    roots = {each.resolved.log.directory.root.path: each.resolved.log.directory.root for each in narrowed}
+    return tuple((path, root.visibility.truncations_bytes) for path, root in roots.items())
 
 
 @dataclass(frozen=True, slots=True)

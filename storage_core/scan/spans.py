@@ -41,6 +41,8 @@ class ReadSettings:
         predicate: Only rows for which it is true are wanted; None for all.
         mode: What damage does.
         corrupt_record_column: Where a damaged range is described, if the schema has a column of that name.
+        truncations_bytes: By log directory, the size of its list of truncations at planning: whether a partition's
+            records are still those that were planned, what was added since tells.
     """
 
     max_batch_bytes: int
@@ -49,6 +51,7 @@ class ReadSettings:
     predicate: Predicate | None = None
     mode: DamageMode = "FAILFAST"
     corrupt_record_column: str = CORRUPT_RECORD_COLUMN
+    truncations_bytes: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from storage_core.commit.routing import RoutedRows
 from storage_core.errors import (
     InvalidRecordError,
     InvalidTimestampError,
+    LogForkedError,
     RecordBatchTooLargeError,
     RecordTooLargeError,
     StorageError,
@@ -36,6 +37,7 @@ from tests.commit.staged import (
     writer_in,
 )
 from tests.faults.faulty_filesystem import Fault, FaultyCalls
+from tests.faults.forked import in_child
 from tests.faults.simulated_filesystem import SimulatedFileSystem
 from tests.record.encoding import CODECS
 from tests.record.sections import decode_whole_batches
@@ -457,3 +459,38 @@ def test_default_timestamp_and_epoch(tmp_path):
     assert (piece.first_timestamp_ms, piece.max_timestamp_ms) == (NOW_MS, NOW_MS)
     ((base_offset, last_offset, epoch, _, _),) = batches_of(piece_bytes(tmp_path, piece))
     assert (base_offset, last_offset, epoch) == (0, 0, -1)
+
+
+# -- A process that was forked --------
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("ending", ["its end", "an error"])
+def test_a_forked_process_neither_stages_nor_removes(tmp_path, ending):
+    """Not even what the writing thread has under way is harmed: the child has a copy of it, and leaves it alone."""
+
+    def work_in_the_child() -> None:
+        for change in (lambda: writer.append(random_rows(100)), writer.finish, writer.abort):
+            with pytest.raises(LogForkedError, match="forked"):
+                change()
+        if ending == "an error":
+            with pytest.raises(ZeroDivisionError), writer:
+                raise ZeroDivisionError
+        else:
+            with writer:
+                pass
+
+    batches = [random_rows(300, seed=seed) for seed in range(6)]
+    with writer_in(tmp_path, piece_bytes=2000) as writer:
+        for rows in batches[:3]:
+            writer.append(rows)
+        writer._wait()
+        before = {name: (tmp_path / name).read_bytes() for name in staged_names(tmp_path)}
+        assert before
+        in_child(work_in_the_child)
+        assert {name: (tmp_path / name).read_bytes() for name in staged_names(tmp_path)} == before
+        for rows in batches[3:]:
+            writer.append(rows)
+        manifest = writer.finish()
+    pieces = read_manifest(FileSystem(), str(tmp_path), manifest).pieces
+    assert values_of(staged_values(tmp_path, pieces)) == expected_values(batches)
