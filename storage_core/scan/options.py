@@ -26,11 +26,10 @@ from storage_core.scan.option_values import (
     parse_size_bytes,
     parse_topics,
 )
-from storage_core.scan.predicate import Predicate
-from storage_core.scan.predicate_depth import checked_predicate
+from storage_core.scan.predicate import Predicate, checked_predicate
 from storage_core.scan.spans import CORRUPT_RECORD_COLUMN, DamageMode
 from storage_core.scan.time_text import parse_interval_ms, parse_time_zone
-from storage_core.scan.where_text import parse_where
+from storage_core.scan.where import parse_where
 
 if TYPE_CHECKING:
     import datetime as dt

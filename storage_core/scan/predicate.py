@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
+    "INT64_LIMIT",
+    "MAX_DEPTH",
     "And",
     "Comparison",
     "In",
@@ -35,12 +37,18 @@ __all__ = [
     "StartsWith",
     "Unknown",
     "Value",
+    "checked_predicate",
     "columns_of",
+    "depth_of",
     "evaluate",
+    "is_beyond_int64",
 ]
 
 Operator: TypeAlias = Literal["=", "!=", "<", "<=", ">", ">="]
 Value: TypeAlias = str | int | bytes
+
+# Whoever walks down a predicate may do so by recursion.
+MAX_DEPTH: Final = 64
 
 # What a value compared with a column must be. Timestamps are microseconds since 1970, the
 # unit of the column, so that no precision is lost and no time zone is left to guess.
@@ -52,7 +60,7 @@ _VALUE_TYPES: Final[dict[str, type]] = {
     "key": bytes,
     "value": bytes,
 }
-_INT64_LIMIT: Final = 1 << 63
+INT64_LIMIT: Final = 1 << 63
 
 _COMPARE: Final[dict[str, Callable[[pa.Array, pa.Scalar], pa.BooleanArray]]] = {
     "=": pc.equal,
@@ -159,8 +167,49 @@ def _check_value(column: str, value: object) -> None:
             f"Expected a value of type {expected.__name__} for column {column!r} in a condition, "
             f"found {value!r} of type {type(value).__name__}."
         )
-    if isinstance(value, int) and not -_INT64_LIMIT <= value < _INT64_LIMIT:
+    if is_beyond_int64(value):
         raise OptionError(f"Expected a 64-bit integer for column {column!r} in a condition, found {value}.")
+
+
+def is_beyond_int64(value: object) -> bool:
+    """Whether a value is an integer that no column can hold."""
+    return isinstance(value, int) and not -INT64_LIMIT <= value < INT64_LIMIT
+
+
+def checked_predicate(value: object) -> Predicate:
+    """Take a predicate that somebody else has built, if it is one.
+
+    Raises:
+        OptionError: It is something else, holds something else, or is deeper than `MAX_DEPTH`.
+    """
+    pending: list[tuple[object, int]] = [(value, 1)]
+    while pending:
+        node, depth = pending.pop()
+        if depth > MAX_DEPTH:
+            raise OptionError(f"Expected a condition of at most {MAX_DEPTH} levels, found a deeper one.")
+        match node:
+            case And(children) | Or(children):
+                pending += [(child, depth + 1) for child in children]
+            case Not(child):
+                pending.append((child, depth + 1))
+            case Comparison() | In() | IsNull() | StartsWith() | Unknown():
+                pass
+            case _:
+                raise OptionError(
+                    f"Expected the text of a condition or a Predicate, found {node!r} of type {type(node).__name__}."
+                )
+    return cast("Predicate", value)
+
+
+def depth_of(predicate: Predicate) -> int:
+    """How many levels a predicate has: 1 without children. Not for one that `checked_predicate` has not seen."""
+    match predicate:
+        case And(children) | Or(children):
+            return 1 + max(map(depth_of, children), default=0)
+        case Not(child):
+            return 1 + depth_of(child)
+        case _:
+            return 1
 
 
 def columns_of(predicate: Predicate) -> frozenset[str]:

@@ -26,13 +26,13 @@ from storage_core.scan.predicate import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["ALWAYS", "NEVER", "NEVER_NULL", "KnownFields", "conjunction", "residual"]
+__all__ = ["ALWAYS", "COMPARE", "NEVER", "NEVER_NULL", "KnownFields", "conjunction", "residual"]
 
 ALWAYS: Final = And(())
 NEVER: Final = Or(())
 NEVER_NULL: Final = frozenset({"topic", "partition", "offset"})
 
-_COMPARE: Final[dict[str, Callable[[Any, Any], bool]]] = {
+COMPARE: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "=": operator.eq,
     "!=": operator.ne,
     "<": operator.lt,
@@ -123,7 +123,7 @@ def _inverted(predicate: Predicate) -> Predicate:
 
 def _comparison_answer(column: str, comparison: str, value: object, known: KnownFields) -> bool | None:
     """What the comparison answers for all of the records; None if that depends on the record."""
-    compare = _COMPARE[comparison]
+    compare = COMPARE[comparison]
     if column == "topic":
         return compare(known.topic, value)
     if column == "partition":

@@ -20,7 +20,9 @@ from storage_core.scan.predicate import (
     Or,
     StartsWith,
     Unknown,
+    checked_predicate,
     columns_of,
+    depth_of,
     evaluate,
 )
 
@@ -204,3 +206,40 @@ def test_a_wrong_node_is_refused_when_it_is_made(make, message):
 @given(PREDICATES)
 def test_predicates_are_hashable_and_travel_as_pickles(predicate):
     assert hash(pickle.loads(pickle.dumps(predicate))) == hash(predicate)
+
+
+# -- Predicates that were built elsewhere --------
+
+
+def test_the_depth_is_that_of_the_longest_branch():
+    leaf = Comparison("offset", "=", 1)
+    assert depth_of(leaf) == depth_of(And(())) == 1
+    assert depth_of(And((leaf, Not(Or((leaf, leaf)))))) == 4
+
+
+def nested(levels):
+    predicate = Comparison("offset", "=", 1)
+    for _ in range(levels - 1):
+        predicate = Not(predicate)
+    return predicate
+
+
+def test_a_predicate_that_was_built_elsewhere_is_taken_as_it_is():
+    predicate = Or((nested(63), IsNull("key"), In("topic", ("a",)), StartsWith("key", b"a"), Unknown()))
+    assert checked_predicate(predicate) is predicate
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (nested(65), "at most 64 levels"),
+        (nested(100_000), "at most 64 levels"),
+        (5, "the text of a condition or a Predicate, found 5 of type int"),
+        (And((nested(1), "offset = 5")), "found 'offset = 5' of type str"),
+        (Not(None), "found None"),
+        (True, "found True"),
+    ],
+)
+def test_what_is_no_predicate_is_refused(value, message):
+    with pytest.raises(OptionError, match=message):
+        checked_predicate(value)

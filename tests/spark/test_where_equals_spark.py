@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from storage_core import read_table
 from storage_core.scan.predicate import evaluate
-from storage_core.scan.where_text import parse_where
+from storage_core.scan.where import parse_where
 
 CONDITIONS_AT_ONCE = 25
 EXAMPLES = 84
@@ -308,6 +308,7 @@ END_TO_END = [
     "topic LIKE 'a%' AND timestamp BETWEEN '2023-11-14 22:13:30' AND TIMESTAMP '2023-11-14T22:13:40+00:00'",
     "partition < 1 AND (offset = 3 OR topic = 'b') OR offset IN (4, NULL)",
     "topic = 'c' OR key <=> NULL AND 99999999999999999999 > offset",
+    "key LIKE ('k1%') ESCAPE r'/' OR topic LIKE 'a/_' ESCAPE '/'",
 ]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import subprocess
 import sys
 import time
 import zoneinfo
@@ -13,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.errors import OptionError
-from storage_core.scan.predicate import And, Comparison, In, IsNull, Not, Or, StartsWith, Unknown
-from storage_core.scan.predicate_depth import depth_of
-from storage_core.scan.where_text import parse_where
+from storage_core.scan.predicate import And, Comparison, In, IsNull, Not, Or, StartsWith, Unknown, depth_of
+from storage_core.scan.where import _parts, _Source, parse_where
 
 NOW_MS = 1_767_225_600_000
 NEW_YEAR_US = NOW_MS * 1000
@@ -93,6 +91,8 @@ A, B, C = offset("=", 1), offset("=", 2), offset("=", 3)
         ("topic LIKE 'abc'", Comparison("topic", "=", "abc")),
         ("topic NOT LIKE 'abc%'", Not(StartsWith("topic", "abc"))),
         (r"topic LIKE 'a\_b%'", StartsWith("topic", "a_b")),
+        ("topic LIKE 'a' ESCAPE '/'", Comparison("topic", "=", "a")),
+        ("topic LIKE ('a/%') ESCAPE r'/'", Comparison("topic", "=", "a%")),
         ("key LIKE 'a/%%' ESCAPE '/'", StartsWith("key", b"a%")),
         ("value LIKE 'ä%'", StartsWith("value", b"\xc3\xa4")),
         ("topic LIKE NULL", Unknown()),
@@ -106,6 +106,28 @@ A, B, C = offset("=", 1), offset("=", 2), offset("=", 3)
         ("key = 'ä'", Comparison("key", "=", b"\xc3\xa4")),
         ("topic = '-- no comment'", Comparison("topic", "=", "-- no comment")),
         ("topic = 'X''zz'", Comparison("topic", "=", "X'zz")),
+        # comparisons with what no column can hold: the same answer for all but nulls
+        ("offset <= 9223372036854775808", offset(">=", LOWEST)),
+        ("offset != 9223372036854775808", offset(">=", LOWEST)),
+        ("offset = 9223372036854775808", offset("<", LOWEST)),
+        ("offset > 9223372036854775808", offset("<", LOWEST)),
+        ("offset > -9223372036854775809", offset(">=", LOWEST)),
+        ("offset < -9223372036854775809", offset("<", LOWEST)),
+        # null is unknown, but for the operators that ask for it
+        ("key = NULL", Unknown()),
+        ("NULL < 5", Unknown()),
+        ("key <=> NULL", IsNull("key")),
+        ("5 <=> 5", TRUE),
+        ("'a' <=> topic", And((Not(IsNull("topic")), Comparison("topic", "=", "a")))),
+        ("'' IS NULL", FALSE),
+        ("offset IN (NULL)", Or((In("offset", ()), Unknown()))),
+        ("NULL IN (5)", Unknown()),
+        ("NULL BETWEEN 1 AND 5", And((Unknown(), Unknown()))),
+        ("NULL LIKE 'a'", Unknown()),
+        ("key LIKE NULL", Unknown()),
+        ("(key IS NULL)", IsNull("key")),
+        ("NULL IS NULL AND key = NULL", And((TRUE, Unknown()))),
+        ("key IS NOT NULL OR key IS NULL", Or((Not(IsNull("key")), IsNull("key")))),
         # times
         ("timestamp = '2026'", Comparison("timestamp", "=", NEW_YEAR_US)),
         ("timestamp = TIMESTAMP '2026-01-01'", Comparison("timestamp", "=", NEW_YEAR_US)),
@@ -115,6 +137,7 @@ A, B, C = offset("=", 1), offset("=", 2), offset("=", 3)
         # names
         ("`Offset` = 1 AND TOPIC = 'a'", And((A, Comparison("topic", "=", "a")))),
         ("timestamp IS NULL OR partition IS NOT NULL", Or((IsNull("timestamp"), Not(IsNull("partition"))))),
+        ("`KEY`<=>X'61'", And((Not(IsNull("key")), Comparison("key", "=", b"a")))),
         # logic
         ("TRUE", TRUE),
         ("false", FALSE),
@@ -126,6 +149,10 @@ A, B, C = offset("=", 1), offset("=", 2), offset("=", 3)
         ("! offset = 1", Not(A)),
         ("NOT NOT offset = 1", A),
         ("NOT (NOT offset = 1)", Not(Not(A))),
+        ("NOT offset IN (5) AND TRUE", And((Not(In("offset", (5,))), TRUE))),
+        ("NOT NOT NOT offset NOT BETWEEN 5 AND 6", Not(Not(And((offset(">=", 5), offset("<=", 6)))))),
+        ("TRUE OR NOT NOT FALSE", Or((TRUE, FALSE))),
+        ("! (topic in ('a', null))", Not(Or((In("topic", ("a",)), Unknown())))),
         ("offset = 1 OR offset = 2 AND offset = 3", Or((A, And((B, C))))),
         ("(offset = 1 OR offset = 2) AND offset = 3", And((Or((A, B)), C))),
         ("((((offset = 1))))", A),
@@ -231,6 +258,32 @@ def test_a_condition_becomes_nodes(text, expected):
         ("topic RLIKE 'a.*'", 7, "RLIKE", "one of the columns"),
         ("offset IS DISTINCT FROM 5", 11, "DISTINCT", "one of the columns"),
         ("offset\x00 = 5", 1, r"offset\x00", "not available"),
+        # Of several mistakes, the first is reported, but what is not a part of any condition comes before all.
+        ("1 < offset < 5", 1, "1 < offset", "expected a column or a literal here"),
+        ("offset = 5 NOT IN (5)", 1, "offset = 5", "expected a column or a literal here"),
+        ("offset BETWEEN 1 AND", 21, "its end", "expected a value"),
+        ("offset BETWEEN 1 2", 18, "2", "does not fit"),
+        ("offset 5 AND ofset = 5", 14, "ofset", "Did you mean 'offset'?"),
+        ("topic = 'it's'", 14, "'", "the quote that begins here"),
+        ("offset => 5", 8, "=>", "not available"),
+        ("offset = 5 /* five", 12, "/* five", "comments are not available"),
+        ("5 BETWEEN 1 AND 2", 1, "5", "a column before BETWEEN"),
+        ("5 LIKE 'a'", 1, "5", "a column before LIKE"),
+        ("timestamp LIKE 'a'", 1, "timestamp", "topic, key or value before LIKE"),
+        ("topic LIKE 1", 12, "1", "a pattern in quotes"),
+        ("topic LIKE '%a%'", 12, "'%a%'", "with % at its end"),
+        ("key = value", 1, "key = value", "found two columns"),
+        ("(key IS NULL) = 1", 1, "(key IS NULL)", "found a condition"),
+        ("(key IS NULL) <=> NULL", 1, "(key IS NULL)", "found a condition"),
+        ("(key IS NULL) IS NULL", 1, "(key IS NULL)", "a column before IS NULL"),
+        ("offset IN ((key IS NULL))", 12, "(key IS NULL)", "found a condition"),
+        ("timestamp = 'soon'", 13, "'soon'", "expected a time"),
+        ("timestamp = 5", 13, "5", "for timestamp, found a number"),
+        ("offset = '1'", 10, "'1'", "a whole number for offset, found a text"),
+        ("topic = 1", 9, "1", "for topic, found a number"),
+        ("1", 1, "1", "found a literal alone"),
+        ("key", 1, "key", "found the column alone"),
+        ("1 IN (1)", 1, "1", "a column before IN"),
     ],
 )
 def test_what_is_not_understood_is_said_where_it_stands(text, character, found, message):
@@ -256,6 +309,240 @@ def test_relative_timestamps_are_relative_to_the_clock():
     assert before - 1000 <= predicate.value <= time.time() * 1_000_000
 
 
+def test_an_error_names_the_character_the_text_and_the_reason():
+    with pytest.raises(OptionError) as error:
+        parse("some text")
+    assert str(error.value).startswith(
+        "The condition in where is not understood at character 1, `some`: expected one of the columns topic, "
+    )
+    with pytest.raises(OptionError, match=f"at character 10, `'{'x' * 79}[.]{{3}}`: "):
+        parse(f"offset = '{'x' * 500}'")
+    with pytest.raises(OptionError, match="at character 11, its end: "):
+        parse("offset IS ")
+
+
+@pytest.mark.parametrize(
+    ("comparison", "flipped"), [("=", "="), ("!=", "!="), ("<", ">"), ("<=", ">="), (">", "<"), (">=", "<=")]
+)
+def test_a_literal_may_stand_on_either_side(comparison, flipped):
+    assert parse(f"offset {comparison} 5") == Comparison("offset", comparison, 5)
+    assert parse(f"5 {comparison} offset") == Comparison("offset", flipped, 5)
+
+
+@pytest.mark.parametrize(
+    ("column", "literal", "value"),
+    [
+        ("topic", "'ä'", "ä"),
+        ("key", "'ä'", b"\xc3\xa4"),
+        ("value", "X'ff'", b"\xff"),
+        ("partition", "1099511627776", 2**40),
+        ("timestamp", "'1970-01-01 00:00:01'", 1_000_000),
+        ("timestamp", "TIMESTAMP '1970'", 0),
+        ("timestamp", "'-1 second'", NEW_YEAR_US - 1_000_000),
+    ],
+)
+def test_literals_become_values_of_their_column(column, literal, value):
+    assert parse(f"{column} = {literal}") == Comparison(column, "=", value)
+    assert parse(f"{column} IN ({literal}, {literal})") == In(column, (value, value))
+
+
+# -- Texts; what Spark makes of them was looked up in Spark 4.3 --------
+
+
+@pytest.mark.parametrize(
+    ("literal", "text"),
+    [
+        ("''", ""),
+        ("'abc'", "abc"),
+        ('"abc"', "abc"),
+        ("'it''s'", "it's"),
+        ('"it\'s"', "it's"),
+        (r"'it\'s'", "it's"),
+        (r"'a\\b'", "a\\b"),
+        (r"'\n\t\r\b\0\Z'", "\n\t\r\b\0\x1a"),
+        # For LIKE to see them.
+        (r"'\%\_'", r"\%\_"),
+        (r"'\q\ä\x41'", "qäx41"),
+        (r"'\u0041\u00e4'", "Aä"),
+        (r"'\u004'", "u004"),
+        (r"'\U0001f600'", "\U0001f600"),
+        (r"'\ud83d\ude00'", "\U0001f600"),
+        (r"'\101\060'", "A0"),
+        # Beyond ASCII an octal code is none.
+        (r"'\344'", "344"),
+        (r"'\08'", "\x008"),
+        (r"r'a\nb'", r"a\nb"),
+        (r'R"a\"', "a\\"),
+        ("'a\nb'", "a\nb"),
+        # Literals that follow each other are one; without a blank, the quote is doubled.
+        ("'a''b' 'c' \"d\"", "a'bcd"),
+        ("'a'\"b\"", "ab"),
+        (r"r'\'  '\n''b'", "\\\n'b"),
+        (r'"\"""b"', '""b'),
+    ],
+)
+def test_a_literal_stands_for_a_text(literal, text):
+    assert parse(f"topic = {literal}") == Comparison("topic", "=", text)
+
+
+@pytest.mark.parametrize("literal", [r"'\ud800'", r"'\ude00\ud83d'", r"'\Uffffffff'"])
+def test_half_a_pair_and_no_character_are_refused(literal):
+    with pytest.raises(OptionError, match="expected a text of Unicode characters"):
+        parse(f"topic = {literal}")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("", ("", False)),
+        ("abc", ("abc", False)),
+        ("abc%", ("abc", True)),
+        ("abc%%%", ("abc", True)),
+        ("%", ("", True)),
+        (r"a\%b%", ("a%b", True)),
+        (r"a\_b", ("a_b", False)),
+        (r"a\\%", ("a\\", True)),
+        (r"a\\\%", ("a\\%", False)),
+        ("a\n%", ("a\n", True)),
+    ],
+)
+def test_a_pattern_is_a_text_or_a_prefix(pattern, expected):
+    assert like(pattern) == expected
+
+
+def like(pattern, escape=""):
+    """The text of a pattern, and whether more may follow."""
+    predicate = parse(f"topic LIKE r'{pattern}' {escape}")
+    if isinstance(predicate, StartsWith):
+        return predicate.prefix, True
+    assert predicate.operator == "="
+    return predicate.value, False
+
+
+def test_the_escape_character_may_be_another():
+    assert like("a/%/_//%", "ESCAPE '/'") == ("a%_/", True)
+    assert like("a\\%", "ESCAPE '/'") == ("a\\", True)
+    # Even a wildcard: then it is one no more.
+    assert like("abc", "ESCAPE '%'") == ("abc", False)
+    assert like("a%%b", "ESCAPE '%'") == ("a%b", False)
+    assert like("a^^^%%", "ESCAPE '^'") == ("a^%", True)
+    assert like("a/%", "ESCAPE '/'") == ("a%", False)
+    assert like("a\n\n", "ESCAPE '\n'") == ("a\n", False)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ("%a", "without wildcards, or with % at its end"),
+        ("a%b%", "without wildcards, or with % at its end"),
+        ("a_", "without wildcards, or with % at its end"),
+        (r"a\b", "behind the escape character"),
+        ("a\\", "behind the escape character"),
+    ],
+)
+def test_other_patterns_are_refused(pattern, message):
+    with pytest.raises(OptionError, match=message):
+        like(pattern)
+
+
+# -- Parts: keywords, symbols and operands --------
+
+
+def parts(text):
+    return _parts(_Source(text, dt.UTC, NOW_MS))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", []),
+        ("offset >= -5", [("column", "offset"), ">=", ("number", -5)]),
+        ("`KEY`<=>X'61'", [("column", "key"), "<=>", ("bytes", b"a")]),
+        ("! (topic in ('a', null))", ["NOT", "(", ("column", "topic"), "IN", "(", ("text", "a"), ",", ("null", Unknown()), ")", ")"]),
+        ("timestamp TIMESTAMP '2026'", [("column", "timestamp"), ("time", "2026")]),
+        ("CAST ( '2026' AS TIMESTAMP )", [("time", "2026")]),
+        ("'a''b' 'c' \"d\"", [("text", "a'bcd")]),
+        ("'a' r'b'", [("text", "a"), ("text", "b")]),
+        (r"key = r'a\' or r'\n' = 'a\''", [("column", "key"), "=", ("text", "a\\"), "OR", ("text", r"\n"), "=", ("text", "a'")]),
+        ("5L, 05 = - - +5", [("number", 5), ",", ("number", 5), "=", ("number", 5)]),
+        # Huge numbers keep their sign and no more.
+        ("9" * 5000, [("number", 10**30)]),
+        ("-" + "9" * 5000, [("number", -(10**30))]),
+        ("9" * 30, [("number", 10**30 - 1)]),
+    ],
+)  # fmt: skip
+def test_a_text_is_split_into_parts(text, expected):
+    assert [part.kind if part.value is None else (part.kind, part.value) for part in parts(text)] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "places"),
+    [
+        ("offset = 'ä' AND key", ["offset", "=", "'ä'", "AND", "key"]),
+        ("offset = - 5", ["offset", "=", "- 5"]),
+        ("topic = 'a'  'b'", ["topic", "=", "'a'  'b'"]),
+        ("timestamp = CAST('1' AS TIMESTAMP)", ["timestamp", "=", "CAST('1' AS TIMESTAMP)"]),
+        ("timestamp = timestamp  '1'", ["timestamp", "=", "timestamp  '1'"]),
+        ("key = X''", ["key", "=", "X''"]),
+        ("topic LIKE 'a' ESCAPE '/'", ["topic", "LIKE", "'a'", "ESCAPE", "'/'"]),
+    ],
+)
+def test_each_part_knows_where_it_stands(text, places):
+    assert [part.raw for part in parts(text)] == places
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("offset = '", "the quote that begins here"),
+        ('key = X"0', "the quote that begins here"),
+        ("offset /* a */ = 5", "comments are not available"),
+        ("-- a", "comments are not available"),
+        ("CAST('1' AS DATE)", "only CAST"),
+        ("CAST('1' AS TIMESTAMP", "only CAST"),
+        ("CAST(", "only CAST"),
+        ("5 +", "arithmetic is not available"),
+        ("-", "a sign stands before a number"),
+        ("topic LIKE 'a' ESCAPE", "LIKE 'pattern' ESCAPE 'character'"),
+        ("topic LIKE key ESCAPE", "LIKE 'pattern' ESCAPE 'character'"),
+        ("n'a'", "not available"),
+        ("`no such`", "one of the columns"),
+        ("`key```", "one of the columns"),
+        ("X'61'X'62'", "a blank behind it"),
+        ("r'a''b'", "a blank behind it"),
+        ("0x61", "whole number|one of the columns|not available"),
+        ("$1", "not available"),
+        ("/*+ hint */ offset = 5", "not available"),
+    ],
+)
+def test_what_is_not_a_part_of_any_condition_is_refused(text, message):
+    with pytest.raises(OptionError, match=message):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "NOT", "= 5", "offset offset = 5", "offset = = 5", "offset = NOT 5", "offset = 5 NOT", "offset NOT",
+        "offset NOT NOT IN (5)", "offset NOT 5", "NOT IN (5)", "offset IN 5", "offset IN", "offset (5) 5", "(5)",
+        "offset IN (5) = 5", "offset IN (5) IS NULL", "offset BETWEEN NOT 5 AND 6", "key LIKE NOT 'a'", "key IS 5",
+        "key IS NOT 5", "key IS", "key IS NOT", "key IS NOT NOT NULL", "key IS NULL IS NULL", "key IS NULL = 5",
+        "offset = 5 ,", ", offset = 5", "offset AND AND key", "offset AND TRUE", "AND offset", "offset OR", "key IS (NULL)",
+        "TRUE OR NOT NOT key", "topic LIKE 'a' ESCAPE ('/')", "topic LIKE 'a' ESCAPE '/' ESCAPE '/'",
+    ],
+)  # fmt: skip
+def test_parts_in_an_order_that_sql_does_not_have_are_refused(text):
+    with pytest.raises(OptionError):
+        parse(text)
+
+
+def test_a_list_has_a_comma_between_its_values():
+    assert parse("offset IN (5, NULL, 6)") == Or((In("offset", (5, 6)), Unknown()))
+    for items in ["", ",", "5,", ", 5", "5 6", "5,, 6", "5, AND", "5 = 6"]:
+        with pytest.raises(OptionError, match=r"a value|a comma|values, with commas between"):
+            parse(f"offset IN ({items})")
+
+
 # -- Limits --------
 
 
@@ -269,6 +556,45 @@ def test_long_flat_conditions_are_taken():
     assert parse(f"offset < {'9' * 8000}") == offset(">=", LOWEST)
     assert parse(f"offset < {'0' * 8000}1") == offset("<", 1)
     assert parse("offset = " + "+" * 8000 + "1") == A
+    assert len(parse("(" * 700 + "key=''" + " OR 1=1)" * 700).children) == 701
+    assert len(parse("1=1 or(" * 1000 + "1=1" + ")" * 1000).children) == 1001
+
+
+def calls_to_parse(text):
+    """How many functions are called."""
+    calls = 0
+
+    def count(_frame, event, _argument):
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        parse(text)
+    except OptionError:
+        pass
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("begin", "middle", "end"),
+    [
+        ("1=1 or(", "1=1", ")"),
+        ("(", "1=1", " or 1=1)"),
+        ("(1=1)or ", "1=1", ""),
+        ("(", "1=1", ""),
+        ("!(", "1=1", ")"),
+        ("- ", "x", ""),
+        ("''", "x", ""),
+        ("1,", "1", ""),
+        ("NOT ", "1=1", ""),
+    ],
+)
+def test_twice_the_text_takes_twice_the_work(begin, middle, end):
+    once, twice = (calls_to_parse(begin * times + middle + end * times) for times in (400, 800))
+    assert twice < 2.2 * once
 
 
 def nested(levels):
@@ -312,32 +638,3 @@ def test_any_text_is_a_condition_or_an_error_in_one_line(text):
         assert "character" in str(error)  # noqa: PT017  (either is right)
     else:
         assert depth_of(predicate) <= 64
-
-
-def test_without_sqlglot_the_error_says_what_to_install():
-    code = """
-import sys, datetime
-sys.modules["sqlglot"] = None
-import storage_core
-from storage_core.scan.where_text import parse_where
-try:
-    parse_where("offset = 1", datetime.timezone.utc)
-except storage_core.errors.OptionError as error:
-    print(error)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "needs sqlglot, which is not installed" in done.stdout
-    assert "pip install 'spark-segmentlog[spark]' (or 'spark-segmentlog[cli]')" in done.stdout
-
-
-def test_sqlglot_is_loaded_by_a_condition_and_not_before():
-    code = """
-import sys, datetime
-from storage_core.scan import parse_read_options
-parse_read_options({"path": "/a"})
-before = "sqlglot" in sys.modules
-parse_read_options({"path": "/a", "where": "offset = 1"})
-print(before, "sqlglot" in sys.modules)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "True"]
