@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-HEAVY = ("click", "rich", "sqlglot", "pandas", "pyarrow", "numpy")
+HEAVY = ("click", "rich", "pandas", "pyarrow", "numpy")
 
 
 def run(code, *, directory=REPOSITORY):
@@ -34,7 +34,7 @@ def test_reading_and_writing_need_neither_cli_packages_nor_pandas():
     done = run(
         "import spark_segmentlog.batch_reader, spark_segmentlog.pushdown, spark_segmentlog.options\n"
         "import spark_segmentlog.batch_writer, spark_segmentlog.write_options, spark_segmentlog.write_planning\n"
-        "print([name for name in ('click', 'rich', 'sqlglot', 'pandas') if name in sys.modules])"
+        "print([name for name in ('click', 'rich', 'pandas') if name in sys.modules])"
     )
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
