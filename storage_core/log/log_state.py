@@ -99,6 +99,7 @@ class LogState:
         last_expiration_ms: When producers were last looked at that may have been silent for too long.
         unflushed_directory: Whether a file of the log was created or renamed since the directory was
             forced to disk.
+        is_deleted: Whether its directory has another name by now, and its files wait for their removal. It is closed.
         restarts_at: Where the log begins anew while all its segments are being replaced: until the new one is there,
             no file name tells.
         doomed_files: Files that wait for their removal, and when it is due.
@@ -135,6 +136,7 @@ class LogState:
     failure: BaseException | None = None
     lost_offsets: range = range(0)
     is_closed: bool = False
+    is_deleted: bool = False
     checkpoint: Callable[[], None] = lambda: None
     checkpoint_if_due: Callable[[], None] = lambda: None
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -205,10 +207,19 @@ class LogState:
         self.owner.check(self.path)
         return _Writing(self)
 
-    def check_writable(self) -> None:
-        """Refuse a change of a log that takes none."""
+    def check_open(self) -> None:
+        """Refuse to do anything with a log that is closed, or was deleted."""
+        if self.is_deleted:
+            raise LogClosedError(
+                "This log was deleted. Take one that was made since with get(), or make it with create().",
+                path=self.path,
+            )
         if self.is_closed:
             raise LogClosedError("This log is closed. Open its log directory again.", path=self.path)
+
+    def check_writable(self) -> None:
+        """Refuse a change of a log that takes none."""
+        self.check_open()
         if self.failure is not None:
             lost = self.lost_offsets
             but = f", but for {_offsets(lost)} acknowledged from memory (acks=0)" if lost else ""

@@ -11,6 +11,7 @@ from storage_core.checkpoint.truncations_file import TruncationsFile
 from storage_core.directory import LogDirectoryFiles, PartitionDirectory, find_partitions
 from storage_core.directory.visibility import CommitWatch, look_until_settled
 from storage_core.errors import (
+    CorruptCheckpointError,
     LogClosedError,
     LogDirectoryError,
     LogReadOnlyError,
@@ -20,6 +21,7 @@ from storage_core.errors import (
 from storage_core.filesystem import OwningProcess
 from storage_core.log.cleaner_checkpoint import CleanerCheckpoint
 from storage_core.log.log import Log
+from storage_core.log.log_deletion import DeletedLogs, delete_log
 from storage_core.log.periodic_flush import PeriodicFlush
 from storage_core.log.root_checkpoints import RootCheckpoints
 from storage_core.log.root_loading import create_log
@@ -67,6 +69,7 @@ class LogTable:
         self._cleaner_checkpoint = CleanerCheckpoint(filesystem, path, self._logs)
         self._truncations_file = TruncationsFile(filesystem, path)
         self._periodic_flush = PeriodicFlush()
+        self._deleted_logs = DeletedLogs(filesystem, clock)
         self._owner = OwningProcess()
         # For changes: who looks takes what there is. A forked process may never get it.
         self._lock = threading.RLock()
@@ -108,9 +111,10 @@ class LogTable:
             siblings = self._paths_by_topic.get(topic, ())
             topic_id = choose_topic_id(self._filesystem, topic, siblings, topic_id)
             path = os.path.join(self.path, f"{topic}-{partition}")
+            self._deleted_logs.remove_due()
             root = LogDirectoryFiles(self._filesystem, self.path)
-            if key in root.log_start_offsets or key in root.recovery_points:
-                # Of a log whose directory was removed: after a crash they would count for the new one.
+            if _is_checkpointed(root, key):
+                # Of a log whose directory is gone: after a crash they would count for the new one.
                 self._checkpoints.write()
             self._cleaner_checkpoint.forget(key)
             self._filesystem.make_directory(path)
@@ -137,13 +141,7 @@ class LogTable:
         logs = self._present_logs()
         log = logs.get((topic, partition))
         if log is None:
-            known = (
-                ", ".join(f"{name}-{number}" for name, number in sorted(logs.copy())[:10]) or "no log at all"
-            )
-            raise LogDirectoryError(
-                f"Expected a log of {topic}-{partition}, found {known}. Make it with create().",
-                path=self.path,
-            )
+            raise self._missing(topic, partition, "Make it with create().")
         return log
 
     def get_or_create(self, topic: str, partition: int = 0) -> Log:
@@ -152,6 +150,34 @@ class LogTable:
             return self.get(topic, partition)
         with self._changing():
             return self.get(topic, partition) if (topic, partition) in self else self.create(topic, partition)
+
+    def delete(self, topic: str, partition: int = 0) -> None:
+        """Delete a log with all of its records. It is gone, also after a crash, when this returns.
+
+        Its directory gets a name that ends with ``-delete``, as a broker does it; the files are removed
+        ``file.delete.delay.ms`` later, or when the log directory is closed. Whoever is reading it gets a
+        `LogTruncationError`, its `Log` raises `LogClosedError`, and transactions that are open are gone with it. A log of
+        the same name may be made at once, and has nothing of this one.
+
+        Raises:
+            LogDirectoryError: There is no such log.
+            NotWritableError: The log directory is closed, read-only, or was opened by another process.
+            StorageError: The file system refused. The log has failed, or, if it is not among the logs any more, is gone.
+        """
+        with self._changing():
+            key = (topic, partition)
+            state = self._checkpoints.states.get(key)
+            if state is None:
+                raise self._missing(topic, partition, "There is nothing to delete.")
+            path = delete_log(state)
+            del self._logs[key]
+            self._paths_by_topic[topic].remove(state.path)
+            self._periodic_flush.remove(state)
+            self._deleted_logs.add(path, state.config.file_delete_delay_ms)
+            # Not before its name was off the disk: a log that a crash brings back begins where it began.
+            del self._checkpoints.states[key]
+            self._checkpoints.write()
+            self._deleted_logs.remove_due()
 
     def logs(self) -> tuple[Log, ...]:
         """All logs, by topic and partition."""
@@ -162,6 +188,7 @@ class LogTable:
         """Write the checkpoints, so that a recovery after a crash begins where the logs are flushed up to."""
         self._check_writable()
         self._checkpoints.write()
+        self._deleted_logs.remove_due()
 
     def __contains__(self, topic_partition: object) -> bool:
         """Whether there is a log of a (topic, partition)."""
@@ -169,6 +196,13 @@ class LogTable:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.path!r}, {len(self._logs)} logs)"
+
+    def _missing(self, topic: str, partition: int, advice: str) -> LogDirectoryError:
+        names = [f"{name}-{number}" for name, number in sorted(self._logs.copy())[:10]]
+        known = ", ".join(names) or "no log at all"
+        return LogDirectoryError(
+            f"Expected a log of {topic}-{partition}, found {known}. {advice}", path=self.path
+        )
 
     def _add(self, state: LogState) -> Log:
         state.checkpoint = self._checkpoints.write
@@ -236,3 +270,10 @@ class LogTable:
         with self._lock:
             self._check_writable()
             yield
+
+
+def _is_checkpointed(root: LogDirectoryFiles, key: tuple[str, int]) -> bool:
+    with contextlib.suppress(CorruptCheckpointError):
+        if key in root.high_watermarks:
+            return True
+    return key in root.log_start_offsets or key in root.recovery_points

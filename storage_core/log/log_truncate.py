@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "delete_records",
+    "told_to_readers",
     "truncate_fully_and_start_at",
     "truncate_to",
 ]
@@ -45,7 +46,7 @@ def truncate_to(state: LogState, target_offset: int) -> bool:
     if state.view.segments[0].base_offset > target_offset:
         truncate_fully_and_start_at(state, target_offset)
         return True
-    with _told_to_readers(state, _lowest_removed(state, target_offset)):
+    with told_to_readers(state, _lowest_removed(state, target_offset)):
         _truncate_to(state, target_offset, offsets.truncated(target_offset))
     return True
 
@@ -77,7 +78,7 @@ def _truncate_to(state: LogState, target_offset: int, lowered: LogOffsets) -> No
 def truncate_fully_and_start_at(state: LogState, offset: int) -> None:
     """Remove everything: the log begins and ends at an offset."""
     _require_offset(offset)
-    with _told_to_readers(state, 0):
+    with told_to_readers(state, 0):
         restarted = state.offsets.restarted(offset)
         state.restarts_at = offset
         state.publish(restarted)
@@ -119,7 +120,7 @@ def delete_records(state: LogState, before_offset: int) -> int:
 
 
 @contextlib.contextmanager
-def _told_to_readers(state: LogState, offset: int) -> Iterator[None]:
+def told_to_readers(state: LogState, offset: int) -> Iterator[None]:
     """Let readers know, in this process and in others, that the records from an offset on go: nothing may have changed yet."""
     directory, truncations_file = state.directory, state.truncations_file
     state.is_truncating = True

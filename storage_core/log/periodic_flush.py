@@ -38,6 +38,10 @@ class PeriodicFlush:
             self._thread = threading.Thread(target=self._run, name="segmentlog-flush", daemon=True)
             self._thread.start()
 
+    def remove(self, state: LogState) -> None:
+        """Leave a log alone from now on."""
+        self._states = [each for each in self._states if each is not state]
+
     def stop(self) -> None:
         """End the thread, and wait for it."""
         self._is_over.set()

@@ -85,6 +85,7 @@ CHANGES_OF_A_LOG = {
 CHANGES_OF_A_DIRECTORY = {
     "create": lambda logs: logs.create("clicks"),
     "get_or_create": lambda logs: logs.get_or_create("clicks"),
+    "delete": lambda logs: logs.delete("orders"),
     "checkpoint": lambda logs: logs.checkpoint(),
     "apply_retention": lambda logs: logs.apply_retention(1 << 60),
     "clean": lambda logs: logs.clean(CleanerConfig()),
