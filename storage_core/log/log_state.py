@@ -22,6 +22,7 @@ from storage_core.errors import (
 )
 from storage_core.filesystem import OwningProcess
 from storage_core.log.cleaning_state import CleaningState
+from storage_core.log.log_records import encoding_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from storage_core.log.producer_state import ProducerStateManager
     from storage_core.log.transaction import Transaction
     from storage_core.log_config import LogConfig
+    from storage_core.record.encode import BatchEncoding
     from storage_core.record.record_batches import RecordBatches
     from storage_core.segment.log_segment import LogSegment
 
@@ -93,6 +95,8 @@ class LogState:
     """The parts of a log, and the lock of whoever changes them.
 
     Attributes:
+        config: The configuration. Whoever asks for more than one value of it without the lock takes it once.
+        encoding: How it wants batches to be made.
         view: What readers see.
         is_only_replica: Whether the high watermark follows the log end.
         last_flush_ms: When everything was last known to be on disk.
@@ -106,6 +110,7 @@ class LogState:
         current_transactions: By producer id, its newest transaction in this process that has not ended.
         failure: What made the log fail: since then nothing is written.
         lost_offsets: Those that were acknowledged from memory alone when it failed.
+        config_altered: Called after the configuration was altered.
         checkpoint: Writes the checkpoints of the log directory.
         checkpoint_if_due: The same, if they have not been written for some time.
         truncations: How often the log end has moved back, as far as the view shows.
@@ -139,6 +144,7 @@ class LogState:
     is_deleted: bool = False
     checkpoint: Callable[[], None] = lambda: None
     checkpoint_if_due: Callable[[], None] = lambda: None
+    config_altered: Callable[[], None] = lambda: None
     lock: threading.RLock = field(default_factory=threading.RLock)
     truncations: int = 0
     truncations_file: TruncationsFile | None = None
@@ -146,6 +152,11 @@ class LogState:
     group_commit: GroupCommit | None = None
     cleaning: CleaningState = field(default_factory=CleaningState)
     owner: OwningProcess = field(default_factory=OwningProcess)
+    encoding: BatchEncoding = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Derive what the configuration decides."""
+        self.encoding = encoding_of(self.config)
 
     @property
     def path(self) -> str:
@@ -161,6 +172,14 @@ class LogState:
     def next_offset(self) -> int:
         """The offset that the next record gets: behind those that wait in memory."""
         return self.pending.next_offset if self.pending.batches else self.view.offsets.log_end_offset
+
+    def alter_config(self, config: LogConfig) -> None:
+        """Go on with another configuration, an object that was none before. The log is locked; nothing is pending."""
+        self.segments.active.alter_config(config)
+        self.encoding = encoding_of(config)
+        # Last: whoever has prepared an append looks whether this is another object by now.
+        self.config = config
+        self.config_altered()
 
     def publish(self, offsets: LogOffsets) -> None:
         """Show readers what has become of the log."""

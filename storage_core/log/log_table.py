@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from storage_core.checkpoint.truncations_file import TruncationsFile
@@ -14,6 +15,7 @@ from storage_core.errors import (
     CorruptCheckpointError,
     LogClosedError,
     LogDirectoryError,
+    LogFailedError,
     LogReadOnlyError,
     OptionError,
     SegmentLogError,
@@ -26,10 +28,11 @@ from storage_core.log.periodic_flush import PeriodicFlush
 from storage_core.log.root_checkpoints import RootCheckpoints
 from storage_core.log.root_loading import create_log
 from storage_core.log.topic_ids import check_topic_partition, choose_topic_id
-from storage_core.log_config import LogConfig
+from storage_core.log_config import LogConfig, altered_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from typing import Any
 
     from storage_core.filesystem import FileSystem
     from storage_core.log.clock import Clock
@@ -63,6 +66,7 @@ class LogTable:
         self._filesystem = filesystem
         self._clock = clock
         self._config = config
+        self._altered: dict[str, LogConfig] = {}
         self._logs: dict[tuple[str, int], Log] = {}
         self._paths_by_topic: dict[str, list[str]] = {}
         self._checkpoints = RootCheckpoints(filesystem, path, clock)
@@ -179,6 +183,30 @@ class LogTable:
             self._checkpoints.write()
             self._deleted_logs.remove_due()
 
+    def alter_config(self, topic: str, config: LogConfig | Mapping[str, Any]) -> None:
+        """Go on with another configuration for all logs of a topic, see `Log.alter_config`, and for those made later.
+
+        Logs that are closed, or have failed, stay as they are.
+
+        Args:
+            topic: The topic; it need not have a log yet.
+            config: The keys that change, in the configuration of each log; or all of it, for all.
+
+        Raises:
+            OptionError: There is no such key, or a value is wrong; no log has changed.
+            NotWritableError: The log directory is closed, read-only, or was opened by another process.
+        """
+        check_topic_partition(topic, 0)
+        with self._changing():
+            logs = [log for key, log in sorted(self._logs.items()) if key[0] == topic]
+            altered = altered_config(self._config_of(topic), config)
+            for log in logs:
+                altered_config(log.config, config)
+            self._altered[topic] = altered
+            for log in logs:
+                with contextlib.suppress(LogClosedError, LogFailedError):
+                    log.alter_config(config)
+
     def logs(self) -> tuple[Log, ...]:
         """All logs, by topic and partition."""
         self._check_open()
@@ -211,7 +239,8 @@ class LogTable:
         state.truncations_file = self._truncations_file
         key = state.directory.topic_partition
         self._checkpoints.states[key] = state
-        self._periodic_flush.add(state)
+        state.config_altered = partial(self._periodic_flush.update, state)
+        self._periodic_flush.update(state)
         self._paths_by_topic.setdefault(state.directory.topic, []).append(state.path)
         log = self._logs[key] = Log(self._filesystem, state.directory, state.config, state)
         return log
@@ -245,7 +274,7 @@ class LogTable:
         return present
 
     def _config_of(self, topic: str) -> LogConfig:
-        config = self._config
+        config = self._altered.get(topic) or self._config
         if isinstance(config, LogConfig):
             return config
         return _DEFAULT_CONFIG if config is None else config.get(topic) or _DEFAULT_CONFIG
