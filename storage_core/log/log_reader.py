@@ -292,6 +292,9 @@ class LogReader:
         # Before the view: what was noted by now shows in it, or its end will be noted.
         truncations_file, truncations = state.truncations_file, state.truncations
         truncations_bytes = 0 if truncations_file is None else truncations_file.size_bytes
+        if state.is_truncating:
+            # Files and view do not agree, and the producers with neither.
+            raise self._truncated(state)
         view = state.view
         log = partition_log_of_view(
             self._filesystem, self._directory, view, truncations_bytes, with_file_names=with_file_names
@@ -308,12 +311,11 @@ class LogReader:
         return answer
 
     def _truncated(self, state: LogState) -> LogTruncationError:
-        log_end_offset = state.offsets.log_end_offset
         return LogTruncationError(
-            f"Expected the log to stay as it was while it was looked at, found it truncated to offset {log_end_offset}. "
-            "Read again.",
+            "Expected the log to stay as it was while it was looked at, found it truncated to offset "
+            f"{state.truncated_to}. Read again.",
             path=self.path,
-            offset=log_end_offset,
+            offset=state.truncated_to,
         )
 
     @staticmethod
