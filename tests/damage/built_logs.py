@@ -22,6 +22,8 @@ def built_logs() -> dict[str, BaseLog]:
         _v1_append_time(),
         _legacy_compacted(0),
         _legacy_compacted(1),
+        _around_the_other_format(0),
+        _around_the_other_format(1),
         _mixed_segment(),
         _mixed_segments(),
         _transactions(is_clean=True),
@@ -67,6 +69,18 @@ def _legacy_compacted(magic):
         partition.messages(magic, 6, codec=3, gaps=(3, 4)).messages(magic, 4, codec=2, gaps=(3,))
         partition.roll()
     partition.messages(magic, 3)
+    return log.build()
+
+
+def _around_the_other_format(magic):
+    """Wrappers that hold messages of the other format, as an old cleaner left them (KAFKA-4298)."""
+    log = LogWriter(f"v{magic}-around-v{1 - magic}")
+    partition = log.partition()
+    for codec in (1, 2, 3):
+        partition.messages(magic, 5, codec=codec, gaps=(0, 2), inner_magic=1 - magic).messages(magic, 2)
+        partition.messages(magic, 3, codec=codec, inner_magic=1 - magic, append_time=magic == 1).skip(3)
+        partition.roll()
+    partition.messages(magic, 3, codec=1, inner_magic=1 - magic)
     return log.build()
 
 

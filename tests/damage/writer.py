@@ -111,15 +111,16 @@ class PartitionWriter:
             self._writers[offset] = producer
         return self
 
-    def messages(self, magic, count=3, *, codec=0, append_time=False, gaps=(), **shape):
-        """Append messages of v0 or v1: one by one, or in a compressed wrapper."""
+    def messages(self, magic, count=3, *, codec=0, append_time=False, gaps=(), inner_magic=None, **shape):
+        """Append messages of v0 or v1: one by one, or in a compressed wrapper, perhaps of the other format."""
+        inner_magic = magic if inner_magic is None else inner_magic
         records = self.records(count, gaps=gaps, with_headers=False, **shape)
         wrapper_ms = max((record.timestamp_ms for record in records), default=-1) + 5 * append_time
         inner = b""
         for record in records:
             offset = self.next_offset + record.offset_delta
-            timestamp_ms = -1 if magic == 0 else record.timestamp_ms
-            row_ms = wrapper_ms if append_time else timestamp_ms
+            timestamp_ms = -1 if inner_magic == 0 else record.timestamp_ms
+            row_ms = wrapper_ms if append_time and inner_magic else timestamp_ms
             self.rows[offset] = (row_ms, -1 if magic == 0 else int(append_time), record.key, record.value, ())
             if not codec:
                 attributes = LOG_APPEND_TIME * append_time
@@ -129,7 +130,7 @@ class PartitionWriter:
                 self._append(data, offset, row_ms, moves=False)
                 continue
             inner_offset = offset if magic == 0 else record.offset_delta
-            inner += message(magic, inner_offset, record.key, record.value, timestamp_ms=timestamp_ms)
+            inner += message(inner_magic, inner_offset, record.key, record.value, timestamp_ms=timestamp_ms)
         if codec:
             last = self.next_offset + records[-1].offset_delta
             data = wrapper(
