@@ -152,6 +152,9 @@ PARAMETERS = {
         "clock",
     ],
     "storage_core.LogDirectory.create": ["self", "topic", "partition", "config", "topic_id"],
+    "storage_core.LogDirectory.delete": ["self", "topic", "partition"],
+    "storage_core.LogDirectory.alter_config": ["self", "topic", "config"],
+    "storage_core.Log.alter_config": ["self", "config"],
     "storage_core.Log.append": [
         "self",
         "records",
