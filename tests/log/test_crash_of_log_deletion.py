@@ -160,11 +160,11 @@ def crashes(work, workload, variants) -> list[State]:
 def check(work, state, recovery, *, is_thorough=True) -> str:
     """Open what a crash left, compare, and go on; say what had become of the log."""
     filesystem = state.filesystem
-    seen = read_table(ROOT, filesystem=filesystem, subscribe="orders")
+    seen = read_table(ROOT, filesystem=filesystem, columns=["topic", "offset"])
     with open_logs(filesystem, work.config, recovery=recovery) as logs:
         outcome = found(work, state, logs)
         assert names_of_deleted(filesystem) == [], state.name
-        before = seen["offset"].to_pylist()
+        before = [row["offset"] for row in seen.to_pylist() if row["topic"] == "orders"]
         now = [] if outcome == "gone" else [offset for offset, _ in records_of(logs.get(*KEY))]
         # Whoever looks without opening it sees the same.
         assert before == now, state.name
@@ -209,7 +209,8 @@ def test_crash_at_every_call(workload, config, record_property):
     work = Work(config)
     outcomes: Counter[str] = Counter()
     for number, state in enumerate(crashes(work, workload, variants=1)):
-        outcomes[check(work, state, RECOVERIES[number % 2])] += 1
+        # Every state is opened and read; what takes longer is done to a share of them.
+        outcomes[check(work, state, RECOVERIES[number % 2], is_thorough=number % 5 == 0)] += 1
     record_property(cases(TECHNIQUE), outcomes.total())
     assert outcomes["old"] >= 4
     assert outcomes["gone"] >= 4
