@@ -57,6 +57,7 @@ class LogConfig:
     message_timestamp_before_max_ms: int = _default("message.timestamp.before.max.ms")
     message_timestamp_after_max_ms: int = _default("message.timestamp.after.max.ms")
     batch_size: int = _default("batch.size")
+    producer_id_expiration_ms: int = _default("producer.id.expiration.ms")
     flush_messages: int = _default("flush.messages")
     flush_ms: int = _default("flush.ms")
     cleanup_policy: tuple[str, ...] = _default("cleanup.policy")

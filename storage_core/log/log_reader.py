@@ -290,6 +290,9 @@ class LogReader:
         # Before the view: what was noted by now shows in it, or its end will be noted.
         truncations_file, truncations = state.truncations_file, state.truncations
         truncations_bytes = 0 if truncations_file is None else truncations_file.size_bytes
+        if state.is_truncating:
+            # Files and view do not agree, and the producers with neither.
+            raise self._truncated(state)
         view = state.view
         try:
             log = partition_log_of_view(
@@ -298,7 +301,7 @@ class LogReader:
             answer = question(log, view.offsets)
         except SegmentLogError as error:
             # What is cut off while it is looked at may look like anything.
-            if not state.is_truncating and state.truncations == truncations:
+            if state.truncations == truncations and not state.is_truncating:
                 raise
             raise self._truncated(state) from error
         if state.truncations != truncations:
@@ -308,12 +311,11 @@ class LogReader:
     def _truncated(self, state: LogState) -> LogTruncationError:
         # Nothing is there to be read again of a log that was deleted.
         state.check_open()
-        log_end_offset = state.offsets.log_end_offset
         return LogTruncationError(
-            f"Expected the log to stay as it was while it was looked at, found it truncated to offset {log_end_offset}. "
-            "Read again.",
+            "Expected the log to stay as it was while it was looked at, found it truncated to offset "
+            f"{state.truncated_to}. Read again.",
             path=self.path,
-            offset=log_end_offset,
+            offset=state.truncated_to,
         )
 
     @staticmethod

@@ -116,7 +116,8 @@ class LogState:
         truncations: How often the log end has moved back, as far as the view shows.
         truncations_file: Tells readers of truncations, also in other processes; None for a log that belongs to no log
             directory.
-        is_truncating: Whether what a truncation takes away is going just now.
+        is_truncating: Whether what a truncation takes away is going just now: the view is of no use then.
+        truncated_to: The first offset that the last truncation took away.
         group_commit: Those who wait for a flush; None until somebody does.
         cleaning: What is known of its cleaning.
         owner: The process that opened it, which alone may change it.
@@ -149,6 +150,7 @@ class LogState:
     truncations: int = 0
     truncations_file: TruncationsFile | None = None
     is_truncating: bool = False
+    truncated_to: int = 0
     group_commit: GroupCommit | None = None
     cleaning: CleaningState = field(default_factory=CleaningState)
     owner: OwningProcess = field(default_factory=OwningProcess)
@@ -183,15 +185,19 @@ class LogState:
 
     def publish(self, offsets: LogOffsets) -> None:
         """Show readers what has become of the log."""
+        self._show(self._with_transactions(offsets), self.view.segments)
+
+    def publish_lowered(self, offsets: LogOffsets) -> None:
+        """Show where the log is about to be cut. What the producers had open there, they do not know yet."""
         self._show(offsets, self.view.segments)
 
     def publish_segments(self, offsets: LogOffsets) -> None:
         """The same, after segments were added or removed."""
-        self._show(offsets, tuple(self.segments.values()))
+        self._show(self._with_transactions(offsets), tuple(self.segments.values()))
 
     def _show(self, offsets: LogOffsets, segments: tuple[LogSegment, ...]) -> None:
         is_truncated = offsets.log_end_offset < self.view.offsets.log_end_offset
-        self.view = LogView(self._with_transactions(offsets), segments, segments[-1].size_bytes)
+        self.view = LogView(offsets, segments, segments[-1].size_bytes)
         # Who has seen the new number sees the new view.
         self.truncations += is_truncated
 

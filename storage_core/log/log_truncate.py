@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from storage_core.errors import OptionError
 from storage_core.log.log_flush import flush_directory_if_changed, flush_up_to
+from storage_core.log.log_read import partition_log_of_view
 from storage_core.log.log_roll import create_segment
 from storage_core.log.producer_state_rebuild import rebuild_producer_state
 from storage_core.log.segment_deletion import (
@@ -15,6 +17,7 @@ from storage_core.log.segment_deletion import (
     segments_below_log_start,
 )
 from storage_core.record.batch_header import MAX_OFFSET
+from storage_core.scan.isolation import open_transactions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,14 +49,18 @@ def truncate_to(state: LogState, target_offset: int) -> bool:
     if state.view.segments[0].base_offset > target_offset:
         truncate_fully_and_start_at(state, target_offset)
         return True
-    with told_to_readers(state, _lowest_removed(state, target_offset)):
-        _truncate_to(state, target_offset, offsets.truncated(target_offset))
+    lowest_removed = _lowest_removed(state, target_offset)
+    lowered = replace(
+        offsets.truncated(target_offset), first_unstable_offset=_first_unstable(state, lowest_removed)
+    )
+    with told_to_readers(state, lowest_removed):
+        _truncate_to(state, target_offset, lowered)
     return True
 
 
 def _truncate_to(state: LogState, target_offset: int, lowered: LogOffsets) -> None:
     # Lowered on disk first: nothing behind the new end may count as flushed once other records stand there.
-    state.publish(lowered)
+    state.publish_lowered(lowered)
     state.checkpoint()
     last = state.segments.floor(target_offset)
     _lower_cleaner_checkpoint(state, target_offset if last is None else last.base_offset)
@@ -123,7 +130,7 @@ def delete_records(state: LogState, before_offset: int) -> int:
 def told_to_readers(state: LogState, offset: int) -> Iterator[None]:
     """Let readers know, in this process and in others, that the records from an offset on go: nothing may have changed yet."""
     directory, truncations_file = state.directory, state.truncations_file
-    state.is_truncating = True
+    state.truncated_to, state.is_truncating = offset, True
     try:
         if truncations_file is None:
             yield
@@ -139,6 +146,15 @@ def _lowest_removed(state: LogState, target_offset: int) -> int:
     segment = state.segments.floor(target_offset)
     batch = None if segment is None else segment.translate_offset(target_offset)
     return target_offset if batch is None else min(target_offset, batch.base_offset)
+
+
+def _first_unstable(state: LogState, end_offset: int) -> int | None:
+    """Where the oldest transaction begins that is undecided at an offset, also if its marker stands behind it."""
+    if state.producers.is_empty:
+        return None
+    end_offset = min(end_offset, state.offsets.high_watermark)
+    log = partition_log_of_view(state.filesystem, state.directory, state.view, 0, with_file_names=True)
+    return next((each.first_offset for each in open_transactions(log, end_offset)), None)
 
 
 def _lower_cleaner_checkpoint(state: LogState, active_base_offset: int) -> None:

@@ -162,14 +162,14 @@ class InProcessOnDisk(OnDisk, InProcess):
     pass
 
 
-class ReadOnlyOnDisk(OnDisk, GoneAtOnce):
-    pass
-
-
 class GoneAtOnce(ReadOnly):
     """Files of removed segments are not kept."""
 
     config = small(600, file_delete_delay_ms=0)
+
+
+class ReadOnlyOnDisk(OnDisk, GoneAtOnce):
+    pass
 
 
 READERS = {"in process": InProcess, "read-only": ReadOnly, "table": Table}
