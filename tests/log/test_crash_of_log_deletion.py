@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from storage_core import LogDirectory, read_table
-from storage_core.log import log_deletion, log_table
+from storage_core.log import log_deletion, log_directory, log_table
 from tests.commit.jobs import CONFIG, JOBS, commit, rows_of, staged_job
 from tests.faults.counting import cases
 from tests.faults.crash_points import new_filesystem
@@ -217,27 +217,39 @@ def test_crash_at_every_call(workload, config, record_property):
     assert (outcomes["new"] > 0) == (workload in (delete_and_make_again, delete_twice))
 
 
+def unflushed(states) -> State:
+    """Where the system knew of the new name when the process was killed, and the disk did not."""
+    return next(
+        state
+        for state in states
+        if state.name.endswith(f"flush_directory {ROOT}, killed") and names_of_deleted(state.filesystem)
+    )
+
+
+def crashes_of_start(state, config, variants=1) -> list[State]:
+    """What a power cut leaves before each call of the next start."""
+    again = []
+
+    def observe(call) -> None:
+        for variant in range(variants):
+            after = state.filesystem.crash(random.Random(f"{state.name} {call} {variant}"))
+            name = f"{state.name}; again before {call}, {variant}"
+            again.append(State(name, after, state.may_be_old, state.may_be_gone, state.new_count))
+
+    state.filesystem.observe = observe
+    open_logs(state.filesystem, config).close()
+    state.filesystem.observe = None
+    observe("nothing more")
+    return again
+
+
 @pytest.mark.parametrize("config", [LATER, AT_ONCE], ids=["later", "at once"])
 def test_a_crash_in_the_middle_of_the_next_start(config, record_property):
     work = Work(config)
     outcomes: Counter[str] = Counter()
     states = crashes(work, delete, variants=1)
-    # Where the system knows of the new name, and the disk does not; and some others.
-    unflushed = [state for state in states if state.name.endswith(f"flush_directory {ROOT}, killed")]
-    assert unflushed
-    for state in [*unflushed, *random.Random(5).sample(states, 2)]:
-        again = []
-
-        def observe(call, state=state, again=again) -> None:
-            after = state.filesystem.crash(random.Random(f"{state.name} {call}"))
-            name = f"{state.name}; again before {call}"
-            again.append(State(name, after, state.may_be_old, state.may_be_gone, state.new_count))
-
-        state.filesystem.observe = observe
-        open_logs(state.filesystem, config).close()
-        state.filesystem.observe = None
-        observe("nothing more")
-        for second in again:
+    for state in [unflushed(states), *random.Random(5).sample(states, 4)]:
+        for second in crashes_of_start(state, config):
             outcomes[check(work, second, "kafka", is_thorough=False)] += 1
     record_property(cases("A second power cut, at each call of the start after a deletion"), outcomes.total())
     assert outcomes["old"] > 10
@@ -302,6 +314,22 @@ def test_a_deletion_in_the_wrong_order_is_found_out(forgetful, what, monkeypatch
         check_all(work, states)
 
 
+def test_a_start_that_removes_files_before_it_flushes_their_name_is_found_out(monkeypatch):
+    work = Work(LATER)
+    state = unflushed(crashes(work, delete, variants=1))
+    finish_commit = log_directory.finish_commit
+
+    def remove_first(filesystem, root, config_of):
+        log_deletion.DeletedLogs(filesystem, StillClock()).remove_left_over(root)
+        return finish_commit(filesystem, root, config_of)
+
+    monkeypatch.setattr(log_directory, "finish_commit", remove_first)
+    again = crashes_of_start(state, LATER, variants=8)
+    monkeypatch.undo()
+    with pytest.raises(AssertionError, match="come back"):
+        check_all(work, again)
+
+
 def check_all(work, states) -> None:
     for state in states:
-        check(work, state, "kafka")
+        check(work, state, "kafka", is_thorough=False)
