@@ -178,6 +178,7 @@ class LogState:
     def alter_config(self, config: LogConfig) -> None:
         """Go on with another configuration, an object that was none before. The log is locked; nothing is pending."""
         self.segments.active.alter_config(config)
+        self.producers.expiration_ms = config.producer_id_expiration_ms
         self.encoding = encoding_of(config)
         # Last: whoever has prepared an append looks whether this is another object by now.
         self.config = config

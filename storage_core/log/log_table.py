@@ -12,7 +12,6 @@ from storage_core.checkpoint.truncations_file import TruncationsFile
 from storage_core.directory import LogDirectoryFiles, PartitionDirectory, find_partitions
 from storage_core.directory.visibility import CommitWatch, look_until_settled
 from storage_core.errors import (
-    CorruptCheckpointError,
     LogClosedError,
     LogDirectoryError,
     LogFailedError,
@@ -117,7 +116,7 @@ class LogTable:
             path = os.path.join(self.path, f"{topic}-{partition}")
             self._deleted_logs.remove_due()
             root = LogDirectoryFiles(self._filesystem, self.path)
-            if _is_checkpointed(root, key):
+            if key in root.log_start_offsets or key in root.recovery_points:
                 # Of a log whose directory is gone: after a crash they would count for the new one.
                 self._checkpoints.write()
             self._cleaner_checkpoint.forget(key)
@@ -299,10 +298,3 @@ class LogTable:
         with self._lock:
             self._check_writable()
             yield
-
-
-def _is_checkpointed(root: LogDirectoryFiles, key: tuple[str, int]) -> bool:
-    with contextlib.suppress(CorruptCheckpointError):
-        if key in root.high_watermarks:
-            return True
-    return key in root.log_start_offsets or key in root.recovery_points

@@ -6,6 +6,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Final
 
+from storage_core.errors import LogClosedError
 from storage_core.log.log_append import write_pending
 from storage_core.log.log_flush import flush_appended, is_flush_due
 
@@ -70,6 +71,8 @@ class PeriodicFlush:
                     is_due = is_flush_due(state, state.clock.now_ms())
                 if is_due:
                     flush_appended(state)
+            except LogClosedError:
+                continue
             except Exception as error:  # noqa: BLE001  (the other logs are still looked after)
                 # Whoever appends next is told.
                 _log.warning("%s could not be forced to disk, and has failed: %s", state.path, error)

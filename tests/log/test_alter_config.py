@@ -15,10 +15,12 @@ from storage_core.errors import (
     LogFailedError,
     LogReadOnlyError,
     OptionError,
+    OutOfOrderSequenceError,
     RecordTooLargeError,
     StorageError,
 )
 from storage_core.log import leader_append, log_cleaner
+from storage_core.record.batch_encode import ProducerSequence
 from tests.log.logs import (
     BATCH_BYTES,
     NOW_MS,
@@ -289,6 +291,16 @@ def test_room_is_taken_in_advance_from_the_next_segment_on(log):
     append(log)
     active = log._state.segments.active
     assert active._filesystem.status(active.path).size_bytes == 10 * BATCH_BYTES
+
+
+def test_how_long_a_silent_producer_is_remembered(log, clock):
+    log.append(table(value(0)), producer=ProducerSequence(7, 0, 0))
+    clock.time_ms += 700_000
+    with pytest.raises(OutOfOrderSequenceError):
+        log.append(table(value(1)), producer=ProducerSequence(7, 0, 5))
+    log.alter_config({"producer.id.expiration.ms": 1000})
+    clock.time_ms += 700_000
+    assert log.append(table(value(1)), producer=ProducerSequence(7, 0, 5)).first_offset == 1
 
 
 def test_what_waits_in_memory_was_taken_under_the_old_one(log):

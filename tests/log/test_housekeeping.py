@@ -161,6 +161,15 @@ def test_files_are_deleted_when_they_are_due(logs, clock, tasks):
         assert len(left) == expected
 
 
+def test_deleted_logs_are_removed_when_they_are_due(logs, clock, tasks, tmp_path):
+    append(logs.create("orders", config=small(file_delete_delay_ms=5000)))
+    logs.delete("orders")
+    for advance_ms, expected in [(0, 1), (4999, 1), (1, 0)]:
+        clock.time_ms += advance_ms
+        tasks["Deleting logs"].run()
+        assert len([each for each in names(tmp_path / "data") if each.endswith("-delete")]) == expected
+
+
 def test_a_file_that_cannot_be_deleted_is_tried_again_and_the_others_go(
     logs, clock, tasks, monkeypatch, caplog
 ):
