@@ -8,6 +8,10 @@ tell: file, size, leader epoch and every CRC may be as they were planned. So who
 touches a file, and another one when it is done, before anything is appended. A reader notes the size of this file before
 it looks at a log; if the size is the same after it has read something, the log was not truncated in between.
 
+A read may begin and end within a truncation. Then it is of the old history up to some offset, because segments go from
+the end of the log. But whoever looks at a later segment before it goes, and at the one with the new end after that was
+cut, would find a gap. So there is a second line ``begin`` between the two.
+
 Lines are only ever added. A crash leaves a line ``begin`` without its ``end``, which the next one to open the log
 directory adds. Nothing is forced to disk: no reader lives on after a power cut.
 """

@@ -64,7 +64,9 @@ def _truncate_to(state: LogState, target_offset: int, lowered: LogOffsets) -> No
     state.checkpoint()
     last = state.segments.floor(target_offset)
     _lower_cleaner_checkpoint(state, target_offset if last is None else last.base_offset)
-    _remove_from_the_end(state, target_offset)
+    if _remove_from_the_end(state, target_offset):
+        # Who has looked at a segment that is gone now, and has yet to look at this one, would miss what is cut off.
+        _tell_readers_again(state)
     active = state.segments.active
     active.truncate_to(target_offset, now_ms=state.clock.now_ms())
     active.resize_indexes()
@@ -141,6 +143,13 @@ def told_to_readers(state: LogState, offset: int) -> Iterator[None]:
         state.is_truncating = False
 
 
+def _tell_readers_again(state: LogState) -> None:
+    """Have those look once more who have begun to look since readers were told."""
+    directory = state.directory
+    if state.truncations_file is not None:
+        state.truncations_file.note_begin(directory.topic, directory.partition, state.truncated_to)
+
+
 def _lowest_removed(state: LogState, target_offset: int) -> int:
     """The first offset whose record goes: the batch that holds the target goes as a whole."""
     segment = state.segments.floor(target_offset)
@@ -165,15 +174,18 @@ def _lower_cleaner_checkpoint(state: LogState, active_base_offset: int) -> None:
         checkpoint.lower(state.directory.topic_partition, active_base_offset)
 
 
-def _remove_from_the_end(state: LogState, target_offset: int) -> None:
-    """Remove the segments that begin behind an offset, the last one first.
+def _remove_from_the_end(state: LogState, target_offset: int) -> bool:
+    """Remove the segments that begin behind an offset, the last one first. Says whether there were any.
 
     A crash on the way leaves no gap: each is off the disk before the one in front of it goes.
     """
+    is_any = False
     for segment in reversed(state.segments.values()):
         if segment.base_offset > target_offset:
+            is_any = True
             remove_segments(state, [segment])
             flush_directory_if_changed(state)
+    return is_any
 
 
 def _require_offset(offset: int) -> None:

@@ -102,6 +102,8 @@ class BatchProbe:
                 # The last message of a file may be shorter than the header that is looked for.
                 self._block += bytes(HEADER_SIZE_BYTES)
             start = position_bytes - self._block_start
+            # The file may have been cut since its reader looked where it ends.
+            self._block = self._block.ljust(start + HEADER_SIZE_BYTES, b"\0")
         return start
 
     def _parsed(self, data: bytes | bytearray, start: int, position_bytes: int) -> BatchHeader | None:

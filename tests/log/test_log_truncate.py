@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import threading
 
 import pytest
 
+from storage_core import read_table
+from storage_core.checkpoint.truncations_file import TRUNCATIONS_FILE
 from storage_core.errors import (
     LogTruncationError,
     OffsetOutOfRangeError,
@@ -343,3 +346,73 @@ def test_a_truncation_that_failed_shows_no_transaction_whose_marker_went(tmp_pat
         assert set(found) <= allowed, calls[-1]
         crash(undecided.logs)
     assert at > 5
+
+
+class Stepwise:
+    """A truncation in a thread, which stops in front of some of its calls until it is told to go on."""
+
+    def __init__(self, path, stops=()) -> None:
+        filesystem = ObservedFileSystem()
+        self.logs = open_directory(path, filesystem=filesystem)
+        self.log = self.logs.create("orders")
+        append(self.log, 35)
+        self.calls = []
+        self._stops = stops
+        self._go, self._stopped = threading.Semaphore(0), threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._run)
+        filesystem.tell = self._tell
+        self._thread.start()
+        self._stopped.acquire()
+
+    def go_on(self) -> None:
+        """Until the next stop, or the end."""
+        self._go.release()
+        self._stopped.acquire()
+
+    def close(self) -> None:
+        while self._thread.is_alive():
+            self._go.release()
+            self._thread.join(0.01)
+        self.logs.close()
+
+    def _run(self) -> None:
+        self.log.truncate_to(14)
+        self._stopped.release()
+
+    def _tell(self, call) -> None:
+        if threading.current_thread() is self._thread:
+            self.calls.append(call)
+            if len(self.calls) - 1 in self._stops:
+                self._stopped.release()
+                self._go.acquire()
+
+
+def test_a_read_that_begins_and_ends_in_a_truncation_loses_nothing_in_front_of_what_it_gives(tmp_path):
+    """It is overtaken at each of its calls: later segments were there when it looked, then the one with the new end is cut."""
+    whole = Stepwise(tmp_path / "whole")
+    notes = [number for number, call in enumerate(whole.calls) if call.endswith(TRUNCATIONS_FILE)]
+    writes = [number for number, call in enumerate(whole.calls) if call.startswith("open_for_writing")]
+    begin, end = notes[0] + 2, max(set(notes) & set(writes))
+    whole.close()
+    at, is_done, outcomes = 0, False, set()
+    while not is_done:
+        at += 1
+        root = tmp_path / str(at)
+        truncation = Stepwise(root, (begin, end))
+        filesystem, calls = ObservedFileSystem(), []
+
+        def overtake(call, calls=calls, at=at, truncation=truncation) -> None:
+            calls.append(call)
+            if len(calls) == at:
+                truncation.go_on()
+
+        filesystem.tell = overtake
+        try:
+            found = read_table(root, filesystem=filesystem, columns=["offset"])["offset"].to_pylist()
+        except LogTruncationError:
+            found = None
+        is_done = len(calls) < at
+        truncation.close()
+        outcomes.add(None if found is None else len(found))
+        assert found is None or found == list(range(len(found))), calls[at - 1]
+    assert {None, 14, 35} <= outcomes

@@ -201,3 +201,19 @@ def test_a_preallocated_rest_is_not_read(tmp_path, batches):
     with filesystem.open(str(path)) as log_file:
         assert end_of_batches(log_file, 7, 0, 1 << 30) == SegmentEnd(13, 6 * 69)
     assert filesystem.statistics.bytes_read < 64 * 1024
+
+
+@pytest.mark.parametrize("skip_damage", [False, True])
+def test_a_file_that_is_cut_while_it_is_looked_at_ends_somewhere(tmp_path, batches, skip_damage):
+    """As by a truncation. Whoever looks finds out elsewhere that one was under way."""
+    data = b"".join(batches)
+    path = tmp_path / f"{0:020d}.log"
+    for size_bytes in range(len(data)):
+        path.write_bytes(data)
+        with FileSystem().open(str(path)) as log_file:
+            os.truncate(path, size_bytes)
+            try:
+                end = end_of_batches(log_file, 0, 0, len(data), skip_damage=skip_damage)
+            except CorruptRecordError:
+                continue
+        assert end is None or end.position_bytes <= len(data)
