@@ -187,7 +187,14 @@ PARAMETERS = {
     ],
     "storage_core.Log.clean": ["self", "config", "now_ms"],
     "storage_core.LogDirectory.clean": ["self", "config", "now_ms"],
-    "storage_core.Log.fetch": ["self", "start_offset", "max_size_bytes", "isolation", "min_one_message"],
+    "storage_core.Log.fetch": [
+        "self",
+        "start_offset",
+        "max_size_bytes",
+        "isolation",
+        "isolation_level",
+        "min_one_message",
+    ],
     "spark_segmentlog.register": ["spark"],
 }
 

@@ -300,7 +300,7 @@ class LogReader:
             answer = question(log, view.offsets)
         except SegmentLogError as error:
             # What is cut off while it is looked at may look like anything.
-            if state.truncations == truncations and not state.is_truncating:
+            if not state.is_truncating and state.truncations == truncations:
                 raise
             raise self._truncated(state) from error
         if state.truncations != truncations:
@@ -308,12 +308,13 @@ class LogReader:
         return answer
 
     def _truncated(self, state: LogState) -> LogTruncationError:
-        log_end_offset = state.offsets.log_end_offset
+        # It may have grown again since then.
+        offset = state.truncated_to
         return LogTruncationError(
-            f"Expected the log to stay as it was while it was looked at, found it truncated to offset {log_end_offset}. "
+            f"Expected the log to stay as it was while it was looked at, found it truncated to offset {offset}. "
             "Read again.",
             path=self.path,
-            offset=log_end_offset,
+            offset=offset,
         )
 
     @staticmethod

@@ -108,6 +108,7 @@ class LogState:
         checkpoint: Writes the checkpoints of the log directory.
         checkpoint_if_due: The same, if they have not been written for some time.
         truncations: How often the log end has moved back, as far as the view shows.
+        truncated_to: Where the log ended after the last of these.
         truncations_file: Tells readers of truncations, also in other processes; None for a log that belongs to no log
             directory.
         is_truncating: Whether what a truncation takes away is going just now.
@@ -139,6 +140,7 @@ class LogState:
     checkpoint_if_due: Callable[[], None] = lambda: None
     lock: threading.RLock = field(default_factory=threading.RLock)
     truncations: int = 0
+    truncated_to: int = 0
     truncations_file: TruncationsFile | None = None
     is_truncating: bool = False
     group_commit: GroupCommit | None = None
@@ -171,8 +173,10 @@ class LogState:
     def _show(self, offsets: LogOffsets, segments: tuple[LogSegment, ...]) -> None:
         is_truncated = offsets.log_end_offset < self.view.offsets.log_end_offset
         self.view = LogView(self._with_transactions(offsets), segments, segments[-1].size_bytes)
-        # Who has seen the new number sees the new view.
-        self.truncations += is_truncated
+        if is_truncated:
+            # Whoever sees the new number sees the new view.
+            self.truncated_to = offsets.log_end_offset
+            self.truncations += 1
 
     def _with_transactions(self, offsets: LogOffsets) -> LogOffsets:
         producers = self.producers
