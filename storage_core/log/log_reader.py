@@ -301,7 +301,7 @@ class LogReader:
             answer = question(log, view.offsets)
         except SegmentLogError as error:
             # What is cut off while it is looked at may look like anything.
-            if state.truncations == truncations and not state.is_truncating:
+            if not state.has_been_truncated(truncations):
                 raise
             raise self._truncated(state) from error
         if state.truncations != truncations:
@@ -311,11 +311,13 @@ class LogReader:
     def _truncated(self, state: LogState) -> LogTruncationError:
         # Nothing is there to be read again of a log that was deleted.
         state.check_open()
+        # It may have grown again since then.
+        offset = state.truncated_to
         return LogTruncationError(
-            "Expected the log to stay as it was while it was looked at, found it truncated to offset "
-            f"{state.truncated_to}. Read again.",
+            f"Expected the log to stay as it was while it was looked at, found it truncated to offset {offset}. "
+            "Read again.",
             path=self.path,
-            offset=state.truncated_to,
+            offset=offset,
         )
 
     @staticmethod

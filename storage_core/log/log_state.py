@@ -175,6 +175,11 @@ class LogState:
         """The offset that the next record gets: behind those that wait in memory."""
         return self.pending.next_offset if self.pending.batches else self.view.offsets.log_end_offset
 
+    def has_been_truncated(self, since: int) -> bool:
+        """Whether the log is being truncated, or was since it had been truncated so many times."""
+        # In this order: a truncation that ends between the two questions counts.
+        return self.is_truncating or self.truncations != since
+
     def alter_config(self, config: LogConfig) -> None:
         """Go on with another configuration, an object that was none before. The log is locked; nothing is pending."""
         self.segments.active.alter_config(config)

@@ -98,12 +98,11 @@ class BatchProbe:
             # Whoever looks behind a batch comes back to it.
             self._block_start = max(0, position_bytes - _HEADER_BLOCK_BYTES // 4)
             self._block = self.read_at(_HEADER_BLOCK_BYTES, self._block_start)
-            if len(self._block) < _HEADER_BLOCK_BYTES:
-                # The last message of a file may be shorter than the header that is looked for.
-                self._block += bytes(HEADER_SIZE_BYTES)
             start = position_bytes - self._block_start
-            # The file may have been cut since its reader looked where it ends.
-            self._block = self._block.ljust(start + HEADER_SIZE_BYTES, b"\0")
+            if len(self._block) < _HEADER_BLOCK_BYTES:
+                # The last message of a file may be shorter than the header that is looked for; and the file may have
+                # been cut off meanwhile.
+                self._block = (self._block + bytes(HEADER_SIZE_BYTES)).ljust(start + HEADER_SIZE_BYTES, b"\0")
         return start
 
     def _parsed(self, data: bytes | bytearray, start: int, position_bytes: int) -> BatchHeader | None:
