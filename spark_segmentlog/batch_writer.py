@@ -97,7 +97,12 @@ class SegmentLogWriter(DataSourceArrowWriter):
             FileSystem(max_open_files=_MOST_OPEN_FILES),
             plan.root,
             StageId(plan.job_id, task, attempt),
-            BatchEncoding(config.compression_codec, config.compression_level, config.batch_size),
+            BatchEncoding(
+                config.compression_codec,
+                config.compression_level,
+                config.batch_size,
+                plan.options.max_decompressed_batch_bytes,
+            ),
             config,
             default_timestamp_ms=plan.time_ms,
             flush=plan.options.flush,

@@ -38,6 +38,13 @@ WRITE_OPTIONS: tuple[OptionSpec, ...] = (
     _option("compression.level", "number", "", "The level of that codec."),
     _option("batch.size", "bytes", "131072", "The most that a batch takes before it is compressed."),
     _option(
+        "maxDecompressedBatchBytes",
+        "size",
+        "64m",
+        "The largest batch, before it is compressed, that the readers of these rows take. A row that makes a larger one is "
+        "refused: raise this, `max.message.bytes`, and the option of the same name of each read.",
+    ),
+    _option(
         "flush",
         "`commit` or `none`",
         "commit",

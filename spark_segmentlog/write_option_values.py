@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from storage_core.checkpoint.partition_metadata import is_topic_id
 from storage_core.errors import OptionError
 from storage_core.log.topic_ids import check_topic_partition
 from storage_core.log_config import LogConfig
@@ -30,7 +30,6 @@ _DEFAULT_BATCH_SIZE_BYTES: Final = 128 * 1024
 # Kafka's producers say so, its topics say uncompressed.
 _NO_COMPRESSION: Final = "none"
 _CODECS_WITH_LEVEL: Final = ("gzip", "lz4", "zstd")
-_TOPIC_ID_BYTES: Final = 16
 _MAX_VERSION: Final = 2**63 - 1
 _MAX_PARTITIONS: Final = 2**31 - 1
 
@@ -128,18 +127,9 @@ def parse_topic_ids(given: Mapping[str, str]) -> Mapping[str, str]:
             "kafka-topics.sh --describe shows."
         )
     for topic, topic_id in loaded.items():
-        if not _is_topic_id(topic_id):
+        if not is_topic_id(topic_id):
             raise OptionError(
                 f"topicIds gives topic {topic!r} the id {topic_id!r}. Expected the 22 characters that "
                 "kafka-topics.sh --describe shows as TopicId."
             )
     return loaded
-
-
-def _is_topic_id(text: str) -> bool:
-    """Whether a text is what Kafka's ``Uuid`` writes, padding left out."""
-    try:
-        decoded = base64.b64decode(f"{text}==".encode("ascii"), altchars=b"-_", validate=True)
-    except ValueError:
-        return False
-    return len(decoded) == _TOPIC_ID_BYTES and base64.urlsafe_b64encode(decoded) == f"{text}==".encode()

@@ -22,7 +22,13 @@ from spark_segmentlog.write_option_values import (
 from storage_core.config import CONFIG_KEYS, INTERNAL_KEYS
 from storage_core.errors import OptionError
 from storage_core.scan.option_table import READ_OPTIONS, nearest_hint, option_key
-from storage_core.scan.option_values import parse_boolean, parse_choice, parse_paths
+from storage_core.scan.option_values import (
+    DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES,
+    parse_boolean,
+    parse_choice,
+    parse_max_batch_bytes,
+    parse_paths,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -64,6 +70,7 @@ class WriteOptions:
         config: The configuration of each topic that is written; Kafka's keys, ``batch.size`` among them.
         flush: Whether everything is on disk before the rows become visible.
         offsets_from: The paths of ``offsetsFrom``, as given.
+        max_decompressed_batch_bytes: The largest batch, before it is compressed, that the readers of these rows take.
     """
 
     path: str
@@ -78,6 +85,7 @@ class WriteOptions:
     broker_directory: bool = False
     preserve_offsets: bool = False
     offsets_from: str | None = None
+    max_decompressed_batch_bytes: int = DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES
 
     @property
     def partition_count(self) -> int:
@@ -118,6 +126,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         broker_directory=parse_boolean("brokerDirectory", given.get("brokerDirectory", False)),
         preserve_offsets=preserve_offsets,
         offsets_from=offsets_from,
+        max_decompressed_batch_bytes=parse_max_batch_bytes(given.get("maxDecompressedBatchBytes")),
     )
 
 

@@ -97,7 +97,13 @@ def _topics(
     filesystem: FileSystem, root: str, restored: Mapping[tuple[str, int], object], options: WriteOptions
 ) -> dict[str, TopicPlan]:
     names = (entry.name for entry in filesystem.list_directory(root) if entry.is_directory)
-    parsed = [name for each in names if (name := parse_partition_directory_name(each)) is not None]
+    parsed = [
+        name
+        for each in names
+        if (name := parse_partition_directory_name(each)) is not None
+        # Of another program's: the others are partitions, or the job would have been refused.
+        and (not each.startswith(".") or _holds_log(filesystem, os.path.join(root, each)))
+    ]
     found = _by_topic((name.topic, name.partition) for name in parsed if name.suffix is None)
     # Other partitions of a cluster's topic may stand on other brokers' disks.
     least_count = options.partition_count if options.broker_directory else 0

@@ -9,6 +9,7 @@
     ├── OffsetOutOfRangeError           an offset below the log start or beyond the log end was asked for
     │   └── TimestampNotFoundError      no record is as young as the timestamp that was asked for
     ├── DataLossError                   a planned range cannot be read any more: a cleaner or retention was faster
+    │   └── LogTruncationError          the log was truncated, or deleted, while it was read
     ├── UnsupportedFormatError          a message format or codec that this version does not read
     ├── TimestampRangeError             a record's timestamp does not fit the column's type
     ├── AppendError                     an append was refused; nothing of it was written
@@ -26,6 +27,7 @@
     ├── NotWritableError                the log, or its log directory, takes no writes
     │   ├── LogClosedError              it is closed
     │   ├── LogReadOnlyError            it was opened read-only
+    │   ├── LogForkedError              it was opened by the process that this one was forked from
     │   └── LogFailedError              a write or a flush failed before: close it and open it again
     ├── StorageError                    the file system refused: no space left, an I/O error
     ├── CommitInDoubtError              a job failed behind its journal: whoever writes next completes it
@@ -42,7 +44,7 @@ Each message says what was expected, what was found, where, and what to do.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 __all__ = [
     "AppendError",
@@ -62,7 +64,9 @@ __all__ = [
     "LogDirectoryError",
     "LogDirectoryLockedError",
     "LogFailedError",
+    "LogForkedError",
     "LogReadOnlyError",
+    "LogTruncationError",
     "NotWritableError",
     "OffsetOutOfRangeError",
     "OffsetOverflowError",
@@ -71,6 +75,7 @@ __all__ = [
     "OutOfOrderSequenceError",
     "ProducerError",
     "RecordBatchTooLargeError",
+    "RecordError",
     "RecordTooLargeError",
     "RecoveryWouldDiscard",
     "ReplicaConflictError",
@@ -184,6 +189,10 @@ class DataLossError(SegmentLogError):
     """Offsets that were there at planning are gone: deleted or truncated since."""
 
 
+class LogTruncationError(DataLossError):
+    """The log was truncated to ``offset``, or deleted, while records from there on were read: other ones may stand there now."""
+
+
 class UnsupportedFormatError(SegmentLogError):
     """A message format or codec that this version does not read."""
 
@@ -192,8 +201,39 @@ class TimestampRangeError(SegmentLogError):
     """A record's timestamp does not fit a column of microseconds since 1970."""
 
 
+class RecordError(NamedTuple):
+    """A record for which an append was refused (KIP-467; Kafka's ``ProduceResponse.RecordError``).
+
+    Attributes:
+        batch_index: The record's index in its batch, from 0 on; its row in a table.
+        message: What was expected of it, and what was found.
+        batch_number: Which batch of the append holds it, from 0 on; 0 for a table.
+    """
+
+    batch_index: int
+    message: str
+    batch_number: int = 0
+
+
 class AppendError(SegmentLogError):
-    """An append was refused before anything of it was written; the log is as it was."""
+    """An append was refused before anything of it was written; the log is as it was.
+
+    Args:
+        record_errors: The records for which it was refused, if some of them alone are to blame; the first 10,000.
+        record_error_count: How many they are in all; as many as ``record_errors`` if None.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        record_errors: tuple[RecordError, ...] = (),
+        record_error_count: int | None = None,
+        **where: Any,
+    ) -> None:
+        super().__init__(message, **where)
+        self.record_errors = record_errors
+        self.record_error_count = len(record_errors) if record_error_count is None else record_error_count
 
 
 class InvalidRecordError(AppendError):
@@ -201,11 +241,11 @@ class InvalidRecordError(AppendError):
 
 
 class InvalidTimestampError(AppendError):
-    """A record's timestamp is too far from the present for this log, or no timestamp at all."""
+    """A record's timestamp is too far from the present for this log, no timestamp at all, or none that can be read."""
 
 
 class RecordTooLargeError(AppendError):
-    """A batch is larger than ``max.message.bytes``."""
+    """A batch is larger than ``max.message.bytes``, or than is read unless more is asked for."""
 
 
 class RecordBatchTooLargeError(AppendError):
@@ -269,6 +309,10 @@ class LogReadOnlyError(NotWritableError):
     """The log directory was opened read-only."""
 
 
+class LogForkedError(NotWritableError):
+    """This process was forked from the one that opened the log, which alone may change or close it."""
+
+
 class LogFailedError(NotWritableError):
     """A write or a flush failed before, so what is on disk is not known: close the log and open it again."""
 
@@ -298,7 +342,15 @@ class CorruptError(SegmentLogError):
 
 
 class CorruptRecordError(CorruptError):
-    """A record batch's length, magic, CRC or record structure is wrong."""
+    """A record batch's length, magic, CRC or record structure is wrong.
+
+    Args:
+        record_index: The index in its batch of the record that is malformed; None if the batch is.
+    """
+
+    def __init__(self, message: str, *, record_index: int | None = None, **where: Any) -> None:
+        super().__init__(message, **where)
+        self.record_index = record_index
 
 
 class BatchTooLargeError(CorruptError):

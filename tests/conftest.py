@@ -7,13 +7,55 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
+from storage_core.filesystem import FileSystem, PooledFile
+from tests.descriptors import open_below
+
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
+
+# How long an example takes depends on what else the machine does.
+hypothesis.settings.register_profile("tests", deadline=None)
+hypothesis.settings.load_profile("tests")
 
 # At the end of the path: only the package `conformance` is meant to be found there.
 sys.path.append(str(Path(__file__).parent))
+
+
+@pytest.fixture(autouse=True)
+def closes_what_it_opens(request: pytest.FixtureRequest) -> Generator[None, None, None]:
+    """No test leaves files open: the garbage collector would close them in the middle of another one."""
+    if "tmp_path" not in request.fixturenames:
+        yield
+        return
+    path = request.getfixturevalue("tmp_path")
+    yield
+    left = open_below(path)
+    assert not left, f"left open: {left}"
+
+
+@pytest.fixture
+def count_descriptors(tmp_path: Path) -> Callable[[], int]:
+    """Counts the descriptors that this process has of what is below the test's directory."""
+    return lambda: len(open_below(tmp_path))
+
+
+@pytest.fixture
+def closes_pooled_files(monkeypatch: pytest.MonkeyPatch) -> Generator[None, None, None]:
+    """Closes what a log closes that owns segments: for tests of these alone."""
+    made = []
+    open_pooled = FileSystem.open_pooled
+
+    def noting(filesystem: FileSystem, path: str, *, create: bool = False) -> PooledFile:
+        made.append(open_pooled(filesystem, path, create=create))
+        return made[-1]
+
+    monkeypatch.setattr(FileSystem, "open_pooled", noting)
+    yield
+    for file in made:
+        file.close()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -67,10 +67,6 @@ def path(tmp_path):
     return str(tmp_path / ".lock")
 
 
-def count_descriptors():
-    return len(os.listdir("/dev/fd"))
-
-
 # -- One holder --------
 
 
@@ -81,7 +77,7 @@ def test_it_locks_other_processes_out(filesystem, path):
     assert not is_locked_for_others(path)
 
 
-def test_another_process_locks_it_out(filesystem, path):
+def test_another_process_locks_it_out(filesystem, path, count_descriptors):
     before = count_descriptors()
     with ForeignProcess(path):
         with pytest.raises(LogDirectoryLockedError, match="by another process, a broker") as caught:
@@ -91,7 +87,7 @@ def test_another_process_locks_it_out(filesystem, path):
     assert count_descriptors() == before
 
 
-def test_a_second_lock_in_one_process_is_refused(filesystem, path):
+def test_a_second_lock_in_one_process_is_refused(filesystem, path, count_descriptors):
     """Of the operating system it would get one, and closing it would give the first away."""
     with filesystem.lock(path):
         before = count_descriptors()
@@ -156,7 +152,7 @@ def test_of_many_threads_one_gets_it(filesystem, path):
     ],
     ids=["open", "open_for_writing", "read_file"],
 )
-def test_the_locked_file_is_not_opened_again(filesystem, path, use):
+def test_the_locked_file_is_not_opened_again(filesystem, path, use, count_descriptors):
     """Closing any descriptor of the file would give the lock away without a word."""
     before = count_descriptors()
     with filesystem.lock(path):
@@ -199,7 +195,7 @@ def test_its_content_stays(filesystem, path):
     [os.mkdir, os.mkfifo, lambda path: os.symlink("elsewhere", path)],
     ids=["directory", "FIFO", "link"],
 )
-def test_only_a_regular_file_is_locked(filesystem, path, tmp_path, make):
+def test_only_a_regular_file_is_locked(filesystem, path, tmp_path, make, count_descriptors):
     make(path)
     before = count_descriptors()
     with pytest.raises(LogDirectoryError) as caught:
@@ -234,7 +230,9 @@ def replace_before_locking(monkeypatch, path, make_another, times):
 
 @pytest.mark.parametrize("times", [1, 5])
 @pytest.mark.parametrize("make_another", [True, False], ids=["replaced", "removed"])
-def test_a_file_that_is_replaced_meanwhile_is_noticed(filesystem, path, monkeypatch, make_another, times):
+def test_a_file_that_is_replaced_meanwhile_is_noticed(
+    filesystem, path, monkeypatch, make_another, times, count_descriptors
+):
     before = count_descriptors()
     inodes = replace_before_locking(monkeypatch, path, make_another, times)
     with filesystem.lock(path) as lock:
@@ -245,7 +243,7 @@ def test_a_file_that_is_replaced_meanwhile_is_noticed(filesystem, path, monkeypa
     assert count_descriptors() == before
 
 
-def test_a_file_that_is_replaced_for_ever(filesystem, path, monkeypatch):
+def test_a_file_that_is_replaced_for_ever(filesystem, path, monkeypatch, count_descriptors):
     before = count_descriptors()
     replace_before_locking(monkeypatch, path, make_another=True, times=10**9)
     with pytest.raises(LogDirectoryLockedError, match="it was replaced 100 times"):
@@ -284,7 +282,7 @@ def test_after_the_file_was_removed_under_a_holder_a_new_one_is_another_lock(fil
 # -- Release --------
 
 
-def test_releasing_twice(filesystem, path):
+def test_releasing_twice(filesystem, path, count_descriptors):
     before = count_descriptors()
     lock = filesystem.lock(path)
     lock.release()
@@ -373,7 +371,7 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
-def test_a_file_system_without_locks(filesystem, path, monkeypatch, number):
+def test_a_file_system_without_locks(filesystem, path, monkeypatch, number, count_descriptors):
     def fail(*_):
         raise OSError(number, os.strerror(number))
 

@@ -9,22 +9,24 @@ import pytest
 
 from storage_core.errors import LogDirectoryError, OptionError
 from storage_core.filesystem import FileSystem
-from tests.pooled_files import open_count, open_files
+from tests.pooled_files import open_files
+
+pytestmark = pytest.mark.usefixtures("closes_pooled_files")
 
 
-def test_no_more_files_are_open_than_is_said(tmp_path):
+def test_no_more_files_are_open_than_is_said(tmp_path, count_descriptors):
     filesystem = FileSystem(max_open_files=5)
     files = open_files(filesystem, tmp_path, 12)
     for round_number in range(3):
         for number, file in enumerate(files):
             file.write_at([b"%d" % (number % 10)], round_number)
-            assert open_count(tmp_path) <= 5
+            assert count_descriptors() <= 5
     assert [(tmp_path / str(number)).read_bytes() for number in range(12)] == [
         b"%d" % (number % 10) * 3 for number in range(12)
     ]
     for file in files:
         file.close()
-    assert open_count(tmp_path) == 0
+    assert count_descriptors() == 0
 
 
 @pytest.mark.parametrize("most", [0, -1])
@@ -59,7 +61,7 @@ def test_one_without_unflushed_bytes_is_closed_first(tmp_path):
     assert filesystem.statistics.files_opened == opened + 1
 
 
-def test_any_number_of_threads_share_few_open_files(tmp_path):
+def test_any_number_of_threads_share_few_open_files(tmp_path, count_descriptors):
     filesystem = FileSystem(max_open_files=4)
     files = open_files(filesystem, tmp_path, 40)
     threads, most_open = 8, 0
@@ -87,26 +89,28 @@ def test_any_number_of_threads_share_few_open_files(tmp_path):
         assert [content[thread : thread + 1] for thread in mine] == [b"9"] * len(mine)
     for file in files:
         file.close()
-    assert open_count(tmp_path) == 0
+    assert count_descriptors() == 0
     assert len(filesystem._pool) == 0
 
 
-def test_files_that_are_all_in_use_are_not_closed(tmp_path):
+def test_files_that_are_all_in_use_are_not_closed(tmp_path, count_descriptors):
     filesystem = FileSystem(max_open_files=2)
     files = open_files(filesystem, tmp_path, 2)
     prepared = [file.prepare_flush() for file in files]
     third = filesystem.open_pooled(f"{tmp_path}/third", create=True)
-    assert open_count(tmp_path) == 3
+    assert count_descriptors() == 3
     for each in prepared:
         each.run()
     # Once they are not, there are no more than is said again.
     fourth = filesystem.open_pooled(f"{tmp_path}/fourth", create=True)
-    assert open_count(tmp_path) == 2
+    assert count_descriptors() == 2
     for file in (*files, third, fourth):
         file.close()
 
 
-def test_an_interrupt_while_files_are_closed_leaves_none_of_them_locked(tmp_path, monkeypatch):
+def test_an_interrupt_while_files_are_closed_leaves_none_of_them_locked(
+    tmp_path, monkeypatch, count_descriptors
+):
     filesystem = FileSystem(max_open_files=1)
     files = open_files(filesystem, tmp_path, 1)
     for number in range(1, 3):
@@ -128,7 +132,7 @@ def test_an_interrupt_while_files_are_closed_leaves_none_of_them_locked(tmp_path
     assert [file._lock.locked() for file in files] == [False] * 3
     for file in files:
         file.close()
-    assert open_count(tmp_path) == 0
+    assert count_descriptors() == 0
 
 
 def test_a_file_that_is_no_regular_one_is_not_opened(tmp_path):

@@ -27,10 +27,6 @@ def path(tmp_path):
     return str(path)
 
 
-def count_descriptors():
-    return len(os.listdir("/dev/fd"))
-
-
 # -- Reading --------
 
 
@@ -83,7 +79,7 @@ def test_a_file_that_is_renamed_and_removed_is_read_on(filesystem, path):
         assert opened.read_at(10, 0) == b"0123456789"
 
 
-def test_closing_twice(filesystem, path):
+def test_closing_twice(filesystem, path, count_descriptors):
     before = count_descriptors()
     opened = filesystem.open(path)
     assert count_descriptors() == before + 1
@@ -140,7 +136,7 @@ def make_socket(path, tmp_path):
     ],
     ids=["FIFO", "directory", "link", "dangling link", "socket"],
 )
-def test_only_regular_files_are_opened(filesystem, tmp_path, make):
+def test_only_regular_files_are_opened(filesystem, tmp_path, make, count_descriptors):
     path = str(tmp_path / "00000000000000000000.log")
     make(path, tmp_path)
     before = count_descriptors()
@@ -271,6 +267,17 @@ def test_a_listing_is_in_order_and_follows_no_links(filesystem, tmp_path):
     ]
 
 
+def test_a_directory_is_walked_in_any_order(filesystem, tmp_path):
+    for name in ("b", "a", "c"):
+        (tmp_path / name).write_bytes(b"")
+    walked = filesystem.walk_directory(str(tmp_path))
+    assert filesystem.statistics.directories_listed == 0
+    assert set(walked) == set(filesystem.list_directory(str(tmp_path)))
+    assert filesystem.statistics.directories_listed == 2
+    with pytest.raises(LogDirectoryError):
+        next(filesystem.walk_directory(str(tmp_path / "nothing")))
+
+
 def test_status(filesystem, path, tmp_path):
     os.utime(path, ns=(0, 1_234_567_999_999))
     status = filesystem.status(path)
@@ -384,3 +391,13 @@ def test_the_free_space(filesystem, tmp_path):
     assert filesystem.free_bytes(str(tmp_path)) > 0
     with pytest.raises(FileNotFoundError):
         filesystem.free_bytes(str(tmp_path / "missing"))
+
+
+@pytest.mark.parametrize(("files", "expected"), [((100, 7), 7), ((100, 0), 0), ((0, 0), None)])
+def test_the_room_for_files(filesystem, tmp_path, monkeypatch, files, expected):
+    """Some file systems have no fixed number of them, and say 0 of 0."""
+    status = os.statvfs(tmp_path)
+    values = list(status)
+    values[5], values[7] = files
+    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(values))
+    assert filesystem.free_files(str(tmp_path)) == expected

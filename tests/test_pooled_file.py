@@ -10,7 +10,9 @@ import pytest
 
 from storage_core.errors import StorageError
 from storage_core.filesystem import FileSystem, WritableFile
-from tests.pooled_files import open_count, open_files
+from tests.pooled_files import open_files
+
+pytestmark = pytest.mark.usefixtures("closes_pooled_files")
 
 
 @pytest.fixture
@@ -44,7 +46,7 @@ def test_all_that_can_be_done_to_a_file_is_done_to_one_that_was_closed_meanwhile
     assert (tmp_path / "0").read_bytes() == b"0123x"
 
 
-def test_another_file_under_its_name_is_not_written_to(tmp_path):
+def test_another_file_under_its_name_is_not_written_to(tmp_path, count_descriptors):
     filesystem = FileSystem(max_open_files=1)
     file, other = open_files(filesystem, tmp_path, 2)
     other.size_bytes()
@@ -53,7 +55,7 @@ def test_another_file_under_its_name_is_not_written_to(tmp_path):
     with pytest.raises(StorageError, match="Expected the file that was written to before, found another one"):
         file.write_at([b"x"], 0)
     assert (tmp_path / "0").read_bytes() == b"another"
-    assert open_count(tmp_path) <= 1
+    assert count_descriptors() <= 1
 
 
 def test_a_file_that_is_renamed_is_found_under_its_new_name(tmp_path):
@@ -99,13 +101,13 @@ def test_a_flush_counts_for_what_was_written_before_it_began(tmp_path, monkeypat
     assert not file.is_unflushed
 
 
-def test_a_file_is_not_closed_while_it_is_flushed(tmp_path):
+def test_a_file_is_not_closed_while_it_is_flushed(tmp_path, count_descriptors):
     filesystem = FileSystem(max_open_files=1)
     file = filesystem.open_pooled(f"{tmp_path}/0", create=True)
     file.write_at([b"x"], 0)
     prepared = file.prepare_flush()
     other = filesystem.open_pooled(f"{tmp_path}/1", create=True)
-    assert open_count(tmp_path) == 2
+    assert count_descriptors() == 2
     closing = threading.Thread(target=file.close)
     closing.start()
     # However long it takes: nobody closes the file before it was flushed.
@@ -116,7 +118,7 @@ def test_a_file_is_not_closed_while_it_is_flushed(tmp_path):
     assert filesystem.statistics.files_opened == opened
     closing.join()
     other.close()
-    assert open_count(tmp_path) == 0
+    assert count_descriptors() == 0
 
 
 def test_two_flushes_of_a_file_run_one_after_the_other(tmp_path, monkeypatch):

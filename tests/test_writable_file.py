@@ -35,10 +35,6 @@ def content(path):
     return Path(path).read_bytes()
 
 
-def count_descriptors():
-    return len(os.listdir("/dev/fd"))
-
-
 def failing(number):
     def fail(*_, **__):
         raise OSError(number, os.strerror(number))
@@ -308,7 +304,7 @@ def test_a_failed_flush_is_not_tried_again(filesystem, path, monkeypatch):
     assert filesystem.statistics.flushes == 0
 
 
-def test_closing_twice(filesystem, path):
+def test_closing_twice(filesystem, path, count_descriptors):
     before = count_descriptors()
     file = filesystem.open_for_writing(path)
     assert count_descriptors() == before + 1
@@ -384,7 +380,7 @@ def make_socket(path, tmp_path):
     ],
     ids=["FIFO", "directory", "link", "dangling link", "socket"],
 )
-def test_only_regular_files_are_written_to(filesystem, tmp_path, make, create):
+def test_only_regular_files_are_written_to(filesystem, tmp_path, make, create, count_descriptors):
     path = str(tmp_path / "00000000000000000000.log")
     make(path, tmp_path)
     before = count_descriptors()
@@ -505,7 +501,7 @@ def test_making_and_deleting_a_directory(filesystem, path, tmp_path):
     assert not os.path.exists(directory)
 
 
-def test_flushing_a_directory(filesystem, path, tmp_path, monkeypatch):
+def test_flushing_a_directory(filesystem, path, tmp_path, monkeypatch, count_descriptors):
     flushed = []
     fsync = os.fsync
 
@@ -557,13 +553,12 @@ def test_a_flush_that_is_begun_changes_nothing(filesystem, path):
 
 
 @pytest.mark.parametrize("how", ["open", "open_for_writing", "open_pooled"])
-def test_a_file_that_is_given_up_costs_no_descriptor(tmp_path, how):
+def test_a_file_that_is_given_up_costs_no_descriptor(tmp_path, how, count_descriptors):
     path = tmp_path / "f"
     path.write_bytes(b"x")
-    before = len(os.listdir("/proc/self/fd"))
     for _ in range(20):
         filesystem = FileSystem()
         getattr(filesystem, how)(str(path))
         del filesystem
     gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert count_descriptors() == 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from storage_core.checkpoint.clean_shutdown import (
     CLEAN_SHUTDOWN_FILE,
+    clean_shutdown_status,
     delete_clean_shutdown_file,
     has_clean_shutdown_file,
     read_clean_shutdown_file,
@@ -52,6 +53,7 @@ __all__ = [
     "EpochEntry",
     "MetaProperties",
     "ProducerStateEntry",
+    "clean_shutdown_status",
     "delete_clean_shutdown_file",
     "has_clean_shutdown_file",
     "producer_snapshot_bytes",

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 from storage_core.errors import LogDirectoryError, UnreadableError
 
 if TYPE_CHECKING:
-    from storage_core.filesystem import FileSystem
+    from storage_core.filesystem import FileStatus, FileSystem
 
 __all__ = [
     "CLEAN_SHUTDOWN_FILE",
+    "clean_shutdown_status",
     "delete_clean_shutdown_file",
     "has_clean_shutdown_file",
     "read_clean_shutdown_file",
@@ -35,7 +36,16 @@ def has_clean_shutdown_file(filesystem: FileSystem, root: str) -> bool:
     Raises:
         UnreadableError: This user may not look into it.
     """
-    return filesystem.status(os.path.join(root, CLEAN_SHUTDOWN_FILE)) is not None
+    return clean_shutdown_status(filesystem, root) is not None
+
+
+def clean_shutdown_status(filesystem: FileSystem, root: str) -> FileStatus | None:
+    """What tells this marker from one that was written before or after it; None without one.
+
+    Raises:
+        UnreadableError: This user may not look into the log directory.
+    """
+    return filesystem.status(os.path.join(root, CLEAN_SHUTDOWN_FILE))
 
 
 def read_clean_shutdown_file(filesystem: FileSystem, root: str) -> bytes | None:

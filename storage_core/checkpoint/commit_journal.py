@@ -23,6 +23,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 from storage_core.checkpoint._small_file import read_small_file, replace_file
+from storage_core.checkpoint.commits_file import OWN_PREFIX
 from storage_core.checkpoint.journal_parse import JOURNAL_VERSION, parse_commit_journal
 from storage_core.checkpoint.journal_values import (
     AppendOperation,
@@ -53,7 +54,7 @@ __all__ = [
     "write_commit_journal",
 ]
 
-COMMIT_JOURNAL: Final = ".segmentlog-journal"
+COMMIT_JOURNAL: Final = f"{OWN_PREFIX}journal"
 COMMIT_IN_PROGRESS: Final = "segmentlog.commit-in-progress"
 """A directory beside the journal, over which no broker starts: its name is not that of a partition."""
 # 300,000 partitions of about 800 bytes each.

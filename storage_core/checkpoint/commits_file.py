@@ -29,6 +29,7 @@ __all__ = [
     "COMMITS_FILE",
     "JOB_ID",
     "MAX_COMMITS_BYTES",
+    "OWN_PREFIX",
     "TXN_APP_ID",
     "CommitEntry",
     "CommitsFile",
@@ -42,7 +43,9 @@ __all__ = [
     "shortened_commits",
 ]
 
-COMMITS_FILE: Final = ".segmentlog-commits"
+OWN_PREFIX: Final = ".segmentlog-"
+"""What the names of this package's own files in a log directory begin with: no topic is made whose name does, too."""
+COMMITS_FILE: Final = f"{OWN_PREFIX}commits"
 # It is shortened beyond 1 MiB; 30,000 lines of different applications may remain.
 MAX_COMMITS_BYTES: Final = 64 * 1024 * 1024
 JOB_ID: Final = re.compile(r"[0-9a-f]{32}")

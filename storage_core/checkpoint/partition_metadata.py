@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PARTITION_METADATA",
+    "is_topic_id",
     "parse_partition_metadata",
     "partition_metadata_bytes",
     "read_partition_metadata",
@@ -41,6 +42,15 @@ _LIMIT_BYTES = 4096
 _SEPARATOR = re.compile(r":[ \t\n\x0b\f\r]+")
 _TOPIC_ID = re.compile(r"([A-Za-z0-9_-]{22})(==)?")
 _ZERO_ID = "A" * 22
+
+
+def is_topic_id(text: object) -> bool:
+    """Whether a text is a topic's id as Kafka's ``Uuid`` writes it, padding left out, and not the one that stands for none."""
+    return (
+        isinstance(text, str)
+        and _TOPIC_ID.fullmatch(text) is not None
+        and _canonical(text) == text != _ZERO_ID
+    )
 
 
 def read_partition_metadata(filesystem: FileSystem, path: str) -> str | None:
@@ -70,8 +80,7 @@ def parse_partition_metadata(data: bytes, path: str) -> str:
     match = None if topic_id_text is None else _TOPIC_ID.fullmatch(topic_id_text)
     if match is None:
         raise _malformed(path, "'topic_id: <22 characters of base64>' in line 2", lines[1:2])
-    # The last character holds only two bits of the id: encode it again, so that ids compare as text.
-    topic_id = base64.urlsafe_b64encode(base64.urlsafe_b64decode(match[1] + "==")).decode("ascii")[:22]
+    topic_id = _canonical(match[1])
     if topic_id == _ZERO_ID:
         raise _malformed(path, "a topic id other than zero", lines[1:2])
     return topic_id
@@ -97,6 +106,11 @@ def partition_metadata_bytes(topic_id: str, path: str) -> bytes:
     if parse_partition_metadata(data, path) != topic_id:
         raise _malformed(path, "a topic id as Kafka writes it", [topic_id])
     return data
+
+
+def _canonical(topic_id: str) -> str:
+    """The last character holds only two bits of the id: encoded again, so that ids compare as text."""
+    return base64.urlsafe_b64encode(base64.urlsafe_b64decode(topic_id[:22] + "==")).decode("ascii")[:22]
 
 
 def _value(line: str) -> str | None:

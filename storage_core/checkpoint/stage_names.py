@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from storage_core.checkpoint.commits_file import JOB_ID
+from storage_core.checkpoint.commits_file import JOB_ID, OWN_PREFIX
 from storage_core.errors import OptionError
 
 __all__ = [
@@ -28,7 +28,7 @@ __all__ = [
     "stage_of",
 ]
 
-STAGE_PREFIX: Final = ".segmentlog-stage-"
+STAGE_PREFIX: Final = f"{OWN_PREFIX}stage-"
 PACK_SUFFIX: Final = ".pack"
 MANIFEST_SUFFIX: Final = ".manifest"
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 from storage_core.checkpoint import has_clean_shutdown_file
 from storage_core.checkpoint.commits_file import CommitsFile, read_commits_file
+from storage_core.directory.log_directory_files import LOCK_FILE
 from storage_core.errors import LogDirectoryError, LogDirectoryLockedError
 from storage_core.log.log_directory import LogDirectory
-from storage_core.log.root_directory import LOCK_FILE, make_root, partitions_to_load
+from storage_core.log.root_directory import make_root, partitions_to_load
 from storage_core.publishing.replay import finish_commit
 from storage_core.publishing.unflushed import is_as_left_unflushed
 

@@ -27,6 +27,7 @@ from storage_core.commit.held_root import held_root
 from storage_core.commit.prepare import prepare
 from storage_core.commit.probe import probe_target
 from storage_core.commit.sweep import sweep
+from storage_core.commit.targets import require_root
 from storage_core.errors import CommitInDoubtError, SegmentLogError
 from storage_core.log.clock import SystemClock
 from storage_core.publishing.replay import delete_staged_files, finish_commit
@@ -101,6 +102,7 @@ class CommitJob:
         """
         with self._held(self._begin_wait_seconds()) as held:
             probe_target(self._filesystem, self.root, flush=self.settings.flush)
+            require_root(self._filesystem, self.root)
             self._sweep(held.commits)
             return not self._is_committed(held.commits)
 

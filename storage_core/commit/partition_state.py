@@ -1,10 +1,15 @@
 """What a partition is before a commit: its offsets and epochs, and the end of its last segment.
 
 Its log directory was closed cleanly, so the last segment has a complete time index, and nothing is preallocated.
+
+No index alone says where the log ends. From its last entry a walk leads to the end of the file; if it finds the offset
+and an epoch that the checkpoints say, too, which were written when the log was closed, that is the end. Otherwise the
+whole segment is walked over, header by header, from its beginning.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import struct
 from collections import deque
@@ -20,14 +25,19 @@ from storage_core.checkpoint import (
 )
 from storage_core.directory import PartitionLog
 from storage_core.directory.segment_listing import regular_file_names
-from storage_core.errors import CorruptError, CorruptSnapshotError, LogDirectoryError
+from storage_core.errors import (
+    CorruptCheckpointError,
+    CorruptError,
+    CorruptRecordError,
+    CorruptSnapshotError,
+    LogDirectoryError,
+)
 from storage_core.record.batch_header import MAGIC_V2
 from storage_core.scan.isolation import open_transactions
 from storage_core.segment.batch_walk import BatchWalk
 from storage_core.segment.file_names import (
     LOG_SUFFIX,
     SWAP_SUFFIX,
-    base_offset_of,
     log_file_name,
     offset_index_file_name,
     snapshot_file_name,
@@ -39,11 +49,16 @@ from storage_core.segment.time_index import ENTRY_SIZE_BYTES as TIME_ENTRY_BYTES
 from storage_core.segment.time_index_file import TimeIndexFile
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
     from storage_core.directory import PartitionDirectory
-    from storage_core.filesystem import FileSystem
+    from storage_core.filesystem import FileSystem, OpenFile
     from storage_core.segment.batch_walk import SkimmedBatch
+    from storage_core.segment.values import OffsetPosition
 
 __all__ = ["PartitionState", "SegmentTail", "new_partition_state", "read_partition_state"]
+
+_log = logging.getLogger(__name__)
 
 # Leader epoch and magic of a batch, from its byte 12 on.
 _EPOCH_AND_MAGIC: Final = struct.Struct(">12xib")
@@ -59,7 +74,7 @@ class SegmentTail:
         index_size_bytes: Of its offset index.
         time_index_size_bytes: Of its time index.
         first_timestamp_ms: The largest timestamp of its first batch; None without a batch.
-        is_open: Whether more may be appended. Not where an index is missing: it would be wrong from there on.
+        is_open: Whether more may be appended. Not where an index is missing or wrong: it would be wrong from there on.
     """
 
     base_offset: int
@@ -132,20 +147,18 @@ def read_partition_state(
     """
     path = directory.path
     names = regular_file_names(filesystem, path)
-    if any(name.endswith(SWAP_SUFFIX) for name in names):
+    if any(suffix.endswith(SWAP_SUFFIX) for suffix in names.suffixes):
         raise CorruptError(
             "Expected a partition that was closed, found a compaction that was interrupted. Open the log directory "
             "with LogDirectory.open, and close it: that finishes it.",
             path=path,
         )
-    known = frozenset(names)
-    bases = sorted(
-        base for name in names if name.endswith(LOG_SUFFIX) and (base := base_offset_of(name)) is not None
-    )
+    bases = names.base_offsets(LOG_SUFFIX)
     log_start = max(checkpointed_start, bases[0] if bases else 0)
     epochs = read_leader_epoch_checkpoint(filesystem, os.path.join(path, LEADER_EPOCH_CHECKPOINT))
+    closed = _ClosedLog(_checkpointed_end(directory), epochs[-1].epoch if epochs else 0)
     tail, log_end, last_epoch = (
-        _read_tail(filesystem, path, bases[-1], known) if bases else (None, log_start, 0)
+        _read_tail(filesystem, path, bases[-1], names, closed) if bases else (None, log_start, 0)
     )
     if log_end < log_start:
         raise CorruptError(
@@ -153,7 +166,7 @@ def read_partition_state(
             "the log directory with LogDirectory.open, and close it.",
             path=path,
         )
-    snapshot_from = _check_transactions(filesystem, directory, log_end, known, is_empty=log_end <= log_start)
+    snapshot_from = _check_transactions(filesystem, directory, log_end, names, is_empty=log_end <= log_start)
     leader_epoch = max(0, last_epoch, epochs[-1].epoch if epochs else 0)
     return PartitionState(
         directory.topic,
@@ -165,12 +178,45 @@ def read_partition_state(
         leader_epoch,
         snapshot_from,
         tail,
-        PARTITION_METADATA in known,
+        PARTITION_METADATA in names,
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _ClosedLog:
+    """What the checkpoints say of a log that was closed.
+
+    Attributes:
+        end_offset: Where it ended.
+        leader_epoch: Its last epoch; 0 if it has none.
+    """
+
+    end_offset: int
+    leader_epoch: int
+
+    def ends_with(self, log_file: OpenFile, batch: SkimmedBatch) -> bool:
+        """Whether a batch at the end of a file is the last one of the log."""
+        return (
+            batch[1] == log_file.status.size_bytes
+            and batch[3] + 1 == self.end_offset
+            and _leader_epoch(log_file, batch) <= self.leader_epoch
+        )
+
+
+def _checkpointed_end(directory: PartitionDirectory) -> int:
+    root, key = directory.root, directory.topic_partition
+    recovery_point = root.recovery_points.get(key, 0)
+    if root.clean_shutdown:
+        return recovery_point
+    # Left so by jobs that flush nothing: they move the high watermark alone.
+    try:
+        return max(recovery_point, root.high_watermarks.get(key, 0))
+    except CorruptCheckpointError:
+        return recovery_point
+
+
 def _read_tail(
-    filesystem: FileSystem, path: str, base_offset: int, names: frozenset[str]
+    filesystem: FileSystem, path: str, base_offset: int, names: Collection[str], closed: _ClosedLog
 ) -> tuple[SegmentTail, int, int]:
     """The end of the last segment, the log end offset, and the last batch's leader epoch."""
     log_path = os.path.join(path, log_file_name(base_offset))
@@ -184,8 +230,11 @@ def _read_tail(
             # What its indexes may hold belongs to nothing.
             return SegmentTail(base_offset), base_offset, 0
         first = next(BatchWalk(log_file, base_offset, size_bytes).skim(), None)
-        start_bytes = offsets.entry(len(offsets) - 1).position_bytes if len(offsets) else 0
-        last = _last_batch(BatchWalk(log_file, base_offset, size_bytes), start_bytes, size_bytes)
+        entry = offsets.entry(len(offsets) - 1) if len(offsets) else None
+        indexed = None if entry is None else _indexed_last_batch(log_file, base_offset, entry)
+        last = indexed
+        if indexed is None or not closed.ends_with(log_file, indexed):
+            last = _last_batch(BatchWalk(log_file, base_offset, size_bytes).skim())
         if first is None or last is None or last[1] != size_bytes:
             raise CorruptError(
                 "Expected whole batches up to the end of a log that was closed, found something else there. Delete "
@@ -194,8 +243,14 @@ def _read_tail(
                 path=log_path,
                 position_bytes=size_bytes if last is None else last[1],
             )
-        epoch, magic = _EPOCH_AND_MAGIC.unpack(log_file.read_at(_EPOCH_AND_MAGIC.size, last[0]))
-    has_indexes = {index_name, time_index_name} <= names
+        epoch = _leader_epoch(log_file, last)
+    is_indexed = index_name in names and time_index_name in names
+    if entry is not None and indexed != last:
+        _log.warning(
+            "Nothing more is appended to %s: the last entry of its offset index does not lead to its end.",
+            log_path,
+        )
+        is_indexed = False
     return (
         SegmentTail(
             base_offset,
@@ -203,10 +258,10 @@ def _read_tail(
             len(offsets) * OFFSET_ENTRY_BYTES,
             len(times) * TIME_ENTRY_BYTES,
             first[4],
-            is_open=has_indexes and (len(times) > 0 or first[4] < 0),
+            is_open=is_indexed and (len(times) > 0 or first[4] < 0),
         ),
         last[3] + 1,
-        epoch if magic == MAGIC_V2 else 0,
+        epoch,
     )
 
 
@@ -222,17 +277,36 @@ def _require_closed_index(filesystem: FileSystem, path: str, count: int) -> None
         )
 
 
-def _last_batch(walk: BatchWalk, start_bytes: int, size_bytes: int) -> SkimmedBatch | None:
-    """The last batch from a boundary on; None if there is none."""
-    rest = deque(walk.skim(start_bytes), maxlen=1) if start_bytes < size_bytes else ()
-    return rest[0] if rest else None
+def _indexed_last_batch(log_file: OpenFile, base_offset: int, entry: OffsetPosition) -> SkimmedBatch | None:
+    """The last batch as the last entry of an index has it; None if there is none behind it that it can mean."""
+    size_bytes = log_file.status.size_bytes
+    if not 0 <= entry.position_bytes < size_bytes:
+        return None
+    batches = BatchWalk(log_file, base_offset, size_bytes).skim(entry.position_bytes)
+    try:
+        first = next(batches, None)
+        last = _last_batch(batches) or first
+    except CorruptRecordError:
+        return None
+    is_meant = first is not None and last is not None and first[2] <= entry.offset <= last[3]
+    return last if is_meant else None
+
+
+def _last_batch(batches: Iterable[SkimmedBatch]) -> SkimmedBatch | None:
+    found = deque(batches, maxlen=1)
+    return found[0] if found else None
+
+
+def _leader_epoch(log_file: OpenFile, batch: SkimmedBatch) -> int:
+    epoch, magic = _EPOCH_AND_MAGIC.unpack(log_file.read_at(_EPOCH_AND_MAGIC.size, batch[0]))
+    return int(epoch) if magic == MAGIC_V2 else 0
 
 
 def _check_transactions(
     filesystem: FileSystem,
     directory: PartitionDirectory,
     log_end: int,
-    names: frozenset[str],
+    names: Collection[str],
     *,
     is_empty: bool,
 ) -> int | Literal["empty"] | None:

@@ -15,14 +15,14 @@ from storage_core.checkpoint import (
     PARTITION_METADATA,
     write_partition_metadata,
 )
-from storage_core.checkpoint.commit_journal import AppendOperation, CommitJournal
+from storage_core.checkpoint.commit_journal import CommitJournal
 from storage_core.commit.fill import FillStage
-from storage_core.commit.partition_plan import PartitionPlan, plan_partition
+from storage_core.commit.partition_plan import plan_partition
 from storage_core.commit.partition_state import PartitionState, new_partition_state, read_partition_state
 from storage_core.commit.patch import patch_segment
 from storage_core.commit.portions import pieces_by_partition
-from storage_core.commit.targets import require_targets
-from storage_core.errors import CorruptError, LogDirectoryError, OptionError, StorageError
+from storage_core.commit.targets import require_space, require_targets
+from storage_core.errors import CorruptError, LogDirectoryError, OptionError
 from storage_core.log.topic_ids import check_topic_partition, choose_topic_id
 from storage_core.publishing.parallel import in_parallel
 
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 __all__ = ["prepare"]
 
 _MAX_MARKER_BYTES: Final = 4096
-# Of each partition: a directory, indexes, a snapshot, epochs, each rounded up by the file system.
-_SMALL_FILES_BYTES: Final = 24 * 1024
 
 
 def prepare(
@@ -77,8 +75,9 @@ def prepare(
         for key, state in sorted(states.items())
     ]
     fill.write(flush=settings.flush)
-    require_targets(filesystem, root, [each.partition for each in placed])
-    _require_space(filesystem, root, placed)
+    partitions = tuple(each.partition for each in placed)
+    require_targets(filesystem, root, partitions)
+    require_space(filesystem, root, partitions)
     segments = [segment for each in placed for segment in each.segments]
     in_parallel(
         lambda segment: patch_segment(filesystem, root, segment, flush=settings.flush),
@@ -103,7 +102,7 @@ def prepare(
         txn_version=settings.txn_version,
         clean_shutdown=marker,
         manifests=tuple(manifest.name for manifest in manifests),
-        partitions=tuple(each.partition for each in placed),
+        partitions=partitions,
         is_flushed=settings.flush,
     )
 
@@ -202,20 +201,3 @@ def _complete(
             if topic_id is not None:
                 path = os.path.join(root, f"{state.topic}-{state.partition}", PARTITION_METADATA)
                 write_partition_metadata(filesystem, path, topic_id)
-
-
-def _require_space(filesystem: FileSystem, root: str, placed: Sequence[PartitionPlan]) -> None:
-    needed_bytes = sum(
-        sum(each.size_bytes for each in operation.ranges)
-        for item in placed
-        for operation in item.partition.operations
-        if isinstance(operation, AppendOperation)
-    )
-    needed_bytes += len(placed) * _SMALL_FILES_BYTES
-    free_bytes = filesystem.free_bytes(root)
-    if free_bytes < needed_bytes:
-        raise StorageError(
-            f"Expected {needed_bytes} bytes of free space for the commit, found {free_bytes}. Free some, and write "
-            "again.",
-            path=root,
-        )

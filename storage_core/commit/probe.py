@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
+from storage_core.checkpoint.commits_file import OWN_PREFIX
 from storage_core.errors import SegmentLogError, StorageError
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["probe_target"]
 
-_PROBE: Final = ".segmentlog-probe"
+_PROBE: Final = f"{OWN_PREFIX}probe"
 _CONTENT: Final = b"segmentlog"
 _PATCHED: Final = b"segment***"
 

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from storage_core.commit.block_writer import BlockWriter
 from storage_core.commit.manifest import StagedManifest, manifest_bytes, reported_manifest
 from storage_core.commit.row_block import OFFSET_COLUMN, held_bytes
-from storage_core.errors import InvalidRecordError, StorageError
+from storage_core.errors import InvalidRecordError, InvalidTimestampError, StorageError
+from storage_core.filesystem import OwningProcess
 from storage_core.record.record_input import check_columns
 from storage_core.record.record_rows import check_rows
+from storage_core.scan.rows import LARGEST_TIMESTAMP_MS
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -39,12 +42,21 @@ DEFAULT_PIECE_BYTES: Final = 8 << 20
 _BATCHES_HELD: Final = 4
 _LEAST_BLOCK_BYTES: Final = 8 << 20
 
+# By unit, the first and the last that fit; all nanoseconds do. Microseconds are floored.
+_FITTING_TIMESTAMPS: Final = {
+    "s": (-(LARGEST_TIMESTAMP_MS // 1000), LARGEST_TIMESTAMP_MS // 1000),
+    "ms": (-LARGEST_TIMESTAMP_MS, LARGEST_TIMESTAMP_MS),
+    "us": (-LARGEST_TIMESTAMP_MS * 1000, 2**63 - 1),
+}
+
 
 class StageWriter:
     """Stages the rows of one attempt at one task. Use as a context manager: an error removes what was staged.
 
     While rows come in, those before them are encoded and written by another thread. Its errors are raised by a later
     `append` or by `finish`, and then again and again: such an attempt can only be given up.
+
+    A process that was forked from the one that stages can neither stage nor remove anything: what it has is a copy.
 
     Args:
         filesystem: Through which files are written.
@@ -96,6 +108,7 @@ class StageWriter:
         self._rows_bytes = 0
         self._schema: pa.Schema | None = None
         self._is_finished = False
+        self._owner = OwningProcess()
 
     def append(self, rows: RoutedRows) -> None:
         """Stage rows: the columns of `storage_core.Log.append`, and ``offset`` if they keep theirs.
@@ -106,10 +119,13 @@ class StageWriter:
             OptionError: There can be no such topic or partition.
             InvalidRecordError: A column is missing, unknown, of a wrong type, or not as in the rows before; a header
                 has no key; offsets do not ascend within a partition.
+            InvalidTimestampError: A timestamp does not fit the column in which it is read.
             RecordTooLargeError: A batch is larger than ``max.message.bytes``.
             RecordBatchTooLargeError: A batch is larger than ``segment.bytes``.
+            LogForkedError: Another process stages, from which this one was forked.
             StorageError: The file system refused.
         """
+        self._owner.check(self._root)
         records = rows.records
         self._check(records)
         if not records.num_rows:
@@ -128,6 +144,7 @@ class StageWriter:
         Raises:
             SegmentLogError: As `append` does.
         """
+        self._owner.check(self._root)
         self._hand_over()
         self._wait()
         self._thread.shutdown()
@@ -144,7 +161,12 @@ class StageWriter:
         return reported_manifest(self._stage, data)
 
     def abort(self) -> None:
-        """Remove what was staged. What cannot be removed is logged, and left to the sweep of a later commit."""
+        """Remove what was staged. What cannot be removed is logged, and left to the sweep of a later commit.
+
+        Raises:
+            LogForkedError: Another process stages, from which this one was forked.
+        """
+        self._owner.check(self._root)
         self._rows.clear()
         self._thread.shutdown()
         files = self._writer.files
@@ -163,12 +185,14 @@ class StageWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._is_finished:
+        # A forked process has staged nothing.
+        if not self._is_finished and self._owner.is_this:
             self.abort()
 
     def _check(self, records: pa.RecordBatch) -> None:
         if records.schema == self._schema:
             check_rows(_without_offsets(records))
+            _check_timestamps(records)
             return
         if OFFSET_COLUMN in records.schema.names:
             column = records.column(OFFSET_COLUMN)
@@ -179,6 +203,7 @@ class StageWriter:
                 )
         check_columns(_without_offsets(records))
         check_rows(_without_offsets(records))
+        _check_timestamps(records)
         if self._schema is not None and not records.schema.equals(self._schema):
             raise InvalidRecordError(
                 f"Expected the columns of all rows to be alike, found {_words(self._schema)}, then "
@@ -196,6 +221,28 @@ class StageWriter:
     def _wait(self) -> None:
         if self._being_written is not None:
             self._being_written.result()
+
+
+def _check_timestamps(records: pa.RecordBatch) -> None:
+    """Refuse timestamps that a log would keep, and no reader could show in a column of microseconds."""
+    if "timestamp" not in records.schema.names or pa.types.is_null(records.schema.field("timestamp").type):
+        return
+    column = records.column("timestamp")
+    unit = column.type.unit if pa.types.is_timestamp(column.type) else "ms"
+    if unit not in _FITTING_TIMESTAMPS:
+        return
+    first, last = _FITTING_TIMESTAMPS[unit]
+    numbers = column.view(pa.int64())
+    found = pc.min_max(numbers)
+    least, most = found["min"].as_py(), found["max"].as_py()
+    if least is None or (first <= least and most <= last):
+        return
+    wrong = least if least < first else most
+    raise InvalidTimestampError(
+        f"Expected timestamps from {first} to {last} {unit} since 1970, which fit a column of microseconds when they "
+        f"are read, found {wrong} in row {pc.index(numbers, wrong).as_py()}. Leave such rows out, or give them another "
+        "timestamp, or none."
+    )
 
 
 def _without_offsets(records: pa.RecordBatch) -> pa.RecordBatch:

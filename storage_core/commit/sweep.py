@@ -31,7 +31,7 @@ def sweep(
     """
     count = 0
     for entry in filesystem.list_directory(root):
-        job_id = job_of(entry.name)
+        job_id = job_of(entry.name) if entry.is_regular_file else None
         if job_id is None or job_id == running_job:
             continue
         path = os.path.join(root, entry.name)

@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Final
 from storage_core.checkpoint import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA
 from storage_core.checkpoint.commit_journal import COMMIT_IN_PROGRESS, COMMIT_JOURNAL
 from storage_core.checkpoint.commits_file import COMMITS_FILE
-from storage_core.directory.log_directory_files import LogDirectoryFiles, PartitionDirectory
+from storage_core.checkpoint.truncations_file import TRUNCATIONS_FILE
+from storage_core.directory.log_directory_files import (
+    LogDirectoryFiles,
+    PartitionDirectory,
+    is_log_directory,
+)
 from storage_core.directory.partition_name import parse_partition_directory_name
 from storage_core.directory.replicas import choose_replica
 from storage_core.errors import LogDirectoryError, UnreadableError
@@ -33,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 # Directories that are known to stand in log directories and hold no partition.
 OTHER_DIRECTORIES: Final = frozenset({"lost+found", "remote-log-index-cache", COMMIT_IN_PROGRESS})
-_COMMIT_FILES = frozenset({COMMIT_JOURNAL, COMMITS_FILE})
+_WATCHED_FILES = frozenset({COMMIT_JOURNAL, COMMITS_FILE, TRUNCATIONS_FILE})
 _NAMES_IN_A_MESSAGE = 3
 
 
@@ -43,6 +48,7 @@ def find_partitions(
     *,
     follow_symlinks: bool = False,
     watch: CommitWatch | None = None,
+    must_be_log_directory: bool = False,
 ) -> list[PartitionDirectory]:
     """Find every partition under ``paths``, once, ordered by topic and partition.
 
@@ -56,22 +62,37 @@ def find_partitions(
         paths: Log directories, folders of them, or partition directories.
         follow_symlinks: Whether symbolic links to directories are followed.
         watch: Is told of each log directory, and says what of it is visible.
+        must_be_log_directory: Whether finding no partition is an error, unless a path is a log directory that has
+            none, or a folder of such.
 
     Raises:
         LogDirectoryError: A path does not exist, or is no directory.
         UnreadableError: A directory may not be read by this user.
         ReplicaConflictError: A partition stands in two roots that do not belong together.
     """
+    paths = tuple(paths)
     search = _Search(filesystem, follow_symlinks, watch)
     for path in paths:
         search.add_path(path)
-    return search.result()
+    found = search.result()
+    if must_be_log_directory and not found and not search.has_log_directory:
+        raise LogDirectoryError(
+            "Expected Kafka partition directories (<topic>-<partition>) in this path or one level below it, "
+            "found none. Name a log directory, as log.dirs does in a broker's configuration.",
+            path=", ".join(paths),
+        )
+    return found
 
 
 class _Search:
-    """What was found so far."""
+    """What was found so far.
+
+    Attributes:
+        has_log_directory: Whether there was a log directory, with partitions or without.
+    """
 
     def __init__(self, filesystem: FileSystem, follow_symlinks: bool, watch: CommitWatch | None) -> None:
+        self.has_log_directory = False
         self._filesystem = filesystem
         self._follow_symlinks = follow_symlinks
         self._watch = watch
@@ -147,11 +168,12 @@ class _Search:
         return self._root(root_path).visibility.is_hidden(name.topic, name.partition)
 
     def _entries(self, path: str) -> list[DirectoryEntry]:
-        """List what may be a root; if there were commits in it, behind the look which of them are visible."""
+        """List what may be a root; if there were commits or truncations, behind the look at them."""
         entries = self._filesystem.list_directory(path)
-        has_commits = any(entry.name in _COMMIT_FILES for entry in entries)
-        if has_commits and self._watch is not None and self._watch.learn(path):
+        is_watched = any(entry.name in _WATCHED_FILES for entry in entries)
+        if is_watched and self._watch is not None and self._watch.learn(path):
             entries = self._filesystem.list_directory(path)
+        self.has_log_directory |= is_log_directory(entries)
         return entries
 
     def _subdirectories(self, path: str) -> list[str]:
@@ -187,11 +209,10 @@ class _Search:
             if status is not None and status.is_regular_file:
                 return True
         try:
-            entries = self._filesystem.list_directory(path)
+            return any(_is_log_file(entry) for entry in self._filesystem.walk_directory(path))
         except FileNotFoundError:
             # A live broker renamed it for deletion since the root was listed.
             return False
-        return any(_is_log_file(entry) for entry in entries)
 
 
 def _is_log_file(entry: DirectoryEntry) -> bool:

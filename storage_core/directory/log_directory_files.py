@@ -5,30 +5,59 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from storage_core.cached_property import cached_property
 from storage_core.checkpoint import (
+    CLEAN_SHUTDOWN_FILE,
+    CLEANER_OFFSET_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     META_PROPERTIES,
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_OFFSET_CHECKPOINT,
-    has_clean_shutdown_file,
+    clean_shutdown_status,
     read_meta_properties,
     read_offset_checkpoint,
 )
+from storage_core.checkpoint.commit_journal import COMMIT_IN_PROGRESS
+from storage_core.checkpoint.commits_file import OWN_PREFIX
 from storage_core.directory.partition_name import INTERNAL_TOPICS
 from storage_core.directory.visibility import read_visibility
 from storage_core.errors import CorruptCheckpointError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from storage_core.checkpoint import MetaProperties
     from storage_core.directory.visibility import Visibility
-    from storage_core.filesystem import FileSystem
+    from storage_core.filesystem import DirectoryEntry, FileStatus, FileSystem
 
-__all__ = ["LogDirectoryFiles", "PartitionDirectory"]
+__all__ = ["LOCK_FILE", "LogDirectoryFiles", "PartitionDirectory", "is_log_directory"]
 
 _log = logging.getLogger(__name__)
+
+LOCK_FILE: Final = ".lock"
+# What nobody but a broker, or this package, puts in a directory.
+_ROOT_FILES: Final = frozenset(
+    {
+        LOCK_FILE,
+        CLEAN_SHUTDOWN_FILE,
+        META_PROPERTIES,
+        RECOVERY_POINT_CHECKPOINT,
+        LOG_START_OFFSET_CHECKPOINT,
+        REPLICATION_OFFSET_CHECKPOINT,
+        CLEANER_OFFSET_CHECKPOINT,
+        COMMIT_IN_PROGRESS,
+    }
+)
+
+
+def is_log_directory(entries: Iterable[DirectoryEntry]) -> bool:
+    """Whether a broker, or this package, has used a directory as a log directory, given what stands in it.
+
+    There need not be any partition in it: while the first job of all is at work, there is none.
+    """
+    return any(entry.name in _ROOT_FILES or entry.name.startswith(OWN_PREFIX) for entry in entries)
 
 
 class LogDirectoryFiles:
@@ -37,16 +66,33 @@ class LogDirectoryFiles:
     Args:
         filesystem: Where to read.
         path: The root. It need not hold any of these files: a copied partition directory's parent does not.
+
+    Attributes:
+        is_own: Whether this process has the logs open for writing: then nobody else changes them.
     """
 
     def __init__(self, filesystem: FileSystem, path: str) -> None:
         self.path = path
+        self.is_own = False
         self._filesystem = filesystem
+        self._present_recovery_points: tuple[FileStatus | None, dict[tuple[str, int], int]] | None = None
 
     @cached_property
     def clean_shutdown(self) -> bool:
         """Whether the broker closed every log under this root before it stopped."""
-        return has_clean_shutdown_file(self._filesystem, self.path)
+        return self._marker is not None
+
+    def is_still_clean(self) -> bool:
+        """Whether nobody has opened a log under this root since `clean_shutdown` was first asked for.
+
+        Whoever opens one removes the marker first, and leaves another one at the end.
+        """
+        marker = self._marker
+        return marker is not None and clean_shutdown_status(self._filesystem, self.path) == marker
+
+    @cached_property
+    def _marker(self) -> FileStatus | None:
+        return clean_shutdown_status(self._filesystem, self.path)
 
     @cached_property
     def meta_properties(self) -> MetaProperties | None:
@@ -56,7 +102,15 @@ class LogDirectoryFiles:
     @cached_property
     def recovery_points(self) -> dict[tuple[str, int], int]:
         """First offset not known to be flushed, per (topic, partition); absent means 0."""
-        return self._offsets_or_none(RECOVERY_POINT_CHECKPOINT, "every recovery point counts as 0")
+        return dict(self.present_recovery_points())
+
+    def present_recovery_points(self) -> Mapping[tuple[str, int], int]:
+        """The same as they are on disk now."""
+        status = self._filesystem.status(os.path.join(self.path, RECOVERY_POINT_CHECKPOINT))
+        if self._present_recovery_points is None or self._present_recovery_points[0] != status:
+            offsets = self._offsets_or_none(RECOVERY_POINT_CHECKPOINT, "every recovery point counts as 0")
+            self._present_recovery_points = status, offsets
+        return self._present_recovery_points[1]
 
     @cached_property
     def log_start_offsets(self) -> dict[tuple[str, int], int]:

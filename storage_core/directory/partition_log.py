@@ -5,16 +5,16 @@ from __future__ import annotations
 import bisect
 import os
 from dataclasses import replace
-from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
+from storage_core.cached_property import cached_property
 from storage_core.checkpoint import (
     LEADER_EPOCH_CHECKPOINT,
     PARTITION_METADATA,
     read_leader_epoch_checkpoint,
     read_partition_metadata,
 )
-from storage_core.directory.producer_snapshots import newest_producer_snapshot
+from storage_core.directory.producer_snapshots import kept_snapshot_offsets, newest_producer_snapshot
 from storage_core.directory.segment_listing import list_segments
 from storage_core.directory.segments import Segments
 from storage_core.errors import CorruptError, DataLossError, UnsupportedFormatError
@@ -23,7 +23,7 @@ from storage_core.segment.segment_files import DEFAULT_MAX_BATCH_BYTES
 from storage_core.segment.segment_reader import SegmentReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
     from storage_core.checkpoint import EpochEntry
     from storage_core.directory.log_directory_files import PartitionDirectory
@@ -81,7 +81,7 @@ class PartitionLog:
             UnreadableError: The directory may not be listed by this user.
             LogDirectoryError: It does not exist, or what is named like a log file is no regular file.
         """
-        base_offsets: tuple[int, ...] = ()
+        base_offsets: Sequence[int] = ()
         changing = directory.root.visibility.partitions.get(directory.topic_partition)
 
         def open_segment(base_offset: int, file_names: Collection[str] | None, suffix: str) -> SegmentReader:
@@ -105,6 +105,7 @@ class PartitionLog:
             filesystem,
             directory.path,
             is_clean=directory.root.clean_shutdown,
+            is_still_clean=directory.root.is_still_clean,
             swap_end_offset=lambda base_offset: (
                 open_segment(base_offset, None, SWAP_SUFFIX).end().next_offset
             ),
@@ -139,7 +140,7 @@ class PartitionLog:
 
     @property
     def recovery_point(self) -> int:
-        """First offset not known to be flushed."""
+        """First offset not known to be flushed, when it was first asked for."""
         return self.directory.root.recovery_points.get(self.directory.topic_partition, 0)
 
     @cached_property
@@ -319,10 +320,14 @@ class PartitionLog:
         return newest_producer_snapshot(
             self._filesystem,
             self.path,
-            self.segments,
+            self._snapshot_offsets,
             above_offset=self.log_start_offset,
             up_to_offset=self.log_end_offset if up_to_offset is None else up_to_offset,
         )
+
+    @cached_property
+    def _snapshot_offsets(self) -> Sequence[int]:
+        return kept_snapshot_offsets(self.segments)
 
     def _is_young_by_damage(self, index: int, timestamp_ms: int) -> bool:
         """Whether what made a segment seem young enough may be damage, and not the age of its file."""

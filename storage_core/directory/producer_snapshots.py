@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import bisect
 import logging
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from storage_core.checkpoint import read_producer_snapshot
 from storage_core.errors import CorruptSnapshotError
-from storage_core.segment.file_names import SNAPSHOT_SUFFIX, base_offset_of, snapshot_file_name
+from storage_core.segment.file_names import SNAPSHOT_SUFFIX, snapshot_file_name
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from storage_core.checkpoint import ProducerStateEntry
     from storage_core.directory.segments import Segments
     from storage_core.filesystem import FileSystem
 
-__all__ = ["ProducerSnapshot", "newest_producer_snapshot"]
+__all__ = ["ProducerSnapshot", "kept_snapshot_offsets", "newest_producer_snapshot"]
 
 _log = logging.getLogger(__name__)
 
@@ -30,23 +35,21 @@ class ProducerSnapshot:
 
 
 def newest_producer_snapshot(
-    filesystem: FileSystem, path: str, segments: Segments, *, above_offset: int, up_to_offset: int
+    filesystem: FileSystem, path: str, offsets: Sequence[int], *, above_offset: int, up_to_offset: int
 ) -> ProducerSnapshot | None:
-    """The newest usable snapshot within some offsets.
-
-    A damaged one makes room for the next older one. One that belongs to no segment counts only
-    as the newest of all.
+    """The newest usable snapshot within some offsets. A damaged one makes room for the next older one.
 
     Args:
         filesystem: Where to read.
         path: The partition's directory.
-        segments: The segments of the log, and the names of the files beside them.
+        offsets: Those of the snapshots that count, ascending: `kept_snapshot_offsets`.
         above_offset: A snapshot here or below is of no use: the log start offset.
         up_to_offset: The highest offset that a snapshot may have.
     """
-    for offset in reversed(_kept_offsets(segments)):
-        if not above_offset < offset <= up_to_offset:
-            continue
+    for index in reversed(range(bisect.bisect_right(offsets, up_to_offset))):
+        offset = offsets[index]
+        if offset <= above_offset:
+            break
         try:
             producers = read_producer_snapshot(filesystem, os.path.join(path, snapshot_file_name(offset)))
         except CorruptSnapshotError as error:
@@ -57,12 +60,15 @@ def newest_producer_snapshot(
     return None
 
 
-def _kept_offsets(segments: Segments) -> list[int]:
-    """Offsets of the snapshots that a starting broker would keep, ascending."""
-    names = (name for name in segments.file_names if name.endswith(SNAPSHOT_SUFFIX))
-    offsets = {offset for name in names if (offset := base_offset_of(name)) is not None}
-    strays = offsets.difference(segments.base_offsets)
-    kept = offsets - strays
-    if strays and (not segments or max(strays) >= segments.base_offsets[-1]):
-        kept.add(max(strays))
-    return sorted(kept)
+def kept_snapshot_offsets(segments: Segments) -> Sequence[int]:
+    """Offsets of the snapshots that a starting broker would keep, ascending.
+
+    One that belongs to no segment counts only as the newest of all.
+    """
+    offsets = segments.file_names.base_offsets(SNAPSHOT_SUFFIX)
+    is_kept = np.isin(offsets, segments.base_offsets)
+    if len(offsets) and (not segments or offsets[-1] >= segments.base_offsets[-1]):
+        # The newest of all; if a segment begins with it, it counts in any case.
+        is_kept[-1] = True
+    kept: list[int] = np.asarray(offsets, np.int64)[is_kept].tolist()
+    return kept

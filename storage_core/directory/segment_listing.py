@@ -14,22 +14,82 @@ from __future__ import annotations
 import bisect
 import os
 import time
+from array import array
+from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from storage_core.errors import DataLossError, LogDirectoryError
 from storage_core.segment.file_names import CLEANED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX, base_offset_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from storage_core.filesystem import DirectoryEntry, FileSystem
 
-__all__ = ["SegmentListing", "list_segments", "regular_file_names"]
+__all__ = ["FileNames", "SegmentListing", "list_segments", "regular_file_names"]
 
 _SWAP_WAIT_SECONDS = 1.0
 _SWAP_POLL_SECONDS = 0.05
 _SETTLE_SECONDS = 5.0
+# One listing of a huge directory may take longer than that.
+_SETTLE_LISTINGS: Final = 6
+_BASE_OFFSET_DIGITS: Final = 20
+_NO_OFFSETS: Final[Sequence[int]] = ()
+
+
+class FileNames(Collection[str]):
+    """Names of files in a partition's directory. Those of segments take a few bytes each, whatever their number."""
+
+    __slots__ = ("_base_offsets", "_others")
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        others = []
+        by_suffix: dict[str, array[int]] = {}
+        for name in names:
+            base_offset = base_offset_of(name)
+            if base_offset is None:
+                others.append(name)
+                continue
+            suffix = name[_BASE_OFFSET_DIGITS:]
+            base_offsets = by_suffix.get(suffix)
+            if base_offsets is None:
+                base_offsets = by_suffix[suffix] = array("q")
+            base_offsets.append(base_offset)
+        for base_offsets in by_suffix.values():
+            np.frombuffer(base_offsets, np.int64).sort()
+        self._base_offsets = by_suffix
+        self._others = frozenset(others)
+
+    @property
+    def suffixes(self) -> Collection[str]:
+        """What follows the base offset in the names of segments' files, such as ``.log`` and ``.index.swap``."""
+        return self._base_offsets.keys()
+
+    def base_offsets(self, suffix: str) -> Sequence[int]:
+        """The base offsets of the files with a suffix, ascending."""
+        return self._base_offsets.get(suffix, _NO_OFFSETS)
+
+    def __contains__(self, name: object) -> bool:
+        if not isinstance(name, str):
+            return False
+        base_offset = base_offset_of(name)
+        if base_offset is None:
+            return name in self._others
+        base_offsets = self.base_offsets(name[_BASE_OFFSET_DIGITS:])
+        index = bisect.bisect_left(base_offsets, base_offset)
+        return index < len(base_offsets) and base_offsets[index] == base_offset
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._others
+        for suffix, base_offsets in self._base_offsets.items():
+            for base_offset in base_offsets:
+                yield f"{base_offset:0{_BASE_OFFSET_DIGITS}d}{suffix}"
+
+    def __len__(self) -> int:
+        return len(self._others) + sum(map(len, self._base_offsets.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +102,9 @@ class SegmentListing:
         swapped: Base offsets whose log file still carries the suffix ``.swap``.
     """
 
-    base_offsets: tuple[int, ...]
-    file_names: Collection[str]
-    swapped: frozenset[int]
+    base_offsets: Sequence[int]
+    file_names: FileNames
+    swapped: frozenset[int] = frozenset()
 
     def in_front_of(self, offset: int) -> SegmentListing:
         """Without the segments that begin at an offset or behind it."""
@@ -53,7 +113,12 @@ class SegmentListing:
 
 
 def list_segments(
-    filesystem: FileSystem, path: str, *, is_clean: bool, swap_end_offset: Callable[[int], int]
+    filesystem: FileSystem,
+    path: str,
+    *,
+    is_clean: bool,
+    swap_end_offset: Callable[[int], int],
+    is_still_clean: Callable[[], bool] = lambda: True,
 ) -> SegmentListing:
     """List the segments of a partition.
 
@@ -62,45 +127,43 @@ def list_segments(
         path: The partition's directory.
         is_clean: No broker is at work here: one listing is enough.
         swap_end_offset: Gives the offset behind the last one in ``<base>.log.swap``.
+        is_still_clean: Whether that is true after the listing, too.
 
     Raises:
         UnreadableError: The directory may not be listed by this user.
         LogDirectoryError: It does not exist, or what is named like a log file is no regular file.
     """
-    names = regular_file_names(filesystem, path) if is_clean else _settled_file_names(filesystem, path)
-    swapped: frozenset[int] = frozenset()
-    if _has_swap(names):
-        try:
-            names, swapped = _complete_swaps(names, swap_end_offset)
-        except FileNotFoundError:
-            # No crash, but a slow broker that has gone on just now.
-            names, swapped = _complete_swaps(_settled_file_names(filesystem, path), swap_end_offset)
-    base_offsets = _base_offsets(names, LOG_SUFFIX)
-    if swapped:
-        base_offsets = list(swapped.union(base_offsets))
-    # Already in order without swaps: names of 20 digits sort as their numbers do.
-    base_offsets.sort()
-    # The garbage collector passes over a dict of texts, but looks at every name in a set, again
-    # and again: with 100,000 segments that costs more than the look-ups.
-    return SegmentListing(tuple(base_offsets), dict.fromkeys(names), swapped)
+    names = regular_file_names(filesystem, path) if is_clean else None
+    if names is None or not is_still_clean():
+        names = _settled_file_names(filesystem, path)
+    if not _has_swap(names):
+        return SegmentListing(names.base_offsets(LOG_SUFFIX), names)
+    try:
+        names, swapped = _complete_swaps(names, swap_end_offset)
+    except FileNotFoundError:
+        # No crash, but a slow broker that has gone on just now.
+        names, swapped = _complete_swaps(_settled_file_names(filesystem, path), swap_end_offset)
+    return SegmentListing(sorted(swapped.union(names.base_offsets(LOG_SUFFIX))), names, swapped)
 
 
-def regular_file_names(filesystem: FileSystem, path: str) -> list[str]:
+def regular_file_names(filesystem: FileSystem, path: str) -> FileNames:
     """The names of the regular files in a partition's directory.
 
     Raises:
         LogDirectoryError: What is named like a log file is none.
     """
-    names = []
-    for entry in filesystem.list_directory(path):
+    return FileNames(_regular_files(filesystem, path))
+
+
+def _regular_files(filesystem: FileSystem, path: str) -> Iterator[str]:
+    for entry in filesystem.walk_directory(path):
         if entry.is_regular_file:
-            names.append(entry.name)
+            yield entry.name
         elif entry.name.endswith(LOG_SUFFIX) and base_offset_of(entry.name) is not None:
             raise LogDirectoryError(
                 f"Expected a regular file as log segment, found {_kind(entry)}. Put the file itself here.",
                 path=os.path.join(path, entry.name),
             )
-    return names
 
 
 def _kind(entry: DirectoryEntry) -> str:
@@ -109,7 +172,7 @@ def _kind(entry: DirectoryEntry) -> str:
     return "a directory" if entry.is_directory else "a FIFO, a socket or a device"
 
 
-def _settled_file_names(filesystem: FileSystem, path: str) -> list[str]:
+def _settled_file_names(filesystem: FileSystem, path: str) -> FileNames:
     """List until listings agree and show no swap, or a swap turns out to be left from a crash.
 
     A listing during renames may show a file under both names or under neither. Retention takes
@@ -121,62 +184,63 @@ def _settled_file_names(filesystem: FileSystem, path: str) -> list[str]:
     """
     start = time.monotonic()
     names = regular_file_names(filesystem, path)
-    agreements = 0
+    agreements, listings = 0, 1
     while True:
         has_swap = _has_swap(names)
         waited_seconds = time.monotonic() - start
         if has_swap:
-            if waited_seconds >= _SWAP_WAIT_SECONDS:
+            if waited_seconds >= _SWAP_WAIT_SECONDS and listings > 1:
                 return names
             time.sleep(_SWAP_POLL_SECONDS)
-        elif waited_seconds >= _SETTLE_SECONDS:
+        elif waited_seconds >= _SETTLE_SECONDS and listings >= _SETTLE_LISTINGS:
             message = (
                 "Expected the segments of this log to stay for as long as it takes to list them. Read again."
             )
             raise DataLossError(message, path=path)
         previous, names = names, regular_file_names(filesystem, path)
+        listings += 1
         if has_swap or _has_swap(names):
             agreements = 0
             continue
-        before, after = _base_offsets(previous, LOG_SUFFIX), _base_offsets(names, LOG_SUFFIX)
+        before, after = previous.base_offsets(LOG_SUFFIX), names.base_offsets(LOG_SUFFIX)
         agreements = agreements + 1 if _agree(before, after) else 0
         if agreements > 1 or (agreements and before[:1] == after[:1]):
             return names
 
 
-def _agree(before: list[int], after: list[int]) -> bool:
+def _agree(before: Sequence[int], after: Sequence[int]) -> bool:
     """Whether two listings show the same segments from the first of the later to the last of the earlier."""
     if not before or not after:
-        return before == after
-    first, last = min(after), max(before)
-    return sorted(base for base in before if base >= first) == sorted(base for base in after if base <= last)
+        return len(before) == len(after)
+    return before[bisect.bisect_left(before, after[0]) :] == after[: bisect.bisect_right(after, before[-1])]
 
 
-def _has_swap(names: list[str]) -> bool:
-    return any(name.endswith(SWAP_SUFFIX) and base_offset_of(name) is not None for name in names)
+def _has_swap(names: FileNames) -> bool:
+    return any(suffix.endswith(SWAP_SUFFIX) for suffix in names.suffixes)
 
 
 def _complete_swaps(
-    names: list[str], swap_end_offset: Callable[[int], int]
-) -> tuple[list[str], frozenset[int]]:
+    listed: FileNames, swap_end_offset: Callable[[int], int]
+) -> tuple[FileNames, frozenset[int]]:
     """Do on names what a starting broker does on files (passes 1 to 3 of Kafka's ``LogLoader``)."""
-    cleaned = _base_offsets(names, CLEANED_SUFFIX)
-    swapped = set(_base_offsets(names, LOG_SUFFIX + SWAP_SUFFIX))
+    cleaned = [
+        base_offset
+        for suffix in listed.suffixes
+        if suffix.endswith(CLEANED_SUFFIX)
+        for base_offset in listed.base_offsets(suffix)
+    ]
+    swapped = frozenset(listed.base_offsets(LOG_SUFFIX + SWAP_SUFFIX))
     if cleaned:
         # A split had not yet renamed all of its output: the original counts.
-        swapped = {base_offset for base_offset in swapped if base_offset < min(cleaned)}
+        swapped = frozenset(base_offset for base_offset in swapped if base_offset < min(cleaned))
+    names = list(listed)
     swap_names = [name for name in names if name.endswith(SWAP_SUFFIX) and base_offset_of(name) in swapped]
     names = [name for name in names if not name.endswith(SWAP_SUFFIX)]
     if swapped:
         start_offset = min(swapped)
         end_offset = max(swap_end_offset(base_offset) for base_offset in swapped)
         names = [name for name in names if not _is_in_range(name, start_offset, end_offset)]
-    return names + swap_names, frozenset(swapped)
-
-
-def _base_offsets(names: list[str], suffix: str) -> list[int]:
-    found = [base_offset_of(name) for name in names if name.endswith(suffix)]
-    return [base_offset for base_offset in found if base_offset is not None]
+    return FileNames(names + swap_names), swapped
 
 
 def _is_in_range(name: str, start_offset: int, end_offset: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Final, overload
 
 from storage_core.segment.file_names import SWAP_SUFFIX
 from storage_core.segment.segment_reader import SegmentReader
@@ -15,9 +15,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Segments"]
 
+_MOST_OPENED: Final = 16_384
+
 
 class Segments(Sequence[SegmentReader]):
     """The segments of a log by ascending base offset, each made when it is first taken.
+
+    As many as a log usually has are made once. Of more, those that were taken first are made again when
+    they are needed; but never the last one, which ends where the log does.
 
     Args:
         listing: What the directory held.
@@ -50,13 +55,23 @@ class Segments(Sequence[SegmentReader]):
             return [self[number] for number in range(len(self))[index]]
         base_offset = self.base_offsets[index]
         segment = self._opened.get(base_offset)
-        if segment is None:
-            suffix = SWAP_SUFFIX if base_offset in self._swapped else ""
-            segment = self._opened[base_offset] = self._open_segment(base_offset, self.file_names, suffix)
-        return segment
+        if segment is not None:
+            return segment
+        suffix = SWAP_SUFFIX if base_offset in self._swapped else ""
+        return self._keep(self._open_segment(base_offset, self.file_names, suffix))
 
     def open_again(self, index: int, suffix: str = "") -> SegmentReader:
         """Take a segment's files by their present names; the listing does not count for it any more."""
-        base_offset = self.base_offsets[index]
-        segment = self._opened[base_offset] = self._open_segment(base_offset, None, suffix)
+        return self._keep(self._open_segment(self.base_offsets[index], None, suffix))
+
+    def _keep(self, segment: SegmentReader) -> SegmentReader:
+        opened, base_offset = self._opened, segment.base_offset
+        if base_offset not in opened and len(opened) >= _MOST_OPENED:
+            oldest = next(iter(opened))
+            if oldest == self.base_offsets[-1]:
+                # Where the log ends was found out for good.
+                opened[oldest] = opened.pop(oldest)
+                oldest = next(iter(opened))
+            del opened[oldest]
+        opened[base_offset] = segment
         return segment

@@ -1,5 +1,7 @@
 """What of a log directory readers may see while a job's rows are committed to it: all of them, or none.
 
+The same look, and look again, keeps a truncation from being seen by halves.
+
 A commit changes partition after partition, and makes its rows visible by one line in
 ``.segmentlog-commits``. As long as its journal stands there without that line, each partition that
 it names ends for readers where it ended before, and a new one does not exist. Nothing is locked:
@@ -9,11 +11,12 @@ a reader looks, and looks again if a commit began or became visible meanwhile.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from storage_core.checkpoint.commit_journal import COMMIT_JOURNAL, parse_commit_journal, read_journal_bytes
 from storage_core.checkpoint.commits_file import read_last_commit
+from storage_core.checkpoint.truncations_file import is_truncation_under_way, truncations_bytes
 from storage_core.errors import DataLossError, SegmentLogError
 
 if TYPE_CHECKING:
@@ -35,10 +38,13 @@ _Found = TypeVar("_Found")
 class Visibility:
     """Which commits of a log directory are visible; two are equal if the same rows are.
 
+    They differ, too, if a log was truncated or deleted in between.
+
     Attributes:
         last_commit: The last one that is; None if there was none.
         journal_data: The journal of one that is not yet; None if there is none.
         partitions: What that one changes: they are as they were before.
+        truncations_bytes: The size of the list of truncations.
     """
 
     last_commit: CommitEntry | None = None
@@ -46,6 +52,7 @@ class Visibility:
     partitions: Mapping[tuple[str, int], JournalledPartition] = field(
         default_factory=dict, compare=False, repr=False
     )
+    truncations_bytes: int = 0
 
     def is_hidden(self, topic: str, partition: int) -> bool:
         """Whether a partition does not exist yet, though its directory may."""
@@ -71,22 +78,27 @@ def read_visibility(filesystem: FileSystem, root: str, before: Visibility = NOTH
     # In this order: no commit was under way when there was no journal, and none can pass unseen behind it.
     data = read_journal_bytes(filesystem, root)
     last_commit = read_last_commit(filesystem, root)
+    size_bytes = truncations_bytes(filesystem, root)
     if data is None:
-        return Visibility(last_commit)
-    if data == before.journal_data and last_commit == before.last_commit:
-        return before
+        return Visibility(last_commit, truncations_bytes=size_bytes)
+    if (data, last_commit) == (before.journal_data, before.last_commit):
+        return (
+            before
+            if size_bytes == before.truncations_bytes
+            else replace(before, truncations_bytes=size_bytes)
+        )
     journal = parse_commit_journal(data, os.path.join(root, COMMIT_JOURNAL))
     if last_commit is not None and last_commit.job_id == journal.job_id:
-        return Visibility(last_commit)
+        return Visibility(last_commit, truncations_bytes=size_bytes)
     partitions = {each.topic_partition: each for each in journal.partitions}
-    return Visibility(last_commit, data, partitions)
+    return Visibility(last_commit, data, partitions, size_bytes)
 
 
 class CommitWatch:
-    """Tells whether a commit began or became visible while log directories were looked at.
+    """Tells whether a commit began or became visible, or a log was truncated, while log directories were looked at.
 
     A look may begin with an old answer, or with none at all: if the one behind it is the same, then it was
-    so all the time, because commits are only ever added.
+    so all the time, because commits and truncations are only ever added.
 
     Args:
         filesystem: Where to read.
@@ -116,26 +128,31 @@ class CommitWatch:
             has_moved |= now != before
         return has_moved
 
+    def is_truncating(self) -> bool:
+        """Whether a log of these directories is being truncated, or was when its process died."""
+        return any(is_truncation_under_way(self._filesystem, root) for root in self.known)
+
 
 def look_until_settled(watch: CommitWatch, look: Callable[[CommitWatch], _Found]) -> _Found:
-    """Look at log directories until no commit began or became visible meanwhile.
+    """Look at log directories until no commit began or became visible meanwhile, and no log was truncated.
 
-    What a look raises counts only if that is so.
+    What a look raises counts only if that is so. While a log is being truncated, or if that was interrupted, it counts
+    only if it is raised again and again.
 
     Raises:
-        DataLossError: One commit followed the other too quickly.
+        DataLossError: One commit or truncation followed the other too quickly.
     """
-    for _ in range(_LOOKS):
+    for looks_left in reversed(range(_LOOKS)):
         try:
             found = look(watch)
         except SegmentLogError:
-            if not watch.has_moved():
+            if not watch.has_moved() and (not looks_left or not watch.is_truncating()):
                 raise
         else:
             if not watch.has_moved():
                 return found
     message = (
-        f"Expected to see this log directory once as it is between two commits, looked {_LOOKS} times in vain. "
-        "Read again, or commit less often."
+        "Expected to see this log directory once as it is between two commits or truncations, looked "
+        f"{_LOOKS} times in vain. Read again, or commit less often."
     )
     raise DataLossError(message, path=", ".join(watch.known))

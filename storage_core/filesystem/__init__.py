@@ -7,7 +7,7 @@ buffers and never through a mapping: if a broker truncates the file, that would 
 
 from __future__ import annotations
 
-from storage_core.filesystem._file_lock import FileLock
+from storage_core.filesystem._file_lock import FileLock, OwningProcess
 from storage_core.filesystem._file_system import FileSystem
 from storage_core.filesystem._open_file import OpenFile
 from storage_core.filesystem._pooled_file import PooledFile, PreparedFlush
@@ -22,6 +22,7 @@ __all__ = [
     "FileSystem",
     "IoStatistics",
     "OpenFile",
+    "OwningProcess",
     "PooledFile",
     "PreparedFlush",
     "WritableFile",

@@ -3,6 +3,9 @@
 A POSIX record lock belongs to a process and an inode. So a second lock in the same process succeeds,
 and closing *any* descriptor of the file gives the lock away. Therefore all locks of this process stand
 in a registry, and a file in it is not opened again before its lock is released.
+
+A child that was forked from the process inherits none of its locks, but a copy of everything else: buffers,
+descriptors, and the belief that it may write. `OwningProcess` tells the two apart.
 """
 
 from __future__ import annotations
@@ -14,19 +17,64 @@ import stat
 import threading
 from typing import TYPE_CHECKING, Self
 
-from storage_core.errors import LogDirectoryError, LogDirectoryLockedError
+from storage_core.errors import LogDirectoryError, LogDirectoryLockedError, LogForkedError
 from storage_core.filesystem._explained import explained_writing
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["FileLock", "acquire_lock", "keep_if_locked"]
+__all__ = ["FileLock", "OwningProcess", "acquire_lock", "keep_if_locked"]
 
 _LOCK_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CREAT
 _FILE_MODE = 0o644
 # Each further attempt means that somebody replaced or removed the file in the meantime.
 _MOST_ATTEMPTS = 100
 _TAKEN = (errno.EACCES, errno.EAGAIN)
+
+
+class _ThisProcess:
+    """Has another identity in each process: asking the system for the process's id takes too long for each append."""
+
+    __slots__ = ("identity",)
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        self.identity = object()
+
+
+_this_process = _ThisProcess()
+os.register_at_fork(after_in_child=_this_process.renew)
+
+
+class OwningProcess:
+    """The process that made something which others must not change: not even a child that was forked from it."""
+
+    __slots__ = ("_identity", "_process_id")
+
+    def __init__(self) -> None:
+        self._identity = _this_process.identity
+        self._process_id = os.getpid()
+
+    @property
+    def is_this(self) -> bool:
+        """Whether this is the process, and not one that was forked from it."""
+        return self._identity is _this_process.identity
+
+    def check(self, path: str) -> None:
+        """Refuse a change by a forked process.
+
+        Raises:
+            LogForkedError: This is not the process.
+        """
+        if self._identity is not _this_process.identity:
+            raise LogForkedError(
+                f"Expected process {self._process_id}, which opened this, found process {os.getpid()}, which was forked "
+                "from it: what both of them write destroys what the other one wrote. Open the log directory in this "
+                "process, after the other one has closed it; or with read_only=True, to read.",
+                path=path,
+            )
 
 
 class _Registry:
@@ -39,6 +87,9 @@ class _Registry:
     def __init__(self) -> None:
         self.mutex = threading.RLock()
         self._kept: dict[tuple[int, int], tuple[int, list[int]]] = {}
+
+    def renew_mutex(self) -> None:
+        self.mutex = threading.RLock()
 
     def holds(self, identity: tuple[int, int]) -> bool:
         entry = self._kept.get(identity)
@@ -54,8 +105,10 @@ class _Registry:
         return self._kept.pop(identity)[1]
 
 
-# The one global state: what it describes, the locks of a process, is global too.
+# The one global state besides: what it describes, the locks of a process, is global too.
 _registry = _Registry()
+# A thread that the child does not have may have held it.
+os.register_at_fork(after_in_child=_registry.renew_mutex)
 
 
 class FileLock:
@@ -65,13 +118,13 @@ class FileLock:
         self.path = path
         self._descriptor = descriptor
         self._identity = identity
-        self._process_id = os.getpid()
+        self._owner = OwningProcess()
 
     def release(self) -> None:
         """Give the lock back; a second call does nothing. The file stays where it is."""
         with _registry.mutex:
             # In a forked child the lock was never held, and the descriptor is nobody's business.
-            if self._descriptor < 0 or os.getpid() != self._process_id:
+            if self._descriptor < 0 or not self._owner.is_this:
                 return
             descriptor, self._descriptor = self._descriptor, -1
             for each in [*_registry.remove(self._identity), descriptor]:

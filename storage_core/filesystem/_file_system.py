@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from storage_core.errors import LogDirectoryError, LogDirectoryLockedError, OptionError
 from storage_core.filesystem._explained import MissingError, explained_reading, explained_writing
-from storage_core.filesystem._file_lock import FileLock, acquire_lock, keep_if_locked
+from storage_core.filesystem._file_lock import FileLock, OwningProcess, acquire_lock, keep_if_locked
 from storage_core.filesystem._file_pool import FilePool
 from storage_core.filesystem._open_file import OpenFile
 from storage_core.filesystem._pooled_file import PooledFile
@@ -20,6 +22,9 @@ from storage_core.filesystem._values import (
     make_file_status,
 )
 from storage_core.filesystem._writable_file import WritableFile, flush_descriptor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["FileSystem"]
 
@@ -48,6 +53,7 @@ class FileSystem:
             raise OptionError(f"Expected max_open_files of 1 or more, found {max_open_files}.")
         self.statistics = IoStatistics()
         self._pool = FilePool(max_open_files)
+        self._pool_owner = OwningProcess()
 
     def list_directory(self, path: str) -> list[DirectoryEntry]:
         """List a directory in name order.
@@ -56,11 +62,14 @@ class FileSystem:
             UnreadableError: This user may not list it.
             LogDirectoryError: It does not exist or is no directory.
         """
+        return sorted(self.walk_directory(path), key=attrgetter("name"))
+
+    def walk_directory(self, path: str) -> Iterator[DirectoryEntry]:
+        """List a directory in any order, one entry at a time; raises as `list_directory` does."""
         self.statistics.directories_listed += 1
         with explained_reading(path, "list"), os.scandir(path) as entries:
-            listed = [make_directory_entry(entry) for entry in entries]
-        listed.sort(key=lambda entry: entry.name)
-        return listed
+            for entry in entries:
+                yield make_directory_entry(entry)
 
     def status(self, path: str, *, follow_symlinks: bool = False) -> FileStatus | None:
         """What ``stat`` says of ``path``; None if nothing is there."""
@@ -125,6 +134,9 @@ class FileSystem:
 
         At most ``max_open_files`` of them have a descriptor.
         """
+        if not self._pool_owner.is_this:
+            # The files in it are those of the process that this one was forked from, and so is whoever holds its lock.
+            self._pool, self._pool_owner = FilePool(self._pool.most_open), OwningProcess()
         return PooledFile(self, self._pool, path, create=create)
 
     def require_writable(self, path: str) -> None:
@@ -213,6 +225,12 @@ class FileSystem:
         with explained_reading(path, "examine"):
             status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
+
+    def free_files(self, path: str) -> int | None:
+        """How many more files this user can make on the file system of ``path``; None if it makes room as it goes."""
+        with explained_reading(path, "examine"):
+            status = os.statvfs(path)
+        return status.f_favail if status.f_files else None
 
     def lock(self, path: str) -> FileLock:
         """Take the lock of a file, which is created if it is missing, and left in place on release.

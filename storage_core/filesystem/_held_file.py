@@ -32,6 +32,9 @@ class _Count:
         self._lock = threading.Lock()
         self._count = 0
 
+    def renew_lock(self) -> None:
+        self._lock = threading.Lock()
+
     def add(self) -> bool:
         with self._lock:
             if self._count >= _MOST_HELD:
@@ -45,6 +48,8 @@ class _Count:
 
 
 _count = _Count()
+# A thread that the child does not have may have held it. The child has the mappings, too, so the count stays.
+os.register_at_fork(after_in_child=_count.renew_lock)
 
 
 class HeldFile:

@@ -5,7 +5,7 @@ Everything here looks, and nothing changes: an append that is refused leaves the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import numpy as np
 
@@ -14,17 +14,30 @@ from storage_core.errors import (
     InvalidRecordError,
     OffsetOverflowError,
     OffsetsOutOfOrderError,
+    OptionError,
     RecordBatchTooLargeError,
     RecordTooLargeError,
 )
-from storage_core.log.producer_batches import ProducerBatches
-from storage_core.record.batch_header import CONTROL_FLAG, MAGIC_V2, MAX_OFFSET, TRANSACTIONAL_FLAG
+from storage_core.log.producer_numbers import check_leader_epoch
+from storage_core.log.transaction_marker import read_marker
+from storage_core.record.batch_header import (
+    CONTROL_FLAG,
+    MAGIC_V2,
+    MAX_OFFSET,
+    TRANSACTIONAL_FLAG,
+    parse_batch_header,
+)
 
 if TYPE_CHECKING:
+    from storage_core.log.transaction_marker import EndTransactionMarker
     from storage_core.log_config import LogConfig
     from storage_core.record.record_batches import RecordBatches
 
 __all__ = [
+    "AppendOrigin",
+    "batches_up_to_epoch",
+    "check_origin",
+    "markers_of",
     "require_fits_segment",
     "validate_client_batches",
     "validate_follower_append",
@@ -33,6 +46,17 @@ __all__ = [
 
 # The offset behind it, the log end, is an offset too.
 _LARGEST_LAST_OFFSET: Final = MAX_OFFSET - 1
+
+AppendOrigin: TypeAlias = Literal["client", "coordinator"]
+"""Who appends where the log assigns offsets (Kafka's ``AppendOrigin``): what a coordinator writes was checked by it."""
+
+_ORIGINS: Final = ("client", "coordinator")
+
+
+def check_origin(origin: object) -> None:
+    """Refuse what is no origin."""
+    if origin not in _ORIGINS:
+        raise OptionError(f"Expected an origin of client or coordinator, found {origin!r}.")
 
 
 def validate_leader_append(batches: RecordBatches, config: LogConfig, *, path: str | None = None) -> None:
@@ -87,51 +111,87 @@ def validate_follower_append(
         )
     _require_ascending(batches, path)
     _require_epochs(batches, path)
-    _require_readable_markers(batches, path)
+    markers_of(batches, path=path)
     require_fits_segment(batches.size_bytes, config, path)
 
 
-def validate_client_batches(batches: RecordBatches, *, path: str | None = None) -> None:
-    """Check batches that a producer made, and whose offsets the log is to assign.
+def batches_up_to_epoch(batches: RecordBatches, leader_epoch: int) -> RecordBatches:
+    """The batches in front of the first one of a later leader epoch."""
+    check_leader_epoch(leader_epoch)
+    is_later = batches.headers["leader_epoch"] > leader_epoch
+    return batches.select(0, int(is_later.argmax())) if is_later.any() else batches
+
+
+def validate_client_batches(
+    batches: RecordBatches, *, origin: AppendOrigin = "client", path: str | None = None
+) -> None:
+    """Check the headers of batches whose offsets the log is to assign.
 
     Raises:
-        InvalidRecordError: A batch is of an older format, is a control batch, counts its records
-            wrongly, has a producer id and no sequence or epoch, or a transaction and no producer id.
+        InvalidRecordError: A batch is of an older format, counts its records wrongly, has a producer id and no epoch,
+            or a transaction and no producer id. From a client also: it does not begin at offset 0, is a control
+            batch, or has a producer id and no sequence.
     """
-    headers = batches.headers
-    counts = headers["record_count"].astype(np.int64)
-    offset_counts = headers["last_offset_delta"].astype(np.int64) + 1
-    problems = (
-        (headers["magic"] != MAGIC_V2, "be of format v2"),
-        (headers["base_offset"] != 0, "begin at offset 0, which the log then replaces,"),
-        (offset_counts <= 0, "hold at least one offset"),
-        (counts <= 0, "hold at least one record"),
-        (counts != offset_counts, "hold as many records as offsets"),
-        ((headers["attributes"] & CONTROL_FLAG) != 0, "be no control batch"),
-        (
-            (headers["producer_id"] >= 0) & (headers["base_sequence"] < 0),
-            "have a sequence with its producer id",
-        ),
-        (
-            (headers["producer_id"] >= 0) & (headers["producer_epoch"] < 0),
-            "have an epoch with its producer id",
-        ),
-        (
-            ((headers["attributes"] & TRANSACTIONAL_FLAG) != 0) & (headers["producer_id"] < 0),
-            "have a producer id with its transaction",
-        ),
-    )
-    for is_wrong, expected in problems:
-        if is_wrong.any():
-            number = int(is_wrong.argmax())
+    for number, header in enumerate(batches.headers.tolist()):
+        expected = _what_a_header_lacks(header, is_from_client=origin == "client")
+        if expected is not None:
+            base_offset, _, _, magic, _, attributes, last_delta, _, _, producer_id, _, sequence, count = (
+                header
+            )
             raise InvalidRecordError(
-                f"Expected a producer's batch to {expected}, found that batch {number} does not: "
-                f"magic {int(headers['magic'][number])}, {int(counts[number])} record(s) for "
-                f"{int(offset_counts[number])} offset(s) from {int(headers['base_offset'][number])} on, "
-                f"attributes {int(headers['attributes'][number]):#x}, producer "
-                f"{int(headers['producer_id'][number])}, sequence {int(headers['base_sequence'][number])}.",
+                f"Expected a {'producer' if origin == 'client' else origin}'s batch to {expected}, found that batch "
+                f"{number} does not: magic {magic}, {count} record(s) for {last_delta + 1} offset(s) from "
+                f"{base_offset} on, attributes {attributes:#x}, producer {producer_id}, sequence {sequence}.",
                 path=path,
             )
+
+
+def _what_a_header_lacks(header: tuple[int, ...], *, is_from_client: bool) -> str | None:
+    base_offset, _, _, magic, _, attributes, last_delta, _, _, producer_id, epoch, sequence, count = header
+    is_control, is_transactional = attributes & CONTROL_FLAG, attributes & TRANSACTIONAL_FLAG
+    has_producer = producer_id >= 0
+    problems = (
+        (magic != MAGIC_V2, "be of format v2"),
+        (is_from_client and base_offset != 0, "begin at offset 0, which the log then replaces,"),
+        (last_delta < 0, "hold at least one offset"),
+        (count <= 0, "hold at least one record"),
+        (count != last_delta + 1, "hold as many records as offsets"),
+        (is_from_client and is_control, "be no control batch"),
+        (is_from_client and has_producer and sequence < 0, "have a sequence with its producer id"),
+        (has_producer and epoch < 0, "have an epoch with its producer id"),
+        (is_transactional and not has_producer, "have a producer id with its transaction"),
+    )
+    return next((expected for is_wrong, expected in problems if is_wrong), None)
+
+
+def markers_of(batches: RecordBatches, *, path: str | None = None) -> dict[int, EndTransactionMarker]:
+    """The markers among batches, by the number of the batch. Those that compaction has emptied are left out.
+
+    Raises:
+        InvalidRecordError: A control batch of a producer does not end a transaction, or is malformed.
+    """
+    if not batches.count_with(CONTROL_FLAG):
+        return {}
+    headers = batches.headers
+    is_marker = (headers["attributes"] & CONTROL_FLAG) != 0
+    is_marker &= (headers["producer_id"] >= 0) & (headers["record_count"] > 0)
+    markers = {}
+    for number in is_marker.nonzero()[0].tolist():
+        batch = b"".join(batches.pieces[2 * number : 2 * number + 2])
+        header = parse_batch_header(batch, 0, 0, path="")
+        try:
+            marker = read_marker(batch, header, path="")
+        except CorruptRecordError as error:
+            raise InvalidRecordError(error.args[0], path=path, offset=header.base_offset) from error
+        if marker is None:
+            raise InvalidRecordError(
+                f"Expected a control batch of a producer to end a transaction, found that batch {number} does not. "
+                "No broker loads a log that holds such a batch.",
+                path=path,
+                offset=header.base_offset,
+            )
+        markers[number] = marker
+    return markers
 
 
 def _require_ascending(batches: RecordBatches, path: str | None) -> None:
@@ -182,16 +242,6 @@ def _require_epochs(batches: RecordBatches, path: str | None) -> None:
             path=path,
             offset=int(batches.headers["base_offset"][number]),
         )
-
-
-def _require_readable_markers(batches: RecordBatches, path: str | None) -> None:
-    attributes = batches.headers["attributes"]
-    if not (attributes[0] & CONTROL_FLAG if len(attributes) == 1 else (attributes & CONTROL_FLAG).any()):
-        return
-    try:
-        ProducerBatches.of_record_batches(batches)
-    except CorruptRecordError as error:
-        raise InvalidRecordError(error.args[0], path=path, offset=error.offset) from error
 
 
 def require_fits_segment(size_bytes: int, config: LogConfig, path: str | None) -> None:

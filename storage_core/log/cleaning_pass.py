@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
+from storage_core.cached_property import cached_property
 from storage_core.compaction import (
     CleanedTransactions,
     CleanRules,

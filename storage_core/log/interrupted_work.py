@@ -40,7 +40,12 @@ _log = logging.getLogger(__name__)
 _INDEX_SUFFIXES: Final = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 # What Kafka's controllers keep beside their log.
 _OTHER_DELETED: Final = ".checkpoint" + DELETED_SUFFIX
-_TEMPORARY: Final = ("leader-epoch-checkpoint.tmp", "partition.metadata.tmp", ".snapshot.tmp")
+_TEMPORARY: Final = (
+    "leader-epoch-checkpoint.tmp",
+    "partition.metadata.tmp",
+    ".snapshot.tmp",
+    TRANSACTION_INDEX_SUFFIX + ".tmp",
+)
 
 
 def finish_interrupted_work(

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from storage_core.errors import InvalidRecordError, OffsetOverflowError, OptionError
+from storage_core.log.append_validation import check_origin, markers_of
 from storage_core.log.client_append import accept_client_batches
-from storage_core.log.log_append import AppendInfo, append_chunks
+from storage_core.log.log_append import AppendInfo, append_chunks, write_pending
 from storage_core.log.log_records import batches_of_records
 from storage_core.log.log_roll import forget_expired_producers
 from storage_core.log.producer_append import ProducedRecords, check_marker, check_produced
 from storage_core.log.producer_numbers import (
     check_coordinator_epoch,
+    check_leader_epoch,
     check_producer_epoch,
     check_producer_id,
-    check_producer_sequence,
 )
 from storage_core.record.batch_header import MAX_OFFSET, TRANSACTIONAL_FLAG
 from storage_core.record.control_batch import end_transaction_marker
@@ -29,13 +30,14 @@ from storage_core.record.legacy_message import NO_TIMESTAMP_MS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from storage_core.log.append_validation import AppendOrigin
     from storage_core.log.log_state import LogState
     from storage_core.log.producer_append import DuplicateAppend
     from storage_core.record.batch_encode import ProducerSequence
     from storage_core.record.encode import BatchEncoding
     from storage_core.record.record_batches import RecordBatches
 
-__all__ = ["append_client_batches", "append_marker", "append_records"]
+__all__ = ["append_client_batches", "append_marker", "append_records", "assign_epoch_start_offset"]
 
 _NONE: Final = -1
 
@@ -59,7 +61,7 @@ def append_records(
         records: What is appended.
         leader_epoch: Under which they are written; the latest one if None.
         is_pending: Whether they may wait in memory. Those of a producer do not.
-        producer: Who numbers them, and the number of the first one.
+        producer: Who numbers them, and the number of the first one; -1 if they have none.
         is_transactional: Whether they belong to a transaction of the producer's.
         check: Is called when the log is locked, and may refuse.
     """
@@ -67,9 +69,7 @@ def append_records(
         raise InvalidRecordError(
             f"Expected a pyarrow.Table or pyarrow.RecordBatch to append, found {type(records).__name__}."
         )
-    if producer is not None:
-        check_producer_sequence(producer)
-    elif is_transactional:
+    if producer is None and is_transactional:
         raise OptionError("Expected a producer for records of a transaction, found none.")
     now_ms = state.clock.now_ms()
     chunks = batches_of_records(
@@ -98,12 +98,35 @@ def append_records(
 
 
 def append_client_batches(
-    state: LogState, batches: RecordBatches, *, leader_epoch: int | None = None
+    state: LogState,
+    batches: RecordBatches,
+    *,
+    leader_epoch: int | None = None,
+    origin: AppendOrigin = "client",
 ) -> AppendInfo:
-    """Append batches that a producer made; for the errors see `Log.append_as_leader`."""
+    """Append batches that a producer or a coordinator made; for the errors see `Log.append_as_leader`."""
+    check_origin(origin)
     now_ms = state.clock.now_ms()
-    accepted = accept_client_batches(batches, state.config, now_ms, path=state.path)
-    headers = accepted.headers
+    accepted = accept_client_batches(batches, state.config, now_ms, origin=origin, path=state.path)
+    produced = _produced_batches(accepted, origin, state.path)
+    chunks = [accepted] if accepted.count else []
+    count = sum(records.record_count for records in produced)
+    with state.writing():
+        return _append(
+            state,
+            chunks,
+            produced,
+            count,
+            _epoch(state, leader_epoch),
+            now_ms,
+            are_client_batches=True,
+        )
+
+
+def _produced_batches(
+    batches: RecordBatches, origin: AppendOrigin, path: str | None
+) -> Sequence[ProducedRecords]:
+    headers = batches.headers
     produced = [
         ProducedRecords(producer_id, epoch, sequence, delta + 1, bool(attributes & TRANSACTIONAL_FLAG))
         for producer_id, epoch, sequence, delta, attributes in zip(
@@ -115,12 +138,13 @@ def append_client_batches(
             strict=True,
         )
     ]
-    chunks = [accepted] if accepted.count else []
-    count = sum(records.record_count for records in produced)
-    with state.writing():
-        return _append(
-            state, chunks, produced, count, _epoch(state, leader_epoch), now_ms, are_client_batches=True
-        )
+    if origin == "client":
+        return produced
+    markers = markers_of(batches, path=path)
+    return [
+        records._replace(first_sequence=_NONE, marker=markers.get(number))
+        for number, records in enumerate(produced)
+    ]
 
 
 def append_marker(
@@ -166,6 +190,14 @@ def append_marker(
     if state.config.has_log_append_time:
         marker = marker.with_log_append_time(now_ms)
     return _append(state, [marker], (), 1, _epoch(state, leader_epoch), now_ms)
+
+
+def assign_epoch_start_offset(state: LogState, leader_epoch: int) -> int:
+    """Let a leader epoch begin at the log end, before its first batch; see `Log.assign_epoch_start_offset`."""
+    write_pending(state)
+    epoch = _epoch(state, leader_epoch)
+    state.leader_epochs.assign(epoch, state.offsets.log_end_offset)
+    return state.leader_epochs.entries[-1].start_offset
 
 
 def _append(
@@ -236,6 +268,7 @@ def _epoch(state: LogState, leader_epoch: int | None) -> int:
         latest = max(latest, int(state.pending.batches[-1].headers["leader_epoch"][-1]))
     if leader_epoch is None:
         return latest
+    check_leader_epoch(leader_epoch)
     if leader_epoch < latest:
         raise InvalidRecordError(
             f"Expected a leader epoch of at least {latest}, which the log has seen, found {leader_epoch}.",

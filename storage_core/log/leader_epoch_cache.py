@@ -3,7 +3,7 @@
 Epochs and start offsets both ascend. What changes is written to ``leader-epoch-checkpoint`` before
 the call returns. A crash may bring back data that a truncation had cut, and with it an older or a
 newer checkpoint: whoever loads a log truncates the cache to the log's offsets again, and recovery
-assigns what it finds in the batches.
+assigns what it finds in the batches. An epoch that begins at the log end has no batch yet: it stays.
 """
 
 from __future__ import annotations

@@ -143,6 +143,7 @@ class Log(LogAppender):
         """Close this log alone, with everything on disk. Its log directory stays open; a second call does nothing.
 
         Raises:
+            LogForkedError: Another process opened it, from which this one was forked.
             StorageError: That failed: the log is recovered when its log directory is opened the next time.
         """
         if self._state is not None:

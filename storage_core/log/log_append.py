@@ -14,8 +14,9 @@ import numpy as np
 
 from storage_core.log.log_flush import flush_if_due
 from storage_core.log.log_roll import roll
+from storage_core.log.producer_append import check_replicated
 from storage_core.log.producer_batches import ProducerBatches
-from storage_core.record.batch_header import MAGIC_V2
+from storage_core.record.batch_header import MAGIC_V2, TRANSACTIONAL_FLAG
 from storage_core.record.legacy_message import NO_TIMESTAMP_MS
 from storage_core.record.record_batches import RecordBatches
 from storage_core.segment.offset_index_file import LARGEST_RELATIVE_OFFSET
@@ -95,31 +96,38 @@ def append_chunks(
 
 
 def append_replicated(state: LogState, batches: RecordBatches, now_ms: int) -> AppendInfo:
-    """Append validated batches of any format that keep their offsets and epochs."""
+    """Append batches of any format that keep their offsets and epochs, validated but for their producers."""
     write_pending(state)
+    if not batches.count:
+        return _sum([], state.next_offset, state.next_offset, None)
+    producers = state.producers
+    transactional = batches.count_with(TRANSACTIONAL_FLAG)
+    if transactional < batches.count and (transactional or producers.open_transactions):
+        of_producers = ProducerBatches.of_record_batches(batches, path=state.path)
+        check_replicated(producers.producers, of_producers.batches, path=state.path)
     state.is_only_replica = False
     _write(state, batches, now_ms)
     return _info(batches)
 
 
 def write_pending(state: LogState) -> None:
-    """Write the batches that wait in memory."""
+    """Write the batches that wait in memory. What cannot be written is lost, and the log has failed."""
     pending = state.pending
     if not pending.batches:
         return
     batches = pending.batches
-    # Not again, whatever happens now: nobody was promised that they survive a failure.
-    pending.batches, pending.size_bytes = [], 0
-    _write(state, batches[0] if len(batches) == 1 else _joined(batches), state.clock.now_ms())
+    try:
+        _write(state, batches[0] if len(batches) == 1 else _joined(batches), state.clock.now_ms())
+    except BaseException as error:
+        # Whatever it is: they were acknowledged, and cannot be refused any more.
+        state.fail(error)
+        raise
+    pending.clear()
 
 
 def _keep_pending(state: LogState, batches: RecordBatches) -> None:
-    pending = state.pending
-    # First what a reader takes once there are batches.
-    pending.next_offset = batches.next_offset
-    pending.batches.append(batches)
-    pending.size_bytes += batches.size_bytes
-    if pending.size_bytes >= _MOST_PENDING_BYTES:
+    state.pending.add(batches)
+    if state.pending.size_bytes >= _MOST_PENDING_BYTES:
         write_pending(state)
 
 

@@ -7,19 +7,30 @@ from typing import TYPE_CHECKING, Final, Literal
 import pyarrow as pa
 
 from storage_core.errors import LogReadOnlyError, OptionError
-from storage_core.log.append_validation import validate_follower_append
-from storage_core.log.leader_append import append_client_batches, append_marker, append_records
+from storage_core.log.append_validation import (
+    batches_up_to_epoch,
+    check_origin,
+    validate_follower_append,
+)
+from storage_core.log.leader_append import (
+    append_client_batches,
+    append_marker,
+    append_records,
+    assign_epoch_start_offset,
+)
 from storage_core.log.log_append import AppendInfo, append_replicated, write_pending
 from storage_core.log.log_flush import flush_appended
 from storage_core.log.log_reader import LogReader
 from storage_core.log.log_records import encoding_of
 from storage_core.log.open_transactions import OpenTransaction, abort_transaction, open_transactions
+from storage_core.log.producer_numbers import check_producer_sequence
 from storage_core.log.transaction import Transaction, begin_transaction
 from storage_core.record.record_batches import RecordBatches
 
 if TYPE_CHECKING:
     from storage_core.directory import PartitionDirectory
     from storage_core.filesystem import BytesLike, FileSystem
+    from storage_core.log.append_validation import AppendOrigin
     from storage_core.log.log_state import LogState
     from storage_core.log_config import LogConfig
     from storage_core.record.batch_encode import ProducerSequence
@@ -35,7 +46,7 @@ class LogAppender(LogReader):
     def __init__(
         self, filesystem: FileSystem, directory: PartitionDirectory, config: LogConfig, state: LogState | None
     ) -> None:
-        super().__init__(filesystem, directory, state)
+        super().__init__(filesystem, directory, config, state)
         self._config = config
         self._encoding = encoding_of(config)
 
@@ -53,6 +64,7 @@ class LogAppender(LogReader):
         leader_epoch: int | None = None,
         producer: ProducerSequence | None = None,
         is_transactional: bool = False,
+        origin: AppendOrigin = "client",
     ) -> AppendInfo:
         """Append records at the log end.
 
@@ -70,17 +82,23 @@ class LogAppender(LogReader):
                 behind 2,147,483,647 from 0.
             is_transactional: Whether they belong to a transaction, which `end_transaction` ends. `transaction` does
                 all of that by itself.
+            origin: Who appends them. A "coordinator" has no sequence numbers: that of the producer is -1, only its
+                epoch and its transaction are checked, and repetitions are not told.
 
         Raises:
             OutOfOrderSequenceError: The producer's records neither follow its last ones nor repeat them as a whole.
             InvalidProducerEpochError: A newer epoch of the producer is known.
             InvalidTxnStateError: The producer has a transaction open, and these records belong to none.
             AppendError: The records are refused, as in all of these cases, and nothing of them is written.
+                ``record_errors`` names those that are to blame.
             NotWritableError: The log is closed, read-only, or has failed before.
             StorageError: They could not be written, or not forced to disk: the log has failed.
         """
         if acks not in _ACKS:
             raise OptionError(f"Expected acks of 0, 1, -1 or 'all', found {acks!r}.")
+        check_origin(origin)
+        if producer is not None:
+            check_producer_sequence(producer, has_sequence=origin == "client")
         state = self._writable()
         is_flushed = flush or acks in (-1, "all")
         info = append_records(
@@ -97,9 +115,14 @@ class LogAppender(LogReader):
         return info
 
     def append_as_leader(
-        self, batches: BytesLike | RecordBatches, *, flush: bool = False, leader_epoch: int | None = None
+        self,
+        batches: BytesLike | RecordBatches,
+        *,
+        flush: bool = False,
+        leader_epoch: int | None = None,
+        origin: AppendOrigin = "client",
     ) -> AppendInfo:
-        """Append batches that a producer made: the log gives them offsets and a leader epoch.
+        """Append batches that a producer or a coordinator made: the log gives them offsets and a leader epoch.
 
         They keep their bytes, unless ``compression.type`` or ``message.timestamp.type`` say otherwise. Several, of at most
         ``segment.bytes`` together, are appended all or not at all; they are duplicates only if every one is.
@@ -108,23 +131,27 @@ class LogAppender(LogReader):
             batches: Batches of format v2 that begin at offset 0 each; of bytes, an incomplete last one is left out.
             flush: Whether they are on disk when this returns.
             leader_epoch: Under which they are written; the latest one of the log, or 0, if None.
+            origin: Who made them. A "coordinator" may leave out sequence numbers, which are not looked at, and may write
+                markers that end transactions. (What a leader sends its replicas is for `append_batches`.)
 
         Raises:
             CorruptRecordError: A batch's CRC or length is wrong; nothing is written.
-            AppendError: The batches are refused, for the same reasons as in `append` or because a producer may not
-                write such, and nothing of them is written.
+            AppendError: The batches are refused, for the same reasons as in `append` or because their origin may not
+                write such, and nothing of them is written. ``record_errors`` names the records that are to blame.
             NotWritableError: The log is closed, read-only, or has failed before.
             StorageError: They could not be written, or not forced to disk: the log has failed.
         """
         state = self._writable()
         if not isinstance(batches, RecordBatches):
             batches = RecordBatches.parse(batches)
-        info = append_client_batches(state, batches, leader_epoch=leader_epoch)
+        info = append_client_batches(state, batches, leader_epoch=leader_epoch, origin=origin)
         if flush:
             flush_appended(state)
         return info
 
-    def append_batches(self, batches: BytesLike | RecordBatches, *, flush: bool = False) -> AppendInfo:
+    def append_batches(
+        self, batches: BytesLike | RecordBatches, *, flush: bool = False, leader_epoch: int | None = None
+    ) -> AppendInfo:
         """Append batches as a replica does: they keep their offsets and leader epochs.
 
         From then on the high watermark follows `update_high_watermark` alone.
@@ -132,6 +159,8 @@ class LogAppender(LogReader):
         Args:
             batches: Batches of any format; of bytes, an incomplete last batch is left out.
             flush: Whether they are on disk when this returns.
+            leader_epoch: Of the leader that they were asked of. From the first batch of a later epoch on, they are left
+                out: by then it may not have been the leader any more (KAFKA-18723).
 
         Raises:
             CorruptRecordError: A batch is damaged; nothing is written.
@@ -142,6 +171,8 @@ class LogAppender(LogReader):
         state = self._writable()
         if not isinstance(batches, RecordBatches):
             batches = RecordBatches.parse(batches, lowest_offset=state.next_offset)
+        if leader_epoch is not None:
+            batches = batches_up_to_epoch(batches, leader_epoch)
         with state.writing():
             write_pending(state)
             validate_follower_append(batches, self._config, state.offsets.log_end_offset, path=self.path)
@@ -149,6 +180,28 @@ class LogAppender(LogReader):
         if flush:
             flush_appended(state)
         return info
+
+    def assign_epoch_start_offset(self, leader_epoch: int) -> int:
+        """Begin a leader epoch at the log end, before its first batch, as a broker does on becoming the leader.
+
+        Appends without an epoch of their own are written under it, those with an older one are refused, also after a
+        crash: it is on disk when this returns. A truncation to where it begins or below takes it back, and so does a
+        crash that takes unflushed records below it.
+
+        Args:
+            leader_epoch: At least the latest one that the log has seen. For that one, nothing happens.
+
+        Returns:
+            The offset that the epoch begins with.
+
+        Raises:
+            InvalidRecordError: The log has seen a higher epoch.
+            NotWritableError: The log is closed, read-only, or has failed before.
+            StorageError: ``leader-epoch-checkpoint`` could not be written: the log has failed.
+        """
+        state = self._writable()
+        with state.writing():
+            return assign_epoch_start_offset(state, leader_epoch)
 
     def transaction(self, producer_id: int | None = None, *, flush: bool = False) -> Transaction:
         """Begin a transaction: a context manager that commits at its end, and aborts on an exception.
@@ -228,4 +281,5 @@ class LogAppender(LogReader):
             raise LogReadOnlyError(
                 "This log directory was opened read-only. Open it without read_only to write.", path=self.path
             )
+        self._state.owner.check(self.path)
         return self._state

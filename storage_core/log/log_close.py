@@ -20,20 +20,28 @@ def close_log(state: LogState) -> None:
     """Force everything to disk, complete the indexes and close the files. A log that has failed is only closed.
 
     Raises:
+        LogForkedError: Another process opened it.
         StorageError: That failed: the log has to be recovered.
     """
+    if state.is_closed:
+        return
+    state.owner.check(state.path)
     # Without the lock, which it takes at its end.
     state.cleaning.stop()
     with state.lock:
-        if state.is_closed:
-            return
-        try:
-            if state.failure is None:
-                with state.writing():
-                    _close(state)
-        finally:
-            state.is_closed = True
-            state.segments.close_handlers()
+        _close_locked(state)
+
+
+def _close_locked(state: LogState) -> None:
+    if state.is_closed:
+        return
+    try:
+        if state.failure is None:
+            with state.writing():
+                _close(state)
+    finally:
+        state.is_closed = True
+        state.segments.close_handlers()
 
 
 def _close(state: LogState) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from storage_core.checkpoint import delete_clean_shutdown_file, read_clean_shutdown_file
 from storage_core.directory import LogDirectoryFiles
+from storage_core.directory.log_directory_files import LOCK_FILE
 from storage_core.errors import OptionError
 from storage_core.filesystem import FileSystem
 from storage_core.log.cleanable_state import find_first_dirty_offset
@@ -23,7 +24,7 @@ from storage_core.log.housekeeping import (
 from storage_core.log.log_cleaner import LogCleaner
 from storage_core.log.log_table import LogTable
 from storage_core.log.retention import apply_retention_to_all
-from storage_core.log.root_directory import LOCK_FILE, has_future_logs, make_root, partitions_to_load
+from storage_core.log.root_directory import has_future_logs, make_root, partitions_to_load
 from storage_core.log.root_loading import check_recovery, close_logs, load_logs
 from storage_core.log.topic_ids import give_missing_ids
 from storage_core.publishing import finish_commit
@@ -103,7 +104,7 @@ class LogDirectory(LogTable):
         root_path = os.path.abspath(os.fspath(path))
         if read_only:
             logs = cls(filesystem, root_path, clock, config, None)
-            logs._find_logs()
+            logs._present_logs()
             return logs
         make_root(filesystem, root_path)
         # Looked at before the lock leaves a file behind in somebody's home.
@@ -190,8 +191,13 @@ class LogDirectory(LogTable):
         """Close all logs, write the checkpoints, and say that all is well if it is; a second call does nothing.
 
         Raises:
+            LogForkedError: Another process opened it, from which this one was forked.
             StorageError: A log could not be closed: the next one to open the directory recovers it.
         """
+        if self._file_lock is None or (self._is_closed and not self._owner.is_this):
+            self._is_closed = True
+            return
+        self._owner.check(self.path)
         self._is_closing.set()
         # Without the lock, which a task may be waiting for.
         self._housekeeping.stop()
@@ -199,21 +205,16 @@ class LogDirectory(LogTable):
             if self._is_closed:
                 return
             self._is_closed = True
-            if self._file_lock is not None:
-                try:
-                    self._periodic_flush.stop()
-                    close_logs(
-                        self._filesystem,
-                        self.path,
-                        self._checkpoints,
-                        self._marker,
-                        is_marked=self._is_whole,
-                    )
-                finally:
-                    for state in self._checkpoints.states.values():
-                        # Also one that an interrupt kept from being closed: nobody writes without the lock.
-                        state.is_closed = True
-                    self._file_lock.release()
+            try:
+                self._periodic_flush.stop()
+                close_logs(
+                    self._filesystem, self.path, self._checkpoints, self._marker, is_marked=self._is_whole
+                )
+            finally:
+                for state in self._checkpoints.states.values():
+                    # Also one that an interrupt kept from being closed: nobody writes without the lock.
+                    state.is_closed = True
+                self._file_lock.release()
 
     def __enter__(self) -> Self:
         return self
@@ -221,11 +222,14 @@ class LogDirectory(LogTable):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        # A forked process has nothing to close: it could not write anything.
+        if self._owner.is_this:
+            self.close()
 
     def _apply_retention(
         self, now_ms: int | None = None, *, with_compacted: bool = True
     ) -> dict[tuple[str, int], tuple[int, ...]]:
+        self._check_writable()
         with self._retention_lock:
             self._check_writable()
             return apply_retention_to_all(
@@ -233,6 +237,9 @@ class LogDirectory(LogTable):
                 self._clock.now_ms() if now_ms is None else now_ms,
                 with_compacted=with_compacted,
             )
+
+    def _note_cut(self, directory: PartitionDirectory, offset: int) -> None:
+        self._truncations_file.note_begin(directory.topic, directory.partition, offset)
 
     def _load(self, directories: list[PartitionDirectory], *, is_checked: bool) -> None:
         root = LogDirectoryFiles(self._filesystem, self.path)
@@ -247,8 +254,19 @@ class LogDirectory(LogTable):
         if not is_clean:
             give_missing_ids(self._filesystem, root, directories)
             self._is_whole = not has_future_logs(self._filesystem, self.path)
-        for state in load_logs(self._filesystem, root, directories, self._clock, self._config_of, file_names):
+        for state in load_logs(
+            self._filesystem,
+            root,
+            directories,
+            self._clock,
+            self._config_of,
+            file_names,
+            # After a check, nothing goes but what is torn, which nobody has read.
+            note_cut=None if is_checked else self._note_cut,
+        ):
             self._add(state)
+        # Whatever of a truncation was interrupted is as it is going to be, and nothing has been appended yet.
+        self._truncations_file.settle()
         for state in self._checkpoints.states.values():
             # Before anything is appended: what a crash has cost was cleaned, what is going to stand there was not.
             find_first_dirty_offset(state)

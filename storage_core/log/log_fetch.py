@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from storage_core.errors import OffsetOutOfRangeError, OptionError
+from storage_core.record.batch_window import walk_window
+from storage_core.record.section import PADDING_BYTES
+from storage_core.scan.isolation import aborted_transactions
 from storage_core.segment.log_view import FetchedData
 
 if TYPE_CHECKING:
     from storage_core.directory import PartitionLog
+    from storage_core.record.batch_header import BatchHeader
     from storage_core.segment import SegmentReader
 
-__all__ = ["fetch", "require_within"]
+__all__ = ["fetch", "fetch_isolation", "require_within"]
+
+_OF_CONSUMERS: Final = {"read_uncommitted": "high_watermark", "read_committed": "committed"}
 
 
 def fetch(
-    log: PartitionLog, start_offset: int, max_size_bytes: int, limit_offset: int, *, min_one_message: bool
+    log: PartitionLog,
+    start_offset: int,
+    max_size_bytes: int,
+    limit_offset: int,
+    *,
+    min_one_message: bool,
+    is_committed: bool = False,
 ) -> FetchedData:
     """Read bytes of one segment, from the batch on that holds an offset.
 
@@ -26,6 +41,7 @@ def fetch(
         max_size_bytes: So many bytes at the most.
         limit_offset: No batch at or behind it is given out.
         min_one_message: Whether the first batch comes as a whole, however large it is.
+        is_committed: Whether the aborted transactions among the batches are to be told.
 
     Raises:
         OffsetOutOfRangeError: The start lies below the log start or behind the log end.
@@ -48,8 +64,45 @@ def fetch(
             )
             found = log.ask(index, fetch_part)
             if found is not None:
-                return found
-    return FetchedData(min(start_offset, log.log_end_offset), 0, b"", is_first_entry_incomplete=False)
+                return _with_aborted(log, start_offset, *found) if is_committed else found[0]
+    nothing = FetchedData(min(start_offset, log.log_end_offset), 0, b"", is_first_entry_incomplete=False)
+    return replace(nothing, aborted_transactions=()) if is_committed else nothing
+
+
+def _with_aborted(
+    log: PartitionLog, start_offset: int, fetched: FetchedData, first: BatchHeader
+) -> FetchedData:
+    """With the aborted transactions that whoever reads the batches has to leave out."""
+    end_offset = start_offset
+    if fetched.data:
+        size_bytes = len(fetched.data)
+        buffer = np.zeros(size_bytes + PADDING_BYTES, np.uint8)
+        buffer[:size_bytes] = np.frombuffer(fetched.data, np.uint8)
+        window = walk_window(log.path, fetched.position_bytes, buffer, size_bytes, fetched.base_offset)
+        # Of a batch that is cut off nothing can be read.
+        end_offset = window.header(-1).next_offset if len(window.starts) else first.next_offset
+    return replace(fetched, aborted_transactions=aborted_transactions(log, start_offset, end_offset))
+
+
+def fetch_isolation(isolation: str | None, isolation_level: str | None) -> str:
+    """What limits a fetch, as it was asked for by one word or the other (Kafka's ``FetchIsolation``).
+
+    Raises:
+        OptionError: There is no such isolation, or both are given.
+    """
+    if isolation_level is None:
+        if isolation not in (None, "log_end", "high_watermark", "committed"):
+            raise OptionError(
+                f"Expected isolation log_end, high_watermark or committed, found {isolation!r}."
+            )
+        return isolation or "log_end"
+    if isolation is not None:
+        raise OptionError("Expected isolation or isolation_level, found both. Give one of them.")
+    if isolation_level not in _OF_CONSUMERS:
+        raise OptionError(
+            f"Expected isolation_level read_uncommitted or read_committed, found {isolation_level!r}."
+        )
+    return _OF_CONSUMERS[isolation_level]
 
 
 def require_within(log: PartitionLog, offset: int) -> None:
@@ -74,7 +127,7 @@ def _fetch_of_segment(
     limit_offset: int | None,
     *,
     min_one_message: bool,
-) -> FetchedData | None:
+) -> tuple[FetchedData, BatchHeader] | None:
     first = segment.translate_offset(start_offset)
     if first is None:
         return None
@@ -89,9 +142,10 @@ def _fetch_of_segment(
     if size_bytes:
         with segment.open_log() as log_file:
             data = log_file.read_at(size_bytes, first.position_bytes)
-    return FetchedData(
+    fetched = FetchedData(
         first.base_offset,
         first.position_bytes,
         data,
         is_first_entry_incomplete=wanted_bytes < first.size_bytes,
     )
+    return fetched, first

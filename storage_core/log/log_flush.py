@@ -87,7 +87,7 @@ def _flush_while_others_append(state: LogState) -> None:
         prepared.run()
     except BaseException as error:
         with state.lock:
-            state.failure = state.failure or error
+            state.fail(error)
         raise
     with state.lock:
         state.last_flush_ms = max(state.last_flush_ms, begun_ms)

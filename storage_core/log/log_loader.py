@@ -77,8 +77,8 @@ class _Loader:
             # The checkpoint stops telling of a log start that a file name tells: then the disk has to know of the names.
             self._filesystem.flush_directory(self._path)
         offsets = self._offsets(segments, log_end_offset)
-        # An epoch may have begun at the log end without a record yet; after a crash that is not certain.
-        self._epochs.truncate_from_end(offsets.log_end_offset + options.is_clean)
+        # An epoch may have begun at the log end without a record yet. A broker forgets it here, and is elected anew.
+        self._epochs.truncate_from_end(offsets.log_end_offset + 1)
         # As checkpointed: a first segment that is lost says nothing of epochs.
         self._epochs.truncate_from_start(options.log_start_offset)
         state = LogState(
@@ -118,7 +118,7 @@ class _Loader:
 
     def _log_end_offset(self, segments: LogSegments, recovery: Recovery) -> int:
         start_offset = self._options.log_start_offset
-        log_end_offset = segments.active.read_next_offset() if len(segments) else start_offset
+        log_end_offset = self._end_of_last_segment(segments.active) if len(segments) else start_offset
         if log_end_offset < start_offset:
             _log.warning(
                 "%s: the log ends at offset %d, below its start at %d: what is left of it is removed.",
@@ -136,6 +136,22 @@ class _Loader:
                 )
             )
         return log_end_offset
+
+    def _end_of_last_segment(self, active: LogSegment) -> int:
+        log_end_offset = active.read_next_offset()
+        if not self._options.is_clean or log_end_offset == self._options.recovery_point:
+            return log_end_offset
+        # When the log was closed it ended elsewhere, or nobody says where: the index alone does not decide.
+        proven_offset = active.walked_next_offset()
+        if proven_offset != log_end_offset:
+            _log.warning(
+                "%s: the offset index leads to the end offset %d, the log ends at %d: the index is emptied.",
+                active.path,
+                log_end_offset,
+                proven_offset,
+            )
+            active.offset_index.reset()
+        return proven_offset
 
     def _offsets(self, segments: LogSegments, log_end_offset: int) -> LogOffsets:
         options = self._options

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from storage_core.directory import LogDirectoryFiles, PartitionDirectory, PartitionLog, Segments
-from storage_core.directory.segment_listing import SegmentListing
+from storage_core.directory.segment_listing import FileNames, SegmentListing
+from storage_core.directory.visibility import Visibility
 from storage_core.errors import OptionError
 from storage_core.log.log_fetch import require_within
 from storage_core.scan import project, read_task, record_schema
@@ -31,10 +32,16 @@ __all__ = ["partition_log_of_view", "partition_log_on_disk", "read_options", "re
 _NOT_FOR_A_LOG: Final = frozenset(
     {"path", "paths", "subscribe", "subscribepattern", "assign", "startingoffsets", "endingoffsets"}
 )
+_MAX_BATCH_BYTES: Final = "maxdecompressedbatchbytes"
 
 
 def partition_log_of_view(
-    filesystem: FileSystem, directory: PartitionDirectory, view: LogView, *, with_file_names: bool
+    filesystem: FileSystem,
+    directory: PartitionDirectory,
+    view: LogView,
+    truncations_bytes: int,
+    *,
+    with_file_names: bool,
 ) -> PartitionLog:
     """The files of a log as a view shows them: what is appended later is not seen.
 
@@ -42,6 +49,7 @@ def partition_log_of_view(
         filesystem: Where to read.
         directory: The partition.
         view: What the log's writer showed last.
+        truncations_bytes: The size of the log directory's list of truncations before that.
         with_file_names: Whether the directory is listed, which only transactions need.
     """
     offsets = view.offsets
@@ -59,19 +67,20 @@ def partition_log_of_view(
             reader.known_end = SegmentEnd(offsets.log_end_offset, view.active_size_bytes)
         return reader
 
-    names: Collection[str] = ()
+    names = FileNames()
     if with_file_names:
-        names = {entry.name: None for entry in filesystem.list_directory(directory.path)}
+        names = FileNames(entry.name for entry in filesystem.walk_directory(directory.path))
     root = LogDirectoryFiles(filesystem, directory.root.path)
     # The files of the root are as old as the last checkpoint.
-    root.clean_shutdown = False
+    root.is_own, root.clean_shutdown = True, False
+    root.visibility = Visibility(truncations_bytes=truncations_bytes)
     root.recovery_points = {directory.topic_partition: offsets.recovery_point}
     root.log_start_offsets = {directory.topic_partition: offsets.log_start_offset}
     root.high_watermarks = {directory.topic_partition: offsets.high_watermark}
     log = PartitionLog(
         filesystem,
         PartitionDirectory(directory.path, directory.topic, directory.partition, root),
-        Segments(SegmentListing(base_offsets, names, frozenset()), open_segment),
+        Segments(SegmentListing(base_offsets, names), open_segment),
     )
     log.log_start_offset = offsets.log_start_offset
     log.log_end_offset = offsets.log_end_offset
@@ -79,17 +88,19 @@ def partition_log_of_view(
 
 
 def partition_log_on_disk(
-    filesystem: FileSystem, directory: PartitionDirectory, watch: CommitWatch
+    filesystem: FileSystem, directory: PartitionDirectory, watch: CommitWatch, max_batch_bytes: int
 ) -> PartitionLog:
     """The files of a log as they stand on disk now. Nothing that was read of them before counts."""
     root = LogDirectoryFiles(filesystem, directory.root.path)
     root.visibility = watch.visibility_of(root.path)
     fresh = PartitionDirectory(directory.path, directory.topic, directory.partition, root)
-    return PartitionLog.load(filesystem, fresh)
+    return PartitionLog.load(filesystem, fresh, max_batch_bytes=max_batch_bytes)
 
 
-def read_options(path: str, isolation_level: str, options: Mapping[str, Any]) -> ReadOptions:
-    """The options of one log's read.
+def read_options(
+    path: str, isolation_level: str, options: Mapping[str, Any], max_batch_bytes: int
+) -> ReadOptions:
+    """The options of one log's read, which takes batches of a size unless they say otherwise.
 
     Raises:
         OptionError: An option is unknown or wrong, or is about something else than records.
@@ -100,7 +111,10 @@ def read_options(path: str, isolation_level: str, options: Mapping[str, Any]) ->
                 f"Option '{name}' is not for the read of one log. Use start_offset and end_offset, or "
                 "storage_core.read_table."
             )
-    return parse_read_options({"path": [path], "isolationLevel": isolation_level, **options})
+    parsed = parse_read_options({"path": [path], "isolationLevel": isolation_level, **options})
+    if any(name.lower().replace("_", "") == _MAX_BATCH_BYTES for name in options):
+        return parsed
+    return replace(parsed, max_decompressed_batch_bytes=max_batch_bytes)
 
 
 def read_records(

@@ -5,11 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from storage_core.directory.visibility import CommitWatch, look_until_settled
-from storage_core.errors import DataLossError, LogClosedError, OptionError
+from storage_core.errors import (
+    DataLossError,
+    LogClosedError,
+    LogTruncationError,
+    SegmentLogError,
+)
 from storage_core.log.leader_epoch_cache import end_offset_for, epoch_for_offset
 from storage_core.log.log_append import write_pending
-from storage_core.log.log_fetch import fetch
+from storage_core.log.log_fetch import fetch, fetch_isolation
 from storage_core.log.log_read import partition_log_of_view, partition_log_on_disk, read_options, read_records
+from storage_core.log.log_records import readable_batch_bytes
 from storage_core.log.log_time import OffsetAndTimestamp, offset_for_timestamp
 from storage_core.scan.isolation import last_stable_offset
 
@@ -25,6 +31,7 @@ if TYPE_CHECKING:
     from storage_core.log.leader_epoch_cache import EpochEndOffset
     from storage_core.log.log_offsets import LogOffsets
     from storage_core.log.log_state import LogState
+    from storage_core.log_config import LogConfig
     from storage_core.segment.log_view import FetchedData
 
 __all__ = ["LogReader"]
@@ -37,13 +44,17 @@ _Answer = TypeVar("_Answer")
 class LogReader:
     """What can be asked of a log. Any number of threads may ask while another one writes.
 
-    Without a state, the log is looked up on disk for each answer: it shows what another process has
-    appended since. Its log end is the last whole batch, its high watermark that of the last checkpoint.
+    Of a log directory that was opened read-only, and in a process that was forked from the one that opened it, the log
+    is looked up on disk for each answer: it shows what another process has appended since. Its log end is the last
+    whole batch, its high watermark that of the last checkpoint.
     """
 
-    def __init__(self, filesystem: FileSystem, directory: PartitionDirectory, state: LogState | None) -> None:
+    def __init__(
+        self, filesystem: FileSystem, directory: PartitionDirectory, config: LogConfig, state: LogState | None
+    ) -> None:
         self._filesystem = filesystem
         self._directory = directory
+        self._max_batch_bytes = readable_batch_bytes(config)
         self._state = state
         # Where the next look may begin; a dict that is never changed.
         self._known_commits: Mapping[str, Visibility] = {}
@@ -71,49 +82,53 @@ class LogReader:
     @property
     def log_start_offset(self) -> int:
         """The first offset that counts."""
-        if self._state is None:
-            return self._ask_disk(lambda log: log.log_start_offset)
-        return self._state.offsets.log_start_offset
+        state = self._live_state
+        return self._ask_disk(_log_start_offset) if state is None else state.offsets.log_start_offset
 
     @property
     def log_end_offset(self) -> int:
-        """The offset that the next record gets."""
-        if self._state is None:
-            return self._ask_disk(lambda log: log.log_end_offset)
-        return self._state.next_offset
+        """The offset that the next record gets. What was acknowledged from memory counts, unless the log has failed."""
+        state = self._live_state
+        return self._ask_disk(_log_end_offset) if state is None else state.next_offset
 
     @property
     def high_watermark(self) -> int:
         """The offset behind the last record that every replica has."""
-        return self._ask_disk(_high_watermark) if self._state is None else self._state.offsets.high_watermark
+        state = self._live_state
+        return self._ask_disk(_high_watermark) if state is None else state.offsets.high_watermark
 
     @property
     def last_stable_offset(self) -> int:
         """Up to here every transaction is decided: under ``read_committed`` nothing is read behind it."""
-        if self._state is None:
+        state = self._live_state
+        if state is None:
             return self._ask_disk(lambda log: _last_stable_offset(log, None))
-        return self._state.offsets.last_stable_offset
+        return state.offsets.last_stable_offset
 
     @property
     def recovery_point(self) -> int:
         """The first offset that is not known to be on disk."""
-        if self._state is None:
-            return self._ask_disk(lambda log: log.recovery_point)
-        return self._state.offsets.recovery_point
+        state = self._live_state
+        return (
+            self._ask_disk(lambda log: log.recovery_point) if state is None else state.offsets.recovery_point
+        )
 
     @property
     def segment_base_offsets(self) -> tuple[int, ...]:
         """The base offset of each segment; the last one is active."""
-        if self._state is None:
-            return self._ask_disk(lambda log: log.segments.base_offsets)
-        return tuple(segment.base_offset for segment in self._state.view.segments)
+        state = self._live_state
+        if state is None:
+            return self._ask_disk(lambda log: tuple(log.segments.base_offsets))
+        return tuple(segment.base_offset for segment in state.view.segments)
 
     @property
     def leader_epochs(self) -> tuple[EpochEntry, ...]:
-        """Which offset each leader epoch began with."""
-        if self._state is None:
+        """Which offset each leader epoch began with. What waits in memory is written first: it may begin one."""
+        state = self._live_state
+        if state is None:
             return self._ask_disk(lambda log: log.leader_epochs)
-        return self._state.leader_epochs.entries
+        self._write_pending(state)
+        return state.leader_epochs.entries
 
     def read(
         self,
@@ -137,9 +152,11 @@ class LogReader:
         Raises:
             OffsetOutOfRangeError: The start lies below the log start or behind the log end.
             OptionError: An option is unknown or wrong.
+            LogTruncationError: The log was truncated below the end of the read, or deleted, since the read began; while
+                the batches are taken, too. None was given out that is of another history than those before it.
             SegmentLogError: What is asked for cannot be read.
         """
-        parsed = read_options(self.path, isolation_level, options)
+        parsed = read_options(self.path, isolation_level, options, self._max_batch_bytes)
         is_committed = parsed.isolation_level == "read_committed"
 
         def plan(log: PartitionLog, offsets: LogOffsets | None) -> Iterator[pa.RecordBatch]:
@@ -155,7 +172,8 @@ class LogReader:
         start_offset: int,
         max_size_bytes: int,
         *,
-        isolation: Literal["log_end", "high_watermark", "committed"] = "log_end",
+        isolation: Literal["log_end", "high_watermark", "committed"] | None = None,
+        isolation_level: Literal["read_uncommitted", "read_committed"] | None = None,
         min_one_message: bool = True,
     ) -> FetchedData:
         """Read the bytes of batches, as a replica or a consumer fetches them: from one segment at a time.
@@ -163,26 +181,34 @@ class LogReader:
         Args:
             start_offset: The batch that holds it comes first.
             max_size_bytes: So many bytes at the most; the last batch may be cut off.
-            isolation: What limits the read: the log end, the high watermark or the last stable offset.
+            isolation: What limits the read: the log end (also if None), the high watermark or the last stable offset.
+                With ``committed``, the aborted transactions among the batches come with them.
+            isolation_level: The same as a consumer says it: ``read_uncommitted`` reads up to the high watermark,
+                ``read_committed`` is ``committed``.
             min_one_message: Whether the first batch comes as a whole, however large it is.
 
         Raises:
             OffsetOutOfRangeError: The start lies below the log start or behind the log end.
+            OptionError: There is no such isolation, or both are given.
         """
-        if isolation not in ("log_end", "high_watermark", "committed"):
-            raise OptionError(
-                f"Expected isolation log_end, high_watermark or committed, found {isolation!r}."
-            )
+        limit = fetch_isolation(isolation, isolation_level)
 
         def fetch_from(log: PartitionLog, offsets: LogOffsets | None) -> FetchedData:
             limit_offset = log.log_end_offset
-            if isolation == "high_watermark":
+            if limit == "high_watermark":
                 limit_offset = _high_watermark(log)
-            elif isolation == "committed":
+            elif limit == "committed":
                 limit_offset = _last_stable_offset(log, offsets)
-            return fetch(log, start_offset, max_size_bytes, limit_offset, min_one_message=min_one_message)
+            return fetch(
+                log,
+                start_offset,
+                max_size_bytes,
+                limit_offset,
+                min_one_message=min_one_message,
+                is_committed=limit == "committed",
+            )
 
-        return self._ask(fetch_from)
+        return self._ask(fetch_from, with_file_names=limit == "committed")
 
     def offset_for_timestamp(self, timestamp_ms: int) -> OffsetAndTimestamp | None:
         """Find the first record that is at least so young, control records included.
@@ -195,8 +221,8 @@ class LogReader:
             Its offset, timestamp and leader epoch; None if there is no such record.
         """
         return self._ask(
-            lambda log, _: offset_for_timestamp(
-                log, timestamp_ms, log.leader_epochs if self._state is None else self.leader_epochs
+            lambda log, offsets: offset_for_timestamp(
+                log, timestamp_ms, log.leader_epochs if offsets is None else self.leader_epochs
             )
         )
 
@@ -216,11 +242,20 @@ class LogReader:
         """The leader epoch under which an offset was, or will be, written; None before all epochs that are known."""
         return epoch_for_offset(self.leader_epochs, offset)
 
+    @property
+    def _live_state(self) -> LogState | None:
+        """The state, if this process opened the log. What a forked process has of it grows old, and its locks may be held."""
+        state = self._state
+        return state if state is not None and state.owner.is_this else None
+
     def _ask_disk(self, question: Callable[[PartitionLog], _Answer]) -> _Answer:
         """Ask the log as it stands on disk now, with all of a job's rows or none of them."""
         watch = CommitWatch(self._filesystem, self._known_commits)
         answer = look_until_settled(
-            watch, lambda watch: question(partition_log_on_disk(self._filesystem, self._directory, watch))
+            watch,
+            lambda watch: question(
+                partition_log_on_disk(self._filesystem, self._directory, watch, self._max_batch_bytes)
+            ),
         )
         self._known_commits = watch.known
         return answer
@@ -228,20 +263,13 @@ class LogReader:
     def _ask(
         self, question: Callable[[PartitionLog, LogOffsets | None], _Answer], *, with_file_names: bool = False
     ) -> _Answer:
-        """Ask the log as it is now; again if meanwhile segments were removed that the answer needs."""
-        state = self._state
+        """Ask the log as it is now; again if meanwhile segments were removed that the answer needs, or it was truncated."""
+        state = self._live_state
         for attempts_left in reversed(range(_READ_ATTEMPTS)):
             try:
                 if state is None:
                     return self._ask_disk(lambda log: question(log, None))
-                if state.is_closed:
-                    raise LogClosedError("This log is closed. Open its log directory again.", path=self.path)
-                self._write_pending(state)
-                view = state.view
-                log = partition_log_of_view(
-                    self._filesystem, self._directory, view, with_file_names=with_file_names
-                )
-                return question(log, view.offsets)
+                return self._ask_state(state, question, with_file_names=with_file_names)
             except DataLossError:
                 if not attempts_left:
                     raise
@@ -251,12 +279,60 @@ class LogReader:
                         pass
         raise AssertionError
 
+    def _ask_state(
+        self,
+        state: LogState,
+        question: Callable[[PartitionLog, LogOffsets | None], _Answer],
+        *,
+        with_file_names: bool,
+    ) -> _Answer:
+        if state.is_closed:
+            raise LogClosedError("This log is closed. Open its log directory again.", path=self.path)
+        self._write_pending(state)
+        # Before the view: what was noted by now shows in it, or its end will be noted.
+        truncations_file, truncations = state.truncations_file, state.truncations
+        truncations_bytes = 0 if truncations_file is None else truncations_file.size_bytes
+        view = state.view
+        log = partition_log_of_view(
+            self._filesystem, self._directory, view, truncations_bytes, with_file_names=with_file_names
+        )
+        try:
+            answer = question(log, view.offsets)
+        except SegmentLogError as error:
+            # What is cut off while it is looked at may look like anything.
+            if state.truncations == truncations and not state.is_truncating:
+                raise
+            raise self._truncated(state) from error
+        if state.truncations != truncations:
+            raise self._truncated(state)
+        return answer
+
+    def _truncated(self, state: LogState) -> LogTruncationError:
+        log_end_offset = state.offsets.log_end_offset
+        return LogTruncationError(
+            f"Expected the log to stay as it was while it was looked at, found it truncated to offset {log_end_offset}. "
+            "Read again.",
+            path=self.path,
+            offset=log_end_offset,
+        )
+
     @staticmethod
     def _write_pending(state: LogState) -> None:
-        # What was acknowledged from memory is seen by whoever reads; after a failure it is lost.
-        if state.pending.batches and state.failure is None:
-            with state.writing():
-                write_pending(state)
+        # What was acknowledged from memory is seen by whoever reads; whoever else writes it is waited for.
+        if state.pending.batches:
+            with state.lock:
+                # Lost, if the log has failed meanwhile.
+                if state.pending.batches:
+                    with state.writing():
+                        write_pending(state)
+
+
+def _log_start_offset(log: PartitionLog) -> int:
+    return log.log_start_offset
+
+
+def _log_end_offset(log: PartitionLog) -> int:
+    return log.log_end_offset
 
 
 def _high_watermark(log: PartitionLog) -> int:

@@ -10,6 +10,10 @@ import pyarrow.compute as pc
 from storage_core.log.append_validation import validate_leader_append
 from storage_core.log.record_validation import validate_records
 from storage_core.record.encode import BatchEncoding, encode_records
+from storage_core.scan.option_values import (
+    DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES,
+    LARGEST_MAX_DECOMPRESSED_BATCH_BYTES,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -18,7 +22,7 @@ if TYPE_CHECKING:
     from storage_core.record.batch_encode import ProducerSequence
     from storage_core.record.record_batches import RecordBatches
 
-__all__ = ["batches_of_records", "encoding_of"]
+__all__ = ["batches_of_records", "encoding_of", "readable_batch_bytes"]
 
 # Up to here, everything is encoded before the first byte is written.
 _LARGEST_HELD_BYTES: Final = 64 << 20
@@ -29,7 +33,20 @@ _SLACK: Final = 1.02
 
 def encoding_of(config: LogConfig) -> BatchEncoding:
     """How a log's configuration wants batches to be made."""
-    return BatchEncoding(config.compression_codec, config.compression_level, config.batch_size)
+    return BatchEncoding(
+        config.compression_codec,
+        config.compression_level,
+        config.batch_size,
+        readable_batch_bytes(config),
+    )
+
+
+def readable_batch_bytes(config: LogConfig) -> int:
+    """The largest batch, before it is compressed, that a log with a configuration makes of records, and reads."""
+    return min(
+        max(DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES, config.max_message_bytes),
+        LARGEST_MAX_DECOMPRESSED_BATCH_BYTES,
+    )
 
 
 def batches_of_records(
@@ -47,7 +64,7 @@ def batches_of_records(
     Raises:
         InvalidRecordError: Columns, or a missing key, that the log does not take.
         InvalidTimestampError: A timestamp too far from the present.
-        RecordTooLargeError: A record makes a batch larger than ``max.message.bytes``.
+        RecordTooLargeError: A record makes a batch larger than ``max.message.bytes``, or than is read.
         RecordBatchTooLargeError: A batch is larger than ``segment.bytes``.
     """
 

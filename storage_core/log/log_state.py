@@ -6,6 +6,7 @@ change left, which never changes.
 
 from __future__ import annotations
 
+import logging
 import threading
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -19,12 +20,14 @@ from storage_core.errors import (
     OffsetOutOfRangeError,
     OptionError,
 )
+from storage_core.filesystem import OwningProcess
 from storage_core.log.cleaning_state import CleaningState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
+    from storage_core.checkpoint.truncations_file import TruncationsFile
     from storage_core.directory import PartitionDirectory
     from storage_core.filesystem import FileSystem
     from storage_core.log.clock import Clock
@@ -39,6 +42,8 @@ if TYPE_CHECKING:
     from storage_core.segment.log_segment import LogSegment
 
 __all__ = ["LogState", "LogView", "PendingBatches"]
+
+_log = logging.getLogger(__name__)
 
 # What is raised before anything was changed: the log is as it was.
 _REFUSALS = (AppendError, NotWritableError, OffsetOutOfRangeError, OptionError)
@@ -61,11 +66,26 @@ class LogView:
 
 @dataclass(slots=True, eq=False)
 class PendingBatches:
-    """Batches that were acknowledged from memory: they have offsets, but are in no file yet."""
+    """Batches that were acknowledged from memory: they have offsets, but are in no file yet.
+
+    Whoever looks without the lock looks here first, and then at the view: batches are added here before they are
+    acknowledged, and removed after the view shows them.
+    """
 
     batches: list[RecordBatches] = field(default_factory=list)
     size_bytes: int = 0
     next_offset: int = 0
+
+    def add(self, batches: RecordBatches) -> None:
+        """Keep batches."""
+        # First what is looked at once there are batches.
+        self.next_offset = batches.next_offset
+        self.batches.append(batches)
+        self.size_bytes += batches.size_bytes
+
+    def clear(self) -> None:
+        """Keep nothing any more."""
+        self.batches, self.size_bytes = [], 0
 
 
 @dataclass(slots=True, eq=False)
@@ -84,11 +104,16 @@ class LogState:
         doomed_files: Files that wait for their removal, and when it is due.
         current_transactions: By producer id, its newest transaction in this process that has not ended.
         failure: What made the log fail: since then nothing is written.
+        lost_offsets: Those that were acknowledged from memory alone when it failed.
         checkpoint: Writes the checkpoints of the log directory.
         checkpoint_if_due: The same, if they have not been written for some time.
-        truncations: How often the log end has moved back.
+        truncations: How often the log end has moved back, as far as the view shows.
+        truncations_file: Tells readers of truncations, also in other processes; None for a log that belongs to no log
+            directory.
+        is_truncating: Whether what a truncation takes away is going just now.
         group_commit: Those who wait for a flush; None until somebody does.
         cleaning: What is known of its cleaning.
+        owner: The process that opened it, which alone may change it.
     """
 
     filesystem: FileSystem
@@ -108,13 +133,17 @@ class LogState:
     doomed_files: list[tuple[int, Callable[[], object]]] = field(default_factory=list)
     current_transactions: WeakValueDictionary[int, Transaction] = field(default_factory=WeakValueDictionary)
     failure: BaseException | None = None
+    lost_offsets: range = range(0)
     is_closed: bool = False
     checkpoint: Callable[[], None] = lambda: None
     checkpoint_if_due: Callable[[], None] = lambda: None
     lock: threading.RLock = field(default_factory=threading.RLock)
     truncations: int = 0
+    truncations_file: TruncationsFile | None = None
+    is_truncating: bool = False
     group_commit: GroupCommit | None = None
     cleaning: CleaningState = field(default_factory=CleaningState)
+    owner: OwningProcess = field(default_factory=OwningProcess)
 
     @property
     def path(self) -> str:
@@ -133,19 +162,17 @@ class LogState:
 
     def publish(self, offsets: LogOffsets) -> None:
         """Show readers what has become of the log."""
-        self._note_truncation(offsets)
-        segments = self.view.segments
-        self.view = LogView(self._with_transactions(offsets), segments, segments[-1].size_bytes)
+        self._show(offsets, self.view.segments)
 
     def publish_segments(self, offsets: LogOffsets) -> None:
         """The same, after segments were added or removed."""
-        self._note_truncation(offsets)
-        segments = tuple(self.segments.values())
-        self.view = LogView(self._with_transactions(offsets), segments, segments[-1].size_bytes)
+        self._show(offsets, tuple(self.segments.values()))
 
-    def _note_truncation(self, offsets: LogOffsets) -> None:
-        if offsets.log_end_offset < self.view.offsets.log_end_offset:
-            self.truncations += 1
+    def _show(self, offsets: LogOffsets, segments: tuple[LogSegment, ...]) -> None:
+        is_truncated = offsets.log_end_offset < self.view.offsets.log_end_offset
+        self.view = LogView(self._with_transactions(offsets), segments, segments[-1].size_bytes)
+        # Who has seen the new number sees the new view.
+        self.truncations += is_truncated
 
     def _with_transactions(self, offsets: LogOffsets) -> LogOffsets:
         producers = self.producers
@@ -154,13 +181,28 @@ class LogState:
             return offsets
         return replace(offsets, first_unstable_offset=producers.first_unstable_offset)
 
+    def fail(self, error: BaseException) -> None:
+        """Note what made the log fail; whoever notes it has the lock. What was acknowledged from memory alone is lost."""
+        if self.failure is not None:
+            return
+        log_end_offset, pending = self.view.offsets.log_end_offset, self.pending
+        if pending.batches and pending.next_offset > log_end_offset:
+            self.lost_offsets = range(log_end_offset, pending.next_offset)
+            lost = f"{_offsets(self.lost_offsets)} acknowledged from memory (acks=0), and lost"
+            error.add_note(f"{self.path}: {lost}.")
+            _log.warning("%s: %s, because the log has failed: %s", self.path, lost, error)
+        pending.clear()
+        self.failure = error
+
     def writing(self) -> _Writing:
         """Hold the lock for a change, as a context manager. A change that fails midway fails the log.
 
         Raises:
             LogClosedError: The log is closed.
             LogFailedError: A write failed before.
+            LogForkedError: Another process opened it. Its lock may be held by a thread that this process does not have.
         """
+        self.owner.check(self.path)
         return _Writing(self)
 
     def check_writable(self) -> None:
@@ -168,10 +210,14 @@ class LogState:
         if self.is_closed:
             raise LogClosedError("This log is closed. Open its log directory again.", path=self.path)
         if self.failure is not None:
+            lost = self.lost_offsets
+            but = f", but for {_offsets(lost)} acknowledged from memory (acks=0)" if lost else ""
             raise LogFailedError(
                 f"A write to this log failed before ({self.failure}), so nothing more is written. Close its log "
-                "directory and open it again: what was acknowledged is found again then.",
+                f"directory and open it again: what was acknowledged is found again then{but}.",
                 path=self.path,
+                offset=lost.start if lost else None,
+                last_offset=lost.stop - 1 if lost else None,
             ) from self.failure
 
 
@@ -196,5 +242,9 @@ class _Writing:
     ) -> None:
         state = self._state
         if error is not None and not isinstance(error, _REFUSALS):
-            state.failure = state.failure or error
+            state.fail(error)
         state.lock.release()
+
+
+def _offsets(lost: range) -> str:
+    return f"offset {lost.start} was" if len(lost) == 1 else f"offsets {lost.start} to {lost.stop - 1} were"

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from typing import TYPE_CHECKING, Final
 
+from storage_core.checkpoint.truncations_file import TruncationsFile
 from storage_core.directory import LogDirectoryFiles, PartitionDirectory, find_partitions
 from storage_core.directory.visibility import CommitWatch, look_until_settled
-from storage_core.errors import LogClosedError, LogDirectoryError, LogReadOnlyError
+from storage_core.errors import (
+    LogClosedError,
+    LogDirectoryError,
+    LogReadOnlyError,
+    OptionError,
+    SegmentLogError,
+)
+from storage_core.filesystem import OwningProcess
 from storage_core.log.cleaner_checkpoint import CleanerCheckpoint
 from storage_core.log.log import Log
 from storage_core.log.periodic_flush import PeriodicFlush
@@ -18,7 +27,7 @@ from storage_core.log.topic_ids import check_topic_partition, choose_topic_id
 from storage_core.log_config import LogConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from storage_core.filesystem import FileSystem
     from storage_core.log.clock import Clock
@@ -56,7 +65,10 @@ class LogTable:
         self._paths_by_topic: dict[str, list[str]] = {}
         self._checkpoints = RootCheckpoints(filesystem, path, clock)
         self._cleaner_checkpoint = CleanerCheckpoint(filesystem, path, self._logs)
+        self._truncations_file = TruncationsFile(filesystem, path)
         self._periodic_flush = PeriodicFlush()
+        self._owner = OwningProcess()
+        # For changes: who looks takes what there is. A forked process may never get it.
         self._lock = threading.RLock()
         self._is_closed = False
         # Set before anything is closed: what takes long in the background gives up.
@@ -77,11 +89,17 @@ class LogTable:
 
         Raises:
             LogDirectoryError: There is one already, or the topic has another id.
-            OptionError: A name or number that Kafka does not know.
+            OptionError: A name, a number or an id that Kafka does not know, or no configuration.
+            NotWritableError: The log directory is closed, read-only, or was opened by another process.
+            StorageError: The file system refused; nothing is left of it.
         """
         check_topic_partition(topic, partition)
-        with self._lock:
-            self._check_writable()
+        config = config or self._config_of(topic)
+        if not isinstance(config, LogConfig):
+            raise OptionError(
+                f"Expected a LogConfig, found {type(config).__name__}. Make one, as by LogConfig.from_dict."
+            )
+        with self._changing():
             key = (topic, partition)
             if key in self._logs:
                 raise LogDirectoryError(
@@ -101,12 +119,11 @@ class LogTable:
                     self._filesystem,
                     PartitionDirectory(path, topic, partition, root),
                     self._clock,
-                    config or self._config_of(topic),
+                    config,
                     topic_id,
                 )
             except BaseException:
-                # Whoever opens the directory next completes what there is of it.
-                self._is_whole = False
+                self._remove_unmade(path)
                 raise
             return self._add(state)
 
@@ -116,14 +133,12 @@ class LogTable:
         Raises:
             LogDirectoryError: There is none.
         """
-        with self._lock:
-            self._check_open()
-            if self.read_only:
-                self._find_logs()
-            log = self._logs.get((topic, partition))
+        self._check_open()
+        logs = self._present_logs()
+        log = logs.get((topic, partition))
         if log is None:
             known = (
-                ", ".join(f"{name}-{number}" for name, number in sorted(self._logs)[:10]) or "no log at all"
+                ", ".join(f"{name}-{number}" for name, number in sorted(logs.copy())[:10]) or "no log at all"
             )
             raise LogDirectoryError(
                 f"Expected a log of {topic}-{partition}, found {known}. Make it with create().",
@@ -133,16 +148,15 @@ class LogTable:
 
     def get_or_create(self, topic: str, partition: int = 0) -> Log:
         """The log of a partition, which is made if there is none."""
-        with self._lock:
+        if (topic, partition) in self:
+            return self.get(topic, partition)
+        with self._changing():
             return self.get(topic, partition) if (topic, partition) in self else self.create(topic, partition)
 
     def logs(self) -> tuple[Log, ...]:
         """All logs, by topic and partition."""
-        with self._lock:
-            self._check_open()
-            if self.read_only:
-                self._find_logs()
-            return tuple(log for _, log in sorted(self._logs.items()))
+        self._check_open()
+        return tuple(log for _, log in sorted(self._present_logs().copy().items()))
 
     def checkpoint(self) -> None:
         """Write the checkpoints, so that a recovery after a crash begins where the logs are flushed up to."""
@@ -151,10 +165,7 @@ class LogTable:
 
     def __contains__(self, topic_partition: object) -> bool:
         """Whether there is a log of a (topic, partition)."""
-        with self._lock:
-            if self.read_only:
-                self._find_logs()
-            return topic_partition in self._logs
+        return topic_partition in self._present_logs()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.path!r}, {len(self._logs)} logs)"
@@ -163,6 +174,7 @@ class LogTable:
         state.checkpoint = self._checkpoints.write
         state.checkpoint_if_due = self._checkpoints.write_if_due
         state.cleaning.checkpoint = self._cleaner_checkpoint
+        state.truncations_file = self._truncations_file
         key = state.directory.topic_partition
         self._checkpoints.states[key] = state
         self._periodic_flush.add(state)
@@ -170,16 +182,33 @@ class LogTable:
         log = self._logs[key] = Log(self._filesystem, state.directory, state.config, state)
         return log
 
-    def _find_logs(self) -> None:
-        """List the logs of a directory that is only read, in which another process may make new ones."""
+    def _remove_unmade(self, path: str) -> None:
+        """Remove the directory of a log that could not be made."""
+        # If that fails, too, whoever opens the directory next completes what there is of it.
+        is_whole, self._is_whole = self._is_whole, False
+        with contextlib.suppress(SegmentLogError):
+            for entry in self._filesystem.list_directory(path):
+                self._filesystem.delete(os.path.join(path, entry.name))
+            self._filesystem.delete_directory(path)
+            self._filesystem.flush_directory(self.path)
+            self._is_whole = is_whole
+
+    def _present_logs(self) -> dict[tuple[str, int], Log]:
+        """The logs that there are. Where another process writes, it may make new ones at any time."""
+        if not self.read_only and self._owner.is_this:
+            return self._logs
         watch = CommitWatch(self._filesystem)
         found = look_until_settled(
             watch, lambda watch: find_partitions(self._filesystem, [self.path], watch=watch)
         )
-        for directory in found:
-            key = directory.topic_partition
-            if key not in self._logs:
-                self._logs[key] = Log(self._filesystem, directory, self._config_of(directory.topic), None)
+        known = self._logs
+        present = {
+            each.topic_partition: known.get(each.topic_partition)
+            or Log(self._filesystem, each, self._config_of(each.topic), None)
+            for each in found
+        }
+        self._logs = present
+        return present
 
     def _config_of(self, topic: str) -> LogConfig:
         config = self._config
@@ -197,3 +226,13 @@ class LogTable:
             raise LogReadOnlyError(
                 "This log directory was opened read-only. Open it without read_only to write.", path=self.path
             )
+        self._owner.check(self.path)
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Hold the lock for a change of the table."""
+        # First: a forked process might wait for the lock for ever.
+        self._check_writable()
+        with self._lock:
+            self._check_writable()
+            yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from storage_core.errors import OptionError
@@ -16,6 +17,9 @@ from storage_core.log.segment_deletion import (
 from storage_core.record.batch_header import MAX_OFFSET
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from storage_core.log.log_offsets import LogOffsets
     from storage_core.log.log_state import LogState
 
 __all__ = [
@@ -41,8 +45,13 @@ def truncate_to(state: LogState, target_offset: int) -> bool:
     if state.view.segments[0].base_offset > target_offset:
         truncate_fully_and_start_at(state, target_offset)
         return True
+    with _told_to_readers(state, _lowest_removed(state, target_offset)):
+        _truncate_to(state, target_offset, offsets.truncated(target_offset))
+    return True
+
+
+def _truncate_to(state: LogState, target_offset: int, lowered: LogOffsets) -> None:
     # Lowered on disk first: nothing behind the new end may count as flushed once other records stand there.
-    lowered = offsets.truncated(target_offset)
     state.publish(lowered)
     state.checkpoint()
     last = state.segments.floor(target_offset)
@@ -63,24 +72,24 @@ def truncate_to(state: LogState, target_offset: int) -> bool:
         is_after_clean_shutdown=False,
     )
     state.publish_segments(lowered)
-    return True
 
 
 def truncate_fully_and_start_at(state: LogState, offset: int) -> None:
     """Remove everything: the log begins and ends at an offset."""
     _require_offset(offset)
-    restarted = state.offsets.restarted(offset)
-    state.restarts_at = offset
-    state.publish(restarted)
-    state.checkpoint()
-    _lower_cleaner_checkpoint(state, offset)
-    _remove_from_the_end(state, -1)
-    create_segment(state, offset)
-    flush_directory_if_changed(state)
-    state.restarts_at = None
-    state.leader_epochs.clear()
-    state.producers.truncate_fully_and_start_at(offset)
-    state.publish_segments(restarted)
+    with _told_to_readers(state, 0):
+        restarted = state.offsets.restarted(offset)
+        state.restarts_at = offset
+        state.publish(restarted)
+        state.checkpoint()
+        _lower_cleaner_checkpoint(state, offset)
+        _remove_from_the_end(state, -1)
+        create_segment(state, offset)
+        flush_directory_if_changed(state)
+        state.restarts_at = None
+        state.leader_epochs.clear()
+        state.producers.truncate_fully_and_start_at(offset)
+        state.publish_segments(restarted)
 
 
 def delete_records(state: LogState, before_offset: int) -> int:
@@ -107,6 +116,28 @@ def delete_records(state: LogState, before_offset: int) -> int:
     state.checkpoint()
     remove_below_log_start(state, segments_below_log_start(state))
     return moved.log_start_offset
+
+
+@contextlib.contextmanager
+def _told_to_readers(state: LogState, offset: int) -> Iterator[None]:
+    """Let readers know, in this process and in others, that the records from an offset on go: nothing may have changed yet."""
+    directory, truncations_file = state.directory, state.truncations_file
+    state.is_truncating = True
+    try:
+        if truncations_file is None:
+            yield
+        else:
+            with truncations_file.noted(directory.topic, directory.partition, offset):
+                yield
+    finally:
+        state.is_truncating = False
+
+
+def _lowest_removed(state: LogState, target_offset: int) -> int:
+    """The first offset whose record goes: the batch that holds the target goes as a whole."""
+    segment = state.segments.floor(target_offset)
+    batch = None if segment is None else segment.translate_offset(target_offset)
+    return target_offset if batch is None else min(target_offset, batch.base_offset)
 
 
 def _lower_cleaner_checkpoint(state: LogState, active_base_offset: int) -> None:

@@ -3,9 +3,11 @@
     epoch        not below the known one; of a marker under transactions version 2, above it
     sequence     behind the last one of the same epoch; 0 in a new epoch; any, if the producer is not known
     transaction  while one is open, nothing but records of a transaction
+    coordinator  of a marker: its epoch not below that of the last one
 
-Everything here looks, and nothing changes. Batches that replicas append are believed: they were
-checked where they were appended first.
+Everything here looks, and nothing changes. What a coordinator appends has no sequence numbers.
+Batches that replicas append are believed: they were checked where they were appended first. But a broker does not load a log in which a producer has written
+records of no transaction while one was open, so these are refused from anybody.
 """
 
 from __future__ import annotations
@@ -26,9 +28,11 @@ from storage_core.record.batch_encode import SEQUENCES
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from storage_core.log.producer_state_entry import ProducerState
+    from storage_core.log.producer_batches import ProducerBatch
+    from storage_core.log.producer_state_entry import BatchMetadata, ProducerState
+    from storage_core.log.transaction_marker import EndTransactionMarker
 
-__all__ = ["DuplicateAppend", "ProducedRecords", "check_marker", "check_produced"]
+__all__ = ["DuplicateAppend", "ProducedRecords", "check_marker", "check_produced", "check_replicated"]
 
 _NONE: Final = -1
 # From this version of transactions on, each of a producer's transactions has an epoch of its own.
@@ -36,9 +40,10 @@ _EPOCH_PER_TRANSACTION: Final = 2
 
 
 class ProducedRecords(NamedTuple):
-    """Records whose sequence numbers follow one another: a batch, or all batches of an append.
+    """Records whose sequence numbers follow one another: a batch, or all batches of an append; or a marker.
 
-    ``producer_id`` is -1 where no producer numbers them.
+    ``producer_id`` is -1 where no producer writes them, ``first_sequence`` where a coordinator does, which does not
+    number them. ``marker`` is None for data.
     """
 
     producer_id: int
@@ -46,10 +51,13 @@ class ProducedRecords(NamedTuple):
     first_sequence: int
     record_count: int
     is_transactional: bool
+    marker: EndTransactionMarker | None = None
 
     @property
     def last_sequence(self) -> int:
-        """Sequence number of the last record: behind the largest integer follows 0."""
+        """Sequence number of the last record: behind the largest integer follows 0. -1 where there is none."""
+        if self.first_sequence < 0:
+            return _NONE
         return (self.first_sequence + self.record_count - 1) % SEQUENCES
 
 
@@ -77,6 +85,18 @@ class _Progress:
     producer_epoch: int = _NONE
     last_sequence: int = _NONE
     in_transaction: bool = False
+    coordinator_epoch: int = _NONE
+
+    @classmethod
+    def of(cls, known: ProducerState | None) -> _Progress:
+        if known is None:
+            return cls()
+        return cls(
+            known.producer_epoch,
+            known.last_sequence,
+            known.current_transaction_first_offset is not None,
+            known.coordinator_epoch,
+        )
 
 
 def check_produced(
@@ -103,23 +123,64 @@ def check_produced(
         InvalidProducerEpochError: A newer epoch of the producer is known.
         OutOfOrderSequenceError: Records are missing in between, or some of them are there already.
         InvalidTxnStateError: They belong to no transaction, and the producer has one open.
+        TransactionCoordinatorFencedError: A coordinator of a higher epoch has written the last marker.
     """
     progress: dict[int, _Progress] = {}
     duplicates: list[DuplicateAppend] = []
     for records in appended:
-        if records.producer_id == _NONE:
+        producer_id = records.producer_id
+        if producer_id < 0:
             continue
-        known = producers.get(records.producer_id)
-        duplicate = None if known is None else _find_duplicate(known, records, is_batch=is_each_a_batch)
-        if duplicate is None:
-            _go_on(progress, known, records, path)
-        else:
+        known = producers.get(producer_id)
+        duplicate = None
+        if known is not None and records.first_sequence != _NONE:
+            duplicate = _find_duplicate(known, records, is_batch=is_each_a_batch)
+        if duplicate is not None:
             duplicates.append(duplicate)
+            continue
+        now = progress.get(producer_id)
+        if now is None:
+            now = progress[producer_id] = _Progress.of(known)
+        if records.marker is None:
+            _go_on(now, records, path)
+        else:
+            _end(now, records, records.marker, path)
     if not duplicates:
         return None
     if len(duplicates) == 1 == len(appended):
         return duplicates[0]
     return _joined(duplicates, appended, path)
+
+
+def check_replicated(
+    producers: Mapping[int, ProducerState], batches: Sequence[ProducerBatch], *, path: str | None = None
+) -> None:
+    """Check what a leader sends: no producer writes anything else within a transaction.
+
+    Raises:
+        InvalidTxnStateError: One does.
+    """
+    in_transaction: dict[int, bool] = {}
+    for batch in batches:
+        producer_id = batch.producer_id
+        is_open = in_transaction.get(producer_id)
+        if is_open is None:
+            known = producers.get(producer_id)
+            is_open = known is not None and known.current_transaction_first_offset is not None
+        if batch.marker is not None:
+            in_transaction[producer_id] = False
+            continue
+        if is_open and not batch.is_transactional:
+            raise InvalidTxnStateError(
+                f"Expected nothing but records of a transaction from producer {producer_id}, which has one open, "
+                f"found a batch of offsets {batch.base_offset} to {batch.last_offset} that belongs to none. No broker "
+                "loads a log that holds such a batch.",
+                producer_id=producer_id,
+                path=path,
+                offset=batch.base_offset,
+                last_offset=batch.last_offset,
+            )
+        in_transaction[producer_id] = is_open or batch.is_transactional
 
 
 def check_marker(
@@ -137,9 +198,21 @@ def check_marker(
         InvalidProducerEpochError: Its epoch is too low.
         TransactionCoordinatorFencedError: A coordinator of a higher epoch has written the last marker.
     """
-    if known is None:
-        return
-    lowest_epoch = known.producer_epoch + (transaction_version >= _EPOCH_PER_TRANSACTION)
+    if known is not None:
+        lowest_epoch = known.producer_epoch + (transaction_version >= _EPOCH_PER_TRANSACTION)
+        _check_marker(
+            lowest_epoch, known.coordinator_epoch, producer_id, producer_epoch, coordinator_epoch, path
+        )
+
+
+def _check_marker(
+    lowest_epoch: int,
+    lowest_coordinator_epoch: int,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    path: str | None,
+) -> None:
     if producer_epoch < lowest_epoch:
         raise InvalidProducerEpochError(
             f"Expected a marker with an epoch of at least {lowest_epoch} for producer {producer_id}, found "
@@ -147,9 +220,9 @@ def check_marker(
             producer_id=producer_id,
             path=path,
         )
-    if coordinator_epoch < known.coordinator_epoch:
+    if coordinator_epoch < lowest_coordinator_epoch:
         raise TransactionCoordinatorFencedError(
-            f"Expected a marker from a coordinator of at least epoch {known.coordinator_epoch}, which has ended a "
+            f"Expected a marker from a coordinator of at least epoch {lowest_coordinator_epoch}, which has ended a "
             f"transaction of producer {producer_id}, found {coordinator_epoch}. A newer coordinator has taken over.",
             producer_id=producer_id,
             path=path,
@@ -163,17 +236,25 @@ def _find_duplicate(
     if known.producer_epoch != records.producer_epoch:
         return None
     batches = list(known.batches)
-    starts = (
-        number for number, batch in enumerate(batches) if batch.first_sequence == records.first_sequence
-    )
-    start = next(starts, None)
-    if start is None:
-        return None
-    latest = batches[start]
+    # Behind a coordinator's records, which have no numbers, a client begins at 0 again.
+    for start, batch in enumerate(batches):
+        if batch.first_sequence == records.first_sequence:
+            duplicate = _duplicate_from(batches, start, records, is_batch=is_batch)
+            if duplicate is not None:
+                return duplicate
+    return None
+
+
+def _duplicate_from(
+    batches: list[BatchMetadata], start: int, records: ProducedRecords, *, is_batch: bool
+) -> DuplicateAppend | None:
+    latest = last = batches[start]
     for number in range(start, start + 1 if is_batch else len(batches)):
         batch = batches[number]
-        if number > start and batch.first_offset != batches[number - 1].last_offset + 1:
+        follows = (last.last_offset + 1, next_sequence(last.last_sequence))
+        if number > start and (batch.first_offset, batch.first_sequence) != follows:
             return None
+        last = batch
         if batch.timestamp_ms > latest.timestamp_ms:
             latest = batch
         if batch.last_sequence == records.last_sequence:
@@ -183,19 +264,8 @@ def _find_duplicate(
     return None
 
 
-def _go_on(
-    progress: dict[int, _Progress], known: ProducerState | None, records: ProducedRecords, path: str | None
-) -> None:
+def _go_on(now: _Progress, records: ProducedRecords, path: str | None) -> None:
     producer_id, epoch = records.producer_id, records.producer_epoch
-    now = progress.get(producer_id)
-    if now is None:
-        now = progress[producer_id] = (
-            _Progress()
-            if known is None
-            else _Progress(
-                known.producer_epoch, known.last_sequence, known.current_transaction_first_offset is not None
-            )
-        )
     if epoch < now.producer_epoch:
         raise InvalidProducerEpochError(
             f"Expected records of producer {producer_id} with an epoch of at least {now.producer_epoch}, found "
@@ -203,7 +273,8 @@ def _go_on(
             producer_id=producer_id,
             path=path,
         )
-    if now.producer_epoch != _NONE:
+    has_sequence = records.first_sequence != _NONE
+    if has_sequence and now.producer_epoch != _NONE:
         expected = next_sequence(now.last_sequence) if epoch == now.producer_epoch else 0
         if records.first_sequence != expected:
             raise OutOfOrderSequenceError(
@@ -223,6 +294,16 @@ def _go_on(
         )
     now.producer_epoch, now.last_sequence = epoch, records.last_sequence
     now.in_transaction = now.in_transaction or records.is_transactional
+
+
+def _end(now: _Progress, records: ProducedRecords, marker: EndTransactionMarker, path: str | None) -> None:
+    epoch, coordinator_epoch = records.producer_epoch, marker.coordinator_epoch
+    _check_marker(
+        now.producer_epoch, now.coordinator_epoch, records.producer_id, epoch, coordinator_epoch, path
+    )
+    if epoch != now.producer_epoch:
+        now.producer_epoch, now.last_sequence = epoch, _NONE
+    now.coordinator_epoch, now.in_transaction = coordinator_epoch, False
 
 
 def _joined(

@@ -16,6 +16,7 @@ from storage_core.segment.file_names import (
     base_offset_of,
     snapshot_file_name,
 )
+from storage_core.segment.renaming import rename_if_there
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -142,7 +143,8 @@ class ProducerSnapshots:
         paths = [self.path(offset) for offset in sorted(marked)]
         if not self._read_only:
             for path in paths:
-                self._filesystem.rename(path, path + DELETED_SUFFIX)
+                # One that somebody has removed need not be removed.
+                rename_if_there(self._filesystem, path, path + DELETED_SUFFIX)
         return [path + DELETED_SUFFIX for path in paths]
 
     def _delete_for_good(self, offsets: Sequence[int]) -> None:

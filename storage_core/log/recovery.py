@@ -53,6 +53,7 @@ class LoadOptions:
         log_start_offset: As checkpointed; 0 without.
         high_watermark: As checkpointed; None without.
         file_names: The regular files in its directory, in order; None if it was not listed yet.
+        note_cut: Is told from which offset on whole batches may go, before they do.
     """
 
     config: LogConfig
@@ -61,6 +62,7 @@ class LoadOptions:
     log_start_offset: int = 0
     high_watermark: int | None = None
     file_names: tuple[str, ...] | None = None
+    note_cut: Callable[[int], None] | None = None
 
 
 class Recovery:
@@ -166,6 +168,7 @@ class Recovery:
 
         def remove_later(recovered: RecoveredSegment) -> None:
             if recovered.truncated_bytes:
+                self._note_cut(recovered.next_offset)
                 _log.warning(
                     "%s: cut off %d bytes behind the last valid batch%s.",
                     segment.path,
@@ -201,6 +204,7 @@ class Recovery:
             return
         position_bytes = error.position_bytes or 0
         _log.warning("Cut off from byte %d on, whose offset is damaged: %s", position_bytes, error)
+        self._note_cut(segment.base_offset)
         # First, so that no crash leaves a gap.
         self.remove(segments, segments.higher_segments(segment.base_offset))
         with self._filesystem.open_for_writing(segment.path) as log_file:
@@ -212,6 +216,10 @@ class Recovery:
                 self._filesystem, self._path, segment.base_offset, self._options.config, now_ms=self._now_ms
             )
         )
+
+    def _note_cut(self, offset: int) -> None:
+        if self._options.note_cut is not None:
+            self._options.note_cut(offset)
 
     def _ends_whole(self, base_offset: int) -> bool:
         return ends_whole(SegmentReader(self._filesystem, self._path, base_offset, self._names))

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from storage_core.directory.segment_listing import list_segments
+from storage_core.directory.segment_listing import FileNames, SegmentListing, list_segments
 from storage_core.errors import CorruptError, LogDirectoryError, OffsetOverflowError
 from storage_core.log.producer_batches import ProducerBatches
 from storage_core.record.batch_search import LARGEST_BATCH_BYTES
@@ -88,10 +88,9 @@ def check_directory(
                 SegmentReader(filesystem, path, base_offset, None, suffix=SWAP_SUFFIX).end().next_offset
             ),
         )
-        swapped, base_offsets, present = listing.swapped, listing.base_offsets, listing.file_names
     else:
-        present = dict.fromkeys(names)
-        swapped, base_offsets = frozenset[int](), tuple(log_base_offsets(names))
+        listing = SegmentListing(tuple(log_base_offsets(names)), FileNames(names))
+    swapped, base_offsets, present = listing.swapped, listing.base_offsets, listing.file_names
     chosen = indexes_to_recover(
         base_offsets, {name.removesuffix(SWAP_SUFFIX) for name in present}, recovery_point, is_clean=is_clean
     )

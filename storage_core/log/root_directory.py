@@ -4,18 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from storage_core.checkpoint import (
-    CLEAN_SHUTDOWN_FILE,
-    CLEANER_OFFSET_CHECKPOINT,
-    LEADER_EPOCH_CHECKPOINT,
-    LOG_START_OFFSET_CHECKPOINT,
-    META_PROPERTIES,
-    PARTITION_METADATA,
-    RECOVERY_POINT_CHECKPOINT,
-    REPLICATION_OFFSET_CHECKPOINT,
-)
+from storage_core.checkpoint import LEADER_EPOCH_CHECKPOINT, META_PROPERTIES, PARTITION_METADATA
 from storage_core.directory import (
     CLUSTER_METADATA_TOPIC,
     LogDirectoryFiles,
@@ -23,29 +14,16 @@ from storage_core.directory import (
     parse_partition_directory_name,
 )
 from storage_core.directory.discovery import OTHER_DIRECTORIES
+from storage_core.directory.log_directory_files import is_log_directory
 from storage_core.errors import LogDirectoryError
 from storage_core.segment import base_offset_of
 
 if TYPE_CHECKING:
     from storage_core.filesystem import DirectoryEntry, FileSystem
 
-__all__ = ["LOCK_FILE", "has_future_logs", "make_root", "partitions_to_load"]
+__all__ = ["has_future_logs", "make_root", "partitions_to_load"]
 
 _log = logging.getLogger(__name__)
-
-LOCK_FILE: Final = ".lock"
-# Files that nobody but a broker, or this package, puts in a directory.
-_ROOT_FILES: Final = frozenset(
-    {
-        LOCK_FILE,
-        CLEAN_SHUTDOWN_FILE,
-        META_PROPERTIES,
-        RECOVERY_POINT_CHECKPOINT,
-        LOG_START_OFFSET_CHECKPOINT,
-        REPLICATION_OFFSET_CHECKPOINT,
-        CLEANER_OFFSET_CHECKPOINT,
-    }
-)
 
 
 def make_root(filesystem: FileSystem, path: str) -> None:
@@ -83,7 +61,7 @@ def partitions_to_load(
         directory for entry in entries if (directory := _partition(filesystem, path, entry, root)) is not None
     ]
     strangers = [entry.name for entry in entries if not entry.name.startswith(".")]
-    if strangers and not found and not names & _ROOT_FILES and not _has_only_directories(entries):
+    if strangers and not found and not is_log_directory(entries) and not _has_only_directories(entries):
         raise _no_log_directory(path, strangers[0])
     return found
 
@@ -99,12 +77,14 @@ def _partition(
 ) -> PartitionDirectory | None:
     if not (entry.is_directory or entry.is_symlink):
         return None
-    if entry.name in OTHER_DIRECTORIES or entry.name.startswith("."):
+    if entry.name in OTHER_DIRECTORIES:
         return None
     partition_path = os.path.join(path, entry.name)
     name = parse_partition_directory_name(entry.name)
+    # File systems and desktops keep directories of their own in one; a topic's name may begin with a dot, too.
+    is_hidden = entry.name.startswith(".")
     if name is None:
-        if entry.is_symlink:
+        if entry.is_symlink or is_hidden:
             return None
         raise _no_log_directory(path, entry.name)
     if name.suffix is not None or name.topic == CLUSTER_METADATA_TOPIC:
@@ -115,22 +95,22 @@ def _partition(
             "Expected a partition's directory, found a symbolic link. Put the directory itself here.",
             path=partition_path,
         )
-    _require_partition(filesystem, path, entry.name)
+    if not _is_partition(filesystem, partition_path):
+        if is_hidden:
+            return None
+        raise _no_log_directory(path, entry.name)
     return PartitionDirectory(partition_path, name.topic, name.partition, root)
 
 
-def _require_partition(filesystem: FileSystem, path: str, name: str) -> None:
-    """Refuse a directory that is merely named like a partition. An empty one is a partition just made."""
-    partition_path = os.path.join(path, name)
+def _is_partition(filesystem: FileSystem, path: str) -> bool:
+    """Whether a directory is more than merely named like a partition. An empty one is a partition just made."""
     known = (LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA)
-    if any(filesystem.status(os.path.join(partition_path, each)) is not None for each in known):
-        return
-    entries = filesystem.list_directory(partition_path)
-    is_partition = any(
+    if any(filesystem.status(os.path.join(path, each)) is not None for each in known):
+        return True
+    entries = filesystem.list_directory(path)
+    return not entries or any(
         entry.name.startswith(known) or base_offset_of(entry.name) is not None for entry in entries
     )
-    if entries and not is_partition:
-        raise _no_log_directory(path, name)
 
 
 def _has_only_directories(entries: list[DirectoryEntry]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from storage_core.checkpoint import (
@@ -82,8 +83,19 @@ def load_logs(
     clock: Clock,
     config: Callable[[str], LogConfig],
     file_names: Mapping[str, tuple[str, ...]],
+    *,
+    note_cut: Callable[[PartitionDirectory, int], None] | None = None,
 ) -> list[LogState]:
     """Load logs; all of them are closed again if one of them cannot be loaded.
+
+    Args:
+        filesystem: Where to work.
+        root: The log directory.
+        directories: The logs' directories.
+        clock: What time it is.
+        config: The configuration of a topic's logs.
+        file_names: The regular files in a directory, if that was listed already.
+        note_cut: Is told from which offset on whole batches of a log may go, before they do.
 
     Raises:
         SegmentLogError: Whatever is wrong with the first that cannot be loaded.
@@ -100,6 +112,7 @@ def load_logs(
             log_start_offset=max(0, root.log_start_offsets.get(key, 0)),
             high_watermark=marks.get(key),
             file_names=file_names.get(directory.path),
+            note_cut=None if note_cut is None else partial(note_cut, directory),
         )
         state = load_log(filesystem, directory, clock, options)
         loaded.append(state)
@@ -123,8 +136,12 @@ def create_log(
     root.clean_shutdown = True
     root.recovery_points, root.log_start_offsets, root.high_watermarks = {}, {}, {}
     (state,) = load_logs(filesystem, root, [directory], clock, lambda _: config, {})
-    filesystem.flush_directory(path)
-    filesystem.flush_directory(root.path)
+    try:
+        filesystem.flush_directory(path)
+        filesystem.flush_directory(root.path)
+    except BaseException:
+        state.segments.close_handlers()
+        raise
     return state
 
 

@@ -7,6 +7,7 @@ whole of what replaces it; see `replace_segments`.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from typing import TYPE_CHECKING
 
 from storage_core.errors import CorruptRecordError
@@ -53,6 +54,8 @@ def _copy(
 ) -> list[LogSegment]:
     parts: list[LogSegment] = []
     position_bytes = 0
+    # One that is damaged has its segment recovered, whatever it says.
+    aborted = deque(segment.transaction_index.read().entries)
     while position_bytes < segment.size_bytes:
         window = next(segment.windows(position_bytes), None)
         if window is None or not len(window.headers):
@@ -71,6 +74,9 @@ def _copy(
             suffix=CLEANED_SUFFIX,
         )
         position_bytes += part.append_from_file(segment, position_bytes)
+        next_offset = part.read_next_offset()
+        while aborted and aborted[0].last_offset < next_offset:
+            part.append_aborted_transaction(aborted.popleft())
         part.seal()
         part.flush()
         parts.append(part)

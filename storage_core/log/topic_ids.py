@@ -12,6 +12,8 @@ from storage_core.checkpoint import (
     read_partition_metadata,
     write_partition_metadata,
 )
+from storage_core.checkpoint.commits_file import OWN_PREFIX
+from storage_core.checkpoint.partition_metadata import is_topic_id
 from storage_core.directory import CLUSTER_METADATA_TOPIC, is_legal_topic_name
 from storage_core.directory.partition_name import MAX_PARTITION
 from storage_core.errors import LogDirectoryError, OptionError
@@ -28,7 +30,7 @@ _ID_CHARACTERS: Final = 22
 
 
 def check_topic_partition(topic: object, partition: object) -> None:
-    """Refuse what Kafka does not take as a topic's name or a partition's number.
+    """Refuse what Kafka does not take as a topic's name or a partition's number, and the names of our own files.
 
     Raises:
         OptionError: It is none.
@@ -38,7 +40,13 @@ def check_topic_partition(topic: object, partition: object) -> None:
             "Expected 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-' as the name of a topic, found "
             f"{topic!r}."
         )
-    if not isinstance(partition, int) or not 0 <= partition <= MAX_PARTITION:
+    if topic.startswith(OWN_PREFIX):
+        raise OptionError(
+            f"Expected the name of a topic not to begin with {OWN_PREFIX!r}, as the names of this package's own files "
+            f"in a log directory do, found {topic!r}. Choose another name; what a broker wrote to such a topic can be "
+            "read."
+        )
+    if not isinstance(partition, int) or isinstance(partition, bool) or not 0 <= partition <= MAX_PARTITION:
         raise OptionError(f"Expected a partition number from 0 to {MAX_PARTITION}, found {partition!r}.")
 
 
@@ -48,8 +56,14 @@ def choose_topic_id(
     """The id that the topic's other partitions have, or the one that is wanted, or a new one.
 
     Raises:
+        OptionError: What is wanted is no id.
         LogDirectoryError: The other partitions have another id than the one that is wanted.
     """
+    if wanted_id is not None and not is_topic_id(wanted_id):
+        raise OptionError(
+            f"Expected the 22 characters that kafka-topics.sh --describe shows as the id of topic {topic}, found "
+            f"{wanted_id!r}. Leave it out for a random one."
+        )
     known = (
         read_partition_metadata(filesystem, os.path.join(path, PARTITION_METADATA))
         for path in partition_paths

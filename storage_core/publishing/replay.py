@@ -129,7 +129,7 @@ def delete_staged_files(filesystem: FileSystem, root: str, job_id: str) -> int:
     return sum(
         filesystem.delete(os.path.join(root, entry.name))
         for entry in filesystem.list_directory(root)
-        if entry.name.startswith(prefix)
+        if entry.is_regular_file and entry.name.startswith(prefix)
     )
 
 

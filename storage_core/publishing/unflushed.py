@@ -21,6 +21,7 @@ from storage_core.checkpoint import (
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_OFFSET_CHECKPOINT,
 )
+from storage_core.checkpoint.commits_file import OWN_PREFIX
 from storage_core.checkpoint.json_fields import json_file_bytes
 from storage_core.errors import LogDirectoryError, SegmentLogError
 
@@ -34,7 +35,7 @@ __all__ = [
     "note_unflushed",
 ]
 
-UNFLUSHED_FILE: Final = ".segmentlog-unflushed"
+UNFLUSHED_FILE: Final = f"{OWN_PREFIX}unflushed"
 
 _VERSION: Final = 1
 # Linux gives each run of the machine one; the file says that it is empty.

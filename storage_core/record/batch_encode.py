@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from crc32c import crc32c
 
-from storage_core.errors import InvalidRecordError
+from storage_core.errors import InvalidRecordError, RecordTooLargeError
 from storage_core.record.batch_header import (
     CHECKED_HEADER,
     HEADER_DTYPE,
@@ -20,13 +20,21 @@ from storage_core.record.batch_header import (
 from storage_core.record.record_batches import RecordBatches, put_crcs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
     from storage_core.record.batch_header import BytesLike
 
-__all__ = ["NO_PRODUCER", "SEQUENCES", "ProducerSequence", "advance_sequence", "batch_of", "batches_of"]
+__all__ = [
+    "NO_PRODUCER",
+    "SEQUENCES",
+    "ProducerSequence",
+    "advance_sequence",
+    "batch_of",
+    "batches_of",
+    "compressed_bodies",
+]
 
 SEQUENCES: Final = 1 << 31
 """So many sequence numbers there are; behind the largest follows 0."""
@@ -133,6 +141,42 @@ def batches_of(
     rows["record_count"] = counts
     put_crcs(rows, bodies)
     return RecordBatches.of_many(rows, bodies)
+
+
+def compressed_bodies(
+    bodies: Sequence[BytesLike],
+    compress: Callable[[BytesLike], BytesLike] | None,
+    largest_batch_bytes: int | None,
+) -> Sequence[BytesLike]:
+    """Compress the records of batches, and refuse those that nobody would read.
+
+    Args:
+        bodies: Per batch, its records; at least one.
+        compress: How; None: not at all.
+        largest_batch_bytes: The largest batch, compressed or not, that is read; None: any is.
+
+    Raises:
+        RecordTooLargeError: One is larger.
+    """
+    _require_readable(bodies, largest_batch_bytes)
+    if compress is None:
+        return bodies
+    bodies = [compress(body) for body in bodies]
+    _require_readable(bodies, largest_batch_bytes)
+    return bodies
+
+
+def _require_readable(bodies: Sequence[BytesLike], largest_batch_bytes: int | None) -> None:
+    if largest_batch_bytes is None:
+        return
+    size_bytes = max(map(len, bodies)) + HEADER_SIZE_BYTES
+    if size_bytes > largest_batch_bytes:
+        raise RecordTooLargeError(
+            f"Expected a batch of at most {largest_batch_bytes} bytes, compressed or not, the most that is read unless "
+            f"more is asked for, found a record that makes one of {size_bytes}. Make the record smaller, or raise the "
+            "limit: of a log, max.message.bytes; of a Spark job, max.message.bytes and maxDecompressedBatchBytes, and "
+            "maxDecompressedBatchBytes of each read, too."
+        )
 
 
 def _check_length(length: int) -> None:

@@ -59,6 +59,7 @@ __all__ = [
     "DELETE_HORIZON_FLAG",
     "HEADER_DTYPE",
     "HEADER_SIZE_BYTES",
+    "KNOWN_ATTRIBUTES",
     "LEGACY_ATTRIBUTES",
     "LENGTH_AND_MAGIC",
     "LENGTH_POSITION",
@@ -122,6 +123,8 @@ LOG_APPEND_TIME_FLAG: Final = 0x08
 TRANSACTIONAL_FLAG: Final = 0x10
 CONTROL_FLAG: Final = 0x20
 DELETE_HORIZON_FLAG: Final = 0x40
+# The bits that mean something. A broker that rewrites a header drops the others.
+KNOWN_ATTRIBUTES: Final = 0x7F
 
 
 # By magic: the bits of a message that mean something.

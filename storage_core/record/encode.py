@@ -16,6 +16,7 @@ from storage_core.record.batch_encode import (
     advance_sequence,
     batch_of,
     batches_of,
+    compressed_bodies,
 )
 from storage_core.record.batch_header import HEADER_SIZE_BYTES, TRANSACTIONAL_FLAG
 from storage_core.record.column_encode import encode_by_column, is_for_columns
@@ -52,16 +53,26 @@ class BatchEncoding:
         codec: Number of the codec, 0 for none.
         level: Its level; None for Kafka's default.
         batch_size_bytes: The most that a batch takes before it is compressed; a single record may take more.
+        largest_batch_bytes: The most that it may take before it is compressed: more is not read. None: any size is.
     """
 
     codec: int = 0
     level: int | None = None
     batch_size_bytes: int = _DEFAULT_BATCH_SIZE_BYTES
+    largest_batch_bytes: int | None = None
 
     def __post_init__(self) -> None:
         compressor(self.codec, self.level)
         if self.batch_size_bytes < 0:
             raise OptionError(f"Expected a batch size of at least 0 bytes, found {self.batch_size_bytes}.")
+
+    @property
+    def records_limit_bytes(self) -> int:
+        """The most that the records of a batch take; those of a single record may take more."""
+        size_bytes = self.batch_size_bytes
+        if self.largest_batch_bytes is not None:
+            size_bytes = min(size_bytes, self.largest_batch_bytes)
+        return size_bytes - HEADER_SIZE_BYTES
 
 
 def encode_records(
@@ -80,22 +91,25 @@ def encode_records(
         records: The columns that ``record_input`` describes.
         encoding: How batches are made.
         default_timestamp_ms: For records without a timestamp.
-        producer: Who writes them, and the sequence number of the first record.
+        producer: Who writes them, and the sequence number of the first record; -1 if they have none.
         is_transactional: Whether they belong to a transaction of the producer's.
 
     Raises:
         InvalidRecordError: A column has a wrong name or type; a header has no key; a record is too large to be
             encoded.
-        ValueError: A transaction without a producer, or a producer without an epoch or a sequence number.
+        RecordTooLargeError: A record makes a batch that is larger than any that is read.
+        ValueError: A transaction without a producer, or a producer without an epoch.
     """
     if is_transactional and producer is None:
         message = "Expected a producer for records of a transaction, found none."
         raise ValueError(message)
-    if (
-        producer is not None
-        and min(producer.producer_id, producer.producer_epoch, producer.base_sequence) < 0
+    if producer is not None and (
+        min(producer.producer_id, producer.producer_epoch) < 0
+        or producer.base_sequence < NO_PRODUCER.base_sequence
     ):
-        message = f"Expected a producer's id, epoch and sequence number from 0 on, found {producer}."
+        message = (
+            f"Expected a producer's id and epoch from 0 on, and a sequence number or -1, found {producer}."
+        )
         raise ValueError(message)
     check_columns(records)
     attributes = encoding.codec | (TRANSACTIONAL_FLAG if is_transactional else 0)
@@ -113,7 +127,8 @@ class _BatchWriter:
 
     def __init__(self, encoding: BatchEncoding, attributes: int, producer: ProducerSequence) -> None:
         self._compress = compressor(encoding.codec, encoding.level)
-        self._records_limit_bytes = encoding.batch_size_bytes - HEADER_SIZE_BYTES
+        self._records_limit_bytes = encoding.records_limit_bytes
+        self._largest_batch_bytes = encoding.largest_batch_bytes
         self._attributes = attributes
         self._producer = producer
         self._offset = 0
@@ -166,10 +181,11 @@ class _BatchWriter:
         )
 
     def _batch(self, batch: PlainBatch) -> RecordBatches:
+        (body,) = self._compressed([batch.records])
         base_offset = self._offset
         self._offset += batch.count
         return batch_of(
-            batch.records if self._compress is None else self._compress(batch.records),
+            body,
             count=batch.count,
             base_timestamp_ms=batch.base_timestamp_ms,
             max_timestamp_ms=batch.max_timestamp_ms,
@@ -185,10 +201,11 @@ class _BatchWriter:
         base_timestamps_ms: npt.NDArray[np.int64],
         max_timestamps_ms: npt.NDArray[np.int64],
     ) -> RecordBatches:
+        bodies = self._compressed(bodies)
         base_offset = self._offset
         self._offset += int(counts.sum())
         return batches_of(
-            bodies if self._compress is None else [self._compress(body) for body in bodies],
+            bodies,
             counts=counts,
             base_timestamps_ms=base_timestamps_ms,
             max_timestamps_ms=max_timestamps_ms,
@@ -196,6 +213,9 @@ class _BatchWriter:
             attributes=self._attributes,
             producer=self._producer_at(base_offset),
         )
+
+    def _compressed(self, bodies: Sequence[BytesLike]) -> Sequence[BytesLike]:
+        return compressed_bodies(bodies, self._compress, self._largest_batch_bytes)
 
     def _producer_at(self, offset: int) -> ProducerSequence:
         producer = self._producer

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from storage_core.record.batch_cuts import batch_runs, cut_batches
-from storage_core.record.batch_encode import batches_of
-from storage_core.record.batch_header import HEADER_SIZE_BYTES, MAX_OFFSET_DELTA
+from storage_core.record.batch_encode import batches_of, compressed_bodies
+from storage_core.record.batch_header import MAX_OFFSET_DELTA
 from storage_core.record.column_encode import encode_by_column, is_for_columns
 from storage_core.record.compression_encode import compressor
 from storage_core.record.plain_encode import encode_one_batch
@@ -65,7 +65,8 @@ class GroupEncoder:
 
     def __init__(self, encoding: BatchEncoding, default_timestamp_ms: int) -> None:
         self._compress = compressor(encoding.codec, encoding.level)
-        self._records_limit_bytes = encoding.batch_size_bytes - HEADER_SIZE_BYTES
+        self._records_limit_bytes = encoding.records_limit_bytes
+        self._largest_batch_bytes = encoding.largest_batch_bytes
         self._codec = encoding.codec
         self._default_timestamp_ms = default_timestamp_ms
         self._joiner = ViewJoiner()
@@ -82,6 +83,7 @@ class GroupEncoder:
 
         Raises:
             InvalidRecordError: A header without a key, or a timestamp beyond 64 bits of milliseconds.
+            RecordTooLargeError: A record makes a batch that is larger than any that is read.
         """
         count = int(group_ends[-1])
         start, block_rows = 0, _BLOCK_ROWS
@@ -126,7 +128,7 @@ class GroupEncoder:
             bodies = self._encode_plainly(records, starts, ends, offsets)
         timestamps_ms = np.broadcast_to(rows.timestamps_ms, rows.count)
         batches = batches_of(
-            bodies if self._compress is None else [self._compress(body) for body in bodies],
+            compressed_bodies(bodies, self._compress, self._largest_batch_bytes),
             counts=counts,
             base_timestamps_ms=timestamps_ms[starts],
             max_timestamps_ms=np.maximum.reduceat(timestamps_ms, starts),

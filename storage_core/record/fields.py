@@ -149,9 +149,15 @@ def _read_headers(
 ) -> RecordHeaders | None:
     positions = cursor.positions
     has_none = positions + 1 == limits
-    if np.any(positions >= limits) or buffer[positions if has_none.all() else positions[has_none]].any():
+    has_no_headers = bool(has_none.all())
+    if np.any(positions >= limits) or buffer[positions if has_no_headers else positions[has_none]].any():
         raise UnevenRecordsError
-    return _read_each_header(cursor, buffer, limits) if decode else None
+    if not decode:
+        return None
+    if has_no_headers:
+        none = np.zeros(0, np.int64)
+        return RecordHeaders(np.zeros(len(positions) + 1, np.int64), Slices(none, none), Slices(none, none))
+    return _read_each_header(cursor, buffer, limits)
 
 
 def _read_each_header(cursor: VarintCursor, buffer: _Bytes, limits: _Int64Array) -> RecordHeaders:

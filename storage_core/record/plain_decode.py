@@ -87,6 +87,7 @@ class _BatchDecoder:
         self._base_timestamp_ms = int(header["base_timestamp_ms"])
         is_append_time = bool(int(header["attributes"]) & LOG_APPEND_TIME_FLAG)
         self._append_time_ms = int(header["max_timestamp_ms"]) if is_append_time else None
+        self._record_index: int | None = None
 
     def decode_into(self, rows: _Rows) -> int:
         """Append the batch's records to ``rows``; return how many they are."""
@@ -97,10 +98,12 @@ class _BatchDecoder:
         position = self._start
         previous_offset = self._base_offset - 1
         for number in range(self._count):
+            self._record_index = number
             try:
                 position, previous_offset = self._decode_record(position, number, previous_offset, rows)
             except MalformedVarintError as error:
                 self._fail(f"record {number} to be well formed, but {error}")
+        self._record_index = None
         left_bytes = len(self._data) - position
         if left_bytes:
             self._fail(f"the batch to end with its {self._count} records, found {left_bytes} more bytes")
@@ -171,6 +174,7 @@ class _BatchDecoder:
         message = f"Expected {expected}. The batch's CRC is right: its writer made it so."
         raise CorruptRecordError(
             message,
+            record_index=self._record_index,
             path=self._section.path,
             position_bytes=position_bytes,
             end_position_bytes=position_bytes + LOG_OVERHEAD_BYTES + self._batch_length,

@@ -143,6 +143,14 @@ class RecordBatches:
         """The offset behind the last batch."""
         return self.last_offset + 1
 
+    def count_with(self, flag: int) -> int:
+        """How many batches have a bit of their attributes set."""
+        attributes = self.headers["attributes"]
+        # Most appends are one batch, for which numpy is slow.
+        if len(attributes) == 1:
+            return int(int(attributes[0]) & flag != 0)
+        return int(np.count_nonzero(attributes & flag))
+
     def with_offsets(self, base_offset: int, leader_epoch: int) -> Self:
         """The same batches of format v2, at consecutive offsets, written under a leader epoch.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from storage_core.errors import InvalidRecordError
+from storage_core.errors import InvalidRecordError, RecordError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -178,9 +178,10 @@ def _timestamps_ms(
 
 def fail_timestamp(row: int) -> NoReturn:
     """Raise the error for seconds that are too many milliseconds."""
-    raise InvalidRecordError(
+    message = (
         f"Expected the column timestamp to fit 64 bits of milliseconds, found more seconds in row {row}."
     )
+    raise InvalidRecordError(message, record_errors=(RecordError(row, message),))
 
 
 def _headers(column: pa.Array | pa.ChunkedArray, first_row: int) -> list[PlainHeaders]:
@@ -197,7 +198,8 @@ def _headers(column: pa.Array | pa.ChunkedArray, first_row: int) -> list[PlainHe
 
 def fail_header_key(row: int) -> NoReturn:
     """Raise the error for a header without a key."""
-    raise InvalidRecordError(
+    message = (
         f"Expected every header to have a key, found null in the column headers of row {row}. "
         "Kafka allows an empty key, but none that is null."
     )
+    raise InvalidRecordError(message, record_errors=(RecordError(row, message),))

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from storage_core.scan.spans import LogSpan
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator
 
     from storage_core.directory import PartitionLog
-    from storage_core.segment import AbortedTransaction, SegmentReader
+    from storage_core.scan.isolation import AbortedTransactions
+    from storage_core.segment import SegmentReader
 
 __all__ = ["locate_spans"]
 
@@ -22,10 +23,10 @@ def locate_spans(
     log: PartitionLog,
     start_offset: int,
     end_offset: int,
-    aborted_transactions: Sequence[AbortedTransaction] = (),
+    aborted: AbortedTransactions | None = None,
     *,
     is_first: bool = True,
-) -> list[LogSpan]:
+) -> Iterator[LogSpan]:
     """The spans that hold the offsets from ``start_offset`` to below ``end_offset``, one per segment.
 
     Only the segments at the two ends are opened; of the others, the file's size is enough.
@@ -34,7 +35,7 @@ def locate_spans(
         log: The partition.
         start_offset: The first offset wanted.
         end_offset: The first offset not wanted any more.
-        aborted_transactions: What a span is told of those that concern it.
+        aborted: A span is told of those that concern it.
         is_first: Whether the read begins here. Otherwise damage that begins in front of ``start_offset``
             is left to the range before.
 
@@ -42,7 +43,6 @@ def locate_spans(
         CorruptRecordError: Damage in front of one of the two ends.
         DataLossError: A segment vanished since the log was listed.
     """
-    spans = []
     bases = log.segments.base_offsets
     first = log.segment_index_for(start_offset) or 0
     for index in range(first, len(bases)):
@@ -66,30 +66,23 @@ def locate_spans(
         )
         if place is None:
             continue
-        spans.append(
-            LogSpan(
-                log.topic,
-                log.partition,
-                log.path,
-                base_offset,
-                place.file_name,
-                place.start_offset,
-                span_end,
-                place.position_bytes,
-                place.end_position_bytes,
-                place.inode,
-                place.file_size_bytes if is_closed else None,
-                tuple(
-                    each
-                    for each in aborted_transactions
-                    if each.last_offset >= span_start and each.first_offset < span_end
-                ),
-                segment_end_bytes=place.file_size_bytes,
-                segment_end_offset=place.segment_end_offset,
-                is_first=is_first and span_start == start_offset,
-            )
+        yield LogSpan(
+            log.topic,
+            log.partition,
+            log.path,
+            base_offset,
+            place.file_name,
+            place.start_offset,
+            span_end,
+            place.position_bytes,
+            place.end_position_bytes,
+            place.inode,
+            place.file_size_bytes if is_closed else None,
+            () if aborted is None else aborted.touching(span_start, span_end),
+            segment_end_bytes=place.file_size_bytes,
+            segment_end_offset=place.segment_end_offset,
+            is_first=is_first and span_start == start_offset,
         )
-    return spans
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ not made: then whole segments are read.
 
 from __future__ import annotations
 
-from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
+from storage_core.cached_property import cached_property
 from storage_core.errors import CorruptError, UnsupportedFormatError
 from storage_core.record.batch_header import HEADER_SIZE_BYTES, parse_batch_header
 

@@ -8,20 +8,28 @@ import os
 import re
 import urllib.parse
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from storage_core.errors import OptionError
 from storage_core.scan.option_table import nearest_hint
 
 __all__ = [
+    "DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES",
+    "LARGEST_MAX_DECOMPRESSED_BATCH_BYTES",
     "parse_boolean",
     "parse_choice",
     "parse_columns",
     "parse_count",
+    "parse_max_batch_bytes",
     "parse_paths",
     "parse_size_bytes",
     "parse_topics",
     "path_of",
 ]
+
+DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES: Final = 64 * 1024 * 1024
+LARGEST_MAX_DECOMPRESSED_BATCH_BYTES: Final = 1024 * 1024 * 1024
+"""Positions within a batch become Arrow's, which are 32 bits wide."""
 
 _MAX_INTEGER = 2**63 - 1
 _SIZE = re.compile(r"([0-9]{1,19})\s*(?:([kmgtp])(?:i?b)?|b)?", re.IGNORECASE)
@@ -90,6 +98,18 @@ def parse_size_bytes(option: str, value: object) -> int:
             f"{option} is {value!r}. Use a positive number of bytes, or a size such as 64k, 128m or 1g."
         )
     return number
+
+
+def parse_max_batch_bytes(value: object) -> int:
+    """Parse ``maxDecompressedBatchBytes``; None is its default."""
+    if value is None:
+        return DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES
+    size_bytes = parse_size_bytes("maxDecompressedBatchBytes", value)
+    if size_bytes > LARGEST_MAX_DECOMPRESSED_BATCH_BYTES:
+        raise OptionError(
+            f"maxDecompressedBatchBytes is {value!r}. Use at most {LARGEST_MAX_DECOMPRESSED_BATCH_BYTES} bytes."
+        )
+    return size_bytes
 
 
 def parse_topics(option: str, value: object) -> tuple[str, ...]:

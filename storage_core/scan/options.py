@@ -16,10 +16,12 @@ from storage_core.scan.java_pattern import compile_java_pattern
 from storage_core.scan.offset_json import parse_assignment
 from storage_core.scan.option_table import find_option
 from storage_core.scan.option_values import (
+    DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES,
     parse_boolean,
     parse_choice,
     parse_columns,
     parse_count,
+    parse_max_batch_bytes,
     parse_paths,
     parse_size_bytes,
     parse_topics,
@@ -36,9 +38,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ReadOptions", "parse_read_options"]
 
-_DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES = 64 * 1024 * 1024
-# Positions within a batch become Arrow's, which are 32 bits wide.
-_LARGEST_MAX_DECOMPRESSED_BATCH_BYTES = 1024 * 1024 * 1024
 _RECORD_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 _MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
 _LATER_VIEWS = ("batches", "segments", "index", "transactions", "producers", "epochs", "damage")
@@ -74,7 +73,7 @@ class ReadOptions:
     max_bytes_per_partition: int | None = None
     ending_at: Literal["logEnd", "highWatermark"] = "logEnd"
     use_indexes: bool = True
-    max_decompressed_batch_bytes: int = _DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES
+    max_decompressed_batch_bytes: int = DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES
     include_headers: bool = False
     include_metadata: bool = False
     columns: tuple[str, ...] | None = None
@@ -133,10 +132,7 @@ def parse_read_options(raw: Mapping[str, object], *, now_ms: int | None = None) 
             'Literal["logEnd", "highWatermark"]', _choice(given, "endingAt", "logEnd", "highWatermark")
         ),
         use_indexes=_boolean(given, "useIndexes", default=True),
-        max_decompressed_batch_bytes=(
-            _size_bytes(given, "maxDecompressedBatchBytes", _LARGEST_MAX_DECOMPRESSED_BATCH_BYTES)
-            or _DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES
-        ),
+        max_decompressed_batch_bytes=parse_max_batch_bytes(given.get("maxDecompressedBatchBytes")),
         include_headers=include_headers,
         include_metadata=include_metadata,
         columns=_parse_columns(
@@ -281,10 +277,5 @@ def _count(given: Mapping[str, object], name: str, name_in_error: str) -> int | 
     return parse_count(name, given[name], name_in_error) if name in given else None
 
 
-def _size_bytes(given: Mapping[str, object], name: str, largest_bytes: int | None = None) -> int | None:
-    if name not in given:
-        return None
-    size_bytes = parse_size_bytes(name, given[name])
-    if largest_bytes is not None and size_bytes > largest_bytes:
-        raise OptionError(f"{name} is {given[name]!r}. Use at most {largest_bytes} bytes.")
-    return size_bytes
+def _size_bytes(given: Mapping[str, object], name: str) -> int | None:
+    return parse_size_bytes(name, given[name]) if name in given else None

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
+from storage_core.cached_property import cached_property
 from storage_core.errors import LogDirectoryError, OffsetOutOfRangeError, OptionError, TimestampNotFoundError
 from storage_core.scan.bounds import (
     Bound,

@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, Self
 
 from storage_core.directory.visibility import CommitWatch, look_until_settled
 from storage_core.errors import DataLossError
-from storage_core.scan.isolation import aborted_transactions
+from storage_core.scan.isolation import AbortedTransactions, aborted_transactions
 from storage_core.scan.locate import locate_spans
 from storage_core.scan.narrow import NarrowedPartition, narrow_partition, report_bytes_beyond
 from storage_core.scan.pruning import prune, prune_partition
 from storage_core.scan.ranges import PartitionRange, RangePieces, split_ranges
 from storage_core.scan.residual import KnownFields, conjunction, residual
 from storage_core.scan.resolve import Resolution, ResolvedPartition, resolve_wanted
-from storage_core.scan.spans import LogSpan, ReadSettings, ScanTask
+from storage_core.scan.spans import LogSpan, ReadSettings, ScanTask, SpanList
 from storage_core.scan.split import DEFAULT_TASK_BYTES, OPEN_COST_BYTES, cut_span, pack_spans
 
 if TYPE_CHECKING:
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from storage_core.filesystem import FileSystem
     from storage_core.scan.options import ReadOptions
     from storage_core.scan.predicate import Predicate
-    from storage_core.segment import AbortedTransaction
 
 __all__ = ["ScanPlan", "plan_partition", "plan_scan"]
 
@@ -58,8 +59,9 @@ class ScanPlan:
     @property
     def planned_segments(self) -> int:
         """How many segments the tasks open."""
-        spans = [span for task in self.tasks for span in task.spans]
-        return len({(span.directory, span.base_offset) for span in spans})
+        spans = (span for task in self.tasks for span in task.spans)
+        # Pieces of one segment follow each other.
+        return sum(1 for _ in groupby(spans, attrgetter("directory", "base_offset")))
 
     def total_bytes(self) -> int:
         """How many bytes of log files the chosen partitions have in all. Looks at each file's size."""
@@ -138,6 +140,7 @@ def _split(
         predicate=condition,
         mode=options.mode,
         corrupt_record_column=options.corrupt_record_column,
+        truncations_bytes=_truncations_bytes(narrowed),
     )
     partitions = [each.resolved for each in narrowed]
     sources = {
@@ -149,7 +152,7 @@ def _split(
         for each in partitions
     ]
     ranges = split_ranges(wanted, None, options.max_records_per_partition)
-    spans = [span for each in ranges for piece in _locate_pieces(each, sources, condition) for span in piece]
+    spans = SpanList.joined(piece for each in ranges for piece in _locate_pieces(each, sources, condition))
     task_bytes = options.max_bytes_per_partition or _task_bytes(spans)
     tasks = _pack(_cut(spans, sources, task_bytes), task_bytes, settings, options)
     if options.min_partitions is not None and len(tasks) < options.min_partitions:
@@ -164,48 +167,57 @@ def _split(
     return tasks
 
 
+def _truncations_bytes(narrowed: tuple[NarrowedPartition, ...]) -> tuple[tuple[str, int], ...]:
+    roots = {each.resolved.log.directory.root.path: each.resolved.log.directory.root for each in narrowed}
+    return tuple((path, root.visibility.truncations_bytes) for path, root in roots.items())
+
+
 @dataclass(frozen=True, slots=True)
 class _Source:
     """A partition's log, where its reading starts, and what its spans have to know of transactions."""
 
     log: PartitionLog
     start_offset: int
-    aborted_transactions: tuple[AbortedTransaction, ...]
+    aborted: AbortedTransactions
 
     @classmethod
     def of(cls, narrowed: NarrowedPartition, isolation_level: str) -> Self:
         resolved, aborted = narrowed.resolved, narrowed.aborted_transactions or ()
         if isolation_level == "read_committed" and narrowed.aborted_transactions is None:
             aborted = aborted_transactions(resolved.log, resolved.start_offset, resolved.end_offset)
-        return cls(resolved.log, resolved.start_offset, aborted)
+        return cls(resolved.log, resolved.start_offset, AbortedTransactions(aborted))
 
 
 _Sources = dict[tuple[str, int], _Source]
 
 
-def _locate_pieces(
-    pieces: RangePieces, sources: _Sources, condition: Predicate | None
-) -> Iterator[list[LogSpan]]:
+def _locate_pieces(pieces: RangePieces, sources: _Sources, condition: Predicate | None) -> Iterator[SpanList]:
     """The spans of each piece that has any. A gap in the log, however large, is passed over at once."""
     source = sources[pieces.whole.topic, pieces.whole.partition]
-    places: list[tuple[int, int]] = []
+    place: tuple[int, int] | None = None
     repetitions = 0
     next_index = 0
     while (index := _next_piece(pieces, next_index, condition)) < pieces.count:
         piece = pieces.piece(index)
-        spans = locate_spans(
+        located = locate_spans(
             source.log,
             piece.start_offset,
             piece.end_offset,
-            source.aborted_transactions,
+            source.aborted,
             # Nobody else reports damage that begins in what a condition leaves out.
             is_first=piece.start_offset == source.start_offset or index > next_index,
         )
+        spans = SpanList(located)
         next_index = index + 1
-        before, places = places, [(span.base_offset, span.position_bytes) for span in spans]
-        repetitions = repetitions + 1 if places == before else 0
+        # A piece in more than one segment is the last one in the first of them.
+        before, place = place, (spans[0].base_offset, spans[0].position_bytes) if len(spans) == 1 else None
+        repetitions = repetitions + 1 if place is not None and place == before else 0
         if spans:
-            yield spans if condition is None else [span for span in spans if _may_match(span, condition)]
+            yield (
+                spans
+                if condition is None
+                else SpanList(span for span in spans if _may_match(span, condition))
+            )
         if next_index < pieces.count and (not spans or repetitions >= _MOST_REPETITIONS):
             # A gap, or a batch that claims more offsets than it may have records.
             next_offset = source.log.first_record_offset_at_or_after(piece.end_offset)
@@ -240,27 +252,27 @@ def _may_match(part: PartitionRange | LogSpan, condition: Predicate) -> bool:
     return not prune(residual(condition, known)).is_empty
 
 
-def _task_bytes(spans: list[LogSpan]) -> int:
+def _task_bytes(spans: SpanList) -> int:
     """The default size of a task: enough tasks for every core, none above 128 MiB."""
-    cost_bytes = sum(span.size_bytes + OPEN_COST_BYTES for span in spans)
+    cost_bytes = int(spans.sizes_bytes.sum()) + len(spans) * OPEN_COST_BYTES
     per_core_bytes = -(-cost_bytes // (os.cpu_count() or 1))
     return max(2 * OPEN_COST_BYTES, min(DEFAULT_TASK_BYTES, per_core_bytes))
 
 
-def _cut(spans: list[LogSpan], sources: _Sources, task_bytes: int) -> list[LogSpan]:
-    pieces = []
-    for span in spans:
-        if span.size_bytes <= task_bytes:
-            pieces.append(span)
-            continue
-        log = sources[span.topic, span.partition].log
-        index = log.segment_index_for(span.base_offset)
-        assert index is not None  # noqa: S101  (the span was found in it)
-        pieces += log.ask(index, partial(cut_span, span, target_bytes=task_bytes))
-    return pieces
+def _cut(spans: SpanList, sources: _Sources, task_bytes: int) -> SpanList:
+    if not (spans.sizes_bytes > task_bytes).any():
+        return spans
+    return SpanList(piece for span in spans for piece in _pieces(span, sources, task_bytes))
 
 
-def _pack(
-    spans: list[LogSpan], task_bytes: int, settings: ReadSettings, options: ReadOptions
-) -> list[ScanTask]:
+def _pieces(span: LogSpan, sources: _Sources, task_bytes: int) -> list[LogSpan]:
+    if span.size_bytes <= task_bytes:
+        return [span]
+    log = sources[span.topic, span.partition].log
+    index = log.segment_index_for(span.base_offset)
+    assert index is not None  # noqa: S101  (the span was found in it)
+    return log.ask(index, partial(cut_span, span, target_bytes=task_bytes))
+
+
+def _pack(spans: SpanList, task_bytes: int, settings: ReadSettings, options: ReadOptions) -> list[ScanTask]:
     return pack_spans(spans, settings, task_bytes=task_bytes, task_records=options.max_records_per_partition)

@@ -8,12 +8,15 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import logging
+import os
 from typing import TYPE_CHECKING, Final
 
+from storage_core.checkpoint.truncations_file import truncated_to
 from storage_core.directory import PartitionLog, find_partitions
-from storage_core.errors import DataLossError
+from storage_core.errors import DataLossError, LogTruncationError, SegmentLogError
 from storage_core.scan.damage import DamageReporter
 from storage_core.scan.fitting_rows import FittingRows, Rows
+from storage_core.scan.isolation import AbortedTransactions
 from storage_core.scan.locate import locate_spans
 from storage_core.scan.records import RecordReader
 from storage_core.scan.row_filter import FilteredRows, schema_with_condition
@@ -56,6 +59,7 @@ def read_task(filesystem: FileSystem, task: ScanTask, schema: pa.Schema) -> Iter
         UnsupportedFormatError: A batch names a codec that there is none of.
         TimestampRangeError: A timestamp does not fit the column.
         DataLossError: Offsets vanished since the read was planned.
+        LogTruncationError: The log was truncated or deleted since the read was planned.
     """
     reader = _TaskReader(filesystem, task, schema)
     for span in task.spans:
@@ -79,10 +83,28 @@ class _TaskReader:
         self._records = RecordReader(
             SectionMaker(task.settings.max_batch_bytes, wanted), wanted, rows, self._damage
         )
+        self._truncations_bytes = dict(task.settings.truncations_bytes)
         largest_bytes = max((span.size_bytes for span in task.spans), default=0)
         self._buffer = WindowBuffer(min(WINDOW_BYTES, largest_bytes))
 
     def read(self, span: LogSpan) -> Iterator[pa.RecordBatch]:
+        """Read a span as the log was when it was planned, or not to its end."""
+        try:
+            for batch in self._read(span):
+                # Whatever it was made of was read before: it is of the same history.
+                self._require_same_history(span)
+                yield batch
+            self._require_same_history(span)
+        except _TruncatedError as truncated:
+            self._report_truncation(span, truncated.offset)
+        except SegmentLogError as error:
+            # What is read while it is cut off may look like anything.
+            offset = self._truncated_to(span, span.end_offset if error.offset is None else error.offset)
+            if offset is None:
+                raise
+            self._report_truncation(span, offset, error)
+
+    def _read(self, span: LogSpan) -> Iterator[pa.RecordBatch]:
         pending = [span]
         attempts = _ATTEMPTS
         while pending:
@@ -105,6 +127,7 @@ class _TaskReader:
                 if not is_sure and self._is_another_segment(span):
                     raise FileReplacedError
                 is_sure = True
+                self._require_same_history(span, part.start_offset)
                 yield from self._damage.report(part, span)
                 next_offset = part.end_offset
             else:
@@ -139,13 +162,14 @@ class _TaskReader:
             if log is not None:
                 start_offset = max(next_offset, log.log_start_offset)
                 is_complete = start_offset == next_offset and log.log_end_offset >= span.end_offset
-                spans = locate_spans(
+                found = locate_spans(
                     log,
                     start_offset,
                     span.end_offset,
-                    span.aborted_transactions,
+                    AbortedTransactions(span.aborted_transactions),
                     is_first=span.is_first and start_offset == span.start_offset,
                 )
+                spans = list(found)
         except (DataLossError, FileNotFoundError):
             # Replaced once more while it was looked for: the next attempt begins with what was planned.
             return [dataclasses.replace(span, start_offset=next_offset)]
@@ -171,6 +195,37 @@ class _TaskReader:
             skip_damage=settings.mode != "FAILFAST",
         )
 
+    def _require_same_history(self, span: LogSpan, begun_up_to: int | None = None) -> None:
+        offset = self._truncated_to(span, begun_up_to)
+        if offset is not None:
+            raise _TruncatedError(offset)
+
+    def _truncated_to(self, span: LogSpan, begun_up_to: int | None = None) -> int | None:
+        """From which offset on records of a span have gone since it was planned; None if all are there.
+
+        A truncation that was under way by then counts if it goes to ``begun_up_to``, where something is wrong, or lower.
+        """
+        root = os.path.dirname(span.directory)
+        since_bytes = self._truncations_bytes.get(root)
+        if since_bytes is None:
+            return None
+        offset = truncated_to(
+            self._filesystem, root, span.topic, span.partition, since_bytes, begun_up_to=begun_up_to
+        )
+        return offset if offset is not None and offset < span.end_offset else None
+
+    def _report_truncation(self, span: LogSpan, offset: int, error: SegmentLogError | None = None) -> None:
+        message = (
+            f"Expected to read offsets {span.start_offset} to {span.end_offset - 1} of {span.topic}-{span.partition} as "
+            f"they were when the read was planned, found that the log was truncated to offset {offset} since then, or "
+            "deleted: other records may stand there now."
+        )
+        if self._settings.fail_on_data_loss:
+            raise LogTruncationError(
+                f"{message} Read again.", path=span.directory, offset=offset, last_offset=span.end_offset - 1
+            ) from error
+        _log.warning("%s Reading goes on behind them, because failOnDataLoss is false.", message)
+
     def _report_loss(self, span: LogSpan, next_offset: int, found: str) -> None:
         message = (
             f"Expected to read offsets {next_offset} to {span.end_offset - 1} of {span.topic}-{span.partition}, "
@@ -184,6 +239,14 @@ class _TaskReader:
                 last_offset=span.end_offset - 1,
             )
         _log.warning("%s Reading goes on with what is left, because failOnDataLoss is false.", message)
+
+
+class _TruncatedError(Exception):
+    """Records of a span have gone since it was planned."""
+
+    def __init__(self, offset: int) -> None:
+        super().__init__(offset)
+        self.offset = offset
 
 
 class _Progress:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from storage_core.checkpoint import META_PROPERTIES
 from storage_core.directory import PartitionLog, find_partitions
-from storage_core.errors import LogDirectoryError, OptionError
+from storage_core.errors import OptionError
 from storage_core.scan.bounds import OffsetsBound, TimestampsBound
 from storage_core.scan.offset_json import format_topic_partitions
 from storage_core.scan.option_values import path_of
@@ -70,13 +68,13 @@ def resolve_wanted(
         TimestampNotFoundError: A partition has no record as young as the starting timestamp.
     """
     paths = split_paths(filesystem, options.paths)
-    found = find_partitions(filesystem, paths, follow_symlinks=options.follow_symlinks, watch=watch)
-    if not found and not any(_is_log_directory(filesystem, path) for path in paths):
-        raise LogDirectoryError(
-            "Expected Kafka partition directories (<topic>-<partition>) in this path or one level below it, "
-            "found none. Name a log directory, as log.dirs does in a broker's configuration.",
-            path=", ".join(paths),
-        )
+    found = find_partitions(
+        filesystem,
+        paths,
+        follow_symlinks=options.follow_symlinks,
+        watch=watch,
+        must_be_log_directory=True,
+    )
     selected = select_partitions(found, options)
     assigned = {directory.topic_partition for directory in selected}
     _check_assigned(options.starting, "starting", assigned)
@@ -113,11 +111,6 @@ def split_paths(filesystem: FileSystem, texts: Iterable[str]) -> list[str]:
         else:
             paths += [path_of(part.strip()) for part in text.split(",") if part.strip()]
     return paths
-
-
-def _is_log_directory(filesystem: FileSystem, path: str) -> bool:
-    """Whether a broker has used this directory, though no partition stands in it."""
-    return filesystem.status(os.path.join(path, META_PROPERTIES)) is not None
 
 
 def _load(filesystem: FileSystem, directory: PartitionDirectory, options: ReadOptions) -> PartitionLog:

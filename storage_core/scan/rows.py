@@ -32,15 +32,16 @@ if TYPE_CHECKING:
     from storage_core.record import RecordColumns, RecordSection
     from storage_core.scan.spans import LogSpan, ReadSettings
 
-__all__ = ["RowMaker", "unfit_timestamps", "wanted_fields"]
+__all__ = ["LARGEST_TIMESTAMP_MS", "RowMaker", "unfit_timestamps", "wanted_fields"]
 
 _log = logging.getLogger(__name__)
 
 _US_PER_MS: Final = 1000
+LARGEST_TIMESTAMP_MS: Final = (2**63 - 1) // _US_PER_MS
+"""What is further from 1970, in either direction, does not fit the column of microseconds."""
 _TIMESTAMP_TYPE: Final = pa.timestamp("us", tz="UTC")
 # As Kafka's TimestampType: messages of format v0 have no timestamp.
 _NO_TIMESTAMP_TYPE: Final = -1
-_LARGEST_MS: Final = (2**63 - 1) // _US_PER_MS
 # An Arrow batch larger than this makes Spark slower.
 _MAX_BATCH_BYTES: Final = 8 << 20
 # A task may read thousands of partitions: their constants are not kept for ever.
@@ -262,9 +263,10 @@ class _Rows:
 
 def unfit_timestamps(timestamps_ms: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_] | None:
     """Per record: whether its timestamp does not fit the column; None if all do."""
-    if not len(timestamps_ms) or (timestamps_ms.max() <= _LARGEST_MS and timestamps_ms.min() >= -_LARGEST_MS):
+    largest_ms = LARGEST_TIMESTAMP_MS
+    if not len(timestamps_ms) or (timestamps_ms.max() <= largest_ms and timestamps_ms.min() >= -largest_ms):
         return None
-    unfit: npt.NDArray[np.bool_] = (timestamps_ms > _LARGEST_MS) | (timestamps_ms < -_LARGEST_MS)
+    unfit: npt.NDArray[np.bool_] = (timestamps_ms > largest_ms) | (timestamps_ms < -largest_ms)
     return unfit
 
 

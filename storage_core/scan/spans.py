@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from operator import eq
+from typing import TYPE_CHECKING, Final, Literal, overload
+
+import numpy as np
+
+from storage_core.segment.file_names import log_file_name
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import numpy.typing as npt
+
     from storage_core.scan.predicate import Predicate
     from storage_core.segment import AbortedTransaction
 
-__all__ = ["CORRUPT_RECORD_COLUMN", "DamageMode", "LogSpan", "ReadSettings", "ScanTask"]
+__all__ = ["CORRUPT_RECORD_COLUMN", "DamageMode", "LogSpan", "ReadSettings", "ScanTask", "SpanList"]
 
 DamageMode = Literal["FAILFAST", "DROPMALFORMED", "PERMISSIVE"]
 """What damage does: it fails the read, is left out, or is left out and described in a row of its own."""
@@ -29,6 +41,8 @@ class ReadSettings:
         predicate: Only rows for which it is true are wanted; None for all.
         mode: What damage does.
         corrupt_record_column: Where a damaged range is described, if the schema has a column of that name.
+        truncations_bytes: By log directory, the size of its list of truncations at planning: whether a partition's
+            records are still those that were planned, what was added since tells.
     """
 
     max_batch_bytes: int
@@ -37,6 +51,7 @@ class ReadSettings:
     predicate: Predicate | None = None
     mode: DamageMode = "FAILFAST"
     corrupt_record_column: str = CORRUPT_RECORD_COLUMN
+    truncations_bytes: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +103,196 @@ class LogSpan:
         return self.end_position_bytes - self.position_bytes
 
 
+class SpanList(Sequence[LogSpan]):
+    """Spans in their order. They are made when they are taken, so that a million of them take 100 MB.
+
+    It travels to another process as a tuple.
+
+    Attributes:
+        rows: Where their numbers are.
+    """
+
+    __slots__ = ("_chosen", "rows")
+
+    def __init__(
+        self, spans: Iterable[LogSpan] = (), *, rows: _SpanRows | None = None, chosen: range | None = None
+    ) -> None:
+        self.rows = rows or _SpanRows()
+        for span in spans:
+            self.rows.append(span)
+        self._chosen = range(len(self.rows)) if chosen is None else chosen
+
+    @classmethod
+    def joined(cls, parts: Iterable[SpanList]) -> SpanList:
+        """The spans of several lists, which nobody uses any more, and which are no parts of others."""
+        rows: _SpanRows | None = None
+        for part in parts:
+            if rows is None:
+                rows = part.rows
+            else:
+                rows.extend(part.rows)
+        return cls(rows=rows)
+
+    @property
+    def sizes_bytes(self) -> npt.NDArray[np.int64]:
+        """How many bytes of its log file each span covers."""
+        table = self._table()
+        sizes: npt.NDArray[np.int64] = table[:, _END_POSITION_BYTES] - table[:, _POSITION_BYTES]
+        return sizes
+
+    @property
+    def offset_counts(self) -> npt.NDArray[np.uint64]:
+        """How many offsets each span covers."""
+        table = self._table()
+        return (table[:, _LAST_OFFSET] - table[:, _START_OFFSET]).astype(np.uint64) + np.uint64(1)
+
+    def _table(self) -> npt.NDArray[np.int64]:
+        numbers = np.asarray(self.rows.numbers, np.int64).reshape(-1, len(_NUMBERS))
+        return numbers[self._chosen.start : self._chosen.stop]
+
+    def __len__(self) -> int:
+        return len(self._chosen)
+
+    @overload
+    def __getitem__(self, index: int) -> LogSpan: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> SpanList: ...
+
+    def __getitem__(self, index: int | slice) -> LogSpan | SpanList:
+        chosen = self._chosen[index]
+        if isinstance(chosen, int):
+            return self.rows.span(chosen)
+        if chosen.step != 1:
+            return SpanList(map(self.rows.span, chosen))
+        return SpanList(rows=self.rows, chosen=chosen)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, (SpanList, list, tuple)):
+            return NotImplemented
+        return len(self) == len(other) and all(map(eq, self, other))
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __reduce__(self) -> tuple[type[tuple[LogSpan, ...]], tuple[tuple[LogSpan, ...]]]:
+        return tuple, (tuple(self),)
+
+    def __repr__(self) -> str:
+        return f"SpanList({list(self)!r})"
+
+
+_NUMBERS: Final = (
+    "base_offset",
+    "start_offset",
+    "last_offset",
+    "position_bytes",
+    "end_position_bytes",
+    "inode",
+    "file_size_bytes",
+    "segment_end_bytes",
+    "segment_last_offset",
+    "is_first",
+)
+_START_OFFSET, _LAST_OFFSET, _POSITION_BYTES, _END_POSITION_BYTES = 1, 2, 3, 4
+_NONE: Final = -1 << 63
+# An inode is a number of 64 bits without a sign.
+_INODES: Final = 1 << 64
+
+
+class _SpanRows:
+    """The numbers of spans, ten a span, and what few of them differ in.
+
+    Last offsets stand in the place of ends, which may be beyond what 63 bits hold.
+    """
+
+    __slots__ = ("_aborted", "_file_names", "_partition_rows", "_partitions", "numbers")
+
+    def __init__(self) -> None:
+        self.numbers = array("q")
+        # From which row on spans belong to a partition: topic, number and directory.
+        self._partition_rows: list[int] = []
+        self._partitions: list[tuple[str, int, str]] = []
+        # By row, what is not as of most.
+        self._file_names: dict[int, str] = {}
+        self._aborted: dict[int, tuple[AbortedTransaction, ...]] = {}
+
+    def __len__(self) -> int:
+        return len(self.numbers) // len(_NUMBERS)
+
+    def append(self, span: LogSpan) -> None:
+        row = len(self)
+        self._begin_partition(row, (span.topic, span.partition, span.directory))
+        if span.file_name != log_file_name(span.base_offset):
+            self._file_names[row] = span.file_name
+        if span.aborted_transactions:
+            self._aborted[row] = span.aborted_transactions
+        self.numbers.extend(
+            (
+                span.base_offset,
+                span.start_offset,
+                span.end_offset - 1,
+                span.position_bytes,
+                span.end_position_bytes,
+                span.inode if span.inode < _INODES >> 1 else span.inode - _INODES,
+                _NONE if span.file_size_bytes is None else span.file_size_bytes,
+                _NONE if span.segment_end_bytes is None else span.segment_end_bytes,
+                _NONE if span.segment_end_offset is None else span.segment_end_offset - 1,
+                span.is_first,
+            )
+        )
+
+    def extend(self, other: _SpanRows) -> None:
+        """Add the rows of others."""
+        first = len(self)
+        for row, partition in zip(other._partition_rows, other._partitions, strict=True):
+            self._begin_partition(first + row, partition)
+        self._file_names.update((first + row, name) for row, name in other._file_names.items())
+        self._aborted.update((first + row, aborted) for row, aborted in other._aborted.items())
+        self.numbers.extend(other.numbers)
+
+    def span(self, row: int) -> LogSpan:
+        """One of them."""
+        first = row * len(_NUMBERS)
+        (
+            base_offset,
+            start_offset,
+            last_offset,
+            position_bytes,
+            end_position_bytes,
+            inode,
+            file_size_bytes,
+            segment_end_bytes,
+            segment_last_offset,
+            is_first,
+        ) = self.numbers[first : first + len(_NUMBERS)]
+        return LogSpan(
+            *self._partitions[bisect_right(self._partition_rows, row) - 1],
+            base_offset,
+            self._file_names.get(row) or log_file_name(base_offset),
+            start_offset,
+            last_offset + 1,
+            position_bytes,
+            end_position_bytes,
+            inode % _INODES,
+            None if file_size_bytes == _NONE else file_size_bytes,
+            self._aborted.get(row, ()),
+            None if segment_end_bytes == _NONE else segment_end_bytes,
+            None if segment_last_offset == _NONE else segment_last_offset + 1,
+            bool(is_first),
+        )
+
+    def _begin_partition(self, row: int, partition: tuple[str, int, str]) -> None:
+        if not self._partitions or self._partitions[-1] != partition:
+            self._partition_rows.append(row)
+            self._partitions.append(partition)
+
+
 @dataclass(frozen=True, slots=True)
 class ScanTask:
     """Spans that are read one after the other, by one task."""
 
-    spans: tuple[LogSpan, ...]
+    spans: Sequence[LogSpan]
     settings: ReadSettings
 
     @property

@@ -8,10 +8,11 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
-from storage_core.scan.spans import LogSpan, ReadSettings, ScanTask
+from storage_core.scan.isolation import AbortedTransactions
+from storage_core.scan.spans import LogSpan, ReadSettings, ScanTask, SpanList
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterator
 
     from storage_core.segment import SegmentReader
 
@@ -20,6 +21,7 @@ __all__ = ["DEFAULT_TASK_BYTES", "OPEN_COST_BYTES", "cut_span", "pack_spans"]
 DEFAULT_TASK_BYTES: Final = 128 << 20
 # Opening a file costs about as much time as reading so many bytes.
 OPEN_COST_BYTES: Final = 1 << 20
+_SIZES_AT_ONCE: Final = 1 << 16
 
 
 def cut_span(span: LogSpan, segment: SegmentReader, target_bytes: int) -> list[LogSpan]:
@@ -40,22 +42,19 @@ def cut_span(span: LogSpan, segment: SegmentReader, target_bytes: int) -> list[L
             rest, start_offset=header.base_offset, position_bytes=header.position_bytes
         )
     pieces.append(rest)
-    return [_with_own_transactions(piece) for piece in pieces]
-
-
-def _with_own_transactions(span: LogSpan) -> LogSpan:
     if not span.aborted_transactions:
-        return span
-    own = tuple(
-        each
-        for each in span.aborted_transactions
-        if each.last_offset >= span.start_offset and each.first_offset < span.end_offset
-    )
-    return dataclasses.replace(span, aborted_transactions=own)
+        return pieces
+    aborted = AbortedTransactions(span.aborted_transactions)
+    return [
+        dataclasses.replace(
+            piece, aborted_transactions=aborted.touching(piece.start_offset, piece.end_offset)
+        )
+        for piece in pieces
+    ]
 
 
 def pack_spans(
-    spans: Iterable[LogSpan],
+    spans: SpanList,
     settings: ReadSettings,
     *,
     task_bytes: int,
@@ -63,24 +62,24 @@ def pack_spans(
 ) -> list[ScanTask]:
     """Pack spans into tasks in order, up to a size in bytes and, if given, in offsets."""
     tasks: list[ScanTask] = []
-    packed: list[LogSpan] = []
-    room_bytes, room_records = 0, 0
-    for span in spans:
-        cost_bytes = span.size_bytes + OPEN_COST_BYTES
-        records = span.end_offset - span.start_offset
+    start, room_bytes, room_records = 0, 0, 0
+    for index, (size_bytes, records) in enumerate(_sizes(spans)):
+        cost_bytes = size_bytes + OPEN_COST_BYTES
         is_full = cost_bytes > room_bytes or (task_records is not None and records > room_records)
-        if packed and is_full:
-            tasks.append(_task(packed, settings))
-            packed = []
-        if not packed:
+        if index > start and is_full:
+            tasks.append(ScanTask(spans[start:index], settings))
+            start = index
+        if index == start:
             room_bytes, room_records = task_bytes, task_records or 0
-        packed.append(span)
         room_bytes -= cost_bytes
         room_records -= records
-    if packed:
-        tasks.append(_task(packed, settings))
+    if start < len(spans):
+        tasks.append(ScanTask(spans[start:], settings))
     return tasks
 
 
-def _task(spans: Sequence[LogSpan], settings: ReadSettings) -> ScanTask:
-    return ScanTask(tuple(spans), settings)
+def _sizes(spans: SpanList) -> Iterator[tuple[int, int]]:
+    """The bytes and the offsets of each span; a million numbers are not made at once."""
+    for first in range(0, len(spans), _SIZES_AT_ONCE):
+        part = spans[first : first + _SIZES_AT_ONCE]
+        yield from zip(part.sizes_bytes.tolist(), part.offset_counts.tolist(), strict=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -15,11 +15,15 @@ from storage_core.scan.schema import project, record_schema
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from storage_core.scan.options import ReadOptions
 
 __all__ = ["options_of", "read_table"]
+
+_SMALL_BATCH_BYTES: Final = 64 << 10
+_JOINED_BATCHES: Final = 1_000
+_JOINED_BYTES: Final = 8 << 20
 
 
 def options_of(paths: Sequence[str | os.PathLike[str]], options: Mapping[str, object]) -> ReadOptions:
@@ -68,6 +72,26 @@ def read_table(
         parsed.columns,
     )
     plan = plan_scan(filesystem, parsed)
-    return pa.Table.from_batches(
-        (batch for task in plan.tasks for batch in read_task(filesystem, task, schema)), schema=schema
-    )
+    batches = (batch for task in plan.tasks for batch in read_task(filesystem, task, schema))
+    return pa.Table.from_batches(_with_small_ones_joined(batches), schema=schema)
+
+
+def _with_small_ones_joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows. A batch takes kilobytes besides them, and each tiny segment gives one."""
+    small: list[pa.RecordBatch] = []
+    small_bytes = 0
+    for batch in batches:
+        size_bytes = batch.nbytes
+        is_small = size_bytes < _SMALL_BATCH_BYTES
+        if small and (
+            not is_small or len(small) == _JOINED_BATCHES or small_bytes + size_bytes > _JOINED_BYTES
+        ):
+            yield pa.concat_batches(small)
+            small, small_bytes = [], 0
+        if is_small:
+            small.append(batch)
+            small_bytes += size_bytes
+        else:
+            yield batch
+    if small:
+        yield pa.concat_batches(small)

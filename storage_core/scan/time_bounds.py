@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from storage_core.record import batch_timestamps
 from storage_core.record.batch_header import MAX_OFFSET
+from storage_core.scan.isolation import AbortedTransactions
 from storage_core.scan.look_up import (
     DAMAGE,
     LARGE_BATCH_BYTES,
@@ -169,7 +170,7 @@ class _EndSearch:
     def __init__(self, timestamp_ms: int, start_offset: int, aborted: tuple[AbortedTransaction, ...]) -> None:
         self._timestamp_ms = timestamp_ms
         self._start_offset = start_offset
-        self._aborted = aborted
+        self._aborted = AbortedTransactions(aborted)
 
     def young_record(self, size_behind_bytes: int, segment: SegmentReader) -> int | None:
         """The offset of the first such record of a segment, if a time index leads to it and it is worth it.
@@ -206,8 +207,7 @@ class _EndSearch:
             return False
         return not batch.is_transactional or not any(
             each.producer_id == batch.producer_id
-            and each.first_offset <= batch.base_offset <= each.last_offset
-            for each in self._aborted
+            for each in self._aborted.touching(batch.base_offset, batch.base_offset + 1)
         )
 
     def _record_of(self, segment: SegmentReader, batch: BatchHeader) -> int | None:

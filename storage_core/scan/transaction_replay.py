@@ -64,6 +64,8 @@ class TransactionReplay:
         Raises:
             CorruptRecordError: A header or a control batch on the way is damaged.
         """
+        if self.next_offset >= offset:
+            return
         snapshot = self._log.newest_producer_snapshot(offset)
         if snapshot is not None and snapshot.offset > self.next_offset:
             first_offsets = {

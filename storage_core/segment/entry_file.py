@@ -110,23 +110,30 @@ class EntryFile:
             return self._read_from(file, number)
 
     def read_last(self) -> bytes:
-        """The last entry; nothing if there is none."""
+        """The last entry; nothing if there is none, or if somebody has removed the file."""
         if self._count < 0:
             last = self._load()
             if last:
                 return last
-        return self.read(self._count - 1) if self._count else b""
+        try:
+            return self.read(self._count - 1) if self._count else b""
+        except FileNotFoundError:
+            return b""
 
     def search(self, goes_before: Callable[[bytes], bool]) -> tuple[int, bytes]:
         """Find the last entry of those that go before what is looked for.
 
         Returns:
-            Its number and its bytes; -1 and none if no entry goes before.
+            Its number and its bytes; -1 and none if no entry goes before, or if somebody has removed the file.
         """
         count = self.count
         if count == 0:
             return -1, b""
-        with self._filesystem.open(self.path) as file:
+        try:
+            opened = self._filesystem.open(self.path)
+        except FileNotFoundError:
+            return -1, b""
+        with opened as file:
             # False sorts before True. An entry that is gone stands behind everything.
             def is_behind(number: int) -> bool:
                 entry = self._read_from(file, number)

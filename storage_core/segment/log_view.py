@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from storage_core.record.batch_header import BatchHeader
     from storage_core.segment.batch_walk import SkimmedBatch
     from storage_core.segment.offset_index_file import OffsetIndexFile
+    from storage_core.segment.values import AbortedTransaction
 
     Found = TypeVar("Found")
 
@@ -36,12 +37,15 @@ class FetchedData:
         position_bytes: Where the first batch begins in its segment.
         data: The bytes. The last batch may be cut off.
         is_first_entry_incomplete: Whether the first batch is larger than what was asked for.
+        aborted_transactions: Those that are open, or end, among the whole batches, in the order of their markers, if
+            only committed records are wanted; otherwise None.
     """
 
     base_offset: int
     position_bytes: int
     data: bytes
     is_first_entry_incomplete: bool
+    aborted_transactions: tuple[AbortedTransaction, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,18 +104,16 @@ class LogFileView:
 
     def next_offset(self) -> int:
         """The offset behind the last batch; the base offset without any."""
-
-        def next_offset(walk: BatchWalk, start_bytes: int) -> int | None:
-            found = None
-            for batch in walk.skim(start_bytes):
-                found = batch[3] + 1
-            return found
-
-        found = self._walk_from(self.offset_index.last_offset, 0, next_offset)
+        found = self._walk_from(self.offset_index.last_offset, 0, _next_offset)
         if found is None and len(self.offset_index):
             # The batch that was indexed last is torn.
-            with self.filesystem.open(self.path) as log_file:
-                found = next_offset(BatchWalk(log_file, self.base_offset, self.size_bytes), 0)
+            return self.walked_next_offset()
+        return self.base_offset if found is None else found
+
+    def walked_next_offset(self) -> int:
+        """The same, whatever the index says: found by a walk over all headers."""
+        with self.filesystem.open(self.path) as log_file:
+            found = _next_offset(BatchWalk(log_file, self.base_offset, self.size_bytes), 0)
         return self.base_offset if found is None else found
 
     def first_batch(self) -> SkimmedBatch | None:
@@ -148,3 +150,10 @@ class LogFileView:
                 if start_bytes == start_position_bytes:
                     raise
             return look(BatchWalk(log_file, self.base_offset, self.size_bytes), start_position_bytes)
+
+
+def _next_offset(walk: BatchWalk, start_bytes: int) -> int | None:
+    found = None
+    for batch in walk.skim(start_bytes):
+        found = batch[3] + 1
+    return found

@@ -148,6 +148,7 @@ class SegmentContents:
             self._directory,
             self.base_offset,
             suffix=self._suffix,
+            max_batch_bytes=self._max_batch_bytes,
             known_status=status and dataclasses.replace(status, size_bytes=self.size_bytes),
         )
 
@@ -206,6 +207,10 @@ class SegmentContents:
     def read_next_offset(self) -> int:
         """The offset behind the last batch, read from the file; the base offset without a batch."""
         return self._view().next_offset()
+
+    def walked_next_offset(self) -> int:
+        """The same, whatever the offset index says: found by a walk over all headers."""
+        return self._view().walked_next_offset()
 
     def offset_for_timestamp(self, timestamp_ms: int, start_offset: int = 0) -> TimestampOffset | None:
         """The first record at least so young whose offset is not below another one."""

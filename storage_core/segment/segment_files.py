@@ -18,6 +18,7 @@ from storage_core.segment.file_names import (
     time_index_file_name,
     transaction_index_file_name,
 )
+from storage_core.segment.offset_index import ENTRY_SIZE_BYTES as OFFSET_ENTRY_BYTES
 from storage_core.segment.offset_index import OffsetIndex
 from storage_core.segment.time_index import TimeIndex
 from storage_core.segment.transaction_index import TransactionIndex
@@ -163,14 +164,38 @@ class SegmentFiles:
     def transaction_index(self) -> TransactionIndex:
         """The transaction index, read at first use whether or not indexes are to be used."""
         if self._transaction_index is None:
-            name = transaction_index_file_name(self.base_offset) + self.suffix
-            if self.file_names is not None and name not in self.file_names:
-                self._transaction_index = TransactionIndex.without_entries(exists=False)
-            else:
-                path = f"{self.directory}/{name}"
-                self._transaction_index = TransactionIndex.read(self.filesystem, path, self.base_offset)
+            # Looked for by itself: it appears with the first abort, which may come after the listing.
+            path = self._path(transaction_index_file_name(self.base_offset))
+            self._transaction_index = TransactionIndex.read(self.filesystem, path, self.base_offset)
             self._report("transaction index", self._transaction_index.problem)
         return self._transaction_index
+
+    def closed_offset_index(self) -> FileStatus | None:
+        """What ``stat`` says of the offset index if it is cut to its entries; None if it is not, or is not there.
+
+        While a segment is written to, or recovered, its offset index has zeros behind its entries. They are cut off
+        last, after everything else in the segment's index files is complete.
+        """
+        try:
+            opened = self.filesystem.open(self._path(offset_index_file_name(self.base_offset)))
+        except FileNotFoundError:
+            return None
+        with opened:
+            status = opened.status
+            last_entry = opened.read_at(OFFSET_ENTRY_BYTES, max(0, status.size_bytes - OFFSET_ENTRY_BYTES))
+        return status if any(last_entry) or not status.size_bytes else None
+
+    def has_offset_index(self, status: FileStatus) -> bool:
+        """Whether the offset index is still the one of which ``stat`` said this."""
+        return self.filesystem.status(self._path(offset_index_file_name(self.base_offset))) == status
+
+    def is_in_place(self) -> bool:
+        """Whether the log file is still the one that was looked at before, if any was."""
+        known = self.known_status
+        if known is None:
+            return True
+        status = self.filesystem.status(self.log_path)
+        return status is not None and (status.inode, status.device) == (known.inode, known.device)
 
     def forget_indexes(self) -> None:
         """Give back the memory of the indexes; they are read again when they are needed."""

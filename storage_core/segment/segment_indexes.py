@@ -78,12 +78,12 @@ class SegmentIndexes:
 
     def rebuild(self, parts: Iterable[IndexEntries], aborted: Iterable[AbortedTransaction]) -> None:
         """Put other entries in the place of all that there are, as many as a file of full size holds."""
+        # First, and for good: beside an offset index it is believed, and where there is none its segment is recovered.
+        self.transactions.replace(aborted)
         self.offsets.reset()
         self.times.reset()
-        self.transactions.truncate()
         for entries in parts:
             self.add(entries)
-        self.transactions.extend(aborted)
 
     def truncate_to(self, offset: int) -> None:
         """Keep what names offsets below another one, and make the first two their full size again."""
@@ -132,9 +132,13 @@ class SegmentIndexes:
     def rename(self, directory: str, suffix: str) -> None:
         """Give the files other names; those that do not exist do not appear."""
         offset_path, time_path, transaction_path = self._paths(directory, suffix)
+        if not suffix:
+            # Beside an offset index, whoever reads meanwhile believes that there is no transaction index.
+            self.transactions.rename(transaction_path)
         self.offsets.file.rename(offset_path)
         self.times.file.rename(time_path)
-        self.transactions.rename(transaction_path)
+        if suffix:
+            self.transactions.rename(transaction_path)
 
     def delete(self) -> None:
         """Delete the files that exist."""

@@ -10,6 +10,7 @@ import struct
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Final
 
+from storage_core.checkpoint._small_file import replace_file
 from storage_core.errors import CorruptIndexError, OffsetsOutOfOrderError
 from storage_core.segment.renaming import rename_if_there
 from storage_core.segment.transaction_index import ENTRY_SIZE_BYTES, TransactionIndex
@@ -71,7 +72,35 @@ class TransactionIndexFile:
 
     def extend(self, transactions: Iterable[AbortedTransaction]) -> None:
         """Add transactions, all of them or, with an error, none. Raises as `append` does."""
-        last_offset = self.last_offset
+        entries, last_offset = self._entries(transactions, self.last_offset)
+        if entries:
+            if self._file is None:
+                self._is_absent = False
+                self._file = self._filesystem.open_pooled(self.path, create=True)
+            self._file.write_at(entries, self._size_bytes)
+            self._size_bytes += len(entries) * ENTRY_SIZE_BYTES
+            self._last_offset = last_offset
+
+    def replace(self, transactions: Iterable[AbortedTransaction]) -> None:
+        """Put transactions in the place of all that there are, for good when this returns.
+
+        Whoever reads the file meanwhile finds the old ones or the new ones, never a part. Raises as `append` does.
+        """
+        entries, last_offset = self._entries(transactions, None)
+        if not entries:
+            if self._load() or not (self._is_absent or self._filesystem.status(self.path) is None):
+                self._cut(0)
+                self.flush()
+            return
+        self.close()
+        replace_file(self._filesystem, self.path, b"".join(entries))
+        self._is_absent = False
+        self._size_bytes, self._last_offset = len(entries) * ENTRY_SIZE_BYTES, last_offset
+
+    def _entries(
+        self, transactions: Iterable[AbortedTransaction], last_offset: int | None
+    ) -> tuple[list[bytes], int | None]:
+        """The bytes of entries that are to follow the marker at an offset, and the last one's marker."""
         entries = []
         for transaction in transactions:
             if last_offset is not None and transaction.last_offset <= last_offset:
@@ -91,13 +120,7 @@ class TransactionIndexFile:
                     transaction.last_stable_offset,
                 )
             )
-        if entries:
-            if self._file is None:
-                self._is_absent = False
-                self._file = self._filesystem.open_pooled(self.path, create=True)
-            self._file.write_at(entries, self._size_bytes)
-            self._size_bytes += len(entries) * ENTRY_SIZE_BYTES
-            self._last_offset = last_offset
+        return entries, last_offset
 
     def read(self) -> TransactionIndex:
         """The entries as they are in the file now."""
@@ -108,15 +131,17 @@ class TransactionIndexFile:
         count = len(self)
         if count == 0:
             return
-        with self._filesystem.open(self.path) as file:
+        try:
+            opened = self._filesystem.open(self.path)
+        except FileNotFoundError:
+            # Somebody has removed it, and the entries with it.
+            self.close()
+            self._size_bytes, self._last_offset = 0, None
+            return
+        with opened as file:
             kept = bisect_left(range(count), offset, key=lambda number: _last_offset_of(file, number))
         if kept < count:
             self._cut(kept)
-
-    def truncate(self) -> None:
-        """Drop all entries."""
-        if self._load() or not (self._is_absent or self._filesystem.status(self.path) is None):
-            self._cut(0)
 
     def check(self) -> None:
         """Check the entries.

@@ -18,6 +18,7 @@ from storage_core import FileSystem, LogDirectory
 from storage_core.errors import CommitInDoubtError, SegmentLogError
 from tests.commit.jobs import CONFIG, JOBS, commit, contents, fill, rows_of, staged_job
 from tests.damage.campaign import fast_folder
+from tests.descriptors import open_below
 from tests.faults.counting import cases
 from tests.faults.faulty_filesystem import SHORT_WRITE, Fault, FaultyCalls
 from tests.log.logs import Clock
@@ -82,7 +83,6 @@ def copied(template):
 def fail_once(template, fault) -> str | None:
     """Commit with one fault; say what came of it, or None if it was over before."""
     with copied(template) as (root, job, before, after):
-        descriptors = len(os.listdir("/dev/fd"))
         error = None
         with FaultyCalls(fault) as calls:
             try:
@@ -90,7 +90,7 @@ def fail_once(template, fault) -> str | None:
             except SegmentLogError as caught:
                 error = caught
         name = f"{fault}: {calls.happened}"
-        assert len(os.listdir("/dev/fd")) == descriptors, name
+        assert open_below(root) == [], name
         if calls.happened is None:
             assert error is None
             return None

@@ -41,6 +41,7 @@ from tests.commit.jobs import (
     states,
     values,
 )
+from tests.faults.forked import in_child
 from tests.faults.simulated_filesystem import SimulatedFileSystem
 from tests.log.logs import Clock
 from tests.log.producing import transactional
@@ -482,6 +483,16 @@ def test_another_process_that_has_the_directory_open_is_refused(tmp_path):
     finally:
         may_go.set()
         other.join()
+
+
+def test_a_job_that_its_forked_child_commits_too_is_committed_once(tmp_path):
+    """A job holds nothing between two calls: whoever comes second finds it done."""
+    filesystem = FileSystem()
+    fill(filesystem, tmp_path, ("orders", 0, 3))
+    tried = staged_job(filesystem, tmp_path, JOBS[1], rows_of(("orders", 0, 5)), lock_wait_seconds=30.0)
+    assert not in_child(tried.commit).was_committed_before
+    assert tried.commit().was_committed_before
+    assert len(contents(filesystem, tmp_path)["orders", 0]) == 8
 
 
 def test_two_jobs_at_once_follow_one_another(tmp_path):

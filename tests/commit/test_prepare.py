@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from storage_core.checkpoint import read_partition_metadata
-from tests.commit.jobs import CONFIG, JOBS, ROOT, TOPIC_ID, commit, contents, fill, rows_of
+from storage_core.errors import OptionError
+from tests.commit.jobs import CONFIG, JOBS, ROOT, TOPIC_ID, commit, contents, fill, rows_of, staged_job
 from tests.faults.simulated_filesystem import SimulatedFileSystem
 
 METADATA = f"version: 0\ntopic_id: {TOPIC_ID}".encode()
@@ -68,3 +71,15 @@ def test_those_that_have_one_keep_theirs():
     commit(filesystem, ROOT, JOBS[0], rows_of(("orders", 0, 3)))
     assert topic_id(filesystem, "orders-0") == before
     assert [path for path in written if "partition.metadata" in path] == []
+
+
+@pytest.mark.parametrize("wanted", ["abc", "A" * 22, TOPIC_ID + "A"])
+def test_what_is_no_id_is_refused_before_anything_is_done(wanted):
+    filesystem = log_directory()
+    job = staged_job(
+        filesystem, ROOT, JOBS[0], rows_of(("t", 0, 3)), new_partitions={"t": 1}, topic_ids={"t": wanted}
+    )
+    before = filesystem.files()
+    with pytest.raises(OptionError, match=f"as the id of topic t, found '{wanted}'"):
+        job.commit()
+    assert filesystem.files() == before

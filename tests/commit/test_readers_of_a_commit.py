@@ -6,9 +6,13 @@ import threading
 
 import pytest
 
-from storage_core import read_table
+from storage_core import LogDirectory, read_table
+from storage_core.errors import LogDirectoryError, OptionError, SegmentLogError
 from storage_core.filesystem import FileSystem
+from storage_core.scan import parse_read_options, plan_scan
+from tests.commit.commit_crashes import crashes_of_job
 from tests.commit.jobs import JOBS, ROOT, TOPIC_ID, commit, contents, fill, rows_of, staged_job
+from tests.commit.whole_jobs import Job
 from tests.faults.simulated_filesystem import SimulatedFileSystem
 
 
@@ -117,3 +121,143 @@ def test_a_reader_that_polls_sees_whole_jobs(tmp_path):
     assert seen == sorted(seen)
     assert all(count % 20 == 0 for count in seen)
     assert seen[-1] == 20 + 20 * len(JOBS)
+
+
+# -- Beside the first job of all --------
+
+
+FIRST = Job((rows_of(("new", 0, 60), ("new", 2, 5)),), {"new_partitions": {"new": 3}})
+
+
+def new_filesystem(root):
+    """What is there before the first job: no directory, an empty one, or one that was opened and closed."""
+    filesystem = SimulatedFileSystem()
+    if root != "missing":
+        filesystem.make_directory(ROOT)
+        filesystem.flush_directory("/")
+    if root == "opened":
+        LogDirectory.open(ROOT, filesystem=filesystem).close()
+    return filesystem
+
+
+def look(filesystem, rows_after):
+    """What a reader finds; checks that it is an error only as long as nothing was begun here."""
+    if filesystem.status(ROOT) is None:
+        with pytest.raises(LogDirectoryError, match="found nothing"):
+            rows(filesystem, ROOT)
+        return []
+    if not filesystem.list_directory(ROOT):
+        # As it may have been for long: a disk that is not mounted looks like this.
+        with pytest.raises(LogDirectoryError, match="found none"):
+            rows(filesystem, ROOT)
+        return []
+    found = rows(filesystem, ROOT)
+    assert found in ([], rows_after)
+    # As Spark plans it, and as a log directory that is only read shows it.
+    planned = plan_scan(filesystem, parse_read_options({"path": ROOT}))
+    assert sum(each.end_offset - each.start_offset for each in planned.partitions) == len(found)
+    assert rows(filesystem, "/") == found
+    assert sum(map(len, contents(filesystem, ROOT).values())) == len(found)
+    # A topic that is named must be there, as in Spark's Kafka source; a pattern may match nothing.
+    assert read_table(ROOT, filesystem=filesystem, subscribe_pattern="n.*").num_rows == len(found)
+    for option in ({"subscribe": "new"}, {"assign": {"new": [0, 2]}}):
+        if found:
+            assert read_table(ROOT, filesystem=filesystem, **option).num_rows == len(found)
+        else:
+            with pytest.raises(OptionError, match=r"UnknownTopicOrPartition.*'new'"):
+                read_table(ROOT, filesystem=filesystem, **option)
+    return found
+
+
+@pytest.fixture(scope="module")
+def rows_of_the_first_job():
+    filesystem = new_filesystem("missing")
+    FIRST.run(filesystem, JOBS[0])
+    found = rows(filesystem, ROOT)
+    assert len(found) == 65
+    return found
+
+
+@pytest.mark.parametrize("flush", [True, False])
+@pytest.mark.parametrize("root", ["missing", "empty", "opened"])
+def test_the_first_job_shows_no_rows_then_all(root, flush, rows_of_the_first_job):
+    filesystem, seen = new_filesystem(root), []
+
+    def observe(_):
+        filesystem.observe = None
+        seen.append(look(filesystem, rows_of_the_first_job))
+        filesystem.observe = observe
+
+    filesystem.observe = observe
+    Job(FIRST.tasks, {**FIRST.settings, "flush": flush}).run(filesystem, JOBS[0])
+    filesystem.observe = None
+    assert look(filesystem, rows_of_the_first_job) == rows_of_the_first_job
+    lengths = [len(found) for found in seen]
+    assert lengths == sorted(lengths)
+    assert lengths[0] == 0 < lengths[-1]
+
+
+def test_the_first_job_killed_or_without_power_at_each_call(rows_of_the_first_job):
+    filesystem = new_filesystem("missing")
+    count = 0
+    for crashed in crashes_of_job(
+        filesystem, lambda filesystem: FIRST.run(filesystem, JOBS[0]), seed=11, variants=2
+    ):
+        look(crashed.filesystem, rows_of_the_first_job)
+        count += 1
+    assert count > 200
+
+
+def test_the_first_job_failing_at_each_call(rows_of_the_first_job):
+    whole = new_filesystem("missing")
+    FIRST.run(whole, JOBS[0])
+    failed = 0
+    for number in range(1, whole.calls + 1):
+        filesystem = new_filesystem("missing")
+        filesystem.fail = lambda call, at=number: OSError("broken") if call.number == at else None
+        try:
+            FIRST.run(filesystem, JOBS[0])
+        except SegmentLogError:
+            failed += 1
+        look(filesystem, rows_of_the_first_job)
+    # What fails once the rows are there is only logged.
+    assert 60 < failed < whole.calls
+
+
+class Advancing(FileSystem):
+    """Shows a job's states one after the other: each call of a reader's finds what so many calls of the job's have changed."""
+
+    def __init__(self, states, pace):
+        super().__init__()
+        self._states = states
+        self._pace = pace
+        self._calls = 0
+
+    @property
+    def state(self):
+        self._calls += 1
+        return self._states[min(self._calls * self._pace, len(self._states) - 1)]
+
+    def list_directory(self, path):
+        return self.state.list_directory(path)
+
+    def status(self, path, *, follow_symlinks=False):
+        return self.state.status(path, follow_symlinks=follow_symlinks)
+
+    def open(self, path):
+        return self.state.open(path)
+
+    def read_file(self, path, limit_bytes):
+        return self.state.read_file(path, limit_bytes)
+
+
+@pytest.mark.parametrize("pace", [1, 2, 3, 5, 8, 21])
+def test_the_first_job_goes_on_while_a_reader_looks(pace, rows_of_the_first_job):
+    filesystem = new_filesystem("opened")
+    states = [filesystem.kill()]
+    filesystem.observe = lambda _: states.append(filesystem.kill())
+    FIRST.run(filesystem, JOBS[0])
+    states.append(filesystem.kill())
+    found = [rows(Advancing(states[start:], pace), ROOT) for start in range(len(states))]
+    assert all(each in ([], rows_of_the_first_job) for each in found)
+    assert found[-1] == rows_of_the_first_job

@@ -15,6 +15,8 @@ from storage_core.commit.manifest import read_manifest
 from storage_core.commit.routing import RoutedRows
 from storage_core.errors import (
     InvalidRecordError,
+    InvalidTimestampError,
+    LogForkedError,
     RecordBatchTooLargeError,
     RecordTooLargeError,
     StorageError,
@@ -35,6 +37,7 @@ from tests.commit.staged import (
     writer_in,
 )
 from tests.faults.faulty_filesystem import Fault, FaultyCalls
+from tests.faults.forked import in_child
 from tests.faults.simulated_filesystem import SimulatedFileSystem
 from tests.record.encoding import CODECS
 from tests.record.sections import decode_whole_batches
@@ -120,6 +123,49 @@ def test_keys_headers_timestamps_and_codecs(tmp_path, codec):
         1: [(0, 1000, b"k", b"a", ((b"h", b"x"),))],
         0: [(0, NOW_MS, None, b"b", ())],
     }
+
+
+LARGEST_MS = (2**63 - 1) // 1000
+
+
+@pytest.mark.parametrize(
+    ("kind", "fitting", "beyond"),
+    [
+        (pa.timestamp("us", "UTC"), [-LARGEST_MS * 1000, 2**63 - 1, None], -LARGEST_MS * 1000 - 1),
+        (pa.timestamp("us", "UTC"), [0], -(2**63)),
+        (pa.timestamp("ms"), [-LARGEST_MS, LARGEST_MS], LARGEST_MS + 1),
+        (pa.int64(), [-LARGEST_MS, LARGEST_MS], -LARGEST_MS - 1),
+        (pa.int64(), [], 2**63 - 1),
+        (pa.timestamp("s"), [-(LARGEST_MS // 1000), LARGEST_MS // 1000], LARGEST_MS // 1000 + 1),
+        (pa.timestamp("ns"), [-(2**63), 2**63 - 1], None),
+    ],
+)
+def test_timestamps_that_nobody_could_read_are_refused(tmp_path, kind, fitting, beyond):
+    """Of the column that readers have, which is one of microseconds."""
+
+    def staged(timestamps):
+        rows = [(0, 0, b"%d" % number) for number in range(len(timestamps))]
+        return stage(tmp_path / "root", routed(rows, timestamp=pa.array(timestamps, pa.int64()).cast(kind)))
+
+    (tmp_path / "root").mkdir()
+    if fitting:
+        (piece,) = staged(fitting)
+        assert piece.record_count == len(fitting)
+        for path in (tmp_path / "root").iterdir():
+            path.unlink()
+    if beyond is not None:
+        with pytest.raises(InvalidTimestampError, match=f"found {beyond} in row 1") as caught:
+            staged([None, beyond])
+        assert "fit a column of microseconds" in str(caught.value)
+        assert list((tmp_path / "root").iterdir()) == []
+
+
+def test_a_batch_that_nobody_reads_is_refused(tmp_path):
+    encoding = BatchEncoding(codec=CODECS["zstd"], largest_batch_bytes=1000)
+    rows = routed([(0, 0, b"small"), (0, 0, b"x" * 1000)])
+    with pytest.raises(RecordTooLargeError, match=r"at most 1000 bytes.*maxDecompressedBatchBytes"):
+        stage(tmp_path, rows, encoding=encoding)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_batches_are_filled_from_many_appends(tmp_path):
@@ -413,3 +459,38 @@ def test_default_timestamp_and_epoch(tmp_path):
     assert (piece.first_timestamp_ms, piece.max_timestamp_ms) == (NOW_MS, NOW_MS)
     ((base_offset, last_offset, epoch, _, _),) = batches_of(piece_bytes(tmp_path, piece))
     assert (base_offset, last_offset, epoch) == (0, 0, -1)
+
+
+# -- A process that was forked --------
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("ending", ["its end", "an error"])
+def test_a_forked_process_neither_stages_nor_removes(tmp_path, ending):
+    """Not even what the writing thread has under way is harmed: the child has a copy of it, and leaves it alone."""
+
+    def work_in_the_child() -> None:
+        for change in (lambda: writer.append(random_rows(100)), writer.finish, writer.abort):
+            with pytest.raises(LogForkedError, match="forked"):
+                change()
+        if ending == "an error":
+            with pytest.raises(ZeroDivisionError), writer:
+                raise ZeroDivisionError
+        else:
+            with writer:
+                pass
+
+    batches = [random_rows(300, seed=seed) for seed in range(6)]
+    with writer_in(tmp_path, piece_bytes=2000) as writer:
+        for rows in batches[:3]:
+            writer.append(rows)
+        writer._wait()
+        before = {name: (tmp_path / name).read_bytes() for name in staged_names(tmp_path)}
+        assert before
+        in_child(work_in_the_child)
+        assert {name: (tmp_path / name).read_bytes() for name in staged_names(tmp_path)} == before
+        for rows in batches[3:]:
+            writer.append(rows)
+        manifest = writer.finish()
+    pieces = read_manifest(FileSystem(), str(tmp_path), manifest).pieces
+    assert values_of(staged_values(tmp_path, pieces)) == expected_values(batches)

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 
 import pytest
 
 from storage_core import FileSystem
-from storage_core.errors import LogDirectoryError, UnreadableError
-from tests.commit.jobs import JOBS, ROOT, commit, contents, fill, rows_of, staged_job
+from storage_core.commit.job import CommitJob
+from storage_core.commit.settings import JobSettings
+from storage_core.errors import (
+    LogDirectoryError,
+    SegmentLogError,
+    StorageError,
+    UnreadableError,
+)
+from tests.commit.jobs import CONFIG, JOBS, ROOT, commit, contents, fill, rows_of, staged_job
 from tests.faults.simulated_filesystem import SimulatedFileSystem
+from tests.log.logs import Clock
 
 TAIL = "00000000000000000000"
 
@@ -52,6 +61,110 @@ def test_a_partition_that_this_user_may_not_write_to(name, mode):
     assert error.path == f"{ROOT}/orders-1{name}"
     commit(filesystem, ROOT, JOBS[1], rows_of(("orders", 0, 3)))
     assert len(contents(filesystem, ROOT)["orders", 0]) == 8
+
+
+def job_of_all_kinds(filesystem, **settings):
+    """Appends, makes a segment, a topic, an epoch's first batch; beside what others have left under names that it needs."""
+    fill(filesystem, ROOT, ("orders", 0, 5), ("orders", 1, 5), ("empty", 0, 0))
+    commit(filesystem, ROOT, JOBS[1], rows_of(("orders", 0, 3)))
+    for name in ("recovery-point-offset", "replication-offset", "log-start-offset", "cleaner-offset"):
+        filesystem.put(f"{ROOT}/{name}-checkpoint.tmp", b"left")
+    for name in ("journal.tmp", "commits.tmp", "unflushed", "probe"):
+        filesystem.put(f"{ROOT}/.segmentlog-{name}", b"left")
+    for number, end in ((0, 11), (1, 65)):
+        filesystem.put(f"{ROOT}/orders-{number}/leader-epoch-checkpoint.tmp", b"left")
+        filesystem.put(f"{ROOT}/orders-{number}/{end:020d}.snapshot", b"left")
+        filesystem.put(f"{ROOT}/orders-{number}/{end:020d}.txnindex", b"left")
+    filesystem.put(f"{ROOT}/empty-0/leader-epoch-checkpoint.tmp", b"left")
+    rows = rows_of(("orders", 0, 3), ("orders", 1, 60), ("empty", 0, 3), ("new", 0, 3))
+    return staged_job(filesystem, ROOT, JOBS[0], rows, new_partitions={"new": 1}, **settings)
+
+
+def places_of_such_a_job():
+    """All that is there when it is committed, but for what its tasks have staged."""
+    filesystem = SimulatedFileSystem()
+    job_of_all_kinds(filesystem)
+    return [
+        ROOT,
+        f"{ROOT}/empty-0",
+        *(path for path in filesystem.files() if ".segmentlog-stage-" not in path),
+    ]
+
+
+@pytest.mark.parametrize("settings", [{}, {"flush": False}, {"mode": "overwrite"}], ids=str)
+@pytest.mark.parametrize("path", places_of_such_a_job())
+def test_what_cannot_be_written_to_is_found_before_the_journal(path, settings):
+    """Or does not matter: of most files another one takes the place."""
+    filesystem = SimulatedFileSystem()
+    job = job_of_all_kinds(filesystem, **settings)
+    filesystem.unwritable.add(path)
+    before, rows = filesystem.files(), contents(filesystem, ROOT)
+    refused = None
+    try:
+        job.commit()
+    except SegmentLogError as error:
+        refused = error
+    if refused is None:
+        assert len(contents(filesystem, ROOT)["new", 0]) == 3
+        return
+    assert isinstance(refused, UnreadableError), refused
+    assert refused.path.startswith(path)
+    assert filesystem.files() == before
+    filesystem.unwritable.clear()
+    assert contents(filesystem, ROOT) == rows
+    assert job.job.abort()
+    commit(filesystem, ROOT, JOBS[2], rows_of(("orders", 0, 3)))
+
+
+@pytest.mark.parametrize("name", [".segmentlog-commits", "recovery-point-offset-checkpoint.tmp"])
+def test_what_every_job_writes_to_is_looked_at_before_a_task_starts(name):
+    filesystem = SimulatedFileSystem()
+    commit(filesystem, ROOT, JOBS[0], rows_of(("orders", 0, 3)), new_partitions={"orders": 1})
+    filesystem.put(f"{ROOT}/recovery-point-offset-checkpoint.tmp", b"left")
+    filesystem.unwritable.add(f"{ROOT}/{name}")
+    with pytest.raises(UnreadableError, match=re.escape(name)):
+        CommitJob(filesystem, ROOT, JobSettings(job_id=JOBS[1], config=CONFIG), Clock()).begin()
+
+
+@pytest.mark.parametrize("name", ["leader-epoch-checkpoint.tmp", f"{8:020d}.snapshot"])
+def test_a_directory_in_the_place_of_a_file(name):
+    filesystem = SimulatedFileSystem()
+    fill(filesystem, ROOT, ("orders", 0, 5))
+    filesystem.make_directory(f"{ROOT}/orders-0/{name}")
+    error = refused(filesystem, ("orders", 0, 3))
+    assert error.path == f"{ROOT}/orders-0/{name}"
+    assert "a regular file, or nothing" in str(error)
+
+
+def test_a_disk_that_takes_no_more_files_is_noticed_before_anything_is_done():
+    """Whatever is let begin has enough of them to the end."""
+    whole = SimulatedFileSystem()
+    fill(whole, ROOT, ("orders", 0, 5), ("empty", 0, 0))
+    rows = rows_of(("orders", 0, 60), ("empty", 0, 3), ("new", 0, 3))
+
+    def outcome(count):
+        """The error with room for so many files, or how many were made; anything else fails."""
+        filesystem = whole.kill()
+        job = staged_job(filesystem, ROOT, JOBS[0], rows, new_partitions={"new": 2})
+        filesystem.space_files = count
+        before = filesystem.files()
+        try:
+            job.commit()
+        except StorageError as error:
+            assert filesystem.files() == before
+            return error
+        assert len(contents(filesystem, ROOT)["new", 0]) == 3
+        return count - filesystem.space_files
+
+    outcomes = [outcome(count) for count in range(60)]
+    errors = [each for each in outcomes if isinstance(each, StorageError)]
+    assert outcomes[: len(errors)] == errors
+    assert re.search(
+        f"room for {len(errors)} more files .* found room for {len(errors) - 1}\\.", str(errors[-1])
+    )
+    # It is refused no sooner than need be, but for the names of what is linked.
+    (made,) = set(outcomes[len(errors) :])
+    assert made <= len(errors) <= made + 10
 
 
 def test_a_partition_on_another_device():

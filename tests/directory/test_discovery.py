@@ -218,9 +218,9 @@ class Denying(FileSystem):
         if path == self.denied or path.startswith(self.denied + "/"):
             raise UnreadableError("User nobody may not list this path.", path=path)
 
-    def list_directory(self, path):
+    def walk_directory(self, path):
         self._check(path)
-        return super().list_directory(path)
+        return super().walk_directory(path)
 
     def status(self, path, *, follow_symlinks=False):
         if path != self.denied:

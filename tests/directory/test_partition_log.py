@@ -6,7 +6,7 @@ import pytest
 from crc32c import crc32c
 
 from storage_core.checkpoint import EpochEntry, ProducerStateEntry
-from storage_core.directory import ProducerSnapshot
+from storage_core.directory import ProducerSnapshot, segments
 from storage_core.errors import CorruptCheckpointError, CorruptRecordError, DataLossError, UnreadableError
 from storage_core.filesystem import FileSystem
 from storage_core.segment.values import TimestampOffset
@@ -356,7 +356,7 @@ def test_a_segment_that_is_gone(two_segments, load):
 
 def test_a_directory_that_may_not_be_listed(two_segments, load):
     class Denying(FileSystem):
-        def list_directory(self, path):
+        def walk_directory(self, path):
             raise UnreadableError("User nobody may not list this path.", path=path)
 
     with pytest.raises(UnreadableError, match="orders-0"):
@@ -370,7 +370,8 @@ def test_loading_opens_no_file_and_examines_no_segment(two_segments, load, make_
     assert log.segments[log.segment_index_for(7)].base_offset == 5
     assert filesystem.statistics.directories_listed == 1
     assert filesystem.statistics.files_opened == 0
-    assert filesystem.statistics.files_examined == 1
+    # The marker of a clean shutdown, in front of the listing and behind it.
+    assert filesystem.statistics.files_examined == 2
 
 
 def test_segments_are_made_once(two_segments, load):
@@ -388,3 +389,21 @@ def test_options_reach_the_segments(two_segments, load):
     segment = load(two_segments, use_indexes=False, max_batch_bytes=1000).segments[0]
     assert not segment.use_indexes
     assert segment.max_batch_bytes == 1000
+
+
+def test_of_very_many_segments_only_some_are_held(make_partition, make_batch, load, monkeypatch):
+    """The last one always is: where it ends was found out for good."""
+    monkeypatch.setattr(segments, "_MOST_OPENED", 3)
+    batches = {offset: make_batch(offset, [100, 101]) for offset in range(0, 20, 2)}
+    log = load(make_partition(segments=batches))
+    assert log.log_end_offset == 20
+    last = log.segments[-1]
+    first = log.segments[0]
+    assert log.segments[0] is first
+    for index in range(1, 9):
+        assert log.segments[index].base_offset == 2 * index
+    assert log.segments[0] is not first
+    assert log.segments[-1] is last
+    assert [segment.base_offset for segment in log.segments] == list(range(0, 20, 2))
+    assert log.segments.open_again(4) is log.segments[4]
+    assert log.segments[-1] is last

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from storage_core.directory import segment_listing
-from storage_core.directory.segment_listing import list_segments
+from storage_core.directory.segment_listing import FileNames, list_segments
 from storage_core.errors import DataLossError, LogDirectoryError
 from storage_core.filesystem import DirectoryEntry, FileSystem
 
@@ -26,10 +26,10 @@ class Listings(FileSystem):
         super().__init__()
         self.listings = [names(*listing) for listing in listings]
 
-    def list_directory(self, path):
+    def walk_directory(self, path):
         self.statistics.directories_listed += 1
         listing = self.listings.pop(0) if len(self.listings) > 1 else self.listings[0]
-        return [DirectoryEntry(name, False, True, False) for name in listing]
+        return (DirectoryEntry(name, False, True, False) for name in reversed(listing))
 
 
 @pytest.fixture(autouse=True)
@@ -74,25 +74,25 @@ def test_segments_are_told_by_their_names():
             ]
         )
     )
-    assert listing.base_offsets == (0, 100, 2**63 - 1)
+    assert tuple(listing.base_offsets) == (0, 100, 2**63 - 1)
     assert listing.swapped == frozenset()
     assert "leader-epoch-checkpoint" in listing.file_names
     assert "00000000000000000000.index" in listing.file_names
 
 
 def test_an_empty_directory():
-    assert listed(Listings([])).base_offsets == ()
+    assert tuple(listed(Listings([])).base_offsets) == ()
 
 
 def test_a_clean_directory_is_listed_once():
     filesystem = Listings(["0.log"], ["0.log", "5.log"])
-    assert listed(filesystem).base_offsets == (0,)
+    assert tuple(listed(filesystem).base_offsets) == (0,)
     assert filesystem.statistics.directories_listed == 1
 
 
 def test_beside_a_live_broker_two_listings_agree():
     filesystem = Listings(["0.log", "5.log"], ["0.log"], ["0.log", "5.log", "9.log"])
-    assert listed(filesystem, is_clean=False).base_offsets == (0, 5, 9)
+    assert tuple(listed(filesystem, is_clean=False).base_offsets) == (0, 5, 9)
     assert filesystem.statistics.directories_listed == 3
 
 
@@ -107,21 +107,21 @@ def test_a_cleaner_at_work_is_waited_for(clock):
     at_work = ["0.log.swap", "0.log", "5.log.deleted", "9.log"]
     after = ["0.log", "0.log.deleted", "5.log.deleted", "9.log"]
     filesystem = Listings(before, at_work, at_work, at_work, after)
-    assert listed(filesystem, is_clean=False).base_offsets == (0, 9)
+    assert tuple(listed(filesystem, is_clean=False).base_offsets) == (0, 9)
     assert 0 < clock.now < 0.5
 
 
 def test_a_swap_that_stays_is_from_a_crash(clock):
     filesystem = Listings(["0.log.swap", "0.index.swap", "0.log", "5.log", "5.index", "9.log"])
     listing = listed(filesystem, is_clean=False, ends={0: 9})
-    assert listing.base_offsets == (0, 9)
+    assert tuple(listing.base_offsets) == (0, 9)
     assert listing.swapped == {0}
     assert set(listing.file_names) == set(names("0.log.swap", "0.index.swap", "9.log"))
     assert 1.0 <= clock.now < 1.2
 
 
 def test_a_clean_directory_is_not_waited_for(clock):
-    assert listed(Listings(["0.log.swap", "0.log"]), ends={0: 9}).base_offsets == (0,)
+    assert tuple(listed(Listings(["0.log.swap", "0.log"]), ends={0: 9}).base_offsets) == (0,)
     assert clock.now == 0
 
 
@@ -150,7 +150,7 @@ def test_a_clean_directory_is_not_waited_for(clock):
 )
 def test_swaps_left_from_a_crash(files, ends, base_offsets, swapped):
     listing = listed(Listings(files), ends=ends)
-    assert listing.base_offsets == base_offsets
+    assert tuple(listing.base_offsets) == base_offsets
     assert listing.swapped == swapped
 
 
@@ -160,7 +160,7 @@ def test_a_swap_that_is_renamed_at_last(clock):
 
     filesystem = Listings(*[["0.log.swap", "0.log", "5.log"]] * 22, ["0.log"])
     listing = list_segments(filesystem, "orders-0", is_clean=False, swap_end_offset=end_of)
-    assert listing.base_offsets == (0,)
+    assert tuple(listing.base_offsets) == (0,)
     assert clock.now >= 1
 
 
@@ -182,7 +182,7 @@ def test_directories_and_links_are_no_files_of_the_log(tmp_path):
     (tmp_path / "00000000000000000005.index").symlink_to("nowhere")
     (tmp_path / "00000000000000000005.log").touch()
     listing = list_segments(FileSystem(), str(tmp_path), is_clean=True, swap_end_offset=int)
-    assert listing.base_offsets == (5,)
+    assert tuple(listing.base_offsets) == (5,)
     assert set(listing.file_names) == {"00000000000000000005.log"}
 
 
@@ -196,7 +196,7 @@ def test_a_hundred_thousand_names_take_less_than_half_a_second():
 
 def bases_listed(*listings):
     shown = ([f"{base}.log" for base in bases] for bases in listings)
-    return list_segments(Listings(*shown), "/t-0", is_clean=False, swap_end_offset=None).base_offsets
+    return tuple(list_segments(Listings(*shown), "/t-0", is_clean=False, swap_end_offset=None).base_offsets)
 
 
 def test_rolls_and_retention_do_not_keep_a_listing_from_settling():
@@ -214,11 +214,52 @@ def test_a_segment_that_is_hidden_at_the_front_comes_back():
     assert bases_listed([1, 2, 3], [2, 3], [1, 2, 3]) == (1, 2, 3)
 
 
+def test_a_directory_that_takes_long_to_list_is_listed(clock):
+    """Nothing changes in it, so it does not matter how long that takes."""
+
+    class Slow(Listings):
+        def walk_directory(self, path):
+            clock.now += 20
+            return super().walk_directory(path)
+
+    assert tuple(listed(Slow(["1.log", "2.log"]), is_clean=False).base_offsets) == (1, 2)
+    # One that a rename hid at first is found all the same.
+    filesystem = Slow(["1.log", "3.log"], ["1.log", "2.log", "3.log"])
+    assert tuple(listed(filesystem, is_clean=False).base_offsets) == (1, 2, 3)
+    # A swap that is gone by the second listing was not left from a crash.
+    filesystem = Slow(["0.log.swap", "9.log"], ["0.log", "9.log"])
+    listing = listed(filesystem, is_clean=False)
+    assert (tuple(listing.base_offsets), listing.swapped) == ((0, 9), frozenset())
+
+
+def test_a_directory_that_was_opened_while_it_was_listed_settles():
+    """The marker of a clean shutdown was there in front of the listing, and is gone or another one after it."""
+    filesystem = Listings(["1.log", "3.log"], ["1.log", "2.log", "3.log"])
+    listing = list_segments(
+        filesystem, "/t-0", is_clean=True, is_still_clean=lambda: False, swap_end_offset=None
+    )
+    assert tuple(listing.base_offsets) == (1, 2, 3)
+
+
+def test_file_names():
+    given = names("9.log", "0.log", "0.index", "100.snapshot", "0.index.swap", "partition.metadata")
+    found = FileNames([*given, "00000000000000000001", "99999999999999999999.log"])
+    assert [name in found for name in given] == [True] * len(given)
+    assert sorted(found) == sorted([*given, "00000000000000000001", "99999999999999999999.log"])
+    assert len(found) == len(given) + 2
+    for name in ("", "0.log", *names("1.log", "0.timeindex", "0.log.swap"), "99999999999999999999.index"):
+        assert name not in found
+    assert 5 not in found
+    assert list(found.base_offsets(".log")) == [0, 9]
+    assert list(found.base_offsets(".txnindex")) == []
+    assert set(found.suffixes) == {".log", ".index", ".snapshot", ".index.swap"}
+
+
 def test_a_directory_that_never_settles_is_reported(clock):
     class Flickering(Listings):
-        def list_directory(self, path):
+        def walk_directory(self, path):
             clock.now += 0.1
-            return super().list_directory(path)
+            return super().walk_directory(path)
 
     filesystem = Flickering(*[["1.log", "2.log", "3.log"], ["1.log", "3.log"]] * 1000)
     with pytest.raises(DataLossError):

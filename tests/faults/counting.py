@@ -37,6 +37,7 @@ _MODULES = {
         "tests/log/test_crash_of_retention.py",
         "tests/log/test_crash_of_cleaning.py",
         "tests/log/test_crash_of_transactions.py",
+        "tests/log/test_crash_of_leader_epochs.py",
         "tests/log/test_crash_failing_calls_of_a_life.py",
         "tests/log/test_damage_while_cleaning.py",
         "tests/log/test_crash_of_a_kept_log_by_kill.py",

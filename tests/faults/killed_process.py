@@ -44,6 +44,24 @@ class KilledProcess:
         while self._said.count(b"\n") <= lines and self._process.poll() is None:
             self.listen(0.001)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended yet."""
+        return self._process.poll() is None
+
+    def lines(self) -> list[str]:
+        """What it has said since it was last asked, line by line; the first one, that it is ready, is none of them."""
+        self.listen(0.001)
+        whole, end, self._said = self._said.rpartition(b"\n")
+        return [line.decode() for line in (whole + end).split(b"\n")[:-1] if line != b"ready"]
+
+    def end(self) -> None:
+        """End it, if it has not ended by itself."""
+        self._process.kill()
+        self._process.wait()
+        self._process.stdin.close()
+        self._process.stdout.close()
+
     def kill(self) -> list[str]:
         """End it; return the lines that it has said, as far as they are whole."""
         self._process.kill()

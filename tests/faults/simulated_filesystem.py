@@ -17,7 +17,7 @@ import copy
 import os
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from storage_core.errors import LogDirectoryError, LogDirectoryLockedError, StorageError, UnreadableError
@@ -56,7 +56,8 @@ class SimulatedFileSystem(FileSystem):
         observe: Told of each call before it happens.
         fail: Asked before each call; what it returns is raised as the file system's error.
         space_bytes: How much space is said to be left.
-        unwritable: Paths that are said not to be for this user to write to.
+        space_files: How many more files and directories there is room for; None: for any number.
+        unwritable: Paths that are not for this user to write to: files, and directories in which nothing changes.
         can_hold_files: Whether the system keeps what it has to tell of files that were closed.
     """
 
@@ -70,6 +71,7 @@ class SimulatedFileSystem(FileSystem):
         self.fail: Callable[[Call], OSError | None] | None = None
         self.is_stopped = False
         self.space_bytes = 1 << 40
+        self.space_files: int | None = None
         self.unwritable: set[str] = set()
         self.can_hold_files = True
         self._root = root or DirectoryNode(1)
@@ -116,13 +118,19 @@ class SimulatedFileSystem(FileSystem):
     # -- Reading ----------------------------------------------------------------------------------
 
     def list_directory(self, path: str) -> list[DirectoryEntry]:
+        # It sorts what is simulated here.
+        return super().list_directory(path)
+
+    def walk_directory(self, path: str) -> Iterator[DirectoryEntry]:
         with self._guard:
             self.statistics.directories_listed += 1
             entries = _as_directory(self._node(path), path).entries
-            return [
-                DirectoryEntry(name, isinstance(node, DirectoryNode), isinstance(node, FileNode), False)
-                for name, node in sorted(entries.items())
-            ]
+            return iter(
+                [
+                    DirectoryEntry(name, isinstance(node, DirectoryNode), isinstance(node, FileNode), False)
+                    for name, node in entries.items()
+                ]
+            )
 
     def status(self, path: str, *, follow_symlinks: bool = False) -> FileStatus | None:
         with self._guard:
@@ -150,9 +158,12 @@ class SimulatedFileSystem(FileSystem):
 
     def open_for_writing(self, path: str, *, create: bool = False) -> SimulatedWritableFile:
         with self._guard:
+            if path in self.unwritable and self._find(path) is not None:
+                self.require_writable(path)
             if create and self._find(path) is None:
                 parent, name = self._parent(path)
                 number = self._begin("create", path)
+                self._take_room(path)
                 node = FileNode(self._next_inode(), modified_ms=self._tick())
                 parent.change(number, {name: node})
                 self._end(number)
@@ -177,6 +188,8 @@ class SimulatedFileSystem(FileSystem):
             if isinstance(replaced, DirectoryNode) and replaced.entries:
                 raise StorageError("The directory is not empty.", path=target)
             number = self._begin("rename", target)
+            if replaced is not None and self.space_files is not None:
+                self.space_files += 1
             if source_parent is target_parent:
                 source_parent.change(number, {source_name: None, target_name: node})
             else:
@@ -198,6 +211,9 @@ class SimulatedFileSystem(FileSystem):
     def free_bytes(self, path: str) -> int:
         return self.space_bytes
 
+    def free_files(self, path: str) -> int | None:
+        return self.space_files
+
     def require_writable(self, path: str) -> None:
         if path in self.unwritable:
             raise UnreadableError("User kim may not write to this path.", path=path)
@@ -213,6 +229,7 @@ class SimulatedFileSystem(FileSystem):
         with self._guard:
             if self._find(path) is not None:
                 raise ExistsError("It exists already.", path=path)
+            self._take_room(path)
             self._change("make_directory", path, DirectoryNode(self._next_inode(), modified_ms=self._tick()))
 
     def delete_directory(self, path: str) -> None:
@@ -253,9 +270,16 @@ class SimulatedFileSystem(FileSystem):
         self._end(number)
         return True
 
+    def _take_room(self, path: str) -> None:
+        if self.space_files is not None:
+            if not self.space_files:
+                raise StorageError("No space left on device.", path=path)
+            self.space_files -= 1
+
     def _begin(self, name: str, path: str) -> int:
         """Count a call. What it changes is told apart by this number."""
         self.check_running()
+        self.require_writable(os.path.dirname(path))
         call = Call(self.calls + 1, name, path)
         if self.observe is not None:
             self.observe(call)

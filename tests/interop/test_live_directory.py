@@ -9,8 +9,10 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import threading
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import pyarrow as pa
 import pytest
@@ -19,6 +21,7 @@ from confluent_kafka.admin import AdminClient
 from storage_core.errors import DataLossError, SegmentLogError
 from storage_core.filesystem import FileSystem
 from storage_core.scan import parse_read_options, plan_scan, project, read_task, record_schema
+from tests.faults.transaction_reader import Dawdling
 from tests.interop.broker import KafkaBroker
 from tests.interop.clients import (
     ISOLATION_LEVELS,
@@ -63,12 +66,18 @@ class Read(NamedTuple):
     rows: list[Row]
 
 
-def read_slowly(directory: Path, topic: str, pause_s: float = 0.3, **options: object) -> Read:
+def read_slowly(
+    directory: Path,
+    topic: str,
+    pause_s: float = 0.3,
+    filesystem: FileSystem | None = None,
+    **options: object,
+) -> Read:
     """Read partition 0 of a topic; the pauses sum up to at most twice ``pause_s``."""
     options |= {"path": str(directory), "subscribe": topic, "include_headers": True}
     parsed = parse_read_options(options)
     schema = project(record_schema(include_headers=True, include_metadata=False), None)
-    filesystem = FileSystem()
+    filesystem = filesystem or FileSystem()
     plan = plan_scan(filesystem, parsed)
     time.sleep(pause_s)
     batches = []
@@ -262,6 +271,107 @@ def test_while_transactions_commit_and_abort(broker: KafkaBroker, cleanup_policy
         # The writer says in each record whether it will be committed.
         assert not [row for row in read.rows if (row.value or b"").endswith(b"abort")]
     assert any((row.value or b"").endswith(b"abort") for read in reads[READ_UNCOMMITTED] for row in read.rows)
+
+
+class CommittedReads:
+    """Reads committed rows from a thread until the block ends, also while there is no broker.
+
+    Attributes:
+        settled_offset: Up to here every transaction has ended, as their producers know.
+        reads: With the settled offset of the moment at which they began.
+    """
+
+    def __init__(self, directory: Path, topic: str) -> None:
+        self.settled_offset = -1
+        self.reads: list[tuple[int, Read]] = []
+        self._directory = directory
+        self._topic = topic
+        self._ended = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=f"read {topic}")
+
+    def _run(self) -> None:
+        rng = random.Random(1)
+        try:
+            while not self._ended.is_set():
+                settled_offset = self.settled_offset
+                # In the middle of planning it waits for the broker to abort, roll and move its recovery point.
+                stops = itertools.chain(
+                    itertools.repeat(0.0, rng.randrange(60)), [1.3], itertools.repeat(0.0)
+                )
+                read = read_slowly(
+                    self._directory,
+                    self._topic,
+                    rng.choice((0.02, 0.06)),
+                    Dawdling(partial(next, stops)),
+                    isolation_level=READ_COMMITTED,
+                    **rng.choice((WAYS[0], *WAYS)),
+                )
+                self.reads.append((settled_offset, read))
+        except BaseException as error:  # noqa: BLE001  (raised again by the thread that waits)
+            self._failure = error
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+
+def transact(producers: list[Producer], topic: str, rng: random.Random, seconds: float) -> int:
+    """Run transactions that overlap, most of which are aborted; return the last offset of all."""
+    deliveries = Deliveries()
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for producer in producers:
+            producer.begin_transaction()
+        for _ in range(3):
+            for producer in producers:
+                for _ in range(rng.randint(1, 8)):
+                    producer.produce(topic, value=rng.randbytes(150), partition=0, on_delivery=deliveries)
+                producer.flush()
+        for producer in rng.sample(producers, len(producers)):
+            if rng.random() < 0.4:
+                producer.commit_transaction()
+            else:
+                producer.abort_transaction()
+    assert not deliveries.errors
+    return last_acknowledged(deliveries)
+
+
+def test_committed_rows_beside_a_broker_that_is_stopped_and_killed(tmp_path: Path) -> None:
+    """Each read returns what a consumer gets in the end, up to the last stable offset that it has found."""
+    topic, rng = "committed", random.Random(1)
+    with KafkaBroker(tmp_path / "broker", EAGER_SETTINGS) as broker:
+        create_topic(broker, topic, internal_segment_bytes=20_000)
+        with CommittedReads(broker.log_directory, topic) as reading:
+            for end in (broker.stop, broker.kill, None):
+                producers = [
+                    small_batches(broker, transactional_id=f"{topic}-{number}", compression_type=codec)
+                    for number, codec in enumerate(("zstd", "none"))
+                ]
+                for producer in producers:
+                    # What it has left open is aborted by this.
+                    producer.init_transactions()
+                reading.settled_offset = transact(producers, topic, rng, DURATION_S / 4)
+                if end is not None:
+                    producers[0].begin_transaction()
+                    producers[0].produce(topic, value=b"left open", partition=0)
+                    producers[0].flush()
+                    end()
+                    broker.start()
+        consumed = consume(broker, topic, READ_COMMITTED)
+    assert len(reading.reads) > 5
+    assert len({settled_offset for settled_offset, _ in reading.reads}) > 2
+    for settled_offset, read in reading.reads:
+        assert read.end_offset > settled_offset
+        assert_same_rows(read.rows, [row for row in consumed if row.offset < read.end_offset])
+    assert not [row for row in consumed if row.value == b"left open"]
+    assert len(list(broker.log_directory.glob(f"{topic}-0/*.txnindex"))) > 3
 
 
 def test_topic_deleted_between_planning_and_reading(broker: KafkaBroker) -> None:

@@ -36,6 +36,7 @@ class Model:
     def __init__(self, drawn):
         self.batches = []
         self.aborted = set()
+        self.aborted_transactions = []
         self.undecided = {}
         self.kinds = {}
         offset = 0
@@ -52,6 +53,7 @@ class Model:
                 ended = self.undecided.pop(producer, [])
                 if kind == "abort":
                     self.aborted.update(ended)
+                    self.aborted_transactions += [(producer, ended[0], offset)] if ended else []
             self.kinds[offset] = kind
             self.batches.append((offset, offset + count - 1, batch))
             offset += count
@@ -117,6 +119,21 @@ def test_a_fetch_gives_the_batches_from_the_start_on(logs, drawn, choices):
     assert fetched.data == b"".join(batch for _, _, batch in expected)[:size_bytes]
     assert fetched.is_first_entry_incomplete == (size_bytes < first_bytes)
     assert fetched.base_offset == expected[0][0]
+
+
+@SETTINGS
+@given(BATCHES, st.data())
+def test_a_committed_fetch_tells_the_aborted_transactions_of_its_batches(logs, drawn, choices):
+    model = Model(drawn)
+    log = written(logs, model)
+    start = choices.draw(st.integers(0, model.end), "start")
+    max_size_bytes = choices.draw(st.sampled_from([0, 1, 100, 250, 10_000]), "size")
+    fetched = log.fetch(start, max_size_bytes, isolation="committed")
+    bases, _ = batches_in(fetched)
+    end = max((last + 1 for base, last, _ in model.batches if base in bases), default=start)
+    assert end <= max(start, model.last_stable)
+    found = [(each.producer_id, each.first_offset, each.last_offset) for each in fetched.aborted_transactions]
+    assert found == [each for each in model.aborted_transactions if each[2] >= start and each[1] < end]
 
 
 @SETTINGS

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
 
 import pytest
@@ -19,9 +20,9 @@ from storage_core.log.append_validation import (
 )
 from storage_core.log_config import LogConfig
 from storage_core.record.record_batches import RecordBatches
-from tests.log.producing import data, marker, transactional
+from tests.log.producing import data, emptied, marker, transactional
 from tests.record import golden
-from tests.record.encoding import CONTROL, Batch, Record
+from tests.record.encoding import CONTROL, TRANSACTIONAL, Batch, Record
 from tests.record.legacy_encoding import Message, Wrapper
 
 PATH = "/logs/orders-0"
@@ -199,6 +200,20 @@ def test_a_marker_that_cannot_be_read(others):
     with pytest.raises(InvalidRecordError, match="found a key of 1 bytes") as raised:
         validate_follower_append(batches(bad, *others), DEFAULTS, 5, path=PATH)
     assert (raised.value.path, raised.value.offset) == (PATH, 5)
+
+
+@pytest.mark.parametrize("others", [(), (data(6),)])
+def test_a_control_batch_of_a_producer_that_is_no_marker(others):
+    key = struct.pack(">hh", 0, 2)
+    bad = Batch((Record(key=key, value=bytes(6)),), base_offset=5, attributes=CONTROL, producer_id=3)
+    with pytest.raises(InvalidRecordError, match="to end a transaction, found that batch 0") as raised:
+        validate_follower_append(batches(bad.encode(), *others), DEFAULTS, 5, path=PATH)
+    assert raised.value.offset == 5
+    # As a quorum writes them, and as compaction leaves a marker.
+    validate_follower_append(batches(replace(bad, producer_id=-1).encode(), *others), DEFAULTS, 5)
+    validate_follower_append(
+        batches(emptied(5, producer=3, attributes=CONTROL | TRANSACTIONAL), *others), DEFAULTS, 5
+    )
 
 
 # -- What a producer may send --------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import gc
 import os
 import re
 from pathlib import Path
@@ -29,6 +28,7 @@ from storage_core.errors import (
     SegmentLogError,
     UnreadableError,
 )
+from tests.descriptors import open_below
 from tests.faults.session import records_of
 from tests.record.encoding import Batch, Record
 
@@ -279,15 +279,14 @@ def test_to_close_twice_is_no_mistake(logs, log, root):
 
 
 def test_a_closed_log_gives_all_files_back(root):
-    gc.collect()
-    before = len(os.listdir("/dev/fd"))
     logs = LogDirectory.open(root, config=CONFIG)
     log = logs.create("orders", 0)
     for _ in range(20):
         log.append(values(bytes(500)))
     records_of(log)
+    assert open_below(root)
     logs.close()
-    assert len(os.listdir("/dev/fd")) == before
+    assert open_below(root) == []
 
 
 # -- Offsets that are not there --------

@@ -15,6 +15,7 @@ import pytest
 from storage_core import FileSystem, LogDirectory
 from storage_core.errors import LogClosedError, LogFailedError, SegmentLogError, StorageError
 from tests.damage.campaign import fast_folder
+from tests.descriptors import open_below
 from tests.faults.counting import cases
 from tests.faults.crash_points import new_filesystem, open_directory
 from tests.faults.faulty_filesystem import SHORT_WRITE, Fault, FaultyCalls
@@ -95,13 +96,8 @@ def check_afterwards(session, expectation, name):
         assert records_of(logs.get(TOPIC, 0)) == [*found, (end_offset, b"999999:new")], name
 
 
-def descriptors():
-    return len(os.listdir("/dev/fd"))
-
-
 def fail_once(workload, fault) -> str | None:
     """Run a workload with one fault; say what came of it, or None if it was over before."""
-    open_before = descriptors()
     with prepared() as session:
         name = f"{workload.__name__}, {fault}"
         error = None
@@ -128,7 +124,7 @@ def fail_once(workload, fault) -> str | None:
         if outcome == "failed":
             assert not (Path(session.root) / ".kafka_cleanshutdown").exists(), name
         check_afterwards(session, expectation, name)
-    assert descriptors() == open_before, f"{name}: files are left open"
+        assert open_below(session.root) == [], name
     return outcome
 
 

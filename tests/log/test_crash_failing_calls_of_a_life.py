@@ -22,6 +22,7 @@ from storage_core import LogConfig, LogDirectory
 from storage_core.errors import SegmentLogError
 from storage_core.log.cleaner_config import CleanerConfig
 from tests.damage.campaign import fast_folder
+from tests.descriptors import open_below
 from tests.faults.counting import cases
 from tests.faults.faulty_filesystem import SHORT_WRITE, Fault, FaultyCalls
 from tests.log.logs import Clock
@@ -155,7 +156,6 @@ def fail_once(work: Work, folder: str, before, after, fault: Fault) -> str | Non
     root = f"{folder}/disturbed"
     shutil.rmtree(root, ignore_errors=True)
     shutil.copytree(f"{folder}/made", root)
-    open_before = len(os.listdir("/dev/fd"))
     logs = LogDirectory.open(root, config=work.config, clock=Clock())
     log, error = logs.get(TOPIC, 0), None
     with FaultyCalls(fault) as calls:
@@ -174,7 +174,7 @@ def fail_once(work: Work, folder: str, before, after, fault: Fault) -> str | Non
     if outcome == "failed":
         assert not Path(root, ".kafka_cleanshutdown").exists(), name
     check_afterwards(work, root, before, after, name)
-    assert len(os.listdir("/dev/fd")) == open_before, f"{name}: files are left open"
+    assert open_below(root) == [], name
     return outcome if calls.happened else None
 
 

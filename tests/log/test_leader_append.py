@@ -17,7 +17,7 @@ from storage_core.errors import (
     OutOfOrderSequenceError,
 )
 from tests.log.logs import NOW_MS, crash, names, offsets, open_directory, small, table, values
-from tests.log.producing import data, marker
+from tests.log.producing import data, marker, transactional
 
 LARGEST = 2147483647
 DAY_MS = 86_400_000
@@ -176,6 +176,21 @@ def test_what_a_leader_has_is_believed_and_gone_on_with(log):
     with pytest.raises(InvalidProducerEpochError):
         append(log, 1, sequence=93)
     assert append(log, 1, sequence=0, epoch=3).first_offset == 7
+
+
+def test_but_for_records_of_no_transaction_within_one(log):
+    """No broker loads a log that holds such."""
+    opened, plain = transactional(0, 2, producer=7), data(2, producer=7, sequence=2)
+    with pytest.raises(InvalidTxnStateError, match="found a batch of offsets 2 to 2"):
+        log.append_batches(opened + plain)
+    assert log.log_end_offset == 0
+    log.append_batches(opened)
+    with pytest.raises(InvalidTxnStateError):
+        log.append_batches(plain)
+    # Of another producer, or behind the marker.
+    log.append_batches(data(2, producer=8) + marker(3, producer=7) + data(4, producer=7, sequence=2))
+    assert log.append_batches(transactional(5, producer=7) + data(6, producer=8)).last_offset == 6
+    assert values(log) == [b"v"] * 6
 
 
 def test_a_truncation_takes_their_numbers_back(log):

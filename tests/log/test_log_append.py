@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from storage_core import LogConfig
-from storage_core.errors import OffsetsOutOfOrderError
+from storage_core.errors import OffsetsOutOfOrderError, OptionError
 from tests.log.logs import NOW_MS, append, offsets, table, value, values
 from tests.log.producing import data
 
@@ -86,6 +86,35 @@ def test_batches_keep_their_offsets_and_gaps(log):
 
 def test_an_incomplete_last_batch_is_left_out(log):
     assert log.append_batches(data(0, 2) + data(2)[:-1]).last_offset == 1
+
+
+@pytest.mark.parametrize(
+    "cut_off",
+    [b"", data(0)[:10], data(0)[:61], data(0, 3)[:-1]],
+    ids=["nothing", "half a header", "a header", "most of a batch"],
+)
+def test_a_follower_that_got_less_than_a_batch_goes_on(log, cut_off):
+    """A fetch may end within its first batch."""
+    append(log, 2)
+    info = log.append_batches(cut_off, flush=True)
+    assert (info.first_offset, info.last_offset, info.batch_count, info.size_bytes) == (2, 1, 0, 0)
+    # It has seen nothing of another replica, so the high watermark still follows the log end.
+    assert append(log).first_offset == 2
+    assert log.high_watermark == 3
+    assert log.append_batches(data(3)).first_offset == 3
+
+
+def test_batches_of_a_leader_that_came_later_are_left_out(log):
+    """By the time that a leader answers it may follow another one, and have its records."""
+    batches = data(0, 2, leader_epoch=3) + data(2, leader_epoch=4) + data(3, leader_epoch=6)
+    assert log.append_batches(batches, leader_epoch=4).last_offset == 2
+    assert [(entry.epoch, entry.start_offset) for entry in log.leader_epochs] == [(3, 0), (4, 2)]
+    assert (
+        log.append_batches(data(3, leader_epoch=6) + data(4, leader_epoch=4), leader_epoch=5).batch_count == 0
+    )
+    assert log.append_batches(data(3, leader_epoch=6), leader_epoch=6).first_offset == 3
+    with pytest.raises(OptionError, match="Expected a leader epoch from 0"):
+        log.append_batches(data(4), leader_epoch=-1)
 
 
 @pytest.mark.parametrize("batches", [data(0) + data(0), data(3) + data(1), data(0, 3) + data(2)])

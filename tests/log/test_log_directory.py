@@ -402,9 +402,11 @@ def test_logs_that_a_broker_was_moving_here_are_not_said_to_be_closed(tmp_path, 
 
 
 def test_a_log_that_was_half_made_is_completed_by_the_next_open(tmp_path, monkeypatch):
+    """What has been made of it can be removed no more than it can be completed."""
     with open_directory(tmp_path) as logs:
         with monkeypatch.context() as patch:
             patch.setattr(FileSystem, "rename", refuse)
+            patch.setattr(FileSystem, "delete", refuse)
             with pytest.raises(StorageError, match="No space"):
                 logs.create("orders")
         append(logs.create("clicks"), 3)
@@ -428,7 +430,8 @@ def test_no_log_is_written_to_without_the_lock(tmp_path, monkeypatch):
         logs.close()
     with pytest.raises(LogClosedError):
         append(log)
+    crash(logs)
 
 
-def refuse(filesystem, source, target):
+def refuse(filesystem, source, *_):
     raise StorageError("No space is left on the device.", path=source)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from storage_core.errors import CorruptCheckpointError, InvalidRecordError
+from storage_core.errors import CorruptCheckpointError, InvalidRecordError, LogReadOnlyError, OptionError
 from tests.log.logs import append, crash, offsets, open_directory, table
 from tests.log.producing import data
 from tests.record.legacy_encoding import Message
@@ -189,14 +189,133 @@ def test_they_survive_a_reopen(logs, log, root):
         assert opened.get("orders").end_offset_for_epoch(3) == (3, 9)
 
 
-def test_an_epoch_without_a_batch_survives_a_reopen(logs, log, root):
-    logs.close()
-    (root / "orders-0" / CHECKPOINT).write_bytes(b"0\n4\n2 0\n3 4\n5 9\n8 12\n")
+# -- An epoch that begins before its first batch --------
+
+
+def test_an_epoch_begins_at_the_log_end(log, root):
+    assert log.assign_epoch_start_offset(8) == 12
+    assert epochs(log) == [(2, 0), (3, 4), (5, 9), (8, 12)]
+    assert checkpoint(root) == b"0\n4\n2 0\n3 4\n5 9\n8 12\n"
+    # It ends where the log does; those before it end where it begins.
+    assert [log.end_offset_for_epoch(epoch) for epoch in (5, 6, 7, 8, 9)] == [
+        (5, 12), (5, 12), (5, 12), (8, 12), (-1, -1)
+    ]  # fmt: skip
+    assert (log.leader_epoch_at(11), log.leader_epoch_at(12)) == (5, 8)
+    with open_directory(root, read_only=True) as reader:
+        other = reader.get("orders")
+        assert (epochs(other), other.end_offset_for_epoch(8)) == (epochs(log), (8, 12))
+    append(log, 2)
+    assert epochs(log) == [(2, 0), (3, 4), (5, 9), (8, 12)]
+    assert log.end_offset_for_epoch(8) == (8, 14)
+    fetched = log.fetch(12, 1).data
+    assert fetched[12:16] == (8).to_bytes(4, "big")
+
+
+def test_of_an_empty_log(logs, root):
+    log = logs.create("payments")
+    assert log.assign_epoch_start_offset(3) == 0
+    assert log.end_offset_for_epoch(3) == (3, 0)
+    assert checkpoint(root, "payments") == b"0\n1\n3 0\n"
+
+
+def test_behind_records_that_wait_in_memory(logs):
+    log = logs.create("payments")
+    log.append(table(b"a"), acks=0, leader_epoch=2)
+    assert log.assign_epoch_start_offset(3) == 1
+    assert epochs(log) == [(2, 0), (3, 1)]
+
+
+def test_the_latest_epoch_has_begun_already(log):
+    assert log.assign_epoch_start_offset(5) == 9
+    assert log.assign_epoch_start_offset(8) == 12
+    append(log)
+    assert log.assign_epoch_start_offset(8) == 12
+    assert epochs(log) == [(2, 0), (3, 4), (5, 9), (8, 12)]
+
+
+def test_of_two_that_begin_at_the_same_offset_the_older_had_no_record(log):
+    log.assign_epoch_start_offset(8)
+    assert log.assign_epoch_start_offset(9) == 12
+    assert epochs(log) == [(2, 0), (3, 4), (5, 9), (9, 12)]
+
+
+def test_older_leaders_are_fenced(log):
+    log.assign_epoch_start_offset(8)
+    with pytest.raises(InvalidRecordError, match="at least 8"):
+        append(log, leader_epoch=7)
+    with pytest.raises(InvalidRecordError, match="at least 8"):
+        log.assign_epoch_start_offset(7)
+    assert append(log, leader_epoch=8).first_offset == 12
+
+
+@pytest.mark.parametrize("wrong", [-1, 2**31, 1.5, "3", None])
+def test_what_is_no_epoch_is_refused_and_the_log_goes_on(log, wrong):
+    if wrong is not None:
+        with pytest.raises(OptionError, match="a leader epoch from 0 to 2147483647, found"):
+            append(log, leader_epoch=wrong)
+        with pytest.raises(OptionError, match="a leader epoch from 0 to 2147483647, found"):
+            log.assign_epoch_start_offset(wrong)
+    assert append(log).first_offset == 12
+
+
+def test_a_read_only_log_begins_none(log, root):
+    with open_directory(root, read_only=True) as reader, pytest.raises(LogReadOnlyError):
+        reader.get("orders").assign_epoch_start_offset(8)
+
+
+@pytest.mark.parametrize("target", [12, 500])
+def test_a_truncation_to_the_log_end_takes_it_back(log, root, target):
+    log.assign_epoch_start_offset(8)
+    assert not log.truncate_to(target)
+    assert epochs(log) == [(2, 0), (3, 4), (5, 9)]
+    assert checkpoint(root) == b"0\n3\n2 0\n3 4\n5 9\n"
+    append(log, leader_epoch=6)
+
+
+def test_and_so_does_one_to_below_it(log):
+    log.assign_epoch_start_offset(8)
+    log.truncate_to(10)
+    assert epochs(log) == [(2, 0), (3, 4), (5, 9)]
+
+
+def test_the_records_of_a_follower_take_its_place(log):
+    """As a former leader that nobody has followed."""
+    log.assign_epoch_start_offset(8)
+    log.append_batches(data(12, leader_epoch=6))
+    assert epochs(log) == [(2, 0), (3, 4), (5, 9), (6, 12)]
+
+
+def test_deleting_all_records_leaves_it(log):
+    log.assign_epoch_start_offset(8)
+    log.delete_records(12)
+    assert epochs(log) == [(8, 12)]
+
+
+@pytest.mark.parametrize("recovery", ["tail", "kafka"])
+@pytest.mark.parametrize("is_clean", [False, True])
+def test_it_survives_a_reopen(logs, log, root, is_clean, recovery):
+    log.assign_epoch_start_offset(8)
+    if is_clean:
+        logs.close()
+    else:
+        crash(logs)
+    with open_directory(root, recovery=recovery) as opened:
+        log = opened.get("orders")
+        assert epochs(log) == [(2, 0), (3, 4), (5, 9), (8, 12)]
+        append(log)
+        assert log.end_offset_for_epoch(8) == (8, 13)
+
+
+def test_a_crash_that_takes_records_below_it_takes_it_back(logs, log, root):
+    log.assign_epoch_start_offset(8)
+    base = log.segment_base_offsets[-1]
+    crash(logs)
+    path = root / "orders-0" / f"{base:020d}.log"
+    path.write_bytes(path.read_bytes()[:-1])
     with open_directory(root) as opened:
         log = opened.get("orders")
-        # It begins at the log end, so that nothing contradicts it but the rule of truncation.
-        append(log)
-        assert log.log_end_offset == 13
+        assert log.log_end_offset == 11
+        assert epochs(log) == [(2, 0), (3, 4), (5, 9)]
 
 
 @pytest.mark.parametrize("recovery", ["tail", "kafka"])
@@ -222,7 +341,7 @@ def test_recovery_finds_them_in_the_batches(logs, log, root, recovery, found):
     assert checkpoint(root) == b"0\n3\n2 0\n3 4\n5 9\n"
 
 
-def test_a_torn_end_takes_its_epoch_along(logs, log, root):
+def test_the_epoch_of_a_torn_end_has_begun_all_the_same(logs, log, root):
     append(log, leader_epoch=7)
     base = log.segment_base_offsets[-1]
     crash(logs)
@@ -231,7 +350,9 @@ def test_a_torn_end_takes_its_epoch_along(logs, log, root):
     with open_directory(root) as opened:
         log = opened.get("orders")
         assert log.log_end_offset == 12
-        assert epochs(log) == [(2, 0), (3, 4), (5, 9)]
+        assert epochs(log) == [(2, 0), (3, 4), (5, 9), (7, 12)]
+        with pytest.raises(InvalidRecordError, match="at least 7"):
+            append(log, leader_epoch=6)
 
 
 def test_a_damaged_checkpoint_keeps_the_directory_from_being_opened(logs, log, root):

@@ -4,9 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from storage_core import LogConfig
-from storage_core.errors import InvalidRecordError, OptionError, RecordBatchTooLargeError, RecordTooLargeError
-from tests.log.logs import BATCH_BYTES, append, offsets, small, table, value
+from storage_core import LogConfig, read_table
+from storage_core.errors import (
+    BatchTooLargeError,
+    InvalidRecordError,
+    OptionError,
+    RecordBatchTooLargeError,
+    RecordTooLargeError,
+)
+from tests.log.logs import (
+    BATCH_BYTES,
+    NOW_MS,
+    append,
+    offsets,
+    open_directory,
+    small,
+    table,
+    value,
+    values,
+)
 from tests.log.producing import data
 
 
@@ -28,6 +44,34 @@ def test_a_batch_larger_than_a_segment_is_refused(logs):
     with pytest.raises(RecordBatchTooLargeError, match=r"segment\.bytes"):
         log.append_batches(data(1) + data(2))
     assert log.log_end_offset == 1
+
+
+LARGE = b"x" * (65 << 20)
+
+
+@pytest.mark.parametrize("codec", ["uncompressed", "zstd"])
+def test_what_a_log_takes_it_reads(tmp_path, codec):
+    """By default up to 64 MiB, however well it compresses; more if its configuration says so."""
+    with open_directory(tmp_path, config=LogConfig(compression_type=codec)) as logs:
+        log = logs.create("orders")
+        with pytest.raises(RecordTooLargeError, match=r"at most 67108864 bytes.*max\.message\.bytes"):
+            log.append(table(LARGE))
+        assert log.log_end_offset == 0
+    config = LogConfig(compression_type=codec, max_message_bytes=70 << 20)
+    with open_directory(tmp_path, config=config) as logs:
+        log = logs.get("orders")
+        log.append(table(LARGE, timestamps=[NOW_MS]))
+        assert values(log) == [LARGE]
+        assert log.offset_for_timestamp(NOW_MS).offset == 0
+    with open_directory(tmp_path, config=config, read_only=True) as logs:
+        assert values(logs.get("orders")) == [LARGE]
+        assert logs.get("orders").offset_for_timestamp(NOW_MS).offset == 0
+        with pytest.raises(BatchTooLargeError, match="at most 67108864 bytes"):
+            values(logs.get("orders"), max_decompressed_batch_bytes="64m")
+    # Nobody tells others of a configuration.
+    with pytest.raises(BatchTooLargeError, match="raise maxDecompressedBatchBytes"):
+        read_table(tmp_path)
+    assert read_table(tmp_path, max_decompressed_batch_bytes="70m")["value"].to_pylist() == [LARGE]
 
 
 def test_of_a_refused_append_nothing_is_written(logs):

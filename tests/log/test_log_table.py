@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 
 import pytest
 
 from storage_core import LogConfig
-from storage_core.errors import LogDirectoryError
-from tests.log.logs import append, crash, offsets, open_directory, small, write
+from storage_core.errors import LogDirectoryError, OptionError, SegmentLogError, StorageError
+from tests.faults.faulty_filesystem import Fault, FaultyCalls
+from tests.faults.simulated_filesystem import SimulatedFileSystem
+from tests.log.logs import (
+    MARKER,
+    append,
+    contents,
+    crash,
+    names,
+    offsets,
+    open_directory,
+    small,
+    write,
+)
 
 
 def test_logs_are_made_found_and_listed(tmp_path):
@@ -72,3 +85,94 @@ def test_what_is_checkpointed_of_a_removed_log_does_not_count_for_a_new_one(tmp_
     with open_directory(tmp_path) as logs:
         log = logs.get("orders")
         assert (log.log_start_offset, offsets(log)) == (0, list(range(12)))
+
+
+# A log that cannot be made.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"topic_id": "abc"}, r"22 characters.*as the id of topic t, found 'abc'"),
+        ({"topic_id": "A" * 22}, "as the id of topic t"),
+        # The last character has two bits alone.
+        ({"topic_id": "wFqg4oNsJ1B1z71xLHGZAx"}, "as the id of topic t"),
+        ({"topic_id": 7}, "as the id of topic t, found 7"),
+        ({"config": {"segment.bytes": 7}}, "a LogConfig, found dict"),
+        ({"partition": True}, "found True"),
+        ({"partition": -1}, "found -1"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_right_is_refused_before_anything_is_made(tmp_path, arguments, message):
+    with open_directory(tmp_path) as logs:
+        before = names(tmp_path)
+        with pytest.raises(OptionError, match=message):
+            logs.create("t", **{"partition": 0, **arguments})
+        assert names(tmp_path) == before
+        append(logs.create("t", 0))
+    assert (tmp_path / MARKER).exists()
+
+
+def test_of_a_log_whose_making_fails_nothing_is_left():
+    """At whichever call: the next one is made as if nothing had been, without opening the directory again."""
+    outcomes = set()
+    for number in range(1, 100):
+        filesystem = SimulatedFileSystem()
+        with open_directory("/data", filesystem=filesystem) as logs:
+            append(logs.create("others"))
+            before, first = filesystem.files(), filesystem.calls
+            filesystem.fail = lambda call, at=first + number: OSError("broken") if call.number == at else None
+            try:
+                logs.create("t")
+            except StorageError:
+                outcomes.add("failed")
+                assert {
+                    path: data for path, data in filesystem.files().items() if "checkpoint" not in path
+                } == {path: data for path, data in before.items() if "checkpoint" not in path}
+                assert "t-0" not in [entry.name for entry in filesystem.list_directory("/data")]
+                append(logs.create("t"), 2)
+            else:
+                break
+            finally:
+                filesystem.fail = None
+        assert f"/data/{MARKER}" in filesystem.files()
+        with open_directory("/data", filesystem=filesystem) as logs:
+            assert offsets(logs.get("t")) == [0, 1]
+    assert outcomes == {"failed"}
+    assert 5 < number < 50
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EIO])
+def test_of_a_log_whose_making_fails_from_some_call_on(tmp_path, number):
+    """A full disk still gives files back. Where nothing can be deleted either, the next to open it completes the log."""
+    for at in range(1, 100):
+        root = tmp_path / str(at)
+        with open_directory(root) as logs:
+            before = contents(root)
+            with FaultyCalls(Fault(number, at, is_lasting=True)) as calls:
+                try:
+                    logs.create("t")
+                except SegmentLogError:
+                    pass
+                else:
+                    assert calls.happened is None
+                    break
+            is_left = (root / "t-0").exists()
+            assert not is_left or number != errno.ENOSPC
+            if not is_left:
+                assert contents(root) == before
+                append(logs.create("t"))
+        assert (root / MARKER).exists() != is_left
+        with open_directory(root) as logs:
+            assert append(logs.get_or_create("t")).first_offset == (0 if is_left else 1)
+    assert 5 < at < 50
+
+
+def test_what_stands_there_already_stays(tmp_path):
+    with open_directory(tmp_path) as logs:
+        (tmp_path / "t-0").mkdir()
+        (tmp_path / "t-0/precious").write_bytes(b"precious")
+        with pytest.raises(LogDirectoryError, match="exists already"):
+            logs.create("t")
+        assert names(tmp_path / "t-0") == ["precious"]

@@ -450,7 +450,7 @@ def test_a_marker_that_cannot_be_read_is_refused_and_nothing_is_written(log):
 
 def history(random, count):
     """Batches of a few producers with transactions that open, overlap, end and bump the epoch."""
-    batches, offset = [], 0
+    batches, offset, in_transaction = [], 0, set()
     for number in range(count):
         # Nobody has been silent for long.
         fields = {"leader_epoch": number // 20, "timestamp_ms": NOW_MS + number}
@@ -458,12 +458,15 @@ def history(random, count):
         if kind < 0.2:
             ending, epoch, size = random.choice([ABORT, COMMIT]), random.choice([0, 0, 1]), 1
             batch = marker(offset, producer=producer, kind=ending, epoch=epoch, **fields)
+            in_transaction.discard(producer)
         elif kind < 0.6:
             size = random.randint(1, 3)
+            in_transaction.add(producer)
             batch = transactional(offset, size, producer=producer, sequence=number, **fields)
         else:
             size = random.randint(1, 3)
-            batch = data(offset, size, producer=random.choice([-1, producer]), sequence=number, **fields)
+            producer = -1 if producer in in_transaction else random.choice([-1, producer])
+            batch = data(offset, size, producer=producer, sequence=number, **fields)
         batches.append(batch)
         offset += size + random.choice([0, 0, 0, 5])
     return batches

@@ -135,6 +135,16 @@ def test_each_of_the_last_five_batches_is_known_again(first, last, offset):
     assert found == DuplicateAppend(offset, offset + last - first, 1000 + offset, offset + last - first)
 
 
+def test_of_several_that_begin_with_the_same_number_each_is_known_again():
+    """A coordinator has written in between, without numbers."""
+    batches = [(0, 4, 100), (-1, -1, 105), (0, 0, 106), (1, 2, 107)]
+    assert check(known(*batches), records(0, 5)) == DuplicateAppend(100, 104, 1100, 104)
+    assert check(known(*batches), records(0)) == DuplicateAppend(106, 106, 1106, 106)
+    assert check(known(*batches), records(0, 3), is_each_a_batch=False) == DuplicateAppend(
+        106, 108, 1107, 108
+    )
+
+
 def test_but_not_under_another_epoch():
     with pytest.raises(OutOfOrderSequenceError):
         check(known(*FIVE), records(20, epoch=1))

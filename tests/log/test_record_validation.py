@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import pickle
+import tracemalloc
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.errors import InvalidRecordError, InvalidTimestampError
+from storage_core.errors import AppendError, InvalidRecordError, InvalidTimestampError
 from storage_core.log.record_validation import validate_records
 from storage_core.log_config import LogConfig
 
@@ -186,16 +189,82 @@ def test_against_the_rule_for_one_record(values, before_ms, after_ms, unit):
     config = LogConfig(message_timestamp_before_max_ms=before_ms, message_timestamp_after_max_ms=after_ms)
     kind = pa.int64() if unit == "int64" else pa.timestamp(unit)
     per_second = UNITS_PER_SECOND["ms" if unit == "int64" else unit]
-    expected = None
+    expected = []
     for row, value in enumerate(values):
         if value is not None:
             timestamp_ms = value * 1000 // per_second
             is_far = NOW_MS - timestamp_ms > before_ms or timestamp_ms - NOW_MS > after_ms
             if timestamp_ms != -1 and (is_far or timestamp_ms < -1):
-                expected = row
-                break
-    if expected is None:
-        validate(timestamps(*values, kind=kind), config)
-    else:
-        with pytest.raises(InvalidTimestampError, match=f"in record {expected}\\."):
-            validate(timestamps(*values, kind=kind), config)
+                expected.append((row, timestamp_ms))
+    for table in (timestamps(*values, kind=kind), chunked(*values, kind=kind)):
+        if not expected:
+            validate(table, config)
+            continue
+        with pytest.raises(InvalidTimestampError) as raised:
+            validate(table, config)
+        found = [(error.batch_index, error.message.rsplit(" ", 1)[1]) for error in raised.value.record_errors]
+        assert found == [(row, f"{timestamp_ms}.") for row, timestamp_ms in expected]
+
+
+# -- Which records --------
+
+
+def chunked(*values, kind=None):
+    """A table whose column has a chunk of one row, an empty one, and the rest in another."""
+    kind = kind or pa.int64()
+    column = pa.chunked_array([pa.array(part, kind) for part in (values[:1], [], values[1:])], kind)
+    return pa.table({"value": pa.array([b"v"] * len(values)), "timestamp": column})
+
+
+def errors_of(table, config):
+    with pytest.raises(AppendError) as raised:
+        validate(table, config)
+    return raised.value
+
+
+def test_each_record_without_a_key_is_named():
+    error = errors_of(records(key=pa.array([None, b"a", None, None, None])), COMPACTED)
+    assert [each.batch_index for each in error.record_errors] == [0, 2, 3, 4]
+    assert {each.batch_number for each in error.record_errors} == {0}
+    assert error.record_errors[1].message == "Expected a key, because cleanup.policy is compact, found none."
+    assert error.record_error_count == 4
+    assert "found none in record 0, record 2, record 3 and 1 more." in str(error)
+
+
+def test_each_timestamp_is_named():
+    error = errors_of(timestamps(NOW_MS, 5, NOW_MS, 7, 8, 9), BOUNDED)
+    assert [each.batch_index for each in error.record_errors] == [1, 3, 4, 5]
+    assert error.record_errors[2].message.endswith(f"allow at {NOW_MS}, found 8.")
+    assert "found 5 in record 1, 7 in record 3, 8 in record 4 and 1 more." in str(error)
+
+
+def test_a_record_is_named_once_for_its_key_first():
+    """As in Kafka, the append is refused for a timestamp if any record is."""
+    config = BOUNDED.replace(cleanup_policy="compact")
+    table = records(key=pa.array([None, b"k", None, b"k"]), timestamp=pa.array([1, 2, NOW_MS, NOW_MS]))
+    error = errors_of(table, config)
+    assert isinstance(error, InvalidTimestampError)
+    assert [(each.batch_index, each.message.split()[2]) for each in error.record_errors] == [
+        (0, "key,"),
+        (1, "timestamp"),
+        (2, "key,"),
+    ]
+    assert "found none in record 0, record 2. " in str(error)
+    assert "found 2 in record 1. " in str(error)
+
+
+def test_millions_of_them_are_counted_and_ten_thousand_named():
+    table = records(value=pa.nulls(1_000_000, pa.binary()))
+    tracemalloc.start()
+    error = errors_of(table, COMPACTED)
+    assert tracemalloc.get_traced_memory()[1] < 40_000_000
+    tracemalloc.stop()
+    assert (error.record_error_count, len(error.record_errors)) == (1_000_000, 10_000)
+    assert error.record_errors[-1].batch_index == 9_999
+    assert len(str(error)) < 1000
+
+
+def test_they_travel_with_the_error():
+    error = errors_of(timestamps(5, NOW_MS, 7), BOUNDED)
+    copied = pickle.loads(pickle.dumps(error))
+    assert (copied.record_errors, copied.record_error_count) == (error.record_errors, 2)

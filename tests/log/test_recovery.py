@@ -176,6 +176,6 @@ def test_what_is_made_anew_of_a_flushed_segment_is_on_disk(root, path, is_clean,
         flush(file)
 
     monkeypatch.setattr(WritableFile, "flush", note_flush)
-    open_directory(root)._file_lock.release()
+    crash(open_directory(root))
     for suffix in ("log", "index", "timeindex"):
         assert str(path / name(10, suffix)) in flushed

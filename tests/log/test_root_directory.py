@@ -4,8 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from storage_core.errors import LogDirectoryError
-from tests.log.logs import MARKER, append, contents, fingerprint, offsets, open_directory, write
+from storage_core import read_table
+from storage_core.errors import LogDirectoryError, OptionError
+from tests.log.logs import (
+    MARKER,
+    append,
+    contents,
+    crash,
+    fingerprint,
+    names,
+    offsets,
+    open_directory,
+    small,
+    unclean,
+    write,
+)
 
 META = "version=1\ncluster.id=c\nnode.id=1\n"
 
@@ -81,3 +94,82 @@ def test_what_a_commit_has_left_is_undone(tmp_path):
         append(logs.get("orders"))
     assert not (tmp_path / "segmentlog.commit-in-progress").exists()
     assert offsets(open_directory(tmp_path, read_only=True).get("orders")) == list(range(13))
+
+
+# Topics whose names begin with a dot, which Kafka allows.
+
+
+@pytest.mark.parametrize("topic", [".hidden", "..twice", ".Trash-1000", ".segmentlog"])
+def test_a_topic_may_begin_with_a_dot(tmp_path, topic):
+    with open_directory(tmp_path) as logs:
+        log = logs.create(topic, 3)
+        append(log, 12)
+        log.delete_records(7)
+    for _ in range(2):
+        with open_directory(tmp_path) as logs:
+            log = logs.get(topic, 3)
+            assert (log.log_start_offset, offsets(log)) == (7, [7, 8, 9, 10, 11])
+            assert read_table(tmp_path, subscribe=topic)["offset"].to_pylist() == [7, 8, 9, 10, 11]
+
+
+def test_a_log_of_such_a_topic_is_recovered_before_the_marker_says_that_all_is_well(tmp_path):
+    write(tmp_path, topic=".hidden")
+    unclean(tmp_path)
+    with (tmp_path / ".hidden-0/00000000000000000010.log").open("ab") as torn:
+        torn.write(b"torn")
+    with open_directory(tmp_path) as logs:
+        assert offsets(logs.get(".hidden")) == list(range(12))
+    assert (tmp_path / MARKER).exists()
+    assert (tmp_path / ".hidden-0/00000000000000000010.log").stat().st_size == 200
+
+
+def test_a_log_of_such_a_topic_that_a_crash_left_without_files_is_one(tmp_path):
+    logs = open_directory(tmp_path)
+    (tmp_path / ".hidden-0").mkdir()
+    crash(logs)
+    with open_directory(tmp_path) as logs:
+        append(logs.get(".hidden"), 2)
+
+
+def test_a_hidden_directory_that_is_merely_named_like_a_partition_is_left_alone(tmp_path):
+    """A desktop keeps what was deleted in one."""
+    write(tmp_path)
+    (tmp_path / ".Trash-1000/files").mkdir(parents=True)
+    (tmp_path / ".Trash-1000/files/photo.jpg").write_bytes(b"precious")
+    before = contents(tmp_path)
+    with open_directory(tmp_path) as logs:
+        assert [log.topic for log in logs.logs()] == ["orders"]
+    assert contents(tmp_path) == before
+
+
+def test_a_hidden_link_to_a_partition_is_refused(tmp_path):
+    write(tmp_path / "elsewhere", topic=".hidden")
+    write(tmp_path / "root")
+    (tmp_path / "root/.hidden-0").symlink_to(tmp_path / "elsewhere/.hidden-0")
+    with pytest.raises(LogDirectoryError, match="symbolic link"):
+        open_directory(tmp_path / "root")
+
+
+@pytest.mark.parametrize("topic", [".segmentlog-", ".segmentlog-commits", f".segmentlog-stage-{'0' * 32}-0"])
+def test_no_topic_is_made_that_is_named_like_our_own_files(tmp_path, topic):
+    with open_directory(tmp_path) as logs:
+        before = names(tmp_path)
+        with pytest.raises(OptionError, match=r"'\.segmentlog-'"):
+            logs.create(topic)
+        assert names(tmp_path) == before
+
+
+def test_a_log_of_such_a_topic_that_is_there_already_is_one_like_any_other(tmp_path):
+    """A broker knows nothing of our names."""
+    write(tmp_path)
+    name = f".segmentlog-stage-{'0' * 32}-0"
+    (tmp_path / "orders-0").rename(tmp_path / f"{name}-0")
+    for checkpoint in tmp_path.glob("*-checkpoint"):
+        checkpoint.write_text(checkpoint.read_text().replace("orders", name))
+    with open_directory(tmp_path, config=small()) as logs:
+        log = logs.get(name)
+        log.delete_records(7)
+        append(log)
+    with open_directory(tmp_path) as logs:
+        assert offsets(logs.get(name)) == list(range(7, 13))
+    assert read_table(tmp_path, subscribe=name)["offset"].to_pylist() == list(range(7, 13))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from storage_core import read_table
 from storage_core.filesystem import FileSystem
 from storage_core.log.segment_split import split_segment
 from storage_core.segment.log_segment import LogSegment
 from tests.log.logs import MARKER, append, contents, name, names, offsets, open_directory, small, unclean
-from tests.log.producing import data
+from tests.log.producing import ABORT, data, marker, transactional
 
 FAR = 2**31 + 50
 
@@ -52,6 +53,33 @@ def test_an_older_segment_whose_offsets_do_not_fit_is_split_though_the_log_was_c
         log = logs.get("orders")
         assert offsets(log) == [0, FAR, FAR + 1, FAR + 2]
         assert log.segment_base_offsets == (0, FAR, FAR + 2)
+
+
+def test_the_parts_know_of_the_transactions_that_were_aborted_in_them(tmp_path):
+    """An index that lacks one would show its records."""
+    with open_directory(tmp_path) as logs:
+        log = logs.create("orders")
+        log.append_batches(transactional(0, producer=7) + marker(1, producer=7, kind=ABORT))
+        log.roll()
+        log.append_batches(transactional(2, producer=7, sequence=1))
+        log.append_batches(transactional(FAR, producer=8) + marker(FAR + 1, producer=7, kind=ABORT))
+        log.append_batches(marker(FAR + 2, producer=8, kind=ABORT) + data(FAR + 3))
+        log.roll()
+        log.append_batches(data(FAR + 4))
+    path = tmp_path / "orders-0"
+    far = path / name(FAR)
+    with (path / name(2)).open("ab") as file:
+        file.write(far.read_bytes())
+    far.with_suffix(".txnindex").rename(path / name(2, "txnindex"))
+    for each in path.glob(f"{FAR:020d}.*"):
+        each.unlink()
+    with open_directory(tmp_path) as logs:
+        assert logs.get("orders").segment_base_offsets == (0, 2, FAR, FAR + 4)
+    assert (path / name(0, "txnindex")).exists()
+    assert not (path / name(2, "txnindex")).exists()
+    for use_indexes in (True, False):
+        found = read_table(tmp_path, isolation_level="read_committed", use_indexes=use_indexes)
+        assert found["offset"].to_pylist() == [FAR + 3, FAR + 4]
 
 
 class CrashError(Exception):

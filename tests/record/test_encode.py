@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage_core.errors import InvalidRecordError, OptionError
+from storage_core.errors import InvalidRecordError, OptionError, RecordTooLargeError
 from storage_core.record import encode
 from storage_core.record.encode import BatchEncoding, ProducerSequence, encode_records
 from tests.record.encoding import CODECS, ZSTD
@@ -290,6 +290,16 @@ def test_sequence_numbers_go_on_from_batch_to_batch_and_wrap():
     assert headers["producer_epoch"].tolist() == [3] * 4
 
 
+def test_a_producer_need_not_number_its_records():
+    """As a group coordinator writes: every batch has producer and epoch, and no sequence number."""
+    records = table_of([(NOW_MS, None, b"v", [])] * 7)
+    data = write_both_ways(records, producer=ProducerSequence(5, 3, -1), batch_size_bytes=61 + 2 * 9)
+    headers = window_of(data).headers
+    assert headers["base_sequence"].tolist() == [-1] * 4
+    assert headers["producer_id"].tolist() == [5] * 4
+    assert headers["producer_epoch"].tolist() == [3] * 4
+
+
 def test_without_a_producer_its_fields_say_none():
     headers = window_of(write_both_ways(table_of(TWO_ROWS))).headers
     assert headers["producer_id"].tolist() == [-1]
@@ -303,10 +313,10 @@ def test_without_a_producer_its_fields_say_none():
         (None, "found none"),
         (ProducerSequence(-1, 0, 0), "producer_id=-1"),
         (ProducerSequence(1, -1, 0), "producer_epoch=-1"),
-        (ProducerSequence(1, 0, -1), "base_sequence=-1"),
+        (ProducerSequence(1, 0, -2), "base_sequence=-2"),
     ],
 )
-def test_a_transaction_needs_a_producer_with_epoch_and_sequence(producer, match):
+def test_a_transaction_needs_a_producer_with_an_epoch(producer, match):
     with pytest.raises(ValueError, match=match):
         encode_records(
             table_of(TWO_ROWS),
@@ -336,3 +346,50 @@ def test_by_default_batches_are_those_of_kafkas_producer():
 def test_what_no_batch_can_be_made_by_is_refused(fields, match):
     with pytest.raises(OptionError, match=match):
         BatchEncoding(**fields)
+
+
+# -- What nobody reads --------
+
+
+def largest_value(limit_bytes):
+    """The length of the value of a record that alone makes a batch of a size; its length takes three bytes."""
+    return limit_bytes - 61 - (3 + 1 + 1 + 1 + 1 + 3 + 1)
+
+
+@pytest.mark.parametrize("count", [1, 200])
+@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
+def test_a_batch_is_as_large_as_is_read_and_no_larger(codec, count):
+    """However well it compresses: what it inflates to is what counts, too."""
+    limit = 30_000
+
+    def encode_with(length):
+        values = [b"v"] * (count - 1) + [b"x" * length]
+        encoding = BatchEncoding(codec, batch_size_bytes=1 << 20, largest_batch_bytes=limit)
+        records = pa.table({"value": values})
+        return [
+            batches.select(number, number + 1)
+            for batches in encode_records(records, encoding, default_timestamp_ms=0)
+            for number in range(batches.count)
+        ]
+
+    found = encode_with(largest_value(limit))
+    assert sum(int(each.headers["record_count"][0]) for each in found) == count
+    # Of more records it makes smaller batches, whatever their size is to be.
+    assert len(found) == min(count, 2)
+    assert max(each.size_bytes for each in found) == limit or codec
+    with pytest.raises(RecordTooLargeError, match=f"at most {limit} bytes.*makes one of {limit + 1}"):
+        encode_with(largest_value(limit) + 1)
+
+
+def test_what_compression_makes_larger_counts_as_it_is():
+    value = random.Random(1).randbytes(largest_value(30_000))
+    encoding = BatchEncoding(CODECS["gzip"], largest_batch_bytes=30_000)
+    with pytest.raises(RecordTooLargeError, match="at most 30000 bytes, compressed or not"):
+        list(encode_records(pa.table({"value": [value]}), encoding, default_timestamp_ms=0))
+
+
+def test_without_a_limit_any_batch_is_made():
+    (batches,) = encode_records(
+        pa.table({"value": [b"x" * 100_000]}), BatchEncoding(), default_timestamp_ms=0
+    )
+    assert batches.size_bytes > 100_000

@@ -61,6 +61,18 @@ def test_formats_may_change_on_the_way():
     assert len(batches.pieces) == 2 * batches.count
 
 
+def test_batches_are_counted_that_have_a_bit_of_their_attributes_set():
+    plain, stamped = Batch(counted_records(1)), Batch(counted_records(1), attributes=LOG_APPEND_TIME)
+    for batches, expected in (
+        ((plain,), 0),
+        ((stamped,), 1),
+        ((plain, stamped, stamped), 2),
+        ((plain,) * 3, 0),
+    ):
+        assert parsed(*batches).count_with(LOG_APPEND_TIME) == expected
+    assert RecordBatches.parse(b"").count_with(LOG_APPEND_TIME) == 0
+
+
 def test_a_wrapper_begins_behind_the_lowest_offset():
     data = LEGACY["v1 gzip"].data
     assert RecordBatches.parse(data, lowest_offset=0).base_offset == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import os
 import struct
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -608,9 +607,3 @@ def span_of():
         return LogSpan(**(fields | changes))
 
     return span_of
-
-
-@pytest.fixture
-def count_descriptors():
-    """Counts the open files of this process."""
-    return lambda: len(os.listdir("/dev/fd"))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -9,11 +10,14 @@ from hypothesis import strategies as st
 from storage_core.directory import PartitionLog, find_partitions
 from storage_core.filesystem import FileSystem
 from storage_core.scan.isolation import (
+    AbortedTransactions,
     OpenTransaction,
     aborted_transactions,
     last_stable_offset,
     open_transactions,
 )
+from storage_core.scan.options import parse_read_options
+from storage_core.scan.plan import plan_scan
 from storage_core.segment import AbortedTransaction
 
 # Producer 1 writes offsets 0 and 1, producer 2 offset 2, both in transactions; 3 is a plain record; 4 aborts
@@ -203,6 +207,172 @@ def test_an_empty_log(log_root):
     assert aborted_transactions(open_log(log.path), 0, 0) == ()
 
 
+# -- While somebody else is at work --------
+
+
+class Interrupted(FileSystem):
+    """Lets something happen in front of the first look at a path that contains a text."""
+
+    def __init__(self, text, happen):
+        super().__init__()
+        self._text = text
+        self._happen = happen
+
+    def open(self, path):
+        self._look(path)
+        return super().open(path)
+
+    def status(self, path, *, follow_symlinks=False):
+        self._look(path)
+        return super().status(path, follow_symlinks=follow_symlinks)
+
+    def _look(self, path):
+        if self._text in path and self._happen is not None:
+            happen, self._happen = self._happen, None
+            happen()
+
+
+def loaded(path, text, happen):
+    """A log whose end is known; something happens in front of a look at a file."""
+    filesystem = Interrupted("nothing yet", None)
+    (directory,) = find_partitions(filesystem, [str(path)])
+    log = PartitionLog.load(filesystem, directory)
+    assert log.log_end_offset >= 0
+    filesystem._text, filesystem._happen = text, happen
+    return log
+
+
+def three_aborts(log_root):
+    """Each of the first three segments holds a transaction of producer 7 that was aborted; a fourth is active."""
+    log = log_root.partition("orders")
+    for _ in range(3):
+        log.transactional(7).abort(7).roll()
+    return log.data().write()
+
+
+THREE_ABORTED = tuple(AbortedTransaction(7, offset, offset + 1, offset + 2) for offset in (0, 2, 4))
+
+
+def transaction_index_path(log, base_offset):
+    return log.path / f"{base_offset:020d}.txnindex"
+
+
+@pytest.mark.parametrize("tail", [bytes(8), bytes(10 << 10), struct.pack(">ii", 1, 90) + bytes(800)])
+def test_an_index_is_not_believed_while_a_broker_builds_it_anew(log_root, tail):
+    """The offset index has its full size as long as a segment is recovered, also below the recovery point."""
+    log = three_aborts(log_root)
+    log_root.checkpoint("recovery-point-offset-checkpoint", {("orders", 0): 7})
+    (log.path / f"{2:020d}.index").write_bytes(tail)
+    transaction_index_path(log, 2).unlink()
+    assert aborted_transactions(open_log(log.path), 0, 7) == THREE_ABORTED
+    # Nor is one that was begun.
+    transaction_index_path(log, 2).write_bytes(b"")
+    assert aborted_transactions(open_log(log.path), 0, 7) == THREE_ABORTED
+
+
+@pytest.mark.parametrize("moment", ["in front of it", "behind it"])
+def test_an_index_is_not_believed_that_a_broker_begins_to_build_meanwhile(log_root, moment):
+    log = three_aborts(log_root)
+    log_root.checkpoint("recovery-point-offset-checkpoint", {("orders", 0): 7})
+    index = log.path / f"{2:020d}.index"
+
+    def begin():
+        index.write_bytes(bytes(4096))
+        transaction_index_path(log, 2).write_bytes(b"")
+
+    def end():
+        begin()
+        index.write_bytes(struct.pack(">ii", 1, 68))
+
+    found = loaded(log.path, f"{2:020d}.txnindex", begin if moment == "in front of it" else end)
+    assert aborted_transactions(found, 0, 7) == THREE_ABORTED
+
+
+def test_the_last_segment_is_not_believed_below_the_recovery_point(log_root):
+    """After a crash it is recovered wherever the recovery point is: then its index is empty for a while."""
+    log = log_root.partition("orders").transactional(7).abort(7).roll().transactional(7).abort(7).write()
+    log_root.checkpoint("recovery-point-offset-checkpoint", {("orders", 0): 4})
+    transaction_index_path(log, 2).write_bytes(b"")
+    expected = (AbortedTransaction(7, 0, 1, 2), AbortedTransaction(7, 2, 3, 4))
+    assert aborted_transactions(open_log(log.path), 0, 4) == expected
+
+
+def test_an_index_that_appears_after_the_listing_is_found(log_root):
+    log = three_aborts(log_root)
+    log_root.checkpoint("recovery-point-offset-checkpoint", {("orders", 0): 7})
+    content = transaction_index_path(log, 2).read_bytes()
+    transaction_index_path(log, 2).unlink()
+    found = open_log(log.path)
+    assert found.log_end_offset == 7
+    transaction_index_path(log, 2).write_bytes(content)
+    assert aborted_transactions(found, 0, 7) == THREE_ABORTED
+
+
+@pytest.mark.parametrize("moment", ["kafka_cleanshutdown", f"{4:020d}.txnindex"])
+@pytest.mark.parametrize("is_clean_again", [True, False])
+def test_a_log_that_was_opened_since_it_was_listed(log_root, moment, is_clean_again):
+    """The marker that was seen is gone, or another one: whoever opened the log may have changed any index."""
+    log = three_aborts(log_root)
+    log_root.mark_clean()
+    marker = log.path.parent / ".kafka_cleanshutdown"
+
+    def open_again():
+        marker.rename(marker.with_name("gone"))
+        transaction_index_path(log, 4).write_bytes(b"")
+        if is_clean_again:
+            marker.write_bytes(b"")
+
+    found = loaded(log.path, moment, open_again)
+    assert found.is_clean
+    assert aborted_transactions(found, 0, 7) == THREE_ABORTED
+
+
+def test_a_log_that_was_truncated_since_the_recovery_point_was_read(log_root):
+    """It has been written and recovered anew, so that an index may be of any age."""
+    log = three_aborts(log_root)
+    log_root.checkpoint("recovery-point-offset-checkpoint", {("orders", 0): 7})
+
+    def truncate():
+        log_root.checkpoint("recovery-point-offset-checkpoint", {("orders", 0): 3})
+        transaction_index_path(log, 4).write_bytes(b"")
+
+    assert aborted_transactions(loaded(log.path, f"{4:020d}.txnindex", truncate), 0, 7) == THREE_ABORTED
+
+
+def test_a_recovery_point_that_moves_on_changes_nothing(log_root):
+    log = three_aborts(log_root)
+    log_root.checkpoint("recovery-point-offset-checkpoint", {("orders", 0): 6})
+
+    def move_on():
+        log_root.checkpoint("recovery-point-offset-checkpoint", {("orders", 0): 7})
+
+    found = loaded(log.path, f"{4:020d}.txnindex", move_on)
+    statistics = found.segments[0].filesystem.statistics
+    before = statistics.bytes_read
+    assert aborted_transactions(found, 0, 6) == THREE_ABORTED
+    # The three indexes, and the checkpoint twice: none of the log.
+    assert statistics.bytes_read - before <= 3 * 34 + 2 * 30
+
+
+def test_a_segment_that_was_cleaned_since_it_was_looked_at(log_root):
+    """The old file awaits its removal, and is read all the same; the new index lists less."""
+    log = three_aborts(log_root)
+    log_root.checkpoint("recovery-point-offset-checkpoint", {("orders", 0): 7})
+    log_path = log.path / f"{2:020d}.log"
+
+    def clean():
+        content = log_path.read_bytes()
+        log_path.rename(f"{log_path}.deleted")
+        log_path.write_bytes(content)
+        transaction_index_path(log, 2).rename(log.path / f"{2:020d}.txnindex.deleted")
+        transaction_index_path(log, 2).write_bytes(b"")
+
+    found = loaded(log.path, f"{2:020d}.txnindex", clean)
+    # A look-up by time needs its size.
+    assert found.segments[1].size_bytes > 0
+    assert aborted_transactions(found, 0, 7) == THREE_ABORTED
+
+
 OPERATIONS = st.lists(
     st.tuples(
         st.sampled_from(["data", "plain", "abort", "commit", "roll", "empty", "skip"]), st.integers(1, 4)
@@ -264,3 +434,62 @@ def test_every_way_gives_the_answer_of_the_broker(
         if entry[2] >= start and entry[1] < end and start < end
     ]
     assert list(aborted_transactions(log, start, end)) == expected
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    ranges=st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30)), max_size=20),
+    start=st.integers(0, 100),
+    size=st.integers(0, 40),
+)
+def test_those_that_touch_some_offsets(ranges, start, size):
+    transactions = [
+        AbortedTransaction(number, first, first + length, first + length + 1)
+        for number, (first, length) in enumerate(ranges)
+    ]
+    found = AbortedTransactions(transactions).touching(start, start + size)
+    expected = [
+        each for each in transactions if each.last_offset >= start and each.first_offset < start + size
+    ]
+    assert found == tuple(sorted(expected, key=lambda each: each.last_offset))
+
+
+def steps(function):
+    """How many functions and lines of the package are run: the same on every machine."""
+    count = 0
+
+    def trace(frame, event, argument):
+        nonlocal count
+        if "storage_core" not in frame.f_code.co_filename:
+            return None
+        count += 1
+        return trace
+
+    sys.settrace(trace)
+    try:
+        function()
+    finally:
+        sys.settrace(None)
+    return count
+
+
+@pytest.mark.parametrize("options", [{"use_indexes": False}, {}])
+@pytest.mark.parametrize("is_transactional", [True, False])
+def test_the_work_grows_with_the_number_of_segments_and_no_faster(new_log_root, options, is_transactional):
+    def planning(count):
+        root = new_log_root()
+        log = root.partition("orders")
+        for number in range(count):
+            (log.transactional(7) if is_transactional else log.data()).roll()
+            if is_transactional and number % 2:
+                log.abort(7)
+        log.data().write(snapshots=False)
+        # As of a log with many segments whose snapshots are all there.
+        for segment in log.segments[1:]:
+            log.write_snapshot(segment.base_offset, [])
+        parsed = parse_read_options({"path": str(root.path), "isolation_level": "read_committed", **options})
+        return steps(lambda: plan_scan(FileSystem(), parsed))
+
+    planning(1)
+    few, many = planning(50), planning(200)
+    assert many < 5 * few

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import struct
+import tracemalloc
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+
+from storage_core.directory import segments
+from storage_core.filesystem import DirectoryEntry, FileStatus, FileSystem
+from storage_core.scan import parse_read_options, plan_scan
 
 
 def many_batches(log_root, count, content, records, codec=0):
@@ -77,3 +83,76 @@ def test_arrow_frees_what_was_read(log_root, scan):
     for _ in range(3):
         scan(log.path).rows()
     assert pa.total_allocated_bytes() - before < 1 << 20
+
+
+class ManySegments(FileSystem):
+    """A partition of many segments, of one batch each, that take no space on a disk."""
+
+    def __init__(self, count, batch):
+        super().__init__()
+        self._count = count
+        self._batch = batch
+
+    def walk_directory(self, path):
+        if path == "/logs":
+            yield DirectoryEntry("events-0", True, False, False)
+            return
+        for number in range(self._count):
+            for suffix in ("log", "index", "timeindex"):
+                yield DirectoryEntry(f"{number:020d}.{suffix}", False, True, False)
+
+    def list_directory(self, path):
+        return list(self.walk_directory(path))
+
+    def status(self, path, *, follow_symlinks=False):
+        if path.endswith(".log"):
+            return FileStatus(len(self._batch), 0, 10**7 + base_offset(path), 1, True, False)
+        return FileStatus(4096, 0, 2, 1, False, True) if path in ("/logs", "/logs/events-0") else None
+
+    def open(self, path):
+        if not path.endswith(".log"):
+            raise FileNotFoundError(path)
+        return OpenedSegment(path, struct.pack(">q", base_offset(path)) + self._batch[8:], self.status(path))
+
+    def read_file(self, path, limit_bytes):
+        return None
+
+
+class OpenedSegment(io.BytesIO):
+    def __init__(self, path, content, status):
+        super().__init__(content)
+        self.path = path
+        self.status = status
+
+    def read_at(self, size_bytes, position_bytes):
+        self.seek(position_bytes)
+        return self.read(size_bytes)
+
+    def next_data(self, position_bytes):
+        return position_bytes
+
+    def size_bytes(self):
+        return self.status.size_bytes
+
+
+def base_offset(path):
+    return int(path[-24:-4])
+
+
+def test_a_plan_takes_less_than_two_hundred_bytes_a_segment(log_root, monkeypatch):
+    """So a million segments fit in 200 MB. Only so many segments are held as objects; here, fewer."""
+    monkeypatch.setattr(segments, "_MOST_OPENED", 100)
+    batch = bytes(log_root.rows().values(1).segments[0].data)
+    options = parse_read_options({"path": "/logs"})
+
+    def peak_bytes(count):
+        tracemalloc.start()
+        try:
+            plan = plan_scan(ManySegments(count, batch), options)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+            assert plan.planned_segments == count
+
+    peak_bytes(10)
+    assert peak_bytes(10_000) - peak_bytes(1_000) < 9_000 * 200

@@ -157,9 +157,9 @@ class Meanwhile(FileSystem):
         if self._calls % self._pace == 0:
             next(self._steps, None)
 
-    def list_directory(self, path):
+    def walk_directory(self, path):
         self._go_on()
-        return super().list_directory(path)
+        return super().walk_directory(path)
 
     def status(self, path, *, follow_symlinks=False):
         self._go_on()
@@ -328,35 +328,38 @@ class Counting(FileSystem):
         self.asked.append(("status", os.path.basename(path)))
         return super().status(path, follow_symlinks=follow_symlinks)
 
-    def list_directory(self, path):
+    def walk_directory(self, path):
         self.asked.append(("list", os.path.basename(path)))
-        return super().list_directory(path)
+        return super().walk_directory(path)
 
 
-def asked_about_commits(filesystem):
-    return [name for _, name in filesystem.asked if name.startswith(".segmentlog")]
+WATCHED = [".segmentlog-journal", ".segmentlog-commits", ".segmentlog-truncations"]
+
+
+def opened_for_commits(filesystem):
+    return [name for how, name in filesystem.asked if how == "open" and name.startswith(".segmentlog")]
 
 
 @pytest.mark.parametrize("path", ["logs", ".", "logs/grown-0"])
-def test_a_root_without_commits_costs_two_calls_that_fail(tmp_path, path):
+def test_a_root_without_commits_costs_three_calls_that_fail(tmp_path, path):
     SmallCommit(tmp_path / "logs", is_first=True)
     filesystem = Counting()
     read_table(tmp_path / path, filesystem=filesystem)
-    assert asked_about_commits(filesystem) == [".segmentlog-journal", ".segmentlog-commits"]
+    assert opened_for_commits(filesystem) == WATCHED
     assert filesystem.asked.count(("list", "logs")) == (path != "logs/grown-0")
 
 
-def test_a_root_with_commits_costs_four_calls_and_a_listing(tmp_path):
+def test_a_root_with_commits_costs_six_calls_and_a_listing(tmp_path):
     SmallCommit(tmp_path / "logs")
     filesystem = Counting()
     read_table(tmp_path / "logs", filesystem=filesystem)
-    assert asked_about_commits(filesystem) == 2 * [".segmentlog-journal", ".segmentlog-commits"]
+    assert opened_for_commits(filesystem) == 2 * WATCHED
     assert filesystem.asked.count(("list", "logs")) == 2
     # The partitions are looked at once.
     assert filesystem.asked.count(("list", "grown-0")) == filesystem.asked.count(("list", "rolled-0"))
 
 
-def test_a_log_that_is_polled_costs_two_calls_an_answer(tmp_path):
+def test_a_log_that_is_polled_costs_three_calls_an_answer(tmp_path):
     commit = SmallCommit(tmp_path / "logs")
     filesystem = Counting()
     with LogDirectory.open(commit.root, read_only=True, filesystem=filesystem) as logs:
@@ -364,7 +367,7 @@ def test_a_log_that_is_polled_costs_two_calls_an_answer(tmp_path):
         assert log.log_end_offset == 400
         filesystem.asked.clear()
         assert log.log_end_offset == 400
-        assert asked_about_commits(filesystem) == [".segmentlog-journal", ".segmentlog-commits"]
+        assert opened_for_commits(filesystem) == WATCHED
 
 
 def test_journals_are_not_parsed_twice(commit, monkeypatch):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.filesystem import FileSystem
-from storage_core.scan.spans import LogSpan, ReadSettings
+from storage_core.scan.spans import LogSpan, ReadSettings, SpanList
 from storage_core.scan.split import OPEN_COST_BYTES, cut_span, pack_spans
 from storage_core.segment import AbortedTransaction, SegmentReader
 
@@ -110,7 +110,7 @@ class TestCutting:
 
 class TestPacking:
     def pack(self, spans, task_bytes, task_records=None):
-        return pack_spans(spans, SETTINGS, task_bytes=task_bytes, task_records=task_records)
+        return pack_spans(SpanList(spans), SETTINGS, task_bytes=task_bytes, task_records=task_records)
 
     def test_nothing(self):
         assert self.pack([], 1 << 20) == []

@@ -130,6 +130,34 @@ def test_a_log_directory_without_partitions_has_the_schema(log_root):
     check_empty(read_table(log_root.path))
 
 
+@pytest.mark.parametrize(
+    "mark",
+    [
+        ".lock",
+        ".kafka_cleanshutdown",
+        "recovery-point-offset-checkpoint",
+        "log-start-offset-checkpoint",
+        "replication-offset-checkpoint",
+        "cleaner-offset-checkpoint",
+        ".segmentlog-commits",
+        ".segmentlog-unflushed",
+        "segmentlog.commit-in-progress/",
+    ],
+)
+def test_what_makes_a_log_directory_without_partitions(tmp_path, mark):
+    """A broker, a log directory that is open, or a first job that is at work."""
+    root = tmp_path / "data/logs"
+    root.mkdir(parents=True)
+    (root / mark).mkdir() if mark.endswith("/") else (root / mark).touch()
+    check_empty(read_table(root))
+    # And a folder of such.
+    check_empty(read_table(tmp_path / "data"))
+    with pytest.raises(LogDirectoryError, match="found none"):
+        read_table(tmp_path)
+    with pytest.raises(OptionError, match=r"UnknownTopicOrPartition.*'orders'"):
+        read_table(root, subscribe="orders")
+
+
 def test_an_empty_projection_is_refused(log):
     with pytest.raises(OptionError, match="names no column"):
         read_table(log.path, columns=[])
@@ -212,3 +240,14 @@ def test_a_condition_that_is_none_is_refused(log):
         read_table(log.path, where="key ! 5")
     with pytest.raises(OptionError, match="found 5 of type int"):
         read_table(log.path, where=5)
+
+
+def test_many_small_segments_become_few_chunks(log_root):
+    """Each chunk of a table takes kilobytes, whatever it holds."""
+    log = log_root.rows("orders")
+    for _ in range(1_200):
+        log.values(1).roll()
+    log.values(2, b"v" * 40_000).roll().values(1).roll().values(1)
+    table = read_table(log.write().path)
+    assert offsets(table) == list(range(1_204))
+    assert [len(chunk) for chunk in table["offset"].chunks] == [1_000, 200, 2, 2]

@@ -248,3 +248,8 @@ def offset_entries():
 @pytest.fixture(scope="session")
 def time_entries():
     return timestamps_and_offsets
+
+
+@pytest.fixture(autouse=True)
+def closed_at_the_end(closes_pooled_files):
+    """Tests here have segments and indexes without the log that would close them."""

@@ -5,6 +5,7 @@ import pytest
 from storage_core.errors import StorageError
 from storage_core.segment import AbortedTransaction, TimestampOffset
 from storage_core.segment.segment_indexes import SegmentIndexes
+from tests.faults.simulated_filesystem import SimulatedFileSystem
 
 STEM = "00000000000000000100"
 
@@ -56,3 +57,36 @@ def test_new_names(indexes, tmp_path):
     assert indexes.offsets.lookup(105).position_bytes == 10
     indexes.delete()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("suffix", "order"),
+    [("", [".txnindex", ".index", ".timeindex"]), (".deleted", [".index", ".timeindex", ".txnindex"])],
+)
+def test_no_offset_index_stands_without_the_transaction_index(suffix, order):
+    """Who reads meanwhile looks at the offset index first, and takes what is missing beside it for silence."""
+    filesystem, renamed = SimulatedFileSystem(), []
+    filesystem.make_directory("/log")
+    indexes = SegmentIndexes(filesystem, "/log", 100, ".swap", 48)
+    indexes.add_one(105, 10, TimestampOffset(7, 104))
+    indexes.transactions.append(AbortedTransaction(7, 101, 102, 103))
+    filesystem.observe = lambda call: renamed.append(call.path.removeprefix(f"/log/{STEM}"))
+    indexes.rename("/log", suffix)
+    assert renamed == [f"{each}{suffix}" for each in order]
+
+
+def test_a_transaction_index_is_whole_before_the_offset_index_is_built(indexes, tmp_path):
+    """A segment without an offset index is recovered, whatever its transaction index says."""
+    aborted = AbortedTransaction(7, 101, 102, 103)
+    indexes.transactions.append(aborted)
+
+    def parts():
+        assert indexes.transactions.read().entries == (aborted, AbortedTransaction(8, 110, 111, 112))
+        return iter(())
+
+    class Parts:
+        def __iter__(self):
+            return parts()
+
+    indexes.rebuild(Parts(), [aborted, AbortedTransaction(8, 110, 111, 112)])
+    assert sizes(tmp_path) == {".index.cleaned": 0, ".timeindex.cleaned": 0, ".txnindex.cleaned": 68}

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from storage_core.errors import CorruptIndexError, OffsetsOutOfOrderError
 from storage_core.filesystem import FileSystem
-from storage_core.segment import AbortedTransaction
+from storage_core.segment import AbortedTransaction, TransactionIndex
 from storage_core.segment.transaction_index_file import TransactionIndexFile
+from tests.faults.simulated_filesystem import SimulatedFileSystem
 
 # Producer id, first offset, marker offset, last stable offset.
 TRANSACTIONS = [
@@ -47,7 +50,7 @@ def test_no_file_without_an_entry(path):
     index = open_index(path)
     assert (len(index), index.last_offset, entries_of(index)) == (0, None, [])
     index.truncate_to(0)
-    index.truncate()
+    index.replace([])
     index.flush()
     index.check()
     index.extend([])
@@ -63,7 +66,7 @@ def test_a_file_that_is_known_to_be_absent_is_not_looked_for(path):
     index.note_absence()
     assert (len(index), index.last_offset) == (0, None)
     index.truncate_to(0)
-    index.truncate()
+    index.replace([])
     index.flush()
     index.rename(f"{path}.deleted")
     assert index.delete() is False
@@ -78,7 +81,7 @@ def test_once_it_is_written_it_is_there(path):
     index.flush()
     index.rename(f"{path}.deleted")
     assert entries_of(index) == TRANSACTIONS[:1]
-    index.truncate()
+    index.replace([])
     assert (path.parent / f"{path.name}.deleted").read_bytes() == b""
     assert index.delete() is True
     assert list(path.parent.iterdir()) == []
@@ -150,16 +153,57 @@ def test_truncate_to_drops_markers_from_an_offset_on(index, path, offset, kept):
     assert entries_of(index) == [*TRANSACTIONS[:kept], AbortedTransaction(7, 60, 70, 71)]
 
 
-def test_truncate(index, path):
-    index.truncate()
+def test_replace(index, path):
+    index.replace(TRANSACTIONS[1:3])
+    assert entries_of(index) == TRANSACTIONS[1:3]
+    assert (len(index), index.last_offset) == (2, 35)
+    index.append(TRANSACTIONS[3])
+    assert entries_of(index) == TRANSACTIONS[1:]
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_replace_by_nothing(index, path):
+    index.replace([])
     assert path.read_bytes() == b""
     assert (len(index), index.last_offset) == (0, None)
 
 
-def test_truncate_of_a_cut_off_entry(path):
+def test_replace_of_a_cut_off_entry(path):
     path.write_bytes(b"\0\0\0")
-    open_index(path).truncate()
+    open_index(path).replace([])
     assert path.read_bytes() == b""
+    path.write_bytes(b"\0\0\0")
+    open_index(path).replace(TRANSACTIONS)
+    assert entries_of(open_index(path)) == TRANSACTIONS
+
+
+def test_replace_where_there_is_no_file(path):
+    index = open_index(path)
+    index.note_absence()
+    index.replace([])
+    assert not path.exists()
+    index.replace(TRANSACTIONS)
+    assert entries_of(index) == TRANSACTIONS
+
+
+def test_whoever_reads_during_a_replacement_finds_all_or_nothing_new():
+    filesystem, found = SimulatedFileSystem(), []
+    filesystem.make_directory("/log")
+    index = TransactionIndexFile(filesystem, "/log/00000000000000000000.txnindex", 0)
+    index.extend(TRANSACTIONS[:2])
+
+    def observe(call):
+        found.append(TransactionIndex.read(filesystem, index.path, 0).entries)
+
+    filesystem.observe = observe
+    index.replace(TRANSACTIONS)
+    observe(None)
+    assert found[0] == tuple(TRANSACTIONS[:2])
+    assert found[-1] == tuple(TRANSACTIONS)
+    assert set(found) == {found[0], found[-1]}
+    # Nor does a power cut leave a part of it.
+    after = TransactionIndex.read(filesystem.crash(random.Random(1)), index.path, 0)
+    assert after.entries == tuple(TRANSACTIONS)
 
 
 def test_rename_and_delete(index, path):

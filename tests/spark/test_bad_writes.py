@@ -20,7 +20,9 @@ from pyspark.errors import AnalysisException
 
 from storage_core import LogDirectory, SegmentLogError, read_table
 from storage_core.errors import (
+    BatchTooLargeError,
     InvalidRecordError,
+    InvalidTimestampError,
     LogDirectoryError,
     LogDirectoryLockedError,
     OptionError,
@@ -84,6 +86,10 @@ def refused(root, tmp_path):
     return check
 
 
+# More than is read by default.
+LARGE = b"x" * (65 << 20)
+
+
 def int32(*numbers):
     return pa.array(numbers, pa.int32())
 
@@ -123,6 +129,34 @@ def int32(*numbers):
             {"topic": None},
         ),
         (
+            OptionError,
+            r"not to begin with '\.segmentlog-'",
+            "Choose another name",
+            {"value": [b"1"], "topic": [".segmentlog-commits"]},
+            {"topic": None},
+        ),
+        (
+            InvalidTimestampError,
+            r"^Expected timestamps from -9223372036854775000 to",
+            "Leave such rows out",
+            {"value": [b"1"], "timestamp": pa.array([-(2**63)], pa.timestamp("us", "UTC"))},
+            {},
+        ),
+        (
+            RecordTooLargeError,
+            r"^Expected a batch of at most 67108864 bytes",
+            r"max\.message\.bytes and maxDecompressedBatchBytes",
+            {"value": [LARGE]},
+            {"max__message__bytes": 70 << 20},
+        ),
+        (
+            RecordTooLargeError,
+            r"^Expected a batch of at most 67108864 bytes",
+            r"max\.message\.bytes and maxDecompressedBatchBytes",
+            {"value": [LARGE]},
+            {"compression__type": "zstd"},
+        ),
+        (
             RecordTooLargeError,
             r"at most 1000 bytes, as max\.message\.bytes says",
             "Raise|raise|smaller",
@@ -130,10 +164,39 @@ def int32(*numbers):
             {"max__message__bytes": 1000},
         ),
     ],
-    ids=["partition beyond", "partition below", "null topic", "topic's name", "record's size"],
+    ids=[
+        "partition beyond",
+        "partition below",
+        "null topic",
+        "topic's name",
+        "our own name",
+        "least timestamp",
+        "batch's size",
+        "batch's size inflated",
+        "record's size",
+    ],
 )
 def test_rows_that_cannot_be_written(refused, kind, message, what_to_do, rows, options):
     refused(kind, message, what_to_do=what_to_do, rows=rows, **options)
+
+
+@pytest.mark.parametrize(
+    "options", [{"max__message__bytes": 70 << 20}, {"compression__type": "zstd"}], ids=["plain", "zstd"]
+)
+def test_a_large_row_is_written_for_readers_that_ask_for_it(root, options):
+    save(root, rows={"value": [LARGE]}, maxDecompressedBatchBytes="70m", **options)
+    with pytest.raises(BatchTooLargeError, match="maxDecompressedBatchBytes"):
+        read_table(root)
+    assert read_table(root, max_decompressed_batch_bytes="70m")["value"][-1].as_py() == LARGE
+
+
+def test_the_first_and_the_last_timestamp_are_read_as_they_were_written(root):
+    first, last = -9223372036854775000, 2**63 - 1
+    column = pa.array([first, last], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    save(root, rows={"value": [b"first", b"last"], "timestamp": column}, topic="times")
+    found = read_table(root, subscribe="times")["timestamp"].cast(pa.int64()).to_pylist()
+    # The last is floored to milliseconds, as all are.
+    assert found == [first, last // 1000 * 1000]
 
 
 def test_one_wrong_row_among_many_good_ones(refused):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import pickle
 import threading
 
@@ -17,6 +16,7 @@ from spark_segmentlog.schema import ProjectedColumn, projected_columns, source_s
 from storage_core.scan import parse_read_options
 from storage_core.scan.predicate import And, Comparison
 from storage_core.scan.schema import record_schema
+from tests.descriptors import open_below
 
 
 def reader_of(path, *names, kind=SegmentLogReader, **options):
@@ -34,16 +34,6 @@ def read_all(reader):
     return [
         batch for partition in partitions for batch in in_tasks.read(pickle.loads(pickle.dumps(partition)))
     ]
-
-
-def open_files(path):
-    names = []
-    for descriptor in os.listdir("/proc/self/fd"):
-        try:
-            names.append(os.readlink(f"/proc/self/fd/{descriptor}"))
-        except FileNotFoundError:
-            continue
-    return [name for name in names if name.startswith(path)]
 
 
 def test_batches_have_the_schema_that_spark_expects(logs):
@@ -85,7 +75,7 @@ def test_an_early_end_closes_the_files_and_ends_the_thread(logs, predicate):
     batches = reader.read(reader.partitions()[0])
     next(batches)
     batches.close()
-    assert open_files(logs) == []
+    assert open_below(logs) == []
     assert not any(thread.name == "segmentlog-prefetch" for thread in threading.enumerate())
 
 
@@ -95,7 +85,7 @@ def test_a_read_that_is_forgotten_closes_its_files(logs):
     next(batches)
     del batches
     gc.collect()
-    assert open_files(logs) == []
+    assert open_below(logs) == []
 
 
 def test_what_travels_into_every_task_is_small(logs):

@@ -31,6 +31,17 @@ def test_nothing_but_a_path_is_needed():
     assert (parsed.config.batch_size, parsed.config.compression_codec) == (131072, 0)
 
 
+def test_how_large_a_batch_is_that_readers_take():
+    assert parse().max_decompressed_batch_bytes == 64 << 20
+    assert parse(maxDecompressedBatchBytes="200m").max_decompressed_batch_bytes == 200 << 20
+    # As of the views that an INSERT goes to.
+    assert ignored_write_options(options(maxDecompressedBatchBytes="200m")) == ()
+    with pytest.raises(
+        OptionError, match=r"maxDecompressedBatchBytes is '2g'\. Use at most 1073741824 bytes"
+    ):
+        parse(maxDecompressedBatchBytes="2g")
+
+
 def test_names_count_in_any_case_and_in_snake_case():
     parsed = parse(Topic=" orders ", PARTITIONS="3", Batch__Size="1000", broker_directory="TRUE")
     assert (parsed.topic, parsed.partitions, parsed.config.batch_size) == ("orders", 3, 1000)

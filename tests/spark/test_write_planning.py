@@ -30,6 +30,26 @@ def test_a_new_topic_has_all_of_its_partitions(root):
     assert found == ["t-0", "t-1", "t-2", "u-0", "u-1", "u-2"]
 
 
+def test_a_topic_that_begins_with_a_dot_is_one_like_any_other(root):
+    for number in range(3):
+        write(writer_of(root, "value", topic=".hidden", partitions="2"), [batch(value=[b"%d" % number])])
+    assert sorted(rows(root)["value"].to_pylist()) == [b"0", b"1", b"2"]
+    write(writer_of(root, "value", overwrite=True, topic=".hidden"), [batch(value=[b"last"])])
+    assert rows(root)["value"].to_pylist() == [b"last"]
+
+
+def test_a_hidden_directory_that_is_no_partition_gives_no_topic_its_partitions(root):
+    (root / ".Trash-1000/files").mkdir(parents=True)
+    for _ in range(2):
+        write(writer_of(root, "value", topic=".Trash", partitions="2"), [batch(value=[b"v"])])
+    assert sorted(name for name in os.listdir(root) if name[:2] == ".T") == [
+        ".Trash-0",
+        ".Trash-1",
+        ".Trash-1000",
+    ]
+    assert rows(root)["value"].to_pylist() == [b"v", b"v"]
+
+
 def test_a_file_that_is_named_like_a_partition_is_none(root):
     write(writer_of(root, "value", topic="u"), [batch(value=[b"1"])])
     (root / "t-0").write_bytes(b"")

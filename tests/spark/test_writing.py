@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import functions
+from pyspark.sql.datasource import DataSource
 
 from tests.spark.writers import clear_line, rows
 
@@ -52,6 +57,17 @@ def test_a_frame_is_appended_and_overwritten(frame, save, root):
     ]
 
 
+def test_topics_that_begin_with_a_dot(spark, frame, save, root):
+    """A broker allows them, so Spark reads them, writes them and writes them again."""
+    for topic in (".even", "..odd"):
+        save(frame.drop("topic"), topic=topic)
+        save(frame.drop("topic"), topic=topic)
+    read = spark.read.format("segmentlog").option("subscribe", ".even,..odd").load(str(root))
+    counts = {row["topic"]: row["count"] for row in read.groupBy("topic").count().collect()}
+    assert counts == {".even": 2000, "..odd": 2000}
+    assert read.filter("offset = 1999").count() == 2
+
+
 @pytest.mark.parametrize(
     ("columns", "kind", "message"),
     [
@@ -68,6 +84,42 @@ def test_errors_name_the_mistake_and_nothing_is_visible(spark, save, root, colum
         save(spark.range(1).selectExpr(*columns))
     assert clear_line(raised.value).partition("Error: ")[2].startswith(message)
     assert not root.exists() or not any(name.startswith("t-") for name in os.listdir(root))
+
+
+def in_a_thread(work):
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(work).result()
+
+
+def test_another_thread_writes_as_the_readme_says(spark, root):
+    text = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+    code = textwrap.dedent(
+        re.search(r"- \*\*From another thread\*\*.*?```python\n(.*?)```", text, re.DOTALL)[1]
+    )
+    code = code.replace("/tmp/written", str(root))
+    orders = spark.sql("SELECT 'v' AS value")
+    exec(code, {"spark": spark, "orders": orders, "ThreadPoolExecutor": ThreadPoolExecutor})
+    assert rows(root)["value"].to_pylist() == [b"v"]
+    in_a_thread(lambda: spark.read.format("segmentlog").load(str(root)).collect())
+
+
+class OtherSource(DataSource):
+    @classmethod
+    def name(cls):
+        return "other"
+
+    def writer(self, schema, overwrite):
+        raise AssertionError("not found")
+
+
+def test_without_it_spark_finds_no_source_in_python(spark, frame, save, root):
+    """When this fails, Spark has learnt it: take the advice out of the README."""
+    spark.dataSource.register(OtherSource)
+    for name in ("segmentlog", "other"):
+        writer = frame.write.format(name).mode("append").option("topic", "t")
+        with pytest.raises(Exception, match="DATA_SOURCE_NOT_FOUND"):
+            in_a_thread(lambda writer=writer: writer.save(str(root)))
+    assert not root.exists()
 
 
 def test_insert_into_a_temporary_view(spark, save, root):

@@ -1,0 +1,65 @@
+"""A child that was forked from this process, and what came of its work."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import signal
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["in_child"]
+
+_MOST_SECONDS = 60
+
+
+def in_child(work: Callable[[], Any]) -> Any:
+    """Do something in a forked child; return what it returned.
+
+    Raises:
+        AssertionError: It has raised an error that it did not expect, or it hangs.
+    """
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        # From Python 3.12 on, it warns where there are threads: these tests are about that.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        process_id = os.fork()
+    if process_id == 0:
+        # Neither the tests' own clean-up nor their report are the child's business.
+        try:
+            os.close(reading)
+            os.write(writing, pickle.dumps(_outcome(work)))
+        finally:
+            os._exit(0)
+    os.close(writing)
+    try:
+        return _answer(reading)
+    finally:
+        os.close(reading)
+        os.kill(process_id, signal.SIGKILL)
+        os.waitpid(process_id, 0)
+
+
+def _outcome(work: Callable[[], Any]) -> tuple[bool, Any]:
+    try:
+        return True, work()
+    except BaseException:  # noqa: BLE001  (told to the parent)
+        return False, traceback.format_exc()
+
+
+def _answer(reading: int) -> Any:
+    data = b""
+    end = time.monotonic() + _MOST_SECONDS
+    while select.select([reading], [], [], max(0.0, end - time.monotonic()))[0]:
+        piece = os.read(reading, 1 << 16)
+        if not piece:
+            assert data, "the child ended without a word"
+            is_done, value = pickle.loads(data)
+            assert is_done, f"in the child: {value}"
+            return value
+        data += piece
+    raise AssertionError(f"the child was not done after {_MOST_SECONDS} seconds")

@@ -1,0 +1,82 @@
+"""File systems that tell of each call before it happens, also of those that only look, in the thread that makes it.
+
+Whatever else a test wants to happen just then, in this thread or in another one, it does there::
+
+    filesystem = ObservedFileSystem()               # the real one
+    filesystem = ObservedSimulation(other._root)    # the files of another one in memory, with an account of its own
+    filesystem.tell = lambda call: ...
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from storage_core.filesystem import FileSystem, OpenFile, WritableFile
+from tests.faults.simulated_files import SimulatedFile
+from tests.faults.simulated_filesystem import SimulatedFileSystem
+
+__all__ = ["ObservedFileSystem", "ObservedSimulation"]
+
+_CALLS = (
+    "list_directory",
+    "status",
+    "open",
+    "read_file",
+    "open_for_writing",
+    "rename",
+    "link",
+    "delete",
+    "make_directory",
+    "delete_directory",
+    "set_modified_ms",
+    "flush_directory",
+)
+_CALLS_OF_A_FILE = ("read_at", "read_into", "size_bytes", "write_at", "truncate", "flush")
+
+
+def _observed(base: type, name: str) -> Callable[..., Any]:
+    real = getattr(base, name)
+
+    @functools.wraps(real)
+    def call(self, path: str, *arguments: Any, **options: Any) -> Any:
+        if self.tell is not None:
+            self.tell(f"{name} {path}")
+        found = real(self, path, *arguments, **options)
+        if isinstance(found, (OpenFile, WritableFile, SimulatedFile)):
+            found.observed_by = self
+            found.__class__ = _class_of_observed(type(found))
+        return found
+
+    return call
+
+
+@functools.cache
+def _class_of_observed(base: type) -> type:
+    return type(
+        base.__name__,
+        (base,),
+        {name: _observed_of_a_file(base, name) for name in _CALLS_OF_A_FILE if hasattr(base, name)},
+    )
+
+
+def _observed_of_a_file(base: type, name: str) -> Callable[..., Any]:
+    real = getattr(base, name)
+
+    @functools.wraps(real)
+    def call(self, *arguments: Any) -> Any:
+        if self.observed_by.tell is not None:
+            self.observed_by.tell(f"{name} {self.path}")
+        return real(self, *arguments)
+
+    return call
+
+
+def _observing(base: type) -> type:
+    calls = {name: _observed(base, name) for name in _CALLS}
+    return type(f"Observed{base.__name__}", (base,), {"tell": None, **calls})
+
+
+ObservedFileSystem = _observing(FileSystem)
+ObservedSimulation = _observing(SimulatedFileSystem)

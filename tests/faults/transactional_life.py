@@ -1,0 +1,149 @@
+"""A process that works on a log with transactions, and the ledger of what it has done.
+
+It works on any file system: on one in memory, whose states a test looks at, or on the real one, beside readers in other
+processes (`tests.faults.transacting`). Whoever needs more steps adds a method here, and notes in the ledger what a
+reader may make of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from storage_core import LogConfig, LogDirectory
+from tests.faults.session import TOPIC, StillClock
+from tests.faults.transaction_ledger import Event, Ledger, values_of
+
+if TYPE_CHECKING:
+    from storage_core.filesystem import FileSystem
+    from storage_core.log.transaction import Transaction
+
+__all__ = ["LIFE_CONFIG", "TransactionalLife"]
+
+LIFE_CONFIG = LogConfig(internal_segment_bytes=1_500, segment_index_bytes=240, index_interval_bytes=200)
+
+_CHECKPOINT_INTERVAL_MS = 60_000
+
+
+class TransactionalLife:
+    """One writer, over several openings of its log directory.
+
+    Args:
+        filesystem: Where it works.
+        root: The log directory.
+        ledger: What it has done.
+        note: Is told of each event as well.
+    """
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        root: str,
+        ledger: Ledger,
+        *,
+        note: Callable[[Event], object] = lambda event: None,
+        config: LogConfig = LIFE_CONFIG,
+        first_unit: int = 0,
+    ) -> None:
+        self.filesystem = filesystem
+        self.root = root
+        self.ledger = ledger
+        self.clock = StillClock()
+        self.is_open = False
+        self._note_elsewhere = note
+        self._config = config
+        self._next_unit = first_unit
+        self.transactions: dict[int, Transaction] = {}
+
+    def open(self, recovery: str = "tail") -> None:
+        """Open the log directory."""
+        self.logs = LogDirectory.open(
+            self.root, filesystem=self.filesystem, config=self._config, clock=self.clock, recovery=recovery
+        )
+        self.log = self.logs.get_or_create(TOPIC)
+        self.is_open = True
+
+    def close(self) -> None:
+        """Close the log directory."""
+        self.logs.close()
+        self.is_open = False
+
+    def plain(self, *sizes_bytes: int, flush: bool = False) -> None:
+        """Append rows that belong to no transaction."""
+        unit = self._new_unit()
+        values = self._before_append(unit, sizes_bytes)
+        self.log.append(_table(values), flush=flush)
+        self.note(Event("appended", unit))
+
+    def begin(self, producer_id: int) -> int:
+        """Begin a transaction; return its unit."""
+        unit = self._new_unit()
+        self.transactions[unit] = self.log.transaction(producer_id)
+        return unit
+
+    def append(self, unit: int, *sizes_bytes: int) -> None:
+        """Append rows to a transaction."""
+        transaction = self.transactions[unit]
+        values = self._before_append(unit, sizes_bytes, transaction.producer_id)
+        transaction.append(_table(values))
+        self.note(Event("appended", unit))
+
+    def commit(self, unit: int, *, flush: bool = False) -> None:
+        """Commit a transaction."""
+        self.note(Event("commit", unit))
+        self.transactions.pop(unit).commit(flush=flush)
+        self.note(Event("committed", unit))
+
+    def abort(self, unit: int, *, flush: bool = False) -> None:
+        """Abort a transaction."""
+        self.note(Event("abort", unit))
+        self.transactions.pop(unit).abort(flush=flush)
+        self.note(Event("aborted", unit))
+
+    def settle(self) -> None:
+        """Abort what an earlier process has left open, and note how those ended that it was about to end."""
+        unsettled = {
+            each.producer_id: (name, each)
+            for name, each in self.ledger.now().items()
+            if each.producer_id >= 0 and not each.is_settled
+        }
+        for transaction in self.log.open_transactions():
+            name, _ = unsettled.pop(transaction.producer_id)
+            self.note(Event("abort", name))
+            self.log.abort_transaction(transaction.producer_id)
+            self.note(Event("aborted", name))
+        for name, unit in unsettled.values():
+            # Its marker is there; or not even its first rows.
+            self.note(Event("committed" if unit.state == "committing" else "aborted", name))
+        self.transactions.clear()
+
+    def roll(self) -> None:
+        """Begin a new segment."""
+        self.log.roll()
+
+    def checkpoint(self) -> None:
+        """Write the log directory's checkpoints, as they are written while the log rolls, once a minute."""
+        self.clock.time_ms += _CHECKPOINT_INTERVAL_MS
+        self.log.roll()
+
+    def note(self, event: Event) -> None:
+        """Note what is about to be done, or was done."""
+        self.ledger.note(event)
+        self._note_elsewhere(event)
+
+    def _new_unit(self) -> int:
+        self._next_unit += 1
+        return self._next_unit
+
+    def _before_append(self, unit: int, sizes_bytes: tuple[int, ...], producer_id: int = -1) -> list[bytes]:
+        known = self.ledger.now().get(unit)
+        start = 0 if known is None else len(known.offsets)
+        values = [values_of(unit, start + number, 1, size)[0] for number, size in enumerate(sizes_bytes)]
+        self.note(Event("append", unit, self.log.log_end_offset, len(values), producer_id))
+        return values
+
+
+def _table(values: list[bytes]) -> pa.Table:
+    return pa.table({"value": pa.array(values, pa.binary())})

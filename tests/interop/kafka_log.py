@@ -1,0 +1,188 @@
+"""A broker's own log (``UnifiedLog``) without the broker, in a JVM of its own."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, NamedTuple, Self
+
+from tests.interop.jars import java_command, kafka_jars
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+__all__ = ["Appended", "KafkaLog", "KafkaLogState"]
+
+_PROGRAM = Path(__file__).with_name("KafkaLog.java")
+
+
+class Appended(NamedTuple):
+    """What became of an append.
+
+    Attributes:
+        is_readable: Whether Kafka's own reader reads the records that were given.
+        are_consecutive: Whether their offsets follow one another from 0 on.
+        refusal: The name of an exception; None if they were appended.
+        record_errors: The indexes of the records that are to blame.
+        first_offset: Where they stand.
+        last_offset: Likewise.
+        stored: The bytes that the log has of them.
+    """
+
+    is_readable: bool
+    are_consecutive: bool
+    refusal: str | None
+    record_errors: tuple[int, ...] = ()
+    first_offset: int = -1
+    last_offset: int = -1
+    stored: bytes = b""
+
+
+class KafkaLogState(NamedTuple):
+    """Offsets, leader epochs and producers: (id, epoch, last sequence, coordinator epoch, transaction, timestamp)."""
+
+    log_start_offset: int
+    log_end_offset: int
+    last_stable_offset: int
+    leader_epochs: list[tuple[int, ...]]
+    producers: list[tuple[int, ...]]
+
+
+class KafkaLog:
+    """Starts the JVM; a context manager. One log is open at a time, and its clock stands still."""
+
+    def __init__(self) -> None:
+        command = [java_command(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        command += ["-Dlog4j2.level=OFF", "-cp", f"{kafka_jars()}/*", str(_PROGRAM)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._questions: IO[bytes] = self._process.stdin
+        self._answers: IO[bytes] = self._process.stdout
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._questions.close()
+        self._answers.close()
+        if error is None:
+            self._process.wait(timeout=30)
+        else:
+            self._process.kill()
+            self._process.wait()
+
+    def open(
+        self,
+        directory: Path,
+        now_ms: int,
+        properties: Mapping[str, object],
+        *,
+        is_clean: bool = True,
+        log_start_offset: int = 0,
+        recovery_point: int = 0,
+    ) -> None:
+        """Close the log that is open, and load or make another one; if not clean, as after a crash."""
+        body = struct.pack(">q?qqi", now_ms, is_clean, log_start_offset, recovery_point, len(properties))
+        body += b"".join(_text(name) + _text(str(value)) for name, value in properties.items())
+        self._ask(b"O" + _text(str(directory)) + body)
+        refusal = self._refusal()
+        assert refusal is None, refusal
+
+    def append_as_leader(self, batch: bytes, *, leader_epoch: int = 0, origin: str = "CLIENT") -> Appended:
+        """``UnifiedLog.appendAsLeader``."""
+        self._ask(b"A" + _text(origin) + struct.pack(">ii", leader_epoch, len(batch)) + batch)
+        is_readable, are_consecutive = map(bool, self._read(">??"))
+        refusal = self._refusal()
+        if refusal is not None:
+            (count,) = self._read(">i")
+            return Appended(is_readable, are_consecutive, refusal, tuple(self._read(f">{count}i")))
+        first_offset, last_offset, size_bytes = self._read(">qqi")
+        stored = self._answers.read(size_bytes)
+        return Appended(is_readable, are_consecutive, None, (), first_offset, last_offset, stored)
+
+    def append_as_follower(self, batches: bytes, *, leader_epoch: int) -> str | None:
+        """``UnifiedLog.appendAsFollower``; the name of its exception, or None."""
+        self._ask(b"F" + struct.pack(">ii", leader_epoch, len(batches)) + batches)
+        return self._refusal()
+
+    def assign_epoch_start_offset(self, leader_epoch: int, start_offset: int) -> str | None:
+        """``UnifiedLog.assignEpochStartOffset``; the name of its exception, or None."""
+        self._ask(b"E" + struct.pack(">iq", leader_epoch, start_offset))
+        return self._refusal()
+
+    def truncate_to(self, offset: int) -> str | None:
+        """``UnifiedLog.truncateTo``; the name of its exception, or None."""
+        self._ask(b"T" + struct.pack(">q", offset))
+        return self._refusal()
+
+    def truncate_fully_and_start_at(self, offset: int) -> str | None:
+        """``UnifiedLog.truncateFullyAndStartAt``; the name of its exception, or None."""
+        self._ask(b"U" + struct.pack(">q", offset))
+        return self._refusal()
+
+    def delete_records(self, before_offset: int) -> str | None:
+        """``UnifiedLog.maybeIncrementLogStartOffset``; the name of its exception, or None."""
+        self._ask(b"D" + struct.pack(">q", before_offset))
+        return self._refusal()
+
+    def roll(self) -> str | None:
+        """``UnifiedLog.roll``; the name of its exception, or None."""
+        self._ask(b"R")
+        return self._refusal()
+
+    def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
+        """``UnifiedLog.endOffsetForEpoch``: epoch and offset, or -1 and -1."""
+        self._ask(b"X" + struct.pack(">i", leader_epoch))
+        epoch, offset = self._read(">iq")
+        return epoch, offset
+
+    def fetch(self, offset: int, max_bytes: int, *, min_one_message: bool) -> bytes | None:
+        """``UnifiedLog.read`` up to the log end; None if the offset is out of range."""
+        self._ask(b"G" + struct.pack(">qi?", offset, max_bytes, min_one_message))
+        refusal = self._refusal()
+        if refusal is not None:
+            assert refusal == "OffsetOutOfRangeException", refusal
+            return None
+        (size_bytes,) = self._read(">i")
+        return self._answers.read(size_bytes)
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int, int] | None:
+        """``UnifiedLog.fetchOffsetByTimestamp``: offset, timestamp and leader epoch; -1 for what there is not."""
+        self._ask(b"L" + struct.pack(">q", timestamp_ms))
+        is_there, offset, found_ms, epoch = self._read(">?qqi")
+        return (offset, found_ms, epoch) if is_there else None
+
+    def state(self) -> KafkaLogState:
+        """What the log says of itself."""
+        self._ask(b"S")
+        offsets = self._read(">qqq")
+        epochs, producers = (
+            [tuple(map(int, line.split())) for line in self._text().split(",") if line] for _ in range(2)
+        )
+        return KafkaLogState(*offsets, epochs, producers)
+
+    def _ask(self, question: bytes) -> None:
+        self._questions.write(question)
+        self._questions.flush()
+
+    def _refusal(self) -> str | None:
+        said = self._text()
+        return None if said == "ok" else said
+
+    def _text(self) -> str:
+        (length,) = self._read(">H")
+        return self._answers.read(length).decode()
+
+    def _read(self, layout: str) -> tuple[int, ...]:
+        data = self._answers.read(struct.calcsize(layout))
+        return struct.unpack(layout, data)
+
+
+def _text(text: str) -> bytes:
+    encoded = text.encode()
+    return struct.pack(">H", len(encoded)) + encoded

@@ -1,0 +1,84 @@
+"""Topics whose names begin with a dot: a broker makes them, so do we, and neither loses where they begin."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from storage_core import LogDirectory, read_table
+from storage_core.errors import OptionError
+from tests.interop.broker import KafkaBroker
+from tests.interop.broker_start import BrokerStart, start_and_watch
+from tests.interop.clients import consume, create_topic, delete_records, new_producer, start_offset
+from tests.interop.produced import small_records
+from tests.interop.workload import send
+from tests.interop.writing import table_of
+from tests.spark.writers import batch, write, writer_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+HIDDEN = ".hidden"
+LIKE_OUR_FILES = f".segmentlog-stage-{'0' * 32}-0"
+TOPICS = (HIDDEN, LIKE_OUR_FILES)
+DELETED = 20
+PRODUCED = 60
+
+
+@pytest.fixture(scope="module")
+def stopped_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    broker = KafkaBroker(tmp_path_factory.mktemp("dotted"))
+    with broker:
+        for topic in TOPICS:
+            create_topic(broker, topic)
+            send(new_producer(broker, linger_ms=1000), topic, iter(small_records(PRODUCED)))
+            delete_records(broker, topic, DELETED)
+    yield broker
+    broker.kill()
+
+
+@pytest.fixture(scope="module")
+def root(stopped_broker: KafkaBroker) -> Path:
+    """Opened, appended to and closed by us, then written to by two jobs."""
+    root = stopped_broker.log_directory
+    for topic in TOPICS:
+        found = read_table(root, subscribe=topic)
+        assert found["offset"].to_pylist() == list(range(DELETED, PRODUCED))
+    with LogDirectory.open(root, broker_directory=True) as logs:
+        for topic in TOPICS:
+            assert logs.get(topic).log_start_offset == DELETED
+            logs.get(topic).append(table_of(small_records(1, first=PRODUCED)))
+    for number in range(2):
+        write(writer_of(root, "value", topic=HIDDEN, brokerDirectory="true"), [batch(value=[b"%d" % number])])
+    return root
+
+
+def test_jobs_are_refused_for_what_is_named_like_our_files(root: Path) -> None:
+    with pytest.raises(OptionError, match=r"'\.segmentlog-'"):
+        writer_of(root, "value", topic=LIKE_OUR_FILES, brokerDirectory="true")
+
+
+@pytest.fixture(scope="module")
+def start(root: Path, stopped_broker: KafkaBroker) -> BrokerStart:
+    assert root == stopped_broker.log_directory
+    return start_and_watch(stopped_broker)
+
+
+@pytest.mark.parametrize(("topic", "added"), [(HIDDEN, 3), (LIKE_OUR_FILES, 1)])
+def test_a_broker_loads_them_where_they_began(
+    start: BrokerStart, stopped_broker: KafkaBroker, topic: str, added: int
+) -> None:
+    assert start.skipped_recovery
+    assert not start.complaints(topic, 0)
+    assert start_offset(stopped_broker, topic) == DELETED
+    rows = consume(stopped_broker, topic)
+    assert [row.offset for row in rows] == list(range(DELETED, PRODUCED + added))
+    expected = [record.value for record in small_records(PRODUCED + 1)][DELETED:]
+    assert [row.value for row in rows[: PRODUCED + 1 - DELETED]] == expected
+
+
+def test_the_broker_stops_cleanly(start: BrokerStart, stopped_broker: KafkaBroker) -> None:
+    assert start.loaded().keys() >= {(topic, 0) for topic in TOPICS}
+    stopped_broker.stop()

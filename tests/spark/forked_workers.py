@@ -1,0 +1,61 @@
+"""A driver whose Python workers were forked from a daemon that has a log open: what each of them may do with it.
+
+Started as ``python -m tests.spark.forked_workers``. It writes a line of JSON: what each worker has met.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+
+import pyarrow as pa
+
+
+def main() -> None:
+    # PySpark warns about versions of packages that nothing here uses.
+    warnings.simplefilter("ignore")
+    from pyspark.sql import SparkSession
+
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.python.daemon.module", "tests.spark.logging_daemon")
+        .config("spark.ui.enabled", "false")
+        .config("spark.log.level", "OFF")
+        .config("spark.driver.memory", "512m")
+        .getOrCreate()
+    )
+    met = spark.range(0, 4, 1, 4).mapInArrow(work, "met string").collect()
+    json.dump([json.loads(row.met) for row in met], sys.stdout)
+    spark.stop()
+
+
+def work(batches):
+    """What a worker does."""
+    for _ in batches:
+        yield pa.record_batch({"met": [json.dumps(use_log())]})
+
+
+def use_log() -> dict[str, object]:
+    # As it was imported in the daemon: under the name by which Spark started that.
+    from __main__ import log, logs
+
+    met: dict[str, object] = {"read": [value for batch in log.read() for value in batch["value"].to_pylist()]}
+    met["read"] = [value.decode() for value in met["read"]]
+    for name, change in {
+        "append": lambda: log.append(pa.table({"value": pa.array([b"worker"])})),
+        "flush": log.flush,
+        "roll": log.roll,
+        "close": logs.close,
+    }.items():
+        try:
+            change()
+        except Exception as error:  # noqa: BLE001  (told)
+            met[name] = type(error).__name__
+    with logs:
+        pass
+    return met
+
+
+if __name__ == "__main__":
+    main()
