@@ -108,24 +108,20 @@ class TolerantWalk:
         return next(self.batches(position_bytes), None)
 
     def first_reaching(self, offset: int, position_bytes: int) -> BatchHeader | None:
-        """The first batch from a boundary on whose last offset is at least ``offset``.
+        """The first batch from a boundary on whose last offset is at least ``offset``; None if the walk ends before.
 
-        A length that was damaged leads to none, though a batch may stand there: in the value of a record.
+        A damaged length may lead into a record's value, where batches may be that are not of the log. So the CRCs of
+        the batches that the walk went over decide.
 
         Raises:
-            CorruptRecordError: There is damage, not to be skipped, on the way; or the offset may be lost with it.
+            CorruptRecordError: There is damage on the way, and it may have taken the offset.
         """
         if self._skip_damage:
             return self.around(offset, position_bytes).found
-        found, end_bytes = None, position_bytes
-        for batch in self.skim(position_bytes):
-            if batch[3] >= offset:
-                found = batch
-                break
-            end_bytes = batch[1]
-        if found is None and end_bytes >= self._resynchroniser.end_bytes:
+        found = next((batch for batch in self.skim(position_bytes) if batch[3] >= offset), None)
+        if found is None:
             return None
-        if found is not None and self.raw.is_proven(found[0], position_bytes):
+        if self.raw.is_proven(found[0], position_bytes):
             header = self.raw.batch_at(found[0])
             return None if header is None else header.with_lower_base(found[2])
         around = self.around(offset, position_bytes)

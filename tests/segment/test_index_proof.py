@@ -219,12 +219,22 @@ class TestLengthsThatWereDamaged:
 
     @pytest.mark.parametrize("use_indexes", [True, False])
     @pytest.mark.parametrize("offset", [50, 51, 53, 54, 55, 56, 59])
-    def test_what_stands_behind_is_found(self, tmp_path, log, offset, use_indexes):
+    def test_over_damage_the_batches_after_it_are_found(self, tmp_path, log, offset, use_indexes):
         log.write(tmp_path)
-        for skip_damage in (False, True):
-            opened = open_segment(tmp_path, use_indexes=use_indexes, skip_damage=skip_damage, end_offset=60)
-            found = opened.translate_offset(offset)
+        opened = open_segment(tmp_path, use_indexes=use_indexes, skip_damage=True, end_offset=60)
+        found = opened.translate_offset(offset)
+        assert (found.position_bytes, found.base_offset) == (self.places[offset], offset)
+
+    @pytest.mark.parametrize("use_indexes", [True, False])
+    @pytest.mark.parametrize("offset", range(50, 60))
+    def test_otherwise_none_is_taken_from_the_value(self, tmp_path, log, offset, use_indexes):
+        """A walk that ends within the value finds nothing, and the reading says what is wrong there."""
+        log.write(tmp_path)
+        found = open_segment(tmp_path, use_indexes=use_indexes, end_offset=60).translate_offset(offset)
+        if offset < 56:
             assert (found.position_bytes, found.base_offset) == (self.places[offset], offset)
+        else:
+            assert found is None
 
     def test_what_is_damaged_is_left_to_the_reading(self, tmp_path, log):
         log.write(tmp_path)
