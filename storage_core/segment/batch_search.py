@@ -8,8 +8,9 @@ some log. What tells the two apart, the strongest evidence first:
 2. The CRC covers neither the length nor, in format v2, the magic. Where the CRC is right, there the batch ends.
 3. The headers at hand leave no room: the damaged one follows the batch before without a gap, and a
    batch follows it, at the end that it declares, without a gap.
-4. A batch that counts begins at the declared end, or the file ends there: then a batch in front of
-   there is believed only if a chain of headers leads from it exactly to that end.
+4. A batch that counts begins at the declared end, or where headers lead from there, or the file ends
+   there: then a batch in front of the declared end is believed only if a chain of headers leads from it
+   exactly to that end.
 5. Nothing is to be made of the declared end: the first batch counts whose CRC is right and whose offsets
    fit, unless a whole record lies around it; unless a length in front of it, or what follows it, leads as
    the rest of a record and a batch to the next one that counts; or unless batches follow, in a longer chain
@@ -124,11 +125,27 @@ class BatchSearch:
             end_bytes = heads[0].end_position_bytes
             if end_bytes == self._probe.end_bytes:
                 return self._inside(heads[0], lowest_offset, end_bytes, self._search_limits)
-            anchor = self.sound(end_bytes, lowest_offset)
+            anchor = self._led_to(end_bytes, lowest_offset)
             if anchor is not None:
                 inside = OffsetLimits(self._limits.base_offset, known_offset(anchor))
                 return self._inside(heads[0], lowest_offset, end_bytes, inside) or end_bytes
         return self._first(position_bytes, lowest_offset)
+
+    def _led_to(self, position_bytes: int, lowest_offset: int) -> BatchHeader | None:
+        """The batch at a place, if it counts, or if headers lead from it, one after the other, to one that does.
+
+        Batches in a row may be damaged, and their headers not.
+        """
+        first: BatchHeader | None = None
+        for _ in range(_LONGEST_RUN):
+            header = self._probe.header(position_bytes)
+            if header is None or not self._limits.follows(header, lowest_offset):
+                return None
+            first = first or header
+            if header.size_bytes <= self._max_batch_bytes and self._probe.is_crc_right(header):
+                return first.with_lower_base(lowest_offset) if first is header else first
+            position_bytes, lowest_offset = header.end_position_bytes, header.next_offset
+        return None
 
     def _or_none(self, position_bytes: int) -> int | None:
         return position_bytes if position_bytes < self._probe.end_bytes else None

@@ -5,7 +5,7 @@ oracle, and apart from the package:
 
 - the CRC of the batch around it is right, if it ends somewhere else than it says, or is of another format;
 - the batch around it ends, as it declares or by the lengths of its key and value, where an entry that counts begins,
-  or with the file;
+  or with the file; or headers lead from its declared end to such an entry;
 - a record lies around it whose lengths all add up;
 - the length of a value in front of it, or what follows it, leads as the rest of a record and of a batch to where an
   entry that counts begins, or to the file's end;
@@ -15,7 +15,7 @@ oracle, and apart from the package:
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Set
 
 from crc32c import crc32c
 
@@ -28,7 +28,7 @@ _SMALLEST_MESSAGE_BYTES = 26
 _KEY_LENGTHS = {0: 18, 1: 26}
 
 
-def is_told(data: bytes, start: int, place: int, borders: Collection[int]) -> bool:
+def is_told(data: bytes, start: int, place: int, borders: Set[int]) -> bool:
     """Whether anything says that a batch at a place is the content of what begins at another one in front of it.
 
     Args:
@@ -45,8 +45,7 @@ def is_told(data: bytes, start: int, place: int, borders: Collection[int]) -> bo
     )
     return (
         _is_in_proven_crc(data, start, place)
-        or _declared_end(data, start)
-        in {border for border in borders if border > place} - set(_chain(data, place))
+        or _is_led_past(data, start, place, borders)
         or any(
             place < end and end in borders and not _is_neighbour(data, place, end)
             for end in _message_ends(data, start)
@@ -56,7 +55,7 @@ def is_told(data: bytes, start: int, place: int, borders: Collection[int]) -> bo
     )
 
 
-def _is_in_value(data: bytes, start: int, place: int, borders: Collection[int]) -> bool:
+def _is_in_value(data: bytes, start: int, place: int, borders: Set[int]) -> bool:
     return _is_in_record(data, start, place) or any(
         end > place and end in borders and not _is_neighbour(data, place, end)
         for end in _value_ends(data, start, place)
@@ -79,8 +78,10 @@ def _is_in_proven_crc(data: bytes, start: int, place: int) -> bool:
     )
 
 
-def _declared_end(data: bytes, start: int) -> int:
-    return start + 12 + int.from_bytes(data[start + 8 : start + 12], "big", signed=True)
+def _is_led_past(data: bytes, start: int, place: int, borders: Set[int]) -> bool:
+    """Whether the end that is declared lies after a place that does not lead there, and leads to a border."""
+    end = start + 12 + int.from_bytes(data[start + 8 : start + 12], "big", signed=True)
+    return place < end and end not in _chain(data, place) and not borders.isdisjoint(_chain(data, end))
 
 
 def _message_ends(data: bytes, start: int) -> Iterator[int]:
@@ -203,7 +204,7 @@ def _is_neighbour(data: bytes, place: int, border: int) -> bool:
     return border < len(data) and int.from_bytes(data[border : border + 8], "big", signed=True) == next_offset
 
 
-def _is_overtaken(data: bytes, place: int, borders: Collection[int]) -> bool:
+def _is_overtaken(data: bytes, place: int, borders: Set[int]) -> bool:
     run_end = _run_end(data, place)
     behind = min((border for border in borders if border >= run_end and border < len(data)), default=None)
     if behind is None or run_end == place:

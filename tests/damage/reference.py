@@ -238,12 +238,16 @@ def _with_inner(truth: SegmentTruth, data: bytes) -> SegmentTruth:
 
 
 def _untold(truth: SegmentTruth, data: bytes, inner: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """First and last offset of what a reader cannot tell from an entry. What follows such a one is none either."""
+    """First and last offset of what a reader cannot tell from an entry.
+
+    Once such a one is taken, damage begins where it ends, for all that follows.
+    """
     borders = {*(entry.position for entry in truth.entries), len(data)}
     ends: set[int] = set()
     for start, position in inner:
+        starts = {start, *(end for end in ends if start < end <= position)}
         is_choice = bool(truth.astray or truth.surplus)
-        if is_choice or position in ends or not is_told(data, start, position, borders):
+        if is_choice or not all(is_told(data, each, position, borders) for each in starts):
             ends.add(position + (size_of_entry(data, position) or 0))
             yield int.from_bytes(data[position : position + 8], "big"), last_offset_of(data, position)
 

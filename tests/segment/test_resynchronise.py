@@ -308,6 +308,20 @@ class TestValuesThatHoldBatches:
         end = SIZE + len(made[1]) - gone
         assert items_of(content, end_offset=105) == [100, (SIZE, end, 101, 102), 102, 103, 104]
 
+    @pytest.mark.parametrize("damaged", [1, 2, 3])
+    def test_where_batches_after_it_are_damaged_but_not_their_headers(self, items_of, make_batch, damaged):
+        """Offsets are missing after each, so that the copies fit in; nothing is left of the lengths in front of them."""
+        copies = b"-" * 20 + make_batch(111, (1,)) + b"-" * 200
+        made = [make_batch(100, (1,)), make_batch(110, (1,), value=copies)]
+        made += [make_batch(120 + 10 * n, (1,), value=bytes(50)) for n in range(damaged + 1)]
+        content = bytearray(b"".join(made))
+        content[SIZE + 61 : SIZE + 80] = b"\xff" * 19
+        for number in range(2, damaged + 2):
+            content[sum(map(len, made[:number])) + 90] ^= 1
+        last = 120 + 10 * damaged
+        end = len(content) - len(made[-1])
+        assert items_of(content, end_offset=last + 1) == [100, (SIZE, end, 101, last), last]
+
     @pytest.mark.parametrize("cut", [140, 200, 250, 300])
     def test_where_it_is_torn(self, items_of, content, cut):
         assert items_of(content[: SIZE + cut], end_offset=None) == [100]
