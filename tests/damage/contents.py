@@ -15,7 +15,8 @@ oracle, and apart from the package:
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 
 from crc32c import crc32c
 
@@ -28,7 +29,7 @@ _SMALLEST_MESSAGE_BYTES = 26
 _KEY_LENGTHS = {0: 18, 1: 26}
 
 
-def is_told(data: bytes, start: int, place: int, borders: Set[int]) -> bool:
+def is_told(data: bytes, start: int, place: int, borders: AbstractSet[int]) -> bool:
     """Whether anything says that a batch at a place is the content of what begins at another one in front of it.
 
     Args:
@@ -55,7 +56,7 @@ def is_told(data: bytes, start: int, place: int, borders: Set[int]) -> bool:
     )
 
 
-def _is_in_value(data: bytes, start: int, place: int, borders: Set[int]) -> bool:
+def _is_in_value(data: bytes, start: int, place: int, borders: AbstractSet[int]) -> bool:
     return _is_in_record(data, start, place) or any(
         end > place and end in borders and not _is_neighbour(data, place, end)
         for end in _value_ends(data, start, place)
@@ -78,7 +79,7 @@ def _is_in_proven_crc(data: bytes, start: int, place: int) -> bool:
     )
 
 
-def _is_led_past(data: bytes, start: int, place: int, borders: Set[int]) -> bool:
+def _is_led_past(data: bytes, start: int, place: int, borders: AbstractSet[int]) -> bool:
     """Whether the end that is declared lies after a place that does not lead there, and leads to a border."""
     end = start + 12 + int.from_bytes(data[start + 8 : start + 12], "big", signed=True)
     return place < end and end not in _chain(data, place) and not borders.isdisjoint(_chain(data, end))
@@ -204,7 +205,7 @@ def _is_neighbour(data: bytes, place: int, border: int) -> bool:
     return border < len(data) and int.from_bytes(data[border : border + 8], "big", signed=True) == next_offset
 
 
-def _is_overtaken(data: bytes, place: int, borders: Set[int]) -> bool:
+def _is_overtaken(data: bytes, place: int, borders: AbstractSet[int]) -> bool:
     run_end = _run_end(data, place)
     behind = min((border for border in borders if border >= run_end and border < len(data)), default=None)
     if behind is None or run_end == place:
