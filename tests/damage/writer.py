@@ -37,6 +37,7 @@ class PartitionWriter:
         self.next_offset = base_offset
         self.rows = {}
         self.hidden = set()
+        self.inner_rows = set()
         self.open = {}
         self.segments = [_Segment(base_offset)]
         self.snapshots = {}
@@ -262,7 +263,8 @@ class LogWriter:
             start = log_starts.get(each.topic_partition, 0)
             rows[each.topic_partition] = {o: row for o, row in sorted(each.rows.items()) if o >= start}
             committed[each.topic_partition] = frozenset(o for o in each.committed if o >= start)
-        return BaseLog(self.name, self.files(**shape), rows, committed)
+        inner_rows = frozenset(row for each in self.partitions for row in each.inner_rows)
+        return BaseLog(self.name, self.files(**shape), rows, committed, inner_rows=inner_rows)
 
 
 def _checkpoint(offsets):
