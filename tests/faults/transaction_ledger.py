@@ -291,20 +291,15 @@ def judge(
             return [f"{error!r} names offset {error.offset} after truncations to {truncations}"]
     may_be_less = error is not None or may_miss_what_is_new
     found = [
-        problems(rows, {} if may_be_less else first, last, isolation_level, is_whole=error is None)
+        problems(rows, {} if may_be_less else first, last, isolation_level)
         for first, last in ledger.histories_since(begin)
     ]
     # It is right if it is of any of them.
     return [] if [] in found else [f"history {number}: {each}" for number, each in enumerate(found)]
 
 
-def problems(
-    rows: Rows, before: Units, after: Units, isolation_level: str, *, is_whole: bool = True
-) -> list[str]:
-    """What is wrong with the rows of a read that began at one moment and ended at another one; nothing if all is well.
-
-    Of one that is not whole, the rows at the end may be missing.
-    """
+def problems(rows: Rows, before: Units, after: Units, isolation_level: str) -> list[str]:
+    """What is wrong with the rows of a read that began at one moment and ended at another one; nothing if all is well."""
     found: dict[int, int] = {}
     wrong = [
         f"offset {later} follows {earlier}" for (earlier, _), (later, _) in pairwise(rows) if later <= earlier
@@ -320,7 +315,7 @@ def problems(
         found[name] = found.get(name, 0) + 1
     last_offset = max((offset for offset, _ in rows), default=-1)
     if isolation_level == READ_COMMITTED:
-        wrong += _of_committed(Counter(found), last_offset, before, after, is_whole=is_whole)
+        wrong += _of_committed(Counter(found), last_offset, before, after)
     else:
         wrong += _of_all(Counter(found), last_offset, before, after)
     return wrong
@@ -340,9 +335,7 @@ def _of_all(found: Counter[int], last_offset: int, before: Units, after: Units) 
     return wrong
 
 
-def _of_committed(
-    found: Counter[int], last_offset: int, before: Units, after: Units, *, is_whole: bool
-) -> list[str]:
+def _of_committed(found: Counter[int], last_offset: int, before: Units, after: Units) -> list[str]:
     """A reader ends at the last stable offset: in front of it, each transaction is decided, and shown or not."""
     wrong = []
     for name, count in found.items():
@@ -351,8 +344,6 @@ def _of_committed(
             wrong.append(f"{count} rows of unit {name}, which is {unit.state}")
         elif unit.is_job and count < len(unit.offsets):
             wrong.append(f"{count} of {len(unit.offsets)} rows of unit {name}, which a job wrote")
-        elif is_whole and unit.producer_id >= 0 and count < unit.acknowledged:
-            wrong.append(f"{count} of {unit.acknowledged} rows of unit {name}, which is a transaction")
     for name, unit in after.items():
         in_front = sum(offset <= last_offset for offset in unit.offsets[: unit.acknowledged])
         if unit.may_be_seen and found[name] < in_front:

@@ -167,7 +167,7 @@ PLAIN, ABORTED, COMMITTED, NEW = rows(1, 0, 3), rows(2, 3, 2), rows(3, 6, 2), ro
         (READ_UNCOMMITTED, PLAIN + ABORTED + COMMITTED[:1] + NEW[1:], False),
         # Rows are lost.
         (READ_COMMITTED, PLAIN[1:] + COMMITTED, False),
-        (READ_COMMITTED, PLAIN + COMMITTED[:1], False),
+        (READ_COMMITTED, PLAIN + COMMITTED[1:], False),
         (READ_UNCOMMITTED, PLAIN + COMMITTED, False),
         (READ_UNCOMMITTED, PLAIN[:2], False),
         (READ_UNCOMMITTED, [], False),
