@@ -1,4 +1,4 @@
-"""Kafka's topic-level configuration keys: name, default, range and meaning of each.
+"""Kafka's configuration keys of a log: name, default, range and meaning of each.
 
 The names, defaults and ranges are those of Kafka 4.1.0 (its ``LogConfig`` and ``TopicConfig``).
 ``conf/segmentlog.properties`` is generated from this table by `storage_core.properties_file`.
@@ -117,6 +117,10 @@ CONFIG_GROUPS: tuple[tuple[str, tuple[ConfigKey, ...]], ...] = (
     ("Encoding: a producer's key; here the log makes the batches itself", (
         ConfigKey("batch.size", 16_384, ConfigKind.INT, unit="bytes", minimum=0, maximum=INT_MAX,
                   doc="A batch that would grow beyond this, before compression, is closed and a new one begun."),
+    )),
+    ("Producers: a broker's key, for all its logs; here each log may have its own", (
+        ConfigKey("producer.id.expiration.ms", 86_400_000, ConfigKind.INT, unit="milliseconds", minimum=1, maximum=INT_MAX,
+                  doc="A producer whose last batch is older than this, and that has no open transaction, is forgotten."),
     )),
     ("Flushing", (
         ConfigKey("flush.messages", LONG_MAX, ConfigKind.LONG, unit="records", minimum=1,

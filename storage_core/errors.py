@@ -25,7 +25,7 @@
     │       ├── InvalidTxnStateError    a transaction is open that must not be, or is not and must be
     │       └── TransactionCoordinatorFencedError   a newer coordinator has written a marker
     ├── NotWritableError                the log, or its log directory, takes no writes
-    │   ├── LogClosedError              it is closed
+    │   ├── LogClosedError              it is closed, or was deleted
     │   ├── LogReadOnlyError            it was opened read-only
     │   ├── LogForkedError              it was opened by the process that this one was forked from
     │   └── LogFailedError              a write or a flush failed before: close it and open it again

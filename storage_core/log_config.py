@@ -13,7 +13,7 @@ from storage_core.config_values import parse_config_value
 from storage_core.errors import OptionError
 from storage_core.java_properties import parse_java_properties
 
-__all__ = ["LogConfig"]
+__all__ = ["LogConfig", "altered_config"]
 
 _KEYS = {key.name.replace(".", "_"): key for key in (*CONFIG_KEYS, *INTERNAL_KEYS)}
 # The numbers of record batch attributes. "producer" keeps what arrives; what is encoded here arrives uncompressed.
@@ -57,6 +57,7 @@ class LogConfig:
     message_timestamp_before_max_ms: int = _default("message.timestamp.before.max.ms")
     message_timestamp_after_max_ms: int = _default("message.timestamp.after.max.ms")
     batch_size: int = _default("batch.size")
+    producer_id_expiration_ms: int = _default("producer.id.expiration.ms")
     flush_messages: int = _default("flush.messages")
     flush_ms: int = _default("flush.ms")
     cleanup_policy: tuple[str, ...] = _default("cleanup.policy")
@@ -168,6 +169,22 @@ class LogConfig:
         if self.compression_type == "zstd":
             return self.compression_zstd_level
         return None
+
+
+def altered_config(config: LogConfig, changes: LogConfig | Mapping[str, Any]) -> LogConfig:
+    """A configuration with other values for some keys, or another one; an object of its own in any case.
+
+    Raises:
+        OptionError: There is no such key, a value is wrong, or it is no configuration.
+    """
+    if isinstance(changes, LogConfig):
+        return changes.replace()
+    if not isinstance(changes, Mapping):
+        raise OptionError(
+            f"Expected the keys that change, or a LogConfig, found {type(changes).__name__}. Give them as "
+            '{"retention.ms": 3600000}.'
+        )
+    return dataclasses.replace(config, **_by_field(changes))
 
 
 def _by_field(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,6 +28,8 @@ KNOWN_DEFAULTS = {
     "compression.zstd.level": "3",
     # A producer's.
     "batch.size": "16384",
+    # A broker's.
+    "producer.id.expiration.ms": "86400000",
 }
 
 PYTHON_TYPES = {

@@ -152,6 +152,9 @@ PARAMETERS = {
         "clock",
     ],
     "storage_core.LogDirectory.create": ["self", "topic", "partition", "config", "topic_id"],
+    "storage_core.LogDirectory.delete": ["self", "topic", "partition"],
+    "storage_core.LogDirectory.alter_config": ["self", "topic", "config"],
+    "storage_core.Log.alter_config": ["self", "config"],
     "storage_core.Log.append": [
         "self",
         "records",
@@ -187,7 +190,14 @@ PARAMETERS = {
     ],
     "storage_core.Log.clean": ["self", "config", "now_ms"],
     "storage_core.LogDirectory.clean": ["self", "config", "now_ms"],
-    "storage_core.Log.fetch": ["self", "start_offset", "max_size_bytes", "isolation", "min_one_message"],
+    "storage_core.Log.fetch": [
+        "self",
+        "start_offset",
+        "max_size_bytes",
+        "isolation",
+        "isolation_level",
+        "min_one_message",
+    ],
     "spark_segmentlog.register": ["spark"],
 }
 

@@ -41,6 +41,8 @@ def test_defaults_are_those_of_kafka():
     assert config.internal_segment_bytes is None
     # A producer's.
     assert config.batch_size == 16_384
+    # A broker's.
+    assert config.producer_id_expiration_ms == 24 * 3600 * 1000
 
 
 def test_there_is_a_field_for_every_key_and_a_key_for_every_field():
@@ -160,6 +162,7 @@ RANGES = {
     "message.timestamp.before.max.ms": (0, LONG_MAX),
     "message.timestamp.after.max.ms": (0, LONG_MAX),
     "batch.size": (0, INT_MAX),
+    "producer.id.expiration.ms": (1, INT_MAX),
     "flush.messages": (1, LONG_MAX),
     "flush.ms": (0, LONG_MAX),
     "retention.bytes": (-1, LONG_MAX),

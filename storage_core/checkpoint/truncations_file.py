@@ -8,8 +8,14 @@ tell: file, size, leader epoch and every CRC may be as they were planned. So who
 touches a file, and another one when it is done, before anything is appended. A reader notes the size of this file before
 it looks at a log; if the size is the same after it has read something, the log was not truncated in between.
 
-Lines are only ever added. A crash leaves a line ``begin`` without its ``end``, which the next one to open the log
-directory adds. Nothing is forced to disk: no reader lives on after a power cut.
+A read may begin and end within a truncation. Then it is of the old history up to some offset, because segments go from
+the end of the log. But whoever looks at a later segment before it goes, and at the one with the new end after that was
+cut, would find a gap. So there is a second line ``begin`` between the two.
+
+The size only ever grows, by 50 bytes or so for a line. Once there is a megabyte of lines, a file of the next size
+takes its place that is one hole, and takes no room: what was in it counts as unknown. A crash leaves a line ``begin``
+without its ``end``, which the next process that opens the log directory adds. Nothing is forced to disk: no reader
+outlives a power cut. A broker ignores the file, and readers do without it where there is none.
 """
 
 from __future__ import annotations
@@ -40,7 +46,7 @@ __all__ = [
 TRUNCATIONS_FILE: Final = ".segmentlog-truncations"
 
 _LINE: Final = re.compile(rb"(begin|end) ([a-zA-Z0-9._-]{1,249}) ([0-9]{1,10}) ([0-9]{1,19})")
-# Who opens a log directory whose file is larger gives the room back.
+# With more lines than this, the file gives its room back.
 _LARGE_BYTES: Final = 1 << 20
 # What was added since somebody planned to read is no more than this, or counts as anything.
 _MOST_BYTES: Final = 64 << 20
@@ -56,16 +62,10 @@ class _Truncation:
 
 
 def truncations_bytes(filesystem: FileSystem, root: str) -> int:
-    """The size of the file, for the questions below; 0 if there is none.
-
-    Raises:
-        LogDirectoryError: It is no regular file, or this user may not read it.
-    """
-    try:
-        with filesystem.open(os.path.join(root, TRUNCATIONS_FILE)) as file:
-            return file.status.size_bytes
-    except FileNotFoundError:
-        return 0
+    """The size of the file, for the questions below; 0 if there is none."""
+    # Asked for every few thousand rows: without opening it.
+    status = filesystem.status(os.path.join(root, TRUNCATIONS_FILE))
+    return 0 if status is None else status.size_bytes
 
 
 def truncated_to(
@@ -90,9 +90,7 @@ def truncated_to(
     Returns:
         None if nothing has gone; 0 if that cannot be known.
     """
-    # Asked for every few thousand rows: without opening it.
-    status = filesystem.status(os.path.join(root, TRUNCATIONS_FILE))
-    size_bytes = 0 if status is None else status.size_bytes
+    size_bytes = truncations_bytes(filesystem, root)
     if size_bytes == since_bytes and (begun_up_to is None or not size_bytes):
         return None
     added = _read(filesystem, root, since_bytes)
@@ -129,6 +127,10 @@ class TruncationsFile:
         self._root = root
         self._path = os.path.join(root, TRUNCATIONS_FILE)
         self._lock = threading.Lock()
+        # The logs whose truncation by this process is under way, or has failed.
+        self._begun: set[tuple[str, int]] = set()
+        # Where the lines begin, as far as that is known.
+        self._hole_bytes = 0
 
     @contextlib.contextmanager
     def noted(self, topic: str, partition: int, offset: int) -> Iterator[None]:
@@ -157,7 +159,8 @@ class TruncationsFile:
         lines = _read(self._filesystem, self._root, None)
         for _, truncation in _begun(lines or []):
             self._add(b"end", truncation)
-        if lines is None or self.size_bytes - self._blank_bytes() > _LARGE_BYTES:
+        self._begun.clear()
+        if lines is None or self._is_large():
             self._replace()
 
     def _add(self, word: bytes, truncation: _Truncation) -> None:
@@ -168,6 +171,14 @@ class TruncationsFile:
             truncation.offset,
         )
         with self._lock:
+            key = (truncation.topic, truncation.partition)
+            if word == b"begin":
+                # What is under way has to be found.
+                if not self._begun and self._is_large():
+                    self._replace()
+                self._begun.add(key)
+            else:
+                self._begun.discard(key)
             with self._filesystem.open_for_writing(self._path, create=True) as file:
                 file.write_at([line], self.size_bytes)
             self.size_bytes += len(line)
@@ -180,10 +191,19 @@ class TruncationsFile:
             file.truncate(0)
             file.truncate(self.size_bytes)
         self._filesystem.rename(self._path + TEMPORARY_SUFFIX, self._path)
+        self._hole_bytes = self.size_bytes
 
-    def _blank_bytes(self) -> int:
-        with self._filesystem.open(self._path) as file:
-            return file.next_data(0) or 0
+    def _is_large(self) -> bool:
+        if self.size_bytes - self._hole_bytes <= _LARGE_BYTES:
+            return False
+        try:
+            with self._filesystem.open(self._path) as file:
+                hole_bytes = file.next_data(self._hole_bytes)
+        except FileNotFoundError:
+            # Somebody has removed it: what is written next leaves a hole.
+            hole_bytes = None
+        self._hole_bytes = self.size_bytes if hole_bytes is None else hole_bytes
+        return self.size_bytes - self._hole_bytes > _LARGE_BYTES
 
 
 def _read(

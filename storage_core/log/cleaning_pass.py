@@ -94,6 +94,8 @@ class _Pass:
         self, state: LogState, cleanable: CleanableLog, tools: CleaningTools, now_ms: int, truncations: int
     ) -> None:
         self._state = state
+        # One pass, one configuration.
+        self._config = state.config
         self._cleanable = cleanable
         self._tools = tools
         self._now_ms = now_ms
@@ -137,7 +139,7 @@ class _Pass:
         map_built_ms = state.clock.now_ms()
         end_offset = offset_map.latest_offset + 1
         self._sources = sources = self._segments.between(None, end_offset)
-        groups = groups_of(sources, state.config, self._cleanable.first_uncleanable_offset)
+        groups = groups_of(sources, self._config, self._cleanable.first_uncleanable_offset)
         transactions = CleanedTransactions()
         # All of the last source counts, also where the map ends within it.
         transactions.add_aborted(self._segments.aborted_transactions_of(sources))
@@ -213,15 +215,15 @@ class _Pass:
         state = self._state
         now_ms = state.clock.now_ms()
         left_over = LogSegment.open(
-            state.filesystem, state.path, base_offset, state.config, now_ms=now_ms, suffix=CLEANED_SUFFIX
+            state.filesystem, state.path, base_offset, self._config, now_ms=now_ms, suffix=CLEANED_SUFFIX
         )
         left_over.delete()
         return LogSegment.create(
-            state.filesystem, state.path, base_offset, state.config, now_ms=now_ms, suffix=CLEANED_SUFFIX
+            state.filesystem, state.path, base_offset, self._config, now_ms=now_ms, suffix=CLEANED_SUFFIX
         )
 
     def _rules(self) -> CleanRules:
-        state, config = self._state, self._state.config
+        state = self._state
         with state.lock:
             last_records = {
                 producer.producer_id: LastRecord(
@@ -231,7 +233,7 @@ class _Pass:
             }
         return CleanRules(
             now_ms=self._now_ms,
-            delete_retention_ms=config.delete_retention_ms,
+            delete_retention_ms=self._config.delete_retention_ms,
             legacy_delete_horizon_ms=self._legacy_delete_horizon_ms,
             upper_bound_offset=self._cleanable.first_uncleanable_offset,
             last_records=last_records,
@@ -241,7 +243,7 @@ class _Pass:
     @cached_property
     def _legacy_delete_horizon_ms(self) -> int:
         clean = self._segments.between(None, self._cleanable.first_dirty_offset)
-        return clean[-1].modified_ms - self._state.config.delete_retention_ms if clean else 0
+        return clean[-1].modified_ms - self._config.delete_retention_ms if clean else 0
 
     def _note(self, end_offset: int) -> None:
         state = self._state

@@ -23,15 +23,22 @@ class CleaningState:
 
     Attributes:
         checkpoint: Up to where the logs of the directory were cleaned; None for a log that belongs to none.
-        is_stopped: Whether it is not to be cleaned any more.
         problem: Why it cannot be cleaned: something in its data.
     """
 
     def __init__(self) -> None:
         self.checkpoint: CleanerCheckpoint | None = None
-        self.is_stopped = False
         self.problem: Exception | None = None
         self._lock = threading.Lock()
+        self._is_stopped = False
+        self._interrupting = 0
+        # For the number.
+        self._guard = threading.Lock()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it is not to be cleaned any more; whoever is at it gives up."""
+        return self._is_stopped or self._interrupting > 0
 
     @contextmanager
     def under_way(self, *, wait: bool) -> Iterator[bool]:
@@ -52,6 +59,13 @@ class CleaningState:
 
     def stop(self) -> None:
         """Make a cleaning give up, and wait for its end. The log is not locked by this thread."""
-        self.is_stopped = True
+        self._is_stopped = True
         with self._lock:
             pass
+
+    def interrupt(self) -> None:
+        """The same, but afterwards it may be cleaned again."""
+        with self._guard:
+            self._interrupting += 1
+        with self._lock, self._guard:
+            self._interrupting -= 1

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from storage_core.log.clock import Clock
+    from storage_core.log.log_deletion import DeletedLogs
     from storage_core.log.log_state import LogState
     from storage_core.log.root_checkpoints import RootCheckpoints
 
@@ -134,12 +135,16 @@ class Housekeeping:
 
 
 def tasks_of_logs(
-    checkpoints: RootCheckpoints, apply_retention: Callable[[], object], retention_check_interval_ms: int
+    checkpoints: RootCheckpoints,
+    deleted_logs: DeletedLogs,
+    apply_retention: Callable[[], object],
+    retention_check_interval_ms: int,
 ) -> list[PeriodicTask]:
     """What is to be done for the logs of a log directory.
 
     Args:
         checkpoints: Its checkpoints, and its logs.
+        deleted_logs: Those that were deleted.
         apply_retention: Deletes their old segments.
         retention_check_interval_ms: How long between two looks for those.
 
@@ -152,6 +157,7 @@ def tasks_of_logs(
         )
     return [
         PeriodicTask("Deleting old segments", retention_check_interval_ms, apply_retention),
+        PeriodicTask("Deleting logs", _FILES_INTERVAL_MS, deleted_logs.remove_due),
         PeriodicTask("Deleting files", _FILES_INTERVAL_MS, lambda: _delete_due_files(checkpoints)),
         PeriodicTask("Forgetting producers", _PRODUCERS_INTERVAL_MS, lambda: _forget_producers(checkpoints)),
         PeriodicTask("Writing checkpoints", _CHECKPOINT_INTERVAL_MS, checkpoints.write),

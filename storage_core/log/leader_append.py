@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from storage_core.log.log_state import LogState
     from storage_core.log.producer_append import DuplicateAppend
     from storage_core.record.batch_encode import ProducerSequence
-    from storage_core.record.encode import BatchEncoding
     from storage_core.record.record_batches import RecordBatches
 
 __all__ = ["append_client_batches", "append_marker", "append_records", "assign_epoch_start_offset"]
@@ -44,7 +43,6 @@ _NONE: Final = -1
 
 def append_records(
     state: LogState,
-    encoding: BatchEncoding,
     records: pa.Table | pa.RecordBatch,
     *,
     leader_epoch: int | None = None,
@@ -57,7 +55,6 @@ def append_records(
 
     Args:
         state: The log, not locked.
-        encoding: How batches are made of them.
         records: What is appended.
         leader_epoch: Under which they are written; the latest one if None.
         is_pending: Whether they may wait in memory. Those of a producer do not.
@@ -72,29 +69,34 @@ def append_records(
     if producer is None and is_transactional:
         raise OptionError("Expected a producer for records of a transaction, found none.")
     now_ms = state.clock.now_ms()
-    chunks = batches_of_records(
-        records,
-        state.config,
-        encoding,
-        now_ms,
-        state.path,
-        producer=producer,
-        is_transactional=is_transactional,
-    )
     count = records.num_rows
     produced = () if producer is None or not count else (_produced(producer, count, is_transactional),)
-    with state.writing():
-        if check is not None:
-            check()
-        return _append(
-            state,
-            chunks,
-            produced,
-            count,
-            _epoch(state, leader_epoch),
+    while True:
+        config = state.config
+        chunks = batches_of_records(
+            records,
+            config,
+            state.encoding,
             now_ms,
-            is_pending=is_pending and producer is None,
+            state.path,
+            producer=producer,
+            is_transactional=is_transactional,
         )
+        with state.writing():
+            if state.config is not config:
+                # Altered meanwhile: nothing is written any more as the old one wants it.
+                continue
+            if check is not None:
+                check()
+            return _append(
+                state,
+                chunks,
+                produced,
+                count,
+                _epoch(state, leader_epoch),
+                now_ms,
+                is_pending=is_pending and producer is None,
+            )
 
 
 def append_client_batches(
@@ -107,20 +109,24 @@ def append_client_batches(
     """Append batches that a producer or a coordinator made; for the errors see `Log.append_as_leader`."""
     check_origin(origin)
     now_ms = state.clock.now_ms()
-    accepted = accept_client_batches(batches, state.config, now_ms, origin=origin, path=state.path)
-    produced = _produced_batches(accepted, origin, state.path)
-    chunks = [accepted] if accepted.count else []
-    count = sum(records.record_count for records in produced)
-    with state.writing():
-        return _append(
-            state,
-            chunks,
-            produced,
-            count,
-            _epoch(state, leader_epoch),
-            now_ms,
-            are_client_batches=True,
-        )
+    while True:
+        config = state.config
+        accepted = accept_client_batches(batches, config, now_ms, origin=origin, path=state.path)
+        produced = _produced_batches(accepted, origin, state.path)
+        chunks = [accepted] if accepted.count else []
+        count = sum(records.record_count for records in produced)
+        with state.writing():
+            if state.config is not config:
+                continue
+            return _append(
+                state,
+                chunks,
+                produced,
+                count,
+                _epoch(state, leader_epoch),
+                now_ms,
+                are_client_batches=True,
+            )
 
 
 def _produced_batches(

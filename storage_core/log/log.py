@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from storage_core.log.cleaner_config import CleanerConfig
 from storage_core.log.log_append import write_pending
@@ -10,6 +10,7 @@ from storage_core.log.log_appender import LogAppender
 from storage_core.log.log_cleaner import LogCleaner
 from storage_core.log.log_close import close_log
 from storage_core.log.log_flush import flush_up_to
+from storage_core.log.log_records import readable_batch_bytes
 from storage_core.log.log_roll import roll
 from storage_core.log.log_truncate import (
     delete_records,
@@ -18,9 +19,13 @@ from storage_core.log.log_truncate import (
 )
 from storage_core.log.retention import apply_retention
 from storage_core.log.segment_deletion import delete_due_files
+from storage_core.log_config import altered_config
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from storage_core.log.cleaner_statistics import CleanerStatistics
+    from storage_core.log_config import LogConfig
 
 __all__ = ["Log"]
 
@@ -125,6 +130,37 @@ class Log(LogAppender):
         """
         state = self._writable()
         return LogCleaner(config or CleanerConfig()).clean_alone(state, now_ms)
+
+    def alter_config(self, config: LogConfig | Mapping[str, Any]) -> LogConfig:
+        """Go on with another configuration, at once: whatever begins later, in any thread, has all of it.
+
+        What is open keeps what it was begun with, as in a broker: ``index.interval.bytes``, ``segment.index.bytes``,
+        ``segment.jitter.ms`` and ``preallocate`` count from the next segment on, ``file.delete.delay.ms`` for what is
+        deleted from now on. A cleaning that is under way gives up if the log is not to be compacted any more.
+
+        Like a topic's configuration in Kafka, it is kept in no file of the log directory: whoever opens that gives it.
+
+        Args:
+            config: The keys that change, by Kafka's names, as ``{"retention.ms": 3_600_000}``; or all of it.
+
+        Returns:
+            The configuration that it has now.
+
+        Raises:
+            OptionError: There is no such key, or a value is wrong; nothing has changed.
+            NotWritableError: The log is closed, read-only, or has failed before.
+        """
+        state = self._writable()
+        with state.writing():
+            before, altered = state.config, altered_config(state.config, config)
+            write_pending(state)
+            # First: nothing is written that is too large to be read.
+            self._max_batch_bytes = max(self._max_batch_bytes, readable_batch_bytes(altered))
+            state.alter_config(altered)
+        if before.is_compacted and not altered.is_compacted:
+            # Without the lock, which it takes at its end.
+            state.cleaning.interrupt()
+        return altered
 
     def update_high_watermark(self, high_watermark: int) -> int:
         """Say how far every replica is; from then on appends do not move it.

@@ -21,7 +21,6 @@ from storage_core.log.leader_append import (
 from storage_core.log.log_append import AppendInfo, append_replicated, write_pending
 from storage_core.log.log_flush import flush_appended
 from storage_core.log.log_reader import LogReader
-from storage_core.log.log_records import encoding_of
 from storage_core.log.open_transactions import OpenTransaction, abort_transaction, open_transactions
 from storage_core.log.producer_numbers import check_producer_sequence
 from storage_core.log.transaction import Transaction, begin_transaction
@@ -48,12 +47,11 @@ class LogAppender(LogReader):
     ) -> None:
         super().__init__(filesystem, directory, config, state)
         self._config = config
-        self._encoding = encoding_of(config)
 
     @property
     def config(self) -> LogConfig:
-        """The configuration that it was opened with."""
-        return self._config
+        """The configuration: the one that it was opened with, or what `Log.alter_config` has made of it."""
+        return self._config if self._state is None else self._state.config
 
     def append(
         self,
@@ -103,7 +101,6 @@ class LogAppender(LogReader):
         is_flushed = flush or acks in (-1, "all")
         info = append_records(
             state,
-            self._encoding,
             records,
             leader_epoch=leader_epoch,
             is_pending=acks == 0 and not is_flushed,
@@ -175,7 +172,7 @@ class LogAppender(LogReader):
             batches = batches_up_to_epoch(batches, leader_epoch)
         with state.writing():
             write_pending(state)
-            validate_follower_append(batches, self._config, state.offsets.log_end_offset, path=self.path)
+            validate_follower_append(batches, state.config, state.offsets.log_end_offset, path=self.path)
             info = append_replicated(state, batches, state.clock.now_ms())
         if flush:
             flush_appended(state)
@@ -214,7 +211,7 @@ class LogAppender(LogReader):
                 takes no more records. If None, an id that no transaction uses, from 2^62 on.
             flush: Whether all of it is on disk when it has ended.
         """
-        return begin_transaction(self._writable(), self._encoding, producer_id, flush=flush)
+        return begin_transaction(self._writable(), producer_id, flush=flush)
 
     def open_transactions(self) -> tuple[OpenTransaction, ...]:
         """The transactions that have no marker yet, the oldest first."""

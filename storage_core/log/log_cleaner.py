@@ -106,7 +106,7 @@ class LogCleaner:
         if not state.config.is_compacted:
             raise OptionError(
                 f"Expected compact in cleanup.policy of {state.path}, found {','.join(state.config.cleanup_policy)!r}. "
-                "Compaction drops all records without a key: open the log directory with another configuration first."
+                "Compaction drops all records without a key: alter the configuration first."
             )
         statistics = self.clean_one(state, now_ms, wait=True)
         if not state.cleaning.is_stopped:
@@ -133,7 +133,7 @@ class LogCleaner:
         now_ms = state.clock.now_ms() if now_ms is None else now_ms
         with state.cleaning.under_way(wait=wait) as is_mine:
             state.check_writable()
-            if not is_mine:
+            if not is_mine or not state.config.is_compacted:
                 return None
             truncations = state.truncations
             cleanable = what_is_cleanable(state, now_ms)

@@ -164,7 +164,7 @@ class LogDirectory(LogTable):
     ) -> None:
         """Look after the logs in the background, until the log directory is closed.
 
-        Old segments are deleted, files of deleted segments removed once ``file.delete.delay.ms`` is over, silent
+        Old segments are deleted, files of deleted segments and logs removed once ``file.delete.delay.ms`` is over, silent
         producers forgotten and checkpoints written. What fails is logged, and tried again.
 
         Args:
@@ -178,6 +178,7 @@ class LogDirectory(LogTable):
         # Who cleans compacted logs also deletes their old segments: not both at once.
         tasks = tasks_of_logs(
             self._checkpoints,
+            self._deleted_logs,
             lambda: self._apply_retention(with_compacted=cleaner is None),
             retention_check_interval_ms,
         )
@@ -210,6 +211,7 @@ class LogDirectory(LogTable):
                 close_logs(
                     self._filesystem, self.path, self._checkpoints, self._marker, is_marked=self._is_whole
                 )
+                self._deleted_logs.remove_all()
             finally:
                 for state in self._checkpoints.states.values():
                     # Also one that an interrupt kept from being closed: nobody writes without the lock.
@@ -270,3 +272,4 @@ class LogDirectory(LogTable):
         for state in self._checkpoints.states.values():
             # Before anything is appended: what a crash has cost was cleaned, what is going to stand there was not.
             find_first_dirty_offset(state)
+        self._deleted_logs.remove_left_over(self.path)

@@ -170,7 +170,12 @@ class _Loader:
     def _load_producers(
         self, segments: LogSegments, offsets: LogOffsets, file_names: list[str] | None
     ) -> ProducerStateManager:
-        producers = ProducerStateManager(self._filesystem, self._path, file_names=file_names)
+        producers = ProducerStateManager(
+            self._filesystem,
+            self._path,
+            expiration_ms=self._options.config.producer_id_expiration_ms,
+            file_names=file_names,
+        )
         producers.remove_stray_snapshots(segments.base_offsets)
         rebuild_producer_state(
             producers,

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from storage_core.directory.visibility import CommitWatch, look_until_settled
 from storage_core.errors import (
     DataLossError,
-    LogClosedError,
     LogTruncationError,
     SegmentLogError,
 )
@@ -286,21 +285,23 @@ class LogReader:
         *,
         with_file_names: bool,
     ) -> _Answer:
-        if state.is_closed:
-            raise LogClosedError("This log is closed. Open its log directory again.", path=self.path)
+        state.check_open()
         self._write_pending(state)
         # Before the view: what was noted by now shows in it, or its end will be noted.
         truncations_file, truncations = state.truncations_file, state.truncations
         truncations_bytes = 0 if truncations_file is None else truncations_file.size_bytes
+        if state.is_truncating:
+            # Files and view do not agree, and the producers with neither.
+            raise self._truncated(state)
         view = state.view
-        log = partition_log_of_view(
-            self._filesystem, self._directory, view, truncations_bytes, with_file_names=with_file_names
-        )
         try:
+            log = partition_log_of_view(
+                self._filesystem, self._directory, view, truncations_bytes, with_file_names=with_file_names
+            )
             answer = question(log, view.offsets)
         except SegmentLogError as error:
             # What is cut off while it is looked at may look like anything.
-            if state.truncations == truncations and not state.is_truncating:
+            if not state.has_been_truncated(truncations):
                 raise
             raise self._truncated(state) from error
         if state.truncations != truncations:
@@ -308,12 +309,15 @@ class LogReader:
         return answer
 
     def _truncated(self, state: LogState) -> LogTruncationError:
-        log_end_offset = state.offsets.log_end_offset
+        # Nothing is there to be read again of a log that was deleted.
+        state.check_open()
+        # It may have grown again since then.
+        offset = state.truncated_to
         return LogTruncationError(
-            f"Expected the log to stay as it was while it was looked at, found it truncated to offset {log_end_offset}. "
+            f"Expected the log to stay as it was while it was looked at, found it truncated to offset {offset}. "
             "Read again.",
             path=self.path,
-            offset=log_end_offset,
+            offset=offset,
         )
 
     @staticmethod

@@ -22,6 +22,7 @@ from storage_core.errors import (
 )
 from storage_core.filesystem import OwningProcess
 from storage_core.log.cleaning_state import CleaningState
+from storage_core.log.log_records import encoding_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from storage_core.log.producer_state import ProducerStateManager
     from storage_core.log.transaction import Transaction
     from storage_core.log_config import LogConfig
+    from storage_core.record.encode import BatchEncoding
     from storage_core.record.record_batches import RecordBatches
     from storage_core.segment.log_segment import LogSegment
 
@@ -93,24 +95,29 @@ class LogState:
     """The parts of a log, and the lock of whoever changes them.
 
     Attributes:
+        config: The configuration. Whoever asks for more than one value of it without the lock takes it once.
+        encoding: How it wants batches to be made.
         view: What readers see.
         is_only_replica: Whether the high watermark follows the log end.
         last_flush_ms: When everything was last known to be on disk.
         last_expiration_ms: When producers were last looked at that may have been silent for too long.
         unflushed_directory: Whether a file of the log was created or renamed since the directory was
             forced to disk.
+        is_deleted: Whether its directory has another name by now, and its files wait for their removal. It is closed.
         restarts_at: Where the log begins anew while all its segments are being replaced: until the new one is there,
             no file name tells.
         doomed_files: Files that wait for their removal, and when it is due.
         current_transactions: By producer id, its newest transaction in this process that has not ended.
         failure: What made the log fail: since then nothing is written.
         lost_offsets: Those that were acknowledged from memory alone when it failed.
+        config_altered: Called after the configuration was altered.
         checkpoint: Writes the checkpoints of the log directory.
         checkpoint_if_due: The same, if they have not been written for some time.
         truncations: How often the log end has moved back, as far as the view shows.
         truncations_file: Tells readers of truncations, also in other processes; None for a log that belongs to no log
             directory.
-        is_truncating: Whether what a truncation takes away is going just now.
+        is_truncating: Whether what a truncation takes away is going just now: the view is of no use then.
+        truncated_to: The first offset that the last truncation took away.
         group_commit: Those who wait for a flush; None until somebody does.
         cleaning: What is known of its cleaning.
         owner: The process that opened it, which alone may change it.
@@ -135,15 +142,23 @@ class LogState:
     failure: BaseException | None = None
     lost_offsets: range = range(0)
     is_closed: bool = False
+    is_deleted: bool = False
     checkpoint: Callable[[], None] = lambda: None
     checkpoint_if_due: Callable[[], None] = lambda: None
+    config_altered: Callable[[], None] = lambda: None
     lock: threading.RLock = field(default_factory=threading.RLock)
     truncations: int = 0
     truncations_file: TruncationsFile | None = None
     is_truncating: bool = False
+    truncated_to: int = 0
     group_commit: GroupCommit | None = None
     cleaning: CleaningState = field(default_factory=CleaningState)
     owner: OwningProcess = field(default_factory=OwningProcess)
+    encoding: BatchEncoding = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Derive what the configuration decides."""
+        self.encoding = encoding_of(self.config)
 
     @property
     def path(self) -> str:
@@ -160,17 +175,35 @@ class LogState:
         """The offset that the next record gets: behind those that wait in memory."""
         return self.pending.next_offset if self.pending.batches else self.view.offsets.log_end_offset
 
+    def has_been_truncated(self, since: int) -> bool:
+        """Whether the log is being truncated, or was since it had been truncated so many times."""
+        # In this order: a truncation that ends between the two questions counts.
+        return self.is_truncating or self.truncations != since
+
+    def alter_config(self, config: LogConfig) -> None:
+        """Go on with another configuration, an object that was none before. The log is locked; nothing is pending."""
+        self.segments.active.alter_config(config)
+        self.producers.expiration_ms = config.producer_id_expiration_ms
+        self.encoding = encoding_of(config)
+        # Last: whoever has prepared an append looks whether this is another object by now.
+        self.config = config
+        self.config_altered()
+
     def publish(self, offsets: LogOffsets) -> None:
         """Show readers what has become of the log."""
+        self._show(self._with_transactions(offsets), self.view.segments)
+
+    def publish_lowered(self, offsets: LogOffsets) -> None:
+        """Show where the log is about to be cut. What the producers had open there, they do not know yet."""
         self._show(offsets, self.view.segments)
 
     def publish_segments(self, offsets: LogOffsets) -> None:
         """The same, after segments were added or removed."""
-        self._show(offsets, tuple(self.segments.values()))
+        self._show(self._with_transactions(offsets), tuple(self.segments.values()))
 
     def _show(self, offsets: LogOffsets, segments: tuple[LogSegment, ...]) -> None:
         is_truncated = offsets.log_end_offset < self.view.offsets.log_end_offset
-        self.view = LogView(self._with_transactions(offsets), segments, segments[-1].size_bytes)
+        self.view = LogView(offsets, segments, segments[-1].size_bytes)
         # Who has seen the new number sees the new view.
         self.truncations += is_truncated
 
@@ -205,10 +238,19 @@ class LogState:
         self.owner.check(self.path)
         return _Writing(self)
 
-    def check_writable(self) -> None:
-        """Refuse a change of a log that takes none."""
+    def check_open(self) -> None:
+        """Refuse to do anything with a log that is closed, or was deleted."""
+        if self.is_deleted:
+            raise LogClosedError(
+                "This log was deleted. Take one that was made since with get(), or make it with create().",
+                path=self.path,
+            )
         if self.is_closed:
             raise LogClosedError("This log is closed. Open its log directory again.", path=self.path)
+
+    def check_writable(self) -> None:
+        """Refuse a change of a log that takes none."""
+        self.check_open()
         if self.failure is not None:
             lost = self.lost_offsets
             but = f", but for {_offsets(lost)} acknowledged from memory (acks=0)" if lost else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from storage_core.checkpoint.truncations_file import TruncationsFile
@@ -13,6 +14,7 @@ from storage_core.directory.visibility import CommitWatch, look_until_settled
 from storage_core.errors import (
     LogClosedError,
     LogDirectoryError,
+    LogFailedError,
     LogReadOnlyError,
     OptionError,
     SegmentLogError,
@@ -20,14 +22,16 @@ from storage_core.errors import (
 from storage_core.filesystem import OwningProcess
 from storage_core.log.cleaner_checkpoint import CleanerCheckpoint
 from storage_core.log.log import Log
+from storage_core.log.log_deletion import DeletedLogs, delete_log
 from storage_core.log.periodic_flush import PeriodicFlush
 from storage_core.log.root_checkpoints import RootCheckpoints
 from storage_core.log.root_loading import create_log
 from storage_core.log.topic_ids import check_topic_partition, choose_topic_id
-from storage_core.log_config import LogConfig
+from storage_core.log_config import LogConfig, altered_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from typing import Any
 
     from storage_core.filesystem import FileSystem
     from storage_core.log.clock import Clock
@@ -61,12 +65,14 @@ class LogTable:
         self._filesystem = filesystem
         self._clock = clock
         self._config = config
+        self._altered: dict[str, LogConfig] = {}
         self._logs: dict[tuple[str, int], Log] = {}
         self._paths_by_topic: dict[str, list[str]] = {}
         self._checkpoints = RootCheckpoints(filesystem, path, clock)
         self._cleaner_checkpoint = CleanerCheckpoint(filesystem, path, self._logs)
         self._truncations_file = TruncationsFile(filesystem, path)
         self._periodic_flush = PeriodicFlush()
+        self._deleted_logs = DeletedLogs(filesystem, clock)
         self._owner = OwningProcess()
         # For changes: who looks takes what there is. A forked process may never get it.
         self._lock = threading.RLock()
@@ -108,9 +114,10 @@ class LogTable:
             siblings = self._paths_by_topic.get(topic, ())
             topic_id = choose_topic_id(self._filesystem, topic, siblings, topic_id)
             path = os.path.join(self.path, f"{topic}-{partition}")
+            self._deleted_logs.remove_due()
             root = LogDirectoryFiles(self._filesystem, self.path)
             if key in root.log_start_offsets or key in root.recovery_points:
-                # Of a log whose directory was removed: after a crash they would count for the new one.
+                # Of a log whose directory is gone: after a crash they would count for the new one.
                 self._checkpoints.write()
             self._cleaner_checkpoint.forget(key)
             self._filesystem.make_directory(path)
@@ -137,13 +144,7 @@ class LogTable:
         logs = self._present_logs()
         log = logs.get((topic, partition))
         if log is None:
-            known = (
-                ", ".join(f"{name}-{number}" for name, number in sorted(logs.copy())[:10]) or "no log at all"
-            )
-            raise LogDirectoryError(
-                f"Expected a log of {topic}-{partition}, found {known}. Make it with create().",
-                path=self.path,
-            )
+            raise self._missing(topic, partition, "Make it with create().")
         return log
 
     def get_or_create(self, topic: str, partition: int = 0) -> Log:
@@ -152,6 +153,58 @@ class LogTable:
             return self.get(topic, partition)
         with self._changing():
             return self.get(topic, partition) if (topic, partition) in self else self.create(topic, partition)
+
+    def delete(self, topic: str, partition: int = 0) -> None:
+        """Delete a log with all of its records. It is gone, also after a crash, when this returns.
+
+        Its directory gets a name that ends with ``-delete``, as a broker does it; the files are removed
+        ``file.delete.delay.ms`` later, or when the log directory is closed. Whoever is reading it gets a
+        `LogTruncationError`, its `Log` raises `LogClosedError`, and transactions that are open are gone with it. A log of
+        the same name may be made at once, and has nothing of this one.
+
+        Raises:
+            LogDirectoryError: There is no such log.
+            NotWritableError: The log directory is closed, read-only, or was opened by another process.
+            StorageError: The file system refused. The log has failed, or, if it is not among the logs any more, is gone.
+        """
+        with self._changing():
+            key = (topic, partition)
+            state = self._checkpoints.states.get(key)
+            if state is None:
+                raise self._missing(topic, partition, "There is nothing to delete.")
+            path = delete_log(state)
+            del self._logs[key]
+            self._paths_by_topic[topic].remove(state.path)
+            self._periodic_flush.remove(state)
+            self._deleted_logs.add(path, state.config.file_delete_delay_ms)
+            # Not before its name was off the disk: a log that a crash brings back begins where it began.
+            del self._checkpoints.states[key]
+            self._checkpoints.write()
+            self._deleted_logs.remove_due()
+
+    def alter_config(self, topic: str, config: LogConfig | Mapping[str, Any]) -> None:
+        """Go on with another configuration for all logs of a topic, see `Log.alter_config`, and for those made later.
+
+        Logs that are closed, or have failed, stay as they are.
+
+        Args:
+            topic: The topic; it need not have a log yet.
+            config: The keys that change, in the configuration of each log; or all of it, for all.
+
+        Raises:
+            OptionError: There is no such key, or a value is wrong; no log has changed.
+            NotWritableError: The log directory is closed, read-only, or was opened by another process.
+        """
+        check_topic_partition(topic, 0)
+        with self._changing():
+            logs = [log for key, log in sorted(self._logs.items()) if key[0] == topic]
+            altered = altered_config(self._config_of(topic), config)
+            for log in logs:
+                altered_config(log.config, config)
+            self._altered[topic] = altered
+            for log in logs:
+                with contextlib.suppress(LogClosedError, LogFailedError):
+                    log.alter_config(config)
 
     def logs(self) -> tuple[Log, ...]:
         """All logs, by topic and partition."""
@@ -162,6 +215,7 @@ class LogTable:
         """Write the checkpoints, so that a recovery after a crash begins where the logs are flushed up to."""
         self._check_writable()
         self._checkpoints.write()
+        self._deleted_logs.remove_due()
 
     def __contains__(self, topic_partition: object) -> bool:
         """Whether there is a log of a (topic, partition)."""
@@ -170,6 +224,13 @@ class LogTable:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.path!r}, {len(self._logs)} logs)"
 
+    def _missing(self, topic: str, partition: int, advice: str) -> LogDirectoryError:
+        names = [f"{name}-{number}" for name, number in sorted(self._logs.copy())[:10]]
+        known = ", ".join(names) or "no log at all"
+        return LogDirectoryError(
+            f"Expected a log of {topic}-{partition}, found {known}. {advice}", path=self.path
+        )
+
     def _add(self, state: LogState) -> Log:
         state.checkpoint = self._checkpoints.write
         state.checkpoint_if_due = self._checkpoints.write_if_due
@@ -177,7 +238,8 @@ class LogTable:
         state.truncations_file = self._truncations_file
         key = state.directory.topic_partition
         self._checkpoints.states[key] = state
-        self._periodic_flush.add(state)
+        state.config_altered = partial(self._periodic_flush.update, state)
+        self._periodic_flush.update(state)
         self._paths_by_topic.setdefault(state.directory.topic, []).append(state.path)
         log = self._logs[key] = Log(self._filesystem, state.directory, state.config, state)
         return log
@@ -211,7 +273,7 @@ class LogTable:
         return present
 
     def _config_of(self, topic: str) -> LogConfig:
-        config = self._config
+        config = self._altered.get(topic) or self._config
         if isinstance(config, LogConfig):
             return config
         return _DEFAULT_CONFIG if config is None else config.get(topic) or _DEFAULT_CONFIG

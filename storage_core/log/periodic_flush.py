@@ -6,6 +6,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Final
 
+from storage_core.errors import LogClosedError
 from storage_core.log.log_append import write_pending
 from storage_core.log.log_flush import flush_appended, is_flush_due
 
@@ -26,21 +27,36 @@ class PeriodicFlush:
 
     def __init__(self) -> None:
         self._states: list[LogState] = []
-        self._is_over = threading.Event()
+        self._is_over = False
+        # Set when the thread has something else to wait for.
+        self._has_changed = threading.Event()
         self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
 
-    def add(self, state: LogState) -> None:
-        """Look after a log, if its configuration asks for it."""
+    def update(self, state: LogState) -> None:
+        """Look after a log if its configuration asks for it, and from now on as it does."""
         if state.config.flush_ms == _NEVER_MS:
+            self.remove(state)
             return
-        self._states = [*self._states, state]
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="segmentlog-flush", daemon=True)
-            self._thread.start()
+        with self._lock:
+            if state not in self._states:
+                self._states = [*self._states, state]
+            if self._thread is None and not self._is_over:
+                self._thread = threading.Thread(target=self._run, name="segmentlog-flush", daemon=True)
+                self._thread.start()
+        self._has_changed.set()
+
+    def remove(self, state: LogState) -> None:
+        """Leave a log alone from now on."""
+        with self._lock:
+            if state in self._states:
+                self._states = [each for each in self._states if each is not state]
 
     def stop(self) -> None:
         """End the thread, and wait for it."""
-        self._is_over.set()
+        with self._lock:
+            self._is_over = True
+        self._has_changed.set()
         if self._thread is not None:
             self._thread.join()
 
@@ -55,16 +71,21 @@ class PeriodicFlush:
                     is_due = is_flush_due(state, state.clock.now_ms())
                 if is_due:
                     flush_appended(state)
+            except LogClosedError:
+                continue
             except Exception as error:  # noqa: BLE001  (the other logs are still looked after)
                 # Whoever appends next is told.
                 _log.warning("%s could not be forced to disk, and has failed: %s", state.path, error)
 
     def _run(self) -> None:
-        # Half the time: nothing waits much longer than it was promised.
-        while not self._is_over.wait(
-            min(
-                _LONGEST_SECONDS,
-                max(_SHORTEST_SECONDS, min(state.config.flush_ms for state in self._states) / 2000),
-            )
-        ):
+        while True:
+            self._has_changed.wait(self._wait_seconds())
+            self._has_changed.clear()
+            if self._is_over:
+                return
             self.flush_due()
+
+    def _wait_seconds(self) -> float:
+        # Half the time: nothing waits much longer than it was promised.
+        shortest_ms = min((state.config.flush_ms for state in self._states), default=_NEVER_MS)
+        return min(_LONGEST_SECONDS, max(_SHORTEST_SECONDS, shortest_ms / 2000))

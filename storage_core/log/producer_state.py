@@ -7,7 +7,7 @@ appended, and retention or compaction may have taken what a check would compare 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from storage_core.log.ongoing_transactions import OngoingTransactions
 from storage_core.log.producer_batches import ProducerBatches
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from storage_core.log.producer_batches import ProducerBatch
     from storage_core.record.batch_window import BatchWindow
 
-__all__ = ["PRODUCER_ID_EXPIRATION_MS", "ProducerStateManager"]
-
-PRODUCER_ID_EXPIRATION_MS: Final = 86_400_000
+__all__ = ["ProducerStateManager"]
 
 
 class ProducerStateManager:
@@ -33,10 +31,11 @@ class ProducerStateManager:
     Args:
         filesystem: Where the snapshots stand.
         directory: The partition's directory.
-        producer_id_expiration_ms: A producer that was silent for so long is forgotten.
+        expiration_ms: The log's ``producer.id.expiration.ms``.
         read_only: Snapshots are neither written nor deleted.
 
     Attributes:
+        expiration_ms: A producer whose last batch is older than this is forgotten. It may be changed at any time.
         map_end_offset: Every batch that begins below it is accounted for.
         snapshots: The snapshots on disk.
     """
@@ -46,14 +45,14 @@ class ProducerStateManager:
         filesystem: FileSystem,
         directory: str,
         *,
-        producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
+        expiration_ms: int,
         read_only: bool = False,
         file_names: Iterable[str] | None = None,
     ) -> None:
         self.snapshots = ProducerSnapshots(filesystem, directory, read_only=read_only, file_names=file_names)
+        self.expiration_ms = expiration_ms
         self.map_end_offset = 0
         self._last_snapshot_offset = 0
-        self._expiration_ms = producer_id_expiration_ms
         self._producers: dict[int, ProducerState] = {}
         self._transactions = OngoingTransactions()
 
@@ -129,7 +128,7 @@ class ProducerStateManager:
         expired = [
             state.producer_id
             for state in self._producers.values()
-            if state.has_expired(now_ms, self._expiration_ms)
+            if state.has_expired(now_ms, self.expiration_ms)
         ]
         for producer_id in expired:
             del self._producers[producer_id]
@@ -169,7 +168,7 @@ class ProducerStateManager:
             return
         offset, entries = self.snapshots.read_latest() or (log_start_offset, ())
         states = map(ProducerState.of_snapshot_entry, entries)
-        self._load(state for state in states if not state.has_expired(now_ms, self._expiration_ms))
+        self._load(state for state in states if not state.has_expired(now_ms, self.expiration_ms))
         self.map_end_offset = self._last_snapshot_offset = offset
 
     def truncate_fully_and_start_at(self, offset: int) -> None:

@@ -150,7 +150,9 @@ class Recovery:
     ) -> bool:
         """Recover one segment; if an unflushed one is cut, the later ones go first: no crash leaves a gap."""
         _log.info("%s: recovering the segment.", segment.path)
-        producers = ProducerStateManager(self._filesystem, self._path)
+        producers = ProducerStateManager(
+            self._filesystem, self._path, expiration_ms=self._options.config.producer_id_expiration_ms
+        )
         rebuild_producer_state(
             producers,
             segments,

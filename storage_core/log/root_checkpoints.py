@@ -60,12 +60,13 @@ class RootCheckpoints:
             )
             self._write(LOG_START_OFFSET_CHECKPOINT, starts)
             self._write(
-                RECOVERY_POINT_CHECKPOINT,
-                {key: view.offsets.recovery_point for key, view in views.items()},
-            )
-            self._write(
                 REPLICATION_OFFSET_CHECKPOINT,
                 {key: view.offsets.high_watermark for key, view in views.items()},
+            )
+            # The last one: if it does not tell of a log that was deleted, the others do not, either.
+            self._write(
+                RECOVERY_POINT_CHECKPOINT,
+                {key: view.offsets.recovery_point for key, view in views.items()},
             )
             self._written_ms = self._clock.now_ms()
 

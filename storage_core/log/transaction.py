@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from storage_core.log.log_append import AppendInfo
     from storage_core.log.log_state import LogState
     from storage_core.log.producer_state_entry import ProducerState
-    from storage_core.record.encode import BatchEncoding
 
 __all__ = ["Transaction", "begin_transaction"]
 
@@ -47,14 +46,11 @@ class Transaction:
         first_offset: The offset of its first record; None as long as there is none.
     """
 
-    def __init__(
-        self, state: LogState, encoding: BatchEncoding, producer: ProducerSequence, *, flush: bool
-    ) -> None:
+    def __init__(self, state: LogState, producer: ProducerSequence, *, flush: bool) -> None:
         self.producer_id = producer.producer_id
         self.producer_epoch = producer.producer_epoch
         self.first_offset: int | None = None
         self._state = state
-        self._encoding = encoding
         self._next_sequence = producer.base_sequence
         self._flush = flush
         self._has_ended = False
@@ -69,7 +65,6 @@ class Transaction:
         producer = ProducerSequence(self.producer_id, self.producer_epoch, self._next_sequence)
         info = append_records(
             self._state,
-            self._encoding,
             records,
             leader_epoch=leader_epoch,
             producer=producer,
@@ -185,9 +180,7 @@ class Transaction:
         return f"Transaction(producer_id={self.producer_id}, producer_epoch={self.producer_epoch})"
 
 
-def begin_transaction(
-    state: LogState, encoding: BatchEncoding, producer_id: int | None, *, flush: bool
-) -> Transaction:
+def begin_transaction(state: LogState, producer_id: int | None, *, flush: bool) -> Transaction:
     """Begin a transaction; see `Log.transaction`. What the producer has left open is aborted."""
     if producer_id is not None:
         check_producer_id(producer_id)
@@ -198,7 +191,7 @@ def begin_transaction(
             _log.warning("%s: aborted what producer %d had left open.", state.path, producer_id)
             end_open_transaction(state, producer_id, is_abort=True)
         producer = _next_incarnation(producer_id, state.producers.producers.get(producer_id))
-        transaction = Transaction(state, encoding, producer, flush=flush)
+        transaction = Transaction(state, producer, flush=flush)
         state.current_transactions[producer_id] = transaction
     return transaction
 

@@ -1,4 +1,4 @@
-"""Finding what looks like a batch, of any format, anywhere in a block of bytes."""
+"""Finding what looks like a batch of any format, or like a record, anywhere in a block of bytes."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ from storage_core.record.legacy_message import (
     MESSAGE_DTYPE,
     MESSAGE_SIZE_BYTES,
 )
+from storage_core.record.varint import VARINT_LIMIT_BYTES
 
-__all__ = ["LARGEST_BATCH_BYTES", "batch_candidates"]
+__all__ = ["LARGEST_BATCH_BYTES", "batch_candidates", "record_candidates"]
 
 # What the length field can say at most.
 LARGEST_BATCH_BYTES: Final = (1 << 31) - 1 + LOG_OVERHEAD_BYTES
@@ -35,6 +36,11 @@ LARGEST_BATCH_BYTES: Final = (1 << 31) - 1 + LOG_OVERHEAD_BYTES
 # The attribute bits that Kafka has assigned in format v2; the others are zero. In older formats a broker
 # takes any others.
 _KNOWN_ATTRIBUTES: Final = 0x7F
+
+# The smallest record: attributes, two deltas, and no key, value or header.
+_SMALLEST_RECORD_LENGTH: Final = 6
+# Set in every byte of a varint but its last.
+_CONTINUES: Final = 0x80
 
 _Bytes = npt.NDArray[np.uint8]
 _Int64Array = npt.NDArray[np.int64]
@@ -111,3 +117,25 @@ def _field_ends(
     ends = positions + LENGTH_BYTES + np.maximum(lengths, 0)
     fits: npt.NDArray[np.bool_] = (positions > last) | ((lengths >= -1) & (ends <= limits))
     return ends, fits
+
+
+def record_candidates(block: _Bytes) -> tuple[_Int64Array, _Int64Array]:
+    """Where records of format v2 may begin in a block, and where they would end, in no order.
+
+    All that is looked at is their length, which attributes of zero follow.
+    """
+    attributes = np.flatnonzero(block == 0)
+    starts, ends = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    bodies = attributes[attributes > 0]
+    # The last byte of a length does not say that more follow; those before it do.
+    bodies = bodies[block[bodies - 1] < _CONTINUES]
+    raw = np.zeros(len(bodies), np.int64)
+    for width in range(1, VARINT_LIMIT_BYTES + 1):
+        raw = raw << 7 | (block[bodies - width] & (_CONTINUES - 1))
+        # An even number is not negative.
+        is_length = (raw & 1 == 0) & (raw >> 1 >= _SMALLEST_RECORD_LENGTH)
+        starts.append(bodies[is_length] - width)
+        ends.append(bodies[is_length] + (raw[is_length] >> 1))
+        goes_on = (bodies > width) & (block[bodies - width - 1] >= _CONTINUES)
+        bodies, raw = bodies[goes_on], raw[goes_on]
+    return np.concatenate(starts), np.concatenate(ends)

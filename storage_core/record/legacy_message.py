@@ -22,6 +22,11 @@ format v2. All integers are big-endian.
 A message with a codec is a wrapper: its value is a whole set of such messages, compressed.
 In a v0 wrapper they carry their own offsets. In a v1 wrapper only the distances between their
 offsets count, and the last one has the wrapper's.
+
+The cleaner of early 0.10 brokers gave a wrapper the topic's format and copied the messages in it as they were
+(KAFKA-4298): a v1 wrapper may hold v0 messages, and a v0 wrapper v1 messages. The wrapper's magic tells what
+the offsets in it mean, a message's own magic where its fields are and whether it has a timestamp. A v0 message
+has none, not even in a wrapper with log append time.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ A plain message is a set of one. A wrapper's set, once decompressed, is walked m
 each is found only from the length of the one before; everything else goes by column.
 
 As Kafka does: half a message at the end of a set is no message; any negative length is null; bytes
-behind a value mean nothing. Stricter than Kafka: offsets ascend, and lie in front of the next batch.
+behind a value mean nothing; a message may be of the other format than its wrapper (KAFKA-4298). Stricter
+than Kafka: offsets ascend, and lie in front of the next batch.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from storage_core.record.batch_header import (
     LENGTH_POSITION,
     LOG_APPEND_TIME_FLAG,
     LOG_OVERHEAD_BYTES,
+    MAGIC_V2,
     MINIMUM_LEGACY_LENGTH,
 )
 from storage_core.record.checksums import wrong_inner_checksums
@@ -143,11 +145,11 @@ class _Messages:
 
         A plain message is its own wrapper here, and passes.
         """
-        magics = self._spread(self._section.headers["magic"])
+        magics = self._magics
         self._require(
-            self._magics == magics,
-            "a message of a set to have its wrapper's magic",
-            lambda row: f"magic {self._magics[row]} in a wrapper with {magics[row]}",
+            (magics >= 0) & (magics < MAGIC_V2),
+            "a message of a set to be of format v0 or v1",
+            lambda row: f"magic {magics[row]}",
         )
         self._require(
             self._lengths >= _MINIMUM_LENGTHS[magics],

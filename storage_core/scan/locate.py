@@ -108,7 +108,8 @@ def _place(
             # Only headers say that there is a gap here, and nothing has proven them yet.
             segment.check_gap(start_offset)
         if header is None:
-            position_bytes = _stop_position(segment, start_offset)
+            # What follows is left to the reading, which tells damage from the end of the file.
+            position_bytes = segment.stop_position(start_offset)
         else:
             position_bytes = header.position_bytes
             # A range that begins in a gap begins behind it: so the first batch tells whether the file is
@@ -184,15 +185,3 @@ def _found_place(
         position_bytes,
         end_position_bytes,
     )
-
-
-def _stop_position(segment: SegmentReader, offset: int) -> int:
-    """Where the walk stopped that has looked for an offset in vain.
-
-    It may have stopped at a batch that is cut off, or at a hole of zeros. What follows is left to the
-    reading, which tells damage from the end of the file.
-    """
-    position_bytes = 0 if segment.is_one_page else segment.offset_index.lookup(offset).position_bytes
-    for header in segment.batches(position_bytes):
-        position_bytes = header.end_position_bytes
-    return position_bytes

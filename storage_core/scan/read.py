@@ -222,7 +222,10 @@ class _TaskReader:
         )
         if self._settings.fail_on_data_loss:
             raise LogTruncationError(
-                f"{message} Read again.", path=span.directory, offset=offset, last_offset=span.end_offset - 1
+                f"{message} Read again. If it was interrupted, opening the log directory for writing completes it.",
+                path=span.directory,
+                offset=offset,
+                last_offset=span.end_offset - 1,
             ) from error
         _log.warning("%s Reading goes on behind them, because failOnDataLoss is false.", message)
 

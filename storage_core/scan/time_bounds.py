@@ -118,7 +118,7 @@ class _StartSearch:
         if segment.size_bytes == 0:
             return None
         header = first_header(segment)
-        if header is None or header.max_timestamp_ms >= self._timestamp_ms:
+        if header is None or self._may_be_young(header):
             return start_offset
         if segment.size_bytes < LOOK_UP_PRICE_BYTES or not len(segment.time_index):
             if not self._is_walk_worth_it(segment, header):
@@ -129,6 +129,10 @@ class _StartSearch:
             return start_offset
         proven = _proven_batch(segment, named, position_bytes)
         return start_offset if proven is None else self._walk(segment, proven.position_bytes, start_offset)
+
+    def _may_be_young(self, header: BatchHeader) -> bool:
+        # A v0 wrapper has no timestamp, but may hold v1 messages, which have (KAFKA-4298).
+        return header.max_timestamp_ms >= self._timestamp_ms or (header.is_wrapper and header.magic == 0)
 
     def _is_walk_worth_it(self, segment: SegmentReader, header: BatchHeader) -> bool:
         if header.size_bytes >= LARGE_BATCH_BYTES:
@@ -153,7 +157,7 @@ class _StartSearch:
                 if header.position_bytes != position_bytes:
                     # The walk has passed over damage, in which nobody knows what was.
                     return next_offset
-                if header.max_timestamp_ms >= self._timestamp_ms or self._budget.is_spent(segment):
+                if self._may_be_young(header) or self._budget.is_spent(segment):
                     return max(start_offset, header.base_offset)
                 self._budget.pass_over(segment, header.size_bytes)
                 position_bytes = header.end_position_bytes

@@ -31,6 +31,8 @@ _CRC_BLOCK_BYTES: Final = 1024 * 1024
 # ones may. Whoever gets on in the file gets more.
 _ALLOWANCE_BYTES: Final = 256 * 1024 * 1024
 _ALLOWANCE_FACTOR: Final = 4
+# What may be spent on proving where a damaged batch ends. Without it, weaker evidence decides.
+_PROOF_ALLOWANCE_BYTES: Final = 64 * 1024 * 1024
 _LARGEST_CACHE: Final = 65_536
 
 
@@ -50,6 +52,7 @@ class BatchProbe:
         "_checked",
         "_furthest_bytes",
         "_log_file",
+        "_proof_allowance_bytes",
         "end_bytes",
         "is_exhausted",
     )
@@ -62,6 +65,7 @@ class BatchProbe:
         self._block_start = 0
         self._checked: dict[int, bool] = {}
         self._allowance_bytes = _ALLOWANCE_BYTES
+        self._proof_allowance_bytes = _PROOF_ALLOWANCE_BYTES
         self._furthest_bytes = 0
 
     @property
@@ -98,10 +102,11 @@ class BatchProbe:
             # Whoever looks behind a batch comes back to it.
             self._block_start = max(0, position_bytes - _HEADER_BLOCK_BYTES // 4)
             self._block = self.read_at(_HEADER_BLOCK_BYTES, self._block_start)
-            if len(self._block) < _HEADER_BLOCK_BYTES:
-                # The last message of a file may be shorter than the header that is looked for.
-                self._block += bytes(HEADER_SIZE_BYTES)
             start = position_bytes - self._block_start
+            if len(self._block) < _HEADER_BLOCK_BYTES:
+                # The last message of a file may be shorter than the header that is looked for; and the file may have
+                # been cut off meanwhile.
+                self._block = (self._block + bytes(HEADER_SIZE_BYTES)).ljust(start + HEADER_SIZE_BYTES, b"\0")
         return start
 
     def _parsed(self, data: bytes | bytearray, start: int, position_bytes: int) -> BatchHeader | None:
@@ -149,14 +154,23 @@ class BatchProbe:
         self._allowance_bytes -= size_bytes
         return True
 
+    def spend_on_proof(self, size_bytes: int) -> bool:
+        """Take from what there is for proofs; False if it does not suffice: then nothing more is proven here."""
+        if size_bytes > self._proof_allowance_bytes:
+            return False
+        self._proof_allowance_bytes -= size_bytes
+        return True
+
     def advance_to(self, position_bytes: int) -> None:
         """Note how far the reader has come, which renews the allowance."""
         self.is_exhausted = False
         gained_bytes = position_bytes - self._furthest_bytes
         if gained_bytes > 0:
             self._furthest_bytes = position_bytes
-            self._allowance_bytes = min(
-                _ALLOWANCE_BYTES, self._allowance_bytes + _ALLOWANCE_FACTOR * gained_bytes
+            renewed_bytes = _ALLOWANCE_FACTOR * gained_bytes
+            self._allowance_bytes = min(_ALLOWANCE_BYTES, self._allowance_bytes + renewed_bytes)
+            self._proof_allowance_bytes = min(
+                _PROOF_ALLOWANCE_BYTES, self._proof_allowance_bytes + renewed_bytes
             )
 
     def read_at(self, size_bytes: int, position_bytes: int) -> bytes:

@@ -15,6 +15,7 @@ offset where the walk itself begins.
 from __future__ import annotations
 
 import struct
+from collections import deque
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
@@ -24,6 +25,8 @@ from storage_core.record import batch_timestamps
 from storage_core.record.batch_header import (
     CODEC_MASK,
     HEADER_SIZE_BYTES,
+    LENGTH_AND_MAGIC,
+    LENGTH_POSITION,
     LOG_OVERHEAD_BYTES,
     MAGIC_POSITION,
     MAGIC_V2,
@@ -32,12 +35,14 @@ from storage_core.record.batch_header import (
     MINIMUM_LEGACY_LENGTH,
     MINIMUM_LENGTHS,
     TRANSACTIONAL_FLAG,
+    batch_crc_matches,
     parse_batch_header,
 )
 from storage_core.record.header_rows import header_rows
 from storage_core.record.legacy_message import unpack_message
 from storage_core.record.message_walk import walk_messages
 from storage_core.segment.batch_read import read_batch
+from storage_core.segment.segment_windows import WINDOW_BYTES, read_windows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +50,7 @@ if TYPE_CHECKING:
     from storage_core.filesystem import OpenFile
     from storage_core.record.batch_header import BatchHeader
 
-__all__ = ["PAGE_SIZE_BYTES", "BatchWalk", "SkimmedBatch"]
+__all__ = ["LARGEST_BATCH_BYTES", "PAGE_SIZE_BYTES", "BatchWalk", "SkimmedBatch"]
 
 SkimmedBatch: TypeAlias = tuple[int, int, int, int, int]
 """What most walks need of a batch: position, end position, base offset, last offset, max timestamp.
@@ -54,6 +59,9 @@ A wrapper's base offset is a lower bound.
 """
 
 PAGE_SIZE_BYTES: Final = 4096
+LARGEST_BATCH_BYTES: Final = 2 * 1024 * 1024
+"""A batch is hardly ever larger, as brokers are configured: 1 MiB and a head."""
+
 _LARGEST_BLOCK_BYTES: Final = 64 * 1024
 
 # Base offset, batch length, magic, last offset delta and max timestamp of a v2 header.
@@ -77,6 +85,7 @@ class BatchWalk:
     __slots__ = (
         "_base_offset",
         "_block",
+        "_block_places",
         "_block_start",
         "_log_file",
         "_next_block_bytes",
@@ -92,6 +101,8 @@ class BatchWalk:
         self._block_start = 0
         self._next_block_bytes = PAGE_SIZE_BYTES
         self._typical_batch_bytes = 0
+        # Batches at which blocks began, up to one farther back than a batch is large.
+        self._block_places: deque[int] = deque()
 
     def skim(self, position_bytes: int = 0) -> Iterator[SkimmedBatch]:
         """Walk from a batch boundary and yield only the fields that look-ups compare.
@@ -160,6 +171,52 @@ class BatchWalk:
                 return self._header(position, base_offset)
         return None
 
+    def is_proven(self, position_bytes: int, start_position_bytes: int) -> bool:
+        """Whether CRCs bear out the last walk from one boundary to another one: then no value lies around that.
+
+        A walk believes the lengths that it hops over, and one that was damaged may lead into a record's value.
+        Farther back than a batch is large, nothing is looked at.
+        """
+        far_bytes = position_bytes - LARGEST_BATCH_BYTES
+        for place in self._block_places:
+            if start_position_bytes < place <= far_bytes:
+                start_position_bytes = place
+        return self.are_crcs_right(start_position_bytes, position_bytes)
+
+    def are_crcs_right(self, position_bytes: int, end_position_bytes: int) -> bool:
+        """Whether all batches from one boundary to another have a right CRC."""
+        size_bytes = end_position_bytes - position_bytes
+        start = position_bytes - self._block_start
+        if start >= 0 and start + size_bytes <= len(self._block):
+            data = memoryview(self._block)[start : start + size_bytes]
+        elif size_bytes <= _LARGEST_BLOCK_BYTES:
+            data = memoryview(self._log_file.read_at(size_bytes, position_bytes))
+        else:
+            return self._are_crcs_of_many_right(position_bytes, end_position_bytes)
+        start = 0
+        while start + LENGTH_POSITION + LENGTH_AND_MAGIC.size <= len(data):
+            length, _ = LENGTH_AND_MAGIC.unpack_from(data, start + LENGTH_POSITION)
+            end = start + LOG_OVERHEAD_BYTES + length
+            if length < MINIMUM_LEGACY_LENGTH or end > len(data) or not batch_crc_matches(data[start:end]):
+                return False
+            start = end
+        return start == size_bytes
+
+    def _are_crcs_of_many_right(self, position_bytes: int, end_position_bytes: int) -> bool:
+        windows = read_windows(
+            self._log_file,
+            position_bytes,
+            end_position_bytes,
+            self._base_offset,
+            max_batch_bytes=end_position_bytes - position_bytes,
+            window_bytes=min(WINDOW_BYTES, end_position_bytes - position_bytes),
+        )
+        for window in windows:
+            if len(window.crc_mismatches(np.arange(len(window.starts)))):
+                return False
+            position_bytes = window.position_bytes + window.end
+        return position_bytes == end_position_bytes
+
     def transactional_header(self, batch: SkimmedBatch) -> BatchHeader | None:
         """The header of a batch that was skimmed; None if the batch belongs to no transaction."""
         position_bytes = batch[0]
@@ -223,9 +280,9 @@ class BatchWalk:
         if self._typical_batch_bytes >= PAGE_SIZE_BYTES:
             block_bytes = HEADER_SIZE_BYTES
         else:
-            # Most walks are short: they come from an index entry, a page away.
+            # Most walks are short: they come from an index entry, a page away, or two.
             block_bytes = self._next_block_bytes
-            self._next_block_bytes = min(block_bytes * 4, _LARGEST_BLOCK_BYTES)
+            self._next_block_bytes = min(block_bytes * 2, _LARGEST_BLOCK_BYTES)
         block = self._log_file.read_at(
             min(block_bytes, self.end_position_bytes - position_bytes), position_bytes
         )
@@ -236,6 +293,12 @@ class BatchWalk:
             block += bytes(HEADER_SIZE_BYTES)
         self._block = block
         self._block_start = position_bytes
+        places = self._block_places
+        while places and places[-1] >= position_bytes:
+            places.pop()
+        places.append(position_bytes)
+        while len(places) > 1 and places[1] <= position_bytes - LARGEST_BATCH_BYTES:
+            places.popleft()
 
     def _is_zero_tail(self, position_bytes: int) -> bool:
         """Whether the file goes on with zeros, for a page at least or up to its end."""

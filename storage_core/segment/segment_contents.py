@@ -60,6 +60,7 @@ class SegmentContents:
         "_indexes",
         "_is_sealed",
         "_log",
+        "_max_batch_bytes",
         "_suffix",
         "_writer",
         "base_offset",
@@ -87,6 +88,7 @@ class SegmentContents:
         self._writer = SegmentWriter(self._log, self._indexes, base_offset, config.index_interval_bytes)
         self._created_ms = now_ms
         self._is_sealed = False
+        self._max_batch_bytes = _max_batch_bytes(config)
         # None if it is not known, or if there is no batch.
         self._first_batch_timestamp_ms: int | None = None
 
@@ -216,6 +218,12 @@ class SegmentContents:
         """The first record at least so young whose offset is not below another one."""
         return self.reader().offset_for_timestamp(timestamp_ms, max(start_offset, self.base_offset))
 
+    def alter_config(self, config: LogConfig) -> None:
+        """Roll, and take batches, as another configuration says. Its index files stay as they were begun."""
+        self._config = config
+        # What was written when larger ones were taken is still read.
+        self._max_batch_bytes = max(self._max_batch_bytes, _max_batch_bytes(config))
+
     def should_roll(self, parameters: RollParameters) -> bool:
         """Whether what is to be appended goes to a new segment."""
         config = self._config
@@ -242,10 +250,6 @@ class SegmentContents:
         """Whether one of the files is open for writing."""
         return self._log.is_open or self._indexes.is_open
 
-    @property
-    def _max_batch_bytes(self) -> int:
-        return max(DEFAULT_MAX_BATCH_BYTES, self._config.max_message_bytes + LOG_OVERHEAD_BYTES)
-
     def _view(self) -> LogFileView:
         return LogFileView(self._filesystem, self.path, self.base_offset, self.size_bytes, self.offset_index)
 
@@ -258,3 +262,7 @@ class SegmentContents:
 
     def _log_path(self, directory: str, suffix: str) -> str:
         return f"{directory}/{log_file_name(self.base_offset)}{suffix}"
+
+
+def _max_batch_bytes(config: LogConfig) -> int:
+    return max(DEFAULT_MAX_BATCH_BYTES, config.max_message_bytes + LOG_OVERHEAD_BYTES)

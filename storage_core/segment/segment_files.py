@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from storage_core.errors import CorruptError, DataLossError, UnsupportedFormatError
+from storage_core.errors import DataLossError
 from storage_core.segment.batch_walk import PAGE_SIZE_BYTES
 from storage_core.segment.file_names import (
     log_file_name,
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from storage_core.filesystem import FileStatus, FileSystem, OpenFile
-    from storage_core.segment.batch_walk import BatchWalk, SkimmedBatch
 
 __all__ = ["DEFAULT_MAX_BATCH_BYTES", "SegmentFiles"]
 
@@ -198,61 +197,18 @@ class SegmentFiles:
         status = self.filesystem.status(self.log_path)
         return status is not None and (status.inode, status.device) == (known.inode, known.device)
 
-    def start_position(self, walk: BatchWalk, offset: int) -> int:
-        """Where a walk may begin that is to meet every batch from ``offset`` on."""
-        if self.is_one_page:
-            return 0
-        return self.proven_position(walk, self.offset_index.number_at_or_below(offset))
-
-    def proven_position(self, walk: BatchWalk, number: int) -> int:
-        """Position of an entry of the offset index, if the batch there agrees; otherwise 0.
-
-        The batch must begin behind the entry before, and not behind the entry's own offset: then
-        all batches in front of it are of no interest to whoever looks for that offset.
-        """
-        number = min(number, len(self.offset_index) - 1)
-        while number >= 0:
-            index = self.offset_index
-            entry = index.entry(number)
-            lowest_offset = index.entry(number - 1).offset + 1 if number else self.base_offset
-            try:
-                batch = next(walk.skim(entry.position_bytes), None)
-                if batch is not None and self._agrees(walk, batch, lowest_offset, entry.offset):
-                    return entry.position_bytes
-            except (CorruptError, UnsupportedFormatError):
-                break
-            if batch is not None or number < len(index) - 1:
-                break
-            # The last append was indexed, but is torn: the log ends in front of it.
-            self._offset_index = index.without_last_entry()
-            number -= 1
-        if number >= 0:
-            problem = f"entry {number} does not name the beginning of such a batch"
-            self._offset_index = OffsetIndex.without_entries(self.base_offset, problem)
-            self._report("offset index", problem)
-        return 0
-
-    def _agrees(self, walk: BatchWalk, batch: SkimmedBatch, lowest_offset: int, highest_offset: int) -> bool:
-        """Whether the offset of a batch's first record lies between two, both included.
-
-        The batch may end behind them: older brokers' entries name the first offset of an append,
-        not its last one.
-        """
-        position_bytes, _, base_offset, last_offset, _ = batch
-        if last_offset < lowest_offset or base_offset > highest_offset:
-            return False
-        if base_offset >= lowest_offset and last_offset <= highest_offset:
-            return True
-        header = walk.batch_at(position_bytes)
-        if header is None:
-            return False
-        if header.is_wrapper and last_offset <= highest_offset:
-            return True
-        return lowest_offset <= walk.first_offset(header, self.max_batch_bytes) <= highest_offset
-
     def forget_indexes(self) -> None:
         """Give back the memory of the indexes; they are read again when they are needed."""
         self._offset_index = self._time_index = self._transaction_index = None
+
+    def drop_last_index_entry(self) -> None:
+        """Go on as if the offset index were one entry shorter."""
+        self._offset_index = self.offset_index.without_last_entry()
+
+    def set_offset_index_aside(self, problem: str) -> None:
+        """Go on as if there were no offset index, because it was found to be wrong."""
+        self._offset_index = OffsetIndex.without_entries(self.base_offset, problem)
+        self._report("offset index", problem)
 
     def set_time_index_aside(self) -> None:
         """Go on as if there were no time index, because it was found to be wrong."""

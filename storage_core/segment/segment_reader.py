@@ -7,11 +7,12 @@ and one that disagrees with the log is set aside.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from storage_core.errors import CorruptError, UnsupportedFormatError
 from storage_core.record import batch_timestamps
 from storage_core.segment.batch_read import read_batch
+from storage_core.segment.batch_walk import LARGEST_BATCH_BYTES
 from storage_core.segment.resynchronise import Resynchroniser
 from storage_core.segment.segment_end import end_of_batches
 from storage_core.segment.segment_files import SegmentFiles
@@ -24,10 +25,13 @@ if TYPE_CHECKING:
 
     from storage_core.filesystem import OpenFile
     from storage_core.record.batch_header import BatchHeader
-    from storage_core.segment.batch_walk import SkimmedBatch
+    from storage_core.segment.batch_walk import BatchWalk, SkimmedBatch
     from storage_core.segment.damage import DamagedRange
 
 __all__ = ["SegmentReader"]
+
+# So many entries of the offset index that the log does not bear out, and the index is set aside.
+_MOST_ENTRIES_IN_VAIN: Final = 4
 
 
 @dataclass(slots=True, eq=False)
@@ -92,7 +96,7 @@ class SegmentReader(SegmentFiles):
         """
         with self.open_log() as log_file:
             walk = self._walk(log_file)
-            return walk.first_reaching(offset, self.start_position(walk.raw, offset))
+            return walk.first_reaching(offset, self._start_position(walk, offset))
 
     def around(self, offset: int) -> Surroundings:
         """What stands around an offset. Whatever the segment is to do about damage, it is hopped over."""
@@ -100,7 +104,7 @@ class SegmentReader(SegmentFiles):
             walk = self._walk(log_file)
             number = -1 if self.is_one_page else self.offset_index.number_at_or_below(offset - 1)
             while True:
-                start_bytes = self.proven_position(walk.raw, number)
+                start_bytes = self._proven_position(walk, number)
                 found = walk.around(offset, start_bytes)
                 if found.before is not None or start_bytes == 0:
                     return found
@@ -132,7 +136,7 @@ class SegmentReader(SegmentFiles):
             walk = self._walk(log_file)
             before: SkimmedBatch | None = None
             behind: SkimmedBatch | None = None
-            for batch in walk.skim(self.start_position(walk.raw, offset)):
+            for batch in walk.skim(self._start_position(walk, offset)):
                 if batch[3] >= offset:
                     behind = batch
                     break
@@ -147,6 +151,15 @@ class SegmentReader(SegmentFiles):
                 lowest_offset = behind[2]
             if behind is not None and resynchroniser.accepted(behind[0], lowest_offset) is None:
                 raise resynchroniser.damage_at(behind[0], lowest_offset).error()
+
+    def stop_position(self, offset: int) -> int:
+        """Where a walk ends that looks for an offset in vain: at a batch that is cut off, at zeros, or with the file."""
+        with self.open_log() as log_file:
+            walk = self._walk(log_file)
+            position_bytes = self._start_position(walk, offset)
+            for batch in walk.skim(position_bytes):
+                position_bytes = batch[1]
+            return position_bytes
 
     @property
     def known_end(self) -> SegmentEnd | None:
@@ -183,7 +196,7 @@ class SegmentReader(SegmentFiles):
         self.end_offset = offset
         with self.open_log() as log_file:
             walk = self._walk(log_file)
-            for batch in walk.skim(self.start_position(walk.raw, offset - 1)):
+            for batch in walk.skim(self._start_position(walk, offset - 1)):
                 if batch[3] >= offset - 1:
                     self._end = SegmentEnd(batch[3] + 1, batch[1])
                     self.known_status = replace(self.status, size_bytes=batch[1])
@@ -246,7 +259,6 @@ class SegmentReader(SegmentFiles):
         cuts: list[BatchHeader] = []
         with self.open_log() as log_file:
             walk = self._walk(log_file)
-            resynchroniser = self._resynchroniser(log_file)
             boundary_bytes = start_position_bytes
             goal_bytes = boundary_bytes + max(1, target_bytes)
             while goal_bytes < end_position_bytes:
@@ -256,13 +268,6 @@ class SegmentReader(SegmentFiles):
                     break
                 if header is None or header.position_bytes >= end_position_bytes:
                     break
-                # A damaged batch is no border: whoever reads the piece in front has to find its end.
-                if (
-                    self.skip_damage
-                    and resynchroniser.accepted(header.position_bytes, header.base_offset) is None
-                ):
-                    goal_bytes = header.end_position_bytes
-                    continue
                 cuts.append(header)
                 boundary_bytes = header.position_bytes
                 goal_bytes = boundary_bytes + max(1, target_bytes)
@@ -281,15 +286,74 @@ class SegmentReader(SegmentFiles):
         resynchroniser = self._resynchroniser(log_file, end_position_bytes)
         return TolerantWalk(log_file, self.base_offset, resynchroniser, skip_damage=self.skip_damage)
 
+    # Where a walk may begin.
+
+    def _start_position(self, walk: TolerantWalk, offset: int) -> int:
+        """Where a walk may begin that is to meet every batch from ``offset`` on."""
+        if self.is_one_page:
+            return 0
+        return self._proven_position(walk, self.offset_index.number_at_or_below(offset))
+
+    def _proven_position(self, walk: TolerantWalk, number: int) -> int:
+        """Position of an entry of the offset index that the log bears out: of this one or one before; otherwise 0.
+
+        An entry counts if a walk from the entry before, or from the segment's beginning, ends exactly there. The
+        batch there must begin behind the entry before, and not behind the entry's own offset: then all batches
+        in front of it are of no interest to whoever looks for that offset.
+        """
+        number = min(number, len(self.offset_index) - 1)
+        for each in range(number, max(number - _MOST_ENTRIES_IN_VAIN, -1), -1):
+            if self._is_borne_out(walk, each):
+                return self.offset_index.entry(each).position_bytes
+        if 0 <= number < len(self.offset_index):
+            self.set_offset_index_aside(f"entry {number} does not name the beginning of such a batch")
+        return 0
+
+    def _is_borne_out(self, walk: TolerantWalk, number: int) -> bool:
+        index = self.offset_index
+        entry = index.entry(number)
+        start_bytes, lowest_offset = 0, self.base_offset
+        if number:
+            before = index.entry(number - 1)
+            start_bytes, lowest_offset = before.position_bytes, before.offset + 1
+        batch = walk.first_at_or_behind(entry.position_bytes, start_bytes)
+        if batch is None:
+            if number == len(index) - 1:
+                # The last append was indexed, but is torn: the log ends in front of it.
+                self.drop_last_index_entry()
+            return False
+        try:
+            return batch[0] == entry.position_bytes and self._agrees(
+                walk.raw, batch, lowest_offset, entry.offset
+            )
+        except (CorruptError, UnsupportedFormatError):
+            return False
+
+    def _agrees(self, walk: BatchWalk, batch: SkimmedBatch, lowest_offset: int, highest_offset: int) -> bool:
+        """Whether the offset of a batch's first record lies between two, both included.
+
+        The batch may end behind them: older brokers' entries name the first offset of an append,
+        not its last one.
+        """
+        position_bytes, _, base_offset, last_offset, _ = batch
+        if last_offset < lowest_offset or base_offset > highest_offset:
+            return False
+        if base_offset >= lowest_offset and last_offset <= highest_offset:
+            return True
+        header = walk.batch_at(position_bytes)
+        if header is None:
+            return False
+        if header.is_wrapper and last_offset <= highest_offset:
+            return True
+        return lowest_offset <= walk.first_offset(header, self.max_batch_bytes) <= highest_offset
+
     def _find_end(self, log_file: OpenFile) -> SegmentEnd:
         walk = self._walk(log_file)
         stop_bytes = self.size_bytes
         number = len(self.offset_index) - 1
         while True:
-            start_bytes = self.proven_position(walk.raw, number)
-            end = end_of_batches(
-                log_file, self.base_offset, start_bytes, stop_bytes, skip_damage=self.skip_damage
-            )
+            start_bytes = self._proven_position(walk, number)
+            end = self._end_behind(log_file, walk, start_bytes, stop_bytes)
             if end is not None:
                 return end
             if start_bytes == 0:
@@ -298,9 +362,33 @@ class SegmentReader(SegmentFiles):
             stop_bytes = start_bytes
             number -= 1
 
+    def _end_behind(
+        self, log_file: OpenFile, walk: TolerantWalk, start_bytes: int, stop_bytes: int
+    ) -> SegmentEnd | None:
+        """Where the batches from a boundary on end; None if not one of them is valid."""
+        try:
+            end = end_of_batches(
+                log_file, self.base_offset, start_bytes, stop_bytes, skip_damage=self.skip_damage
+            )
+        except CorruptError:
+            if start_bytes == 0:
+                raise
+        else:
+            if end is None or start_bytes == 0 or end.position_bytes == stop_bytes:
+                return end
+            if self._resynchroniser(log_file).is_blank(end.position_bytes):
+                return end
+        # A torn append, or damage. Or else the entries at the end lead into a record's value: who walks there from
+        # farther back than a batch is large comes to the batch that it belongs to.
+        number = int(self.offset_index.positions.searchsorted(start_bytes - LARGEST_BATCH_BYTES)) - 1
+        start_bytes = self._proven_position(walk, number)
+        return end_of_batches(
+            log_file, self.base_offset, start_bytes, stop_bytes, skip_damage=self.skip_damage
+        )
+
     def _named_batch(self, walk: TolerantWalk, entry: TimestampOffset) -> SkimmedBatch | None:
         """The batch that an entry of the time index names; None if the two disagree."""
-        for batch in walk.skim(self.start_position(walk.raw, entry.offset)):
+        for batch in walk.skim(self._start_position(walk, entry.offset)):
             _, _, base_offset, last_offset, largest_ms = batch
             if last_offset >= entry.offset:
                 return batch if base_offset <= entry.offset and largest_ms == entry.timestamp_ms else None
@@ -323,7 +411,7 @@ class SegmentReader(SegmentFiles):
             last_indexed = self.offset_index.last_entry
             tail_bytes = start_bytes
             if last_indexed is not None and last_indexed.position_bytes > start_bytes:
-                tail_bytes = max(start_bytes, self.proven_position(walk.raw, len(self.offset_index) - 1))
+                tail_bytes = max(start_bytes, self._proven_position(walk, len(self.offset_index) - 1))
             if all(batch[4] <= largest.timestamp_ms for batch in walk.skim(tail_bytes)):
                 return largest
         for _, _, _, last_offset, largest_ms in walk.skim(start_bytes):
@@ -346,7 +434,7 @@ class SegmentReader(SegmentFiles):
             entry = self.time_index.lookup(timestamp_ms)
         # An entry below the start offset does not decide anything, so it need not be right.
         is_unproven = entry.timestamp_ms != NO_TIMESTAMP_MS and entry.offset > start_offset
-        for batch in walk.skim(self.start_position(walk.raw, max(entry.offset, start_offset))):
+        for batch in walk.skim(self._start_position(walk, max(entry.offset, start_offset))):
             position_bytes, _, base_offset, last_offset, largest_ms = batch
             if is_unproven:
                 if last_offset >= entry.offset:
@@ -388,16 +476,19 @@ class SegmentReader(SegmentFiles):
         """The first indexed batch at or behind a position, or the first batch where the index ends."""
         number = int(self.offset_index.positions.searchsorted(position_bytes))
         if number < len(self.offset_index):
-            proven_bytes = self.proven_position(walk.raw, number)
+            proven_bytes = self._proven_position(walk, number)
             if proven_bytes >= position_bytes:
                 header = walk.batch_at(proven_bytes)
-                if header is None or not header.is_wrapper:
+                if header is None or not (header.is_wrapper or self.skip_damage):
                     return header
-                # The batch before says more of its base offset.
+                # The batch before says more of a wrapper's base offset.
                 position_bytes = proven_bytes
         # The index ends before: walk from its last entry in front of here.
         number = min(number, len(self.offset_index)) - 1
-        start_bytes = max(boundary_bytes, self.proven_position(walk.raw, number))
+        start_bytes = max(boundary_bytes, self._proven_position(walk, number))
+        if self.skip_damage:
+            # A damaged batch is no border: whoever reads the piece in front has to find its end.
+            return walk.first_counted(position_bytes, start_bytes)
         for batch in walk.skim(start_bytes):
             if batch[0] >= position_bytes:
                 header = walk.batch_at(batch[0])

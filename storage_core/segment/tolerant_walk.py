@@ -12,12 +12,12 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from storage_core.errors import CorruptError
-from storage_core.segment.batch_walk import BatchWalk
+from storage_core.segment.batch_walk import LARGEST_BATCH_BYTES, BatchWalk
 from storage_core.segment.damage import DamagedRange
 from storage_core.segment.offset_order import known_offset
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from storage_core.filesystem import OpenFile
     from storage_core.record.batch_header import BatchHeader
@@ -29,6 +29,8 @@ __all__ = ["Surroundings", "TolerantWalk"]
 # So many batches in a row may be damaged although their headers are not, before a walk from the
 # beginning is needed to find a sound one in front of them.
 _REMEMBERED: Final = 256
+# How far apart those are that are remembered.
+_REMEMBERED_BYTES: Final = 64 * 1024
 
 
 class Surroundings:
@@ -106,36 +108,91 @@ class TolerantWalk:
         return next(self.batches(position_bytes), None)
 
     def first_reaching(self, offset: int, position_bytes: int) -> BatchHeader | None:
-        """The first batch from a boundary on whose last offset is at least ``offset``."""
+        """The first batch from a boundary on whose last offset is at least ``offset``; None if the walk ends before.
+
+        A damaged length may lead into a record's value, where batches may be that are not of the log. So the CRCs of
+        the batches that the walk went over decide.
+
+        Raises:
+            CorruptRecordError: There is damage on the way, and it may have taken the offset.
+        """
         if self._skip_damage:
-            return next(
-                (header for header in self._hop(position_bytes) if header.last_offset >= offset), None
-            )
-        for position, _, base_offset, last_offset, _ in self.skim(position_bytes):
-            if last_offset >= offset:
-                header = self.raw.batch_at(position)
-                return None if header is None else header.with_lower_base(base_offset)
+            return self.around(offset, position_bytes).found
+        found = next((batch for batch in self.skim(position_bytes) if batch[3] >= offset), None)
+        if found is None:
+            return None
+        if self.raw.is_proven(found[0], position_bytes):
+            header = self.raw.batch_at(found[0])
+            return None if header is None else header.with_lower_base(found[2])
+        around = self.around(offset, position_bytes)
+        if around.damage is not None and around.damage.end_offset > offset:
+            raise around.damage.error()
+        return around.found
+
+    def first_at_or_behind(self, position_bytes: int, start_bytes: int) -> SkimmedBatch | None:
+        """The first batch that does not begin in front of a place, walking from a boundary; None if none follows.
+
+        Where a plain walk hops over the place, or meets damage, every CRC on the way decides.
+        """
+        found: SkimmedBatch | None = None
+        with contextlib.suppress(CorruptError):
+            found = next((batch for batch in self.raw.skim(start_bytes) if batch[0] >= position_bytes), None)
+            if found is not None and found[0] == position_bytes:
+                return found
+        if position_bytes - start_bytes > LARGEST_BATCH_BYTES:
+            return found
+        for item in self._resynchroniser.items(start_bytes, self._base_offset):
+            if not isinstance(item, DamagedRange) and item.position_bytes >= position_bytes:
+                return _skimmed(item)
         return None
 
     def around(self, offset: int, position_bytes: int) -> Surroundings:
         """What stands around an offset, walking from a boundary in front of it. Every CRC near it is checked."""
-        resynchroniser = self._resynchroniser
-        passed: deque[BatchHeader] = deque(maxlen=_REMEMBERED)
-        for header in self._hop(position_bytes):
-            if header.last_offset >= offset:
+        return self._around(lambda header: header.last_offset >= offset, position_bytes)
+
+    def first_counted(self, place_bytes: int, position_bytes: int) -> BatchHeader | None:
+        """The first batch that counts and does not begin in front of a place, walking from a boundary."""
+        return self._around(lambda header: header.position_bytes >= place_bytes, position_bytes).found
+
+    def _around(self, is_reached: Callable[[BatchHeader], bool], start_bytes: int) -> Surroundings:
+        before = found = None
+        damage_end_bytes, next_bytes = start_bytes, start_bytes
+        places: deque[BatchHeader] = deque(maxlen=_REMEMBERED)
+        for header in self._hop(start_bytes):
+            if header.position_bytes != next_bytes:
+                damage_end_bytes = header.position_bytes
+            next_bytes = header.end_position_bytes
+            if is_reached(header):
+                found = header
                 break
-            passed.append(header)
+            before = header
+            if not places or header.position_bytes >= places[-1].position_bytes + _REMEMBERED_BYTES:
+                places.append(header)
+        end_bytes = self._resynchroniser.end_bytes if found is None else found.position_bytes
+        start_bytes, lowest_offset = self._far_boundary(places, end_bytes, start_bytes)
+        is_whole = found is not None and damage_end_bytes <= start_bytes
+        if is_whole and self.raw.are_crcs_right(start_bytes, next_bytes):
+            return Surroundings(before, None, found)
+        return self._divided(is_reached, start_bytes, lowest_offset)
+
+    def _far_boundary(self, places: deque[BatchHeader], end_bytes: int, start_bytes: int) -> tuple[int, int]:
+        """Where a batch that counts begins, with its offset, so far in front of a place that it does not reach it."""
+        for header in reversed(places):
+            if header.position_bytes <= end_bytes - LARGEST_BATCH_BYTES:
+                lowest_offset = known_offset(header)
+                if self._resynchroniser.accepted(header.position_bytes, lowest_offset) is not None:
+                    return header.position_bytes, lowest_offset
+        return start_bytes, self._base_offset
+
+    def _divided(
+        self, is_reached: Callable[[BatchHeader], bool], start_bytes: int, lowest_offset: int
+    ) -> Surroundings:
         before: BatchHeader | None = None
-        start_bytes, lowest_offset = position_bytes, self._base_offset
-        for header in reversed(passed):
-            if resynchroniser.accepted(header.position_bytes, known_offset(header)) is not None:
-                start_bytes, lowest_offset = header.position_bytes, known_offset(header)
-                break
         damage: DamagedRange | None = None
-        for item in resynchroniser.items(start_bytes, lowest_offset):
+        for item in self._resynchroniser.items(start_bytes, lowest_offset):
             if isinstance(item, DamagedRange):
                 damage = item
-            elif item.last_offset >= offset:
+            elif is_reached(item):
                 return Surroundings(before, damage, item)
             else:
                 before, damage = item, None

@@ -62,15 +62,16 @@ def clean(
     destination = LogSegment.create(
         FileSystem(), str(directory), sources[0].base_offset, LogConfig(), now_ms=0, suffix=".cleaned"
     )
-    statistics = clean_into(
-        destination,
-        sources,
-        map_of(offsets, latest_offset),
-        transactions,
-        CleanRules(now_ms, delete_retention_ms, legacy_delete_horizon_ms, upper_bound_offset, **rules),
-        throttle=throttle,
-    )
-    entries = list(destination.transaction_index.read().entries)
-    content = Path(destination.path).read_bytes()
-    destination.delete()
-    return Cleaned(content, entries, statistics)
+    try:
+        statistics = clean_into(
+            destination,
+            sources,
+            map_of(offsets, latest_offset),
+            transactions,
+            CleanRules(now_ms, delete_retention_ms, legacy_delete_horizon_ms, upper_bound_offset, **rules),
+            throttle=throttle,
+        )
+        entries = list(destination.transaction_index.read().entries)
+        return Cleaned(Path(destination.path).read_bytes(), entries, statistics)
+    finally:
+        destination.delete()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import struct
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from tests.record.encoding import (
     CONTROL,
     DELETE_HORIZON,
     LOG_APPEND_TIME,
+    LZ4,
     NONE,
     TRANSACTIONAL,
     ZSTD,
@@ -225,6 +227,28 @@ def test_a_wrapper_with_log_append_time_keeps_it(tmp_path):
     assert rows_of(cleaned.content) == [(4, 900, b"b", b"1")]
 
 
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("attributes", [0, LOG_APPEND_TIME])
+@pytest.mark.parametrize("dropped", [{}, {b"a": 8}])
+def test_messages_in_a_wrapper_of_the_other_format_become_records(tmp_path, magic, attributes, dropped):
+    """Left by an old cleaner (KAFKA-4298); as Kafka's cleaner of today writes them."""
+    messages = (Message(3, 5, b"a", b"1", 1 - magic), Message(6, 7, b"b", b"1", 1 - magic))
+    wrapper = Wrapper(messages, LZ4, magic, timestamp_ms=900, attributes=attributes)
+    cleaned = clean(tmp_path, [open_segment(tmp_path, wrapper.encode())], dropped)
+    left = messages[bool(dropped) :]
+    is_append_time = bool(magic and attributes)
+    expected = Batch(
+        tuple(Record(each.offset - left[0].offset, each.row[1], each.key, each.value) for each in left),
+        left[0].offset,
+        LZ4,
+        attributes=LOG_APPEND_TIME * is_append_time,
+        leader_epoch=-1,
+        max_timestamp_ms=900 if is_append_time else max(each.row[1] for each in left),
+    )
+    (batch,), (wanted,) = batches_of(cleaned.content), batches_of(expected.encode())
+    assert replace(batch, raw=b"") == replace(wanted, raw=b"")
+
+
 @pytest.mark.parametrize(("modified_ms", "stays"), [(501, True), (500, False)])
 def test_an_old_tombstone_depends_on_when_its_segment_was_changed(tmp_path, modified_ms, stays):
     source = open_segment(
@@ -414,7 +438,6 @@ def test_bytes_that_somebody_made_up_are_refused_or_cleaned(tmp_path, mutations,
         cleaned = clean(tmp_path, [source], {b"a": 2}, max_batch_bytes=1 << 20)
     except (CorruptError, OffsetOverflowError) as error:
         event(type(error).__name__)
-        Path(tmp_path, f"{0:020d}.log.cleaned").unlink()
         return
     event("cleaned")
     # Whatever it was, the record behind it is there, and what was written can be read.

@@ -46,7 +46,7 @@ class BaseLog:
         committed: The offsets that a read_committed consumer sees.
         roots: The folders to read, relative to where the files are written.
         modified_ms: When the files were modified; without it, an arbitrary constant.
-        inner_rows: What stands in batches that are themselves values of records.
+        inner_rows: The rows, each with its offset, of batches that are themselves values of records.
     """
 
     name: str
@@ -55,7 +55,7 @@ class BaseLog:
     committed: Mapping[TopicPartition, frozenset[int]]
     roots: tuple[str, ...] = ("",)
     modified_ms: Mapping[str, int] = field(default_factory=dict)
-    inner_rows: frozenset[Row] = frozenset()
+    inner_rows: frozenset[tuple[int, Row]] = frozenset()
 
     def __str__(self) -> str:
         return self.name

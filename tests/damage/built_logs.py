@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import random
 from functools import cache
 
 from tests.damage.base_log import BaseLog
+from tests.damage.legacy import message
 from tests.damage.writer import ABORT, COMMIT, LogWriter
-from tests.record.encoding import CODECS, Batch, Record
+from tests.record.encoding import CODECS, LZ4, Batch, Record
+from tests.record.frames import lz4_frame
 
 __all__ = ["built_logs"]
 
@@ -22,6 +26,8 @@ def built_logs() -> dict[str, BaseLog]:
         _v1_append_time(),
         _legacy_compacted(0),
         _legacy_compacted(1),
+        _around_the_other_format(0),
+        _around_the_other_format(1),
         _mixed_segment(),
         _mixed_segments(),
         _transactions(is_clean=True),
@@ -34,6 +40,16 @@ def built_logs() -> dict[str, BaseLog]:
         _copies(),
         _tiny(),
         _nested(),
+        _nested_segments("segments-in-values"),
+        _nested_segments("segments-in-values-apart", distance=3),
+        _nested_segments("segments-in-values-from-afar", distance=1000),
+        _nested_segments("segments-in-values-compacted", gap=9),
+        _nested_segments("segments-in-values-lz4", codec=3),
+        _nested_segments("segments-in-values-snappy", codec=2, distance=3),
+        _nested_messages(0),
+        _nested_messages(1),
+        _nested_messages(0, gap=3),
+        _nested_messages(1, gap=3),
     ]
     return {log.name: log for log in logs}
 
@@ -67,6 +83,18 @@ def _legacy_compacted(magic):
         partition.messages(magic, 6, codec=3, gaps=(3, 4)).messages(magic, 4, codec=2, gaps=(3,))
         partition.roll()
     partition.messages(magic, 3)
+    return log.build()
+
+
+def _around_the_other_format(magic):
+    """Wrappers that hold messages of the other format, as an old cleaner left them (KAFKA-4298)."""
+    log = LogWriter(f"v{magic}-around-v{1 - magic}")
+    partition = log.partition()
+    for codec in (1, 2, 3):
+        partition.messages(magic, 5, codec=codec, gaps=(0, 2), inner_magic=1 - magic).messages(magic, 2)
+        partition.messages(magic, 3, codec=codec, inner_magic=1 - magic, append_time=magic == 1).skip(3)
+        partition.roll()
+    partition.messages(magic, 3, codec=1, inner_magic=1 - magic)
     return log.build()
 
 
@@ -209,14 +237,90 @@ def _nested():
     for _ in range(2):
         for _ in range(4):
             first = partition.next_offset
-            inner = Batch((Record(0, 5, b"inner", b"never a row"),), first).encode()
-            values = (Record(0, 6, b"outer", inner), Record(1, 7, b"outer", b"-" + inner + b"-"))
-            batch = Batch(values, first)
-            for offset, timestamp_ms, key, value, headers in batch.rows:
-                partition.rows[offset] = (timestamp_ms, 0, key, value, headers)
-            partition.raw(batch.encode(), first + 1)
+            inner = _inner_batch(partition, first)
+            _append_values(partition, (inner, b"-" + inner + b"-"))
         partition.roll()
     partition.batch(2)
-    built = log.build()
-    inner_row = (5, 0, b"inner", b"never a row", ())
-    return BaseLog(built.name, built.files, built.rows, built.committed, inner_rows=frozenset({inner_row}))
+    return log.build()
+
+
+def _nested_segments(name, *, codec=0, distance=0, gap=0):
+    """Values that hold copies of some batches in a row, alone, behind other bytes or in front of some.
+
+    Args:
+        name: The log's name.
+        codec: Of the batches around them.
+        distance: From the offset behind the batch around them to the first of theirs.
+        gap: So many offsets are missing behind each batch, where theirs fit in.
+    """
+    log = LogWriter(name)
+    partition = log.partition()
+    rng = random.Random(name)
+    for _ in range(2):
+        for number in range(5):
+            count = number % 3 + 1
+            first = partition.next_offset + count + distance
+            copies = b"".join(
+                _inner_batch(partition, first + each, rng.randbytes(9)) for each in range(number % 3 + 1)
+            )
+            around = (b"", b"") if number % 2 else (rng.randbytes(7), rng.randbytes(90))
+            values = [rng.randbytes(rng.randrange(40)) for _ in range(count)]
+            values[number % count] = around[0] + copies + around[1]
+            _append_values(partition, values, codec=codec)
+            partition.skip(gap)
+        partition.roll()
+    partition.batch(2)
+    return log.build()
+
+
+def _nested_messages(magic, *, gap=0):
+    """Messages whose values are messages and batches: such a value ends where its message does."""
+    log = LogWriter(f"messages-in-values-v{magic}{'-compacted' if gap else ''}")
+    partition = log.partition()
+    rng = random.Random(magic)
+    for _ in range(2):
+        for number in range(6):
+            offset = partition.next_offset
+            if number % 3 == 2:
+                inner = [_inner_batch(partition, offset + 1)]
+            else:
+                inner = [_inner_message(partition, magic, offset + each) for each in (1, 2)]
+            value = rng.randbytes(number % 2 * 20) + b"".join(inner)
+            partition.rows[offset] = (7 if magic else -1, 0 if magic else -1, b"outer", value, ())
+            partition.raw(message(magic, offset, b"outer", value, timestamp_ms=7 if magic else -1), offset, 7)
+            partition.skip(gap)
+        partition.roll()
+    partition.messages(magic, 2)
+    return log.build()
+
+
+_INNER_VALUE = b"never a row"
+
+
+def _inner_batch(partition, first_offset, extra=b""):
+    """A batch that goes into a value."""
+    headers = ((b"extra", extra),) if extra else ()
+    partition.inner_rows.add(
+        (first_offset, (5, 0, b"inner", _INNER_VALUE, (("extra", extra),) if extra else ()))
+    )
+    return Batch((Record(0, 5, b"inner", _INNER_VALUE, headers),), first_offset).encode()
+
+
+def _inner_message(partition, magic, offset):
+    """A message that goes into a value."""
+    timestamp_ms = 5 if magic else -1
+    partition.inner_rows.add((offset, (timestamp_ms, 0 if magic else -1, b"inner", _INNER_VALUE, ())))
+    return message(magic, offset, b"inner", _INNER_VALUE, timestamp_ms=timestamp_ms)
+
+
+def _append_values(partition, values, *, codec=0):
+    """Append a batch of records with these values."""
+    first = partition.next_offset
+    records = tuple(Record(delta, 6 + delta, b"outer", value) for delta, value in enumerate(values))
+    batch = Batch(records, first, codec)
+    if codec == LZ4:
+        # A codec leaves as it is what it cannot make smaller.
+        batch = dataclasses.replace(batch, payload=lz4_frame([batch.encode_records()], stored=True))
+    for offset, timestamp_ms, key, value, headers in batch.rows:
+        partition.rows[offset] = (timestamp_ms, 0, key, value, headers)
+    partition.raw(batch.encode(), first + len(values) - 1)

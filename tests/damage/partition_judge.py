@@ -36,7 +36,7 @@ class PartitionJudge:
         self._check_contents()
         self._check_committed()
         bounds = self._seen.bounds(self._key)
-        if bounds is None or self._verdict.has_inner_rows:
+        if bounds is None:
             return
         outside = [offset for offset in sorted(self._offsets) if not bounds[0] <= offset < bounds[1]]
         if outside:
@@ -66,7 +66,7 @@ class PartitionJudge:
             ]  # fmt: skip
             written = self._original.get(out.offset)
             if fitting:
-                self._check_place(out, fitting)
+                self._check_place(out, fitting, is_unknown=is_unknown)
             elif (
                 written is not None
                 and tuple(written[index] for index in indexes) == out.values
@@ -74,7 +74,7 @@ class PartitionJudge:
             ):
                 # Out of a damaged wrapper: the messages in it have CRCs of their own.
                 continue
-            elif self._is_inner(out, indexes):
+            elif self._is_untold(out):
                 self._verdict.has_inner_rows = True
             elif not is_unknown:
                 self._problem(f"a row that was never written at offset {out.offset}: {out.values}")
@@ -87,10 +87,14 @@ class PartitionJudge:
             for entry in written
         )  # fmt: skip
 
-    def _is_inner(self, out: OutRow, indexes: list[int]) -> bool:
-        """Whether a row comes from a record's value. A read that does not go on behind damage never takes one."""
-        inner = [tuple(row[index] for index in indexes) for row in self._seen.log.inner_rows]
-        return self._read.mode != "FAILFAST" and out.values in inner
+    def _is_untold(self, out: OutRow) -> bool:
+        """Whether a row comes from a batch of which nothing says that it is the content of a record.
+
+        A read that does not go on behind damage never takes one.
+        """
+        return self._read.mode != "FAILFAST" and any(
+            first <= out.offset <= last for segment in self._truth.segments for first, last in segment.untold
+        )
 
     def _is_below_its_log(self, found: Found) -> bool:
         """Whether an entry astray holds records in front of its own log's start, of which nothing is known."""
@@ -100,8 +104,9 @@ class PartitionJudge:
         own_rows = self._seen.log.rows.get(original.topic_partition, {})
         return original.first_offset < min(own_rows, default=MAX_OFFSET)
 
-    def _check_place(self, out: OutRow, fitting: list[tuple[str, int, Row]]) -> None:
-        if out.metadata is not None:
+    def _check_place(self, out: OutRow, fitting: list[tuple[str, int, Row]], *, is_unknown: bool) -> None:
+        # What stands in an entry whose CRC was made right, nobody knows: it may be the very same.
+        if out.metadata is not None and not is_unknown:
             place = (out.metadata["segment"], out.metadata["position"])
             if place not in [(name, position) for name, position, _ in fitting]:
                 self._problem(f"offset {out.offset} does not stand at {place}, but at {fitting}")
@@ -132,6 +137,9 @@ class PartitionJudge:
             }  # fmt: skip
             if missing := sorted(standing - self._offsets):
                 self._problem(f"{segment.path}: offsets {missing[:8]} are whole and were not read")
+        if self._verdict.has_inner_rows:
+            # What is lost in front of them, and behind, depends on what they seem to be.
+            return
         lost = self._lost(segment, wanted)
         damaged = self._damage_met(segment, wanted)
         if self._read.mode == "FAILFAST" and lost:

@@ -12,10 +12,12 @@ one.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tests.damage.base_log import TopicPartition, base_offset_of, segments_of
+from tests.damage.contents import is_told, last_offset_of
 from tests.damage.entries import Entry, Row, is_valid_entry, size_of_entry
 
 if TYPE_CHECKING:
@@ -90,8 +92,9 @@ class SegmentTruth:
         tail: Of the last segment: the damage behind its last entry, which is the end of the log and no damage.
         astray: Entries that are not where they belong, wherever they were found.
         surplus: Entries that belong here, but follow what they should precede, or reach into the next segment.
-        has_inner: Whether a message of a wrapper shows in what is damaged, with a CRC of its own that is right: a reader
-            may take it for an entry, and what stands in front of it for damage.
+        has_inner: Whether a message of a wrapper or of a value shows in what is damaged, with a CRC of its own that is
+            right: a reader may take it for an entry, and what stands in front of it for damage.
+        untold: The first and last offsets of those messages and batches of which nothing says that they are content.
     """
 
     path: str
@@ -104,6 +107,7 @@ class SegmentTruth:
     astray: tuple[Found, ...]
     surplus: tuple[Found, ...]
     has_inner: bool = False
+    untold: tuple[tuple[int, int], ...] = ()
 
     @property
     def known(self) -> Iterator[Found]:
@@ -188,12 +192,10 @@ def _segment(
     limit = MAX_OFFSET + 1 if next_base is None else next_base
     next_offset = base
     position = damage_start = 0
-    has_inner = False
     # Zeros at the end are preallocated space, in the last segment always.
     end = len(data.rstrip(b"\0"))
     while position < end:
         found = _found(log, path, data, position, is_forged=is_forged)
-        has_inner = has_inner or (found is None and _is_entry(data, position))
         if found is not None and _is_astray(found, key, path):
             astray.append(found)
         if found is None or not (next_offset <= found.first_offset and found.last_offset < limit):
@@ -218,9 +220,36 @@ def _segment(
     elif damage_start < len(data) and next_base is not None and next_offset < next_base:
         # Zeros behind the batches of a closed segment, and offsets are missing: they may be what was lost.
         damage.append(DamagedBytes(damage_start, len(data), next_offset, next_base))
-    return SegmentTruth(
-        path, base, next_base, len(data), tuple(entries), tuple(damage), tail, tuple(astray), tuple(surplus), has_inner
+    truth = SegmentTruth(
+        path, base, next_base, len(data), tuple(entries), tuple(damage), tail, tuple(astray), tuple(surplus)
     )  # fmt: skip
+    return _with_inner(truth, data)
+
+
+def _with_inner(truth: SegmentTruth, data: bytes) -> SegmentTruth:
+    known = {found.position for found in truth.known}
+    inner = [
+        (each.start, position)
+        for each in (*truth.damage, *filter(None, [truth.tail]))
+        for position in range(each.start, each.end)
+        if position not in known and _is_entry(data, position)
+    ]
+    return dataclasses.replace(truth, has_inner=bool(inner), untold=tuple(_untold(truth, data, inner)))
+
+
+def _untold(truth: SegmentTruth, data: bytes, inner: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """First and last offset of what a reader cannot tell from an entry.
+
+    Once such a one is taken, damage begins where it ends, for all that follows.
+    """
+    borders = {*(entry.position for entry in truth.entries), len(data)}
+    ends: set[int] = set()
+    for start, position in inner:
+        starts = {start, *(end for end in ends if start < end <= position)}
+        is_choice = bool(truth.astray or truth.surplus)
+        if is_choice or not all(is_told(data, each, position, borders) for each in starts):
+            ends.add(position + (size_of_entry(data, position) or 0))
+            yield int.from_bytes(data[position : position + 8], "big"), last_offset_of(data, position)
 
 
 def _found(log: BaseLog, path: str, data: bytes, position: int, *, is_forged: bool) -> Found | None:

@@ -62,8 +62,8 @@ LIES = {
     "v1 wrapper without a value": message(1, 1, None, None, attributes=LZ4),
     "v0 wrapper of nothing": wrapper(0, LZ4, 1, b""),
     "v1 wrapper of nothing": wrapper(1, LZ4, 1, b""),
-    "v1 wrapper of v0 messages": wrapper(1, LZ4, 1, message(0, 1, b"k", b"v")),
-    "v0 wrapper of v1 messages": wrapper(0, LZ4, 1, message(1, 1, b"k", b"v")),
+    "v1 wrapper of v2 messages": wrapper(1, LZ4, 1, message(2, 1, b"k", b"v" * 8)),
+    "v0 wrapper of v2 messages": wrapper(0, LZ4, 1, message(2, 1, b"k", b"v" * 8)),
     "v1 wrapper of a message of 2 GiB": wrapper(1, LZ4, 1, struct.pack(">qi", 0, MOST) + bytes(30)),
     "v1 wrapper of a message of 13 bytes": wrapper(1, LZ4, 1, struct.pack(">qi", 0, 13) + bytes(30)),
     "v1 wrapper of offsets beyond its own": wrapper(1, LZ4, 1, message(1, 2**62, b"k", b"v")),
@@ -131,11 +131,12 @@ def test_a_length_that_lies(root, measuring_process, magic, length, is_closed):
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE"])
 def test_what_kafka_takes_is_taken(root, measuring_process, magic, mode):
-    """A negative length is null; bytes behind the value of an old message are left alone."""
+    """A negative length is null; bytes behind the value of an old message are left alone; a wrapper may hold either format."""
     for data in (
         legacy(magic, key_length=-2),
         legacy(magic, value_length=-2),
         legacy(magic, tail=b"surplus"),
+        wrapper(magic, LZ4, 1, message(1 - magic, 1, b"k", b"v")),
     ):
         write_around(root, data)
         assert measuring_process.read(root, mode=mode).offsets == [0, 1, 2, 3]

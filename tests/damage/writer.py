@@ -37,6 +37,7 @@ class PartitionWriter:
         self.next_offset = base_offset
         self.rows = {}
         self.hidden = set()
+        self.inner_rows = set()
         self.open = {}
         self.segments = [_Segment(base_offset)]
         self.snapshots = {}
@@ -111,15 +112,16 @@ class PartitionWriter:
             self._writers[offset] = producer
         return self
 
-    def messages(self, magic, count=3, *, codec=0, append_time=False, gaps=(), **shape):
-        """Append messages of v0 or v1: one by one, or in a compressed wrapper."""
+    def messages(self, magic, count=3, *, codec=0, append_time=False, gaps=(), inner_magic=None, **shape):
+        """Append messages of v0 or v1: one by one, or in a compressed wrapper, perhaps of the other format."""
+        inner_magic = magic if inner_magic is None else inner_magic
         records = self.records(count, gaps=gaps, with_headers=False, **shape)
         wrapper_ms = max((record.timestamp_ms for record in records), default=-1) + 5 * append_time
         inner = b""
         for record in records:
             offset = self.next_offset + record.offset_delta
-            timestamp_ms = -1 if magic == 0 else record.timestamp_ms
-            row_ms = wrapper_ms if append_time else timestamp_ms
+            timestamp_ms = -1 if inner_magic == 0 else record.timestamp_ms
+            row_ms = wrapper_ms if append_time and inner_magic else timestamp_ms
             self.rows[offset] = (row_ms, -1 if magic == 0 else int(append_time), record.key, record.value, ())
             if not codec:
                 attributes = LOG_APPEND_TIME * append_time
@@ -129,7 +131,7 @@ class PartitionWriter:
                 self._append(data, offset, row_ms, moves=False)
                 continue
             inner_offset = offset if magic == 0 else record.offset_delta
-            inner += message(magic, inner_offset, record.key, record.value, timestamp_ms=timestamp_ms)
+            inner += message(inner_magic, inner_offset, record.key, record.value, timestamp_ms=timestamp_ms)
         if codec:
             last = self.next_offset + records[-1].offset_delta
             data = wrapper(
@@ -261,7 +263,8 @@ class LogWriter:
             start = log_starts.get(each.topic_partition, 0)
             rows[each.topic_partition] = {o: row for o, row in sorted(each.rows.items()) if o >= start}
             committed[each.topic_partition] = frozenset(o for o in each.committed if o >= start)
-        return BaseLog(self.name, self.files(**shape), rows, committed)
+        inner_rows = frozenset(row for each in self.partitions for row in each.inner_rows)
+        return BaseLog(self.name, self.files(**shape), rows, committed, inner_rows=inner_rows)
 
 
 def _checkpoint(offsets):

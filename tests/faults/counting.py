@@ -35,6 +35,7 @@ _MODULES = {
     ),
     "life-of-a-log": (
         "tests/log/test_crash_of_retention.py",
+        "tests/log/test_crash_of_log_deletion.py",
         "tests/log/test_crash_of_cleaning.py",
         "tests/log/test_crash_of_transactions.py",
         "tests/log/test_crash_of_leader_epochs.py",

@@ -20,7 +20,7 @@ from tests.faults.simulated_filesystem import SimulatedFileSystem
 __all__ = ["ObservedFileSystem", "ObservedSimulation"]
 
 _CALLS = (
-    "list_directory",
+    "walk_directory",
     "status",
     "open",
     "read_file",

@@ -1,7 +1,9 @@
 """A process that transacts in a log until it is killed, and notes in a ledger what a reader may make of it.
 
 Started as ``python -m tests.faults.transacting``. It reads a line ``<folder> <seed>``, goes on with the log directory
-``<folder>/logs`` and the ledger ``<folder>/ledger``, and writes a line to stdout for each step that it has done.
+``<folder>/logs`` and the ledger ``<folder>/ledger``, and writes a line to stdout for each step that it has done. Behind
+the step's name, after a tab each, come the reads of a thread that meanwhile reads beside it in this process. If
+something is wrong, a line ``wrong <what>`` is the last one.
 
 `STEPS` is what it does: each is a function of the life and a source of chance, with a weight. Whoever adds one notes in
 the ledger, before and after, what it means for readers.
@@ -9,21 +11,36 @@ the ledger, before and after, what it means for readers.
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import os
 import random
+import signal
 import sys
+import threading
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
-from storage_core.filesystem import FileSystem
-from tests.faults.transaction_ledger import LedgerFile
+import pyarrow as pa
+
+from storage_core.errors import LogClosedError, LogForkedError
+from tests.faults.forked import in_child
+from tests.faults.transaction_ledger import (
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    Event,
+    LedgerFile,
+    Rows,
+    judge,
+)
+from tests.faults.transaction_reader import LEDGER, LOGS, OWN_WAYS, Dawdling, Reader, rows_of
 from tests.faults.transactional_life import TransactionalLife
 
-__all__ = ["LEDGER", "LOGS", "STEPS"]
+__all__ = ["STEPS"]
 
-LOGS = "logs"
-LEDGER = "ledger"
 _PRODUCERS = (1, 2, 3)
 
 
@@ -69,6 +86,68 @@ def close_and_open(life: TransactionalLife, rng: random.Random) -> None:
         life.abort(unit)
 
 
+def truncate(life: TransactionalLife, rng: random.Random) -> None:
+    """Remove the end of the log, now and then down to the middle of a batch. Markers go, too."""
+    offset = max(0, life.log.log_end_offset - rng.choice((1, 3, 8, 20, 60)))
+    life.truncate_to(offset, is_commit=lambda: rng.random() < 0.4)
+
+
+def fork(life: TransactionalLife, rng: random.Random) -> None:
+    """A child that has inherited everything tries to change it. It is refused, nothing changes, and it reads what there is."""
+    # Arrow's own locks would hang the child if a thread were in the middle of a read.
+    with life.reading:
+        in_memory = life.plain_from_memory(*_sizes(rng)) if rng.random() < 0.5 else None
+        begin, before = life.ledger.moment(), _contents(life.root)
+        taken, rows = in_child(partial(_change_and_read, life))
+        assert not taken, f"a forked process was allowed to {taken}"
+        assert _contents(life.root) == before, "a forked process has changed files"
+    for level, found in rows.items():
+        wrong = judge(found, life.ledger, begin, level, may_miss_what_is_new=level == READ_COMMITTED)
+        assert not wrong, f"a forked process, {level}: {wrong}"
+    if in_memory is not None:
+        life.log.flush()
+        life.note(Event("appended", in_memory))
+
+
+def _change_and_read(life: TransactionalLife) -> tuple[list[str], dict[str, Rows]]:
+    """What a child does: everything that it must not, and reads. Tells which of it was not refused."""
+    log, logs, rows = life.log, life.logs, pa.table({"value": [b"0:0:of a child"]})
+    changes: dict[str, Callable[[], object]] = {
+        "append": lambda: log.append(rows),
+        "append from memory": lambda: log.append(rows, acks=0),
+        "flush": log.flush,
+        "roll": log.roll,
+        "truncate_to": lambda: log.truncate_to(1),
+        "truncate_fully_and_start_at": lambda: log.truncate_fully_and_start_at(1000),
+        "delete_records": lambda: log.delete_records(-1),
+        "begin a transaction": lambda: log.transaction(_PRODUCERS[0]),
+        "close the log": log.close,
+        "checkpoint": logs.checkpoint,
+        "close": logs.close,
+    }
+    for unit, transaction in life.transactions.items():
+        changes |= {
+            f"append to {unit}": partial(transaction.append, rows),
+            f"commit {unit}": transaction.commit,
+        }
+    taken = []
+    for name, change in changes.items():
+        with contextlib.suppress(LogForkedError):
+            change()
+            taken.append(name)
+    with logs:
+        pass
+    return taken, {
+        level: [row for batch in OWN_WAYS["its own log"](log, level) for row in rows_of(batch)]
+        for level in (READ_COMMITTED, READ_UNCOMMITTED)
+    }
+
+
+def _contents(root: str) -> dict[str, bytes]:
+    files = (Path(folder, name) for folder, _, names in os.walk(root) for name in names)
+    return {str(file.relative_to(root)): file.read_bytes() for file in files}
+
+
 STEPS: dict[Callable[[TransactionalLife, random.Random], None], int] = {
     plain: 3,
     begin_or_append: 8,
@@ -76,6 +155,8 @@ STEPS: dict[Callable[[TransactionalLife, random.Random], None], int] = {
     roll: 2,
     checkpoint: 2,
     close_and_open: 4,
+    truncate: 3,
+    fork: 1,
 }
 
 
@@ -83,24 +164,71 @@ def _sizes(rng: random.Random) -> tuple[int, ...]:
     return tuple(rng.choice((0, 10, 60, 300)) for _ in range(rng.randint(1, 4)))
 
 
+class ReadingBeside:
+    """A thread that reads the log of the life in its own process.
+
+    Args:
+        folder: Where log directory and ledger are.
+        rng: For the thread alone.
+        life: Whose log it is, once it was opened.
+    """
+
+    def __init__(self, folder: Path, rng: random.Random, life: TransactionalLife) -> None:
+        self.life = life
+        self.reads: collections.deque[str] = collections.deque()
+        self.reader = Reader(folder, rng, lambda: life.log)
+        self.thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        with _telling_what_is_wrong():
+            while True:
+                try:
+                    with self.life.reading:
+                        self.reads.append(self.reader.read())
+                except LogClosedError:
+                    pass
+                # Whoever waits for the lock gets it.
+                time.sleep(0.001)
+
+
 def transact_for_ever(folder: Path, seed: int) -> None:
     rng = random.Random(seed)
     shared = LedgerFile(folder / LEDGER)
     ledger = shared.catch_up()
     life = TransactionalLife(
-        FileSystem(),
+        Dawdling(lambda path: stop_seconds(path)),  # noqa: PLW0108  (is defined below)
         str(folder / LOGS),
         ledger,
         note=shared.append,
         first_unit=max(ledger.now(), default=0),
     )
+    beside = ReadingBeside(folder, random.Random(seed + 1), life)
+    stops = random.Random(seed + 2)
+
+    def stop_seconds(path: str) -> float:
+        if threading.current_thread() is beside.thread:
+            return beside.reader.stop_seconds()
+        # So that somebody looks at half a truncation, or it stays half.
+        return stops.random() * 0.02 if ledger.is_truncating and stops.random() < 0.2 else 0.0
+
     life.open(rng.choice(("tail", "kafka")))
     life.settle()
+    beside.thread.start()
     _say("begun")
     while True:
         (step,) = rng.choices(list(STEPS), list(STEPS.values()))
         step(life, rng)
-        _say(step.__name__)
+        _say("\t".join([step.__name__, *(beside.reads.popleft() for _ in range(len(beside.reads)))]))
+
+
+@contextlib.contextmanager
+def _telling_what_is_wrong() -> Iterator[None]:
+    try:
+        yield
+    except BaseException:  # noqa: BLE001  (told)
+        _say(f"wrong in the process that writes: {traceback.format_exc()!r}")
+        # It is to be found killed.
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _say(text: str) -> None:
@@ -110,4 +238,5 @@ def _say(text: str) -> None:
 if __name__ == "__main__":
     _say("ready")
     where, number = sys.stdin.readline().rsplit(maxsplit=1)
-    transact_for_ever(Path(where), int(number))
+    with _telling_what_is_wrong():
+        transact_for_ever(Path(where), int(number))

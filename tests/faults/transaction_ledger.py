@@ -2,9 +2,12 @@
 
 Each row tells by its value where it belongs, so a reader is judged without a second look at the log::
 
-    before = ledger.now()
+    begin = ledger.moment()
     rows = ...                                      # (offset, value), while somebody writes
-    problems(rows, before, ledger.now(), READ_COMMITTED)
+    judge(rows, ledger, begin, READ_COMMITTED)
+
+A truncation begins a new history: the rows of a read are all of one that the log had while it was read, or the read
+ends with an error that says so.
 
 A ledger is a sequence of events, each noted before or after what it tells of. `LedgerFile` is one that processes share.
 """
@@ -14,10 +17,12 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass, replace
 from itertools import pairwise
 from types import MappingProxyType
+
+from storage_core.errors import DataLossError, LogTruncationError, SegmentLogError
 
 __all__ = [
     "READ_COMMITTED",
@@ -25,8 +30,11 @@ __all__ = [
     "Event",
     "Ledger",
     "LedgerFile",
+    "Moment",
+    "Rows",
     "Unit",
     "Units",
+    "judge",
     "problems",
     "values_of",
 ]
@@ -42,7 +50,7 @@ _ENDINGS = {
     "aborted": "aborted",
 }
 
-Rows = list[tuple[int, bytes]]
+Rows = list[tuple[int, bytes | None]]
 
 
 @dataclass(frozen=True)
@@ -51,9 +59,11 @@ class Event:
 
     Attributes:
         what: ``append`` or ``job`` before rows are written, ``appended`` once they are; ``commit``, ``committed``,
-            ``abort``, ``aborted``. What is no transaction is committed once it is appended.
-        unit: Whose rows.
-        first_offset: Of an append, the offset of its first row.
+            ``abort``, ``aborted``. What is no transaction is committed once it is appended. ``truncate`` before the rows
+            from an offset on are removed, ``truncated`` once they are.
+        unit: Whose rows; -1 of a truncation.
+        first_offset: Of an append, the offset of its first row; of a commit or abort, that of its marker; of a
+            truncation, the first one that goes.
         count: Of an append, the number of its rows.
         producer_id: Of an append to a transaction, its producer; -1 if the rows do not wait for a marker.
     """
@@ -75,6 +85,7 @@ class Unit:
         state: ``open``, ``committing``, ``committed``, ``aborting`` or ``aborted``.
         producer_id: Whose transaction it is; -1 if it is none.
         is_job: Whether a job writes it, whose rows appear at once.
+        marker_offset: Where its marker stands, or is to stand; -1 before that.
     """
 
     offsets: tuple[int, ...] = ()
@@ -82,6 +93,7 @@ class Unit:
     state: str = "open"
     producer_id: int = -1
     is_job: bool = False
+    marker_offset: int = -1
 
     @property
     def is_settled(self) -> bool:
@@ -93,8 +105,46 @@ class Unit:
         """Whether a reader of committed rows may see it."""
         return self.state in {"committing", "committed"}
 
+    def truncated_to(self, offset: int) -> Unit:
+        """What is left of it below an offset. A transaction without its marker is open again."""
+        offsets = tuple(each for each in self.offsets if each < offset)
+        state = self.state
+        if self.producer_id >= 0 and not offsets:
+            state = "aborted"
+        elif self.marker_offset >= offset:
+            state = "open"
+        return replace(self, offsets=offsets, acknowledged=min(self.acknowledged, len(offsets)), state=state)
+
 
 Units = Mapping[int, Unit]
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The units at a moment.
+
+    Attributes:
+        units: As they were.
+        phase: How many times a truncation had begun or ended by then.
+    """
+
+    units: Units
+    phase: int
+
+
+@dataclass(frozen=True)
+class _Phase:
+    """The time between two truncations, or that of one.
+
+    Attributes:
+        first: The units of which no less was there at any moment of it.
+        last: Those at its end, of which no more was; None if it has not ended.
+        truncated_to: Of a truncation, the first offset that goes; None between two.
+    """
+
+    first: Units
+    last: Units | None = None
+    truncated_to: int | None = None
 
 
 class Ledger:
@@ -102,10 +152,44 @@ class Ledger:
 
     def __init__(self) -> None:
         self._units: dict[int, Unit] = {}
+        self._phases = [_Phase(self.now())]
+        # First and last offset of each batch, in order.
+        self._batches: list[tuple[int, int]] = []
+
+    @property
+    def is_truncating(self) -> bool:
+        """Whether a truncation has begun, and nobody has noted its end."""
+        return self._phases[-1].truncated_to is not None
+
+    def moment(self) -> Moment:
+        """The units as they are now, to `judge` by it what is read from now on."""
+        return Moment(self.now(), len(self._phases) - 1)
+
+    def first_removed(self, offset: int) -> int:
+        """The first offset that goes with a truncation to an offset: a batch goes as a whole."""
+        return next((first for first, last in self._batches if first <= offset <= last), offset)
+
+    def truncations_since(self, begin: Moment) -> list[int]:
+        """The first removed offset of each truncation that was under way at a moment, or has begun since."""
+        phases = self._phases[begin.phase :]
+        return [each.truncated_to for each in phases if each.truncated_to is not None]
+
+    def histories_since(self, begin: Moment) -> Iterator[tuple[Units, Units]]:
+        """What each history had at least, and at most, to show to somebody who began to read at a moment and ends now."""
+        for number, phase in enumerate(self._phases[begin.phase :], begin.phase):
+            is_first = number == begin.phase and phase.truncated_to is None
+            yield begin.units if is_first else phase.first, phase.last or self.now()
 
     def note(self, event: Event) -> None:
         """Take an event into account."""
+        if event.what in {"truncate", "truncated"}:
+            self._note_truncation(event)
+            return
         unit = self._units.get(event.unit, Unit())
+        if event.what in {"append", "job", "commit", "abort"}:
+            # What was to stand there has never been written.
+            self._batches = [each for each in self._batches if each[1] < event.first_offset]
+            self._batches.append((event.first_offset, event.first_offset + max(event.count, 1) - 1))
         if event.what in {"append", "job"}:
             offsets = range(event.first_offset, event.first_offset + event.count)
             is_transaction = event.producer_id >= 0
@@ -120,12 +204,24 @@ class Ledger:
             state = "committed" if unit.state == "committing" else unit.state
             unit = replace(unit, acknowledged=len(unit.offsets), state=state)
         else:
-            unit = replace(unit, state=_ENDINGS[event.what])
+            marker_offset = event.first_offset if event.what in {"commit", "abort"} else unit.marker_offset
+            unit = replace(unit, state=_ENDINGS[event.what], marker_offset=marker_offset)
         self._units[event.unit] = unit
 
     def now(self) -> Units:
         """The units as they are now."""
         return MappingProxyType(dict(self._units))
+
+    def _note_truncation(self, event: Event) -> None:
+        before, offset = self.now(), event.first_offset
+        left = {name: unit.truncated_to(offset) for name, unit in before.items()}
+        if event.what == "truncate":
+            self._phases[-1] = replace(self._phases[-1], last=before)
+            self._phases.append(_Phase(left, before, offset))
+        else:
+            self._units = left
+            self._batches = [each for each in self._batches if each[0] < offset]
+            self._phases.append(_Phase(self.now()))
 
 
 class LedgerFile:
@@ -166,6 +262,42 @@ def values_of(unit: int, start: int, count: int, size_bytes: int = 0) -> list[by
     return [b"%d:%d:%s" % (unit, start + number, b"v" * size_bytes) for number in range(count)]
 
 
+def judge(
+    rows: Rows,
+    ledger: Ledger,
+    begin: Moment,
+    isolation_level: str,
+    error: SegmentLogError | None = None,
+    *,
+    may_miss_what_is_new: bool = False,
+) -> list[str]:
+    """What is wrong with a read that began at a moment and has just ended; nothing if all is well.
+
+    Args:
+        rows: What it has given out, up to the error if there is one.
+        ledger: With everything that was noted until now.
+        begin: The moment before the read.
+        isolation_level: Of the read.
+        error: The error that it has ended with.
+        may_miss_what_is_new: Whether it ends at a high watermark that is older than the log end.
+    """
+    if error is not None:
+        truncations = ledger.truncations_since(begin)
+        if not isinstance(error, DataLossError) or not truncations:
+            return [f"{error!r} after truncations to {truncations}"]
+        if isinstance(error, LogTruncationError) and (
+            error.offset is None or error.offset > max(truncations)
+        ):
+            return [f"{error!r} names offset {error.offset} after truncations to {truncations}"]
+    may_be_less = error is not None or may_miss_what_is_new
+    found = [
+        problems(rows, {} if may_be_less else first, last, isolation_level)
+        for first, last in ledger.histories_since(begin)
+    ]
+    # It is right if it is of any of them.
+    return [] if [] in found else [f"history {number}: {each}" for number, each in enumerate(found)]
+
+
 def problems(rows: Rows, before: Units, after: Units, isolation_level: str) -> list[str]:
     """What is wrong with the rows of a read that began at one moment and ended at another one; nothing if all is well."""
     found: dict[int, int] = {}
@@ -173,19 +305,33 @@ def problems(rows: Rows, before: Units, after: Units, isolation_level: str) -> l
         f"offset {later} follows {earlier}" for (earlier, _), (later, _) in pairwise(rows) if later <= earlier
     ]
     for offset, value in rows:
+        if value is None:
+            wrong.append(f"offset {offset} holds nothing")
+            continue
         name, number = (int(part) for part in value.split(b":", 2)[:2])
         unit = after.get(name)
         if unit is None or number >= len(unit.offsets) or unit.offsets[number] != offset:
             wrong.append(f"offset {offset} holds {value[:20]!r}, which was not written there")
         found[name] = found.get(name, 0) + 1
+    last_offset = max((offset for offset, _ in rows), default=-1)
     if isolation_level == READ_COMMITTED:
-        wrong += _of_committed(Counter(found), max((offset for offset, _ in rows), default=-1), before, after)
+        wrong += _of_committed(Counter(found), last_offset, before, after)
     else:
-        wrong += [
-            f"{found.get(name, 0)} of {unit.acknowledged} acknowledged rows of unit {name}"
-            for name, unit in before.items()
-            if found.get(name, 0) < unit.acknowledged
-        ]
+        wrong += _of_all(Counter(found), last_offset, before, after)
+    return wrong
+
+
+def _of_all(found: Counter[int], last_offset: int, before: Units, after: Units) -> list[str]:
+    """A reader of everything ends somewhere behind what was acknowledged before."""
+    wrong = [
+        f"{found[name]} of {unit.acknowledged} acknowledged rows of unit {name}"
+        for name, unit in before.items()
+        if found[name] < unit.acknowledged
+    ]
+    for name, unit in after.items():
+        in_front = sum(offset <= last_offset for offset in unit.offsets[: unit.acknowledged])
+        if found[name] < in_front:
+            wrong.append(f"{found[name]} of {in_front} rows of unit {name} up to offset {last_offset}")
     return wrong
 
 

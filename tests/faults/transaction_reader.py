@@ -1,15 +1,18 @@
-"""A process that reads logs beside the one that writes them, and judges each read by their ledger.
+"""Somebody who reads a log beside the one that writes it, and judges each read by their ledger.
 
-Started as ``python -m tests.faults.transaction_reader``. It reads a line ``<folder> <seed>``, and then, again and again, the
-log whose folder stands in ``<folder>/current``. It writes a line to stdout for each read that was right,
-``<isolation level> <way>``, and ends with the first that was wrong: ``wrong <what>``.
+Started as ``python -m tests.faults.transaction_reader``, it is a process of its own. It reads a line ``<folder> <seed>``,
+and then, again and again, the log whose folder stands in ``<folder>/current``. It writes a line to stdout for each read
+that was right: ``<isolation level> <way>``, or ``truncated <way>`` if it was told so; and ends with the first that was
+wrong: ``wrong <what>``.
 
-`WAYS` is how it reads: each is a function of a file system, the log directory and the isolation level.
+`WAYS` is how it reads: each is a function of a file system, the log directory and the isolation level. `OWN_WAYS` is how
+the process that writes reads its own log.
 """
 
 from __future__ import annotations
 
 import os
+import pickle
 import random
 import sys
 import time
@@ -20,25 +23,28 @@ from typing import Any
 
 import pyarrow as pa
 
-from storage_core import LogDirectory, read_table
-from storage_core.errors import DataLossError
-from storage_core.filesystem import DirectoryEntry, FileStatus, FileSystem, OpenFile
+from storage_core import Log, LogDirectory, read_table
+from storage_core.errors import LogClosedError, LogTruncationError, SegmentLogError
+from storage_core.filesystem import DirectoryEntry, FileStatus, FileSystem, OpenFile, WritableFile
 from storage_core.scan import parse_read_options, plan_scan, project, read_task, record_schema
 from tests.faults.session import TOPIC
-from tests.faults.transacting import LEDGER, LOGS
-from tests.faults.transaction_ledger import READ_COMMITTED, READ_UNCOMMITTED, LedgerFile, Rows, problems
+from tests.faults.transaction_ledger import READ_COMMITTED, READ_UNCOMMITTED, LedgerFile, Rows, judge
 
-__all__ = ["CURRENT", "WAYS", "Dawdling"]
+__all__ = ["CURRENT", "LEDGER", "LOGS", "OWN_WAYS", "Dawdling", "Reader", "rows_of"]
 
 CURRENT = "current"
-_COLUMNS = ("offset", "value")
+LOGS = "logs"
+LEDGER = "ledger"
+_COLUMNS = ["offset", "value"]
+
+Batches = Iterable[pa.RecordBatch]
 
 
 class Dawdling(FileSystem):
-    """The real file system, read by somebody who stops in the middle now and then.
+    """The real file system, used by somebody who stops in the middle now and then.
 
     Args:
-        stop_seconds: Says how long to stop in front of a look at a path.
+        stop_seconds: Says how long to stop in front of a call that concerns a path.
     """
 
     def __init__(self, stop_seconds: Callable[[str], float]) -> None:
@@ -57,77 +63,135 @@ class Dawdling(FileSystem):
         self._dawdle(path)
         return super().open(path)
 
+    def open_for_writing(self, path: str, *, create: bool = False) -> WritableFile:
+        self._dawdle(path)
+        return super().open_for_writing(path, create=create)
+
+    def rename(self, source: str, target: str) -> None:
+        self._dawdle(source)
+        super().rename(source, target)
+
     def _dawdle(self, path: str) -> None:
         seconds = self._stop_seconds(path)
         if seconds:
             time.sleep(seconds)
 
 
-def in_one(filesystem: FileSystem, root: str, level: str, **options: object) -> Rows:
+def in_one(filesystem: FileSystem, root: str, level: str, **options: object) -> Batches:
     table = read_table(root, filesystem=filesystem, columns=_COLUMNS, isolation_level=level, **options)
-    return _rows(table.to_batches())
+    return table.to_batches()
 
 
-def planned_and_read_later(filesystem: FileSystem, root: str, level: str) -> Rows:
-    options: dict[str, Any] = {"path": root, "isolation_level": level, "max_records_per_partition": 20}
+def planned_and_read_later(filesystem: FileSystem, root: str, level: str, **options: object) -> Batches:
+    """As Spark does: the tasks of a plan go to other processes."""
+    options |= {"path": root, "isolation_level": level, "max_records_per_partition": 20}
     plan = plan_scan(filesystem, parse_read_options(options))
+    tasks = pickle.dumps(plan.tasks)
     time.sleep(0.02)
     schema = project(record_schema(), _COLUMNS)
-    return _rows(batch for task in plan.tasks for batch in read_task(filesystem, task, schema))
+    for task in pickle.loads(tasks):
+        yield from read_task(filesystem, task, schema)
 
 
-def open_log(filesystem: FileSystem, root: str, level: str) -> Rows:
+def open_log(filesystem: FileSystem, root: str, level: str, **options: Any) -> Batches:
     with LogDirectory.open(root, read_only=True, filesystem=filesystem) as logs:
-        return _rows(logs.get(TOPIC).read(columns=list(_COLUMNS), isolation_level=level))
+        yield from own_log(logs.get(TOPIC), level, **options)
 
 
-def _rows(batches: Iterable[pa.RecordBatch]) -> Rows:
-    return [
-        row for batch in batches for row in zip(*(batch[name].to_pylist() for name in _COLUMNS), strict=True)
-    ]
+def own_log(log: Log, level: str, **options: Any) -> Batches:
+    return log.read(columns=_COLUMNS, isolation_level=level, **options)
 
 
-WAYS: dict[str, Callable[[FileSystem, str, str], Rows]] = {
+WAYS: dict[str, Callable[[FileSystem, str, str], Batches]] = {
     "in one": in_one,
-    "without indexes": partial(in_one, use_indexes=False),
+    "in one, without indexes": partial(in_one, use_indexes=False),
     "in pieces": partial(in_one, max_records_per_partition=3),
     "by a condition": partial(in_one, where="timestamp > '1970-01-01T00:00:00Z'"),
     "PERMISSIVE": partial(in_one, mode="PERMISSIVE"),
     "planned and read later": planned_and_read_later,
+    "planned and read later, without indexes": partial(planned_and_read_later, use_indexes=False),
     "an open log": open_log,
+    "an open log, without indexes": partial(open_log, use_indexes=False),
 }
+OWN_WAYS: dict[str, Callable[[Log, str], Batches]] = {
+    "its own log": own_log,
+    "its own log, without indexes": partial(own_log, use_indexes=False),
+}
+
+
+def rows_of(batch: pa.RecordBatch) -> Rows:
+    return list(zip(*(batch[name].to_pylist() for name in _COLUMNS), strict=True))
+
+
+class Reader:
+    """Reads the log of a folder, and judges what it gets.
+
+    Args:
+        folder: Where log directory and ledger are.
+        rng: Says when to read in which way, and when to stop in the middle.
+        log: The log, for a process that has opened it for writing.
+    """
+
+    def __init__(self, folder: Path, rng: random.Random, log: Callable[[], Log] | None = None) -> None:
+        self._root = str(folder / LOGS)
+        self._shared = LedgerFile(folder / LEDGER)
+        self._rng = rng
+        self._filesystem = Dawdling(lambda _: self.stop_seconds())
+        self._log = log
+        self._ways = tuple(WAYS) if log is None else (*WAYS, *(tuple(OWN_WAYS) * 6))
+
+    def stop_seconds(self) -> float:
+        """How long to stop in front of a call: mostly not at all."""
+        return self._rng.random() * 0.04 if self._rng.random() < 0.02 else 0.0
+
+    def read(self) -> str:
+        """Read once. Says what came of it.
+
+        Raises:
+            AssertionError: The read was wrong.
+            LogClosedError: The log was closed.
+        """
+        # What reads with indexes can be wrong in more ways.
+        way = self._rng.choice(("in one", *self._ways))
+        level = self._rng.choice((READ_COMMITTED, READ_COMMITTED, READ_UNCOMMITTED))
+        begin = self._shared.catch_up().moment()
+        rows: Rows = []
+        error = None
+        try:
+            for batch in self._batches(way, level):
+                rows += rows_of(batch)
+                time.sleep(self.stop_seconds())
+        except LogClosedError:
+            raise
+        except SegmentLogError as caught:
+            error = caught
+        # An open log's committed rows end below the checkpointed high watermark.
+        is_behind = way.startswith("an open log") and level == READ_COMMITTED
+        wrong = judge(rows, self._shared.catch_up(), begin, level, error, may_miss_what_is_new=is_behind)
+        assert not wrong, f"{way}, {level}, {self._root}: {wrong}"
+        if error is None:
+            return f"{level} {way}"
+        return f"truncated {way}" if isinstance(error, LogTruncationError) else f"again {way}"
+
+    def _batches(self, way: str, level: str) -> Batches:
+        if way in OWN_WAYS:
+            assert self._log is not None
+            return OWN_WAYS[way](self._log(), level)
+        return WAYS[way](self._filesystem, self._root, level)
 
 
 def read_for_ever(folder: Path, seed: int) -> None:
     rng = random.Random(seed)
-    current, shared = None, LedgerFile("")
+    current = reader = None
     while True:
         now = (folder / CURRENT).read_text(encoding="utf-8")
-        if now != current:
-            current, shared = now, LedgerFile(Path(now) / LEDGER)
-        # What reads with indexes can be wrong in more ways.
-        way = rng.choice(("in one", *WAYS))
-        level = rng.choice((READ_COMMITTED, READ_COMMITTED, READ_UNCOMMITTED))
-        before = shared.catch_up().now()
+        if reader is None or now != current:
+            current, reader = now, Reader(Path(now), rng)
         try:
-            rows = WAYS[way](Dawdling(lambda _: _stop_seconds(rng)), str(Path(now) / LOGS), level)
-        except DataLossError:
-            # The log directory was opened or closed at each of ten looks. It says so, and nothing was returned.
-            _say(f"again {way}")
-            continue
-        after = shared.catch_up().now()
-        if way == "an open log" and level == READ_COMMITTED:
-            # Its end is below the checkpointed high watermark: it may miss what is new.
-            before = {}
-        found = problems(rows, before, after, level)
-        if found:
-            _say(f"wrong {way}, {level}, seed {seed}, {now}: {found}")
+            _say(reader.read())
+        except AssertionError as error:
+            _say(f"wrong, seed {seed}: {error}")
             return
-        _say(f"{level} {way}")
-
-
-def _stop_seconds(rng: random.Random) -> float:
-    return rng.random() * 0.04 if rng.random() < 0.02 else 0.0
 
 
 def _say(text: str) -> None:

@@ -7,6 +7,7 @@ reader may make of it.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,9 @@ class TransactionalLife:
         root: The log directory.
         ledger: What it has done.
         note: Is told of each event as well.
+
+    Attributes:
+        reading: Held by a thread that reads the log in this process, while it does.
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class TransactionalLife:
         self.ledger = ledger
         self.clock = StillClock()
         self.is_open = False
+        self.reading = threading.Lock()
         self._note_elsewhere = note
         self._config = config
         self._next_unit = first_unit
@@ -77,6 +82,12 @@ class TransactionalLife:
         self.log.append(_table(values), flush=flush)
         self.note(Event("appended", unit))
 
+    def plain_from_memory(self, *sizes_bytes: int) -> int:
+        """Append rows that are acknowledged before they are written; return their unit, to be noted when they are."""
+        unit = self._new_unit()
+        self.log.append(_table(self._before_append(unit, sizes_bytes)), acks=0)
+        return unit
+
     def begin(self, producer_id: int) -> int:
         """Begin a transaction; return its unit."""
         unit = self._new_unit()
@@ -92,18 +103,26 @@ class TransactionalLife:
 
     def commit(self, unit: int, *, flush: bool = False) -> None:
         """Commit a transaction."""
-        self.note(Event("commit", unit))
+        self.note(Event("commit", unit, self.log.log_end_offset))
         self.transactions.pop(unit).commit(flush=flush)
         self.note(Event("committed", unit))
 
     def abort(self, unit: int, *, flush: bool = False) -> None:
         """Abort a transaction."""
-        self.note(Event("abort", unit))
+        self.note(Event("abort", unit, self.log.log_end_offset))
         self.transactions.pop(unit).abort(flush=flush)
         self.note(Event("aborted", unit))
 
-    def settle(self) -> None:
-        """Abort what an earlier process has left open, and note how those ended that it was about to end."""
+    def truncate_to(self, offset: int, *, is_commit: Callable[[], bool] = lambda: False) -> None:
+        """Remove everything from an offset on. Transactions that are open then are settled."""
+        self.note(Event("truncate", -1, self.ledger.first_removed(offset)))
+        self.log.truncate_to(offset)
+        self.settle(is_commit)
+
+    def settle(self, is_commit: Callable[[], bool] = lambda: False) -> None:
+        """End what is open, by an earlier process or by a truncation, and note how that ended which was about to end."""
+        if self.ledger.is_truncating:
+            self.note(Event("truncated", -1, self.ledger.first_removed(self.log.log_end_offset)))
         unsettled = {
             each.producer_id: (name, each)
             for name, each in self.ledger.now().items()
@@ -111,9 +130,14 @@ class TransactionalLife:
         }
         for transaction in self.log.open_transactions():
             name, _ = unsettled.pop(transaction.producer_id)
-            self.note(Event("abort", name))
-            self.log.abort_transaction(transaction.producer_id)
-            self.note(Event("aborted", name))
+            if is_commit():
+                self.note(Event("commit", name, self.log.log_end_offset))
+                self.log.end_transaction(transaction.producer_id, transaction.producer_epoch, is_abort=False)
+                self.note(Event("committed", name))
+            else:
+                self.note(Event("abort", name, self.log.log_end_offset))
+                self.log.abort_transaction(transaction.producer_id)
+                self.note(Event("aborted", name))
         for name, unit in unsettled.values():
             # Its marker is there; or not even its first rows.
             self.note(Event("committed" if unit.state == "committing" else "aborted", name))

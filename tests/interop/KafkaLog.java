@@ -1,5 +1,6 @@
 import java.io.BufferedInputStream;
 import java.io.BufferedOutputStream;
+import java.io.ByteArrayOutputStream;
 import java.io.DataInputStream;
 import java.io.DataOutputStream;
 import java.io.EOFException;
@@ -8,9 +9,11 @@ import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.util.Comparator;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.Delayed;
@@ -23,10 +26,14 @@ import org.apache.kafka.common.message.DescribeProducersResponseData.ProducerSta
 import org.apache.kafka.common.record.FileRecords;
 import org.apache.kafka.common.record.FileRecords.TimestampAndOffset;
 import org.apache.kafka.common.record.MemoryRecords;
+import org.apache.kafka.common.record.MemoryRecords.RecordFilter;
 import org.apache.kafka.common.record.Record;
+import org.apache.kafka.common.record.RecordBatch;
 import org.apache.kafka.common.record.Records;
 import org.apache.kafka.common.requests.ProduceResponse.RecordError;
+import org.apache.kafka.common.utils.BufferSupplier;
 import org.apache.kafka.common.utils.Time;
+import org.apache.kafka.common.utils.Utils;
 import org.apache.kafka.server.common.OffsetAndEpoch;
 import org.apache.kafka.server.storage.log.FetchIsolation;
 import org.apache.kafka.server.util.Scheduler;
@@ -102,6 +109,8 @@ public final class KafkaLog {
                 case 'X' -> endOffsetForEpoch();
                 case 'G' -> fetch();
                 case 'L' -> offsetForTimestamp();
+                case 'B' -> records();
+                case 'C' -> clean();
                 default -> throw new IOException("unknown question " + question);
             }
             answers.flush();
@@ -197,6 +206,63 @@ public final class KafkaLog {
         if (records instanceof FileRecords found)
             found.readInto(ByteBuffer.wrap(bytes), 0);
         return bytes;
+    }
+
+    /** What the records of some batches are, as a consumer sees them. */
+    private void records() throws IOException {
+        byte[] batches = questions.readNBytes(questions.readInt());
+        ByteArrayOutputStream found = new ByteArrayOutputStream();
+        try {
+            for (RecordBatch batch : MemoryRecords.readableRecords(ByteBuffer.wrap(batches)).batches()) {
+                for (Record record : batch) {
+                    record.ensureValid();
+                    DataOutputStream row = new DataOutputStream(found);
+                    row.writeLong(record.offset());
+                    row.writeLong(record.timestamp());
+                    row.writeInt(batch.timestampType().id);
+                    writeNullable(row, record.key());
+                    writeNullable(row, record.value());
+                }
+            }
+        } catch (Exception | Error unreadable) {
+            answers.writeUTF(unreadable.getClass().getSimpleName());
+            return;
+        }
+        answers.writeUTF("ok");
+        answers.writeInt(found.size());
+        found.writeTo(answers);
+    }
+
+    private static void writeNullable(DataOutputStream row, ByteBuffer content) throws IOException {
+        row.writeInt(content == null ? -1 : content.remaining());
+        if (content != null)
+            row.write(Utils.toArray(content));
+    }
+
+    /** What a cleaner makes of some batches of which only these offsets survive. */
+    private void clean() throws IOException {
+        long nowMs = questions.readLong();
+        Set<Long> surviving = new HashSet<>();
+        for (int left = questions.readInt(); left > 0; left--)
+            surviving.add(questions.readLong());
+        byte[] batches = questions.readNBytes(questions.readInt());
+        RecordFilter filter = new RecordFilter(nowMs, 0) {
+            @Override
+            protected BatchRetentionResult checkBatchRetention(RecordBatch batch) {
+                return new BatchRetentionResult(BatchRetention.DELETE_EMPTY, false);
+            }
+
+            @Override
+            protected boolean shouldRetainRecord(RecordBatch batch, Record record) {
+                return surviving.contains(record.offset());
+            }
+        };
+        ByteBuffer output = MemoryRecords.readableRecords(ByteBuffer.wrap(batches))
+            .filterTo(filter, ByteBuffer.allocate(READ_BYTES), BufferSupplier.NO_CACHING)
+            .outputBuffer();
+        output.flip();
+        answers.writeInt(output.remaining());
+        answers.write(Utils.toArray(output));
     }
 
     private void fetch() throws IOException {

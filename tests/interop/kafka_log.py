@@ -10,10 +10,10 @@ from typing import IO, TYPE_CHECKING, NamedTuple, Self
 from tests.interop.jars import java_command, kafka_jars
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from types import TracebackType
 
-__all__ = ["Appended", "KafkaLog", "KafkaLogState"]
+__all__ = ["Appended", "KafkaLog", "KafkaLogState", "KafkaRecord"]
 
 _PROGRAM = Path(__file__).with_name("KafkaLog.java")
 
@@ -48,6 +48,16 @@ class KafkaLogState(NamedTuple):
     last_stable_offset: int
     leader_epochs: list[tuple[int, ...]]
     producers: list[tuple[int, ...]]
+
+
+class KafkaRecord(NamedTuple):
+    """A record as a consumer sees it; the type of its timestamp is that of the batch."""
+
+    offset: int
+    timestamp_ms: int
+    timestamp_type: int
+    key: bytes | None
+    value: bytes | None
 
 
 class KafkaLog:
@@ -157,6 +167,23 @@ class KafkaLog:
         is_there, offset, found_ms, epoch = self._read(">?qqi")
         return (offset, found_ms, epoch) if is_there else None
 
+    def records(self, batches: bytes) -> list[KafkaRecord] | str:
+        """What Kafka's own reader finds in some batches (``MemoryRecords``), or the name of its exception."""
+        self._ask(b"B" + struct.pack(">i", len(batches)) + batches)
+        refusal = self._refusal()
+        if refusal is not None:
+            return refusal
+        (size_bytes,) = self._read(">i")
+        return list(_records(self._answers.read(size_bytes)))
+
+    def clean(self, batches: bytes, surviving_offsets: Iterable[int], now_ms: int) -> bytes:
+        """``MemoryRecords.filterTo``, with a delete retention of 0."""
+        offsets = list(surviving_offsets)
+        question = struct.pack(f">qi{len(offsets)}q", now_ms, len(offsets), *offsets)
+        self._ask(b"C" + question + struct.pack(">i", len(batches)) + batches)
+        (size_bytes,) = self._read(">i")
+        return self._answers.read(size_bytes)
+
     def state(self) -> KafkaLogState:
         """What the log says of itself."""
         self._ask(b"S")
@@ -186,3 +213,17 @@ class KafkaLog:
 def _text(text: str) -> bytes:
     encoded = text.encode()
     return struct.pack(">H", len(encoded)) + encoded
+
+
+def _records(data: bytes) -> Iterator[KafkaRecord]:
+    position = 0
+    while position < len(data):
+        numbers = struct.unpack_from(">qqi", data, position)
+        contents: list[bytes | None] = []
+        position += struct.calcsize(">qqi")
+        for _ in range(2):
+            (length,) = struct.unpack_from(">i", data, position)
+            position += 4
+            contents.append(None if length < 0 else data[position : position + length])
+            position += max(length, 0)
+        yield KafkaRecord(*numbers, *contents)

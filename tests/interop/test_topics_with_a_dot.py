@@ -1,7 +1,12 @@
-"""Topics whose names begin with a dot: a broker makes them, so do we, and neither loses where they begin."""
+"""Topics whose names begin with a dot: a broker makes them, so do we, and neither loses where they begin.
+
+One of them is deleted by us, and the broker starts over what a crash leaves of that.
+"""
 
 from __future__ import annotations
 
+import shutil
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,15 +28,19 @@ if TYPE_CHECKING:
 HIDDEN = ".hidden"
 LIKE_OUR_FILES = f".segmentlog-stage-{'0' * 32}-0"
 TOPICS = (HIDDEN, LIKE_OUR_FILES)
+GONE = ".gone"
+# What was deleted is removed as soon as a broker begins with such tasks: half a minute after its start.
+SETTINGS = {"log.segment.delete.delay.ms": 100}
+REMOVED_WITHIN_S = 120
 DELETED = 20
 PRODUCED = 60
 
 
 @pytest.fixture(scope="module")
 def stopped_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    broker = KafkaBroker(tmp_path_factory.mktemp("dotted"))
+    broker = KafkaBroker(tmp_path_factory.mktemp("dotted"), SETTINGS)
     with broker:
-        for topic in TOPICS:
+        for topic in (*TOPICS, GONE):
             create_topic(broker, topic)
             send(new_producer(broker, linger_ms=1000), topic, iter(small_records(PRODUCED)))
             delete_records(broker, topic, DELETED)
@@ -50,9 +59,20 @@ def root(stopped_broker: KafkaBroker) -> Path:
         for topic in TOPICS:
             assert logs.get(topic).log_start_offset == DELETED
             logs.get(topic).append(table_of(small_records(1, first=PRODUCED)))
+        logs.delete(GONE)
+        (deleted,) = deleted_logs(root)
+        left_over = shutil.copytree(deleted, root.parent / deleted.name)
+    assert deleted_logs(root) == []
     for number in range(2):
         write(writer_of(root, "value", topic=HIDDEN, brokerDirectory="true"), [batch(value=[b"%d" % number])])
+    # As a crash leaves it.
+    left_over.rename(deleted)
+    assert GONE not in read_table(root)["topic"].to_pylist()
     return root
+
+
+def deleted_logs(root: Path) -> list[Path]:
+    return list(root.glob(f"{GONE}-0.*-delete"))
 
 
 def test_jobs_are_refused_for_what_is_named_like_our_files(root: Path) -> None:
@@ -77,6 +97,20 @@ def test_a_broker_loads_them_where_they_began(
     assert [row.offset for row in rows] == list(range(DELETED, PRODUCED + added))
     expected = [record.value for record in small_records(PRODUCED + 1)][DELETED:]
     assert [row.value for row in rows[: PRODUCED + 1 - DELETED]] == expected
+
+
+def test_a_broker_goes_on_with_what_is_being_deleted(start: BrokerStart, stopped_broker: KafkaBroker) -> None:
+    """The topic is still one of the cluster's: its log begins anew."""
+    # That it deletes it, it says at INFO.
+    assert not [line for line in start.complaints(GONE, 0) if " INFO " not in line]
+    deadline = time.monotonic() + REMOVED_WITHIN_S
+    while deleted_logs(stopped_broker.log_directory) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert deleted_logs(stopped_broker.log_directory) == []
+    assert start_offset(stopped_broker, GONE) == 0
+    assert consume(stopped_broker, GONE) == []
+    send(new_producer(stopped_broker, linger_ms=1000), GONE, iter(small_records(3)))
+    assert [row.offset for row in consume(stopped_broker, GONE)] == [0, 1, 2]
 
 
 def test_the_broker_stops_cleanly(start: BrokerStart, stopped_broker: KafkaBroker) -> None:

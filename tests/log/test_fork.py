@@ -80,11 +80,14 @@ CHANGES_OF_A_LOG = {
     "apply_retention": lambda log: log.apply_retention(1 << 60),
     "clean": lambda log: log.clean(),
     "update_high_watermark": lambda log: log.update_high_watermark(3),
+    "alter_config": lambda log: log.alter_config({"retention.ms": 1}),
     "close": lambda log: log.close(),
 }
 CHANGES_OF_A_DIRECTORY = {
     "create": lambda logs: logs.create("clicks"),
     "get_or_create": lambda logs: logs.get_or_create("clicks"),
+    "delete": lambda logs: logs.delete("orders"),
+    "alter_config": lambda logs: logs.alter_config("orders", {"retention.ms": 1}),
     "checkpoint": lambda logs: logs.checkpoint(),
     "apply_retention": lambda logs: logs.apply_retention(1 << 60),
     "clean": lambda logs: logs.clean(CleanerConfig()),

@@ -121,7 +121,7 @@ def test_after_the_end_nothing_is_begun(clock, ran):
 @pytest.fixture
 def tasks(logs, clock):
     """The tasks of `logs`, by name; each may be run by itself."""
-    made = tasks_of_logs(logs._checkpoints, logs.apply_retention, 1000)
+    made = tasks_of_logs(logs._checkpoints, logs._deleted_logs, logs.apply_retention, 1000)
     return {task.name: task for task in made}
 
 
@@ -159,6 +159,15 @@ def test_files_are_deleted_when_they_are_due(logs, clock, tasks):
         tasks["Deleting files"].run()
         left = [each for each in names(log.path) if each.endswith(".log.deleted")]
         assert len(left) == expected
+
+
+def test_deleted_logs_are_removed_when_they_are_due(logs, clock, tasks, tmp_path):
+    append(logs.create("orders", config=small(file_delete_delay_ms=5000)))
+    logs.delete("orders")
+    for advance_ms, expected in [(0, 1), (4999, 1), (1, 0)]:
+        clock.time_ms += advance_ms
+        tasks["Deleting logs"].run()
+        assert len([each for each in names(tmp_path / "data") if each.endswith("-delete")]) == expected
 
 
 def test_a_file_that_cannot_be_deleted_is_tried_again_and_the_others_go(

@@ -16,7 +16,8 @@ from storage_core.errors import (
     OptionError,
     OutOfOrderSequenceError,
 )
-from tests.log.logs import NOW_MS, crash, names, offsets, open_directory, small, table, values
+from storage_core.log.log_roll import forget_expired_producers
+from tests.log.logs import NOW_MS, Clock, crash, names, offsets, open_directory, small, table, values
 from tests.log.producing import data, marker, transactional
 
 LARGEST = 2147483647
@@ -157,6 +158,39 @@ def test_who_was_silent_for_a_day_is_forgotten(log, clock):
     # What is due is looked at every ten minutes.
     clock.time_ms += 600_000
     assert append(log, 1, sequence=99, epoch=2).first_offset == 3
+
+
+@pytest.mark.parametrize("expiration_ms", [1, 1000, 7 * DAY_MS])
+def test_a_log_says_how_long_a_producer_may_be_silent(logs, clock, expiration_ms):
+    log = logs.create("short", config=small(producer_id_expiration_ms=expiration_ms))
+    append(log, 3, epoch=5)
+    append(log, 1, producer=8, is_transactional=True)
+
+    def known_after(silent_ms):
+        clock.time_ms = NOW_MS + silent_ms
+        # It is looked at every ten minutes, and now.
+        log._state.last_expiration_ms = 0
+        forget_expired_producers(log._state)
+        return sorted(log._state.producers.producers)
+
+    assert known_after(expiration_ms - 1) == [7, 8]
+    assert known_after(expiration_ms) == [8]
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize(("silent_ms", "expected"), [(999, [7, 8]), (1000, [8])])
+def test_a_snapshot_is_loaded_without_those_that_were_silent(tmp_path, is_clean, silent_ms, expected):
+    clock = Clock()
+    logs = open_directory(tmp_path, clock=clock)
+    log = logs.create("orders")
+    append(log, 3, epoch=5)
+    append(log, 1, producer=8, is_transactional=True)
+    log.roll()
+    logs.close() if is_clean else crash(logs)
+    clock.time_ms += silent_ms
+    config = small(producer_id_expiration_ms=1000)
+    with open_directory(tmp_path, clock=clock, config=config) as logs:
+        assert sorted(logs.get("orders")._state.producers.producers) == expected
 
 
 def test_but_not_while_its_transaction_is_open(log, clock):

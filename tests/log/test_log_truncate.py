@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import threading
+
 import pytest
 
-from storage_core.errors import OffsetOutOfRangeError, OptionError
+from storage_core import read_table
+from storage_core.checkpoint.truncations_file import TRUNCATIONS_FILE
+from storage_core.errors import (
+    LogTruncationError,
+    OffsetOutOfRangeError,
+    OptionError,
+    SegmentLogError,
+    StorageError,
+)
 from storage_core.log.log_roll import create_segment
+from tests.faults.observed_filesystem import ObservedFileSystem
 from tests.log.logs import (
     BATCH_BYTES,
     Clock,
@@ -252,3 +265,154 @@ def test_while_a_log_begins_anew_a_checkpoint_tells_where(log, tmp_path, monkeyp
     log.truncate_fully_and_start_at(10)
     log.truncate_fully_and_start_at(1000)
     assert seen == ["0\n1\norders 0 10\n", "0\n1\norders 0 1000\n"]
+
+
+class Undecided:
+    """A log with an aborted and a committed transaction, whose markers have the offsets 8 and 9."""
+
+    def __init__(self, path, filesystem) -> None:
+        self.filesystem = filesystem
+        self.logs = open_directory(path, filesystem=filesystem)
+        self.log = self.logs.create("orders")
+        append(self.log, 3)
+        aborted, committed = self.log.transaction(1), self.log.transaction(2)
+        aborted.append(table(value(3), value(4)))
+        committed.append(table(value(5), value(6)))
+        self.log.roll()
+        append(self.log)
+        aborted.abort()
+        committed.commit()
+        self.log.roll()
+        append(self.log, 4)
+
+    @property
+    def committed(self) -> list[int]:
+        return offsets(self.log, isolation_level="read_committed")
+
+
+BEFORE = [0, 1, 2, 5, 6, 7, 10, 11, 12, 13]
+AFTER = {5: [0, 1, 2], 8: [0, 1, 2], 9: [0, 1, 2], 12: [0, 1, 2, 5, 6, 7, 10, 11]}
+
+
+@pytest.mark.parametrize("target", AFTER)
+def test_a_reader_beside_a_truncation_meets_no_transaction_whose_marker_goes(tmp_path, target):
+    """It looks in front of each call of the truncation."""
+    undecided = Undecided(tmp_path, ObservedFileSystem())
+    assert undecided.committed == BEFORE
+    calls, found = [], []
+
+    def look(call) -> None:
+        undecided.filesystem.tell = None
+        calls.append(call)
+        with contextlib.suppress(LogTruncationError):
+            found.append(undecided.committed)
+        undecided.filesystem.tell = look
+
+    undecided.filesystem.tell = look
+    undecided.log.truncate_to(target)
+    undecided.filesystem.tell = None
+    assert len(calls) > 5
+    for each in found:
+        assert each in (BEFORE, AFTER[target])
+    assert undecided.committed == AFTER[target]
+    undecided.logs.close()
+
+
+@pytest.mark.parametrize("target", AFTER)
+def test_a_truncation_that_failed_shows_no_transaction_whose_marker_went(tmp_path, target):
+    """Each of its calls fails once."""
+    at, is_done = 0, False
+    while not is_done:
+        at += 1
+        undecided = Undecided(tmp_path / str(at), ObservedFileSystem())
+        calls = []
+
+        def fail(call, calls=calls, at=at) -> None:
+            calls.append(call)
+            if len(calls) == at:
+                raise OSError(errno.EIO, "the disk does not answer")
+
+        undecided.filesystem.tell = fail
+        with contextlib.suppress(OSError, StorageError):
+            undecided.log.truncate_to(target)
+        is_done = len(calls) < at
+        undecided.filesystem.tell = None
+        try:
+            found = undecided.committed
+        except SegmentLogError:
+            # Nothing was returned.
+            found = []
+        allowed = set(AFTER[target]) if is_done else set(BEFORE)
+        assert set(found) <= allowed, calls[-1]
+        crash(undecided.logs)
+    assert at > 5
+
+
+class Stepwise:
+    """A truncation in a thread, which stops in front of some of its calls until it is told to go on."""
+
+    def __init__(self, path, stops=()) -> None:
+        filesystem = ObservedFileSystem()
+        self.logs = open_directory(path, filesystem=filesystem)
+        self.log = self.logs.create("orders")
+        append(self.log, 35)
+        self.calls = []
+        self._stops = stops
+        self._go, self._stopped = threading.Semaphore(0), threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._run)
+        filesystem.tell = self._tell
+        self._thread.start()
+        self._stopped.acquire()
+
+    def go_on(self) -> None:
+        """Until the next stop, or the end."""
+        self._go.release()
+        self._stopped.acquire()
+
+    def close(self) -> None:
+        while self._thread.is_alive():
+            self._go.release()
+            self._thread.join(0.01)
+        self.logs.close()
+
+    def _run(self) -> None:
+        self.log.truncate_to(14)
+        self._stopped.release()
+
+    def _tell(self, call) -> None:
+        if threading.current_thread() is self._thread:
+            self.calls.append(call)
+            if len(self.calls) - 1 in self._stops:
+                self._stopped.release()
+                self._go.acquire()
+
+
+def test_a_read_that_begins_and_ends_in_a_truncation_loses_nothing_in_front_of_what_it_gives(tmp_path):
+    """It is overtaken at each of its calls: later segments were there when it looked, then the one with the new end is cut."""
+    whole = Stepwise(tmp_path / "whole")
+    notes = [number for number, call in enumerate(whole.calls) if call.endswith(TRUNCATIONS_FILE)]
+    writes = [number for number, call in enumerate(whole.calls) if call.startswith("open_for_writing")]
+    begin, end = notes[0] + 2, max(set(notes) & set(writes))
+    whole.close()
+    at, is_done, outcomes = 0, False, set()
+    while not is_done:
+        at += 1
+        root = tmp_path / str(at)
+        truncation = Stepwise(root, (begin, end))
+        filesystem, calls = ObservedFileSystem(), []
+
+        def overtake(call, calls=calls, at=at, truncation=truncation) -> None:
+            calls.append(call)
+            if len(calls) == at:
+                truncation.go_on()
+
+        filesystem.tell = overtake
+        try:
+            found = read_table(root, filesystem=filesystem, columns=["offset"])["offset"].to_pylist()
+        except LogTruncationError:
+            found = None
+        is_done = len(calls) < at
+        truncation.close()
+        outcomes.add(None if found is None else len(found))
+        assert found is None or found == list(range(len(found))), calls[at - 1]
+    assert {None, 14, 35} <= outcomes

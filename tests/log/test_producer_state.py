@@ -29,7 +29,7 @@ def manager(tmp_path):
 
 
 def open_manager(directory, **options):
-    return ProducerStateManager(FileSystem(), str(directory), **options)
+    return ProducerStateManager(FileSystem(), str(directory), **{"expiration_ms": DAY_MS, **options})
 
 
 def update(manager, *batches):
@@ -352,13 +352,20 @@ def test_producers_with_an_open_transaction_are_not(manager):
     assert manager.is_empty
 
 
+def test_how_long_that_is_may_change(manager):
+    update(manager, data(0, producer=1, timestamp_ms=1000), data(1, producer=2, timestamp_ms=2000))
+    manager.expiration_ms = 500
+    manager.remove_expired(1500)
+    assert sorted(manager.producers) == [2]
+
+
 def test_what_has_expired_is_not_loaded(tmp_path, manager):
     update(manager, data(0, producer=1, timestamp_ms=1000), data(1, producer=2, timestamp_ms=2000))
     update(manager, transactional(2, producer=3, timestamp_ms=0))
     manager.take_snapshot()
     assert sorted(reopened(tmp_path, 3, now_ms=1000 + DAY_MS).producers) == [2, 3]
-    assert sorted(reopened(tmp_path, 3, now_ms=2000, producer_id_expiration_ms=1000).producers) == [2, 3]
-    assert sorted(reopened(tmp_path, 3, now_ms=3000, producer_id_expiration_ms=1000).producers) == [3]
+    assert sorted(reopened(tmp_path, 3, now_ms=2000, expiration_ms=1000).producers) == [2, 3]
+    assert sorted(reopened(tmp_path, 3, now_ms=3000, expiration_ms=1000).producers) == [3]
 
 
 # -- Snapshots --------

@@ -44,7 +44,7 @@ class WrittenLog:
             self.segments.add(segment)
 
     def manager(self, **options):
-        return ProducerStateManager(self.filesystem, str(self.directory), **options)
+        return ProducerStateManager(self.filesystem, str(self.directory), expiration_ms=86_400_000, **options)
 
     def rebuild(self, manager, last_offset, *, log_start_offset=0, now_ms=0, is_after_clean_shutdown=False):
         self.filesystem.opened.clear()

@@ -16,6 +16,7 @@ from storage_core.segment import TransactionIndex
 from storage_core.segment.log_segment import LogSegment
 
 FILES = FileSystem()
+NEVER_MS = 1 << 62
 # Compaction, retention and expiry take away what a replay would need: these cases have none of them.
 CASES = ["idempotent", "txn", "txn-ongoing"]
 
@@ -44,7 +45,7 @@ def test_every_snapshot_byte_for_byte(partitions, tmp_path):
             offset = int(snapshot.name[:20])
             elsewhere = tmp_path / directory.name / str(offset)
             elsewhere.mkdir(parents=True)
-            manager = ProducerStateManager(FILES, str(elsewhere))
+            manager = ProducerStateManager(FILES, str(elsewhere), expiration_ms=NEVER_MS)
             rebuild_producer_state(manager, segments, 0, offset, 0, is_after_clean_shutdown=False)
             assert (elsewhere / snapshot.name).read_bytes() == snapshot.read_bytes(), snapshot
             compared += 1
@@ -61,14 +62,14 @@ def test_every_snapshot_from_the_one_before(partitions, tmp_path):
             older = [path for path in directory.glob("*.snapshot") if path.name < snapshot.name]
             for path in older:
                 (elsewhere / path.name).write_bytes(path.read_bytes())
-            manager = ProducerStateManager(FILES, str(elsewhere))
+            manager = ProducerStateManager(FILES, str(elsewhere), expiration_ms=NEVER_MS)
             rebuild_producer_state(manager, segments, 0, offset, 0, is_after_clean_shutdown=False)
             assert (elsewhere / snapshot.name).read_bytes() == snapshot.read_bytes(), snapshot
 
 
 def test_every_transaction_index(partitions):
     for directory in partitions:
-        manager = ProducerStateManager(FILES, str(directory), read_only=True)
+        manager = ProducerStateManager(FILES, str(directory), expiration_ms=NEVER_MS, read_only=True)
         for segment in segments_of(directory):
             aborted = [entry for window in segment.windows() for entry in manager.observe(window)]
             path = directory / f"{segment.base_offset:020d}.txnindex"

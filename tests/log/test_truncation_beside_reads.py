@@ -5,19 +5,36 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pickle
+import random
 import threading
 
 import pytest
 
-from storage_core import LogDirectory, read_table
+from storage_core import LogDirectory
 from storage_core.errors import LogTruncationError, OffsetOutOfRangeError, OptionError, SegmentLogError
+from storage_core.scan import plan_scan, project, read_task, record_schema
 from storage_core.scan import read as read_module
+from storage_core.scan.table import options_of
 from tests.faults.observed_filesystem import ObservedFileSystem, ObservedSimulation
-from tests.log.logs import append, contents, crash, flip, name, offsets, open_directory, small, table, value
+from tests.log.logs import (
+    NOW_MS,
+    append,
+    contents,
+    crash,
+    flip,
+    name,
+    offsets,
+    open_directory,
+    small,
+    table,
+    value,
+)
 
-COUNT = 24
-# Six batches of 100 bytes to a segment, so that reads go over several files.
-CONFIG = small(600)
+COUNT = 12
+# A batch of 100 bytes for each record, four to a segment, so that reads go over several files.
+SMALL = {"segment_bytes": 400, "batch_size": 1, "segment_index_bytes": 1200}
+CONFIG = small(**SMALL)
 
 
 @pytest.fixture(autouse=True)
@@ -40,8 +57,13 @@ def longer(offset: int) -> bytes:
     return b"%d:" % offset + b"x" * 57
 
 
+def rows(records):
+    """Their timestamps are their offsets, whenever they are appended."""
+    return table(*(value for _, value in records), timestamps=[NOW_MS + offset for offset, _ in records])
+
+
 class Truncation:
-    """What happens to the log, and what it holds then."""
+    """What happens to the log, and what it holds then: the old records below an offset, and others from there on."""
 
     def __init__(self, offset, made=None, count=COUNT, *, is_full=False, leader_epoch=None) -> None:
         self.offset = offset
@@ -52,28 +74,38 @@ class Truncation:
 
     def __call__(self, log) -> None:
         log.truncate_fully_and_start_at(0) if self._is_full else log.truncate_to(self.offset)
-        for offset in range(self.offset, self._count if self._made else 0):
-            log.append(table(self._made(offset)), leader_epoch=self._leader_epoch)
+        if self._made:
+            log.append(rows(self.records[self.offset :]), leader_epoch=self._leader_epoch)
 
     @property
     def records(self) -> list[tuple[int, bytes]]:
         added = range(self.offset, self._count) if self._made else ()
-        return [(offset, old(offset)) for offset in range(self.offset)] + [
-            (offset, self._made(offset)) for offset in added
-        ]
+        return OLD[: self.offset] + [(offset, self._made(offset)) for offset in added]
 
 
+class Roll(Truncation):
+    """Nothing is truncated."""
+
+    def __init__(self) -> None:
+        super().__init__(COUNT, old, COUNT + 2)
+
+    def __call__(self, log) -> None:
+        for offset in range(COUNT, self._count):
+            log.roll()
+            log.append(rows([(offset, old(offset))]))
+
+
+OLD = [(offset, old(offset)) for offset in range(COUNT)]
 TRUNCATIONS = {
-    "nothing appended": Truncation(9),
-    "as many of the same size": Truncation(9, other),
-    "of another size": Truncation(9, longer),
-    "more": Truncation(9, other, COUNT + 20),
-    "to a segment's beginning": Truncation(12, other),
-    "within the last segment": Truncation(20, other),
-    "under a new leader": Truncation(9, other, leader_epoch=7),
-    "fully": Truncation(0, other, is_full=True),
-    "fewer": Truncation(9, longer, 14),
+    "of another size": Truncation(5, longer, 8),
+    "nothing appended": Truncation(5),
+    "of the same size": Truncation(5, other, COUNT),
+    "more": Truncation(10, other, COUNT + 3),
+    "to a segment's beginning": Truncation(8, other, 10),
+    "under a new leader": Truncation(5, other, 8, leader_epoch=7),
+    "fully": Truncation(0, other, 5, is_full=True),
 }
+ROLL = Roll()
 
 
 def fill(log) -> None:
@@ -81,12 +113,8 @@ def fill(log) -> None:
     log.truncate_fully_and_start_at(0)
     log._state.clock.time_ms += 2 * log.config.file_delete_delay_ms
     log.flush()
-    for offset in range(COUNT):
-        log.append(table(old(offset)))
+    log.append(rows(OLD))
     log._state.checkpoint()
-
-
-OLD = [(offset, old(offset)) for offset in range(COUNT)]
 
 
 def rows_of(batches, found) -> None:
@@ -97,7 +125,7 @@ def rows_of(batches, found) -> None:
 class InProcess:
     """Reads by the log that is truncated, of files in memory."""
 
-    config = small(600)
+    config = CONFIG
 
     def __init__(self, folder) -> None:
         self.writing = self.filesystem = self.make(folder)
@@ -135,16 +163,18 @@ class ReadOnly(InProcess):
 
 
 class Table(ReadOnly):
-    """Reads the log directory as a table."""
+    """Reads the log directory as Spark does: planned in one place, task by task in others."""
 
-    def read(self, found, *, start_offset=0, end_offset=None, isolation_level="read_uncommitted", **options):
-        end = "latest" if end_offset is None else json.dumps({"orders": {"0": end_offset}})
-        start = json.dumps({"orders": {"0": start_offset}})
-        whole = read_table(
-            self.root, filesystem=self.filesystem, starting_offsets=start, ending_offsets=end,
-            isolation_level=isolation_level, **options,
-        )  # fmt: skip
-        rows_of(whole.to_batches(), found)
+    SCHEMA = project(record_schema(), ["offset", "value"])
+
+    def read(self, found, *, start_offset=0, end_offset=None, **options) -> None:
+        if end_offset is not None:
+            options["ending_offsets"] = json.dumps({"orders": {"0": end_offset}})
+        options |= {"starting_offsets": json.dumps({"orders": {"0": start_offset}}), "min_partitions": 3}
+        options["subscribe"] = "orders"
+        plan = plan_scan(self.filesystem, options_of([self.root], options))
+        for task in pickle.loads(pickle.dumps(plan.tasks)):
+            rows_of(read_task(self.filesystem, task, self.SCHEMA), found)
 
 
 class OnDisk:
@@ -162,14 +192,14 @@ class InProcessOnDisk(OnDisk, InProcess):
     pass
 
 
-class ReadOnlyOnDisk(OnDisk, GoneAtOnce):
-    pass
-
-
 class GoneAtOnce(ReadOnly):
     """Files of removed segments are not kept."""
 
-    config = small(600, file_delete_delay_ms=0)
+    config = small(**SMALL, file_delete_delay_ms=0)
+
+
+class ReadOnlyOnDisk(OnDisk, GoneAtOnce):
+    pass
 
 
 READERS = {"in process": InProcess, "read-only": ReadOnly, "table": Table}
@@ -180,8 +210,8 @@ MORE_READERS = {
 }
 READS = {
     "all": {},
-    "from the middle": {"start_offset": 7},
-    "to behind the truncation": {"end_offset": 16},
+    "from the middle": {"start_offset": 3},
+    "beyond the truncation": {"end_offset": 7},
     "a condition": {"where": "timestamp >= '1970-01-01' AND offset > 2"},
     "committed": {"isolation_level": "read_committed"},
     "going on behind damage": {"mode": "DROPMALFORMED"},
@@ -196,20 +226,35 @@ def expected(records, *, start_offset=0, end_offset=None, where=None, **_):
     ]
 
 
-def check(found, error, truncation, options, where) -> str:
-    """One history, to its end or to an error; says which."""
+def check(found, error, truncation, options=None, where="", *, is_begun=False) -> str:
+    """One history, to its end or to an error; says which.
+
+    Args:
+        found: The rows.
+        error: What the read raised.
+        truncation: What happened meanwhile.
+        options: Those of the read.
+        where: For messages.
+        is_begun: Whether it may be still under way, or the appends that follow it.
+    """
+    options = options or {}
     before, after = expected(OLD, **options), expected(truncation.records, **options)
-    if error is None and "isolation_level" in options:
-        # It ends at the high watermark, which others know from the last checkpoint only.
-        before, after = before[: len(found)], after[: len(found)]
     if error is None:
+        if "isolation_level" in options:
+            # It ends at the high watermark, which others know from the last checkpoint only.
+            before, after = before[: len(found)], after[: len(found)]
+        if is_begun and len(found) >= truncation.offset:
+            # Its records come one after the other, and segments go one after the other.
+            after = after[: len(found)]
+            before = before[: len(found)] if len(found) in (4, 8) else before
         assert found in (before, after), where
         return "old" if found == before else "new"
+    assert truncation is not ROLL, (where, repr(error))
     assert isinstance(error, (LogTruncationError, OffsetOutOfRangeError, OptionError)), (where, repr(error))
     assert found in (before[: len(found)], after[: len(found)]), where
     if isinstance(error, LogTruncationError):
         assert "truncated" in str(error), where
-        assert error.offset is not None
+        assert error.offset is not None, where
         assert error.offset <= truncation.offset, where
         return "truncated"
     # It was begun behind the truncation, and asks for what there is no more.
@@ -234,20 +279,48 @@ def reader_of(tmp_path):
         yield make
 
 
-CASES = [(name, "all") for name in TRUNCATIONS] + [
-    ("of another size", read) for read in READS if read != "all"
+def attempt(reader, found, options=None):
+    """Read; returns the error."""
+    try:
+        reader.read(found, **(options or {}))
+    except SegmentLogError as error:
+        return error
+    return None
+
+
+CASES = [
+    *(("in process", name, "all") for name in TRUNCATIONS),
+    *(
+        ("read-only", name, "all")
+        for name in ("of the same size", "of another size", "to a segment's beginning")
+    ),
+    *((kind, "fully", "all") for kind in ("read-only", "table")),
+    ("table", "of another size", "all"),
+    ("in process", "of another size", "committed"),
+    *(("table", "of another size", read) for read in READS if read != "all"),
+    *((kind, "roll", "all") for kind in READERS),
+    ("in process", "roll", "committed"),
 ]
 
 
-@pytest.mark.parametrize("kind", READERS)
-@pytest.mark.parametrize(("name", "read"), CASES)
+@pytest.mark.parametrize(("kind", "name", "read"), CASES)
 def test_between_any_two_calls_of_a_read(reader_of, kind, name, read):
-    """The whole of the truncation, and of the appends, in front of each call of the reader, and behind the last one."""
-    reader, truncation, options = reader_of(kind), TRUNCATIONS[name], READS[read]
+    """The whole of the truncation, and of the appends, in front of each call of the reader, and after the last one."""
+    reader, truncation, options = reader_of(kind), {**TRUNCATIONS, "roll": ROLL}[name], READS[read]
+    outcomes = interleave(reader, truncation, options)
+    assert ({"old"} if truncation is ROLL else {"old", "truncated"}) <= outcomes
+
+
+@pytest.mark.parametrize("kind", MORE_READERS)
+def test_where_removed_files_leave_their_inodes_to_others(reader_of, kind):
+    assert {"old", "truncated"} <= interleave(reader_of(kind), TRUNCATIONS["of the same size"], {})
+
+
+def interleave(reader, truncation, options) -> set[str]:
     at, outcomes = 1, set()
     while True:
         fill(reader.log)
-        calls, found, error = [], [], None
+        calls, found = [], []
 
         def observe(call, calls=calls, at=at):
             calls.append(call)
@@ -257,22 +330,18 @@ def test_between_any_two_calls_of_a_read(reader_of, kind, name, read):
                 reader.filesystem.tell = observe
 
         reader.filesystem.tell = observe
-        try:
-            reader.read(found, **options)
-        except SegmentLogError as caught:
-            error = caught
+        error = attempt(reader, found, options)
         reader.filesystem.tell = None
         where = f"in front of {calls[at - 1] if len(calls) >= at else 'nothing more'}"
         outcomes.add(check(found, error, truncation, options, where))
         if len(calls) < at:
-            break
+            assert at > 5
+            return outcomes
         at += 1
-    assert at > 5
-    assert {"truncated", "old"} <= outcomes
 
 
 @pytest.mark.parametrize("kind", ["in process", "read-only"])
-@pytest.mark.parametrize("name", ["as many of the same size", "of another size", "fully"])
+@pytest.mark.parametrize("name", ["of the same size", "fully"])
 def test_between_any_two_batches_that_are_taken(reader_of, kind, name):
     truncation = TRUNCATIONS[name]
     reader = reader_of(kind)
@@ -292,57 +361,79 @@ def test_between_any_two_batches_that_are_taken(reader_of, kind, name):
         # Whoever has begun to read gets no others, and no fewer without being told.
         assert isinstance(error, LogTruncationError)
         assert found == OLD[: len(found)]
-    assert taken > 5
+    assert taken == 7
 
 
-class Held:
-    """A thread that stops in front of its n-th call, until somebody else has to wait for it or is done."""
+class Stepping:
+    """Work in a thread that makes as many file-system calls as it is told, and stops in front of the next one."""
 
-    def __init__(self, filesystem, work, number) -> None:
-        self._filesystem = filesystem
-        self._calls_left = number
-        self._is_held = threading.Semaphore(0)
-        self._may_go_on = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(work,))
-        self.was_held = False
+    def __init__(self, reader, work) -> None:
+        self.calls = 0
+        self.is_over = False
+        self._reader = reader
+        self._lock = reader.log._state.lock
+        self._work = work
+        self._calls_left = 0
+        self._may_go_on = threading.Semaphore(0)
+        self._has_stopped = threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._run)
+        self._error = None
 
-    def start(self) -> None:
-        self._filesystem.tell = self._observe
+    def __enter__(self):
+        self._reader.writing.tell = self.step
+        self._reader.log._state.lock = SteppedLock(self._lock, self)
         self._thread.start()
-        self._is_held.acquire()
+        self._has_stopped.acquire()
+        return self
 
-    def end(self) -> None:
-        self._may_go_on.set()
+    def __exit__(self, *_) -> None:
+        while not self.is_over:
+            self.go_on()
         self._thread.join()
+        self._reader.writing.tell = None
+        self._reader.log._state.lock = self._lock
+        if self._error is not None:
+            raise self._error
 
-    def _run(self, work) -> None:
-        work()
-        self._is_held.release()
+    def go_on(self, calls=1) -> None:
+        if calls and not self.is_over:
+            self._calls_left = calls
+            self._may_go_on.release()
+            self._has_stopped.acquire()
 
-    def _observe(self, call) -> None:
+    def step(self, _call=None) -> None:
         if threading.current_thread() is self._thread:
+            if not self._calls_left:
+                self._has_stopped.release()
+                self._may_go_on.acquire()
             self._calls_left -= 1
-            if self._calls_left == 0:
-                self.was_held = True
-                self._is_held.release()
-                self._may_go_on.wait()
+            self.calls += 1
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except BaseException as error:  # noqa: BLE001  (raised where the test waits)
+            self._error = error
+        self.is_over = True
+        self._has_stopped.release()
 
 
-class Releasing:
-    """In the place of a log's lock: whoever waits for it lets the one who has it go on."""
+class SteppedLock:
+    """In the place of a log's lock: whoever waits for it lets the one who has it go on until it is free."""
 
-    def __init__(self, lock, release) -> None:
+    def __init__(self, lock, stepping) -> None:
         self._lock = lock
-        self._release = release
+        self._stepping = stepping
 
     def acquire(self) -> bool:
-        if not self._lock.acquire(blocking=False):
-            self._release()
-            self._lock.acquire()
+        while not self._lock.acquire(blocking=False):
+            self._stepping.go_on()
         return True
 
     def release(self) -> None:
         self._lock.release()
+        if not self._lock._is_owned():
+            self._stepping.step()
 
     def __enter__(self) -> None:
         self.acquire()
@@ -351,40 +442,56 @@ class Releasing:
         self.release()
 
 
-@pytest.mark.parametrize("kind", READERS)
-@pytest.mark.parametrize("name", ["of another size", "fully"])
-def test_in_the_middle_of_a_truncation(reader_of, kind, name):
-    """The writer is stopped in front of any of its calls, while somebody reads from the beginning to the end.
+IN_STEPS = {name: TRUNCATIONS[name] for name in ("of another size", "fully")} | {"roll": ROLL}
 
-    In front of the first batch that is appended, there are no others than the old ones.
-    """
-    reader, truncation, at, seen = reader_of(kind), TRUNCATIONS[name], 1, set()
-    state = reader.log._state
-    lock = state.lock
+
+@pytest.mark.parametrize("kind", READERS)
+@pytest.mark.parametrize("name", IN_STEPS)
+def test_in_front_of_any_call_of_a_truncation(reader_of, kind, name):
+    """Whole reads, while the writer stands still in front of each of its calls."""
+    reader, truncation, looked_at, outcomes = reader_of(kind), IN_STEPS[name], 0, set()
     while True:
         fill(reader.log)
-        found, error = [], None
-        held = Held(reader.writing, lambda: truncation(reader.log), at)
-        held.start()
-        state.lock = Releasing(lock, held.end)
-        try:
-            reader.read(found)
-        except SegmentLogError as caught:
-            error = caught
-        held.end()
-        state.lock = lock
-        reader.writing.tell = None
-        if not held.was_held:
-            break
-        if error is None:
-            assert found in (OLD[: len(found)], truncation.records[: len(found)]), f"call {at}"
-        else:
-            assert isinstance(error, (LogTruncationError, OffsetOutOfRangeError)), f"call {at}: {error!r}"
-            assert found == OLD[: len(found)]
-        seen.add("error" if error else len(found))
-        at += 1
-    assert at > 20
-    assert len(seen) > 2
+        with Stepping(reader, lambda: truncation(reader.log)) as writer:
+            writer.go_on(looked_at)
+            if writer.is_over:
+                break
+            # Until one read has to wait for the writer: what that passes is looked at in the next round.
+            while not writer.is_over and writer.calls == looked_at:
+                found = []
+                error = attempt(reader, found)
+                outcomes.add(check(found, error, truncation, where=f"after call {looked_at}", is_begun=True))
+                looked_at += 1
+                if writer.calls < looked_at:
+                    writer.go_on()
+    assert looked_at > 15
+    assert {"old", "new"} <= outcomes
+
+
+@pytest.mark.parametrize("kind", READERS)
+@pytest.mark.parametrize("name", IN_STEPS)
+@pytest.mark.parametrize("seed", range(2))
+def test_in_turns(reader_of, kind, name, seed):
+    """The writer goes on by any number of calls in front of each call of the reader."""
+    rng, reader, truncation = random.Random(seed), reader_of(kind), IN_STEPS[name]
+    for number in range(6):
+        fill(reader.log)
+        with Stepping(reader, lambda: truncation(reader.log)) as writer:
+            writer.go_on(rng.choice([0, 0, 5, 10, 20, 40]))
+            most = rng.choice([1, 3, 10, 40])
+            found = []
+
+            def before_each_call(call, writer=writer, most=most, step=reader.writing.tell):
+                if threading.current_thread() is not writer._thread:
+                    writer.go_on(rng.randint(0, most))
+                elif reader.filesystem is reader.writing:
+                    step(call)
+
+            reader.filesystem.tell = before_each_call
+            error = attempt(reader, found)
+            if reader.filesystem is not reader.writing:
+                reader.filesystem.tell = None
+            check(found, error, truncation, where=f"number {number}", is_begun=True)
 
 
 # -- Answers other than rows --------
@@ -395,9 +502,9 @@ QUESTIONS = {
     "high_watermark": lambda log: log.high_watermark,
     "segments": lambda log: log.segment_base_offsets,
     "largest timestamp": lambda log: log.offset_for_timestamp(-3),
-    "by time": lambda log: log.offset_for_timestamp(100 + 15),
-    "fetched": lambda log: log.fetch(15, 150),
-    "fetched at the log end": lambda log: log.fetch(8, 1 << 20),
+    "by time": lambda log: log.offset_for_timestamp(NOW_MS + 7),
+    "fetched": lambda log: log.fetch(7, 150),
+    "fetched at the log end": lambda log: log.fetch(4, 1 << 20),
     "last stable": lambda log: log.last_stable_offset,
 }
 
@@ -406,7 +513,7 @@ QUESTIONS = {
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_an_answer_is_of_one_history(reader_of, kind, question):
     """Of the log before it or of the log behind it, whichever call the truncation comes in front of."""
-    ask, truncation = QUESTIONS[question], Truncation(9, longer, 18)
+    ask, truncation = QUESTIONS[question], Truncation(5, longer, 9)
 
     reader = reader_of(kind)
     before = ask(reader.read_log)
@@ -450,12 +557,12 @@ def test_a_read_in_front_of_the_truncation_goes_on(reader_of, kind):
             if len(calls) == at:
                 reader.filesystem.tell = None
                 neighbour.truncate_to(1)
-                Truncation(16, other)(reader.log)
+                Truncation(8, other)(reader.log)
 
         reader.filesystem.tell = observe
-        reader.read(found, end_offset=16)
+        reader.read(found, end_offset=8)
         reader.filesystem.tell = None
-        assert found == OLD[:16]
+        assert found == OLD[:8]
         if len(calls) < at:
             break
         at += 1
@@ -485,10 +592,10 @@ def test_with_loss_allowed_nothing_of_the_new_history_comes_out(reader_of, caplo
     found = []
     for _ in range(3):
         rows_of([next(batches)], found)
-    Truncation(9, other)(reader.log)
+    Truncation(7, other)(reader.log)
     rows_of(batches, found)
     assert found == OLD[: len(found)]
-    assert "truncated to offset 9" in caplog.text
+    assert "truncated to offset 7" in caplog.text
 
 
 def test_a_read_outlives_the_object_that_planned_it(tmp_path):
@@ -496,12 +603,12 @@ def test_a_read_outlives_the_object_that_planned_it(tmp_path):
     with open_directory(tmp_path, config=CONFIG) as logs:
         log = logs.create("orders")
         fill(log)
-        unaffected, batches = log.read(0, 9), log.read()
+        unaffected, batches = log.read(0, 5), log.read()
     with open_directory(tmp_path, config=CONFIG) as logs:
-        Truncation(9, other)(logs.get("orders"))
+        Truncation(5, other)(logs.get("orders"))
         found = []
         rows_of(unaffected, found)
-        assert found == OLD[:9]
+        assert found == OLD[:5]
         with pytest.raises(LogTruncationError):
             rows_of(batches, found)
 
@@ -526,7 +633,7 @@ def dropped_records(tmp_path):
         fill(logs.create("orders"))
     os.unlink(tmp_path / ".kafka_cleanshutdown")
     (tmp_path / "recovery-point-offset-checkpoint").unlink()
-    flip(tmp_path / "orders-0" / name(18), 3 * 100 + 80)
+    flip(tmp_path / "orders-0" / name(8), 180)
 
 
 def test_records_that_a_recovery_drops_are_not_mixed_with_those_that_follow(tmp_path):
@@ -537,9 +644,9 @@ def test_records_that_a_recovery_drops_are_not_mixed_with_those_that_follow(tmp_
         rows_of([next(batches)], found)
         with open_directory(tmp_path, recovery="kafka", config=CONFIG) as logs:
             log = logs.get("orders")
-            assert log.log_end_offset == 21
+            assert log.log_end_offset == 9
             append(log, 10)
-        with pytest.raises(LogTruncationError, match="truncated to offset 21"):
+        with pytest.raises(LogTruncationError, match="truncated to offset 9"):
             rows_of(batches, found)
         assert found == OLD[: len(found)]
 
@@ -549,21 +656,22 @@ def test_damage_is_damage_where_a_truncation_was_interrupted_behind_it(tmp_path)
     logs = open_directory(tmp_path, config=CONFIG)
     log = logs.create("orders")
     fill(log)
-    with pytest.raises(ZeroDivisionError), log._state.truncations_file.noted("orders", 0, 9):
+    noted = contents(tmp_path)[".segmentlog-truncations"]
+    with pytest.raises(ZeroDivisionError), log._state.truncations_file.noted("orders", 0, 5):
         divmod(1, 0)
     crash(logs)
-    for position, kind in ((3 * 100 + 80, "CorruptRecordError"), (5 * 100 + 80, "CorruptRecordError")):
+    for position, kind in ((180, "CorruptRecordError"), (380, "CorruptRecordError")):
         flip(tmp_path / "orders-0" / name(0), position)
         with pytest.raises(SegmentLogError) as caught, LogDirectory.open(tmp_path, read_only=True) as reading:
             offsets(reading.get("orders"))
         assert type(caught.value).__name__ == kind
         flip(tmp_path / "orders-0" / name(0), position)
-    flip(tmp_path / "orders-0" / name(12), 280)
+    flip(tmp_path / "orders-0" / name(8), 280)
     with pytest.raises(LogTruncationError), LogDirectory.open(tmp_path, read_only=True) as reading:
         offsets(reading.get("orders"))
-    flip(tmp_path / "orders-0" / name(12), 280)
+    flip(tmp_path / "orders-0" / name(8), 280)
     # Whoever opens it ends what was begun.
     before = contents(tmp_path)[".segmentlog-truncations"]
     open_directory(tmp_path, config=CONFIG).close()
-    assert before == b"begin orders 0 9\n"
-    assert contents(tmp_path)[".segmentlog-truncations"] == before + b"end orders 0 9\n"
+    assert before == noted + b"begin orders 0 5\n"
+    assert contents(tmp_path)[".segmentlog-truncations"] == before + b"end orders 0 5\n"

@@ -1,4 +1,4 @@
-"""Messages of format v0 and v1 written by Kafka's own classes, and the rows that they hold.
+"""Messages of format v0 and v1, and the rows that they hold; those of `LEGACY` were written by Kafka's own classes.
 
 A row is (offset, timestamp in ms, key, value, headers).
 """
@@ -94,5 +94,55 @@ LEGACY = {
         "000000000000000a00000018ddf1afb80108000000000000000f00000001610000000131",
         (0xDDF1AFB8,),
         ((10, 15, b"a", b"1", ()),),
+    ),
+}
+
+_ROWS_WITHOUT_TIMES = ((20, -1, b"a", b"1", ()), (22, -1, b"b", None, ()), (25, -1, None, b"3", ()))
+_ROWS_WITH_TIMES = ((20, 7, b"a", b"1", ()), (22, 9, b"b", None, ()), (25, 8, None, b"3", ()))
+
+# Wrappers around messages of the other format, as brokers of 0.10 left them (KAFKA-4298); made by hand, and read by
+# Kafka's own classes in tests/interop. In v1 wrappers the inner offsets are 0, 2 and 5.
+MISMATCHED = {
+    "v1 gzip around v0": _golden(
+        "000000000000001900000057c41696eb0101ffffffffffffffffffffffff000000411f8b08000000000002036360800381b0"
+        "f30af1601663228830848a330131ffdc4969ed10b9a4ff4000956205495dd9c5f58a81012aca680c00def08c1f52000000",
+        (0xC41696EB,),
+        _ROWS_WITHOUT_TIMES,
+    ),
+    "v1 snappy around v0, log append time": _golden(
+        "0000000000000019000000711cd3cab6010a0000000000001388ffffffff0000005b82534e41505059000000000100000001"
+        "000000475200001901101056cf205f050f1801610000000131050c2c0000020000000f9d926687000101140162ffffffff01"
+        "0a58000000050000000fd4ba0aea0000ffffffff0000000133",
+        (0x1CD3CAB6,),
+        _ROWS_WITHOUT_TIMES,
+    ),
+    "v1 lz4 around v0": _golden(
+        "00000000000000190000006a47041c0d01030000000000001388ffffffff0000005404224d18604082450000001600010051"
+        "1056cf205f0f0071016100000001310c00b00000020000000f9d9266870d0071000162ffffffff0b00300000051b00f000d4"
+        "ba0aea0000ffffffff000000013300000000",
+        (0x47041C0D,),
+        _ROWS_WITHOUT_TIMES,
+    ),
+    "v0 gzip around v1": _golden(
+        "00000000000000190000005ab985e3930001ffffffff0000004c1f8b080000000000020363600003112096c89b1c5cc1c800"
+        "05ec40cc9808220ca12262402ccefe6aeb34b81a4e9074d27f20800a4882942c64d87414ae84032acb680c00c9484dae6a00"
+        "0000",
+        (0xB985E393,),
+        _ROWS_WITH_TIMES,
+    ),
+    # As early clients did: the checksum of the frame's descriptor also covers its magic.
+    "v0 lz4 around v1": _golden(
+        "000000000000001900000070cfd08b090003ffffffff0000006204224d1860401a5300000012000100a214000000186e9353"
+        "78011000800000070000000161050010310f00c5000000160000001707eab596240010091f005162ffffffff210030000019"
+        "230045a100b2c52300a008ffffffff000000013300000000",
+        (0xCFD08B09,),
+        _ROWS_WITH_TIMES,
+    ),
+    "v1 gzip around both, log append time": _golden(
+        "00000000000000190000005cc4fa8d7101090000000000001388ffffffff000000461f8b08000000000002036360800381b0"
+        "f30af1601663228830848a3301b138fbabadd318612a3941d249ff81002ac00ac4fc577671bd6260808a321a03000e732741"
+        "5a000000",
+        (0xC4FA8D71,),
+        ((20, -1, b"a", b"1", ()), (22, 5000, b"b", None, ()), (25, -1, None, b"3", ())),
     ),
 }

@@ -90,10 +90,11 @@ class Wrapper:
 
     @property
     def rows(self):
-        rows = [message.row for message in self.messages]
-        if self.magic and self.attributes & LOG_APPEND_TIME:
-            return [(offset, self.outer_timestamp_ms, *rest) for offset, _, *rest in rows]
-        return rows
+        is_append_time = self.magic and self.attributes & LOG_APPEND_TIME
+        return [
+            replace(message, timestamp_ms=self.outer_timestamp_ms).row if is_append_time else message.row
+            for message in self.messages
+        ]
 
 
 def entry(offset, magic, attributes, rest, *, crc=None, length=None):

@@ -28,10 +28,11 @@ def plain(magics=(0, 1)):
 
 @st.composite
 def wrappers(draw, magics=(0, 1), codecs=EVERY_CODEC, max_messages=8):
-    """A wrapper, its first offset counted from the entry before; mostly without gaps."""
+    """A wrapper, its first offset counted from the entry before; mostly without gaps, and around its own format."""
     magic = draw(st.sampled_from(magics))
+    inner_magics = draw(st.sampled_from([(magic,), (magic,), (magic,), (1 - magic,), (0, 1)]))
     codec = draw(st.sampled_from([codec for codec in codecs if codec != NONE]))
-    found = draw(st.lists(plain((magic,)), min_size=1, max_size=max_messages))
+    found = draw(st.lists(plain(inner_magics), min_size=1, max_size=max_messages))
     found *= draw(st.sampled_from([1] * 8 + [70]))
     has_gaps = draw(st.booleans())
     messages, offset = [], 0

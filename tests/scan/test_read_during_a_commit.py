@@ -333,7 +333,7 @@ class Counting(FileSystem):
         return super().walk_directory(path)
 
 
-WATCHED = [".segmentlog-journal", ".segmentlog-commits", ".segmentlog-truncations"]
+WATCHED = [".segmentlog-journal", ".segmentlog-commits"]
 
 
 def opened_for_commits(filesystem):
@@ -341,7 +341,7 @@ def opened_for_commits(filesystem):
 
 
 @pytest.mark.parametrize("path", ["logs", ".", "logs/grown-0"])
-def test_a_root_without_commits_costs_three_calls_that_fail(tmp_path, path):
+def test_a_root_without_commits_costs_two_opens_that_fail(tmp_path, path):
     SmallCommit(tmp_path / "logs", is_first=True)
     filesystem = Counting()
     read_table(tmp_path / path, filesystem=filesystem)
@@ -349,7 +349,7 @@ def test_a_root_without_commits_costs_three_calls_that_fail(tmp_path, path):
     assert filesystem.asked.count(("list", "logs")) == (path != "logs/grown-0")
 
 
-def test_a_root_with_commits_costs_six_calls_and_a_listing(tmp_path):
+def test_a_root_with_commits_costs_four_opens_and_a_listing(tmp_path):
     SmallCommit(tmp_path / "logs")
     filesystem = Counting()
     read_table(tmp_path / "logs", filesystem=filesystem)
@@ -359,7 +359,7 @@ def test_a_root_with_commits_costs_six_calls_and_a_listing(tmp_path):
     assert filesystem.asked.count(("list", "grown-0")) == filesystem.asked.count(("list", "rolled-0"))
 
 
-def test_a_log_that_is_polled_costs_three_calls_an_answer(tmp_path):
+def test_a_log_that_is_polled_costs_two_opens_an_answer(tmp_path):
     commit = SmallCommit(tmp_path / "logs")
     filesystem = Counting()
     with LogDirectory.open(commit.root, read_only=True, filesystem=filesystem) as logs:

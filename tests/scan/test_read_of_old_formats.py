@@ -13,8 +13,9 @@ from tests.record.legacy_encoding import GZIP, LOG_APPEND_TIME, LZ4, SNAPPY, Mes
 VALUE = b"old value " * 6
 
 
-def wrapper(*offsets, magic=1, codec=GZIP, append_time_ms=None):
-    messages = tuple(Message(offset, 1000 + offset, b"%d" % offset, VALUE, magic, 0) for offset in offsets)
+def wrapper(*offsets, magic=1, codec=GZIP, append_time_ms=None, inner_magic=None):
+    inner_magic = magic if inner_magic is None else inner_magic
+    messages = tuple(Message(offset, 1000 + offset, b"%d" % offset, VALUE, inner_magic) for offset in offsets)
     attributes = 0 if append_time_ms is None else LOG_APPEND_TIME
     return Wrapper(messages, codec, magic, timestamp_ms=append_time_ms, attributes=attributes)
 
@@ -25,16 +26,19 @@ def plain(*offsets, magic=1):
 
 @pytest.fixture
 def log(log_root):
-    """A log that has grown through all formats, offsets 0 to 99 in three segments, compacted here and there."""
+    """A log that has grown through all formats, offsets 0 to 99 in three segments, compacted here and there.
+
+    Some wrappers hold messages of the other format, as an old cleaner left them (KAFKA-4298).
+    """
     log = log_root.rows()
     log.old(*plain(0, 1, 2, magic=0), wrapper(5, 6, 9, magic=0, codec=LZ4), wrapper(10, 14, magic=0))
     log.old(*plain(15, magic=0), wrapper(20, 21, 22, 23, magic=0, codec=SNAPPY), wrapper(29, magic=0))
     log.old(wrapper(30, 31, 32, 35, 39), *plain(40, 43))
     log.roll()
     log.old(wrapper(47, 48, 49, codec=SNAPPY), wrapper(50, 59, append_time_ms=5000), *plain(60, 61))
-    log.old(wrapper(62, 65, 66, codec=LZ4))
+    log.old(wrapper(62, 65, codec=LZ4), wrapper(66, 67, inner_magic=0))
     log.values(8)
-    log.old(wrapper(80, 81, 84))
+    log.old(wrapper(78, append_time_ms=6000, inner_magic=0), wrapper(80, 81, 84, magic=0, inner_magic=1))
     log.roll()
     log.old(wrapper(87, 88))
     log.values(5).skip(1).values(5)
@@ -141,6 +145,7 @@ ENTRIES = st.lists(
     st.tuples(
         st.sampled_from(["plain", "wrapper", "batch"]),
         st.integers(0, 1),
+        st.sampled_from([None, None, 0, 1]),
         st.integers(0, 3),
         st.lists(st.integers(0, 2), min_size=1, max_size=5),
     ),
@@ -165,7 +170,7 @@ def test_any_range_of_any_log(
     new_log_root, scan, small_windows, shapes, rolls, interval_bytes, window_bytes, use_indexes, split, data
 ):
     log = new_log_root().rows()
-    for number, (kind, magic, gap, inner_gaps) in enumerate(shapes):
+    for number, (kind, magic, inner_magic, gap, inner_gaps) in enumerate(shapes):
         log.skip(gap)
         offset = log.next_offset
         offsets = [offset := offset + inner_gap + 1 for inner_gap in inner_gaps]
@@ -174,7 +179,7 @@ def test_any_range_of_any_log(
         elif kind == "plain":
             log.old(*plain(*offsets, magic=magic))
         else:
-            log.old(wrapper(*offsets, magic=magic))
+            log.old(wrapper(*offsets, magic=magic, inner_magic=inner_magic))
         if number in rolls:
             log.roll()
     log.write(index_interval_bytes=interval_bytes)

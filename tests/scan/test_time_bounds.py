@@ -42,13 +42,17 @@ EVENTS = st.lists(
         TRANSACTIONAL,
         st.tuples(st.sampled_from(["abort", "commit"]), st.sampled_from([7, 8])),
         st.tuples(st.sampled_from(["roll", "roll", "empty", "skip", "v0", "v1", "wrapper"])),
+        st.tuples(st.sampled_from(["v1 around v0", "v0 around v1"])),
     ),
     max_size=40,
 )
 
 
-def build(log, record_of, events, *, old_formats):
-    """A log in which time goes on by 10 ms with each event, more or less."""
+def build(log, record_of, events, *, old_formats, hidden_times=False):
+    """A log in which time goes on by 10 ms with each event, more or less.
+
+    With ``hidden_times``, some wrappers have no timestamp, and hold messages that have.
+    """
     clock_ms = START_MS
     for kind, *details in events:
         clock_ms += 10
@@ -70,7 +74,7 @@ def build(log, record_of, events, *, old_formats):
                 log._append([], 3, timestamps_ms=(clock_ms, clock_ms + 500_000))
             case "skip":
                 log.skip(5)
-            case "v0" | "v1" | "wrapper" if old_formats:
+            case _ if old_formats and (hidden_times or kind != "v0 around v1"):
                 log.old(old_entry(kind, log.next_offset, clock_ms))
     return log
 
@@ -85,10 +89,13 @@ def append_data(log, record_of, clock_ms, gaps_and_jitters):
 
 def old_entry(kind, offset, timestamp_ms):
     """A message of a format before v2, or a compressed set of three."""
-    if kind != "wrapper":
+    if kind in {"v0", "v1"}:
         return Message(offset, timestamp_ms, b"k", VALUE, magic=int(kind[1]))
+    magic, inner_magic = (1, 1) if kind == "wrapper" else (int(kind[1]), int(kind[-1]))
     return Wrapper(
-        tuple(Message(offset + delta, timestamp_ms + delta, b"k", VALUE) for delta in range(3)), GZIP
+        tuple(Message(offset + delta, timestamp_ms + delta, b"k", VALUE, inner_magic) for delta in range(3)),
+        GZIP,
+        magic,
     )
 
 
@@ -145,7 +152,9 @@ def test_every_record_in_front_of_the_start_is_older(
     new_log_root, record_of, eager, events, after_ms, offsets, price_bytes, is_patient, writing, use_indexes
 ):
     eager(price_bytes, is_patient=is_patient)
-    log = build(new_log_root().rows(), record_of, events, old_formats=True).write(**writing)
+    # What a time index passes over is as old as it says.
+    log = build(new_log_root().rows(), record_of, events, old_formats=True, hidden_times=not use_indexes)
+    log.write(**writing)
     start, end = sorted(offsets)
     end = min(end, log.next_offset)
     timestamp_ms = START_MS + after_ms
@@ -157,6 +166,20 @@ def test_every_record_in_front_of_the_start_is_older(
         if row["timestamp"] >= timestamp_ms * 1000 and start <= row["offset"] < end
     ]
     assert not young or found <= young[0]
+
+
+@pytest.mark.parametrize("in_front", [0, 1])
+def test_a_wrapper_without_a_timestamp_may_hold_young_records(
+    log_root, record_of, read_rows, eager, in_front
+):
+    """As an old cleaner left it (KAFKA-4298): format v0 has no timestamps, the v1 messages inside have."""
+    eager(WHATEVER_IT_COSTS, is_patient=True)
+    events = [("data", [(0, 0)])] * in_front + [("v0 around v1",), ("data", [(0, 0)])]
+    log = build(log_root.rows(), record_of, events, old_formats=True, hidden_times=True).write(indexes=False)
+    young_ms = START_MS + 10 * in_front + 5
+    found = read_rows(log.path, where=Comparison("timestamp", ">=", young_ms * 1000))
+    assert found == log.rows[in_front:]
+    assert len(found) == 4
 
 
 @PROPERTY

@@ -10,6 +10,8 @@ import pytest
 from storage_core.errors import BatchTooLargeError, CorruptRecordError
 from storage_core.filesystem import FileSystem
 from storage_core.segment import DamagedRange, Resynchroniser
+from tests.record.encoding import LZ4, Batch, Record
+from tests.record.frames import lz4_frame
 from tests.record.legacy_encoding import Message, Wrapper
 
 LIMIT = 64 << 20
@@ -233,11 +235,27 @@ class TestValuesThatHoldBatches:
         assert items_of(last, end_offset=110) == [100, (SIZE, SIZE + self.size, 101, 110)]
         assert items_of(last, end_offset=None) == [100]
 
-    @pytest.mark.parametrize("length", [5, 100_000, 2**31 - 1, -5])
-    def test_where_only_its_length_is_damaged(self, items_of, content, length):
-        """The CRC is right as soon as the batch is taken to end where the next one begins."""
-        content = content[: SIZE + 8] + struct.pack(">i", length) + content[SIZE + 12 :]
-        assert items_of(content, end_offset=104) == [100, (SIZE, SIZE + self.size, 101, 103), 103]
+    def test_where_only_its_length_is_damaged(self, items_of, content):
+        """Whatever it says: the CRC is right as soon as the batch is taken to end where the next one begins."""
+        for length in [*range(-3, len(content) + 3), -5, 100_000, 2**31 - 1, -(2**31)]:
+            damaged = content[: SIZE + 8] + struct.pack(">i", length) + content[SIZE + 12 :]
+            if damaged != content:
+                found = items_of(damaged, end_offset=104)
+                assert found == [100, (SIZE, SIZE + self.size, 101, 103), 103], length
+
+    def test_where_it_is_compressed_and_only_its_length_is_damaged(self, items_of, make_batch):
+        """What a codec leaves as it is may be a batch, with the very offset that comes next."""
+        copies = make_batch(102, (1,)) + b"-" * 50
+        records = Batch((Record(0, 1, None, copies),)).encode_records()
+        start = records.index(copies)
+        payload = lz4_frame([records[:start], records[start:]], stored=True)
+        around = Batch((Record(0, 1),), 101, LZ4, payload=payload).encode()
+        content = make_batch(100, (1,)) + around + make_batch(102, (1,))
+        for length in range(len(content)):
+            damaged = content[: SIZE + 8] + struct.pack(">i", length) + content[SIZE + 12 :]
+            if damaged != content:
+                found = items_of(damaged, end_offset=103)
+                assert found == [100, (SIZE, SIZE + len(around), 101, 102), 102], length
 
     @pytest.mark.parametrize("magic", [b"\0", b"\1", b"\x42"])
     def test_where_only_its_magic_is_damaged(self, items_of, content, magic):
@@ -249,9 +267,81 @@ class TestValuesThatHoldBatches:
         content = content[:SIZE] + b"\xff" * 61 + content[SIZE + 61 :]
         assert items_of(content, end_offset=104) == [100, (SIZE, SIZE + self.size, 101, 103), 103]
 
+    def test_where_its_header_is_gone_and_the_copies_do_not_begin_the_value(self, items_of, make_batch):
+        """A record lies around them whose lengths add up."""
+        copies = b"-" + make_batch(102, (1,)) + b"-" * 80
+        made = [make_batch(100, (1,)), make_batch(101, (1,), value=copies), make_batch(102, (1,))]
+        content = bytearray(b"".join(made))
+        content[SIZE : SIZE + 61] = bytes(61)
+        assert items_of(content, end_offset=103) == [100, (SIZE, SIZE + len(made[1]), 101, 102), 102]
+
+    def test_where_its_front_is_gone_up_to_the_copies(self, items_of, content):
+        """What follows the copies is the rest of a record, up to the next batch."""
+        start = SIZE + content[SIZE:].index(struct.pack(">q", 103))
+        damaged = content[:SIZE] + b"\xff" * (start - SIZE) + content[start:]
+        assert items_of(damaged, end_offset=104) == [100, (SIZE, SIZE + self.size, 101, 103), 103]
+
+    def test_where_their_offsets_leave_none_for_the_batches_that_follow(self, items_of, make_batch):
+        copies = make_batch(200, (1,)) + b"-" * 80
+        made = [
+            make_batch(100, (1,)),
+            make_batch(101, (1,), value=copies),
+            *(make_batch(each, (1,)) for each in (102, 103)),
+        ]
+        content = bytearray(b"".join(made))
+        start = SIZE + made[1].index(struct.pack(">q", 200))
+        content[SIZE:start] = bytes(start - SIZE)
+        assert items_of(content, end_offset=300) == [100, (SIZE, SIZE + len(made[1]), 101, 102), 102, 103]
+
+    @pytest.mark.parametrize("gone", [1, 5, 60, 90, 150])
+    def test_where_bytes_of_its_value_are_gone(self, items_of, make_batch, gone):
+        """Its lengths lead behind the next batch then, which leads across the end that they declare."""
+        copies = make_batch(102, (1,)) + b"-" * 200
+        made = [
+            make_batch(100, (1,)),
+            make_batch(101, (1,), value=copies),
+            *(make_batch(each, (1,)) for each in (102, 103, 104)),
+        ]
+        cut = SIZE + 61 + 20
+        content = b"".join(made)
+        content = content[:cut] + content[cut + gone :]
+        end = SIZE + len(made[1]) - gone
+        assert items_of(content, end_offset=105) == [100, (SIZE, end, 101, 102), 102, 103, 104]
+
+    @pytest.mark.parametrize("damaged", [1, 2, 3])
+    def test_where_batches_after_it_are_damaged_but_not_their_headers(self, items_of, make_batch, damaged):
+        """Offsets are missing after each, so that the copies fit in; nothing is left of the lengths in front of them."""
+        copies = b"-" * 20 + make_batch(111, (1,)) + b"-" * 200
+        made = [make_batch(100, (1,)), make_batch(110, (1,), value=copies)]
+        made += [make_batch(120 + 10 * n, (1,), value=bytes(50)) for n in range(damaged + 1)]
+        content = bytearray(b"".join(made))
+        content[SIZE + 61 : SIZE + 80] = b"\xff" * 19
+        for number in range(2, damaged + 2):
+            content[sum(map(len, made[:number])) + 90] ^= 1
+        last = 120 + 10 * damaged
+        end = len(content) - len(made[-1])
+        assert items_of(content, end_offset=last + 1) == [100, (SIZE, end, 101, last), last]
+
     @pytest.mark.parametrize("cut", [140, 200, 250, 300])
     def test_where_it_is_torn(self, items_of, content, cut):
         assert items_of(content[: SIZE + cut], end_offset=None) == [100]
+
+    @pytest.mark.parametrize("magic", [0, 1])
+    @pytest.mark.parametrize(("position", "value"), [
+        pytest.param(8, struct.pack(">i", 22), id="length"),
+        pytest.param(8, struct.pack(">i", 200), id="larger length"),
+        pytest.param(16, b"\2", id="magic"),
+        pytest.param(0, b"\xff" * 17, id="all in front of the attributes"),
+        pytest.param(18, b"\0\0\0\x07", id="key length, or a timestamp"),
+    ])  # fmt: skip
+    def test_in_old_messages_with_a_gap_for_them(self, items_of, magic, position, value):
+        """A message ends with its value: what is copied there leads exactly to its end."""
+        copies = b"-" + b"".join(Message(offset, 5, None, b"v", magic).encode() for offset in (111, 112))
+        made = [Message(offset, 5, b"key", copies, magic).encode() for offset in (100, 110, 120)]
+        size = len(made[0])
+        content = bytearray(b"".join(made))
+        content[size + position : size + position + len(value)] = value
+        assert items_of(content, end_offset=121) == [100, (size, 2 * size, 101, 120), 120]
 
     @pytest.mark.parametrize("magic", [0, 1])
     def test_in_old_messages(self, items_of, make_batch, magic):
@@ -261,6 +351,32 @@ class TestValuesThatHoldBatches:
         content = bytearray(b"".join(made))
         content[size + 20] ^= 1
         assert items_of(content, end_offset=103) == [100, (size, 2 * size, 101, 102), 102]
+
+
+class TestNoValues:
+    """What seems to lie in a value, and does not."""
+
+    def test_a_byte_in_front_of_a_message_is_no_length(self, items_of):
+        """As a varint, "v" is the length of a value that would end among the zeros behind."""
+        made = [Message(offset, 5, b"key", b"v" * 40, 1, attributes=8).encode() for offset in (100, 101)]
+        content = bytearray(b"".join(made) + bytes(600))
+        content[:20] = bytes(20)
+        size = len(made[0])
+        assert items_of(content, end_offset=None) == [(0, size, 100, 101), 101]
+
+    @pytest.mark.parametrize("zeros", [1, 2, 8, 61, 200])
+    def test_zeros_in_front_of_a_batch_and_behind(self, items_of, batches, zeros):
+        content = bytes(zeros) + batches[0] + bytes(zeros) + batches[1]
+        expected = [(0, zeros, 100, 100), 100, (zeros + SIZE, 2 * zeros + SIZE, 101, 101), 101]
+        assert items_of(content, end_offset=102) == expected
+
+    @pytest.mark.parametrize("zeros", [1, 7, 8, 9])
+    def test_zeros_in_front_of_an_old_message(self, items_of, zeros):
+        """With eight of them, the lengths of a message of format v0 stand where one of v1 has its own."""
+        made = [Message(offset, 5, None, b"value", 0).encode() for offset in (100, 101)]
+        size = len(made[0])
+        content = made[0] + bytes(zeros) + made[1]
+        assert items_of(content, end_offset=102) == [100, (size, size + zeros, 101, 101), 101]
 
 
 class TestOldFormats:

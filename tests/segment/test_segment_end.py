@@ -7,6 +7,7 @@ import pytest
 from storage_core.errors import CorruptRecordError
 from storage_core.filesystem import FileSystem
 from storage_core.segment import SegmentEnd
+from storage_core.segment.batch_probe import BatchProbe
 from storage_core.segment.segment_end import end_of_batches
 
 
@@ -47,6 +48,18 @@ def test_cut_at_each_byte(end_of, batches):
     for cut in range(len(content) + 1):
         whole = cut // 69
         assert end_of(content[:cut]) == (SegmentEnd(7 + whole, whole * 69) if whole else None)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 69, 2 * 69 + 30])
+@pytest.mark.parametrize("position", [3 * 69, 5 * 69, 5 * 69 + 60, 6 * 69 - 1])
+def test_where_a_file_was_cut_off_meanwhile_nothing_is_found(tmp_path, batches, cut, position):
+    path = tmp_path / "00000000000000000007.log"
+    path.write_bytes(b"".join(batches))
+    with FileSystem().open(str(path)) as log_file:
+        probe = BatchProbe(log_file, 6 * 69)
+        os.truncate(path, cut)
+        assert probe.header(position) is None
+        assert list(probe.headers_but_for_magic(position)) == []
 
 
 @pytest.mark.parametrize(
@@ -201,3 +214,19 @@ def test_a_preallocated_rest_is_not_read(tmp_path, batches):
     with filesystem.open(str(path)) as log_file:
         assert end_of_batches(log_file, 7, 0, 1 << 30) == SegmentEnd(13, 6 * 69)
     assert filesystem.statistics.bytes_read < 64 * 1024
+
+
+@pytest.mark.parametrize("skip_damage", [False, True])
+def test_a_file_that_is_cut_while_it_is_looked_at_ends_somewhere(tmp_path, batches, skip_damage):
+    """As by a truncation. Whoever looks finds out elsewhere that one was under way."""
+    data = b"".join(batches)
+    path = tmp_path / f"{0:020d}.log"
+    for size_bytes in range(len(data)):
+        path.write_bytes(data)
+        with FileSystem().open(str(path)) as log_file:
+            os.truncate(path, size_bytes)
+            try:
+                end = end_of_batches(log_file, 0, 0, len(data), skip_damage=skip_damage)
+            except CorruptRecordError:
+                continue
+        assert end is None or end.position_bytes <= len(data)

@@ -7,8 +7,7 @@ import pytest
 
 from storage_core.errors import DataLossError, LogDirectoryError
 from storage_core.filesystem import FileSystem
-from storage_core.segment import OffsetPosition, SegmentReader
-from storage_core.segment.batch_walk import BatchWalk
+from storage_core.segment import SegmentReader
 
 
 @pytest.fixture
@@ -156,56 +155,3 @@ def test_only_a_file_of_more_than_a_page_has_indexes_worth_reading(tmp_path, mak
         assert opened.is_one_page == is_one_page
         assert opened.translate_offset(51).base_offset == 51
         assert opened.filesystem.statistics.files_opened == (1 if is_one_page else 2)
-
-
-def proven(opened, number):
-    with opened.open_log() as log_file:
-        return opened.proven_position(BatchWalk(log_file, opened.base_offset, opened.size_bytes), number)
-
-
-def test_true_entries_are_proven(tmp_path, segment):
-    segment.write(tmp_path)
-    opened = open_segment(tmp_path)
-    for number, (_, position) in enumerate(segment.offset_entries):
-        assert proven(opened, number) == position
-    assert proven(opened, -1) == 0
-    assert proven(opened, 1000) == segment.offset_entries[-1][1]
-
-
-def test_entries_of_old_brokers_name_the_last_offset_of_a_whole_append(tmp_path, segment):
-    # Two batches a time: the position of the first, the last offset of the second.
-    segment.offset_entries = [(offset + 1, position) for offset, position in segment.offset_entries]
-    segment.write(tmp_path)
-    opened = open_segment(tmp_path)
-    for number, (_, position) in enumerate(segment.offset_entries):
-        assert proven(opened, number) == position
-    for offset in range(50, 150):
-        assert opened.translate_offset(offset).base_offset == offset
-
-
-@pytest.mark.parametrize("change", [(-1, 0), (-3, 0), (+4, 0), (0, 1), (0, -1), (0, 169), (0, -169)])
-def test_a_false_entry_sets_the_index_aside(tmp_path, segment, change):
-    offset, position = segment.offset_entries[10]
-    segment.offset_entries[10] = (offset + change[0], position + change[1])
-    if change == (+4, 0):
-        # Still ascending, and old brokers wrote such entries: only the next one shows it.
-        del segment.offset_entries[11]
-    segment.write(tmp_path)
-    opened = open_segment(tmp_path)
-    for target in range(50, 150):
-        assert opened.translate_offset(target).base_offset == target
-    if change[0] < 4 and change != (0, -169):
-        assert "entry 10" in opened.offset_index.problem
-        assert len(opened.offset_index) == 0
-
-
-def test_an_entry_for_a_torn_append_is_left_out(tmp_path, segment):
-    offset, position = segment.offset_entries[-1]
-    segment.log = segment.log[: position + 100]
-    segment.write(tmp_path)
-    opened = open_segment(tmp_path)
-    assert proven(opened, 23) == segment.offset_entries[-2][1]
-    assert len(opened.offset_index) == 23
-    assert opened.offset_index.problem is None
-    assert opened.end().next_offset == offset
-    assert opened.offset_index.last_entry == OffsetPosition(*segment.offset_entries[-2])

@@ -1,0 +1,335 @@
+"""A crash at every call while a log is deleted: it is there as it was, or gone, and never comes back as a part of itself."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass
+
+import pytest
+
+from storage_core import LogDirectory, read_table
+from storage_core.log import log_deletion, log_directory, log_table
+from tests.commit.jobs import CONFIG, JOBS, commit, rows_of, staged_job
+from tests.faults.counting import cases
+from tests.faults.crash_points import new_filesystem
+from tests.faults.session import ROOT, StillClock, records_of
+from tests.log.logs import table
+
+TECHNIQUE = "Power cut or SIGKILL at each call of a log's deletion"
+RECOVERIES = ("tail", "kafka")
+KEY = ("orders", 0)
+PARTITIONS = {"orders": 1, "clicks": 1, "other": 1}
+LATER = CONFIG.replace(cleanup_policy="compact")
+AT_ONCE = LATER.replace(file_delete_delay_ms=0)
+
+
+@dataclass
+class State:
+    """What a crash left, and what may be found in it.
+
+    Attributes:
+        name: For messages.
+        filesystem: The files.
+        may_be_old: Whether the log may be there as it was before.
+        may_be_gone: Whether there may be none.
+        new_count: So many records of the next log of its name are there for sure; None if there is none yet.
+    """
+
+    name: str
+    filesystem: object
+    may_be_old: bool
+    may_be_gone: bool
+    new_count: int | None
+
+
+class Work:
+    """A log directory that jobs have written to, and logs; and what is done with it.
+
+    Attributes:
+        old: The records of the log that is going to be deleted.
+        others: Those of the other logs.
+    """
+
+    def __init__(self, config) -> None:
+        self.config = config
+        self.filesystem = new_filesystem()
+        # One job was committed, and one is still writing.
+        rows = rows_of(("orders", 0, 20), ("clicks", 0, 8), ("other", 0, 10))
+        commit(self.filesystem, ROOT, JOBS[0], rows, new_partitions=PARTITIONS)
+        late = rows_of(("orders", 0, 5), name="late")
+        self.staged = staged_job(self.filesystem, ROOT, JOBS[1], late, new_partitions=PARTITIONS)
+        self.open()
+        log = self.logs.get(*KEY)
+        for number in range(25):
+            log.append(record(number), acks="all")
+        log.clean()
+        for number in range(25, 45):
+            log.append(record(number), acks="all")
+        # Within a segment: a checkpoint alone tells of it.
+        log.delete_records(log.segment_base_offsets[1] + 1)
+        assert log.log_start_offset not in log.segment_base_offsets
+        self.logs.checkpoint()
+        self.old = (log.log_start_offset, log.topic_id, records_of(log))
+        self.others = {key: records_of(self.logs.get(*key)) for key in (("clicks", 0), ("other", 0))}
+        self.may_be_old, self.may_be_gone, self.new_count = True, False, None
+
+    def open(self) -> None:
+        self.logs = open_logs(self.filesystem, self.config)
+
+    def delete(self) -> None:
+        self.may_be_gone = True
+        self.logs.delete(*KEY)
+        self.may_be_old = False
+
+    def create(self) -> None:
+        self.new_count = 0
+        self.new = self.logs.create(*KEY)
+        self.may_be_gone = False
+
+    def append(self, number) -> None:
+        self.new.append(record(1000 + number), acks="all")
+        self.new_count = number + 1
+
+    def state(self, name, filesystem) -> State:
+        return State(name, filesystem, self.may_be_old, self.may_be_gone, self.new_count)
+
+
+def record(number):
+    return table(b"%d" % number, keys=[b"%d" % (number % 30)])
+
+
+def open_logs(filesystem, config, **options):
+    return LogDirectory.open(ROOT, filesystem=filesystem, config=config, clock=StillClock(), **options)
+
+
+def delete(work) -> None:
+    work.delete()
+
+
+def delete_and_make_again(work) -> None:
+    work.delete()
+    work.create()
+    for number in range(3):
+        work.append(number)
+
+
+def delete_and_close(work) -> None:
+    work.delete()
+    work.logs.close()
+
+
+def delete_while_others_write(work) -> None:
+    work.logs.get("other").append(record(1))
+    work.others["other", 0] = None
+    work.delete()
+    work.logs.checkpoint()
+    work.logs.get("clicks").roll()
+
+
+def delete_twice(work) -> None:
+    work.delete()
+    work.create()
+    work.append(0)
+    work.new_count, work.may_be_gone = 0, True
+    work.logs.delete(*KEY)
+    work.new_count = None
+
+
+WORKLOADS = [delete, delete_and_make_again, delete_and_close, delete_while_others_write, delete_twice]
+
+
+def crashes(work, workload, variants) -> list[State]:
+    """The states after a crash at each call of a workload, from the first to behind the last."""
+    states = []
+
+    def observe(call) -> None:
+        name = f"before {call}"
+        states.append(work.state(f"{name}, killed", work.filesystem.kill()))
+        for variant in range(variants):
+            after = work.filesystem.crash(random.Random(f"{call} {variant}"))
+            states.append(work.state(f"{name}, power cut {variant}", after))
+
+    work.filesystem.observe = observe
+    workload(work)
+    work.filesystem.observe = None
+    observe("nothing more")
+    return states
+
+
+def check(work, state, recovery, *, is_thorough=True) -> str:
+    """Open what a crash left, compare, and go on; say what had become of the log."""
+    filesystem = state.filesystem
+    seen = read_table(ROOT, filesystem=filesystem, columns=["topic", "offset"])
+    with open_logs(filesystem, work.config, recovery=recovery) as logs:
+        outcome = found(work, state, logs)
+        assert names_of_deleted(filesystem) == [], state.name
+        before = [row["offset"] for row in seen.to_pylist() if row["topic"] == "orders"]
+        now = [] if outcome == "gone" else [offset for offset, _ in records_of(logs.get(*KEY))]
+        # Whoever looks without opening it sees the same.
+        assert before == now, state.name
+        for key, records in work.others.items():
+            if records is not None:
+                assert records_of(logs.get(*key)) == records, f"{state.name}: {key}"
+        if not is_thorough:
+            return outcome
+        if outcome != "gone":
+            logs.delete(*KEY)
+        log = logs.create(*KEY)
+        assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (0, 0, 0), state.name
+        log.append(record(5))
+    with open_logs(filesystem, work.config) as logs:
+        assert records_of(logs.get(*KEY)) == [(0, b"5")], state.name
+    return outcome
+
+
+def found(work, state, logs) -> str:
+    if KEY not in logs:
+        assert state.may_be_gone or state.new_count == 0, f"{state.name}: it is gone"
+        return "gone"
+    log = logs.get(*KEY)
+    records = records_of(log)
+    if (log.log_start_offset, log.topic_id, records) == work.old:
+        assert state.may_be_old, f"{state.name}: it has come back"
+        return "old"
+    assert state.new_count is not None, f"{state.name}: a part of it has come back: {records}"
+    assert [value for _, value in records] == [b"%d" % (1000 + number) for number in range(len(records))]
+    assert log.log_start_offset == 0, state.name
+    assert len(records) >= state.new_count, state.name
+    return "new"
+
+
+def names_of_deleted(filesystem) -> list[str]:
+    return [entry.name for entry in filesystem.list_directory(ROOT) if entry.name.endswith("-delete")]
+
+
+@pytest.mark.parametrize("config", [LATER, AT_ONCE], ids=["later", "at once"])
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_crash_at_every_call(workload, config, record_property):
+    work = Work(config)
+    outcomes: Counter[str] = Counter()
+    for number, state in enumerate(crashes(work, workload, variants=1)):
+        # Every state is opened and read; what takes longer is done to a share of them.
+        outcomes[check(work, state, RECOVERIES[number % 2], is_thorough=number % 5 == 0)] += 1
+    record_property(cases(TECHNIQUE), outcomes.total())
+    assert outcomes["old"] >= 4
+    assert outcomes["gone"] >= 4
+    assert (outcomes["new"] > 0) == (workload in (delete_and_make_again, delete_twice))
+
+
+def unflushed(states) -> State:
+    """Where the system knew of the new name when the process was killed, and the disk did not."""
+    return next(
+        state
+        for state in states
+        if state.name.endswith(f"flush_directory {ROOT}, killed") and names_of_deleted(state.filesystem)
+    )
+
+
+def crashes_of_start(state, config, variants=1) -> list[State]:
+    """What a power cut leaves before each call of the next start."""
+    again = []
+
+    def observe(call) -> None:
+        for variant in range(variants):
+            after = state.filesystem.crash(random.Random(f"{state.name} {call} {variant}"))
+            name = f"{state.name}; again before {call}, {variant}"
+            again.append(State(name, after, state.may_be_old, state.may_be_gone, state.new_count))
+
+    state.filesystem.observe = observe
+    open_logs(state.filesystem, config).close()
+    state.filesystem.observe = None
+    observe("nothing more")
+    return again
+
+
+@pytest.mark.parametrize("config", [LATER, AT_ONCE], ids=["later", "at once"])
+def test_a_crash_in_the_middle_of_the_next_start(config, record_property):
+    work = Work(config)
+    outcomes: Counter[str] = Counter()
+    states = crashes(work, delete, variants=1)
+    for state in [unflushed(states), *random.Random(5).sample(states, 4)]:
+        for second in crashes_of_start(state, config):
+            outcomes[check(work, second, "kafka", is_thorough=False)] += 1
+    record_property(cases("A second power cut, at each call of the start after a deletion"), outcomes.total())
+    assert outcomes["old"] > 10
+    assert outcomes["gone"] > 10
+
+
+def test_a_job_that_was_writing_meanwhile_makes_the_log_anew():
+    work = Work(LATER)
+    for state in crashes(work, delete, variants=1):
+        open_logs(state.filesystem, LATER).close()
+        work.staged.commit(state.filesystem)
+        with open_logs(state.filesystem, LATER) as logs:
+            records = records_of(logs.get(*KEY))
+            late = [value for _, value in records if value.startswith(b"late")]
+            assert len(late) == 5, state.name
+            if len(records) == 5:
+                assert logs.get(*KEY).log_start_offset == 0, state.name
+            else:
+                assert records[:-5] == work.old[2], state.name
+
+
+# -- These tests themselves --------
+
+
+def without_a_flush(patch) -> None:
+    rename = log_deletion._rename
+
+    def renamed(state):
+        state.filesystem.flush_directory = lambda path: None
+        try:
+            return rename(state)
+        finally:
+            del state.filesystem.flush_directory
+
+    patch.setattr(log_deletion, "_rename", renamed)
+
+
+def with_the_checkpoints_first(patch) -> None:
+    delete_log = log_table.delete_log
+
+    def forgotten(state):
+        states = state.checkpoint.__self__.states
+        del states[KEY]
+        state.checkpoint()
+        path = delete_log(state)
+        states[KEY] = state
+        return path
+
+    patch.setattr(log_table, "delete_log", forgotten)
+
+
+@pytest.mark.parametrize(
+    ("forgetful", "what"),
+    [(without_a_flush, "come back"), (with_the_checkpoints_first, "a part of it has come back")],
+)
+def test_a_deletion_in_the_wrong_order_is_found_out(forgetful, what, monkeypatch):
+    work = Work(AT_ONCE)
+    forgetful(monkeypatch)
+    states = crashes(work, delete, variants=8)
+    monkeypatch.undo()
+    with pytest.raises(AssertionError, match=what):
+        check_all(work, states)
+
+
+def test_a_start_that_removes_files_before_it_flushes_their_name_is_found_out(monkeypatch):
+    work = Work(LATER)
+    state = unflushed(crashes(work, delete, variants=1))
+    finish_commit = log_directory.finish_commit
+
+    def remove_first(filesystem, root, config_of):
+        log_deletion.DeletedLogs(filesystem, StillClock()).remove_left_over(root)
+        return finish_commit(filesystem, root, config_of)
+
+    monkeypatch.setattr(log_directory, "finish_commit", remove_first)
+    again = crashes_of_start(state, LATER, variants=8)
+    monkeypatch.undo()
+    with pytest.raises(AssertionError, match="come back"):
+        check_all(work, again)
+
+
+def check_all(work, states) -> None:
+    for state in states:
+        check(work, state, "kafka", is_thorough=False)
