@@ -36,7 +36,7 @@ from tests.faults.transaction_ledger import (
     Rows,
     judge,
 )
-from tests.faults.transaction_reader import LEDGER, LOGS, OWN_WAYS, Dawdling, Reader, rows_of
+from tests.faults.transaction_reader import LEDGER, LOGS, OWN_WAYS, Reader, dawdling, rows_of
 from tests.faults.transactional_life import TransactionalLife
 
 __all__ = ["STEPS"]
@@ -196,7 +196,7 @@ def transact_for_ever(folder: Path, seed: int) -> None:
     shared = LedgerFile(folder / LEDGER)
     ledger = shared.catch_up()
     life = TransactionalLife(
-        Dawdling(lambda path: stop_seconds(path)),  # noqa: PLW0108  (is defined below)
+        dawdling(lambda path: stop_seconds(path)),  # noqa: PLW0108  (is defined below)
         str(folder / LOGS),
         ledger,
         note=shared.append,
