@@ -487,7 +487,7 @@ class SegmentReader(SegmentFiles):
         number = min(number, len(self.offset_index)) - 1
         start_bytes = max(boundary_bytes, self._proven_position(walk, number))
         if self.skip_damage:
-            # A damaged batch is no border: the reader of the piece before it has to find its end.
+            # A damaged batch is no border: whoever reads the piece in front has to find its end.
             return walk.first_counted(position_bytes, start_bytes)
         for batch in walk.skim(start_bytes):
             if batch[0] >= position_bytes:
