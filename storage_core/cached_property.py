@@ -1,8 +1,7 @@
 """``functools.cached_property`` without the lock that it has before Python 3.12.
 
-There is one lock for each property of a class, not of an object, and it is held while the value is found out. So two
-threads that read different logs would wait for each other's disk, and a process that is forked while a thread finds out
-a value would wait for ever.
+That lock belongs to the property of a class, not of an object, and is held while the value is computed. So two threads
+that read different logs would wait for each other's disk, and a child that is forked meanwhile would wait for ever.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ if TYPE_CHECKING or sys.version_info >= (3, 12):
 else:
 
     class cached_property:  # noqa: N801  (as in functools)
-        """A property that is found out once, and then stands in the object. Two threads may find it out twice."""
+        """A property that is computed once, and then kept in the object. Two threads may both compute it."""
 
         def __init__(self, find_out: Any) -> None:
             self._find_out = find_out

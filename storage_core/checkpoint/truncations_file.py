@@ -3,17 +3,17 @@
     begin orders 0 50
     end orders 0 50
 
-A truncation puts other records where some were, in the same file and under the same offsets. Who reads meanwhile cannot
-tell: file, size, leader epoch and every CRC may be as they were planned. So whoever truncates adds a line before it
-touches a file, and another one when it is done, before anything is appended. A reader notes the size of this file before
-it looks at a log; if the size is the same after it has read something, the log was not truncated in between.
+After a truncation, other records take the place of old ones, in the same file and under the same offsets. A reader cannot
+tell: file, size, leader epoch and every CRC may be as they were planned. So a truncation adds a line before it touches a
+file, and another one when it is done, before anything is appended. A reader notes the size of this file before it looks
+at a log; if the size is the same after it has read something, the log was not truncated in between.
 
-A read may begin and end within a truncation. Then it is of the old history up to some offset, because segments go from
-the end of the log. But whoever looks at a later segment before it goes, and at the one with the new end after that was
-cut, would find a gap. So there is a second line ``begin`` between the two.
+A read may begin and end within a truncation. Then it sees the old history up to some offset, because segments go from
+the end of the log. But a reader that looks at a later segment before that goes, and at the one with the new end after
+that was cut, would find a gap. So there is a second line ``begin`` between the two.
 
-The size only ever grows, by 50 bytes or so for a line. Once there is a megabyte of lines, a file of the next size
-takes its place that is one hole, and takes no room: what was in it counts as unknown. A crash leaves a line ``begin``
+The file only grows, by 50 bytes or so for a line. Once there is a megabyte of lines, a file that is one larger, and one
+hole, takes its place: it takes no room, and what was in it counts as unknown. A crash leaves a line ``begin``
 without its ``end``, which the next process that opens the log directory adds. Nothing is forced to disk: no reader
 outlives a power cut. A broker ignores the file, and readers do without it where there is none.
 """
@@ -48,7 +48,7 @@ TRUNCATIONS_FILE: Final = ".segmentlog-truncations"
 _LINE: Final = re.compile(rb"(begin|end) ([a-zA-Z0-9._-]{1,249}) ([0-9]{1,10}) ([0-9]{1,19})")
 # With more lines than this, the file gives its room back.
 _LARGE_BYTES: Final = 1 << 20
-# What was added since somebody planned to read is no more than this, or counts as anything.
+# If more than this was added since a read was planned, it counts as unknown.
 _MOST_BYTES: Final = 64 << 20
 
 
@@ -185,7 +185,7 @@ class TruncationsFile:
 
     def _replace(self) -> None:
         """Put a file in its place that has its size, and takes no room: what was in it is not known any more."""
-        # One more, so that nobody takes it for the one before.
+        # One more, so that no reader takes it for the one before.
         self.size_bytes += 1
         with self._filesystem.open_for_writing(self._path + TEMPORARY_SUFFIX, create=True) as file:
             file.truncate(0)
@@ -200,7 +200,7 @@ class TruncationsFile:
             with self._filesystem.open(self._path) as file:
                 hole_bytes = file.next_data(self._hole_bytes)
         except FileNotFoundError:
-            # Somebody has removed it: what is written next leaves a hole.
+            # It was removed: what is written next leaves a hole.
             hole_bytes = None
         self._hole_bytes = self.size_bytes if hole_bytes is None else hole_bytes
         return self.size_bytes - self._hole_bytes > _LARGE_BYTES

@@ -278,7 +278,7 @@ def _require_closed_index(filesystem: FileSystem, path: str, count: int) -> None
 
 
 def _indexed_last_batch(log_file: OpenFile, base_offset: int, entry: OffsetPosition) -> SkimmedBatch | None:
-    """The last batch as the last entry of an index has it; None if there is none behind it that it can mean."""
+    """The last batch as the last entry of an index has it; None if no batch after it fits."""
     size_bytes = log_file.status.size_bytes
     if not 0 <= entry.position_bytes < size_bytes:
         return None

@@ -168,7 +168,7 @@ class _Search:
         return self._root(root_path).visibility.is_hidden(name.topic, name.partition)
 
     def _entries(self, path: str) -> list[DirectoryEntry]:
-        """List what may be a root; if there were commits or truncations, behind the look at them."""
+        """List what may be a root; if there were commits or truncations, after the look at them."""
         entries = self._filesystem.list_directory(path)
         is_watched = any(entry.name in _WATCHED_FILES for entry in entries)
         if is_watched and self._watch is not None and self._watch.learn(path):

@@ -37,7 +37,7 @@ __all__ = ["LOCK_FILE", "LogDirectoryFiles", "PartitionDirectory", "is_log_direc
 _log = logging.getLogger(__name__)
 
 LOCK_FILE: Final = ".lock"
-# What nobody but a broker, or this package, puts in a directory.
+# What only a broker, or this package, puts in a directory.
 _ROOT_FILES: Final = frozenset(
     {
         LOCK_FILE,
@@ -68,7 +68,7 @@ class LogDirectoryFiles:
         path: The root. It need not hold any of these files: a copied partition directory's parent does not.
 
     Attributes:
-        is_own: Whether this process has the logs open for writing: then nobody else changes them.
+        is_own: Whether this process has the logs open for writing: then no other one changes them.
     """
 
     def __init__(self, filesystem: FileSystem, path: str) -> None:
@@ -83,9 +83,9 @@ class LogDirectoryFiles:
         return self._marker is not None
 
     def is_still_clean(self) -> bool:
-        """Whether nobody has opened a log under this root since `clean_shutdown` was first asked for.
+        """Whether no process has opened a log under this root since `clean_shutdown` was first asked for.
 
-        Whoever opens one removes the marker first, and leaves another one at the end.
+        A process that opens one removes the marker first, and leaves another one at the end.
         """
         marker = self._marker
         return marker is not None and clean_shutdown_status(self._filesystem, self.path) == marker

@@ -135,7 +135,7 @@ class FileSystem:
         At most ``max_open_files`` of them have a descriptor.
         """
         if not self._pool_owner.is_this:
-            # The files in it are those of the process that this one was forked from, and so is whoever holds its lock.
+            # Its files belong to the process that this one was forked from, and so does the thread that holds its lock.
             self._pool, self._pool_owner = FilePool(self._pool.most_open), OwningProcess()
         return PooledFile(self, self._pool, path, create=create)
 

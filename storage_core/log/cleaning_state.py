@@ -37,7 +37,7 @@ class CleaningState:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it is not to be cleaned any more; whoever is at it gives up."""
+        """Whether it is not to be cleaned any more; a cleaning that is under way gives up."""
         return self._is_stopped or self._interrupting > 0
 
     @contextmanager

@@ -138,7 +138,7 @@ class Log(LogAppender):
         ``segment.jitter.ms`` and ``preallocate`` count from the next segment on, ``file.delete.delay.ms`` for what is
         deleted from now on. A cleaning that is under way gives up if the log is not to be compacted any more.
 
-        Like a topic's configuration in Kafka, it is kept in no file of the log directory: whoever opens that gives it.
+        Like a topic's configuration in Kafka, it is kept in no file of the log directory: give it again when you open that.
 
         Args:
             config: The keys that change, by Kafka's names, as ``{"retention.ms": 3_600_000}``; or all of it.

@@ -87,7 +87,7 @@ def _rename(state: LogState) -> str:
     try:
         filesystem.flush_directory(root)
     except BaseException:
-        # So that whoever reads it, or opens it again without a power cut in between, finds it.
+        # So that it is found by readers, and by the next open if no power cut comes in between.
         with contextlib.suppress(SegmentLogError):
             filesystem.rename(path, directory.path)
         raise

@@ -214,7 +214,7 @@ class LogDirectory(LogTable):
                 self._deleted_logs.remove_all()
             finally:
                 for state in self._checkpoints.states.values():
-                    # Also one that an interrupt kept from being closed: nobody writes without the lock.
+                    # Also one that an interrupt kept from being closed: nothing is written without the lock.
                     state.is_closed = True
                 self._file_lock.release()
 
@@ -263,7 +263,7 @@ class LogDirectory(LogTable):
             self._clock,
             self._config_of,
             file_names,
-            # After a check, nothing goes but what is torn, which nobody has read.
+            # After a check, nothing goes but what is torn, which was never read.
             note_cut=None if is_checked else self._note_cut,
         ):
             self._add(state)

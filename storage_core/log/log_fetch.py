@@ -72,7 +72,7 @@ def fetch(
 def _with_aborted(
     log: PartitionLog, start_offset: int, fetched: FetchedData, first: BatchHeader
 ) -> FetchedData:
-    """With the aborted transactions that whoever reads the batches has to leave out."""
+    """With the aborted transactions that a consumer of the batches has to leave out."""
     end_offset = start_offset
     if fetched.data:
         size_bytes = len(fetched.data)

@@ -141,7 +141,7 @@ class _Loader:
         log_end_offset = active.read_next_offset()
         if not self._options.is_clean or log_end_offset == self._options.recovery_point:
             return log_end_offset
-        # When the log was closed it ended elsewhere, or nobody says where: the index alone does not decide.
+        # When the log was closed it ended elsewhere, or at an unknown offset: the index alone does not decide.
         proven_offset = active.walked_next_offset()
         if proven_offset != log_end_offset:
             _log.warning(

@@ -322,7 +322,7 @@ class LogReader:
 
     @staticmethod
     def _write_pending(state: LogState) -> None:
-        # What was acknowledged from memory is seen by whoever reads; whoever else writes it is waited for.
+        # Reads see what was acknowledged from memory: written here, or by a thread that is at it and is waited for.
         if state.pending.batches:
             with state.lock:
                 # Lost, if the log has failed meanwhile.

@@ -70,7 +70,7 @@ class LogView:
 class PendingBatches:
     """Batches that were acknowledged from memory: they have offsets, but are in no file yet.
 
-    Whoever looks without the lock looks here first, and then at the view: batches are added here before they are
+    A reader without the lock looks here first, and then at the view: batches are added here before they are
     acknowledged, and removed after the view shows them.
     """
 
@@ -95,7 +95,7 @@ class LogState:
     """The parts of a log, and the lock of whoever changes them.
 
     Attributes:
-        config: The configuration. Whoever asks for more than one value of it without the lock takes it once.
+        config: The configuration. To use more than one value of it without the lock, take it once.
         encoding: How it wants batches to be made.
         view: What readers see.
         is_only_replica: Whether the high watermark follows the log end.
@@ -185,7 +185,7 @@ class LogState:
         self.segments.active.alter_config(config)
         self.producers.expiration_ms = config.producer_id_expiration_ms
         self.encoding = encoding_of(config)
-        # Last: whoever has prepared an append looks whether this is another object by now.
+        # Last: a prepared append checks whether this is another object by now.
         self.config = config
         self.config_altered()
 
@@ -215,7 +215,7 @@ class LogState:
         return replace(offsets, first_unstable_offset=producers.first_unstable_offset)
 
     def fail(self, error: BaseException) -> None:
-        """Note what made the log fail; whoever notes it has the lock. What was acknowledged from memory alone is lost."""
+        """Note what made the log fail; needs the lock. What was acknowledged from memory alone is lost."""
         if self.failure is not None:
             return
         log_end_offset, pending = self.view.offsets.log_end_offset, self.pending

@@ -158,8 +158,8 @@ class LogTable:
         """Delete a log with all of its records. It is gone, also after a crash, when this returns.
 
         Its directory gets a name that ends with ``-delete``, as a broker does it; the files are removed
-        ``file.delete.delay.ms`` later, or when the log directory is closed. Whoever is reading it gets a
-        `LogTruncationError`, its `Log` raises `LogClosedError`, and transactions that are open are gone with it. A log of
+        ``file.delete.delay.ms`` later, or when the log directory is closed. A read that is under way gets a
+        `LogTruncationError`, the `Log` raises `LogClosedError`, and transactions that are open are gone with it. A log of
         the same name may be made at once, and has nothing of this one.
 
         Raises:
@@ -246,7 +246,7 @@ class LogTable:
 
     def _remove_unmade(self, path: str) -> None:
         """Remove the directory of a log that could not be made."""
-        # If that fails, too, whoever opens the directory next completes what there is of it.
+        # If that fails, too, the next open completes what there is of it.
         is_whole, self._is_whole = self._is_whole, False
         with contextlib.suppress(SegmentLogError):
             for entry in self._filesystem.list_directory(path):

@@ -158,7 +158,7 @@ def _lowest_removed(state: LogState, target_offset: int) -> int:
 
 
 def _first_unstable(state: LogState, end_offset: int) -> int | None:
-    """Where the oldest transaction begins that is undecided at an offset, also if its marker stands behind it."""
+    """Where the oldest transaction begins that is undecided at an offset, also if its marker comes after it."""
     if state.producers.is_empty:
         return None
     end_offset = min(end_offset, state.offsets.high_watermark)
@@ -175,7 +175,7 @@ def _lower_cleaner_checkpoint(state: LogState, active_base_offset: int) -> None:
 
 
 def _remove_from_the_end(state: LogState, target_offset: int) -> bool:
-    """Remove the segments that begin behind an offset, the last one first. Says whether there were any.
+    """Remove the segments that begin after an offset, the last one first. Says whether there were any.
 
     A crash on the way leaves no gap: each is off the disk before the one in front of it goes.
     """

@@ -55,7 +55,7 @@ class ProducedRecords(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Sequence number of the last record: behind the largest integer follows 0. -1 where there is none."""
+        """Sequence number of the last record: after the largest integer comes 0. -1 where there is none."""
         if self.first_sequence < 0:
             return _NONE
         return (self.first_sequence + self.record_count - 1) % SEQUENCES
@@ -236,7 +236,7 @@ def _find_duplicate(
     if known.producer_epoch != records.producer_epoch:
         return None
     batches = list(known.batches)
-    # Behind a coordinator's records, which have no numbers, a client begins at 0 again.
+    # After a coordinator's records, which have no numbers, a client begins at 0 again.
     for start, batch in enumerate(batches):
         if batch.first_sequence == records.first_sequence:
             duplicate = _duplicate_from(batches, start, records, is_batch=is_batch)

@@ -143,7 +143,7 @@ class ProducerSnapshots:
         paths = [self.path(offset) for offset in sorted(marked)]
         if not self._read_only:
             for path in paths:
-                # One that somebody has removed need not be removed.
+                # One that is gone already need not be removed.
                 rename_if_there(self._filesystem, path, path + DELETED_SUFFIX)
         return [path + DELETED_SUFFIX for path in paths]
 

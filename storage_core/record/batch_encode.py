@@ -148,7 +148,7 @@ def compressed_bodies(
     compress: Callable[[BytesLike], BytesLike] | None,
     largest_batch_bytes: int | None,
 ) -> Sequence[BytesLike]:
-    """Compress the records of batches, and refuse those that nobody would read.
+    """Compress the records of batches, and refuse those that no reader would take.
 
     Args:
         bodies: Per batch, its records; at least one.

@@ -4,7 +4,7 @@ A plain message is a set of one. A wrapper's set, once decompressed, is walked m
 each is found only from the length of the one before; everything else goes by column.
 
 As Kafka does: half a message at the end of a set is no message; any negative length is null; bytes
-behind a value mean nothing; a message may be of the other format than its wrapper (KAFKA-4298). Stricter
+after a value mean nothing; a message may be of the other format than its wrapper (KAFKA-4298). Stricter
 than Kafka: offsets ascend, and lie in front of the next batch.
 """
 

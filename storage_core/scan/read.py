@@ -227,7 +227,7 @@ class _TaskReader:
                 offset=offset,
                 last_offset=span.end_offset - 1,
             ) from error
-        _log.warning("%s Reading goes on behind them, because failOnDataLoss is false.", message)
+        _log.warning("%s Reading goes on after them, because failOnDataLoss is false.", message)
 
     def _report_loss(self, span: LogSpan, next_offset: int, found: str) -> None:
         message = (

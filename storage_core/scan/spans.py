@@ -124,7 +124,7 @@ class SpanList(Sequence[LogSpan]):
 
     @classmethod
     def joined(cls, parts: Iterable[SpanList]) -> SpanList:
-        """The spans of several lists, which nobody uses any more, and which are no parts of others."""
+        """The spans of several lists, which are not used any more, and are no parts of others."""
         rows: _SpanRows | None = None
         for part in parts:
             if rows is None:

@@ -110,7 +110,7 @@ class EntryFile:
             return self._read_from(file, number)
 
     def read_last(self) -> bytes:
-        """The last entry; nothing if there is none, or if somebody has removed the file."""
+        """The last entry; nothing if there is none, or if the file was removed."""
         if self._count < 0:
             last = self._load()
             if last:
@@ -124,7 +124,7 @@ class EntryFile:
         """Find the last entry of those that go before what is looked for.
 
         Returns:
-            Its number and its bytes; -1 and none if no entry goes before, or if somebody has removed the file.
+            Its number and its bytes; -1 and none if no entry goes before, or if the file was removed.
         """
         count = self.count
         if count == 0:

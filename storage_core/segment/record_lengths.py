@@ -91,7 +91,7 @@ class RecordLengths:
         return BatchContents(magic, key_end, end, 1)
 
     def end_of_rest(self, value_end_bytes: int) -> int:
-        """Where a batch ends by what stands behind a value: the record's headers, then other records; 0 if nowhere."""
+        """Where a batch ends by what comes after a value: the record's headers, then other records; 0 if nowhere."""
         try:
             end = self._end_of_headers(value_end_bytes, self._probe.end_bytes)
         except MalformedVarintError:

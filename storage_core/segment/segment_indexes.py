@@ -133,7 +133,7 @@ class SegmentIndexes:
         """Give the files other names; those that do not exist do not appear."""
         offset_path, time_path, transaction_path = self._paths(directory, suffix)
         if not suffix:
-            # Beside an offset index, whoever reads meanwhile believes that there is no transaction index.
+            # Beside an offset index, a reader would believe that there is no transaction index.
             self.transactions.rename(transaction_path)
         self.offsets.file.rename(offset_path)
         self.times.file.rename(time_path)

@@ -298,8 +298,8 @@ class SegmentReader(SegmentFiles):
         """Position of an entry of the offset index that the log bears out: of this one or one before; otherwise 0.
 
         An entry counts if a walk from the entry before, or from the segment's beginning, ends exactly there. The
-        batch there must begin behind the entry before, and not behind the entry's own offset: then all batches
-        in front of it are of no interest to whoever looks for that offset.
+        batch there must begin above the offset of the entry before, and not above the entry's own: then no batch
+        before it matters to a look-up of that offset.
         """
         number = min(number, len(self.offset_index) - 1)
         for each in range(number, max(number - _MOST_ENTRIES_IN_VAIN, -1), -1):
@@ -332,7 +332,7 @@ class SegmentReader(SegmentFiles):
     def _agrees(self, walk: BatchWalk, batch: SkimmedBatch, lowest_offset: int, highest_offset: int) -> bool:
         """Whether the offset of a batch's first record lies between two, both included.
 
-        The batch may end behind them: older brokers' entries name the first offset of an append,
+        The batch may end above them: older brokers' entries name the first offset of an append,
         not its last one.
         """
         position_bytes, _, base_offset, last_offset, _ = batch

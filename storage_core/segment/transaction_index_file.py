@@ -84,7 +84,7 @@ class TransactionIndexFile:
     def replace(self, transactions: Iterable[AbortedTransaction]) -> None:
         """Put transactions in the place of all that there are, for good when this returns.
 
-        Whoever reads the file meanwhile finds the old ones or the new ones, never a part. Raises as `append` does.
+        A reader finds the old ones or the new ones, never a part. Raises as `append` does.
         """
         entries, last_offset = self._entries(transactions, None)
         if not entries:
@@ -134,7 +134,7 @@ class TransactionIndexFile:
         try:
             opened = self._filesystem.open(self.path)
         except FileNotFoundError:
-            # Somebody has removed it, and the entries with it.
+            # It was removed, and the entries with it.
             self.close()
             self._size_bytes, self._last_offset = 0, None
             return

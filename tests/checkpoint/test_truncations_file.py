@@ -72,7 +72,7 @@ def test_readers_learn_the_lowest_offset_of_their_log_since_they_looked(root):
     assert [root.asked(size) for size in sizes] == [20, 20, 20, 60, None]
     assert [root.asked(size, "others") for size in sizes] == [7, 7, None, None, None]
     assert [root.asked(size, partition=1) for size in sizes] == [None] * 5
-    # Whoever looked while it was under way learns of its end.
+    # A reader that looked while it was under way learns of its end.
     assert root.asked(len(b"begin orders 0 50\n")) == 20
 
 
@@ -113,7 +113,7 @@ def test_what_cannot_be_read_may_be_anything(root, content):
     assert (root.asked(0), root.asked(len(content)), root.is_under_way()) == (0, None, True)
     file = root.open()
     file.settle()
-    # Of another size, so that nobody takes it for the one before.
+    # Of another size, so that no reader takes it for the one before.
     assert root.size() == len(content) + 1
     assert root.asked(len(content)) == 0
     with file.noted("orders", 0, 5):

@@ -486,7 +486,7 @@ def test_another_process_that_has_the_directory_open_is_refused(tmp_path):
 
 
 def test_a_job_that_its_forked_child_commits_too_is_committed_once(tmp_path):
-    """A job holds nothing between two calls: whoever comes second finds it done."""
+    """A job holds nothing between two calls: the second to come finds it done."""
     filesystem = FileSystem()
     fill(filesystem, tmp_path, ("orders", 0, 3))
     tried = staged_job(filesystem, tmp_path, JOBS[1], rows_of(("orders", 0, 5)), lock_wait_seconds=30.0)

@@ -245,13 +245,13 @@ def _nested():
 
 
 def _nested_segments(name, *, codec=0, distance=0, gap=0):
-    """Values that hold copies of some batches in a row, alone, behind other bytes or in front of some.
+    """Values that hold copies of some batches in a row, alone, after other bytes or before some.
 
     Args:
         name: The log's name.
         codec: Of the batches around them.
-        distance: From the offset behind the batch around them to the first of theirs.
-        gap: So many offsets are missing behind each batch, where theirs fit in.
+        distance: From the offset after the batch around them to the first of theirs.
+        gap: So many offsets are missing after each batch, where theirs fit in.
     """
     log = LogWriter(name)
     partition = log.partition()

@@ -94,7 +94,7 @@ def _message_ends(data: bytes, start: int) -> Iterator[int]:
 
 
 def _chain(data: bytes, position: int) -> list[int]:
-    """The places to which headers lead from a place, one behind the other, with offsets that ascend."""
+    """The places to which headers lead from a place, one after the other, with offsets that ascend."""
     places, last_offset = [position], -1
     while (size := size_of_entry(data, position)) is not None:
         offset = int.from_bytes(data[position : position + 8], "big", signed=True)
@@ -172,7 +172,7 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _end_of_rest(data: bytes, position: int) -> int | None:
-    """Where a record's headers and the records behind them end."""
+    """Where a record's headers and the records after them end."""
     try:
         end = _headers(data, position)
     except IndexError:

@@ -90,7 +90,7 @@ class PartitionJudge:
     def _is_untold(self, out: OutRow) -> bool:
         """Whether a row comes from a batch of which nothing says that it is the content of a record.
 
-        A read that does not go on behind damage never takes one.
+        A read that does not go on after damage never takes one.
         """
         return self._read.mode != "FAILFAST" and any(
             first <= out.offset <= last for segment in self._truth.segments for first, last in segment.untold
@@ -105,7 +105,7 @@ class PartitionJudge:
         return original.first_offset < min(own_rows, default=MAX_OFFSET)
 
     def _check_place(self, out: OutRow, fitting: list[tuple[str, int, Row]], *, is_unknown: bool) -> None:
-        # What stands in an entry whose CRC was made right, nobody knows: it may be the very same.
+        # An entry whose CRC was made right may hold anything, the very same included.
         if out.metadata is not None and not is_unknown:
             place = (out.metadata["segment"], out.metadata["position"])
             if place not in [(name, position) for name, position, _ in fitting]:

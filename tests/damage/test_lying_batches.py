@@ -131,7 +131,7 @@ def test_a_length_that_lies(root, measuring_process, magic, length, is_closed):
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE"])
 def test_what_kafka_takes_is_taken(root, measuring_process, magic, mode):
-    """A negative length is null; bytes behind the value of an old message are left alone; a wrapper may hold either format."""
+    """A negative length is null; bytes after the value of an old message are left alone; a wrapper may hold either format."""
     for data in (
         legacy(magic, key_length=-2),
         legacy(magic, value_length=-2),

@@ -370,7 +370,7 @@ def test_loading_opens_no_file_and_examines_no_segment(two_segments, load, make_
     assert log.segments[log.segment_index_for(7)].base_offset == 5
     assert filesystem.statistics.directories_listed == 1
     assert filesystem.statistics.files_opened == 0
-    # The marker of a clean shutdown, in front of the listing and behind it.
+    # The marker of a clean shutdown, before the listing and after it.
     assert filesystem.statistics.files_examined == 2
 
 

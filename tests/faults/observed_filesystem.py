@@ -1,6 +1,6 @@
-"""File systems that tell of each call before it happens, also of those that only look, in the thread that makes it.
+"""File systems that tell of each call before it happens, reads included, in the thread that makes it.
 
-Whatever else a test wants to happen just then, in this thread or in another one, it does there::
+There a test does what is to happen just then, in this thread or in another one::
 
     filesystem = ObservedFileSystem()               # the real one
     filesystem = ObservedSimulation(other._root)    # the files of another one in memory, with an account of its own

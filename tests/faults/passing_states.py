@@ -1,4 +1,4 @@
-"""The states that a log directory passes through while somebody works on it, and readers who are overtaken by them.
+"""The states that a log directory passes through while it is written to, and readers that are overtaken by them.
 
 `record_states` runs a workload and keeps what stands in the file system before each call that changes something. A
 reader may look at any of the states; or an `OvertakenFileSystem` shows it one state up to its n-th call, and a later

@@ -5,7 +5,7 @@ Started as ``python -m tests.faults.transacting``. It reads a line ``<folder> <s
 the step's name, after a tab each, come the reads of a thread that meanwhile reads beside it in this process. If
 something is wrong, a line ``wrong <what>`` is the last one.
 
-`STEPS` is what it does: each is a function of the life and a source of chance, with a weight. Whoever adds one notes in
+`STEPS` is what it does: each is a function of the life and a source of chance, with a weight. To add one, note in
 the ledger, before and after, what it means for readers.
 """
 
@@ -36,7 +36,7 @@ from tests.faults.transaction_ledger import (
     Rows,
     judge,
 )
-from tests.faults.transaction_reader import LEDGER, LOGS, OWN_WAYS, Dawdling, Reader, rows_of
+from tests.faults.transaction_reader import LEDGER, LOGS, OWN_WAYS, Reader, dawdling, rows_of
 from tests.faults.transactional_life import TransactionalLife
 
 __all__ = ["STEPS"]
@@ -72,7 +72,7 @@ def checkpoint(life: TransactionalLife, rng: random.Random) -> None:
 
 
 def close_and_open(life: TransactionalLife, rng: random.Random) -> None:
-    """Transactions stay open over it, until they are settled. Often one is aborted in a new segment right behind it."""
+    """Transactions stay open over it, until they are settled. Often one is aborted in a new segment right after it."""
     if rng.random() < 0.5:
         life.roll()
     life.close()
@@ -187,7 +187,7 @@ class ReadingBeside:
                         self.reads.append(self.reader.read())
                 except LogClosedError:
                     pass
-                # Whoever waits for the lock gets it.
+                # A thread that waits for the lock gets it.
                 time.sleep(0.001)
 
 
@@ -196,7 +196,7 @@ def transact_for_ever(folder: Path, seed: int) -> None:
     shared = LedgerFile(folder / LEDGER)
     ledger = shared.catch_up()
     life = TransactionalLife(
-        Dawdling(lambda path: stop_seconds(path)),  # noqa: PLW0108  (is defined below)
+        dawdling(lambda path: stop_seconds(path)),  # noqa: PLW0108  (is defined below)
         str(folder / LOGS),
         ledger,
         note=shared.append,
@@ -208,7 +208,7 @@ def transact_for_ever(folder: Path, seed: int) -> None:
     def stop_seconds(path: str) -> float:
         if threading.current_thread() is beside.thread:
             return beside.reader.stop_seconds()
-        # So that somebody looks at half a truncation, or it stays half.
+        # So that a reader looks at half a truncation, or it stays half.
         return stops.random() * 0.02 if ledger.is_truncating and stops.random() < 0.2 else 0.0
 
     life.open(rng.choice(("tail", "kafka")))

@@ -3,7 +3,7 @@
 Each row tells by its value where it belongs, so a reader is judged without a second look at the log::
 
     begin = ledger.moment()
-    rows = ...                                      # (offset, value), while somebody writes
+    rows = ...                                      # (offset, value), while it is written to
     judge(rows, ledger, begin, READ_COMMITTED)
 
 A truncation begins a new history: the rows of a read are all of one that the log had while it was read, or the read
@@ -97,7 +97,7 @@ class Unit:
 
     @property
     def is_settled(self) -> bool:
-        """Whether it has ended, and whoever has ended it knows."""
+        """Whether it has ended, and the process that ended it knows."""
         return self.state in {"committed", "aborted"}
 
     @property
@@ -158,7 +158,7 @@ class Ledger:
 
     @property
     def is_truncating(self) -> bool:
-        """Whether a truncation has begun, and nobody has noted its end."""
+        """Whether a truncation has begun, and its end was not noted."""
         return self._phases[-1].truncated_to is not None
 
     def moment(self) -> Moment:
@@ -175,7 +175,7 @@ class Ledger:
         return [each.truncated_to for each in phases if each.truncated_to is not None]
 
     def histories_since(self, begin: Moment) -> Iterator[tuple[Units, Units]]:
-        """What each history had at least, and at most, to show to somebody who began to read at a moment and ends now."""
+        """What each history had at least, and at most, to show to a read that began at a moment and ends now."""
         for number, phase in enumerate(self._phases[begin.phase :], begin.phase):
             is_first = number == begin.phase and phase.truncated_to is None
             yield begin.units if is_first else phase.first, phase.last or self.now()

@@ -1,4 +1,4 @@
-"""Somebody who reads a log beside the one that writes it, and judges each read by their ledger.
+"""A reader of a log beside the process that writes it: each read is judged by the ledger.
 
 Started as ``python -m tests.faults.transaction_reader``, it is a process of its own. It reads a line ``<folder> <seed>``,
 and then, again and again, the log whose folder stands in ``<folder>/current``. It writes a line to stdout for each read
@@ -16,7 +16,7 @@ import pickle
 import random
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,56 +25,39 @@ import pyarrow as pa
 
 from storage_core import Log, LogDirectory, read_table
 from storage_core.errors import LogClosedError, LogTruncationError, SegmentLogError
-from storage_core.filesystem import DirectoryEntry, FileStatus, FileSystem, OpenFile, WritableFile
+from storage_core.filesystem import FileSystem
 from storage_core.scan import parse_read_options, plan_scan, project, read_task, record_schema
+from tests.faults.observed_filesystem import ObservedFileSystem
 from tests.faults.session import TOPIC
 from tests.faults.transaction_ledger import READ_COMMITTED, READ_UNCOMMITTED, LedgerFile, Rows, judge
 
-__all__ = ["CURRENT", "LEDGER", "LOGS", "OWN_WAYS", "Dawdling", "Reader", "rows_of"]
+__all__ = ["CURRENT", "LEDGER", "LOGS", "OWN_WAYS", "Reader", "dawdling", "rows_of"]
 
 CURRENT = "current"
 LOGS = "logs"
 LEDGER = "ledger"
 _COLUMNS = ["offset", "value"]
+# Before these calls it may stop.
+_STOPS = frozenset({"walk_directory", "status", "open", "open_for_writing", "rename"})
 
 Batches = Iterable[pa.RecordBatch]
 
 
-class Dawdling(FileSystem):
-    """The real file system, used by somebody who stops in the middle now and then.
+def dawdling(stop_seconds: Callable[[str], float]) -> FileSystem:
+    """The real file system, which stops in the middle now and then.
 
     Args:
-        stop_seconds: Says how long to stop in front of a call that concerns a path.
+        stop_seconds: Says how long to stop before a call that concerns a path.
     """
 
-    def __init__(self, stop_seconds: Callable[[str], float]) -> None:
-        super().__init__()
-        self._stop_seconds = stop_seconds
-
-    def walk_directory(self, path: str) -> Iterator[DirectoryEntry]:
-        self._dawdle(path)
-        return super().walk_directory(path)
-
-    def status(self, path: str, *, follow_symlinks: bool = False) -> FileStatus | None:
-        self._dawdle(path)
-        return super().status(path, follow_symlinks=follow_symlinks)
-
-    def open(self, path: str) -> OpenFile:
-        self._dawdle(path)
-        return super().open(path)
-
-    def open_for_writing(self, path: str, *, create: bool = False) -> WritableFile:
-        self._dawdle(path)
-        return super().open_for_writing(path, create=create)
-
-    def rename(self, source: str, target: str) -> None:
-        self._dawdle(source)
-        super().rename(source, target)
-
-    def _dawdle(self, path: str) -> None:
-        seconds = self._stop_seconds(path)
-        if seconds:
+    def tell(call: str) -> None:
+        name, _, path = call.partition(" ")
+        if name in _STOPS and (seconds := stop_seconds(path)):
             time.sleep(seconds)
+
+    filesystem = ObservedFileSystem()
+    filesystem.tell = tell
+    return filesystem
 
 
 def in_one(filesystem: FileSystem, root: str, level: str, **options: object) -> Batches:
@@ -136,7 +119,7 @@ class Reader:
         self._root = str(folder / LOGS)
         self._shared = LedgerFile(folder / LEDGER)
         self._rng = rng
-        self._filesystem = Dawdling(lambda _: self.stop_seconds())
+        self._filesystem = dawdling(lambda _: self.stop_seconds())
         self._log = log
         self._ways = tuple(WAYS) if log is None else (*WAYS, *(tuple(OWN_WAYS) * 6))
 

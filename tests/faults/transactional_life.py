@@ -1,7 +1,7 @@
 """A process that works on a log with transactions, and the ledger of what it has done.
 
 It works on any file system: on one in memory, whose states a test looks at, or on the real one, beside readers in other
-processes (`tests.faults.transacting`). Whoever needs more steps adds a method here, and notes in the ledger what a
+processes (`tests.faults.transacting`). For more steps, add a method here, and note in the ledger what a
 reader may make of it.
 """
 

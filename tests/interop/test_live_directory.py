@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient
 from storage_core.errors import DataLossError, SegmentLogError
 from storage_core.filesystem import FileSystem
 from storage_core.scan import parse_read_options, plan_scan, project, read_task, record_schema
-from tests.faults.transaction_reader import Dawdling
+from tests.faults.transaction_reader import dawdling
 from tests.interop.broker import KafkaBroker
 from tests.interop.clients import (
     ISOLATION_LEVELS,
@@ -303,7 +303,7 @@ class CommittedReads:
                     self._directory,
                     self._topic,
                     rng.choice((0.02, 0.06)),
-                    Dawdling(partial(next, stops)),
+                    dawdling(partial(next, stops)),
                     isolation_level=READ_COMMITTED,
                     **rng.choice((WAYS[0], *WAYS)),
                 )

@@ -1,7 +1,7 @@
 """A crash at every call while leader epochs begin, with and without records, and are truncated.
 
 Whatever the crash left: each batch stands in the epoch that it was written under, an epoch that has begun has begun
-at the same offset, and none begins behind the log end.
+at the same offset, and none begins beyond the log end.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ WORKLOADS = [delete, delete_and_make_again, delete_and_close, delete_while_other
 
 
 def crashes(work, workload, variants) -> list[State]:
-    """The states after a crash at each call of a workload, from the first to behind the last."""
+    """The states after a crash at each call of a workload, from the first to after the last."""
     states = []
 
     def observe(call) -> None:
@@ -166,7 +166,7 @@ def check(work, state, recovery, *, is_thorough=True) -> str:
         assert names_of_deleted(filesystem) == [], state.name
         before = [row["offset"] for row in seen.to_pylist() if row["topic"] == "orders"]
         now = [] if outcome == "gone" else [offset for offset, _ in records_of(logs.get(*KEY))]
-        # Whoever looks without opening it sees the same.
+        # A look without opening it sees the same.
         assert before == now, state.name
         for key, records in work.others.items():
             if records is not None:

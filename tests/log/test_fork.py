@@ -137,7 +137,7 @@ def test_no_change_of_a_transaction(log, path):
 
 
 def test_changes_are_refused_after_the_parent_has_ended_too(logs, log, path):
-    """What the child has copied is old by then, whoever has written since."""
+    """What the child has copied is old by then, whichever process has written since."""
     reading, writing = multiprocessing.Pipe(duplex=False)
 
     def change_later() -> None:
@@ -347,7 +347,7 @@ def test_the_child_opens_it_after_the_parent_has_closed_it(logs, log, path):
 
 
 def test_the_lock_stays_with_the_parent(logs, log, path):
-    """A lock belongs to a process, whoever closes a descriptor in another one."""
+    """A lock belongs to a process, whatever another one closes."""
 
     def give_up() -> None:
         nonlocal logs, log
@@ -438,7 +438,7 @@ AT_WORK = {
 
 @pytest.mark.parametrize("work", AT_WORK)
 def test_no_thread_that_was_at_work_keeps_the_child_waiting(tmp_path, work):
-    """The child has a copy of each lock, and nobody in it who would give it back.
+    """The child has a copy of each lock, and no thread that would release it.
 
     The thread is held at each of its first calls, and at some of those that follow.
     """

@@ -221,7 +221,7 @@ def test_but_for_records_of_no_transaction_within_one(log):
     log.append_batches(opened)
     with pytest.raises(InvalidTxnStateError):
         log.append_batches(plain)
-    # Of another producer, or behind the marker.
+    # Of another producer, or after the marker.
     log.append_batches(data(2, producer=8) + marker(3, producer=7) + data(4, producer=7, sequence=2))
     assert log.append_batches(transactional(5, producer=7) + data(6, producer=8)).last_offset == 6
     assert values(log) == [b"v"] * 6

@@ -463,7 +463,7 @@ def test_a_deletion_that_failed_may_be_tried_again(path):
 
 
 class Readers:
-    """A log of 24 records in four segments, and somebody who reads it."""
+    """A log of 24 records in four segments, and a reader."""
 
     def __init__(self, kind) -> None:
         self.writing = ObservedSimulation()

@@ -279,7 +279,7 @@ def test_and_so_does_one_to_below_it(log):
 
 
 def test_the_records_of_a_follower_take_its_place(log):
-    """As a former leader that nobody has followed."""
+    """As a former leader without followers."""
     log.assign_epoch_start_offset(8)
     log.append_batches(data(12, leader_epoch=6))
     assert epochs(log) == [(2, 0), (3, 4), (5, 9), (6, 12)]

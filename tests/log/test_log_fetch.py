@@ -99,7 +99,7 @@ def consumed(log, max_size_bytes):
             while waiting and waiting[0].first_offset <= last_offset:
                 aborted_producers.add(waiting.pop(0).producer_id)
             if is_control:
-                # The next transaction of the producer begins behind it.
+                # The next transaction of the producer begins after it.
                 aborted_producers.discard(producer_id)
             elif not (header["attributes"] & 0x10 and producer_id in aborted_producers):
                 found += range(max(offset, int(header["base_offset"])), last_offset + 1)
@@ -130,7 +130,7 @@ def test_a_fetch_tells_the_aborted_transactions_of_its_batches_alone(transacted)
     assert (within.base_offset, within.aborted_transactions) == (1, (first,))
     assert transacted.fetch(16, 1, isolation="committed").aborted_transactions == (first,)
     assert transacted.fetch(17, 1, isolation="committed").aborted_transactions == ()
-    # A batch that is cut off counts by itself, not by what stands behind it.
+    # A batch that is cut off counts by itself, not by what comes after it.
     cut = transacted.fetch(0, 10, isolation="committed", min_one_message=False)
     assert (cut.is_first_entry_incomplete, cut.aborted_transactions) == (True, (first,))
     end = transacted.fetch(transacted.log_end_offset, 100, isolation="committed")

@@ -101,7 +101,7 @@ class Beside:
 
 @pytest.mark.parametrize("writing", WRITING)
 def test_the_log_end_never_steps_back(session, writing):
-    """Whoever writes what waits, in however many segments."""
+    """Whichever call writes what waits, in however many segments."""
     seen = []
     fill(session.log)
     session.filesystem.tell = lambda call: seen.append(session.log.log_end_offset)
@@ -233,7 +233,7 @@ def test_after_a_failed_write_everything_agrees(writing, caplog):
         session.logs.close()
         with Session(session.filesystem.kill()).open().logs as again:
             found = records_of(again.get(TOPIC))
-            # A batch that was written may be there though nobody was told so.
+            # A batch that was written may be there though that was not acknowledged.
             assert [offset for offset, _ in found] == list(range(len(found)))
             assert len(found) >= end_offset
         caplog.clear()

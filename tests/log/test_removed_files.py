@@ -1,4 +1,4 @@
-"""What somebody removes beside the log files while a log is open takes nothing down: neither the log nor its records."""
+"""Files beside the log files that are removed while a log is open: neither the log nor its records go down with them."""
 
 from __future__ import annotations
 

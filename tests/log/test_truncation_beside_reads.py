@@ -257,7 +257,7 @@ def check(found, error, truncation, options=None, where="", *, is_begun=False) -
         assert error.offset is not None, where
         assert error.offset <= truncation.offset, where
         return "truncated"
-    # It was begun behind the truncation, and asks for what there is no more.
+    # It was begun after the truncation, and asks for what there is no more.
     assert found == [], where
     return "out of range"
 
@@ -358,7 +358,7 @@ def test_between_any_two_batches_that_are_taken(reader_of, kind, name):
             error = caught
         except StopIteration:
             break
-        # Whoever has begun to read gets no others, and no fewer without being told.
+        # A read that has begun gets no others, and no fewer without being told.
         assert isinstance(error, LogTruncationError)
         assert found == OLD[: len(found)]
     assert taken == 7
@@ -419,7 +419,7 @@ class Stepping:
 
 
 class SteppedLock:
-    """In the place of a log's lock: whoever waits for it lets the one who has it go on until it is free."""
+    """In the place of a log's lock: a thread that waits for it lets the one that has it go on until it is free."""
 
     def __init__(self, lock, stepping) -> None:
         self._lock = lock
@@ -512,7 +512,7 @@ QUESTIONS = {
 @pytest.mark.parametrize("kind", ["in process", "read-only"])
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_an_answer_is_of_one_history(reader_of, kind, question):
-    """Of the log before it or of the log behind it, whichever call the truncation comes in front of."""
+    """Of the log before it or of the log after it, whichever call the truncation comes before."""
     ask, truncation = QUESTIONS[question], Truncation(5, longer, 9)
 
     reader = reader_of(kind)
@@ -628,7 +628,7 @@ def test_after_the_truncation_everything_is_as_ever(reader_of):
 
 
 def dropped_records(tmp_path):
-    """A directory that was not closed, with a damaged batch and whole ones behind it."""
+    """A directory that was not closed, with a damaged batch and whole ones after it."""
     with open_directory(tmp_path, config=CONFIG) as logs:
         fill(logs.create("orders"))
     os.unlink(tmp_path / ".kafka_cleanshutdown")
@@ -670,7 +670,7 @@ def test_damage_is_damage_where_a_truncation_was_interrupted_behind_it(tmp_path)
     with pytest.raises(LogTruncationError), LogDirectory.open(tmp_path, read_only=True) as reading:
         offsets(reading.get("orders"))
     flip(tmp_path / "orders-0" / name(8), 280)
-    # Whoever opens it ends what was begun.
+    # The next open ends what was begun.
     before = contents(tmp_path)[".segmentlog-truncations"]
     open_directory(tmp_path, config=CONFIG).close()
     assert before == noted + b"begin orders 0 5\n"

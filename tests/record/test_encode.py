@@ -348,7 +348,7 @@ def test_what_no_batch_can_be_made_by_is_refused(fields, match):
         BatchEncoding(**fields)
 
 
-# -- What nobody reads --------
+# -- What no reader takes --------
 
 
 def largest_value(limit_bytes):

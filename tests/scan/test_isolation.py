@@ -19,6 +19,7 @@ from storage_core.scan.isolation import (
 from storage_core.scan.options import parse_read_options
 from storage_core.scan.plan import plan_scan
 from storage_core.segment import AbortedTransaction
+from tests.faults.observed_filesystem import ObservedFileSystem
 
 # Producer 1 writes offsets 0 and 1, producer 2 offset 2, both in transactions; 3 is a plain record; 4 aborts
 # producer 2, 5 commits producer 1.
@@ -210,35 +211,19 @@ def test_an_empty_log(log_root):
 # -- While somebody else is at work --------
 
 
-class Interrupted(FileSystem):
-    """Lets something happen in front of the first look at a path that contains a text."""
-
-    def __init__(self, text, happen):
-        super().__init__()
-        self._text = text
-        self._happen = happen
-
-    def open(self, path):
-        self._look(path)
-        return super().open(path)
-
-    def status(self, path, *, follow_symlinks=False):
-        self._look(path)
-        return super().status(path, follow_symlinks=follow_symlinks)
-
-    def _look(self, path):
-        if self._text in path and self._happen is not None:
-            happen, self._happen = self._happen, None
-            happen()
-
-
 def loaded(path, text, happen):
-    """A log whose end is known; something happens in front of a look at a file."""
-    filesystem = Interrupted("nothing yet", None)
+    """A log whose end is known; something happens before the first call whose path contains a text."""
+    filesystem = ObservedFileSystem()
     (directory,) = find_partitions(filesystem, [str(path)])
     log = PartitionLog.load(filesystem, directory)
     assert log.log_end_offset >= 0
-    filesystem._text, filesystem._happen = text, happen
+
+    def tell(call):
+        if text in call:
+            filesystem.tell = None
+            happen()
+
+    filesystem.tell = tell
     return log
 
 

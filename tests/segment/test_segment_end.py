@@ -218,7 +218,7 @@ def test_a_preallocated_rest_is_not_read(tmp_path, batches):
 
 @pytest.mark.parametrize("skip_damage", [False, True])
 def test_a_file_that_is_cut_while_it_is_looked_at_ends_somewhere(tmp_path, batches, skip_damage):
-    """As by a truncation. Whoever looks finds out elsewhere that one was under way."""
+    """As by a truncation. The reader finds out elsewhere that one was under way."""
     data = b"".join(batches)
     path = tmp_path / f"{0:020d}.log"
     for size_bytes in range(len(data)):
