@@ -288,6 +288,28 @@ def test_an_index_is_not_believed_that_a_broker_begins_to_build_meanwhile(log_ro
     assert aborted_transactions(found, 0, 7) == THREE_ABORTED
 
 
+def test_what_an_index_held_while_a_broker_built_it_anew_is_forgotten(log_root):
+    """It is looked at early, for whether a log has such indexes at all; by then a part of it was written."""
+    log = log_root.partition("orders").transactional(7).commit(7).roll()
+    log.transactional(7).abort(7).transactional(7).abort(7).roll().data().write()
+    log_root.checkpoint("recovery-point-offset-checkpoint", {("orders", 0): 6})
+    index, transaction_index = log.path / f"{2:020d}.index", transaction_index_path(log, 2)
+    complete = index.read_bytes(), transaction_index.read_bytes()
+    index.write_bytes(bytes(4096))
+    transaction_index.write_bytes(complete[1][:34])
+
+    def end():
+        index.write_bytes(complete[0])
+        transaction_index.write_bytes(complete[1])
+
+    # A segment without a transaction index comes first.
+    found = loaded(log.path, f"{0:020d}.index", end)
+    assert aborted_transactions(found, 0, 6) == (
+        AbortedTransaction(7, 2, 3, 4),
+        AbortedTransaction(7, 4, 5, 6),
+    )
+
+
 def test_the_last_segment_is_not_believed_below_the_recovery_point(log_root):
     """After a crash it is recovered wherever the recovery point is: then its index is empty for a while."""
     log = log_root.partition("orders").transactional(7).abort(7).roll().transactional(7).abort(7).write()
