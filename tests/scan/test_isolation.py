@@ -361,6 +361,30 @@ def test_a_log_that_was_truncated_since_the_recovery_point_was_read(log_root):
     assert aborted_transactions(loaded(log.path, f"{4:020d}.txnindex", truncate), 0, 7) == THREE_ABORTED
 
 
+def test_a_log_that_was_recovered_since_the_recovery_point_was_read(log_root):
+    """Of an unflushed segment a power cut may have left a closed offset index, and no entry beside it."""
+    log = three_aborts(log_root)
+    log_root.checkpoint("recovery-point-offset-checkpoint", {("orders", 0): 2})
+    content = transaction_index_path(log, 2).read_bytes()
+    transaction_index_path(log, 2).write_bytes(b"")
+
+    def recover():
+        transaction_index_path(log, 2).write_bytes(content)
+        log_root.checkpoint("recovery-point-offset-checkpoint", {("orders", 0): 7})
+
+    assert aborted_transactions(loaded(log.path, f"{4:020d}.", recover), 0, 7) == THREE_ABORTED
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_an_index_that_was_listed_and_is_gone_is_no_silence(log_root, is_clean):
+    log = three_aborts(log_root)
+    log_root.checkpoint("recovery-point-offset-checkpoint", {("orders", 0): 7})
+    if is_clean:
+        log_root.mark_clean()
+    found = loaded(log.path, f"{4:020d}.txnindex", transaction_index_path(log, 4).unlink)
+    assert aborted_transactions(found, 0, 7) == THREE_ABORTED
+
+
 def test_a_recovery_point_that_moves_on_changes_nothing(log_root):
     log = three_aborts(log_root)
     log_root.checkpoint("recovery-point-offset-checkpoint", {("orders", 0): 6})
