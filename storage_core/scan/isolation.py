@@ -244,6 +244,8 @@ class _IndexTrust:
             # Wherever the recovery point is, a log's last segment is recovered after a crash, and its indexes with it.
             return False
         offset_index = segment.closed_offset_index()
+        # The transaction index may have been read before, when only a part of it was written.
+        segment.forget_transaction_index()
         return (
             offset_index is not None
             and self._tells_all(segment, end_offset)

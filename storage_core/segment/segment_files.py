@@ -201,6 +201,10 @@ class SegmentFiles:
         """Give back the memory of the indexes; they are read again when they are needed."""
         self._offset_index = self._time_index = self._transaction_index = None
 
+    def forget_transaction_index(self) -> None:
+        """Read the transaction index anew when it is asked for next: it may have been written meanwhile."""
+        self._transaction_index = None
+
     def drop_last_index_entry(self) -> None:
         """Go on as if the offset index were one entry shorter."""
         self._offset_index = self.offset_index.without_last_entry()

@@ -46,6 +46,22 @@ def log(logs):
     return logs.create("orders")
 
 
+class Interrupted(FileSystem):
+    """Once it is armed, lets something happen in front of the next opening of a file."""
+
+    def __init__(self, path, happen):
+        super().__init__()
+        self.is_armed = False
+        self._path = str(path)
+        self._happen = happen
+
+    def open(self, path):
+        if self.is_armed and path == self._path:
+            self.is_armed = False
+            self._happen(path)
+        return super().open(path)
+
+
 def replicate(log, *batches, at_once=5):
     """Append batches of a leader, some of them at once, which every replica then has."""
     for start in range(0, len(batches), at_once):
@@ -152,6 +168,30 @@ def test_an_aborted_transaction_stands_in_the_segment_of_its_marker(log, directo
         base_of(60): (AbortedTransaction(2, 1, 60, 31),),
         base_of(80): (AbortedTransaction(1, 62, 80, 81),),
     }
+
+
+def test_one_that_is_read_while_its_segment_is_replaced(root, clock):
+    """The old file awaits its removal, and is read all the same; the new index lists less."""
+    old = root / "orders-0" / f"{0:020d}.log"
+
+    def replace(path):
+        content = old.read_bytes()
+        old.rename(f"{old}.deleted")
+        old.write_bytes(content)
+        Path(path).write_bytes(b"")
+
+    filesystem = Interrupted(old.with_suffix(".txnindex"), replace)
+    with open_directory(root, clock=clock, filesystem=filesystem) as logs:
+        log = logs.create("orders")
+        for _ in range(2):
+            log.transaction(1).append(table(b"aborted"))
+            log.abort_transaction(1)
+            append(log)
+            log.roll()
+        log.flush()
+        filesystem.is_armed = True
+        assert committed(log) == [2, 5]
+        assert not filesystem.is_armed
 
 
 def test_transactions_over_many_segments_are_left_out_wherever_a_read_begins(log):

@@ -273,6 +273,28 @@ def test_an_index_is_not_believed_that_a_broker_begins_to_build_meanwhile(log_ro
     assert aborted_transactions(found, 0, 7) == THREE_ABORTED
 
 
+def test_what_an_index_held_while_a_broker_built_it_anew_is_forgotten(log_root):
+    """It is looked at early, for whether a log has such indexes at all; by then a part of it was written."""
+    log = log_root.partition("orders").transactional(7).commit(7).roll()
+    log.transactional(7).abort(7).transactional(7).abort(7).roll().data().write()
+    log_root.checkpoint("recovery-point-offset-checkpoint", {("orders", 0): 6})
+    index, transaction_index = log.path / f"{2:020d}.index", transaction_index_path(log, 2)
+    complete = index.read_bytes(), transaction_index.read_bytes()
+    index.write_bytes(bytes(4096))
+    transaction_index.write_bytes(complete[1][:34])
+
+    def end():
+        index.write_bytes(complete[0])
+        transaction_index.write_bytes(complete[1])
+
+    # A segment without a transaction index comes first.
+    found = loaded(log.path, f"{0:020d}.index", end)
+    assert aborted_transactions(found, 0, 6) == (
+        AbortedTransaction(7, 2, 3, 4),
+        AbortedTransaction(7, 4, 5, 6),
+    )
+
+
 def test_the_last_segment_is_not_believed_below_the_recovery_point(log_root):
     """After a crash it is recovered wherever the recovery point is: then its index is empty for a while."""
     log = log_root.partition("orders").transactional(7).abort(7).roll().transactional(7).abort(7).write()
@@ -322,6 +344,30 @@ def test_a_log_that_was_truncated_since_the_recovery_point_was_read(log_root):
         transaction_index_path(log, 4).write_bytes(b"")
 
     assert aborted_transactions(loaded(log.path, f"{4:020d}.txnindex", truncate), 0, 7) == THREE_ABORTED
+
+
+def test_a_log_that_was_recovered_since_the_recovery_point_was_read(log_root):
+    """Of an unflushed segment a power cut may have left a closed offset index, and no entry beside it."""
+    log = three_aborts(log_root)
+    log_root.checkpoint("recovery-point-offset-checkpoint", {("orders", 0): 2})
+    content = transaction_index_path(log, 2).read_bytes()
+    transaction_index_path(log, 2).write_bytes(b"")
+
+    def recover():
+        transaction_index_path(log, 2).write_bytes(content)
+        log_root.checkpoint("recovery-point-offset-checkpoint", {("orders", 0): 7})
+
+    assert aborted_transactions(loaded(log.path, f"{4:020d}.", recover), 0, 7) == THREE_ABORTED
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_an_index_that_was_listed_and_is_gone_is_no_silence(log_root, is_clean):
+    log = three_aborts(log_root)
+    log_root.checkpoint("recovery-point-offset-checkpoint", {("orders", 0): 7})
+    if is_clean:
+        log_root.mark_clean()
+    found = loaded(log.path, f"{4:020d}.txnindex", transaction_index_path(log, 4).unlink)
+    assert aborted_transactions(found, 0, 7) == THREE_ABORTED
 
 
 def test_a_recovery_point_that_moves_on_changes_nothing(log_root):

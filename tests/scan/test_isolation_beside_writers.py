@@ -8,12 +8,14 @@ committed before it began and is stable.
 from __future__ import annotations
 
 import random
+from itertools import islice
 
 import pytest
 
 from storage_core import LogDirectory, read_table
 from storage_core.checkpoint import CLEAN_SHUTDOWN_FILE
 from storage_core.errors import LogClosedError
+from storage_core.segment.file_names import TRANSACTION_INDEX_SUFFIX
 from tests.commit.whole_jobs import Job
 from tests.faults.counting import cases
 from tests.faults.crash_points import new_filesystem
@@ -298,7 +300,10 @@ def overtake(states: list[State], begin: int, end: int, at: int) -> int:
 
 
 def moments_from_a_closed_log(states: list[State]) -> list[tuple[int, int]]:
-    """From each state in which the log directory was just closed, to some moments behind it."""
+    """From each state in which the log directory was just closed, to some moments behind it.
+
+    Among them those when the log has the first abort marker since then, which no transaction index has.
+    """
     is_clean = [OvertakenFileSystem(state).status(MARKER) is not None for state in states]
     moments = []
     for number in range(1, len(states)):
@@ -309,4 +314,15 @@ def moments_from_a_closed_log(states: list[State]) -> list[tuple[int, int]]:
                 if states[later].known != states[later - 1].known or is_clean[later] != is_clean[later - 1]
             ]
             moments += [(number, later) for later in turns[1:16:3]]
+            before_an_entry = (
+                later for later in range(number, len(states)) if names_an_index_entry(states[later])
+            )
+            moments += [(number, later) for later in islice(before_an_entry, 2)]
     return moments
+
+
+def names_an_index_entry(state: State) -> bool:
+    """Whether the next call makes a transaction index, or adds to it what the log says already."""
+    return state.name.endswith(TRANSACTION_INDEX_SUFFIX) and (
+        ": create " in state.name or ": write " in state.name
+    )
