@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import struct
 
@@ -10,6 +11,7 @@ import pytest
 from storage_core.errors import BatchTooLargeError, CorruptRecordError
 from storage_core.filesystem import FileSystem
 from storage_core.segment import DamagedRange, Resynchroniser
+from storage_core.segment.batch_probe import BatchProbe
 from tests.record.encoding import LZ4, Batch, Record
 from tests.record.frames import lz4_frame
 from tests.record.legacy_encoding import Message, Wrapper
@@ -292,6 +294,27 @@ class TestValuesThatHoldBatches:
         start = SIZE + made[1].index(struct.pack(">q", 200))
         content[SIZE:start] = bytes(start - SIZE)
         assert items_of(content, end_offset=300) == [100, (SIZE, SIZE + len(made[1]), 101, 102), 102, 103]
+
+    @pytest.mark.parametrize("header_bytes_gone", [0, 61])
+    def test_where_they_are_many_and_both_ends_of_the_damaged_one_are_gone(
+        self, open_content, make_batch, monkeypatch, header_bytes_gone
+    ):
+        """What overtakes the first copy overtakes all of them: they are looked at together."""
+        copies = b"".join(make_batch(offset, (1,)) for offset in range(5000, 7000))
+        content = bytearray(make_batch(100, (1,)) + make_batch(101, (1,), value=copies))
+        start, end = SIZE, len(content)
+        content[start + 8 : start + 12] = struct.pack(">i", len(copies) // 2)
+        content[start + 61 - header_bytes_gone : start + 150] = bytes(89 + header_bytes_gone)
+        content[-100:] = bytes(100)
+        content += b"".join(make_batch(offset, (1,)) for offset in range(102, 1200))
+        resynchroniser = open_content(bytes(content), end_offset=10_000)
+        looks = []
+        header = BatchProbe.header
+        monkeypatch.setattr(BatchProbe, "header", lambda *arguments: (looks.append(1), header(*arguments))[1])
+        before, damage, *behind = itertools.islice(resynchroniser.items(0, 100), 1100)
+        assert (damage.start_bytes, damage.end_bytes) == (start, end)
+        assert [each.base_offset for each in (before, *behind)] == [100, *range(102, 1200)]
+        assert len(looks) < 20 * 3100
 
     @pytest.mark.parametrize("gone", [1, 5, 60, 90, 150])
     def test_where_bytes_of_its_value_are_gone(self, items_of, make_batch, gone):
