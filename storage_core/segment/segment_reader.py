@@ -485,7 +485,9 @@ class SegmentReader(SegmentFiles):
                 position_bytes = proven_bytes
         # The index ends before: walk from its last entry in front of here.
         number = min(number, len(self.offset_index)) - 1
-        start_bytes = max(boundary_bytes, self._proven_position(walk, number))
+        start_bytes = boundary_bytes
+        if number >= 0 and self.offset_index.entry(number).position_bytes > boundary_bytes:
+            start_bytes = max(boundary_bytes, self._proven_position(walk, number))
         if self.skip_damage:
             # A damaged batch is no border: whoever reads the piece in front has to find its end.
             return walk.first_counted(position_bytes, start_bytes)
