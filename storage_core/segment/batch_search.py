@@ -92,6 +92,7 @@ class BatchSearch:
         self._records = RecordLengths(probe)
         self._chains: dict[int, _Chain] = {}
         self._runs: dict[int, _Run] = {}
+        self._zeros = range(0)
 
     def whole(self, position_bytes: int) -> BatchHeader | None:
         """The batch that stands whole and with a right CRC at a place, whatever its offsets and size."""
@@ -583,7 +584,11 @@ class BatchSearch:
         """Whether a preallocated rest begins at a place. A few zeros may as well be those of an offset."""
         if self._probe.end_bytes - position_bytes < HEADER_SIZE_BYTES:
             return False
-        return self.skip_zeros(position_bytes) is None
+        if position_bytes not in self._zeros:
+            # Many chains of headers lead to the same zeros.
+            behind = self.skip_zeros(position_bytes)
+            self._zeros = range(position_bytes, self._probe.end_bytes if behind is None else behind)
+        return self._zeros.stop == self._probe.end_bytes
 
     def _sound_batches(
         self, start_bytes: int, end_bytes: int, lowest_offset: int, limits: OffsetLimits | None = None

@@ -453,6 +453,25 @@ class TestLimits:
         assert (damage.start_bytes, damage.end_bytes) == (0, len(content))
         assert resynchroniser.probe.is_exhausted
 
+    @pytest.mark.parametrize("is_end", [True, False])
+    def test_zeros_behind_many_batches_are_read_once(self, tmp_path, make_batch, is_end):
+        made = [make_batch(offset, (1,), value=bytes(100)) for offset in range(500)]
+        end = len(made[0])
+        content = bytearray(b"".join(made)) + bytes(4 << 20)
+        content[11] ^= 1
+        content[61:80] = b"\xff" * 19
+        if not is_end:
+            content += make_batch(500, (1,))
+        path = tmp_path / "0.log"
+        path.write_bytes(content)
+        filesystem = FileSystem()
+        with filesystem.open(str(path)) as log_file:
+            resynchroniser = Resynchroniser(log_file, 0, len(content), None, LIMIT)
+            damage, *batches = itertools.islice(resynchroniser.items(0, 0), 500)
+        assert (damage.start_bytes, damage.end_bytes) == (0, end)
+        assert [batch.base_offset for batch in batches] == [*range(1, 500)]
+        assert filesystem.statistics.bytes_read < 20 * len(content)
+
     def test_alternating_damage_is_found_without_reading_all_of_it_again_and_again(
         self, tmp_path, make_batch
     ):
