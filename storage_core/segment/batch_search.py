@@ -71,11 +71,11 @@ class _Chain(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Batches one behind the other: where they end, with which offset, and what tells them from others."""
+    """Batches one after the other: where they end, with which offset, and where each begins, by what tells it from others."""
 
     end_bytes: int
     last_offset: int
-    batches: set[tuple[int, int]]
+    places: dict[tuple[int, int], int]
 
 
 class BatchSearch:
@@ -91,6 +91,8 @@ class BatchSearch:
         self._search_limits = OffsetLimits(limits.base_offset, min(end_offset, highest_offset + 1))
         self._records = RecordLengths(probe)
         self._chains: dict[int, _Chain] = {}
+        self._runs: dict[int, _Run] = {}
+        self._zeros = range(0)
 
     def whole(self, position_bytes: int) -> BatchHeader | None:
         """The batch that stands whole and with a right CRC at a place, whatever its offsets and size."""
@@ -410,19 +412,29 @@ class BatchSearch:
     def _is_of_log(self, header: BatchHeader, lowest_offset: int, values: _Values) -> bool:
         """Whether nothing says that a sound batch is the content of a record."""
         place = header.position_bytes
+        if values.overtaken.get(place):
+            return False
         if place < values.content_end_bytes and not self._crosses(place, values.content_end_bytes):
             return False
         end_bytes = self._end_of_content(header, lowest_offset, values)
         if end_bytes > place and not self._crosses(place, end_bytes):
             values.content_end_bytes = end_bytes
             return False
-        return not self._is_overtaken(header, lowest_offset)
+        return not self._is_overtaken(header, lowest_offset, values)
 
-    def _is_overtaken(self, header: BatchHeader, lowest_offset: int) -> bool:
+    def _is_overtaken(self, header: BatchHeader, lowest_offset: int, values: _Values) -> bool:
         """Whether batches follow, more of them, that those which begin here leave no offsets for."""
-        if self._is_endless(header.position_bytes):
-            return False
-        run = self._run(header)
+        place = header.position_bytes
+        if place not in values.overtaken:
+            if self._is_endless(place):
+                return False
+            run = self._run(header)
+            is_overtaken = self._is_run_overtaken(header, run, lowest_offset)
+            # What is true of a run is true of every batch in it.
+            values.overtaken.update(dict.fromkeys(run.places.values(), is_overtaken))
+        return values.overtaken[place]
+
+    def _is_run_overtaken(self, header: BatchHeader, run: _Run, lowest_offset: int) -> bool:
         size_bytes = run.end_bytes - header.position_bytes
         last_bytes = min(run.end_bytes + _LOOK_AHEAD_BYTES, self._probe.end_bytes)
         # A batch of another order that follows at once is left to what decides between neighbours.
@@ -431,7 +443,7 @@ class BatchSearch:
                 break
             place = other.position_bytes
             if self._is_endless(place) or self._run(other).end_bytes - place > size_bytes:
-                is_copy = (other.last_offset, other.crc) in run.batches
+                is_copy = (other.last_offset, other.crc) in run.places
                 return known_offset(other) <= run.last_offset and not is_copy
         return False
 
@@ -466,15 +478,23 @@ class BatchSearch:
 
     def _run(self, header: BatchHeader) -> _Run:
         """Follow batches whose CRCs are right, one behind the other, from one on."""
-        batches = {(header.last_offset, header.crc)}
+        known = self._runs.get(header.position_bytes)
+        if known is not None:
+            return known
+        places = {(header.last_offset, header.crc): header.position_bytes}
         end_bytes, last_offset = header.end_position_bytes, header.last_offset
         while end_bytes - header.position_bytes < _LOOK_AHEAD_BYTES:
             following = self.whole(end_bytes)
             if following is None or known_offset(following) <= last_offset:
                 break
-            batches.add((following.last_offset, following.crc))
+            places[following.last_offset, following.crc] = end_bytes
             end_bytes, last_offset = following.end_position_bytes, following.last_offset
-        return _Run(end_bytes, last_offset, batches)
+        run = _Run(end_bytes, last_offset, places)
+        if len(self._runs) >= _LARGEST_MEMORY:
+            self._runs.clear()
+        # Whoever looks at a batch of it next need not follow it again.
+        self._runs.update(dict.fromkeys(places.values(), run))
+        return run
 
     @staticmethod
     def _is_in_wrapper(header: BatchHeader, wrapper: BatchHeader) -> bool:
@@ -531,13 +551,16 @@ class BatchSearch:
                 header is None
                 or known_offset(header) <= last_offset
                 or header.end_position_bytes > self._probe.end_bytes
-                or not self._probe.spend_on_proof(_HEADER_COST_BYTES)
             ):
                 break
+            # Where this chain was followed before, it need not be again, and costs nothing.
+            chain = self._chains.get(position_bytes)
+            if chain is None:
+                if not self._probe.spend_on_proof(_HEADER_COST_BYTES):
+                    break
+                chain = _Chain(header.end_position_bytes, header.last_offset)
             passed.append(position_bytes)
-            # Where this chain was followed before, it need not be again.
-            known = self._chains.get(position_bytes) or _Chain(header.end_position_bytes, header.last_offset)
-            position_bytes, last_offset = known
+            position_bytes, last_offset = chain
         if len(self._chains) >= _LARGEST_MEMORY:
             self._chains.clear()
         chain = _Chain(position_bytes, last_offset)
@@ -561,7 +584,11 @@ class BatchSearch:
         """Whether a preallocated rest begins at a place. A few zeros may as well be those of an offset."""
         if self._probe.end_bytes - position_bytes < HEADER_SIZE_BYTES:
             return False
-        return self.skip_zeros(position_bytes) is None
+        if position_bytes not in self._zeros:
+            # Many chains of headers lead to the same zeros.
+            behind = self.skip_zeros(position_bytes)
+            self._zeros = range(position_bytes, self._probe.end_bytes if behind is None else behind)
+        return self._zeros.stop == self._probe.end_bytes
 
     def _sound_batches(
         self, start_bytes: int, end_bytes: int, lowest_offset: int, limits: OffsetLimits | None = None
@@ -610,6 +637,7 @@ class _Values:
         is_compressed: Whether the batch there is compressed, as its header says: what a codec has left of its
             records is not as long as they say.
         content_end_bytes: Up to where all is content that does not lead across.
+        overtaken: By where a batch begins, whether those that follow leave it no room; of those that were looked at.
     """
 
     def __init__(
@@ -617,6 +645,7 @@ class _Values:
     ) -> None:
         self.is_compressed = is_compressed
         self.content_end_bytes = start_bytes
+        self.overtaken: dict[int, bool] = {}
         self._records = records
         self.start_bytes = start_bytes
         self._end_bytes = end_bytes

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
-from storage_core.errors import CorruptRecordError
+from storage_core.errors import BatchTooLargeError, CorruptRecordError
 from storage_core.record import batch_timestamps
 from storage_core.record.batch_header import (
     CODEC_MASK,
@@ -203,18 +203,26 @@ class BatchWalk:
         return start == size_bytes
 
     def _are_crcs_of_many_right(self, position_bytes: int, end_position_bytes: int) -> bool:
-        windows = read_windows(
-            self._log_file,
-            position_bytes,
-            end_position_bytes,
-            self._base_offset,
-            max_batch_bytes=end_position_bytes - position_bytes,
-            window_bytes=min(WINDOW_BYTES, end_position_bytes - position_bytes),
-        )
-        for window in windows:
-            if len(window.crc_mismatches(np.arange(len(window.starts)))):
-                return False
-            position_bytes = window.position_bytes + window.end
+        while position_bytes < end_position_bytes:
+            windows = read_windows(
+                self._log_file,
+                position_bytes,
+                end_position_bytes,
+                self._base_offset,
+                max_batch_bytes=LARGEST_BATCH_BYTES,
+                window_bytes=min(WINDOW_BYTES, end_position_bytes - position_bytes),
+            )
+            try:
+                for window in windows:
+                    if len(window.crc_mismatches(np.arange(len(window.starts)))):
+                        return False
+                    position_bytes = window.position_bytes + window.end
+            except BatchTooLargeError:
+                # Its CRC is right, which was found out without holding all of it.
+                data = self._log_file.read_at(LENGTH_AND_MAGIC.size, position_bytes + LENGTH_POSITION)
+                position_bytes += LOG_OVERHEAD_BYTES + LENGTH_AND_MAGIC.unpack(data)[0]
+            else:
+                break
         return position_bytes == end_position_bytes
 
     def transactional_header(self, batch: SkimmedBatch) -> BatchHeader | None:

@@ -434,7 +434,8 @@ class SegmentReader(SegmentFiles):
             entry = self.time_index.lookup(timestamp_ms)
         # An entry below the start offset does not decide anything, so it need not be right.
         is_unproven = entry.timestamp_ms != NO_TIMESTAMP_MS and entry.offset > start_offset
-        for batch in walk.skim(self._start_position(walk, max(entry.offset, start_offset))):
+        start_bytes = self._start_position(walk, max(entry.offset, start_offset))
+        for batch in walk.skim(start_bytes):
             position_bytes, _, base_offset, last_offset, largest_ms = batch
             if is_unproven:
                 if last_offset >= entry.offset:
@@ -446,11 +447,34 @@ class SegmentReader(SegmentFiles):
             if largest_ms >= timestamp_ms and last_offset >= start_offset:
                 header = walk.batch_at(position_bytes)
                 found = header and self._first_record(log_file, header, timestamp_ms, start_offset)
-                if found:
-                    return found
+                if header and found:
+                    sooner = self._hopped_over(walk, header, start_bytes, timestamp_ms, start_offset)
+                    return (
+                        sooner and self._first_record(log_file, sooner, timestamp_ms, start_offset)
+                    ) or found
         if is_unproven:
             raise _StaleTimeIndexError
         return None
+
+    def _hopped_over(
+        self, walk: TolerantWalk, found: BatchHeader, start_bytes: int, timestamp_ms: int, start_offset: int
+    ) -> BatchHeader | None:
+        """The batch that should have been found, if a damaged length has led the walk past it.
+
+        Raises:
+            CorruptRecordError: There is damage in front of it, which may have held the record.
+        """
+        if self.skip_damage or walk.raw.is_proven(found.position_bytes, start_bytes):
+            return None
+        around = walk.first_that(
+            lambda header: header.max_timestamp_ms >= timestamp_ms and header.last_offset >= start_offset,
+            start_bytes,
+        )
+        if around.found is not None and around.found.position_bytes == found.position_bytes:
+            return None
+        if around.damage is not None:
+            raise around.damage.error()
+        return around.found
 
     def _first_record(
         self, log_file: OpenFile, header: BatchHeader, timestamp_ms: int, start_offset: int
@@ -485,7 +509,9 @@ class SegmentReader(SegmentFiles):
                 position_bytes = proven_bytes
         # The index ends before: walk from its last entry in front of here.
         number = min(number, len(self.offset_index)) - 1
-        start_bytes = max(boundary_bytes, self._proven_position(walk, number))
+        start_bytes = boundary_bytes
+        if number >= 0 and self.offset_index.entry(number).position_bytes > boundary_bytes:
+            start_bytes = max(boundary_bytes, self._proven_position(walk, number))
         if self.skip_damage:
             # A damaged batch is no border: whoever reads the piece in front has to find its end.
             return walk.first_counted(position_bytes, start_bytes)

@@ -148,13 +148,14 @@ class TolerantWalk:
 
     def around(self, offset: int, position_bytes: int) -> Surroundings:
         """What stands around an offset, walking from a boundary in front of it. Every CRC near it is checked."""
-        return self._around(lambda header: header.last_offset >= offset, position_bytes)
+        return self.first_that(lambda header: header.last_offset >= offset, position_bytes)
 
     def first_counted(self, place_bytes: int, position_bytes: int) -> BatchHeader | None:
         """The first batch that counts and does not begin in front of a place, walking from a boundary."""
-        return self._around(lambda header: header.position_bytes >= place_bytes, position_bytes).found
+        return self.first_that(lambda header: header.position_bytes >= place_bytes, position_bytes).found
 
-    def _around(self, is_reached: Callable[[BatchHeader], bool], start_bytes: int) -> Surroundings:
+    def first_that(self, is_reached: Callable[[BatchHeader], bool], start_bytes: int) -> Surroundings:
+        """What stands around the first batch of a kind, walking from a boundary. Every CRC near it is checked."""
         before = found = None
         damage_end_bytes, next_bytes = start_bytes, start_bytes
         places: deque[BatchHeader] = deque(maxlen=_REMEMBERED)

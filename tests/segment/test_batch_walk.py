@@ -3,8 +3,10 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
+import tracemalloc
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -204,6 +206,27 @@ def test_first_reaching(open_walk, offset):
     header = open_walk(TRANSACTION_LOG).first_reaching(offset, 0)
     expected = next((batch for batch in EXPECTED if batch[3] >= offset), None)
     assert (header and header.position_bytes) == (expected and expected[0])
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+def test_a_large_batch_is_proven_without_holding_it(tmp_path, make_batch, is_right):
+    """Nor what a damaged length says in a sparse file."""
+    size = 48 << 20
+    large = bytearray(make_batch(0, (1,))).ljust(size, b"\0")
+    struct.pack_into(">i", large, 8, size - 12)
+    struct.pack_into(">I", large, 17, crc32c(bytes(large[21:])) ^ (not is_right))
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(make_batch(0, (1,)) + large[:7] + b"\1" + large[8:] + make_batch(2, (1,)))
+    del large
+    with FileSystem().open(str(path)) as log_file:
+        walk = BatchWalk(log_file, 0, path.stat().st_size)
+        places = [batch[0] for batch in walk.skim()]
+        tracemalloc.start()
+        try:
+            assert walk.is_proven(places[2], 0) == is_right
+            assert tracemalloc.get_traced_memory()[1] < 16 << 20
+        finally:
+            tracemalloc.stop()
 
 
 def test_batch_at(open_walk):

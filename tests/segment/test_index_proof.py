@@ -59,6 +59,21 @@ def test_a_proof_costs_the_way_from_the_entry_before(tmp_path, make_batch, make_
     assert opened.filesystem.statistics.bytes_read - before <= 3 * 4096
 
 
+@pytest.mark.parametrize("skip_damage", [False, True])
+def test_cuts_where_the_index_ends_early_do_not_prove_it_again_and_again(
+    tmp_path, make_batch, make_segment, skip_damage
+):
+    segment = make_segment(BASE, [make_batch(BASE + n, (1,), value=bytes(100)) for n in range(4_000)])
+    segment.offset_entries = segment.offset_entries[len(segment.offset_entries) // 2 :][:1]
+    segment.write(tmp_path)
+    opened = open_segment(tmp_path, skip_damage=skip_damage)
+    _ = opened.offset_index
+    before = opened.filesystem.statistics.bytes_read
+    size = opened.size_bytes
+    assert len(opened.cut_points(0, size, 8_000)) > 35
+    assert opened.filesystem.statistics.bytes_read - before < 4 * size
+
+
 def test_entries_of_old_brokers_name_the_last_offset_of_a_whole_append(tmp_path, segment):
     # Two batches a time: the position of the first, the last offset of the second.
     segment.offset_entries = [(offset + 1, position) for offset, position in segment.offset_entries]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import struct
 
@@ -10,6 +11,7 @@ import pytest
 from storage_core.errors import BatchTooLargeError, CorruptRecordError
 from storage_core.filesystem import FileSystem
 from storage_core.segment import DamagedRange, Resynchroniser
+from storage_core.segment.batch_probe import BatchProbe
 from tests.record.encoding import LZ4, Batch, Record
 from tests.record.frames import lz4_frame
 from tests.record.legacy_encoding import Message, Wrapper
@@ -293,6 +295,27 @@ class TestValuesThatHoldBatches:
         content[SIZE:start] = bytes(start - SIZE)
         assert items_of(content, end_offset=300) == [100, (SIZE, SIZE + len(made[1]), 101, 102), 102, 103]
 
+    @pytest.mark.parametrize("header_bytes_gone", [0, 61])
+    def test_where_they_are_many_and_both_ends_of_the_damaged_one_are_gone(
+        self, open_content, make_batch, monkeypatch, header_bytes_gone
+    ):
+        """What overtakes the first copy overtakes all of them: they are looked at together."""
+        copies = b"".join(make_batch(offset, (1,)) for offset in range(5000, 7000))
+        content = bytearray(make_batch(100, (1,)) + make_batch(101, (1,), value=copies))
+        start, end = SIZE, len(content)
+        content[start + 8 : start + 12] = struct.pack(">i", len(copies) // 2)
+        content[start + 61 - header_bytes_gone : start + 150] = bytes(89 + header_bytes_gone)
+        content[-100:] = bytes(100)
+        content += b"".join(make_batch(offset, (1,)) for offset in range(102, 1200))
+        resynchroniser = open_content(bytes(content), end_offset=10_000)
+        looks = []
+        header = BatchProbe.header
+        monkeypatch.setattr(BatchProbe, "header", lambda *arguments: (looks.append(1), header(*arguments))[1])
+        before, damage, *behind = itertools.islice(resynchroniser.items(0, 100), 1100)
+        assert (damage.start_bytes, damage.end_bytes) == (start, end)
+        assert [each.base_offset for each in (before, *behind)] == [100, *range(102, 1200)]
+        assert len(looks) < 20 * 3100
+
     @pytest.mark.parametrize("gone", [1, 5, 60, 90, 150])
     def test_where_bytes_of_its_value_are_gone(self, items_of, make_batch, gone):
         """Its lengths lead behind the next batch then, which leads across the end that they declare."""
@@ -429,6 +452,25 @@ class TestLimits:
         (damage,) = resynchroniser.items(0, 100)
         assert (damage.start_bytes, damage.end_bytes) == (0, len(content))
         assert resynchroniser.probe.is_exhausted
+
+    @pytest.mark.parametrize("is_end", [True, False])
+    def test_zeros_behind_many_batches_are_read_once(self, tmp_path, make_batch, is_end):
+        made = [make_batch(offset, (1,), value=bytes(100)) for offset in range(500)]
+        end = len(made[0])
+        content = bytearray(b"".join(made)) + bytes(4 << 20)
+        content[11] ^= 1
+        content[61:80] = b"\xff" * 19
+        if not is_end:
+            content += make_batch(500, (1,))
+        path = tmp_path / "0.log"
+        path.write_bytes(content)
+        filesystem = FileSystem()
+        with filesystem.open(str(path)) as log_file:
+            resynchroniser = Resynchroniser(log_file, 0, len(content), None, LIMIT)
+            damage, *batches = itertools.islice(resynchroniser.items(0, 0), 500)
+        assert (damage.start_bytes, damage.end_bytes) == (0, end)
+        assert [batch.base_offset for batch in batches] == [*range(1, 500)]
+        assert filesystem.statistics.bytes_read < 20 * len(content)
 
     def test_alternating_damage_is_found_without_reading_all_of_it_again_and_again(
         self, tmp_path, make_batch

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 
 from storage_core.errors import BatchTooLargeError, CorruptRecordError
@@ -196,3 +198,28 @@ def test_the_offsets_of_a_batchs_records(open_damaged):
     opened = open_damaged([], max_batch_bytes=100)
     with pytest.raises(BatchTooLargeError):
         opened.record_offsets(opened.translate_offset(6))
+
+
+@pytest.mark.parametrize("young", [31, 32, 33])
+@pytest.mark.parametrize("hops", [2, 3])
+def test_a_length_that_leads_past_batches_hides_none_from_a_timestamp(
+    tmp_path, make_batch, make_segment, hops, young
+):
+    """Exactly to the beginning of a later batch: no header shows it."""
+    segment = make_segment(0, [make_batch(n, (1000 + n,), value=bytes(100)) for n in range(60)])
+    segment.write(tmp_path)
+    path = tmp_path / f"{0:020d}.log"
+    content = bytearray(path.read_bytes())
+    size = len(content) // 60
+    content[30 * size + 8 : 30 * size + 12] = struct.pack(">i", hops * size - 12)
+    path.write_bytes(content)
+    expected = TimestampOffset(1000 + young, young)
+    tolerant = SegmentReader(FileSystem(), str(tmp_path), 0, skip_damage=True)
+    assert tolerant.offset_for_timestamp(1000 + young) == expected
+    strict = SegmentReader(FileSystem(), str(tmp_path), 0)
+    if young == 31:
+        # It may have been in the damaged batch.
+        with pytest.raises(CorruptRecordError):
+            strict.offset_for_timestamp(1000 + young)
+    else:
+        assert strict.offset_for_timestamp(1000 + young) == expected
