@@ -387,8 +387,8 @@ def test_loading_opens_no_file_and_examines_no_segment(two_segments, load, make_
     assert log.segments[log.segment_index_for(7)].base_offset == 5
     assert filesystem.statistics.directories_listed == 1
     assert filesystem.statistics.files_opened == 0
-    # The marker of a clean shutdown, in front of the listing and behind it.
-    assert filesystem.statistics.files_examined == 2
+    # The list of truncations, and the marker of a clean shutdown in front of the listing and behind it.
+    assert filesystem.statistics.files_examined == 3
 
 
 def test_segments_are_made_once(two_segments, load):
