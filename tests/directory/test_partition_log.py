@@ -52,6 +52,23 @@ def test_what_the_roots_files_say(two_segments, load, make_clean):
     assert (log.recovery_point, log.log_start_offset, log.high_watermark) == (7, 3, 8)
 
 
+def test_a_log_that_is_opened_while_it_is_listed(two_segments, load, make_clean):
+    """The first listing misses a segment that is given its final name just then."""
+    make_clean(two_segments.parent)
+    marker = two_segments.parent / ".kafka_cleanshutdown"
+
+    class Opened(FileSystem):
+        def walk_directory(self, path):
+            is_listed_before = not marker.exists()
+            for entry in super().walk_directory(path):
+                if path != str(two_segments) or is_listed_before or not entry.name.startswith(f"{5:020d}"):
+                    yield entry
+            if path == str(two_segments):
+                marker.unlink(missing_ok=True)
+
+    assert tuple(load(two_segments, filesystem=Opened()).segments.base_offsets) == (0, 5)
+
+
 @pytest.mark.parametrize(("checkpointed", "expected"), [(0, 3), (3, 3), (8, 8), (10, 10), (99, 10)])
 def test_the_high_watermark_lies_within_the_log(two_segments, load, checkpointed, expected):
     checkpoint(two_segments.parent, "log-start", 3)
@@ -370,8 +387,8 @@ def test_loading_opens_no_file_and_examines_no_segment(two_segments, load, make_
     assert log.segments[log.segment_index_for(7)].base_offset == 5
     assert filesystem.statistics.directories_listed == 1
     assert filesystem.statistics.files_opened == 0
-    # The marker of a clean shutdown, before the listing and after it.
-    assert filesystem.statistics.files_examined == 2
+    # The list of truncations, and the marker of a clean shutdown before the listing and after it.
+    assert filesystem.statistics.files_examined == 3
 
 
 def test_segments_are_made_once(two_segments, load):

@@ -168,6 +168,14 @@ def test_where_no_producer_was_transactional_nothing_is_read(log_root):
     assert statistics.bytes_read - before <= 2 * 56
 
 
+def test_a_snapshot_tells_nothing_of_what_was_written_after_it(log_root):
+    log_root.mark_clean()
+    log = log_root.partition("orders").data(2).roll().transactional(7).abort(7)
+    log.write(transaction_indexes=False, snapshots=False)
+    log.write_snapshot(2, [(3, -1, -1)])
+    assert aborted_transactions(open_log(log.path), 0, 4) == (AbortedTransaction(7, 2, 3, 4),)
+
+
 def test_markers_are_found_segments_later(log_root):
     log_root.mark_clean()
     log = (
