@@ -241,6 +241,9 @@ class Advancing(FileSystem):
     def list_directory(self, path):
         return self.state.list_directory(path)
 
+    def walk_directory(self, path):
+        return self.state.walk_directory(path)
+
     def status(self, path, *, follow_symlinks=False):
         return self.state.status(path, follow_symlinks=follow_symlinks)
 

@@ -465,7 +465,8 @@ def test_in_front_of_any_call_of_a_truncation(reader_of, kind, name):
                 if writer.calls < looked_at:
                     writer.go_on()
     assert looked_at > 15
-    assert {"old", "new"} <= outcomes
+    # A log's own reads wait from before the first call of a full truncation, which looks at nothing first.
+    assert outcomes >= ({"new"} if (name, kind) == ("fully", "in process") else {"old", "new"})
 
 
 @pytest.mark.parametrize("kind", READERS)

@@ -27,10 +27,10 @@ def plain(magics=(0, 1)):
 
 
 @st.composite
-def wrappers(draw, magics=(0, 1), codecs=EVERY_CODEC, max_messages=8):
+def wrappers(draw, magics=(0, 1), codecs=EVERY_CODEC, max_messages=8, *, mixed=True):
     """A wrapper, its first offset counted from the entry before; mostly without gaps, and around its own format."""
     magic = draw(st.sampled_from(magics))
-    inner_magics = draw(st.sampled_from([(magic,), (magic,), (magic,), (1 - magic,), (0, 1)]))
+    inner_magics = draw(st.sampled_from([(magic,)] * 3 + [(1 - magic,), (0, 1)])) if mixed else (magic,)
     codec = draw(st.sampled_from([codec for codec in codecs if codec != NONE]))
     found = draw(st.lists(plain(inner_magics), min_size=1, max_size=max_messages))
     found *= draw(st.sampled_from([1] * 8 + [70]))
@@ -51,11 +51,11 @@ def wrappers(draw, magics=(0, 1), codecs=EVERY_CODEC, max_messages=8):
 
 
 @st.composite
-def legacy_logs(draw, magics=(0, 1), codecs=EVERY_CODEC, max_entries=8, *, current=False):
-    """Entries one behind the other; with ``current``, also batches of format v2."""
+def legacy_logs(draw, magics=(0, 1), codecs=EVERY_CODEC, max_entries=8, *, current=False, mixed=True):
+    """Entries one after the other; with ``current``, also batches of format v2, with ``mixed``, wrappers around both formats."""
     kinds = [plain(magics)]
     if set(codecs) != {NONE}:
-        kinds.append(wrappers(magics, codecs))
+        kinds.append(wrappers(magics, codecs, mixed=mixed))
     if current:
         kinds.append(batches(max_records=4))
     found = draw(st.lists(st.one_of(kinds), min_size=1, max_size=max_entries))
