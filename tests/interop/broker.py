@@ -26,9 +26,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
-__all__ = ["KAFKA_VERSION", "BrokerError", "KafkaBroker", "kafka_jars"]
+__all__ = ["KAFKA_VERSION", "MAX_TRANSACTION_TIMEOUT_MS", "BrokerError", "KafkaBroker", "kafka_jars"]
 
 DEFAULT_CLUSTER_ID = "c2VnbWVudGxvZy1kYXRhMQ"
+# A broker aborts a transaction that is open for longer; by default, 15 minutes at the most.
+MAX_TRANSACTION_TIMEOUT_MS = 6 * 3_600_000
 
 # One small node. Retention is off because tests and examples write records with old timestamps,
 # and a broker deletes those within minutes. Everything here can be overridden.
@@ -53,6 +55,7 @@ _DEFAULT_SETTINGS: dict[str, object] = {
     "transaction.state.log.replication.factor": 1,
     "transaction.state.log.min.isr": 1,
     "transaction.state.log.segment.bytes": 1 << 20,
+    "transaction.max.timeout.ms": MAX_TRANSACTION_TIMEOUT_MS,
     "group.initial.rebalance.delay.ms": 0,
 }
 _STARTED = "Kafka Server started"

@@ -11,6 +11,7 @@ import shutil
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tests.interop.broker import MAX_TRANSACTION_TIMEOUT_MS
 from tests.interop.clients import (
     ISOLATION_LEVELS,
     READ_UNCOMMITTED,
@@ -120,7 +121,8 @@ def _write_transactions(written: Written, occasion: str) -> None:
         new_producer(
             written.broker,
             transactional_id=f"{occasion}-{name}",
-            transaction_timeout_ms=900_000,
+            # One stays open until the last test has compared what the consumer got.
+            transaction_timeout_ms=MAX_TRANSACTION_TIMEOUT_MS,
             compression_type=codec,
             linger_ms=1000,
         )
