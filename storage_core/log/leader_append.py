@@ -5,7 +5,7 @@ Whatever can be refused is refused before the first byte is written.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -33,12 +33,21 @@ if TYPE_CHECKING:
     from storage_core.log.append_validation import AppendOrigin
     from storage_core.log.log_state import LogState
     from storage_core.log.producer_append import DuplicateAppend
+    from storage_core.log_config import LogConfig
     from storage_core.record.batch_encode import ProducerSequence
     from storage_core.record.record_batches import RecordBatches
 
 __all__ = ["append_client_batches", "append_marker", "append_records", "assign_epoch_start_offset"]
 
 _NONE: Final = -1
+
+
+class _Prepared(NamedTuple):
+    """Batches that are checked but for their producers, what those say of them, and how many records they hold."""
+
+    chunks: Iterable[RecordBatches]
+    produced: Sequence[ProducedRecords]
+    record_count: int
 
 
 def append_records(
@@ -71,8 +80,8 @@ def append_records(
     now_ms = state.clock.now_ms()
     count = records.num_rows
     produced = () if producer is None or not count else (_produced(producer, count, is_transactional),)
-    while True:
-        config = state.config
+
+    def prepare(config: LogConfig) -> _Prepared:
         chunks = batches_of_records(
             records,
             config,
@@ -82,6 +91,46 @@ def append_records(
             producer=producer,
             is_transactional=is_transactional,
         )
+        return _Prepared(chunks, produced, count)
+
+    is_pending = is_pending and producer is None
+    return _append_prepared(state, prepare, leader_epoch, now_ms, is_pending=is_pending, check=check)
+
+
+def append_client_batches(
+    state: LogState,
+    batches: RecordBatches,
+    *,
+    leader_epoch: int | None = None,
+    origin: AppendOrigin = "client",
+) -> AppendInfo:
+    """Append batches that a producer or a coordinator made; for the errors see `Log.append_as_leader`."""
+    check_origin(origin)
+    now_ms = state.clock.now_ms()
+
+    def prepare(config: LogConfig) -> _Prepared:
+        accepted = accept_client_batches(batches, config, now_ms, origin=origin, path=state.path)
+        produced = _produced_batches(accepted, origin, state.path)
+        count = sum(records.record_count for records in produced)
+        return _Prepared([accepted] if accepted.count else [], produced, count)
+
+    return _append_prepared(state, prepare, leader_epoch, now_ms, are_client_batches=True)
+
+
+def _append_prepared(
+    state: LogState,
+    prepare: Callable[[LogConfig], _Prepared],
+    leader_epoch: int | None,
+    now_ms: int,
+    *,
+    is_pending: bool = False,
+    are_client_batches: bool = False,
+    check: Callable[[], None] | None = None,
+) -> AppendInfo:
+    """Prepare batches without the log's lock, then append them under it, all by the same configuration."""
+    while True:
+        config = state.config
+        chunks, produced, count = prepare(config)
         with state.writing():
             if state.config is not config:
                 # Altered meanwhile: nothing is written any more as the old one wants it.
@@ -95,37 +144,8 @@ def append_records(
                 count,
                 _epoch(state, leader_epoch),
                 now_ms,
-                is_pending=is_pending and producer is None,
-            )
-
-
-def append_client_batches(
-    state: LogState,
-    batches: RecordBatches,
-    *,
-    leader_epoch: int | None = None,
-    origin: AppendOrigin = "client",
-) -> AppendInfo:
-    """Append batches that a producer or a coordinator made; for the errors see `Log.append_as_leader`."""
-    check_origin(origin)
-    now_ms = state.clock.now_ms()
-    while True:
-        config = state.config
-        accepted = accept_client_batches(batches, config, now_ms, origin=origin, path=state.path)
-        produced = _produced_batches(accepted, origin, state.path)
-        chunks = [accepted] if accepted.count else []
-        count = sum(records.record_count for records in produced)
-        with state.writing():
-            if state.config is not config:
-                continue
-            return _append(
-                state,
-                chunks,
-                produced,
-                count,
-                _epoch(state, leader_epoch),
-                now_ms,
-                are_client_batches=True,
+                is_pending=is_pending,
+                are_client_batches=are_client_batches,
             )
 
 

@@ -1,8 +1,9 @@
 """What ``read_committed`` leaves out: aborted transactions, and everything from the last stable offset on.
 
 A ``.txnindex`` file lists the aborted transactions whose markers stand in its segment. It is
-believed where its writer has finished it: under a clean-shutdown marker, or in a closed segment below
-the recovery point. Elsewhere, and where index files were removed, the control batches in the log decide.
+believed where its writer has finished it: under a clean-shutdown marker, in a closed segment below
+the recovery point, and in a log that this process writes. Elsewhere, and where index files were
+removed, the control batches in the log decide.
 
 Another process may open, recover, write and close the log meanwhile. So what makes an index
 believable is looked at before the index, and once more after it; if it is no longer true, the control
@@ -235,8 +236,7 @@ class _IndexTrust:
         if self._root.clean_shutdown or self._root.is_own:
             # Without its offset index the segment's index files were removed, or never copied.
             return (
-                (self._root.clean_shutdown or end_offset <= self._log.recovery_point)
-                and self._is_listed(segment, offset_index_file_name)
+                self._is_listed(segment, offset_index_file_name)
                 and self._tells_all(segment, end_offset)
                 and segment.is_in_place()
             )

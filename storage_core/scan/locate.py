@@ -101,7 +101,7 @@ def _place(
 ) -> _Place | None:
     """Where in the file the offsets lie, to its end if no last one is given; None if it holds none of them."""
     del is_first  # Damage on the way fails the read, wherever it is noticed.
-    position_bytes = 0
+    position_bytes = boundary_bytes = 0
     if start_offset > segment.base_offset:
         header = segment.translate_offset(start_offset)
         if header is None or header.base_offset > start_offset:
@@ -111,7 +111,7 @@ def _place(
             # What follows is left to the reading, which tells damage from the end of the file.
             position_bytes = segment.stop_position(start_offset)
         else:
-            position_bytes = header.position_bytes
+            position_bytes = boundary_bytes = header.position_bytes
             # A range that begins in a gap begins behind it: so the first batch tells whether the file is
             # still the one that was planned.
             start_offset = max(start_offset, header.base_offset)
@@ -121,7 +121,7 @@ def _place(
     elif known_end is not None and last_offset + 1 == known_end.next_offset:
         end_position_bytes = known_end.position_bytes
     else:
-        header = segment.translate_offset(last_offset)
+        header = segment.translate_offset(last_offset, boundary_bytes)
         if header is None:
             end_position_bytes = segment.size_bytes if is_closed else segment.end().position_bytes
         else:

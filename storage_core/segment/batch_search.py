@@ -220,9 +220,6 @@ class BatchSearch:
             # No key holds batches: its length is damaged.
             return None
         if self._is_border(end_bytes, lowest_offset):
-            first_bytes = self._first_neighbour(head_end_bytes, end_bytes, lowest_offset)
-            if first_bytes is not None:
-                return first_bytes
             # A length that was damaged may lead past batches of the log.
             is_past = declared_bytes < end_bytes and self._is_border(declared_bytes, lowest_offset)
             return (
@@ -236,13 +233,6 @@ class BatchSearch:
             return None
         end_bytes = self._probe.end_bytes
         return self._inside(head, lowest_offset, end_bytes, self._search_limits) or end_bytes
-
-    def _first_neighbour(self, start_bytes: int, end_bytes: int, lowest_offset: int) -> int | None:
-        """The first batch from which others lead to one without a gap, in bytes and in offsets."""
-        for header in self._sound_batches(start_bytes, end_bytes, lowest_offset):
-            if self._is_neighbour(header, end_bytes):
-                return header.position_bytes
-        return None
 
     def _is_neighbour(self, header: BatchHeader, position_bytes: int) -> bool:
         """Whether headers lead from a batch to another one, or to the end, without a gap in bytes and in offsets.

@@ -151,7 +151,11 @@ class BatchWalk:
                 if attributes & CODEC_MASK:
                     base_offset = max(next_offset, last_offset - MAX_OFFSET_DELTA)
             yield position_bytes, batch_end, base_offset, last_offset, max_timestamp_ms
-            self._typical_batch_bytes += (batch_end - position_bytes - self._typical_batch_bytes) // 4
+            batch_bytes = batch_end - position_bytes
+            # The first one decides alone: a proof of an index entry has but one, or two.
+            self._typical_batch_bytes += (batch_bytes - self._typical_batch_bytes) // (
+                4 if self._typical_batch_bytes else 1
+            )
             next_offset = last_offset + 1
             position_bytes = batch_end
 

@@ -89,14 +89,18 @@ class SegmentReader(SegmentFiles):
         ascending: list[int] = offsets.tolist()
         return ascending
 
-    def translate_offset(self, offset: int) -> BatchHeader | None:
+    def translate_offset(self, offset: int, boundary_bytes: int = 0) -> BatchHeader | None:
         """The first batch whose last offset is at least ``offset``; None if there is none.
 
-        If ``offset`` lies in a gap, that is the batch behind the gap.
+        If ``offset`` lies in a gap, that is the batch after the gap.
+
+        Args:
+            offset: What is looked for.
+            boundary_bytes: Where a batch begins that another look-up has found, none after the one looked for.
         """
         with self.open_log() as log_file:
             walk = self._walk(log_file)
-            return walk.first_reaching(offset, self._start_position(walk, offset))
+            return walk.first_reaching(offset, self._start_position(walk, offset, boundary_bytes))
 
     def around(self, offset: int) -> Surroundings:
         """What stands around an offset. Whatever the segment is to do about damage, it is hopped over."""
@@ -288,11 +292,18 @@ class SegmentReader(SegmentFiles):
 
     # Where a walk may begin.
 
-    def _start_position(self, walk: TolerantWalk, offset: int) -> int:
-        """Where a walk may begin that is to meet every batch from ``offset`` on."""
+    def _start_position(self, walk: TolerantWalk, offset: int, boundary_bytes: int = 0) -> int:
+        """Where a walk may begin that is to meet every batch from ``offset`` on: at a boundary, or after it."""
         if self.is_one_page:
-            return 0
-        return self._proven_position(walk, self.offset_index.number_at_or_below(offset))
+            return boundary_bytes
+        return self._proven_after(walk, self.offset_index.number_at_or_below(offset), boundary_bytes)
+
+    def _proven_after(self, walk: TolerantWalk, number: int, boundary_bytes: int) -> int:
+        """A `_proven_position` after a boundary, or the boundary: no entry that leads no farther is proven."""
+        index = self.offset_index
+        if number < 0 or index.entry(number).position_bytes <= boundary_bytes:
+            return boundary_bytes
+        return max(boundary_bytes, self._proven_position(walk, number))
 
     def _proven_position(self, walk: TolerantWalk, number: int) -> int:
         """Position of an entry of the offset index that the log bears out: of this one or one before; otherwise 0.
@@ -509,9 +520,7 @@ class SegmentReader(SegmentFiles):
                 position_bytes = proven_bytes
         # The index ends before: walk from its last entry in front of here.
         number = min(number, len(self.offset_index)) - 1
-        start_bytes = boundary_bytes
-        if number >= 0 and self.offset_index.entry(number).position_bytes > boundary_bytes:
-            start_bytes = max(boundary_bytes, self._proven_position(walk, number))
+        start_bytes = self._proven_after(walk, number, boundary_bytes)
         if self.skip_damage:
             # A damaged batch is no border: whoever reads the piece in front has to find its end.
             return walk.first_counted(position_bytes, start_bytes)

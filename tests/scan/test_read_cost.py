@@ -66,9 +66,12 @@ def test_one_percent_of_the_offsets_is_two_percent_of_the_bytes(log_root, scan, 
     assert planned.offsets() == list(range(12_800, 13_056))
     size = log.log_path().stat().st_size
     assert size == pytest.approx(1600 * 16_384, rel=0.02)
-    # A walk from the segment's beginning is proven by the CRCs of what a batch could reach across, at each end.
-    proofs = 0 if use_indexes else 2 * LARGEST_BATCH_BYTES
-    assert planned.filesystem.statistics.bytes_read <= size * 0.02 + proofs
+    # Without an index, a header walk from the segment's beginning finds where to start. A damaged length may have led
+    # it into a value, so the CRCs of all that a batch could reach across are checked, which are bytes to be read: no
+    # less evidence will do. The end is looked for from the start on, which is proven by then.
+    proof = 0 if use_indexes else LARGEST_BATCH_BYTES
+    rows = 0 if use_indexes else size * 0.01
+    assert planned.filesystem.statistics.bytes_read <= size * 0.02 + proof + rows
 
 
 def test_a_whole_read_reads_everything_once(log_root, scan):

@@ -356,10 +356,13 @@ class TestValuesThatHoldBatches:
         pytest.param(16, b"\2", id="magic"),
         pytest.param(0, b"\xff" * 17, id="all in front of the attributes"),
         pytest.param(18, b"\0\0\0\x07", id="key length, or a timestamp"),
+        pytest.param(12, b"\xff", id="CRC"),
+        pytest.param(40, b"-", id="the first copy"),
     ])  # fmt: skip
-    def test_in_old_messages_with_a_gap_for_them(self, items_of, magic, position, value):
-        """A message ends with its value: what is copied there leads exactly to its end."""
-        copies = b"-" + b"".join(Message(offset, 5, None, b"v", magic).encode() for offset in (111, 112))
+    @pytest.mark.parametrize("copied", [(111, 112), (118, 119)], ids=["after it", "before the next"])
+    def test_in_old_messages_with_a_gap_for_them(self, items_of, magic, copied, position, value):
+        """A message ends with its value: what is copied there leads exactly to its end, in offsets maybe, too."""
+        copies = b"-" + b"".join(Message(offset, 5, None, b"v", magic).encode() for offset in copied)
         made = [Message(offset, 5, b"key", copies, magic).encode() for offset in (100, 110, 120)]
         size = len(made[0])
         content = bytearray(b"".join(made))
