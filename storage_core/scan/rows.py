@@ -60,7 +60,7 @@ def wanted_fields(schema: pa.Schema) -> WantedFields:
 
 
 class RowMaker:
-    """Makes record batches of one schema. Constant columns are made once and sliced."""
+    """Makes record batches of one schema. Constant columns are kept and sliced."""
 
     def __init__(self, schema: pa.Schema, settings: ReadSettings | None = None) -> None:
         self._schema = schema
@@ -96,7 +96,8 @@ class RowMaker:
         if known is None or len(known) < count:
             if len(self._constants) >= _CONSTANTS_LIMIT:
                 self._constants.clear()
-            known = pa.repeat(pa.scalar(value, kind), max(count, MAX_ROWS))
+            # Twice as many as needed, so that growing sections rarely make it again and small ones do not pay for MAX_ROWS.
+            known = pa.repeat(pa.scalar(value, kind), max(count, min(2 * count, MAX_ROWS)))
             self._constants[kind, value] = known
         return known.slice(0, count)
 

@@ -13,6 +13,7 @@ one.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -194,7 +195,8 @@ def _segment(
     position = damage_start = 0
     # Zeros at the end are preallocated space, in the last segment always.
     end = len(data.rstrip(b"\0"))
-    while position < end:
+    sizes = _sizes_by_position(data)
+    while (position := next((each for each in sizes if each >= position), end)) < end:
         found = _found(log, path, data, position, is_forged=is_forged)
         if found is not None and _is_astray(found, key, path):
             astray.append(found)
@@ -228,11 +230,12 @@ def _segment(
 
 def _with_inner(truth: SegmentTruth, data: bytes) -> SegmentTruth:
     known = {found.position for found in truth.known}
+    sizes = _sizes_by_position(data)
     inner = [
         (each.start, position)
         for each in (*truth.damage, *filter(None, [truth.tail]))
         for position in range(each.start, each.end)
-        if position not in known and _is_entry(data, position)
+        if position not in known and position in sizes
     ]
     return dataclasses.replace(truth, has_inner=bool(inner), untold=tuple(_untold(truth, data, inner)))
 
@@ -253,9 +256,9 @@ def _untold(truth: SegmentTruth, data: bytes, inner: list[tuple[int, int]]) -> I
 
 
 def _found(log: BaseLog, path: str, data: bytes, position: int, *, is_forged: bool) -> Found | None:
-    if not _is_entry(data, position):
+    size = _sizes_by_position(data).get(position)
+    if size is None:
         return None
-    size = size_of_entry(data, position)
     stored = int.from_bytes(data[position : position + 8], "big", signed=True)
     original = log.original(data[position : position + size], path)
     if original is None and not is_forged:
@@ -278,9 +281,16 @@ def _found(log: BaseLog, path: str, data: bytes, position: int, *, is_forged: bo
     return Found(position, size, stored, original, shift, is_other_epoch)
 
 
-def _is_entry(data: bytes, position: int) -> bool:
-    size = size_of_entry(data, position)
-    return size is not None and is_valid_entry(data, position, size)
+@functools.lru_cache(maxsize=512)
+def _sizes_by_position(data: bytes) -> dict[int, int]:
+    """Every position at which something stands whose CRC is right, with its size. Most files are those of many cases."""
+    return {
+        position: size
+        for position, magic in enumerate(data[16:])
+        if magic <= 2
+        and (size := size_of_entry(data, position)) is not None
+        and is_valid_entry(data, position, size)
+    }
 
 
 def _is_astray(found: Found, key: TopicPartition, path: str) -> bool:

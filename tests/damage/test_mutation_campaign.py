@@ -18,9 +18,9 @@ from tests.damage.measured import can_measure_memory
 from tests.damage.unprovable import KINDS
 
 LOGS = all_logs()
-# A few seconds of each; `make soak` runs many times as many.
-CASES_PER_LOG = 20
-SOAK_CASES_PER_LOG = 200
+CASES_PER_LOG = 200
+# `make test` runs the first of them, `make test-all` all.
+PARTS = [range(20), pytest.param(range(20, CASES_PER_LOG), marks=pytest.mark.thorough)]
 SOAK_SECONDS = float(os.environ.get("SEGMENTLOG_SOAK_SECONDS", "600"))
 
 # What a batch may inflate to unless an option says otherwise, and what a read takes besides.
@@ -29,24 +29,25 @@ MOST_BYTES_AT_ONCE = 3 * (64 << 20) + (64 << 20)
 MOST_GROWTH_BYTES = 128 << 20
 
 
+def test_there_are_ten_thousand_cases():
+    assert CASES_PER_LOG * len(LOGS) >= 10_000
+
+
 @pytest.mark.parametrize("name", LOGS)
-def test_damaged_directories(campaign, name):
-    failures = campaign.run_numbers(LOGS[name], range(CASES_PER_LOG))
+@pytest.mark.parametrize("numbers", PARTS, ids=str)
+def test_damaged_directories(campaign, name, numbers):
+    failures = campaign.run_numbers(LOGS[name], numbers)
     assert failures == [], "\n\n".join(failures)
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("name", LOGS)
-def test_more_damaged_directories(campaign, name):
-    failures = campaign.run_numbers(LOGS[name], range(CASES_PER_LOG, SOAK_CASES_PER_LOG))
-    assert failures == [], "\n\n".join(failures)
-
-
-@pytest.mark.parametrize("name", LOGS)
-def test_undamaged_directories_are_read_as_they_were_written(campaign, name):
+@pytest.mark.parametrize(
+    "numbers", [range(6), pytest.param(range(6, 12), marks=pytest.mark.thorough)], ids=str
+)
+def test_undamaged_directories_are_read_as_they_were_written(campaign, name, numbers):
     """What the campaign compares with is right to begin with."""
     log = LOGS[name]
-    for number in range(6):
+    for number in numbers:
         drawn = Case.draw(log, number)
         verdict = campaign.run(Case(log, number, [], drawn.read))
         assert verdict.problems == [], f"{log.name}, read {number}: {drawn.read.options()}"

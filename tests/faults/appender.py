@@ -1,6 +1,6 @@
 """A process that appends until it is killed, and says what was acknowledged.
 
-Started as ``python -m tests.faults.appender``. It reads a line ``<root> <seed>`` and goes on with the log there, or
+A fork of `killed_process` calls `main`. It reads a line ``<root> <seed>`` and goes on with the log there, or
 ``<root> hold`` and only keeps the log directory open. On stdout it writes a line for what was acknowledged:
 ``<end offset>``, once the append has returned.
 """
@@ -53,7 +53,7 @@ def say(end_offset: int) -> None:
     os.write(1, b"%d\n" % end_offset)
 
 
-if __name__ == "__main__":
+def main() -> None:
     os.write(1, b"ready\n")
     folder, what = sys.stdin.readline().rsplit(maxsplit=1)
     if what == "hold":

@@ -1,6 +1,6 @@
 """A process that keeps a log until it is killed: it appends, transacts, cleans, retains, and says what was acknowledged.
 
-Started as ``python -m tests.faults.keeper``. It reads a line ``<root> <seed>`` and goes on with the log there. On
+A fork of `killed_process` calls `main`. It reads a line ``<root> <seed>`` and goes on with the log there. On
 stdout it writes a line for what has returned::
 
     <log start> <log end> <first offset> <what>
@@ -114,7 +114,7 @@ def say(log, first: int, what: str) -> None:
     os.write(1, b"%d %d %d %s\n" % (log.log_start_offset, log.log_end_offset, first, what.encode()))
 
 
-if __name__ == "__main__":
+def main() -> None:
     os.write(1, b"ready\n")
     folder, what = sys.stdin.readline().rsplit(maxsplit=1)
     keep_for_ever(folder, int(what))

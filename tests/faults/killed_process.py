@@ -1,15 +1,24 @@
-"""A process that works on a log until it is killed, as its tests see it."""
+"""A process that works on a log until it is killed, as its tests see it.
+
+The modules that such processes run are imported once, by a process started as
+``python -m tests.faults.killed_process <module>``; each process is a fork of it, which calls the module's ``main``.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import select
+import signal
+import socket
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 __all__ = ["KilledProcess", "warm_processes"]
 
@@ -17,37 +26,42 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 class KilledProcess:
-    """A process from its start to its end. Its imports are done before it is told to begin."""
+    """A process from its start to its end."""
 
-    def __init__(self, module: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", module], cwd=REPOSITORY,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0,
-        )  # fmt: skip
+    def __init__(self, forks: socket.socket) -> None:
+        reading, self._stdin = os.pipe()
+        self._stdout, writing = os.pipe()
+        self._forks = forks
+        socket.send_fds(forks, [b"fork"], [reading, writing])
+        os.close(reading)
+        os.close(writing)
+        self._process_id = int(forks.recv(64))
         self._said = b""
+        self._is_silent = False
 
     def begin(self, root: str, what: str) -> None:
         """Tell it where to work."""
-        self._process.stdin.write(f"{root} {what}\n".encode())
+        os.write(self._stdin, f"{root} {what}\n".encode())
 
     def listen(self, seconds: float) -> None:
         """Take note of what it says, for some time."""
         end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0 and select.select([self._process.stdout], [], [], left)[0]:
-            data = os.read(self._process.stdout.fileno(), 1 << 16)
+        while (left := end - time.monotonic()) > 0 and select.select([self._stdout], [], [], left)[0]:
+            data = os.read(self._stdout, 1 << 16)
             if not data:
+                self._is_silent = True
                 break
             self._said += data
 
     def wait_until_it_speaks(self, lines: int = 1) -> None:
         """Wait until it has said so many lines; the first is that it is ready."""
-        while self._said.count(b"\n") <= lines and self._process.poll() is None:
+        while self._said.count(b"\n") <= lines and self.is_running:
             self.listen(0.001)
 
     @property
     def is_running(self) -> bool:
-        """Whether it has not ended yet."""
-        return self._process.poll() is None
+        """Whether it has not ended yet, as far as it was listened to."""
+        return not self._is_silent
 
     def lines(self) -> list[str]:
         """What it has said since it was last asked, line by line; the first one, that it is ready, is none of them."""
@@ -55,36 +69,73 @@ class KilledProcess:
         whole, end, self._said = self._said.rpartition(b"\n")
         return [line.decode() for line in (whole + end).split(b"\n")[:-1] if line != b"ready"]
 
-    def end(self) -> None:
-        """End it, if it has not ended by itself."""
-        self._process.kill()
-        self._process.wait()
-        self._process.stdin.close()
-        self._process.stdout.close()
+    def end(self) -> int:
+        """End it, if it has not ended by itself; return its exit code."""
+        os.kill(self._process_id, signal.SIGKILL)
+        while not self._is_silent:
+            self.listen(1)
+        os.close(self._stdin)
+        os.close(self._stdout)
+        self._forks.send(b"%d" % self._process_id)
+        return int(self._forks.recv(64))
 
     def kill(self) -> list[str]:
         """End it; return the lines that it has said, as far as they are whole."""
-        self._process.kill()
-        self._said += self._process.stdout.read()
-        assert self._process.wait() == -9
-        self._process.stdin.close()
-        self._process.stdout.close()
+        assert self.end() == -signal.SIGKILL
         # A line that was cut is an acknowledgement that nobody has heard.
         return [line.decode() for line in self._said.split(b"\n")[1:-1]]
 
 
 @contextlib.contextmanager
 def warm_processes(module: str) -> Iterator[Iterator[KilledProcess]]:
-    """Processes, each started while the one before is at work."""
-    waiting = [KilledProcess(module)]
+    """Processes whose imports are done."""
+    forks, asked = socket.socketpair()
+    with forks:
+        with asked:
+            server = subprocess.Popen([sys.executable, "-m", __name__, module], cwd=REPOSITORY, stdin=asked)
+        yield (KilledProcess(forks) for _ in iter(int, None))
+    assert server.wait() == 0
 
-    def take() -> Iterator[KilledProcess]:
+
+def main(module: str) -> None:
+    """Fork a process for each pair of descriptors; for each process id, wait for its end and tell how it ended."""
+    run = importlib.import_module(module).main
+    running: set[int] = set()
+    with socket.socket(fileno=0) as asked:
         while True:
-            waiting.append(KilledProcess(module))
-            yield waiting.pop(0)
+            message, descriptors, _, _ = socket.recv_fds(asked, 64, 2)
+            if not message:
+                break
+            if not descriptors:
+                _, status = os.waitpid(int(message), 0)
+                running.remove(int(message))
+                asked.send(b"%d" % os.waitstatus_to_exitcode(status))
+                continue
+            process_id = os.fork()
+            if process_id == 0:
+                _become(run, descriptors)
+            for descriptor in descriptors:
+                os.close(descriptor)
+            running.add(process_id)
+            asked.send(b"%d" % process_id)
+    # Left over by a test that failed.
+    for process_id in running:
+        os.kill(process_id, signal.SIGKILL)
 
+
+def _become(run, descriptors: list[int]) -> NoReturn:
+    status = 1
     try:
-        yield take()
+        for standard, descriptor in enumerate(descriptors):
+            os.dup2(descriptor, standard)
+            os.close(descriptor)
+        run()
+        status = 0
+    except BaseException:  # noqa: BLE001  (a child has nobody above it who would say what it died of)
+        traceback.print_exc()
     finally:
-        for process in waiting:
-            process.kill()
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -11,11 +11,14 @@ since the last flush. Nothing is promised but what POSIX promises:
 
 from __future__ import annotations
 
+import hashlib
+import marshal
 import random
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
-__all__ = ["CrashStyle", "DirectoryNode", "FileNode", "after_power_cut"]
+__all__ = ["CrashStyle", "DirectoryNode", "FileNode", "after_power_cut", "copy_of", "fingerprint"]
 
 SECTORS_BYTES = (512, 4096)
 
@@ -126,6 +129,49 @@ def after_power_cut(
         style.keep, rng.randint(oldest, last_number + 1)
     )
     return _PowerCut(style, rng, until).directory(root)
+
+
+def copy_of(root: DirectoryNode) -> DirectoryNode:
+    """A copy of all that a process sees and of all that a power cut may take. A file with two names is copied once."""
+    copies: dict[int, FileNode | DirectoryNode] = {}
+
+    def copy(node: FileNode | DirectoryNode) -> FileNode | DirectoryNode:
+        known = copies.get(node.inode)
+        if known is not None:
+            return known
+        if isinstance(node, FileNode):
+            file = FileNode(
+                node.inode, bytearray(node.content), node.durable, list(node.pending), node.modified_ms
+            )
+            copies[node.inode] = file
+            return file
+        directory = DirectoryNode(node.inode, modified_ms=node.modified_ms)
+        copies[node.inode] = directory
+        directory.entries.update(names(node.entries))
+        directory.durable.update(names(node.durable))
+        directory.pending += [EntryChange(change.number, names(change.names)) for change in node.pending]
+        return directory
+
+    def names(of: dict[str, Any]) -> dict[str, Any]:
+        return {name: node and copy(node) for name, node in of.items()}
+
+    copied = copy(root)
+    assert isinstance(copied, DirectoryNode)
+    return copied
+
+
+def fingerprint(root: DirectoryNode) -> bytes:
+    """A hash of all that a process sees: listings in their order, contents, times, and which names share a file."""
+    places: dict[int, int] = {}
+
+    def told(node: FileNode | DirectoryNode) -> object:
+        place = places.setdefault(node.inode, len(places))
+        if isinstance(node, FileNode):
+            return place, bytes(node.content), node.modified_ms
+        return place, [(name, told(child)) for name, child in node.entries.items()], node.modified_ms
+
+    # In version 0 nothing depends on which objects are the same.
+    return hashlib.sha256(marshal.dumps(told(root), 0)).digest()
 
 
 class _PowerCut:

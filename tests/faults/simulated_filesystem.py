@@ -13,7 +13,7 @@ Calls that change something are counted. ``stop_at`` ends the process at the n-t
 
 from __future__ import annotations
 
-import copy
+import functools
 import os
 import random
 import threading
@@ -23,10 +23,17 @@ from dataclasses import dataclass
 from storage_core.errors import LogDirectoryError, LogDirectoryLockedError, StorageError, UnreadableError
 from storage_core.filesystem import DirectoryEntry, FileStatus, FileSystem, PooledFile
 from storage_core.filesystem._explained import ExistsError, MissingError
-from tests.faults.simulated_disk import CrashStyle, DirectoryNode, FileNode, after_power_cut
+from tests.faults.simulated_disk import (
+    CrashStyle,
+    DirectoryNode,
+    FileNode,
+    after_power_cut,
+    copy_of,
+    fingerprint,
+)
 from tests.faults.simulated_files import SimulatedFile, SimulatedLock, SimulatedWritableFile, file_status
 
-__all__ = ["Call", "SimulatedCrash", "SimulatedFileSystem"]
+__all__ = ["Call", "SimulatedCrash", "SimulatedFileSystem", "TriedStates"]
 
 Node = FileNode | DirectoryNode
 
@@ -92,7 +99,7 @@ class SimulatedFileSystem(FileSystem):
     def kill(self) -> SimulatedFileSystem:
         """What the end of the process leaves behind: all that was written, flushed or not."""
         with self._guard:
-            killed = SimulatedFileSystem(copy.deepcopy(self._root), self._last_inode)
+            killed = SimulatedFileSystem(copy_of(self._root), self._last_inode)
             killed.calls = self.calls
             return killed
 
@@ -335,8 +342,26 @@ class SimulatedFileSystem(FileSystem):
         return _as_directory(self._node("/" + "/".join(parts[:-1])), path), parts[-1]
 
 
-def _parts(path: str) -> list[str]:
-    return [part for part in os.path.abspath(path).split("/") if part]
+class TriedStates:
+    """Which states were tried, so that one that equals an earlier one is not tried again.
+
+    Only for what does not crash the file system once more: what was not flushed is not compared.
+    """
+
+    def __init__(self) -> None:
+        self._tried: set[tuple[bytes, str]] = set()
+
+    def is_new(self, filesystem: SimulatedFileSystem, *known: object) -> bool:
+        """Note a state; return whether no other one has had the same files and what else is ``known`` of it."""
+        key = fingerprint(filesystem._root), repr(known)
+        is_new = key not in self._tried
+        self._tried.add(key)
+        return is_new
+
+
+@functools.lru_cache(maxsize=4096)
+def _parts(path: str) -> tuple[str, ...]:
+    return tuple(part for part in os.path.abspath(path).split("/") if part)
 
 
 def _is_within(path: str, directory: str) -> bool:

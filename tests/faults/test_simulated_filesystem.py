@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from storage_core.errors import LogDirectoryError, LogDirectoryLockedError, SegmentLogError, StorageError
 from storage_core.filesystem import FileSystem
 from tests.faults.simulated_disk import CrashStyle
-from tests.faults.simulated_filesystem import SimulatedCrash, SimulatedFileSystem
+from tests.faults.simulated_filesystem import SimulatedCrash, SimulatedFileSystem, TriedStates
 
 ANY = CrashStyle("any", 512, fills_with_zeros=True)
 ANY_STALE = CrashStyle("any", 512, fills_with_zeros=False)
@@ -333,3 +333,47 @@ def test_it_behaves_like_the_real_one(steps):
 def test_only_regular_files_are_opened(filesystem):
     with pytest.raises(LogDirectoryError):
         filesystem.open("/disk")
+
+
+# -- States that were tried --------
+
+
+CHANGES = {
+    "nothing": lambda filesystem: None,
+    "content": lambda filesystem: filesystem.put("/a/one", b"other"),
+    "another file": lambda filesystem: filesystem.put("/a/three", b""),
+    "a name": lambda filesystem: filesystem.rename("/a/one", "/a/uno"),
+    "a time": lambda filesystem: filesystem.set_modified_ms("/a/one", 5),
+    "a link": lambda filesystem: (filesystem.delete("/a/two"), filesystem.link("/a/one", "/a/two")),
+    "a directory": lambda filesystem: filesystem.make_directory("/b"),
+}
+
+
+def two_files():
+    filesystem = SimulatedFileSystem()
+    filesystem.put("/a/one", b"same")
+    filesystem.put("/a/two", b"same")
+    return filesystem
+
+
+def test_states_that_differ_in_anything_are_all_tried():
+    tried = TriedStates()
+    for name, change in CHANGES.items():
+        filesystem = two_files()
+        change(filesystem)
+        assert tried.is_new(filesystem), name
+    assert not tried.is_new(two_files())
+    assert tried.is_new(two_files(), "what else is known of it")
+
+
+def test_a_state_after_a_kill_has_its_links_and_may_still_lose_what_was_not_flushed():
+    filesystem = two_files()
+    filesystem.link("/a/one", "/a/three")
+    with filesystem.open_for_writing("/a/three") as file:
+        file.write_at([b"SAME"], 0)
+    killed = filesystem.kill()
+    with filesystem.open_for_writing("/a/three") as file:
+        file.write_at([b"more"], 0)
+    assert killed.files() == {"/a/one": b"SAME", "/a/two": b"same", "/a/three": b"SAME"}
+    after = killed.crash(random.Random(1), NOTHING)
+    assert after.files() == {"/a/one": b"same", "/a/two": b"same"}

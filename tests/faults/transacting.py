@@ -1,6 +1,6 @@
 """A process that transacts in a log until it is killed, and notes in a ledger what a reader may make of it.
 
-Started as ``python -m tests.faults.transacting``. It reads a line ``<folder> <seed>``, goes on with the log directory
+A fork of `killed_process` calls `main`. It reads a line ``<folder> <seed>``, goes on with the log directory
 ``<folder>/logs`` and the ledger ``<folder>/ledger``, and writes a line to stdout for each step that it has done. Behind
 the step's name, after a tab each, come the reads of a thread that meanwhile reads beside it in this process. If
 something is wrong, a line ``wrong <what>`` is the last one.
@@ -235,7 +235,7 @@ def _say(text: str) -> None:
     os.write(1, text.encode() + b"\n")
 
 
-if __name__ == "__main__":
+def main() -> None:
     _say("ready")
     where, number = sys.stdin.readline().rsplit(maxsplit=1)
     with _telling_what_is_wrong():

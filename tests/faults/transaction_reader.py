@@ -1,6 +1,6 @@
 """A reader of a log beside the process that writes it: each read is judged by the ledger.
 
-Started as ``python -m tests.faults.transaction_reader``, it is a process of its own. It reads a line ``<folder> <seed>``,
+As a process of its own, a fork of `killed_process` calls `main`. It reads a line ``<folder> <seed>``,
 and then, again and again, the log whose folder stands in ``<folder>/current``. It writes a line to stdout for each read
 that was right: ``<isolation level> <way>``, or ``truncated <way>`` if it was told so; and ends with the first that was
 wrong: ``wrong <what>``.
@@ -181,7 +181,7 @@ def _say(text: str) -> None:
     os.write(1, text.encode() + b"\n")
 
 
-if __name__ == "__main__":
+def main() -> None:
     _say("ready")
     where, number = sys.stdin.readline().rsplit(maxsplit=1)
     read_for_ever(Path(where), int(number))

@@ -11,6 +11,7 @@ import pytest
 
 from storage_core import LogDirectory
 from storage_core.errors import LogDirectoryLockedError
+from tests.damage.campaign import fast_folder
 from tests.faults.appender import APPENDER_CONFIG, value_at
 from tests.faults.counting import cases
 from tests.faults.killed_process import warm_processes
@@ -29,7 +30,7 @@ def kill_many(count: int, seed: int) -> int:
     acknowledged_in_all = 0
     with (
         warm_processes(APPENDER) as appenders,
-        tempfile.TemporaryDirectory(prefix="segmentlog-kill-") as folder,
+        tempfile.TemporaryDirectory(dir=fast_folder(), prefix="segmentlog-kill-") as folder,
     ):
         for number in range(count):
             if number % KILLS_PER_LOG == 0:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from storage_core import LogDirectory
+from tests.damage.campaign import fast_folder
 from tests.faults.counting import cases
 from tests.faults.keeper import KEEPER_CONFIG, key_and_value_at
 from tests.faults.killed_process import warm_processes
@@ -83,7 +84,10 @@ def kill_many(count: int, seed: int) -> Counter[str]:
     """Kill processes; return what they had done."""
     rng = random.Random(seed)
     done: Counter[str] = Counter()
-    with warm_processes(KEEPER) as keepers, tempfile.TemporaryDirectory(prefix="segmentlog-kill-") as folder:
+    with (
+        warm_processes(KEEPER) as keepers,
+        tempfile.TemporaryDirectory(dir=fast_folder(), prefix="segmentlog-kill-") as folder,
+    ):
         for number in range(count):
             if number % KILLS_PER_LOG == 0:
                 root = str(Path(folder) / str(number))

@@ -12,11 +12,13 @@ import random
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from storage_core.errors import CorruptRecordError, DataLossError, LogTruncationError
+from tests.damage.campaign import fast_folder
 from tests.faults.killed_process import KilledProcess, warm_processes
 from tests.faults.soak import SOAK_SECONDS
 from tests.faults.transaction_ledger import (
@@ -34,6 +36,8 @@ WRITER = "tests.faults.transacting"
 READER = "tests.faults.transaction_reader"
 LIVES = 4
 READS = 120
+# How many steps a life has depends on when it is killed: the campaign goes on until there were so many.
+LEAST_STEPS = {"end": 6, "truncate": 3, "fork": 1}
 SOAK_READS = 10_000
 LIVES_PER_LOG = 5
 
@@ -61,18 +65,23 @@ class Campaign:
         return sum(count for name, count in self.reads.items() if name.startswith(READ_COMMITTED))
 
     def run(self, *, lives: int, reads: int, seconds: float = 0.0) -> None:
-        """Go on until there were so many lives and reads, and the time is up; fail at the first wrong read."""
+        """Go on until there were so many lives, reads and steps, and the time is up; fail at the first wrong read."""
         end = time.monotonic() + seconds
-        with warm_processes(WRITER) as writers:
+        with warm_processes(WRITER) as writers, warm_processes(READER) as readers:
             try:
-                while self.lives < lives or self.reads.total() < reads or time.monotonic() < end:
-                    self._live(next(writers))
+                while (
+                    self.lives < lives
+                    or self.reads.total() < reads
+                    or any(self.steps[name] < count for name, count in LEAST_STEPS.items())
+                    or time.monotonic() < end
+                ):
+                    self._live(next(writers), readers)
                     self._listen()
             finally:
                 for reader in self._readers:
                     reader.end()
 
-    def _live(self, writer: KilledProcess) -> None:
+    def _live(self, writer: KilledProcess, readers: Iterator[KilledProcess]) -> None:
         """Let a process work on the log for some steps, and kill it."""
         rng = self._rng
         log_number, life = divmod(self.lives, LIVES_PER_LOG)
@@ -81,7 +90,7 @@ class Campaign:
         writer.begin(str(log), str(rng.randrange(1 << 30)))
         writer.wait_until_it_speaks()
         if life == 0:
-            self._show(log)
+            self._show(log, readers)
         writer.wait_until_it_speaks(rng.choice((5, 20, 60)))
         writer.listen(rng.random() * 0.02)
         for line in writer.kill():
@@ -90,13 +99,13 @@ class Campaign:
             self.steps[step] += 1
         self.lives += 1
 
-    def _show(self, log: Path) -> None:
+    def _show(self, log: Path, readers: Iterator[KilledProcess]) -> None:
         """Send the readers to a log, which is there by now."""
         path = self._folder / CURRENT
         path.with_suffix(".new").write_text(str(log), encoding="utf-8")
         os.replace(path.with_suffix(".new"), path)
         if not self._readers:
-            self._readers = [KilledProcess(READER) for _ in range(2)]
+            self._readers = [next(readers) for _ in range(2)]
             for reader in self._readers:
                 reader.begin(str(self._folder), str(self._rng.randrange(1 << 30)))
 
@@ -114,7 +123,7 @@ class Campaign:
 
 
 def run(seed: int, **until) -> Campaign:
-    with tempfile.TemporaryDirectory(prefix="segmentlog-transactions-") as folder:
+    with tempfile.TemporaryDirectory(dir=fast_folder(), prefix="segmentlog-transactions-") as folder:
         campaign = Campaign(Path(folder), seed)
         try:
             campaign.run(**until)
@@ -219,9 +228,6 @@ def test_an_error_is_right_where_the_log_was_truncated(error, is_right):
 def test_readers_beside_a_process_that_transacts_and_is_killed():
     campaign = run(1, lives=LIVES, reads=READS)
     assert campaign.read_committed > READS / 3
-    assert campaign.steps["end"] > 5
-    assert campaign.steps["truncate"] > 2
-    assert campaign.steps["fork"] > 0
     assert any("its own log" in name for name in campaign.reads)
 
 
