@@ -27,6 +27,7 @@ SPARK_SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
 }
 _REPOSITORY = Path(__file__).resolve().parents[1]
 

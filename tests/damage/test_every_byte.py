@@ -13,7 +13,7 @@ from tests.damage.reads import Read
 from tests.damage.writer import LogWriter
 from tests.record.encoding import CODECS
 
-# DROPMALFORMED takes the same way as PERMISSIVE, and says less. `make soak` takes every place, `make test` some of them:
+# DROPMALFORMED takes the same way as PERMISSIVE, and says less. `make soak` takes every place, `make test-all` some of them:
 # primes, so that no field is left out in all formats.
 STEPS = [
     pytest.param("FAILFAST", 7),
