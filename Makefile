@@ -51,7 +51,7 @@ check: $(VENV)/.installed-dev ## Lint, formatting, types, direction of imports
 	@$(VENV)/bin/lint-imports --no-logo
 
 interop: require-java require-maven $(VENV)/.installed-dev ## Compare with a real Kafka broker, live and killed (needs Maven)
-	@$(PYTEST) tests/interop -m "not soak" $(ARGS)
+	@$(PYTEST) tests/interop -m "not soak" --numprocesses=$(WORKERS) --dist=loadfile $(ARGS)
 
 bench: require-java require-maven $(VENV)/.installed-dev ## Measure beside peers and Spark's Kafka source (needs Maven)
 	@$(VENV_PYTHON) -m benchmarks $(ARGS)
