@@ -13,6 +13,9 @@ VENV := $(CURDIR)/.venv
 VENV_PYTHON := $(VENV)/bin/python
 REQUIRE := sh conf/require.sh
 PYTEST := $(VENV_PYTHON) -m pytest
+# Tests that need Spark come first (tests/conftest.py). One process begins with them, the other one with the rest: while
+# there is enough to steal, only one starts Spark.
+IN_PARALLEL := --ignore=tests/interop --numprocesses=$(WORKERS) --dist=worksteal
 
 # Spark takes `python3` from PATH for its workers, which has none of our packages.
 export PYSPARK_PYTHON := $(VENV_PYTHON)
@@ -27,16 +30,19 @@ export SPARK_LOCAL_IP ?= 127.0.0.1
 .DELETE_ON_ERROR:
 # What is required is checked first, also under `make -j`.
 .NOTPARALLEL:
-.PHONY: help demo test check interop bench soak require-java require-maven
+.PHONY: help demo test test-all check interop bench soak require-java require-maven
 
 help: ## Say what the targets do
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: require-java $(VENV)/.installed-demo ## Read a log directory that Kafka wrote with Spark (examples/quickstart.py)
 	@$(VENV_PYTHON) examples/quickstart.py
 
-test: require-java $(VENV)/.installed-dev ## Run all tests but interop and soak; print the conformance matrix
-	@$(PYTEST) --ignore=tests/interop --numprocesses=$(WORKERS) $(ARGS)
+test: require-java $(VENV)/.installed-dev ## Run what is quick; print the part of the conformance matrix that ran
+	@$(PYTEST) $(IN_PARALLEL) $(ARGS)
+
+test-all: require-java $(VENV)/.installed-dev ## Run all tests but interop and soak: crashes, kills, the whole matrix
+	@$(PYTEST) -m "not interop and not soak" $(IN_PARALLEL) $(ARGS)
 
 check: $(VENV)/.installed-dev ## Lint, formatting, types, direction of imports
 	@$(VENV_PYTHON) -m ruff check .
@@ -45,7 +51,7 @@ check: $(VENV)/.installed-dev ## Lint, formatting, types, direction of imports
 	@$(VENV)/bin/lint-imports --no-logo
 
 interop: require-java require-maven $(VENV)/.installed-dev ## Compare with a real Kafka broker, live and killed (needs Maven)
-	@$(PYTEST) tests/interop -m "not soak" $(ARGS)
+	@$(PYTEST) tests/interop -m "not soak" --numprocesses=$(WORKERS) --dist=loadfile $(ARGS)
 
 bench: require-java require-maven $(VENV)/.installed-dev ## Measure beside peers and Spark's Kafka source (needs Maven)
 	@$(VENV_PYTHON) -m benchmarks $(ARGS)

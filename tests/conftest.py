@@ -1,8 +1,9 @@
-"""What all tests share: the conformance matrix at the end of a run."""
+"""What all tests share: which of them are thorough, the Spark session, the conformance matrix at the end of a run."""
 
 from __future__ import annotations
 
 import sys
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,9 +13,12 @@ import pytest
 
 from storage_core.filesystem import FileSystem, PooledFile
 from tests.descriptors import open_below
+from tests.spark_settings import session_of_this_process
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterator
+
+    from pyspark.sql import SparkSession
 
 # How long an example takes depends on what else the machine does.
 hypothesis.settings.register_profile("tests", deadline=None)
@@ -22,6 +26,30 @@ hypothesis.settings.load_profile("tests")
 
 # At the end of the path: only the package `conformance` is meant to be found there.
 sys.path.append(str(Path(__file__).parent))
+
+# Modules whose every test is `thorough`: `make test-all` runs them, `make test` does not. Single tests say it themselves.
+_THOROUGH = (
+    # Crashes at every call, calls that fail, processes that are killed, and second attempts after them.
+    "commit/test_crash_*.py",
+    "commit/test_exactly_once*.py",
+    "commit/test_readers_of_a_commit.py",
+    "log/test_crash_*.py",
+    "log/test_damage_while_cleaning.py",
+    "log/test_readers_beside_transactions.py",
+    "log/test_truncation_beside_reads.py",
+    "scan/test_isolation_beside_writers.py",
+    "scan/test_read_during_a_commit.py",
+    # Random programs beside a model.
+    "compaction/test_against_reference.py",
+    "log/test_state_machine*.py",
+    # Damage of every kind.
+    "damage/test_decompression_bombs.py",
+    "damage/test_small_edits.py",
+    # A Spark of their own.
+    "spark/test_connect.py",
+    "spark/test_forked_workers.py",
+    "spark/test_killed_drivers.py",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +84,26 @@ def closes_pooled_files(monkeypatch: pytest.MonkeyPatch) -> Generator[None, None
     yield
     for file in made:
         file.close()
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The one classic session of this process: two cores, and a second attempt for every task."""
+    with session_of_this_process(tmp_path_factory.mktemp("spark"), attempts=2) as session:
+        yield session
+
+
+@cache
+def _is_thorough(module: Path) -> bool:
+    return any(module.match(f"tests/{pattern}") for pattern in _THOROUGH)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if _is_thorough(item.path):
+            item.add_marker(pytest.mark.thorough)
+    # The processes of a run begin at different places: only the one that begins here starts Spark.
+    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

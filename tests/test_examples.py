@@ -13,8 +13,6 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-pytestmark = pytest.mark.spark
-
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
 
@@ -59,6 +57,8 @@ def fingerprint() -> dict[str, tuple[int, str]]:
     }
 
 
+@pytest.mark.spark
+@pytest.mark.thorough
 def test_quickstart_shows_schema_rows_an_aggregation_and_what_it_skipped():
     printed = run("examples/quickstart.py")
     assert " |-- value: binary (nullable = true)" in printed
@@ -124,6 +124,8 @@ def test_processes_share_the_partitions():
     ]  # fmt: skip
 
 
+@pytest.mark.spark
+@pytest.mark.thorough
 def test_notebook_runs_and_plots(monkeypatch: pytest.MonkeyPatch):
     for name, value in environment().items():
         monkeypatch.setenv(name, value)
@@ -134,6 +136,8 @@ def test_notebook_runs_and_plots(monkeypatch: pytest.MonkeyPatch):
     assert any("skipped" in output.get("text", "") for output in outputs)
 
 
+@pytest.mark.spark
+@pytest.mark.thorough
 def test_the_read_in_the_readme_prints_what_stands_there(tmp_path: Path):
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     code, shown = re.search(r"```python\n(.*?)```\n\n```\n(.*?)```\n", text, re.DOTALL).groups()

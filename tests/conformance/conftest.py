@@ -9,7 +9,7 @@ import pytest
 from conformance.archives import unpack_case
 from conformance.case_under_test import CaseUnderTest
 from conformance.matrix import CELL_PROPERTY
-from conformance.spark_process import SparkProcess
+from conformance.spark_process import ClassicSpark, ConnectSpark
 from conformance.ways import Way
 
 if TYPE_CHECKING:
@@ -40,22 +40,19 @@ def open_case(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], CaseU
 
 
 @pytest.fixture(scope="module")
-def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], SparkProcess]]:
-    """The Spark session of one kind. At most one lives: two would need the memory of two.
+def connect_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectSpark]:
+    """Spark Connect. It ends with the module: other tests start a Connect server, too."""
+    with ConnectSpark(tmp_path_factory.mktemp("spark-connect")) as session:
+        yield session
 
-    It ends with the module: other tests start a Connect server, too.
-    """
-    current: dict[str, SparkProcess] = {}
 
-    def session(kind: str) -> SparkProcess:
-        if kind not in current:
-            stop()
-            current[kind] = SparkProcess(kind, tmp_path_factory.mktemp(f"spark-{kind}"))
-        return current[kind]
-
-    def stop() -> None:
-        while current:
-            current.popitem()[1].stop()
-
-    yield session
-    stop()
+@pytest.fixture
+def sessions(way: Way, request: pytest.FixtureRequest) -> tuple[ClassicSpark | ConnectSpark, ...]:
+    """The Spark session that the way needs, if it needs one."""
+    match way.session:
+        case "classic":
+            return (ClassicSpark(request.getfixturevalue("spark")),)
+        case "connect":
+            return (request.getfixturevalue("connect_spark"),)
+        case None:
+            return ()

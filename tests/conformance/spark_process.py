@@ -1,4 +1,4 @@
-"""The test's end of ``spark_worker.py``: starts it, asks it, stops it."""
+"""Spark, classic and Connect, for the ways of reading: what it is asked for, and what it answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
-__all__ = ["SparkProcess", "SparkReadError", "SparkWriteError"]
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["ClassicSpark", "ConnectSpark", "SparkReadError", "SparkWriteError"]
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _WORKER = Path(__file__).with_name("spark_worker.py")
@@ -35,11 +37,55 @@ class SparkWriteError(Exception):
     """What Spark raised for a write of what it read."""
 
 
-class SparkProcess:
-    """A Spark session, ``local`` or ``connect``. Use as a context manager."""
+class ClassicSpark:
+    """The Spark session of this process."""
 
-    def __init__(self, kind: str, scratch: Path) -> None:
-        self._kind = kind
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+
+    def read(self, path: Path, options: Mapping[str, Any]) -> pa.Table:
+        """Read ``path`` with ``spark.read.format("segmentlog")``.
+
+        Args:
+            path: A log directory.
+            options: Read options by their snake_case names.
+
+        Raises:
+            SparkReadError: Spark raised an error; the message holds its text.
+        """
+        try:
+            return self._load(path, options).toArrow()
+        except Exception as error:
+            raise SparkReadError(f"{type(error).__name__}: {error}") from error
+
+    def copy(
+        self, path: Path, options: Mapping[str, Any], target: Path, write_options: Mapping[str, Any]
+    ) -> None:
+        """Append what `read` would give to another log directory, in one job.
+
+        Args:
+            path: A log directory.
+            options: Read options by their snake_case names.
+            target: The log directory that is written to.
+            write_options: Likewise.
+
+        Raises:
+            SparkWriteError: Spark raised an error; the message holds its text.
+        """
+        try:
+            writer = self._load(path, options).write.format("segmentlog").mode("append")
+            writer.options(**_words(write_options)).save(str(target))
+        except Exception as error:
+            raise SparkWriteError(f"{type(error).__name__}: {error}") from error
+
+    def _load(self, path: Path, options: Mapping[str, Any]) -> DataFrame:
+        return self._session.read.format("segmentlog").options(**_words(options)).load(str(path))
+
+
+class ConnectSpark:
+    """A Spark Connect session in a process of its own, ``spark_worker.py``. Use as a context manager."""
+
+    def __init__(self, scratch: Path) -> None:
         self._scratch = scratch
         self._output = scratch / "rows.arrow"
         self._replies: queue.Queue[str | None] = queue.Queue()
@@ -57,7 +103,7 @@ class SparkProcess:
             environment.pop(name, None)
         self._errors = (scratch / "stderr").open("w+b")
         self._process = subprocess.Popen(
-            [sys.executable, str(_WORKER), kind],
+            [sys.executable, str(_WORKER)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -74,45 +120,12 @@ class SparkProcess:
             raise
 
     def read(self, path: Path, options: Mapping[str, Any]) -> pa.Table:
-        """Read ``path`` with ``spark.read.format("segmentlog")``.
-
-        Args:
-            path: A log directory.
-            options: Read options by their snake_case names.
-
-        Raises:
-            SparkReadError: Spark raised an error; the message holds its text.
-        """
+        """Read ``path`` as `ClassicSpark.read` does."""
         reply = self._ask({"path": str(path), "options": _words(options), "output": str(self._output)})
         if "error" in reply:
             raise SparkReadError(reply["error"])
         with pa.OSFile(str(self._output)) as source, pa.ipc.open_stream(source) as stream:
             return stream.read_all()
-
-    def copy(
-        self, path: Path, options: Mapping[str, Any], target: Path, write_options: Mapping[str, Any]
-    ) -> None:
-        """Append what `read` would give to another log directory, in one job.
-
-        Args:
-            path: A log directory.
-            options: Read options by their snake_case names.
-            target: The log directory that is written to.
-            write_options: Likewise.
-
-        Raises:
-            SparkWriteError: Spark raised an error; the message holds its text.
-        """
-        reply = self._ask(
-            {
-                "path": str(path),
-                "options": _words(options),
-                "target": str(target),
-                "write_options": _words(write_options),
-            }
-        )
-        if "error" in reply:
-            raise SparkWriteError(reply["error"])
 
     def stop(self) -> None:
         """End the session and its process."""
@@ -157,7 +170,7 @@ class SparkProcess:
         if line is None:
             self._errors.flush()
             said = (self._scratch / "stderr").read_text(errors="replace")[-3000:]
-            raise RuntimeError(f"Spark ({self._kind}) gave no answer. Its last words:\n{said}")
+            raise RuntimeError(f"Spark Connect gave no answer. Its last words:\n{said}")
         reply: dict[str, Any] = json.loads(line)
         return reply
 

@@ -15,14 +15,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from conformance.case_under_test import CaseUnderTest
-    from conformance.spark_process import SparkProcess
+    from conformance.spark_process import ClassicSpark, ConnectSpark
+
+# What `make test` reads with Spark: a plain log, a compacted one, transactions, damage, an old format, a torn tail.
+SPARK_SAMPLE = frozenset({"compact-txn", "corrupt-middle", "magic1", "torn-tail", "txn", "v2-none"})
+
+
+def is_quick(way: Way, case_name: str) -> bool:
+    return way.is_quick and (way.session is None or case_name in SPARK_SAMPLE)
+
 
 CELLS = [
     pytest.param(
         way,
         case_name,
         id=f"{way.column}-{way.name}-{case_name}".replace(" ", "_"),
-        marks=[pytest.mark.conformance, *([pytest.mark.spark] if way.session else [])],
+        marks=[
+            pytest.mark.conformance,
+            *([pytest.mark.spark] if way.session else []),
+            *([] if is_quick(way, case_name) else [pytest.mark.thorough]),
+        ],
     )
     for way in WAYS
     for case_name in case_names()
@@ -35,19 +47,23 @@ def test_cell(
     way: Way,
     case_name: str,
     open_case: Callable[[str], CaseUnderTest],
-    spark_session: Callable[[str], SparkProcess],
+    sessions: tuple[ClassicSpark | ConnectSpark, ...],
     request: pytest.FixtureRequest,
 ) -> None:
     case = open_case(case_name)
     case.checks = 0
 
-    if way.session is None:
-        way.run(case)
-    else:
-        way.run(case, spark_session(way.session))
+    way.run(case, *sessions)
 
     assert case.checks > 0, "a way that compares nothing must not apply to the case"
     request.node.user_properties.append((CHECKS_PROPERTY, case.checks))
+
+
+def test_of_every_column_something_is_quick() -> None:
+    """But Connect, which starts a server. Every case is read in most columns."""
+    quick = {way.column for way in WAYS if way.is_quick}
+    assert {way.column for way in WAYS} - quick == {"connect"}
+    assert set(case_names()) > SPARK_SAMPLE
 
 
 @pytest.mark.parametrize("case_name", sorted(CASES))

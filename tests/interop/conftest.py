@@ -24,6 +24,9 @@ from tests.interop.written_into_broker import WrittenIntoBroker, write_into_brok
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from xdist.remote import Producer
+    from xdist.scheduler import LoadFileScheduling
+
     from tests.interop.clients import Row
 
 _HERE = Path(__file__).parent
@@ -41,10 +44,31 @@ EAGER_SETTINGS = {
 _EAGER_CLEANER = {"log.cleaner.backoff.ms": 200, "log.initial.task.delay.ms": 500}
 
 
+# Modules that look at the same thing, which is costly to make: with `--dist=loadfile`, one process runs all of them.
+_TOGETHER = (
+    ("test_list_offsets", "test_spark", "test_written_directories"),
+    ("test_byte_differences", "test_recovery_beside_broker", "test_written_by_log"),
+    ("test_restored_by_spark", "test_written_into_broker"),
+    ("test_cleaned_beside_broker", "test_retention_beside_broker"),
+)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _HERE in item.path.parents:
             item.add_marker(pytest.mark.interop)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
+    from xdist.scheduler import LoadFileScheduling
+
+    class Together(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            module = Path(nodeid.partition("::")[0]).stem
+            return next((modules[0] for modules in _TOGETHER if module in modules), module)
+
+    return Together(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -20,11 +20,12 @@ from conformance.archives import case_names, unpack_case
 from conformance.case_under_test import CaseUnderTest
 from conformance.restored import options_to_read, options_to_write, restored_partitions
 from conformance.rules import READ_COMMITTED
-from conformance.spark_process import SparkProcess, SparkWriteError
+from conformance.spark_process import ClassicSpark, SparkWriteError
 
 from tests.interop.broker_start import BrokerStart, start_and_watch
 from tests.interop.clients import ISOLATION_LEVELS, Consumed, consume_partitions
 from tests.interop.placing import CHECKPOINTS
+from tests.interop.spark_jobs import spark_session
 
 if TYPE_CHECKING:
     from tests.interop.broker import KafkaBroker
@@ -96,7 +97,8 @@ def restore_cases(broker: KafkaBroker, scratch: Path) -> RestoredCases:
     restored.topic_ids = _create_topics(broker, places)
     broker.stop()
     (scratch / "spark").mkdir()
-    with SparkProcess("local", scratch / "spark") as session:
+    with spark_session(scratch / "spark") as spark:
+        session = ClassicSpark(spark)
         for number, case in enumerate(restored.cases.values()):
             try:
                 _restore(restored, case, session, _CODECS[number % len(_CODECS)])
@@ -139,7 +141,7 @@ def _create_topics(broker: KafkaBroker, places: list[Place]) -> dict[str, str]:
     }
 
 
-def _restore(restored: RestoredCases, case: CaseUnderTest, session: SparkProcess, codec: str) -> None:
+def _restore(restored: RestoredCases, case: CaseUnderTest, session: ClassicSpark, codec: str) -> None:
     topics = {partition.topic for partition in restored_partitions(case, READ_COMMITTED)}
     ids = {named(case.name, topic): restored.topic_ids[named(case.name, topic)] for topic in topics}
     source = _with_other_names(case)

@@ -29,8 +29,13 @@ HIDDEN = ".hidden"
 LIKE_OUR_FILES = f".segmentlog-stage-{'0' * 32}-0"
 TOPICS = (HIDDEN, LIKE_OUR_FILES)
 GONE = ".gone"
-# What was deleted is removed as soon as a broker begins with such tasks: half a minute after its start.
-SETTINGS = {"log.segment.delete.delay.ms": 100}
+# What was deleted is removed as soon as a broker begins with such tasks, and log starts are written down at once: by
+# default, it would begin half a minute after its start, and write each minute.
+SETTINGS = {
+    "log.initial.task.delay.ms": 100,
+    "log.flush.start.offset.checkpoint.interval.ms": 500,
+    "log.segment.delete.delay.ms": 100,
+}
 REMOVED_WITHIN_S = 120
 DELETED = 20
 PRODUCED = 60

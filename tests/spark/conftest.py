@@ -1,51 +1,13 @@
-"""A Spark session that the tests of this folder share, and small logs made byte by byte."""
+"""Small logs made byte by byte, and the configuration of the Spark session."""
 
 from __future__ import annotations
 
-import os
 import struct
-import sys
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
 import crc32c
 import pytest
-
-REPOSITORY = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory):
-    """A local session with two cores and a second attempt for every task."""
-    from pyspark.sql import SparkSession
-
-    folder = tmp_path_factory.mktemp("spark")
-    environment = {
-        "PYSPARK_PYTHON": sys.executable,
-        # The workers import the packages from the source tree, installed or not.
-        "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
-    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
-        # PySpark warns about versions of packages that nothing here uses.
-        warnings.simplefilter("ignore")
-        for name, value in environment.items():
-            patch.setenv(name, value)
-        session = (
-            SparkSession.builder.master("local[2,2]")
-            .appName("segmentlog tests")
-            .config("spark.driver.memory", "1g")
-            .config("spark.ui.enabled", "false")
-            .config("spark.log.level", "OFF")
-            .config("spark.sql.shuffle.partitions", "2")
-            .config("spark.sql.session.timeZone", "UTC")
-            .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-            .config("spark.local.dir", str(folder))
-            .getOrCreate()
-        )
-        yield session
-        session.stop()
 
 
 @pytest.fixture

@@ -11,20 +11,18 @@ import warnings
 
 import pyarrow as pa
 
+from tests.spark_settings import SPARK_SETTINGS
+
 
 def main() -> None:
     # PySpark warns about versions of packages that nothing here uses.
     warnings.simplefilter("ignore")
     from pyspark.sql import SparkSession
 
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.python.daemon.module", "tests.spark.logging_daemon")
-        .config("spark.ui.enabled", "false")
-        .config("spark.log.level", "OFF")
-        .config("spark.driver.memory", "512m")
-        .getOrCreate()
-    )
+    builder = SparkSession.builder.master("local[2]")
+    for name, value in SPARK_SETTINGS.items():
+        builder = builder.config(name, value)
+    spark = builder.config("spark.python.daemon.module", "tests.spark.logging_daemon").getOrCreate()
     met = spark.range(0, 4, 1, 4).mapInArrow(work, "met string").collect()
     json.dump([json.loads(row.met) for row in met], sys.stdout)
     spark.stop()

@@ -12,6 +12,8 @@ import tempfile
 import time
 import warnings
 
+from tests.spark_settings import SPARK_SETTINGS
+
 __all__ = ["ROWS_PER_VERSION", "save_version"]
 
 ROWS_PER_VERSION = 4000
@@ -33,13 +35,10 @@ def main(root: str) -> None:
 
     from spark_segmentlog import SegmentLogDataSource
 
-    spark = (
-        SparkSession.builder.master("local[2,4]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.log.level", "OFF")
-        .config("spark.driver.memory", "512m")
-        .getOrCreate()
-    )
+    builder = SparkSession.builder.master("local[2,4]")
+    for name, value in SPARK_SETTINGS.items():
+        builder = builder.config(name, value)
+    spark = builder.config("spark.driver.memory", "512m").getOrCreate()
     spark.dataSource.register(SegmentLogDataSource)
     with tempfile.TemporaryDirectory() as folder:
         for version in (1, 2, 3):

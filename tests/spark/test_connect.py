@@ -17,15 +17,13 @@ PROGRAM = """
 import json, sys, warnings
 warnings.simplefilter("ignore")
 from pyspark.sql import SparkSession
+from tests.spark_settings import SPARK_SETTINGS
 
 path = sys.argv[1]
-spark = (
-    SparkSession.builder.remote("local[2]")
-    .config("spark.driver.memory", "1g")
-    .config("spark.ui.enabled", "false")
-    .config("spark.sql.shuffle.partitions", "2")
-    .getOrCreate()
-)
+builder = SparkSession.builder.remote("local[2]")
+for name, value in SPARK_SETTINGS.items():
+    builder = builder.config(name, value)
+spark = builder.getOrCreate()
 answers = {"session": type(spark).__module__}
 frame = spark.read.format("segmentlog").option("subscribe", "a").load(path)
 answers["columns"] = frame.columns

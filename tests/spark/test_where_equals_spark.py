@@ -280,6 +280,7 @@ def our_answers(table, condition):
 
 
 @pytest.mark.spark
+@pytest.mark.thorough
 @settings(
     max_examples=EXAMPLES,
     deadline=None,

@@ -56,11 +56,16 @@ def values(root):
 @pytest.mark.parametrize(
     "failing",
     [
-        {"write": "kill"},
         {"write": "raise"},
-        {"write": "limit"},
-        {"write": "full", "at": 3},
-        {"write": "broken", "at": 2},
+        *(
+            pytest.param(failing, marks=pytest.mark.thorough)
+            for failing in (
+                {"write": "kill"},
+                {"write": "limit"},
+                {"write": "full", "at": 3},
+                {"write": "broken", "at": 2},
+            )
+        ),
     ],
     ids=lambda failing: failing["write"],
 )
@@ -76,10 +81,15 @@ def test_a_task_that_fails_once_is_tried_again_and_counts_once(save, root, faili
     ("failing", "words"),
     [
         ({"write": "kill"}, "worker exited unexpectedly"),
-        ({"write": "raise"}, "the task ends here"),
-        ({"write": "limit"}, "File too large"),
-        ({"write": "full", "at": 3}, "No space left on device"),
-        ({"write": "broken", "at": 2}, "Input/output error"),
+        *(
+            pytest.param(failing, words, marks=pytest.mark.thorough)
+            for failing, words in (
+                ({"write": "raise"}, "the task ends here"),
+                ({"write": "limit"}, "File too large"),
+                ({"write": "full", "at": 3}, "No space left on device"),
+                ({"write": "broken", "at": 2}, "Input/output error"),
+            )
+        ),
     ],
     ids=lambda each: each["write"] if isinstance(each, dict) else "",
 )
@@ -157,6 +167,7 @@ CALLS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", CALLS)
 def test_a_commit_that_fails_at_some_call(save, root, kind, record_property):
     """The same txnVersion is repeated until it is there, and once more."""
@@ -219,6 +230,7 @@ def test_a_disk_with_little_space_is_noticed_before_anything_is_done(save, root)
 # -- Several at once --------
 
 
+@pytest.mark.thorough
 def test_two_jobs_at_once(spark, save, root):
     """They follow one another, or one fails cleanly and works when it is repeated."""
     save("before")
@@ -246,6 +258,7 @@ def test_two_jobs_at_once(spark, save, root):
     assert staged_files(root) == []
 
 
+@pytest.mark.thorough
 def test_readers_beside_many_jobs(spark, root):
     """Each job adds ten rows to each of three partitions: a reader counts all of a job's rows or none.
 

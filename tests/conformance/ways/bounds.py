@@ -138,8 +138,8 @@ def _lookups_were_recorded(rules: CaseRules) -> bool:
 
 
 WAYS = (
-    Way("by offset", "JSON", _offsets),
+    Way("by offset", "JSON", _offsets, is_quick=False),
     Way("by offset", "earliest and latest", _symbolic_offsets),
-    Way("by time", "JSON", _timestamps_by_partition, _lookups_were_recorded),
+    Way("by time", "JSON", _timestamps_by_partition, _lookups_were_recorded, is_quick=False),
     Way("by time", "all partitions", _timestamps_for_all, _lookups_were_recorded),
 )

@@ -71,9 +71,9 @@ def _truncate(path: Path) -> None:
 
 WAYS = (
     Way("no index", "useIndexes=false", _unused),
-    Way("bad index", "deleted", partial(_broken, break_index=_delete)),
-    Way("bad index", "empty", partial(_broken, break_index=_empty)),
-    Way("bad index", "zeroed", partial(_broken, break_index=_zero)),
+    Way("bad index", "deleted", partial(_broken, break_index=_delete), is_quick=False),
+    Way("bad index", "empty", partial(_broken, break_index=_empty), is_quick=False),
+    Way("bad index", "zeroed", partial(_broken, break_index=_zero), is_quick=False),
     Way("bad index", "garbled", partial(_broken, break_index=_garble)),
-    Way("bad index", "truncated", partial(_broken, break_index=_truncate)),
+    Way("bad index", "truncated", partial(_broken, break_index=_truncate), is_quick=False),
 )

@@ -20,7 +20,7 @@ from storage_core.filesystem import FileSystem
 
 if TYPE_CHECKING:
     from conformance.case_under_test import CaseUnderTest, Options
-    from conformance.spark_process import SparkProcess
+    from conformance.spark_process import ClassicSpark
 
 __all__ = ["WAYS"]
 
@@ -28,7 +28,7 @@ __all__ = ["WAYS"]
 _SMALL: Options = {"batch.size": 2_000, "internal.segment.bytes": 130_000, "compression.type": "zstd"}
 
 
-def _restore(case: CaseUnderTest, session: SparkProcess, isolation_level: str, written_as: Options) -> None:
+def _restore(case: CaseUnderTest, session: ClassicSpark, isolation_level: str, written_as: Options) -> None:
     with tempfile.TemporaryDirectory(dir=case.logs.parent) as folder:
         root = Path(folder, "logs")
         options = {**options_to_write(case.logs), **written_as}
@@ -59,12 +59,13 @@ WAYS = (
         "restored",
         f"{READ_COMMITTED}, as by default",
         partial(_restore, isolation_level=READ_COMMITTED, written_as={}),
-        session="local",
+        session="classic",
     ),
     Way(
         "restored",
         f"{READ_UNCOMMITTED}, in small batches",
         partial(_restore, isolation_level=READ_UNCOMMITTED, written_as=_SMALL),
-        session="local",
+        session="classic",
+        is_quick=False,
     ),
 )

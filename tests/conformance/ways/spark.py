@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from conformance.rules import READ_COMMITTED, READ_UNCOMMITTED, CaseRules
-from conformance.spark_process import SparkProcess, SparkReadError
+from conformance.spark_process import ClassicSpark, ConnectSpark, SparkReadError
 from conformance.ways.bounds import inner_span
 from conformance.ways.way import Way
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 __all__ = ["WAYS"]
 
 
-def _read(case: CaseUnderTest, session: SparkProcess, isolation_level: str) -> None:
+def _read(case: CaseUnderTest, session: ClassicSpark | ConnectSpark, isolation_level: str) -> None:
     for span in case.spans():
         options = {**case.bounded(span), "include_headers": True, "isolation_level": isolation_level}
         rows = session.read(case.logs, options)
         case.check_rows(rows, span, isolation_level, f"Spark, {options}")
 
 
-def _split(case: CaseUnderTest, session: SparkProcess) -> None:
+def _split(case: CaseUnderTest, session: ClassicSpark) -> None:
     """Bounds and splits together, in many tasks."""
     isolation_level = READ_COMMITTED
     for span in case.spans():
@@ -38,7 +38,7 @@ def _split(case: CaseUnderTest, session: SparkProcess) -> None:
         case.check_rows(session.read(case.logs, options), inner, isolation_level, f"Spark, {options}")
 
 
-def _damaged(case: CaseUnderTest, session: SparkProcess) -> None:
+def _damaged(case: CaseUnderTest, session: ClassicSpark | ConnectSpark) -> None:
     """The error that names file, bytes and offsets reaches the user."""
     partition = case.partitions[0]
     damage = case.details["corrupt"][partition.name]
@@ -56,17 +56,30 @@ def _is_damaged(rules: CaseRules) -> bool:
     return rules.damaged
 
 
-def _ways(column: str, session: Literal["local", "connect"]) -> list[Way]:
+def _ways(column: str, session: Literal["classic", "connect"], *, is_quick: bool) -> list[Way]:
     return [
-        Way(column, READ_UNCOMMITTED, partial(_read, isolation_level=READ_UNCOMMITTED), session=session),
-        Way(column, READ_COMMITTED, partial(_read, isolation_level=READ_COMMITTED), session=session),
-        Way("errors", f"damage, {column}", _damaged, _is_damaged, session),
+        Way(
+            column,
+            READ_UNCOMMITTED,
+            partial(_read, isolation_level=READ_UNCOMMITTED),
+            session=session,
+            is_quick=False,
+        ),
+        Way(
+            column,
+            READ_COMMITTED,
+            partial(_read, isolation_level=READ_COMMITTED),
+            session=session,
+            is_quick=is_quick,
+        ),
+        Way("errors", f"damage, {column}", _damaged, _is_damaged, session, is_quick),
     ]
 
 
 WAYS = (
-    *_ways("spark", "local"),
+    *_ways("spark", "classic", is_quick=True),
     # How a read is cut does not depend on the kind of session.
-    Way("spark", "splits", _split, session="local"),
-    *_ways("connect", "connect"),
+    Way("spark", "splits", _split, session="classic", is_quick=False),
+    # Starts a server.
+    *_ways("connect", "connect", is_quick=False),
 )

@@ -59,11 +59,17 @@ WAYS = (
             "splits",
             f"maxBytesPerPartition={size}",
             partial(_split, options={"max_bytes_per_partition": size}),
+            is_quick=False,
         )
         for size in (4 * _KIB, 64 * _KIB, _MIB, _GIB)
     ),
     *(
-        Way("splits", f"minPartitions={count}", partial(_split, options={"min_partitions": count}))
+        Way(
+            "splits",
+            f"minPartitions={count}",
+            partial(_split, options={"min_partitions": count}),
+            is_quick=count == 7,
+        )
         for count in (1, 2, 7, 50)
     ),
     # Few offsets a task make slow reads of many tasks: a part of each partition says enough.

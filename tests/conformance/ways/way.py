@@ -24,13 +24,15 @@ class Way:
     Attributes:
         column: The matrix's column; several ways may share one.
         name: What tells it from the column's other ways.
-        run: Called with the `CaseUnderTest`, and with a `SparkProcess` if ``session`` is set.
+        run: Called with the `CaseUnderTest`, and with a `ClassicSpark` or a `ConnectSpark` if ``session`` is set.
         applies: Whether the way means anything for a case.
         session: The kind of Spark session that ``run`` needs.
+        is_quick: Whether `make test` tries it: on every case, with Spark on a sample of them.
     """
 
     column: str
     name: str
     run: Callable[..., None]
     applies: Callable[[CaseRules], bool] = _always
-    session: Literal["local", "connect"] | None = None
+    session: Literal["classic", "connect"] | None = None
+    is_quick: bool = True

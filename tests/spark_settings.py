@@ -1,0 +1,67 @@
+"""What every Spark of the tests is started with: quick to start, and as small as a few rows need.
+
+Drivers in processes of their own import this, too: nothing of the tests' own tools is imported with it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+__all__ = ["SPARK_SETTINGS", "session_of_this_process"]
+
+SPARK_SETTINGS = {
+    # A JVM that lives for minutes spends more on optimising its code than it gains; and one collector's thread does.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.memory": "1g",
+    "spark.log.level": "OFF",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+_REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+@contextmanager
+def session_of_this_process(scratch: Path, attempts: int) -> Iterator[SparkSession]:
+    """A classic session with two cores, which ends with the block.
+
+    The JVM beneath it lives as long as this process does: the next session takes it over.
+
+    Args:
+        scratch: Takes what Spark writes.
+        attempts: How often a task is tried.
+    """
+    import pytest
+    from pyspark.sql import SparkSession
+
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        # PySpark warns about versions of packages that nothing here uses.
+        warnings.simplefilter("ignore")
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        # The workers import the packages from the source tree, installed or not.
+        path = [str(_REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
+        patch.setenv("PYTHONPATH", os.pathsep.join(path))
+        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        builder = SparkSession.builder.master(f"local[2,{attempts}]").appName("segmentlog tests")
+        for name, value in SPARK_SETTINGS.items():
+            builder = builder.config(name, value)
+        session = (
+            builder.config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
+            .config("spark.local.dir", str(scratch))
+            .getOrCreate()
+        )
+        try:
+            yield session
+        finally:
+            session.stop()
