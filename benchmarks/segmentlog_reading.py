@@ -10,7 +10,7 @@ from storage_core.filesystem import FileSystem
 from storage_core.scan.options import parse_read_options
 from storage_core.scan.plan import plan_scan
 from storage_core.scan.read import read_task
-from storage_core.scan.schema import project, record_schema
+from storage_core.scan.spans import project, record_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa

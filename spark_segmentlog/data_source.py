@@ -15,10 +15,11 @@ from pyspark.sql.datasource import DataSource
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from spark_segmentlog.batch_reader import SegmentLogReader
-    from spark_segmentlog.batch_writer import SegmentLogWriter
+    from spark_segmentlog.reader import SegmentLogReader
+    from spark_segmentlog.writer import SegmentLogWriter
 
 __all__ = ["SegmentLogDataSource"]
+
 
 _logger = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ class SegmentLogDataSource(DataSource):
             schema: The columns to read, in order: what `schema` answered, or what the user
                 put in its place, in which case `schema` was never asked.
         """
-        from spark_segmentlog import batch_reader, options, pushdown  # noqa: PLC0415
+        from spark_segmentlog import options, reader  # noqa: PLC0415
         from spark_segmentlog import schema as schemas  # noqa: PLC0415
 
         read_options = options.read_options(self.options)
@@ -56,9 +57,9 @@ class SegmentLogDataSource(DataSource):
                 "segmentlog reads files, in one batch: ignored %s, which concern brokers, streams or catalogs.",
                 ", ".join(ignored),
             )
-        if read_options.filter_pushdown and pushdown.is_offered():
-            return pushdown.PushdownReader(read_options, columns)
-        return batch_reader.SegmentLogReader(read_options, columns)
+        if read_options.filter_pushdown and reader.is_offered():
+            return reader.PushdownReader(read_options, columns)
+        return reader.SegmentLogReader(read_options, columns)
 
     def writer(self, schema: StructType, overwrite: bool) -> SegmentLogWriter:
         """Make the writer of a batch: checks all that can be checked before there are rows.
@@ -67,18 +68,18 @@ class SegmentLogDataSource(DataSource):
             schema: The columns of the frame that is saved.
             overwrite: Whether its rows take the place of those that are there.
         """
-        from spark_segmentlog import batch_writer, write_options, write_planning  # noqa: PLC0415
+        from spark_segmentlog import write_options, write_plan, writer  # noqa: PLC0415
         from storage_core.filesystem import FileSystem  # noqa: PLC0415
 
         options = write_options.write_options(self.options)
-        plan = write_planning.plan_write(FileSystem(), schema, options, is_overwrite=overwrite)
+        plan = write_plan.plan_write(FileSystem(), schema, options, is_overwrite=overwrite)
         ignored = write_options.ignored_write_options(self.options)
         if ignored:
             _logger.warning(
                 "segmentlog writes files, in one batch: ignored %s, which concern brokers, streams, catalogs or reads.",
                 ", ".join(ignored),
             )
-        return batch_writer.SegmentLogWriter(plan)
+        return writer.SegmentLogWriter(plan)
 
     def streamReader(self, schema: StructType) -> NoReturn:  # noqa: ARG002, N802
         """Not in this version."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ignored_options", "is_for_a_broker_or_catalog", "read_options"]
 
+
 # Names in lower case, as Spark delivers them, with the spelling that users know.
 _IGNORED: Final = {
     name.lower(): name
@@ -45,7 +46,6 @@ _IGNORED_PREFIXES: Final = ("kafka.", "option.")
 _ISOLATION_LEVEL: Final = "kafka.isolation.level"
 # Both are there when, and only when, Spark asks for the schema of a CREATE TABLE.
 _CATALOG: Final = frozenset({"owner", "provider"})
-
 _DESERIALIZER: Final = (
     "Kafka option '{kind}.deserializer' is not supported as {kind}s are deserialized as byte arrays with "
     "ByteArrayDeserializer. Use DataFrame operations to explicitly deserialize the {kind}s."

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ProjectedColumn", "projected_columns", "source_schema"]
 
+
 _HEADERS: Final = "headers"
 _METADATA: Final = "_metadata"
-
 _TYPES: Final[dict[str, DataType]] = {
     "key": BinaryType(),
     "value": BinaryType(),

@@ -1,20 +1,62 @@
-"""What the driver finds out about a write: all that tasks and the commit have to know. Travels pickled to both."""
+"""What the driver finds out about a write: all that tasks and the commit have to know. Travels pickled to both.
+
+The columns of a frame that is to be written: those of Spark's Kafka sink, and what they must be.
+
+value      string or binary; null is a tombstone
+key        string or binary; optional
+topic      string; needed unless the option ``topic`` names one
+partition  int; optional, null leaves the choice to the partitioner; needed with ``preserveOffsets``
+headers    array<struct<key:string,value:binary>>; optional
+timestamp  timestamp; optional, null is the time at which the job began
+offset     bigint; only with ``preserveOffsets``, and needed then
+
+Columns are found by their exact names; others are left alone. Everything is checked before a task starts, in the
+words of Spark's Kafka sink and in its order.
+
+Planning a write on the driver: everything is checked that can be before there are rows.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+import os
+import time
+import uuid
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
 
-from storage_core.commit.settings import JobSettings
-from storage_core.directory import INTERNAL_TOPICS
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from storage_core.checkpoint import PARTITION_METADATA
+from storage_core.commit.job import CommitJob
+from storage_core.commit.manifest import JobSettings
+from storage_core.directory import INTERNAL_TOPICS, find_partitions, parse_partition_directory_name
+from storage_core.errors import (
+    CorruptError,
+    InvalidRecordError,
+    LogDirectoryError,
+    OptionError,
+    UnreadableError,
+)
+from storage_core.scan.options import parse_read_options
+from storage_core.scan.resolve import resolve, split_paths
+from storage_core.segment import base_offset_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from spark_segmentlog.write_options import WriteOptions
-    from spark_segmentlog.write_schema import WriteColumns
+    from storage_core.filesystem import FileSystem
 
-__all__ = ["TopicPlan", "WritePlan"]
+__all__ = ["TopicPlan", "WriteColumns", "WritePlan", "plan_write", "write_columns"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +139,259 @@ class WritePlan:
         gone = {topic for (topic, _), (_, end) in bounds.items() if end} - with_records - INTERNAL_TOPICS
         restored = written | gone | {self.options.topic}
         return {partition: offsets for partition, offsets in bounds.items() if partition[0] in restored}
+
+
+@dataclass(frozen=True, slots=True)
+class WriteColumns:
+    """Where each column stands in the frame; None: it has none, or it does not matter."""
+
+    value: int
+    key: int | None = None
+    topic: int | None = None
+    partition: int | None = None
+    headers: int | None = None
+    timestamp: int | None = None
+    offset: int | None = None
+
+    @property
+    def of_records(self) -> tuple[tuple[str, int], ...]:
+        """The columns that become part of records, by name and place."""
+        places = {
+            "value": self.value,
+            "key": self.key,
+            "timestamp": self.timestamp,
+            "headers": self.headers,
+            "offset": self.offset,
+        }
+        return tuple((name, place) for name, place in places.items() if place is not None)
+
+
+def write_columns(schema: StructType, options: WriteOptions) -> WriteColumns:
+    """Find the columns to write.
+
+    Raises:
+        InvalidRecordError: A column is missing, or of another type than records can have.
+    """
+    found = _Columns(schema)
+    # A topic that the options name beats the column, whatever that is.
+    topic = found.place("topic") if options.topic is None else None
+    if options.topic is None and topic is None:
+        raise InvalidRecordError(
+            "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic."
+            f"{found.hint('topic')}"
+        )
+    key = found.place("key")
+    value = found.place("value")
+    if value is None:
+        raise InvalidRecordError(f"Required attribute 'value' not found.{found.hint('value')}")
+    columns = WriteColumns(
+        value=value,
+        key=key,
+        topic=topic,
+        headers=found.place("headers"),
+        partition=found.place("partition"),
+        timestamp=found.place("timestamp"),
+        offset=found.place("offset") if options.preserve_offsets else None,
+    )
+    if options.preserve_offsets:
+        for name, place in (("offset", columns.offset), ("partition", columns.partition)):
+            if place is None:
+                raise InvalidRecordError(
+                    f"Required attribute '{name}' not found. With preserveOffsets, each row says its offset and its "
+                    f"partition: keep both columns of the read, or leave preserveOffsets out.{found.hint(name)}"
+                )
+    return columns
+
+
+class _Columns:
+    """The frame's columns by name; of two of one name the first counts."""
+
+    def __init__(self, schema: StructType) -> None:
+        self._types: dict[str, tuple[int, DataType]] = {}
+        for place, column in enumerate(schema.fields):
+            self._types.setdefault(column.name, (place, column.dataType))
+
+    def place(self, name: str) -> int | None:
+        """Where a column stands, with its type checked; None: there is none."""
+        if name not in self._types:
+            return None
+        place, found = self._types[name]
+        is_allowed, allowed = _ALLOWED[name]
+        if not is_allowed(found):
+            raise InvalidRecordError(
+                f"{name} attribute unsupported type {found.simpleString()}. {name} must be a(n) {allowed}"
+                f"{_ADVICE.get(name, '')}"
+            )
+        return place
+
+    def hint(self, name: str) -> str:
+        """A sentence on a column that has the same name in other letters."""
+        similar = [other for other in self._types if other.lower() == name]
+        return f" There is a column '{similar[0]}': names count exactly." if similar else ""
+
+
+def _is_bytes(kind: DataType) -> bool:
+    return isinstance(kind, StringType | BinaryType)
+
+
+def _is_text(kind: DataType) -> bool:
+    return isinstance(kind, StringType)
+
+
+def _is_int(kind: DataType) -> bool:
+    return isinstance(kind, IntegerType)
+
+
+def _is_long(kind: DataType) -> bool:
+    return isinstance(kind, LongType)
+
+
+def _is_timestamp(kind: DataType) -> bool:
+    return isinstance(kind, TimestampType)
+
+
+def _is_headers(kind: DataType) -> bool:
+    """Whether nulls may be among them does not matter."""
+    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
+        return False
+    fields = [(field.name, type(field.dataType)) for field in kind.elementType.fields]
+    return fields == [("key", StringType), ("value", BinaryType)]
+
+
+_ALLOWED: Final[dict[str, tuple[Callable[[DataType], bool], str]]] = {
+    "topic": (_is_text, "string"),
+    "key": (_is_bytes, "string or binary"),
+    "value": (_is_bytes, "string or binary"),
+    "headers": (_is_headers, "array<struct<key:string,value:binary>>"),
+    "partition": (_is_int, "int"),
+    "timestamp": (_is_timestamp, "timestamp"),
+    "offset": (_is_long, "bigint"),
+}
+_ADVICE: Final = {
+    "timestamp": ". Cast it, or drop it if it is not the time of the record.",
+    "value": ". Cast it, or make it one text: to_json(struct(*)).",
+}
+
+
+def plan_write(
+    filesystem: FileSystem, schema: StructType, options: WriteOptions, *, is_overwrite: bool
+) -> WritePlan:
+    """Check everything that can be checked before there are rows; make the log directory if it is not there.
+
+    Raises:
+        SegmentLogError: The frame, the options or the log directory are not fit for this write.
+    """
+    columns = write_columns(schema, options)
+    if is_overwrite and options.preserve_offsets:
+        raise OptionError(
+            "preserveOffsets does not go with mode overwrite, whose rows stand behind those that are there. "
+            "Use mode append, and an empty log directory."
+        )
+    root = _root(filesystem, options.path)
+    restored = _source_offsets(filesystem, options)
+    plan = WritePlan(
+        root, uuid.uuid4().hex, options, columns, int(time.time() * 1000), is_overwrite=is_overwrite
+    )
+    is_committed = not CommitJob(filesystem, root, plan.settings()).begin()
+    return replace(
+        plan,
+        is_committed=is_committed,
+        topics=_topics(filesystem, root, restored, options),
+        restored_offsets=restored,
+    )
+
+
+def _root(filesystem: FileSystem, path: str) -> str:
+    """The log directory; tasks may run with another working directory."""
+    if "," in path and filesystem.status(path, follow_symlinks=True) is None:
+        raise OptionError(
+            f"path {path!r} names several directories, or one that is not there. A write goes to one log directory; "
+            "if its name is to have a comma, make it first."
+        )
+    root = os.path.abspath(path)
+    above = root
+    while above != os.path.dirname(above):
+        if parse_partition_directory_name(os.path.basename(above)) is not None and _holds_log(
+            filesystem, above
+        ):
+            raise LogDirectoryError(
+                f"Expected a log directory, found a path in a partition of one. Write to {os.path.dirname(above)} "
+                "with the option topic, or to a directory elsewhere.",
+                path=root,
+            )
+        above = os.path.dirname(above)
+    return root
+
+
+def _holds_log(filesystem: FileSystem, path: str) -> bool:
+    status = filesystem.status(path, follow_symlinks=True)
+    if status is None or not status.is_directory:
+        return False
+    try:
+        entries = filesystem.list_directory(path)
+    except UnreadableError:
+        # Whoever may pass through a directory need not be allowed to list it.
+        return False
+    return any(
+        entry.name == PARTITION_METADATA or base_offset_of(entry.name) is not None for entry in entries
+    )
+
+
+def _topics(
+    filesystem: FileSystem, root: str, restored: Mapping[tuple[str, int], object], options: WriteOptions
+) -> dict[str, TopicPlan]:
+    names = (entry.name for entry in filesystem.list_directory(root) if entry.is_directory)
+    parsed = [
+        name
+        for each in names
+        if (name := parse_partition_directory_name(each)) is not None
+        # Of another program's: the others are partitions, or the job would have been refused.
+        and (not each.startswith(".") or _holds_log(filesystem, os.path.join(root, each)))
+    ]
+    found = _by_topic((name.topic, name.partition) for name in parsed if name.suffix is None)
+    # Other partitions of a cluster's topic may stand on other brokers' disks.
+    least_count = options.partition_count if options.broker_directory else 0
+    plans = {topic: _topic_plan(numbers, least_count) for topic, numbers in found.items()}
+    for topic, numbers in _by_topic(restored).items():
+        if topic not in plans:
+            known = _topic_plan(numbers, is_new=True)
+            is_larger = (options.partitions or 0) >= known.partition_count
+            plans[topic] = TopicPlan(options.partition_count, is_new=True) if is_larger else known
+    return plans
+
+
+def _topic_plan(numbers: set[int], least_count: int = 0, *, is_new: bool = False) -> TopicPlan:
+    count = max(max(numbers) + 1, least_count)
+    return TopicPlan(count, None if count == len(numbers) else frozenset(numbers), is_new)
+
+
+def _by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, set[int]]:
+    found: dict[str, set[int]] = {}
+    for topic, partition in partitions:
+        found.setdefault(topic, set()).add(partition)
+    return found
+
+
+def _source_offsets(filesystem: FileSystem, options: WriteOptions) -> dict[tuple[str, int], tuple[int, int]]:
+    """Log start and log end of each partition under ``offsetsFrom``."""
+    if options.offsets_from is None:
+        return {}
+    paths = split_paths(filesystem, [options.offsets_from])
+    topics = sorted({directory.topic for directory in find_partitions(filesystem, paths)})
+    if options.topic is not None:
+        if options.topic not in topics:
+            raise OptionError(
+                f"offsetsFrom is {options.offsets_from!r}, which has no topic {options.topic!r}. It has "
+                f"{', '.join(topics) or 'none'}."
+            )
+        topics = [options.topic]
+    read_options = parse_read_options({"path": paths, "subscribe": topics or None})
+    try:
+        resolved = resolve(filesystem, read_options)
+    except CorruptError as error:
+        # Where a damaged log ends is a guess, and a guess is not to be published as its end.
+        raise OptionError(
+            f"Expected offsetsFrom to name logs whose ends can be told, found damage: {error} Leave offsetsFrom out: "
+            "each log then ends behind its last row, and starts at its first one."
+        ) from error
+    return {each.log.directory.topic_partition: (each.start_offset, each.end_offset) for each in resolved}

@@ -1,19 +1,38 @@
-"""Kafka's configuration keys of a log: name, default, range and meaning of each.
+"""Kafka's configuration keys of a log: name, default, range and meaning of each; and values as text.
 
 The names, defaults and ranges are those of Kafka 4.1.0 (its ``LogConfig`` and ``TopicConfig``).
-``conf/segmentlog.properties`` is generated from this table by `storage_core.properties_file`.
+``conf/segmentlog.properties`` is generated from this table by `storage_core.properties_file`. Files of
+properties are read as ``java.util.Properties.load`` reads them.
 """
 
 from __future__ import annotations
 
+import difflib
+import operator
+import re
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-__all__ = ["CONFIG_GROUPS", "CONFIG_KEYS", "INTERNAL_KEYS", "ConfigKey", "ConfigKind", "ConfigValue"]
+from storage_core.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = [
+    "CONFIG_GROUPS",
+    "CONFIG_KEYS",
+    "INTERNAL_KEYS",
+    "ConfigKey",
+    "ConfigKind",
+    "ConfigValue",
+    "LogConfigValue",
+    "parse_config_value",
+    "parse_java_properties",
+]
+
 
 ConfigValue: TypeAlias = bool | int | float | str
-
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 
@@ -165,7 +184,6 @@ CONFIG_GROUPS: tuple[tuple[str, tuple[ConfigKey, ...]], ...] = (
 
 CONFIG_KEYS: tuple[ConfigKey, ...] = tuple(key for _, keys in CONFIG_GROUPS for key in keys)
 """Every documented key, in the order of ``conf/segmentlog.properties``."""
-
 INTERNAL_KEYS: tuple[ConfigKey, ...] = (
     ConfigKey(
         "internal.segment.bytes",
@@ -178,3 +196,166 @@ INTERNAL_KEYS: tuple[ConfigKey, ...] = (
     ),
 )
 """Keys that Kafka does not document; not in ``conf/segmentlog.properties``."""
+LogConfigValue: TypeAlias = bool | int | float | str | tuple[str, ...]
+# What Integer.parseInt, Long.parseLong and Double.parseDouble take of a decimal number.
+_INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
+_DECIMAL = re.compile(r"[+-]?([0-9]{1,40}\.?[0-9]{0,40}|\.[0-9]{1,40})([eE][+-]?[0-9]{1,3})?")
+_VALUE_BLANKS = " \t\n\r\f"
+_SHOWN_CHARACTERS = 80
+_KIND_LIMITS = {ConfigKind.INT: INT_MAX, ConfigKind.LONG: LONG_MAX}
+
+
+def parse_config_value(key: ConfigKey, given: Any) -> LogConfigValue:
+    """Bring a value to the type of its key, as Kafka's ``ConfigDef`` does, and check its range.
+
+    Raises:
+        OptionError: It is of another type or out of range.
+    """
+    if key.kind is ConfigKind.BOOLEAN:
+        return _boolean(key, given)
+    if key.kind is ConfigKind.LIST:
+        return tuple(_require_choice(key, word, given) for word in _words(key, given))
+    if key.kind is ConfigKind.STRING:
+        if not isinstance(given, str):
+            raise _wrong(key, given)
+        return _require_choice(key, given.strip(_VALUE_BLANKS), given)
+    number = _decimal(key, given) if key.kind is ConfigKind.DOUBLE else _integer(key, given)
+    minimum = key.minimum if key.minimum is not None else number
+    maximum = key.maximum if key.maximum is not None else number
+    # Not a number is within no limits.
+    if not minimum <= number <= maximum or number in key.excluded:
+        raise _wrong(key, given)
+    return number
+
+
+def _boolean(key: ConfigKey, given: Any) -> bool:
+    if isinstance(given, bool):
+        return given
+    word = given.strip(_VALUE_BLANKS).lower() if isinstance(given, str) else ""
+    if word not in {"true", "false"}:
+        raise _wrong(key, given)
+    return word == "true"
+
+
+def _integer(key: ConfigKey, given: Any) -> int:
+    value: int
+    if isinstance(given, str):
+        text = given.strip(_VALUE_BLANKS)
+        if not _INTEGER.fullmatch(text):
+            raise _wrong(key, given)
+        value = int(text)
+    else:
+        if isinstance(given, bool):
+            raise _wrong(key, given)
+        try:
+            # Also an integer of numpy; no float, whose digits may be lost already.
+            value = operator.index(given)
+        except TypeError:
+            raise _wrong(key, given) from None
+    limit = _KIND_LIMITS[key.kind]
+    if not -limit - 1 <= value <= limit:
+        raise _wrong(key, given)
+    return value
+
+
+def _decimal(key: ConfigKey, given: Any) -> float:
+    if isinstance(given, str):
+        text = given.strip(_VALUE_BLANKS)
+        if not _DECIMAL.fullmatch(text):
+            raise _wrong(key, given)
+        return float(text)
+    if isinstance(given, bool) or not isinstance(given, (int, float)):
+        raise _wrong(key, given)
+    try:
+        return float(given)
+    except OverflowError:
+        raise _wrong(key, given) from None
+
+
+def _words(key: ConfigKey, given: Any) -> list[str]:
+    if isinstance(given, str):
+        text = given.strip(_VALUE_BLANKS)
+        return [word.strip(_VALUE_BLANKS) for word in text.split(",")] if text else []
+    if not isinstance(given, (list, tuple)) or not all(isinstance(word, str) for word in given):
+        raise _wrong(key, given)
+    return list(given)
+
+
+def _require_choice(key: ConfigKey, word: str, given: Any) -> str:
+    if key.choices and word not in key.choices:
+        nearest = difflib.get_close_matches(word, key.choices, n=1)
+        raise _wrong(key, given, f" Did you mean '{nearest[0]}'?" if nearest else "")
+    return word
+
+
+def _wrong(key: ConfigKey, given: Any, hint: str = "") -> OptionError:
+    shown = repr(given)[:_SHOWN_CHARACTERS]
+    return OptionError(
+        f"Expected as {key.name} a value of type {key.kind.value} ({key.range_text}), found {shown}.{hint}"
+    )
+
+
+_PROPERTIES_BLANKS = " \t\f"
+_LINE_END = re.compile(r"\r\n|\n|\r")
+_ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(.)|$)", re.DOTALL)
+_ESCAPED_BLANKS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def parse_java_properties(text: str) -> Iterator[tuple[str, str]]:
+    r"""Yield key and value of each property in order; of two with one key Java keeps the later.
+
+    Raises:
+        ValueError: A ``\u`` is not followed by four hexadecimal digits.
+    """
+    for line in _logical_lines(text):
+        key_end = _key_end(line)
+        rest = line[key_end:].lstrip(_PROPERTIES_BLANKS)
+        if rest[:1] in ("=", ":"):
+            rest = rest[1:].lstrip(_PROPERTIES_BLANKS)
+        yield _unescape(line[:key_end]), _unescape(rest)
+
+
+def _logical_lines(text: str) -> Iterator[str]:
+    """Join lines that end in an odd number of backslashes; leave out comments and blank lines."""
+    pending: str | None = None
+    natural_lines = _LINE_END.split(text)
+    if natural_lines[-1] == "":
+        # Behind the last line end is no line.
+        natural_lines.pop()
+    for natural_line in natural_lines:
+        line = natural_line.lstrip(_PROPERTIES_BLANKS)
+        if not pending and (not line or line[0] in "#!"):
+            pending = None
+            continue
+        line = (pending or "") + line
+        backslashes = len(line) - len(line.rstrip("\\"))
+        if backslashes % 2 == 1:
+            pending = line[:-1]
+            continue
+        pending = None
+        yield line
+    if pending is not None:
+        yield pending
+
+
+def _key_end(line: str) -> int:
+    position = 0
+    while position < len(line) and line[position] not in "=: \t\f":
+        position += 2 if line[position] == "\\" else 1
+    return min(position, len(line))
+
+
+def _unescape(text: str) -> str:
+    unescaped = _ESCAPE.sub(_unescaped, text)
+    # A character beyond 16 bits is escaped as two halves.
+    return unescaped.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    if match[1] is not None:
+        return chr(int(match[1], 16))
+    character = match[2] or ""
+    if character == "u":
+        found = match.string[match.start() : match.start() + 6]
+        raise ValueError(f"Expected four hexadecimal digits behind \\u, found {found!r}.")
+    return _ESCAPED_BLANKS.get(character, character)

@@ -8,12 +8,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self, TypeAlias
 
-from storage_core.config import CONFIG_KEYS, INTERNAL_KEYS, ConfigKey
-from storage_core.config_values import parse_config_value
+from storage_core.config import (
+    CONFIG_KEYS,
+    INTERNAL_KEYS,
+    ConfigKey,
+    parse_config_value,
+    parse_java_properties,
+)
 from storage_core.errors import OptionError
-from storage_core.java_properties import parse_java_properties
 
 __all__ = ["LogConfig", "altered_config"]
+
 
 _KEYS = {key.name.replace(".", "_"): key for key in (*CONFIG_KEYS, *INTERNAL_KEYS)}
 # The numbers of record batch attributes. "producer" keeps what arrives; what is encoded here arrives uncompressed.

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.java_properties import parse_java_properties
+from storage_core.config import parse_java_properties
 
 
 def parse(text):

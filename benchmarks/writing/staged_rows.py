@@ -51,8 +51,8 @@ def stage(
     filesystem: FileSystem, root: Path, job_id: str, rows: list[RoutedRows], *, task: int = 0, flush: bool
 ) -> StagedManifest:
     """Stage rows as one task does."""
-    from storage_core.checkpoint.stage_names import StageId
     from storage_core.commit.staging import StageWriter
+    from storage_core.commit_files.stage_names import StageId
     from storage_core.log_config import LogConfig
     from storage_core.record.encode import BatchEncoding
 
@@ -75,7 +75,7 @@ def make_job(
 ) -> CommitJob:
     """The job, begun."""
     from storage_core.commit.job import CommitJob
-    from storage_core.commit.settings import JobSettings
+    from storage_core.commit.manifest import JobSettings
 
     job = CommitJob(filesystem, root, JobSettings(job_id=job_id, new_partitions=new_partitions, flush=flush))
     job.begin()

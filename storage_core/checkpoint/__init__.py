@@ -6,39 +6,35 @@ directory: it is there after a crash.
 
 from __future__ import annotations
 
-from storage_core.checkpoint.clean_shutdown import (
+from storage_core.checkpoint.partition_files import (
+    LEADER_EPOCH_CHECKPOINT,
+    PARTITION_METADATA,
+    EpochEntry,
+    ProducerStateEntry,
+    producer_snapshot_bytes,
+    read_leader_epoch_checkpoint,
+    read_partition_metadata,
+    read_producer_snapshot,
+    write_leader_epoch_checkpoint,
+    write_partition_metadata,
+    write_producer_snapshot,
+)
+from storage_core.checkpoint.root_files import (
     CLEAN_SHUTDOWN_FILE,
+    CLEANER_OFFSET_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    META_PROPERTIES,
+    RECOVERY_POINT_CHECKPOINT,
+    REPLICATION_OFFSET_CHECKPOINT,
+    MetaProperties,
     clean_shutdown_status,
     delete_clean_shutdown_file,
     has_clean_shutdown_file,
     read_clean_shutdown_file,
-    write_clean_shutdown_file,
-)
-from storage_core.checkpoint.leader_epoch_checkpoint import (
-    LEADER_EPOCH_CHECKPOINT,
-    EpochEntry,
-    read_leader_epoch_checkpoint,
-    write_leader_epoch_checkpoint,
-)
-from storage_core.checkpoint.meta_properties import META_PROPERTIES, MetaProperties, read_meta_properties
-from storage_core.checkpoint.offset_checkpoint import (
-    CLEANER_OFFSET_CHECKPOINT,
-    LOG_START_OFFSET_CHECKPOINT,
-    RECOVERY_POINT_CHECKPOINT,
-    REPLICATION_OFFSET_CHECKPOINT,
+    read_meta_properties,
     read_offset_checkpoint,
+    write_clean_shutdown_file,
     write_offset_checkpoint,
-)
-from storage_core.checkpoint.partition_metadata import (
-    PARTITION_METADATA,
-    read_partition_metadata,
-    write_partition_metadata,
-)
-from storage_core.checkpoint.producer_snapshot import (
-    ProducerStateEntry,
-    producer_snapshot_bytes,
-    read_producer_snapshot,
-    write_producer_snapshot,
 )
 
 __all__ = [

@@ -27,7 +27,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from storage_core.checkpoint._small_file import TEMPORARY_SUFFIX
+from storage_core.checkpoint.checkpoint_file import TEMPORARY_SUFFIX
 from storage_core.errors import LogDirectoryError
 
 if TYPE_CHECKING:

@@ -1,9 +1,15 @@
-"""Committing what the tasks of a job have staged: all of its rows are visible at one moment, or none ever.
+"""Holding a log directory for a job: locked, with nothing unfinished, and nothing that has to be recovered.
+
+Trying out, before a job begins, what its commit will ask of the file system.
+
+Deleting what jobs have staged and left: of jobs that were committed, and what nobody has touched for a week.
+
+Committing what the tasks of a job have staged: all of its rows are visible at one moment, or none ever.
 
     with the lock: finish what is unfinished → root clean → prepare → interlock → journal → finish_commit
 
 Up to the journal nothing was done, and an error leaves the root as it was. Behind it the job will be
-completed, by this process or by whoever writes next: `publishing.replay` does it, and knows no
+completed, by this process or by whoever writes next: `commit_replay.replay` does it, and knows no
 difference.
 """
 
@@ -12,42 +18,218 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from storage_core.checkpoint import META_PROPERTIES
-from storage_core.checkpoint.commit_journal import (
+from storage_core.checkpoint import META_PROPERTIES, has_clean_shutdown_file
+from storage_core.commit.prepare import prepare, require_root
+from storage_core.commit_files.commits_file import (
+    OWN_PREFIX,
+    CommitsFile,
+    read_commits_file,
+    replace_commits_file,
+    shortened_commits,
+)
+from storage_core.commit_files.journal import (
     COMMIT_IN_PROGRESS,
     COMMIT_JOURNAL,
     read_commit_journal,
     write_commit_journal,
 )
-from storage_core.checkpoint.commits_file import read_commits_file, replace_commits_file, shortened_commits
-from storage_core.commit.held_root import held_root
-from storage_core.commit.prepare import prepare
-from storage_core.commit.probe import probe_target
-from storage_core.commit.sweep import sweep
-from storage_core.commit.targets import require_root
-from storage_core.errors import CommitInDoubtError, SegmentLogError
-from storage_core.log.clock import SystemClock
-from storage_core.publishing.replay import delete_staged_files, finish_commit
-from storage_core.publishing.unflushed import note_unflushed
+from storage_core.commit_files.stage_names import job_of
+from storage_core.commit_replay.replay import (
+    delete_staged_files,
+    finish_commit,
+    is_as_left_unflushed,
+    note_unflushed,
+)
+from storage_core.directory.log_directory_files import LOCK_FILE
+from storage_core.errors import (
+    CommitInDoubtError,
+    LogDirectoryError,
+    LogDirectoryLockedError,
+    SegmentLogError,
+    StorageError,
+)
+from storage_core.log.background import SystemClock
+from storage_core.log.log_directory import LogDirectory
+from storage_core.log.log_root import make_root, partitions_to_load
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from contextlib import AbstractContextManager
 
-    from storage_core.checkpoint.commit_journal import CommitJournal
-    from storage_core.checkpoint.commits_file import CommitsFile
-    from storage_core.commit.held_root import HeldRoot
-    from storage_core.commit.manifest import StagedManifest
-    from storage_core.commit.settings import JobSettings
-    from storage_core.filesystem import FileSystem
-    from storage_core.log.clock import Clock
+    from storage_core.commit.manifest import JobSettings, StagedManifest
+    from storage_core.commit_files.journal import CommitJournal
+    from storage_core.directory import PartitionDirectory
+    from storage_core.filesystem import FileLock, FileSystem
+    from storage_core.log.background import Clock
 
-__all__ = ["CommitJob", "CommitOutcome"]
+__all__ = ["CommitJob", "CommitOutcome", "HeldRoot", "held_root", "probe_target", "sweep"]
+
 
 _log = logging.getLogger(__name__)
+_LOCK_POLL_SECONDS: Final = 0.05
+# Each further attempt means that somebody else has left the root unclean in the meantime.
+_MOST_ATTEMPTS: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRoot:
+    """What is there while the lock is held: the commits so far, and the partitions."""
+
+    commits: CommitsFile
+    directories: list[PartitionDirectory]
+
+
+@contextlib.contextmanager
+def held_root(
+    filesystem: FileSystem, root: str, settings: JobSettings, clock: Clock, wait_seconds: float
+) -> Iterator[HeldRoot]:
+    """Hold the lock of a log directory, which is made if it is missing, recovered if it has to be.
+
+    Raises:
+        LogDirectoryLockedError: Somebody else has held it all the while.
+        LogDirectoryError: It is no log directory, or a broker's.
+        RecoveryWouldDiscard: It was not closed cleanly, and recovery would drop whole batches.
+        StorageError: The file system refused.
+    """
+    make_root(filesystem, root)
+    for _ in range(_MOST_ATTEMPTS):
+        if filesystem.status(os.path.join(root, LOCK_FILE)) is None:
+            # Looked at before the lock leaves a file behind in somebody's home.
+            partitions_to_load(filesystem, root, broker_directory=settings.broker_directory)
+        lock = _lock(filesystem, root, wait_seconds)
+        try:
+            directories = partitions_to_load(filesystem, root, broker_directory=settings.broker_directory)
+            finished = finish_commit(
+                filesystem, root, settings.config_of, threads=settings.threads, keeps_note=True
+            )
+            if finished is not None:
+                directories = partitions_to_load(filesystem, root, broker_directory=settings.broker_directory)
+            commits = read_commits_file(filesystem, root)
+            if _is_settled(filesystem, root, settings, commits):
+                yield HeldRoot(commits, directories)
+                return
+        finally:
+            lock.release()
+        with LogDirectory.open(
+            root,
+            config=settings.config,
+            broker_directory=settings.broker_directory,
+            filesystem=filesystem,
+            clock=clock,
+        ):
+            _log.info("%s was new, or was not closed cleanly: its logs were loaded.", root)
+    raise LogDirectoryError(
+        f"Expected a log directory that stays clean, found it unclean {_MOST_ATTEMPTS} times. Stop who writes to it.",
+        path=root,
+    )
+
+
+def _lock(filesystem: FileSystem, root: str, wait_seconds: float) -> FileLock:
+    end = time.monotonic() + wait_seconds
+    while True:
+        try:
+            return filesystem.lock(os.path.join(root, LOCK_FILE))
+        except LogDirectoryLockedError:
+            if time.monotonic() >= end:
+                raise
+        time.sleep(_LOCK_POLL_SECONDS)
+
+
+def _is_settled(filesystem: FileSystem, root: str, settings: JobSettings, commits: CommitsFile) -> bool:
+    """Whether nothing has to be recovered before this job."""
+    if has_clean_shutdown_file(filesystem, root):
+        return True
+    # What the job before did not flush is there, unless the machine was off: a job that does not flush, either,
+    # need not wait for it.
+    return not settings.flush and is_as_left_unflushed(filesystem, root, commits.generation)
+
+
+_PROBE: Final = f"{OWN_PREFIX}probe"
+_CONTENT: Final = b"segmentlog"
+_PATCHED: Final = b"segment***"
+
+
+def probe_target(filesystem: FileSystem, root: str, *, flush: bool = True) -> None:
+    """Write, patch in place, flush, link, rename and read back a small file in the root, which is locked.
+
+    A job that does not flush tries no flush.
+
+    Raises:
+        StorageError: One of these failed; the message says which.
+    """
+    path = os.path.join(root, _PROBE)
+    linked, renamed = path + ".link", path + ".renamed"
+
+    def write() -> None:
+        with filesystem.open_for_writing(path, create=True) as file:
+            file.truncate(0)
+            file.write_at([_CONTENT], 0)
+            if flush:
+                file.flush()
+
+    def patch() -> None:
+        with filesystem.open_for_writing(path) as file:
+            file.write_at([_PATCHED[-3:]], len(_PATCHED) - 3)
+            if flush:
+                file.flush()
+
+    def read_back() -> None:
+        if filesystem.read_file(renamed, len(_CONTENT)) != _PATCHED:
+            raise StorageError("Other bytes were read than were written.", path=renamed)
+
+    steps: tuple[tuple[str, Callable[[], object]], ...] = (
+        ("delete a file", lambda: [filesystem.delete(each) for each in (path, linked, renamed)]),
+        ("write and flush a file", write),
+        ("change it in place", patch),
+        ("link it", lambda: filesystem.link(path, linked)),
+        ("rename it", lambda: filesystem.rename(linked, renamed)),
+        ("read it back", read_back),
+        ("delete it", lambda: [filesystem.delete(each) for each in (path, renamed)]),
+        *([("flush the directory", lambda: filesystem.flush_directory(root))] if flush else []),
+    )
+    for name, step in steps:
+        try:
+            step()
+        except SegmentLogError as error:
+            raise StorageError(
+                f"Expected a file system on which a commit can {name}, found one that refused: {error} Write to "
+                "another one, a local or shared POSIX file system.",
+                path=root,
+            ) from error
+
+
+_WEEK_MS: Final = 7 * 24 * 60 * 60 * 1000
+
+
+def sweep(
+    filesystem: FileSystem, root: str, *, committed_jobs: Collection[str], running_job: str, now_ms: int
+) -> int:
+    """Delete staged files that no job will commit any more; return how many. The root is locked, without a journal.
+
+    Args:
+        filesystem: Where to delete.
+        root: The log directory.
+        committed_jobs: The jobs whose rows are visible: a task of theirs may have been late.
+        running_job: The job that is at work: its files are left alone.
+        now_ms: The time.
+    """
+    count = 0
+    for entry in filesystem.list_directory(root):
+        job_id = job_of(entry.name) if entry.is_regular_file else None
+        if job_id is None or job_id == running_job:
+            continue
+        path = os.path.join(root, entry.name)
+        if job_id not in committed_jobs:
+            status = filesystem.status(path)
+            if status is None or now_ms - status.modified_ms < _WEEK_MS:
+                continue
+        count += filesystem.delete(path)
+    return count
+
 
 # Beyond this size the commits file is shortened.
 _LONG_COMMITS_BYTES: Final = 1 << 20

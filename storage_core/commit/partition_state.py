@@ -44,9 +44,9 @@ from storage_core.segment.file_names import (
     time_index_file_name,
 )
 from storage_core.segment.offset_index import ENTRY_SIZE_BYTES as OFFSET_ENTRY_BYTES
-from storage_core.segment.offset_index_file import OffsetIndexFile
+from storage_core.segment.offset_index import OffsetIndexFile
 from storage_core.segment.time_index import ENTRY_SIZE_BYTES as TIME_ENTRY_BYTES
-from storage_core.segment.time_index_file import TimeIndexFile
+from storage_core.segment.time_index import TimeIndexFile
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -54,12 +54,12 @@ if TYPE_CHECKING:
     from storage_core.directory import PartitionDirectory
     from storage_core.filesystem import FileSystem, OpenFile
     from storage_core.segment.batch_walk import SkimmedBatch
-    from storage_core.segment.values import OffsetPosition
+    from storage_core.segment.file_names import OffsetPosition
 
 __all__ = ["PartitionState", "SegmentTail", "new_partition_state", "read_partition_state"]
 
-_log = logging.getLogger(__name__)
 
+_log = logging.getLogger(__name__)
 # Leader epoch and magic of a batch, from its byte 12 on.
 _EPOCH_AND_MAGIC: Final = struct.Struct(">12xib")
 

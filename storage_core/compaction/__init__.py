@@ -1,10 +1,14 @@
 """What compaction makes of segments: which records survive, and how their batches look then (Kafka's ``Cleaner``)."""
 
-from storage_core.compaction.cleaning import clean_into
+from storage_core.compaction.cleaner import build_offset_map, clean_into
 from storage_core.compaction.offset_map import MAP_SLOT_BYTES, OffsetMap
-from storage_core.compaction.offset_map_building import build_offset_map
-from storage_core.compaction.transactions import CleanedTransactions
-from storage_core.compaction.values import CleanRules, CleanStatistics, LastRecord, MapStatistics
+from storage_core.compaction.values import (
+    CleanedTransactions,
+    CleanRules,
+    CleanStatistics,
+    LastRecord,
+    MapStatistics,
+)
 
 __all__ = [
     "MAP_SLOT_BYTES",

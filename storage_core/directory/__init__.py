@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from storage_core.directory.discovery import find_partitions
-from storage_core.directory.log_directory_files import LogDirectoryFiles, PartitionDirectory
-from storage_core.directory.partition_log import PartitionLog
-from storage_core.directory.partition_name import (
+from storage_core.directory.log_directory_files import (
     CLUSTER_METADATA_TOPIC,
     INTERNAL_TOPICS,
+    LogDirectoryFiles,
+    PartitionDirectory,
     PartitionDirectoryName,
     is_legal_topic_name,
     parse_partition_directory_name,
 )
-from storage_core.directory.producer_snapshots import ProducerSnapshot
-from storage_core.directory.segments import Segments
+from storage_core.directory.partition_log import PartitionLog, ProducerSnapshot, Segments
 
 __all__ = [
     "CLUSTER_METADATA_TOPIC",

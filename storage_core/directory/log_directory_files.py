@@ -1,9 +1,20 @@
-"""A log directory: one root (an entry of a broker's ``log.dirs``) and the partition directories in it."""
+"""The names of partition directories (Kafka's ``Topic`` and ``LocalLog.parseTopicPartitionName``).
+
+    orders-7                                            partition 7 of topic orders
+    orders-7.<32 hex digits>-delete                     scheduled for deletion
+    orders-7.<32 hex digits>-stray                      not known to the cluster
+    orders-7.<32 hex digits>-future                     being moved here from another disk
+
+The topic may hold dashes and dots: the partition stands behind the last dash.
+
+A log directory: one root (an entry of a broker's ``log.dirs``) and the partition directories in it.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -19,9 +30,8 @@ from storage_core.checkpoint import (
     read_meta_properties,
     read_offset_checkpoint,
 )
-from storage_core.checkpoint.commit_journal import COMMIT_IN_PROGRESS
-from storage_core.checkpoint.commits_file import OWN_PREFIX
-from storage_core.directory.partition_name import INTERNAL_TOPICS
+from storage_core.commit_files.commits_file import OWN_PREFIX
+from storage_core.commit_files.journal import COMMIT_IN_PROGRESS
 from storage_core.directory.visibility import read_visibility
 from storage_core.errors import CorruptCheckpointError
 
@@ -32,10 +42,77 @@ if TYPE_CHECKING:
     from storage_core.directory.visibility import Visibility
     from storage_core.filesystem import DirectoryEntry, FileStatus, FileSystem
 
-__all__ = ["LOCK_FILE", "LogDirectoryFiles", "PartitionDirectory", "is_log_directory"]
+__all__ = [
+    "CLUSTER_METADATA_TOPIC",
+    "INTERNAL_TOPICS",
+    "LOCK_FILE",
+    "MAX_PARTITION",
+    "LogDirectoryFiles",
+    "PartitionDirectory",
+    "PartitionDirectoryName",
+    "is_legal_topic_name",
+    "is_log_directory",
+    "parse_partition_directory_name",
+]
+
+
+CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
+INTERNAL_TOPICS: Final = frozenset(
+    {
+        "__consumer_offsets",
+        "__transaction_state",
+        "__share_group_state",
+        CLUSTER_METADATA_TOPIC,
+    }
+)
+"""Topics that brokers keep for themselves, and the log of the KRaft controllers."""
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+MAX_PARTITION: Final = 2**31 - 1
+# What Java's Integer.parseInt takes, in ASCII.
+_PARTITION = re.compile(r"\+?[0-9]{1,20}")
+_SUFFIXED_NAME = re.compile(r"(\S+-\S+)\.(?:\S+)-(delete|future|stray)", re.ASCII)
+_SUFFIX_ENDINGS = ("-delete", "-future", "-stray")
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDirectoryName:
+    """What the name of a partition directory says.
+
+    Args:
+        topic: The topic; cut short under suffix ``delete`` or ``stray`` if the name would get too long.
+        partition: The partition's number.
+        suffix: ``delete``, ``future`` or ``stray``; None for a partition's normal directory.
+    """
+
+    topic: str
+    partition: int
+    suffix: str | None
+
+
+def is_legal_topic_name(topic: str) -> bool:
+    """Whether Kafka allows ``topic`` as a name: 1 to 249 of ``a-zA-Z0-9._-``, but not ``.`` or ``..``."""
+    return _TOPIC_NAME.fullmatch(topic) is not None and topic not in (".", "..")
+
+
+def parse_partition_directory_name(name: str) -> PartitionDirectoryName | None:
+    """Parse a directory's name as Kafka does; None if it cannot be a partition's."""
+    suffix = None
+    if name.endswith(_SUFFIX_ENDINGS):
+        match = _SUFFIXED_NAME.fullmatch(name)
+        if match is None:
+            return None
+        suffix = match[2]
+        name = name[: name.rindex(".")]
+    topic, dash, partition_text = name.rpartition("-")
+    if not dash or not is_legal_topic_name(topic) or not _PARTITION.fullmatch(partition_text):
+        return None
+    partition = int(partition_text)
+    if partition > MAX_PARTITION:
+        return None
+    return PartitionDirectoryName(topic, partition, suffix)
+
 
 _log = logging.getLogger(__name__)
-
 LOCK_FILE: Final = ".lock"
 # What only a broker, or this package, puts in a directory.
 _ROOT_FILES: Final = frozenset(

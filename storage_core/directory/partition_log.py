@@ -1,11 +1,20 @@
-"""A partition's log as it stands on disk at one moment, for reading (the read side of Kafka's ``UnifiedLog``)."""
+"""Choosing the producer snapshot to start from (Kafka's ``ProducerStateManager.truncateAndReload``).
+
+The segments of a log, none of them touched before it is needed.
+
+A partition's log as it stands on disk at one moment, for reading (the read side of Kafka's ``UnifiedLog``).
+"""
 
 from __future__ import annotations
 
 import bisect
+import logging
 import os
-from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, TypeVar, overload
+
+import numpy as np
 
 from storage_core.cached_property import cached_property
 from storage_core.checkpoint import (
@@ -13,26 +22,144 @@ from storage_core.checkpoint import (
     PARTITION_METADATA,
     read_leader_epoch_checkpoint,
     read_partition_metadata,
+    read_producer_snapshot,
 )
-from storage_core.directory.producer_snapshots import kept_snapshot_offsets, newest_producer_snapshot
 from storage_core.directory.segment_listing import list_segments
-from storage_core.directory.segments import Segments
-from storage_core.errors import CorruptError, DataLossError, UnsupportedFormatError
-from storage_core.segment.file_names import DELETED_SUFFIX, SWAP_SUFFIX
-from storage_core.segment.segment_files import DEFAULT_MAX_BATCH_BYTES
-from storage_core.segment.segment_reader import SegmentReader
+from storage_core.errors import CorruptError, CorruptSnapshotError, DataLossError, UnsupportedFormatError
+from storage_core.segment.file_names import DELETED_SUFFIX, SNAPSHOT_SUFFIX, SWAP_SUFFIX, snapshot_file_name
+from storage_core.segment.segment_reader import DEFAULT_MAX_BATCH_BYTES, SegmentReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection
 
-    from storage_core.checkpoint import EpochEntry
+    from storage_core.checkpoint import EpochEntry, ProducerStateEntry
     from storage_core.directory.log_directory_files import PartitionDirectory
-    from storage_core.directory.producer_snapshots import ProducerSnapshot
+    from storage_core.directory.segment_listing import SegmentListing
     from storage_core.filesystem import FileSystem
     from storage_core.record.batch_header import BatchHeader
-    from storage_core.segment.values import TimestampOffset
+    from storage_core.segment.file_names import TimestampOffset
 
-__all__ = ["PartitionLog"]
+__all__ = [
+    "PartitionLog",
+    "ProducerSnapshot",
+    "Segments",
+    "kept_snapshot_offsets",
+    "newest_producer_snapshot",
+]
+
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerSnapshot:
+    """The producers known before ``offset``."""
+
+    offset: int
+    producers: tuple[ProducerStateEntry, ...]
+
+
+def newest_producer_snapshot(
+    filesystem: FileSystem, path: str, offsets: Sequence[int], *, above_offset: int, up_to_offset: int
+) -> ProducerSnapshot | None:
+    """The newest usable snapshot within some offsets. A damaged one makes room for the next older one.
+
+    Args:
+        filesystem: Where to read.
+        path: The partition's directory.
+        offsets: Those of the snapshots that count, ascending: `kept_snapshot_offsets`.
+        above_offset: A snapshot here or below is of no use: the log start offset.
+        up_to_offset: The highest offset that a snapshot may have.
+    """
+    for index in reversed(range(bisect.bisect_right(offsets, up_to_offset))):
+        offset = offsets[index]
+        if offset <= above_offset:
+            break
+        try:
+            producers = read_producer_snapshot(filesystem, os.path.join(path, snapshot_file_name(offset)))
+        except CorruptSnapshotError as error:
+            _log.warning("Ignored a producer snapshot, and took an older one or the log: %s", error)
+            continue
+        if producers is not None:
+            return ProducerSnapshot(offset, producers)
+    return None
+
+
+def kept_snapshot_offsets(segments: Segments) -> Sequence[int]:
+    """Offsets of the snapshots that a starting broker would keep, ascending.
+
+    One that belongs to no segment counts only as the newest of all.
+    """
+    offsets = segments.file_names.base_offsets(SNAPSHOT_SUFFIX)
+    is_kept = np.isin(offsets, segments.base_offsets)
+    if len(offsets) and (not segments or offsets[-1] >= segments.base_offsets[-1]):
+        # The newest of all; if a segment begins with it, it counts in any case.
+        is_kept[-1] = True
+    kept: list[int] = np.asarray(offsets, np.int64)[is_kept].tolist()
+    return kept
+
+
+_MOST_OPENED: Final = 16_384
+
+
+class Segments(Sequence[SegmentReader]):
+    """The segments of a log by ascending base offset, each made when it is first taken.
+
+    As many as a log usually has are made once. Of more, those that were taken first are made again when
+    they are needed; but never the last one, which ends where the log does.
+
+    Args:
+        listing: What the directory held.
+        open_segment: Makes a segment from its base offset, the directory's file names if they
+            are known, and the suffix of its files.
+    """
+
+    def __init__(
+        self,
+        listing: SegmentListing,
+        open_segment: Callable[[int, Collection[str] | None, str], SegmentReader],
+    ) -> None:
+        self.base_offsets = listing.base_offsets
+        self.file_names = listing.file_names
+        self._swapped = listing.swapped
+        self._open_segment = open_segment
+        self._opened: dict[int, SegmentReader] = {}
+
+    def __len__(self) -> int:
+        return len(self.base_offsets)
+
+    @overload
+    def __getitem__(self, index: int) -> SegmentReader: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[SegmentReader]: ...
+
+    def __getitem__(self, index: int | slice) -> SegmentReader | list[SegmentReader]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(len(self))[index]]
+        base_offset = self.base_offsets[index]
+        segment = self._opened.get(base_offset)
+        if segment is not None:
+            return segment
+        suffix = SWAP_SUFFIX if base_offset in self._swapped else ""
+        return self._keep(self._open_segment(base_offset, self.file_names, suffix))
+
+    def open_again(self, index: int, suffix: str = "") -> SegmentReader:
+        """Take a segment's files by their present names; the listing does not count for it any more."""
+        return self._keep(self._open_segment(self.base_offsets[index], None, suffix))
+
+    def _keep(self, segment: SegmentReader) -> SegmentReader:
+        opened, base_offset = self._opened, segment.base_offset
+        if base_offset not in opened and len(opened) >= _MOST_OPENED:
+            oldest = next(iter(opened))
+            if oldest == self.base_offsets[-1]:
+                # Where the log ends was found out for good.
+                opened[oldest] = opened.pop(oldest)
+                oldest = next(iter(opened))
+            del opened[oldest]
+        opened[base_offset] = segment
+        return segment
+
 
 _Answer = TypeVar("_Answer")
 

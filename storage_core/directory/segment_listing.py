@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FileNames", "SegmentListing", "list_segments", "regular_file_names"]
 
+
 _SWAP_WAIT_SECONDS = 1.0
 _SWAP_POLL_SECONDS = 0.05
 _SETTLE_SECONDS = 5.0

@@ -7,12 +7,11 @@ buffers and never through a mapping: if a broker truncates the file, that would 
 
 from __future__ import annotations
 
-from storage_core.filesystem._file_lock import FileLock, OwningProcess
-from storage_core.filesystem._file_system import FileSystem
-from storage_core.filesystem._open_file import OpenFile
-from storage_core.filesystem._pooled_file import PooledFile, PreparedFlush
-from storage_core.filesystem._values import BytesLike, DirectoryEntry, FileStatus, IoStatistics
-from storage_core.filesystem._writable_file import WritableFile
+from storage_core.filesystem.file_lock import FileLock, OwningProcess
+from storage_core.filesystem.file_system import FileSystem
+from storage_core.filesystem.files import OpenFile, WritableFile
+from storage_core.filesystem.pooled_file import PooledFile, PreparedFlush
+from storage_core.filesystem.values import BytesLike, DirectoryEntry, FileStatus, IoStatistics
 
 __all__ = [
     "BytesLike",

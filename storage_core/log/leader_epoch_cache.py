@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from storage_core.checkpoint import EpochEntry, read_leader_epoch_checkpoint
-from storage_core.checkpoint.leader_epoch_checkpoint import write_leader_epoch_checkpoint
+from storage_core.checkpoint.partition_files import write_leader_epoch_checkpoint
 from storage_core.record.batch_header import MAGIC_V2
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from storage_core.filesystem import FileSystem
 
 __all__ = ["EpochEndOffset", "LeaderEpochCache", "end_offset_for", "epoch_for_offset"]
+
 
 _UNDEFINED_EPOCH: Final = -1
 _UNDEFINED_EPOCH_OFFSET: Final = -1

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Final
 
 from storage_core.directory import parse_partition_directory_name
 from storage_core.errors import SegmentLogError
-from storage_core.log.log_truncate import told_to_readers
+from storage_core.log.local_log import told_to_readers
 
 if TYPE_CHECKING:
     from storage_core.filesystem import FileSystem
-    from storage_core.log.clock import Clock
+    from storage_core.log.background import Clock
     from storage_core.log.log_state import LogState
 
 __all__ = ["DeletedLogs", "delete_directory_name", "delete_log"]

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_core.log.append_validation import validate_leader_append
-from storage_core.log.record_validation import validate_records
+from storage_core.log.log_validator import validate_leader_append, validate_records
 from storage_core.record.encode import BatchEncoding, encode_records
 from storage_core.scan.option_values import (
     DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES,
@@ -19,10 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from storage_core.log_config import LogConfig
-    from storage_core.record.batch_encode import ProducerSequence
-    from storage_core.record.record_batches import RecordBatches
+    from storage_core.record.record_batches import ProducerSequence, RecordBatches
 
 __all__ = ["batches_of_records", "encoding_of", "readable_batch_bytes"]
+
 
 # Up to here, everything is encoded before the first byte is written.
 _LARGEST_HELD_BYTES: Final = 64 << 20

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LogSegments"]
 
+
 _base_offset_of = attrgetter("base_offset")
 
 

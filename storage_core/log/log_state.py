@@ -1,4 +1,22 @@
-"""What a log that is open for writing consists of, and who may change it.
+"""How cleaning a log and changing it otherwise keep apart (the states of Kafka's ``LogCleanerManager``).
+
+A cleaning reads segments without the log's lock, and takes it to replace some of them: then it looks whether the log still
+has them, and was not truncated. Whoever closes the log waits for the cleaning to end.
+
+One flush for many who wait for it (what databases call group commit).
+
+The first to come flushes for all who have come by then; those who come while it does wait, and one of them flushes for
+all of these. So nobody is served by a flush that began before it came.
+
+The offsets that bound a log, and the rules by which they move (Kafka's ``UnifiedLog``).
+
+    log start offset  ≤  last stable offset  ≤  high watermark  ≤  log end offset
+
+The log end moves on load, append and truncation; the log start on load, truncation, deletion of
+segments and of records. The high watermark stays between the two, the recovery point at or below
+the log end.
+
+What a log that is open for writing consists of, and who may change it.
 
 One writer at a time holds the lock. Readers take no lock: they take the `LogView` that the last
 change left, which never changes.
@@ -8,8 +26,10 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
 from storage_core.errors import (
@@ -21,32 +41,244 @@ from storage_core.errors import (
     OptionError,
 )
 from storage_core.filesystem import OwningProcess
-from storage_core.log.cleaning_state import CleaningState
 from storage_core.log.log_records import encoding_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import TracebackType
 
     from storage_core.checkpoint.truncations_file import TruncationsFile
     from storage_core.directory import PartitionDirectory
     from storage_core.filesystem import FileSystem
-    from storage_core.log.clock import Clock
-    from storage_core.log.group_commit import GroupCommit
+    from storage_core.log.background import Clock
     from storage_core.log.leader_epoch_cache import LeaderEpochCache
-    from storage_core.log.log_offsets import LogOffsets
     from storage_core.log.log_segments import LogSegments
-    from storage_core.log.producer_state import ProducerStateManager
+    from storage_core.log.producer_state_manager import ProducerStateManager
+    from storage_core.log.root_checkpoints import CleanerCheckpoint
     from storage_core.log.transaction import Transaction
     from storage_core.log_config import LogConfig
     from storage_core.record.encode import BatchEncoding
     from storage_core.record.record_batches import RecordBatches
     from storage_core.segment.log_segment import LogSegment
 
-__all__ = ["LogState", "LogView", "PendingBatches"]
+__all__ = ["CleaningState", "GroupCommit", "LogOffsets", "LogState", "LogView", "PendingBatches"]
+
+
+class CleaningState:
+    """What is known of one log's cleaning.
+
+    Attributes:
+        checkpoint: Up to where the logs of the directory were cleaned; None for a log that belongs to none.
+        problem: Why it cannot be cleaned: something in its data.
+    """
+
+    def __init__(self) -> None:
+        self.checkpoint: CleanerCheckpoint | None = None
+        self.problem: Exception | None = None
+        self._lock = threading.Lock()
+        self._is_stopped = False
+        self._interrupting = 0
+        # For the number.
+        self._guard = threading.Lock()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it is not to be cleaned any more; a cleaning that is under way gives up."""
+        return self._is_stopped or self._interrupting > 0
+
+    @contextmanager
+    def under_way(self, *, wait: bool) -> Iterator[bool]:
+        """Clean the log, as a context manager: one does at a time.
+
+        Args:
+            wait: Whether another cleaning is waited for.
+
+        Returns:
+            Whether this is the one: otherwise, or if it is not to be cleaned any more, leave it alone.
+        """
+        is_mine = self._lock.acquire(blocking=wait)
+        try:
+            yield is_mine and not self.is_stopped
+        finally:
+            if is_mine:
+                self._lock.release()
+
+    def stop(self) -> None:
+        """Make a cleaning give up, and wait for its end. The log is not locked by this thread."""
+        self._is_stopped = True
+        with self._lock:
+            pass
+
+    def interrupt(self) -> None:
+        """The same, but afterwards it may be cleaned again."""
+        with self._guard:
+            self._interrupting += 1
+        with self._lock, self._guard:
+            self._interrupting -= 1
+
+
+# A disk may be quicker than many threads are: who flushes waits for those who came the last time, but not for longer
+# than this, and not if nobody at all has come for so long.
+_LONGEST_WAIT_SECONDS: Final = 0.005
+_LONGEST_SILENCE_SECONDS: Final = 0.0005
+
+
+class GroupCommit:
+    """Those who wait for the flush of one log, and who of them does it."""
+
+    __slots__ = (
+        "_begun",
+        "_expected",
+        "_has_ended",
+        "_is_complete",
+        "_is_flushing",
+        "_lock",
+        "_succeeded",
+        "_waiting",
+    )
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        # What the two conditions are about: all have come who are expected; a flush has ended.
+        self._is_complete = threading.Condition(self._lock)
+        self._has_ended = threading.Condition(self._lock)
+        self._is_flushing = False
+        self._waiting = 0
+        self._expected = 1
+        # Flushes have numbers, and run one after the other.
+        self._begun = 0
+        self._succeeded = 0
+
+    def flush(self, is_covered: Callable[[], bool], flush_all: Callable[[], None]) -> None:
+        """Return once a flush has succeeded that began after this was called.
+
+        Args:
+            is_covered: Whether the caller needs no flush any more.
+            flush_all: Flushes for everybody who has come, and raises an error each time after it has failed once.
+        """
+        with self._lock:
+            number = self._begun + 1
+            self._waiting += 1
+            if self._waiting >= self._expected:
+                self._is_complete.notify()
+            while self._succeeded < number and not is_covered():
+                if self._is_flushing:
+                    self._has_ended.wait()
+                else:
+                    self._flush(flush_all)
+
+    def _flush(self, flush_all: Callable[[], None]) -> None:
+        """Flush for all who wait. Called with the lock, which is given back meanwhile."""
+        self._is_flushing = True
+        served = 0
+        try:
+            self._wait_for_others()
+            self._begun += 1
+            waiting, self._waiting = self._waiting, 0
+            self._lock.release()
+            try:
+                flush_all()
+            finally:
+                self._lock.acquire()
+            self._succeeded = self._begun
+            served = waiting
+        finally:
+            self._is_flushing = False
+            self._expected = served
+            self._has_ended.notify_all()
+
+    def _wait_for_others(self) -> None:
+        ends_at = time.monotonic() + _LONGEST_WAIT_SECONDS
+        while self._waiting < self._expected and time.monotonic() < ends_at:
+            come = self._waiting
+            self._is_complete.wait(_LONGEST_SILENCE_SECONDS)
+            if self._waiting == come:
+                break
+
+
+@dataclass(frozen=True, slots=True)
+class LogOffsets:
+    """The offsets of a log at one moment.
+
+    Attributes:
+        log_start_offset: The first offset that counts; what lies below is deleted.
+        log_end_offset: The offset behind the last record: the next append gets it.
+        high_watermark: The offset behind the last record that every replica has.
+        recovery_point: The first offset that is not known to be on disk.
+        first_unstable_offset: Where the oldest transaction begins that is not decided yet, as far as every
+            replica knows; None without any.
+    """
+
+    log_start_offset: int
+    log_end_offset: int
+    high_watermark: int
+    recovery_point: int
+    first_unstable_offset: int | None = None
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Up to here, every transaction is decided: a ``read_committed`` consumer gets no further."""
+        unstable = self.first_unstable_offset
+        if unstable is None or unstable >= self.high_watermark:
+            return self.high_watermark
+        # A transaction may have begun in records that are deleted by now.
+        return max(unstable, self.log_start_offset)
+
+    def appended(self, log_end_offset: int, *, is_only_replica: bool) -> LogOffsets:
+        """After an append. What the only replica of a log has, every replica has."""
+        return LogOffsets(
+            self.log_start_offset,
+            log_end_offset,
+            log_end_offset if is_only_replica else self.high_watermark,
+            self.recovery_point,
+            self.first_unstable_offset,
+        )
+
+    def flushed(self, up_to_offset: int) -> LogOffsets:
+        """After everything below an offset was forced to disk."""
+        return replace(self, recovery_point=max(self.recovery_point, up_to_offset))
+
+    def with_high_watermark(self, high_watermark: int) -> LogOffsets:
+        """With another high watermark, as near to it as the bounds of the log allow."""
+        clamped = max(self.log_start_offset, min(high_watermark, self.log_end_offset))
+        return replace(self, high_watermark=clamped)
+
+    def with_log_start(self, log_start_offset: int) -> LogOffsets:
+        """With a higher log start; a lower one changes nothing.
+
+        Raises:
+            OffsetOutOfRangeError: It is above the high watermark.
+        """
+        if log_start_offset > self.high_watermark:
+            raise OffsetOutOfRangeError(
+                f"Expected a new log start offset of at most {self.high_watermark}, the high watermark, found "
+                f"{log_start_offset}. What not every replica has cannot be deleted.",
+                offset=log_start_offset,
+            )
+        if log_start_offset <= self.log_start_offset:
+            return self
+        return replace(
+            self,
+            log_start_offset=log_start_offset,
+            recovery_point=max(self.recovery_point, log_start_offset),
+        )
+
+    def truncated(self, log_end_offset: int) -> LogOffsets:
+        """After a truncation to an offset, which is at or below the log end."""
+        return replace(
+            self,
+            log_start_offset=min(self.log_start_offset, log_end_offset),
+            log_end_offset=log_end_offset,
+            high_watermark=min(self.high_watermark, log_end_offset),
+            recovery_point=min(self.recovery_point, log_end_offset),
+        )
+
+    def restarted(self, offset: int) -> LogOffsets:
+        """After everything was removed, with a log that begins and ends at an offset."""
+        return LogOffsets(offset, offset, offset, offset)
+
 
 _log = logging.getLogger(__name__)
-
 # What is raised before anything was changed: the log is as it was.
 _REFUSALS = (AppendError, NotWritableError, OffsetOutOfRangeError, OptionError)
 

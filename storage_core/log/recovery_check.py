@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 from storage_core.directory.segment_listing import FileNames, SegmentListing, list_segments
 from storage_core.errors import CorruptError, LogDirectoryError, OffsetOverflowError
 from storage_core.log.producer_batches import ProducerBatches
-from storage_core.record.batch_search import LARGEST_BATCH_BYTES
 from storage_core.segment import Resynchroniser, SegmentEnd, SegmentReader, TransactionIndex
+from storage_core.segment.batch_candidates import MAX_BATCH_BYTES
 from storage_core.segment.file_names import (
     LOG_SUFFIX,
     SWAP_SUFFIX,
@@ -44,8 +44,8 @@ __all__ = [
     "with_corrupt_transaction_index",
 ]
 
-_log = logging.getLogger(__name__)
 
+_log = logging.getLogger(__name__)
 _MOST_TOLD: Final = 20
 
 
@@ -274,7 +274,7 @@ def _read_markers(window: BatchWindow) -> None:
 
 def _dropped_from(log_file: OpenFile, base_offset: int, scan: SegmentScan, size_bytes: int) -> list[str]:
     """Whole batches behind the end of the good ones in one file."""
-    resynchroniser = Resynchroniser(log_file, base_offset, size_bytes, None, LARGEST_BATCH_BYTES)
+    resynchroniser = Resynchroniser(log_file, base_offset, size_bytes, None, MAX_BATCH_BYTES)
     position_bytes = scan.end_position_bytes
     if resynchroniser.is_blank(position_bytes):
         return []

@@ -12,9 +12,8 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from storage_core.errors import LogClosedError, LogFailedError
-from storage_core.log.log_append import write_pending
-from storage_core.log.log_roll import roll
-from storage_core.log.segment_deletion import remove_below_log_start, segments_below_log_start
+from storage_core.log.append import write_pending
+from storage_core.log.local_log import remove_below_log_start, roll, segments_below_log_start
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from storage_core.segment.log_segment import LogSegment
 
 __all__ = ["apply_retention", "apply_retention_to_all", "count_deletable"]
+
 
 _log = logging.getLogger(__name__)
 

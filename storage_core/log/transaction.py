@@ -1,4 +1,6 @@
-"""Transactions within one log, without a coordinator: the log itself remembers what is open.
+"""Transactions of a log that have no marker yet: of this process, or left open by a crash or by a broker's producer.
+
+Transactions within one log, without a coordinator: the log itself remembers what is open.
 
 A producer's first batch of a transaction opens it, a marker ends it. In between, and after a crash, it
 is open: ``read_committed`` readers stop in front of it. As under transactions version 2, a marker
@@ -9,28 +11,92 @@ A producer that has used up its 32,768 epochs goes on in the last one, and numbe
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
 from storage_core.errors import InvalidProducerEpochError, InvalidTxnStateError, SegmentLogError
-from storage_core.log.leader_append import append_records
-from storage_core.log.log_flush import flush_appended
-from storage_core.log.open_transactions import end_open_transaction
-from storage_core.log.producer_numbers import LARGEST_EPOCH, check_producer_id, next_sequence
-from storage_core.record.batch_encode import ProducerSequence, advance_sequence
+from storage_core.log.append import append_marker, append_records
+from storage_core.log.local_log import flush_appended
+from storage_core.log.producer_append_info import LARGEST_EPOCH, check_producer_id, next_sequence
+from storage_core.record.record_batches import ProducerSequence, advance_sequence
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     import pyarrow as pa
 
-    from storage_core.log.log_append import AppendInfo
+    from storage_core.log.append import AppendInfo
     from storage_core.log.log_state import LogState
-    from storage_core.log.producer_state_entry import ProducerState
+    from storage_core.log.producer_batches import ProducerState
 
-__all__ = ["Transaction", "begin_transaction"]
+__all__ = [
+    "OpenTransaction",
+    "Transaction",
+    "abort_transaction",
+    "begin_transaction",
+    "end_open_transaction",
+    "open_transactions",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction that has no marker yet.
+
+    Attributes:
+        producer_id: Whose it is.
+        producer_epoch: The epoch of its records.
+        first_offset: The offset of its first record.
+        last_timestamp_ms: The largest timestamp of its last batch.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    last_timestamp_ms: int
+
+
+def abort_transaction(state: LogState, producer_id: int) -> AppendInfo:
+    """End a transaction whose producer is gone; see `Log.abort_transaction`."""
+    with state.writing():
+        if producer_id not in state.producers.open_transactions:
+            raise InvalidTxnStateError(
+                f"Expected a transaction of producer {producer_id} that is open, found none: it has ended already.",
+                producer_id=producer_id,
+                path=state.path,
+            )
+        state.current_transactions.pop(producer_id, None)
+        return end_open_transaction(state, producer_id, is_abort=True)
+
+
+def open_transactions(state: LogState) -> tuple[OpenTransaction, ...]:
+    """The transactions that have no marker yet, the oldest first."""
+    with state.lock:
+        producers = state.producers.producers
+        return tuple(
+            OpenTransaction(
+                producer_id,
+                producers[producer_id].producer_epoch,
+                first_offset,
+                producers[producer_id].timestamp_ms,
+            )
+            for producer_id, first_offset in state.producers.open_transactions.items()
+        )
+
+
+def end_open_transaction(state: LogState, producer_id: int, *, is_abort: bool) -> AppendInfo:
+    """Append the marker that ends an open transaction, and moves its producer to the next epoch."""
+    known = state.producers.producers[producer_id]
+    return append_marker(
+        state,
+        producer_id,
+        min(known.producer_epoch + 1, LARGEST_EPOCH),
+        is_abort=is_abort,
+        coordinator_epoch=max(known.coordinator_epoch, 0),
+    )
+
 
 _log = logging.getLogger(__name__)
-
 # A cluster hands out ids from 0 on: none of its producers ever meets one of these.
 _FIRST_TAKEN_ID: Final = 1 << 62
 

@@ -3,12 +3,16 @@
 Nothing here touches a file.
 """
 
-from storage_core.partitioning.assignors import RangeAssignor, RoundRobinAssignor
-from storage_core.partitioning.keyed_rows import KeyedRows
-from storage_core.partitioning.members import Subscription, TopicPartition
+from storage_core.partitioning.assignors import (
+    RangeAssignor,
+    RoundRobinAssignor,
+    Subscription,
+    TopicPartition,
+)
 from storage_core.partitioning.murmur2 import murmur2, murmur2_column, to_positive
 from storage_core.partitioning.partitioners import (
     DefaultPartitioner,
+    KeyedRows,
     Partitioner,
     PartitionerState,
     RandomPartitioner,

@@ -1,4 +1,8 @@
-"""Which member of a group reads which partitions (Kafka's ``RangeAssignor`` and ``RoundRobinAssignor``).
+"""Members of a group, what they subscribe to, and their order.
+
+How many partitions of one topic each member may still be given (``RangeAssignor.TopicAssignmentState``).
+
+Which member of a group reads which partitions (Kafka's ``RangeAssignor`` and ``RoundRobinAssignor``).
 
 Every member that knows the same partitions and subscriptions computes the same answer, so a group can share a log
 directory with nobody in between. Members stand in Kafka's order: those with an instance id first, by instance id, then
@@ -15,20 +19,147 @@ topics with the same members and as many partitions are kept together.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from storage_core.errors import OptionError
-from storage_core.partitioning.members import Subscription, TopicPartition, java_order, members_in_order
-from storage_core.partitioning.topic_shares import TopicShares
 
-__all__ = ["RangeAssignor", "RoundRobinAssignor"]
+__all__ = [
+    "RangeAssignor",
+    "RoundRobinAssignor",
+    "Subscription",
+    "TopicPartition",
+    "TopicShares",
+    "java_order",
+    "members_in_order",
+]
+
+
+class TopicPartition(NamedTuple):
+    """One partition of a topic."""
+
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What one member of a group reads.
+
+    Args:
+        topics: The topics, in any order.
+        group_instance_id: For a static member, a name that it keeps when it is started anew (``group.instance.id``).
+        rack: Where the member runs (``client.rack``); empty means None.
+
+    Raises:
+        OptionError: The topics are one text.
+    """
+
+    topics: Collection[str]
+    group_instance_id: str | None = None
+    rack: str | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.topics, str):
+            raise OptionError(
+                f"Expected a collection of topics; found the text {self.topics!r}. Put it into a list."
+            )
+        object.__setattr__(self, "topics", frozenset(self.topics))
+
+
+def java_order(text: str) -> bytes:
+    """A key that sorts as ``String.compareTo`` does: by UTF-16 units, not by characters."""
+    return text.encode("utf-16-be", "surrogatepass")
+
+
+def members_in_order(subscriptions: Mapping[str, Subscription]) -> list[str]:
+    """The ids of all members: static ones first, by instance id, then the others by member id."""
+
+    def place(member: str) -> tuple[bool, bytes, bytes]:
+        instance = subscriptions[member].group_instance_id
+        if instance is None:
+            return True, b"", java_order(member)
+        # Kafka's coordinator lets no two members have the same instance id.
+        return False, java_order(instance), java_order(member)
+
+    return sorted(subscriptions, key=place)
+
+
+class TopicShares:
+    """The partitions of a topic while they are given to its members.
+
+    Each member gets the whole part of partitions by members; as many as there is remainder get one more.
+
+    Args:
+        topic: The topic.
+        partition_count: How many partitions it has.
+        member_racks: Its members in order, each with its rack.
+        replica_racks: Per partition of any topic, the racks of its replicas.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        partition_count: int,
+        member_racks: Mapping[str, str | None],
+        replica_racks: Mapping[TopicPartition, Collection[str]],
+    ) -> None:
+        self.topic = topic
+        self.partition_count = partition_count
+        self.member_racks = dict(member_racks)
+        self.unassigned = dict.fromkeys(range(partition_count))
+        self._assigned_counts = dict.fromkeys(member_racks, 0)
+        self._share, self._larger_shares = (
+            divmod(partition_count, len(member_racks)) if member_racks else (0, 0)
+        )
+        self._racks = [
+            frozenset(replica_racks.get(TopicPartition(topic, partition), ()))
+            for partition in range(partition_count)
+        ]
+
+    @property
+    def needs_racks(self) -> bool:
+        """Whether racks make a difference: some member is near some replica, and not every partition is everywhere."""
+        all_racks = frozenset[str]().union(*self._racks)
+        members_racks = {rack for rack in self.member_racks.values() if rack is not None}
+        return bool(members_racks & all_racks) and any(racks != all_racks for racks in self._racks)
+
+    def assignable_count(self, member: str) -> int:
+        """How many more partitions a member may be given."""
+        share = self._share + (self._larger_shares > 0)
+        return max(share - self._assigned_counts[member], 0)
+
+    def is_near(self, member: str, partition: int) -> bool:
+        """Whether a partition has a replica in the member's rack; a member without a rack is near to all."""
+        rack = self.member_racks[member]
+        return rack is None or rack in self._racks[partition]
+
+    def give(self, member: str, partitions: Sequence[int]) -> None:
+        """Note that a member gets some partitions, not more than it may be given."""
+        self._assigned_counts[member] += len(partitions)
+        if self._assigned_counts[member] > self._share:
+            self._larger_shares -= 1
+        for partition in partitions:
+            del self.unassigned[partition]
+
+    def take_for(self, member: str, may_have: Callable[[str, int], bool] | None = None) -> list[int]:
+        """Give a member the lowest partitions that are left and that it may have, as far as its share goes."""
+        limit = self.assignable_count(member)
+        taken: list[int] = []
+        for partition in self.unassigned:
+            if len(taken) == limit:
+                break
+            if may_have is None or may_have(member, partition):
+                taken.append(partition)
+        if taken:
+            self.give(member, taken)
+        return taken
+
 
 _NO_RACKS: Final[Mapping[TopicPartition, Collection[str]]] = MappingProxyType({})
-
 _Assignment = dict[str, list[TopicPartition]]
 
 

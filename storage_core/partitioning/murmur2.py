@@ -21,32 +21,29 @@ from storage_core.errors import InvalidRecordError
 
 __all__ = ["murmur2", "murmur2_column", "to_positive"]
 
+
 _SEED: Final = 0x9747B28C
 _MULTIPLIER: Final = 0x5BD1E995
 _MASK: Final = 0xFFFFFFFF
 _SIGN: Final = 0x80000000
 _BLOCK_BYTES: Final = 4
-
 # numpy mixes arrays without a sign with such numbers only.
 _U32: Final = {number: np.uint32(number) for number in (8, 13, 15, 16, 24, _SEED, _MULTIPLIER)}
 # By how many bytes are left behind the last block: which of four are meant, and what they are multiplied with.
 _REST_MASKS: Final = np.array([0, 0xFF, 0xFFFF, 0xFFFFFF], np.uint32)
 _REST_MULTIPLIERS: Final = np.array([1, _MULTIPLIER, _MULTIPLIER, _MULTIPLIER], np.uint32)
-
 # Rows hashed together, so that what is computed stays in the processor's cache.
 _ROWS_AT_ONCE: Final = 1 << 14
 # With fewer keys that still have blocks, a numpy step costs more than the plain loop's.
 _FEWEST_LANES: Final = 24
 # From so many bytes on, the blocks of a single key are prepared by numpy.
 _LONG_KEY_BYTES: Final = 256
-
 _OFFSET_TYPES: Final = {
     pa.binary(): np.int32,
     pa.string(): np.int32,
     pa.large_binary(): np.int64,
     pa.large_string(): np.int64,
 }
-
 _Hashes = npt.NDArray[np.uint32]
 _Bytes = npt.NDArray[np.uint8]
 _Int64Array = npt.NDArray[np.int64]

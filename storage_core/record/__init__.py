@@ -2,7 +2,7 @@
 
 from storage_core.record.arrow_columns import HEADERS_TYPE, binary_array, headers_array
 from storage_core.record.batch_header import BatchHeader, batch_crc_matches, parse_batch_header
-from storage_core.record.control_record import ControlType, control_type
+from storage_core.record.control_records import ControlType, control_type
 from storage_core.record.decode import batch_timestamps, decode_records
 from storage_core.record.encode import BatchEncoding, ProducerSequence, encode_records
 from storage_core.record.record_batches import RecordBatches

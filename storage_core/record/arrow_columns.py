@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from storage_core.record.gather import gather
+from storage_core.record.batch_header import gather
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["HEADERS_TYPE", "binary_array", "headers_array"]
 
-HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
+HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 # An Arrow view holds byte strings up to this length in itself; longer ones are pointed to.
 _INLINE_BYTES: Final = 12
 _INLINE: Final = np.dtype((np.uint8, _INLINE_BYTES))

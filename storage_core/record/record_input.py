@@ -1,30 +1,125 @@
-"""The Arrow columns of records that are to be written: which there may be, of which types, and their rows.
+"""Columns of byte strings as Arrow has them: their lengths, and where their bytes lie. Nothing is copied unasked.
+
+The Arrow columns of records that are to be written: which there may be, of which types, and their rows.
 
 value      binary or text of any Arrow type; null is a tombstone
 key        likewise; optional
 timestamp  timestamp of any unit, floored to milliseconds, or int64 milliseconds; null is the default; optional
 headers    list<struct<key: text, value: binary or text>>; null is none; a key is never null; optional
+
+Rows that are to be written, by column: their timestamps and lengths. Their bytes are fetched when they are encoded.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as kinds
 
 from storage_core.errors import InvalidRecordError, RecordError
+from storage_core.record.varint import varint_lengths
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from storage_core.record.plain_encode import PlainHeaders, PlainRecord
+    from storage_core.record.column_encode import PlainHeaders, PlainRecord
 
-__all__ = ["COLUMNS", "Records", "check_columns", "plain_rows"]
+__all__ = [
+    "COLUMNS",
+    "HeaderRows",
+    "RecordRows",
+    "Records",
+    "byte_lengths",
+    "byte_slices",
+    "check_columns",
+    "chunks_of",
+    "header_rows_of",
+    "look_at_rows",
+    "plain_rows",
+]
+
+
+_Int64Array = npt.NDArray[np.int64]
+# A view begins with its length, and takes so many integers of 32 bits.
+_VIEW_INTEGERS = 4
+
+
+def byte_lengths(chunks: Sequence[pa.Array]) -> _Int64Array:
+    """The length of each byte string or text in some arrays; that of null is -1."""
+    lengths = [_lengths(chunk) for chunk in chunks if len(chunk)]
+    if len(lengths) == 1:
+        return lengths[0]
+    return np.concatenate(lengths) if lengths else np.zeros(0, np.int64)
+
+
+def byte_slices(chunks: Sequence[pa.Array]) -> tuple[npt.NDArray[np.uint8], _Int64Array]:
+    """A buffer with the byte strings of some arrays, and where each begins; several arrays are copied.
+
+    The buffer begins with the first of them, so that places in it are small.
+    """
+    arrays = [_plain(chunk) for chunk in chunks if len(chunk)]
+    if not arrays:
+        return np.zeros(0, np.uint8), np.zeros(0, np.int64)
+    array = arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+    borders = _borders(array)
+    first, last = int(borders[0]), int(borders[-1])
+    data = array.buffers()[2]
+    buffer = np.frombuffer(data, np.uint8)[first:last] if last > first else np.zeros(0, np.uint8)
+    return buffer, borders[:-1] - np.int64(first)
+
+
+def _lengths(array: pa.Array) -> _Int64Array:
+    kind = array.type
+    if kinds.is_dictionary(kind):
+        return _dictionary_lengths(array)
+    if kinds.is_null(kind):
+        return np.full(len(array), -1, np.int64)
+    if kinds.is_fixed_size_binary(kind):
+        lengths = np.full(len(array), kind.byte_width, np.int64)
+    elif kinds.is_binary_view(kind) or kinds.is_string_view(kind):
+        views = np.frombuffer(array.buffers()[1], np.int32).reshape(-1, _VIEW_INTEGERS)
+        lengths = views[array.offset : array.offset + len(array), 0].astype(np.int64)
+    else:
+        lengths = np.diff(_borders(array)).astype(np.int64, copy=False)
+    if array.null_count:
+        lengths[array.is_null().to_numpy(zero_copy_only=False)] = -1
+    return lengths
+
+
+def _dictionary_lengths(array: pa.DictionaryArray) -> _Int64Array:
+    # The null of a row is either in its index or in the dictionary.
+    of_words = np.append(_lengths(array.dictionary), -1)
+    indexes = array.indices.cast(pa.int64()).fill_null(len(of_words) - 1).to_numpy()
+    lengths: _Int64Array = of_words[indexes]
+    return lengths
+
+
+def _borders(array: pa.Array) -> npt.NDArray[np.int32] | _Int64Array:
+    """Where each byte string of a plain array begins, and where the last one ends."""
+    is_large = kinds.is_large_binary(array.type) or kinds.is_large_string(array.type)
+    data = array.buffers()[1]
+    borders = np.frombuffer(data, np.int64) if is_large else np.frombuffer(data, np.int32)
+    return borders[array.offset : array.offset + len(array) + 1]
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    """The array as one of bytes with borders; what has borders already is not copied."""
+    kind = array.type
+    if kinds.is_dictionary(kind):
+        return _plain(array.dictionary_decode())
+    if kinds.is_string(kind) or kinds.is_null(kind):
+        return array.cast(pa.binary())
+    if kinds.is_binary(kind) or kinds.is_large_binary(kind):
+        return array
+    return array.cast(pa.large_binary())
+
 
 Records: TypeAlias = pa.Table | pa.RecordBatch
-
 COLUMNS: Final = ("value", "key", "timestamp", "headers")
 # What a unit has to be divided by, or (seconds) multiplied, to give milliseconds.
 MILLISECONDS: Final = {"s": 1000, "ms": 1, "us": 1000, "ns": 1_000_000}
@@ -203,3 +298,200 @@ def fail_header_key(row: int) -> NoReturn:
         "Kafka allows an empty key, but none that is null."
     )
     raise InvalidRecordError(message, record_errors=(RecordError(row, message),))
+
+
+# The length of a batch has 32 bits; its header and the head of the record take some of it.
+LARGEST_RECORD_BYTES: Final = (1 << 31) - 1 - 128
+_BLOCK_ROWS: Final = 1 << 16
+_NULL: Final = np.full(1, -1, np.int64)
+# Keys, values, and those of headers.
+_BYTE_COLUMNS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderRows:
+    """The headers of some rows, one after the other.
+
+    Attributes:
+        counts: Per row, how many it has.
+        keys: Their keys, in arrays one behind the other.
+        values: Their values, likewise.
+        key_lengths: Per header, the length of its key.
+        value_lengths: Per header, the length of its value; -1 for null.
+    """
+
+    counts: _Int64Array
+    keys: Sequence[pa.Array]
+    values: Sequence[pa.Array]
+    key_lengths: _Int64Array
+    value_lengths: _Int64Array
+
+    def sizes_bytes(self) -> _Int64Array:
+        """Per row, how many bytes its headers take, without their count."""
+        ends = np.cumsum(sized_bytes(self.key_lengths) + sized_bytes(self.value_lengths))
+        borders = np.concatenate([np.zeros(1, np.int64), ends])
+        last = np.cumsum(self.counts)
+        sizes: _Int64Array = borders[last] - borders[last - self.counts]
+        return sizes
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRows:
+    """What of some rows decides how many bytes they take. A column of one row stands for equal ones.
+
+    Attributes:
+        count: How many rows there are.
+        timestamps_ms: Their timestamps.
+        key_lengths: The lengths of their keys; -1 for null.
+        value_lengths: The lengths of their values; -1 for null.
+        tails_bytes: What each takes behind its offset delta: key, value and headers with their lengths.
+    """
+
+    count: int
+    timestamps_ms: _Int64Array
+    key_lengths: _Int64Array
+    value_lengths: _Int64Array
+    tails_bytes: _Int64Array
+
+    def slice(self, start: int, count: int) -> RecordRows:
+        """Some of the rows."""
+        columns = (self.timestamps_ms, self.key_lengths, self.value_lengths, self.tails_bytes)
+        return RecordRows(
+            count, *(column[start : start + count] if len(column) > 1 else column for column in columns)
+        )
+
+
+def chunks_of(records: Records, name: str) -> Sequence[pa.Array]:
+    """The arrays of a column, one behind the other; none if there is no such column."""
+    if name not in records.schema.names:
+        return ()
+    column = records.column(name)
+    return column.chunks if isinstance(column, pa.ChunkedArray) else (column,)
+
+
+def look_at_rows(records: Records, default_timestamp_ms: int, first_row: int) -> RecordRows:
+    """Timestamps and sizes of some rows.
+
+    Args:
+        records: The rows, their columns checked.
+        default_timestamp_ms: For a record without a timestamp.
+        first_row: Number of the first row; for messages.
+
+    Raises:
+        InvalidRecordError: A header without a key, or a timestamp beyond 64 bits of milliseconds.
+    """
+    values, keys = (_constant(byte_lengths(chunks_of(records, name))) for name in ("value", "key"))
+    if not len(keys):
+        keys = _NULL
+    headers = header_rows_of(chunks_of(records, "headers"), first_row)
+    tails = sized_bytes(keys) + sized_bytes(values)
+    tails = tails + (1 if headers is None else varint_lengths(headers.counts) + headers.sizes_bytes())
+    timestamps_ms = _timestamps_of_chunks_ms(chunks_of(records, "timestamp"), default_timestamp_ms, first_row)
+    return RecordRows(records.num_rows, _constant(timestamps_ms), keys, values, tails)
+
+
+def check_rows(records: Records, *, sizes_only: bool = False) -> None:
+    """Look at all rows for what cannot be written, unless types and sizes say that there is nothing.
+
+    Args:
+        records: The rows, their columns checked.
+        sizes_only: Whether somebody else looks at headers and timestamps.
+
+    Raises:
+        InvalidRecordError: A header without a key, a timestamp beyond 64 bits of milliseconds, or a record that is
+            too large for any batch.
+    """
+    types = records.schema.types
+    # A buffer is counted once, however many columns it serves.
+    size_bytes = records.get_total_buffer_size() * _BYTE_COLUMNS
+    is_small = size_bytes < LARGEST_RECORD_BYTES and not any(map(_shares_bytes, types))
+    if is_small and (sizes_only or not any(map(_may_be_refused, types))):
+        return
+    for start in range(0, records.num_rows, _BLOCK_ROWS):
+        rows = look_at_rows(records.slice(start, _BLOCK_ROWS), 0, start)
+        too_large = np.flatnonzero(rows.tails_bytes > LARGEST_RECORD_BYTES)
+        if len(too_large):
+            row = int(too_large[0])
+            raise InvalidRecordError(
+                f"Expected a record to take at most {LARGEST_RECORD_BYTES} bytes, found "
+                f"{int(rows.tails_bytes[row])} in row {start + row}. A batch's length has 32 bits: split the value."
+            )
+
+
+def _shares_bytes(kind: pa.DataType) -> bool:
+    """Whether the values of a column may take more bytes together than the column."""
+    if is_list(kind):
+        return any(_shares_bytes(field.type) for field in kind.value_type)
+    return bool(kinds.is_dictionary(kind) or kinds.is_binary_view(kind) or kinds.is_string_view(kind))
+
+
+def _may_be_refused(kind: pa.DataType) -> bool:
+    """Whether a column may hold a header without a key, or seconds without end."""
+    return is_list(kind) or bool(kinds.is_timestamp(kind) and kind.unit == "s")
+
+
+def sized_bytes(lengths: _Int64Array) -> _Int64Array:
+    """What byte strings take with their lengths before them; a length of -1 is null."""
+    return varint_lengths(lengths) + np.maximum(lengths, 0)
+
+
+def _constant(column: _Int64Array) -> _Int64Array:
+    return column[:1] if len(column) and column.min() == column.max() else column
+
+
+def _timestamps_of_chunks_ms(
+    chunks: Sequence[pa.Array], default_timestamp_ms: int, first_row: int
+) -> _Int64Array:
+    columns = []
+    for chunk in chunks:
+        if not kinds.is_null(chunk.type) and len(chunk):
+            columns.append(_milliseconds(chunk, default_timestamp_ms, first_row))
+            first_row += len(chunk)
+    if len(columns) == 1:
+        return columns[0]
+    return np.concatenate(columns) if columns else np.array([default_timestamp_ms], np.int64)
+
+
+def _milliseconds(array: pa.Array, default_timestamp_ms: int, first_row: int) -> _Int64Array:
+    values = np.frombuffer(array.buffers()[1], np.int64)[array.offset : array.offset + len(array)]
+    is_null = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
+    unit = array.type.unit if kinds.is_timestamp(array.type) else "ms"
+    factor = MILLISECONDS[unit]
+    if unit == "s":
+        # What stands in the place of a null means nothing.
+        seconds = values if is_null is None else np.where(is_null, 0, values)
+        values = seconds * factor
+        wrong = np.flatnonzero(values // factor != seconds)
+        if len(wrong):
+            fail_timestamp(first_row + int(wrong[0]))
+    elif factor > 1:
+        values = values // factor
+    return values if is_null is None else np.where(is_null, default_timestamp_ms, values)
+
+
+def header_rows_of(chunks: Sequence[pa.Array], first_row: int) -> HeaderRows | None:
+    """The headers of some rows; None if they have none.
+
+    Raises:
+        InvalidRecordError: A header without a key.
+    """
+    counts, keys, values = [], [], []
+    row = first_row
+    for chunk in chunks:
+        if kinds.is_null(chunk.type):
+            continue
+        row_counts = np.diff(chunk.offsets.to_numpy()).astype(np.int64)
+        if chunk.null_count:
+            row_counts[chunk.is_null().to_numpy(zero_copy_only=False)] = 0
+        pairs = chunk.flatten()
+        chunk_keys, chunk_values = pairs.flatten()
+        if chunk_keys.null_count:
+            place = chunk_keys.is_null().to_numpy(zero_copy_only=False).argmax()
+            fail_header_key(row + int(np.cumsum(row_counts).searchsorted(place, "right")))
+        counts.append(row_counts)
+        keys.append(chunk_keys)
+        values.append(chunk_values)
+        row += len(chunk)
+    if not any(map(len, keys)):
+        return None
+    return HeaderRows(np.concatenate(counts), keys, values, byte_lengths(keys), byte_lengths(values))

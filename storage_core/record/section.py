@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PADDING_BYTES", "RecordColumns", "RecordHeaders", "RecordSection", "Slices", "WantedFields"]
 
+
 # Columns are read a byte or two ahead of what is needed: so much must be readable behind the last record.
 PADDING_BYTES: Final = 16
 

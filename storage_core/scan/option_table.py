@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["READ_OPTIONS", "TRIGGER_OPTIONS", "OptionSpec", "find_option", "nearest_hint", "option_key"]
 
+
 _SHOWN_NAMES = 40
 
 
@@ -194,7 +195,6 @@ READ_OPTIONS: tuple[OptionSpec, ...] = (
     _later("maxTriggerDelay", "interval", "Streaming: how long to wait for them."),
     _later("maxBytesPerTrigger", "size", "Streaming: bytes in one micro-batch at most."),
 )
-
 # Spark's Kafka source ignores these in a batch read; callers that want the same take them out first.
 TRIGGER_OPTIONS = frozenset(spec.name for spec in READ_OPTIONS if spec.name.endswith(("PerTrigger", "Delay")))
 

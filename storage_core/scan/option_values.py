@@ -1,12 +1,18 @@
-"""Parsing of single option values: from text, as Spark passes them, or from Python values."""
+"""Parsing of single option values: from text, as Spark passes them, or from Python values.
+
+Points in time and intervals as users write them: epoch milliseconds, ISO-8601, SQL's, or relative to now.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import datetime as dt
 import json
 import operator
 import os
 import re
 import urllib.parse
+import zoneinfo
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -20,17 +26,21 @@ __all__ = [
     "parse_choice",
     "parse_columns",
     "parse_count",
+    "parse_interval_ms",
     "parse_max_batch_bytes",
     "parse_paths",
     "parse_size_bytes",
+    "parse_sql_timestamp_us",
+    "parse_time_zone",
+    "parse_timestamp_ms",
     "parse_topics",
     "path_of",
 ]
 
+
 DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES: Final = 64 * 1024 * 1024
 LARGEST_MAX_DECOMPRESSED_BATCH_BYTES: Final = 1024 * 1024 * 1024
 """Positions within a batch become Arrow's, which are 32 bits wide."""
-
 _MAX_INTEGER = 2**63 - 1
 _SIZE = re.compile(r"([0-9]{1,19})\s*(?:([kmgtp])(?:i?b)?|b)?", re.IGNORECASE)
 _SIZE_SHIFTS = {"k": 10, "m": 20, "g": 30, "t": 40, "p": 50}
@@ -226,3 +236,237 @@ def _as_integer(value: object) -> int | None:
         return operator.index(value)  # type: ignore[arg-type]  # whatever is no integer raises
     except TypeError:
         return None
+
+
+_MAX_TIMESTAMP_MS = 2**63 - 1
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_ONE_MICROSECOND = dt.timedelta(microseconds=1)
+_UNITS_MS = {
+    "ms": 1,
+    "millisecond": 1,
+    "s": 1_000,
+    "sec": 1_000,
+    "second": 1_000,
+    "m": 60_000,
+    "min": 60_000,
+    "minute": 60_000,
+    "h": 3_600_000,
+    "hour": 3_600_000,
+    "d": 86_400_000,
+    "day": 86_400_000,
+    "w": 604_800_000,
+    "week": 604_800_000,
+}
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
+_INTERVAL = re.compile(r"(?:[0-9]{1,15}\s*[a-z]+\s*)+", re.IGNORECASE)
+_RELATIVE = re.compile(rf"-\s*({_INTERVAL.pattern})", re.IGNORECASE)
+_RELATIVE_PART = re.compile(r"([0-9]+)\s*([a-z]+)", re.IGNORECASE)
+_FIXED_OFFSET = re.compile(r"(?:UTC|GMT)?([+-])([0-9]{1,2})(?::?([0-9]{2}))?")
+# What Spark casts to a timestamp, but for years of other than four digits and times without a date.
+_SQL_TIMESTAMP = re.compile(
+    r"\+?([0-9]{4})(?:-([0-9]{1,2})(?:-([0-9]{1,2})"
+    r"(?:[ T]([0-9]{1,2})(?::([0-9]{1,2})(?::([0-9]{1,2})(?:\.([0-9]*))?)? ?([A-Z+-].*)?)?)?)?)?"
+)
+_SQL_ZONE_OFFSET = re.compile(
+    r"(?:UTC|GMT|UT)?([+-])(?:([0-9]{1,2})(?::([0-9]{1,2})(?::([0-9]{2}))?)?|([0-9]{2})([0-9]{2})([0-9]{2})?)"
+)
+_LARGEST_ZONE_OFFSET = dt.timedelta(hours=18)
+# What Spark trims: blanks and all that comes before them in ASCII.
+_TRIMMED = "".join(map(chr, range(0x21)))
+
+
+def parse_timestamp_ms(option: str, value: object, zone: dt.tzinfo, now_ms: int) -> int:
+    """Turn a user's point in time into milliseconds since 1970.
+
+    Args:
+        option: The option's name, for the error.
+        value: An integer of milliseconds, a ``datetime`` or ``date``, or a text: digits
+            (milliseconds), ISO-8601, or ``-10 minutes``.
+        zone: The zone of times that name none.
+        now_ms: What a relative time is relative to.
+
+    Raises:
+        OptionError: It is none of these, or lies before 1970.
+    """
+    timestamp_ms = _timestamp_ms(option, value, zone, now_ms)
+    if timestamp_ms < 0:
+        raise OptionError(
+            f"The target time cannot be negative: {option} is {_shown(value)}. "
+            "Leave the option out to read from the earliest offset."
+        )
+    if timestamp_ms > _MAX_TIMESTAMP_MS:
+        raise _not_a_time(option, value)
+    return timestamp_ms
+
+
+def _timestamp_ms(option: str, value: object, zone: dt.tzinfo, now_ms: int) -> int:
+    if isinstance(value, dt.datetime):
+        return _datetime_ms(value, zone)
+    if isinstance(value, dt.date):
+        return _datetime_ms(dt.datetime(value.year, value.month, value.day, tzinfo=zone), zone)
+    if isinstance(value, str):
+        return _text_ms(option, value.strip(), zone, now_ms)
+    if isinstance(value, bool):
+        raise _not_a_time(option, value)
+    try:
+        return operator.index(value)  # type: ignore[arg-type]  # whatever is no integer raises
+    except TypeError:
+        raise _not_a_time(option, value) from None
+
+
+def _text_ms(option: str, text: str, zone: dt.tzinfo, now_ms: int) -> int:
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    relative = _RELATIVE.fullmatch(text)
+    if relative:
+        # Nothing is older than 1970 for a log; a larger interval just means "all".
+        return max(now_ms - _interval_ms(option, text, relative.group(1)), 0)
+    try:
+        parsed = dt.datetime.fromisoformat(text)
+    except ValueError:
+        raise _not_a_time(option, text) from None
+    return _datetime_ms(parsed, zone)
+
+
+def parse_sql_timestamp_us(text: str, zone: dt.tzinfo, now_ms: int) -> int | None:
+    """Turn a text into microseconds since 1970 as Spark casts it, or as a time relative to now.
+
+    Args:
+        text: As ``2026-01-01``, ``2026-1-1 1:02``, ``2026-01-01T01:02:03.5+02:00``, ``-10 minutes``.
+        zone: The zone of times that name none.
+        now_ms: What a relative time is relative to.
+
+    Returns:
+        None if it is no such text, or its year is not from 1 to 9999.
+
+    Raises:
+        OptionError: A relative time has a unit that is none.
+    """
+    text = text.strip(_TRIMMED)
+    relative = _RELATIVE.fullmatch(text)
+    if relative:
+        return (now_ms - _interval_ms("a relative time", text, relative.group(1))) * 1_000
+    matched = _SQL_TIMESTAMP.fullmatch(text)
+    if matched is None:
+        return None
+    *fields, fraction, zone_text = matched.groups()
+    year, month, day, hour, minute, second = (None if each is None else int(each) for each in fields)
+    try:
+        own_zone = zone if zone_text is None else _sql_zone(zone_text)
+        moment = dt.datetime(
+            year or 0,
+            1 if month is None else month,
+            1 if day is None else day,
+            hour or 0,
+            minute or 0,
+            second or 0,
+            # Digits beyond microseconds do not count.
+            int((fraction or "").ljust(6, "0")[:6]),
+            own_zone,
+        )
+        return (moment - _EPOCH) // _ONE_MICROSECOND
+    except (ValueError, OverflowError, OSError, zoneinfo.ZoneInfoNotFoundError):
+        return None
+
+
+def _sql_zone(text: str) -> dt.tzinfo:
+    if text in ("Z", "UTC", "UT", "GMT"):
+        return dt.UTC
+    fixed = _SQL_ZONE_OFFSET.fullmatch(text)
+    if fixed is None:
+        return zoneinfo.ZoneInfo(text)
+    sign, *with_colons_and_without = fixed.groups()
+    parts = [int(part) for part in with_colons_and_without if part is not None]
+    hours, minutes, seconds = (*parts, 0, 0)[:3]
+    offset = dt.timedelta(hours=hours, minutes=minutes, seconds=seconds)
+    if minutes > 59 or seconds > 59 or offset > _LARGEST_ZONE_OFFSET:  # noqa: PLR2004  (of an hour, of a minute)
+        raise ValueError(text)
+    return dt.timezone(offset if sign == "+" else -offset)
+
+
+def parse_interval_ms(option: str, value: object) -> int:
+    """Turn a user's interval into milliseconds.
+
+    Args:
+        option: The option's name, for the error.
+        value: A ``timedelta``, an integer of milliseconds, or a text: digits (milliseconds), or
+            ``1 hour 30 minutes``.
+
+    Raises:
+        OptionError: It is none of these, or negative.
+    """
+    interval_ms: int | None = None
+    if isinstance(value, dt.timedelta):
+        interval_ms = -(-value // dt.timedelta(milliseconds=1))
+    elif isinstance(value, str):
+        text = value.strip()
+        if _INTEGER.fullmatch(text):
+            interval_ms = int(text)
+        elif _INTERVAL.fullmatch(text):
+            interval_ms = _interval_ms(option, text, text)
+    elif not isinstance(value, bool):
+        with contextlib.suppress(TypeError):
+            interval_ms = operator.index(value)  # type: ignore[arg-type]  # whatever is no integer raises
+    if interval_ms is None or not 0 <= interval_ms <= _MAX_TIMESTAMP_MS:
+        raise OptionError(
+            f"{option} is {_shown(value)}. Use an interval such as '10 minutes' or '1 hour 30 minutes', "
+            "or a number of milliseconds."
+        )
+    return interval_ms
+
+
+def _interval_ms(option: str, text: str, parts: str) -> int:
+    total_ms = 0
+    for count, unit in _RELATIVE_PART.findall(parts):
+        name = unit.lower()
+        unit_ms = _UNITS_MS.get(name) or _UNITS_MS.get(name.removesuffix("s"))
+        if unit_ms is None:
+            raise OptionError(
+                f"{option} is {text!r}, and {unit!r} is no unit of a fixed length. "
+                "Use milliseconds, seconds, minutes, hours, days or weeks, as in '10 minutes'."
+            )
+        total_ms += int(count) * unit_ms
+    return total_ms
+
+
+def _datetime_ms(value: dt.datetime, zone: dt.tzinfo) -> int:
+    aware = value if value.tzinfo is not None else value.replace(tzinfo=zone)
+    microseconds = (aware - _EPOCH) // _ONE_MICROSECOND
+    # Rounded up: records carry whole milliseconds, and the first one at or after is meant.
+    return -(-microseconds // 1_000)
+
+
+def parse_time_zone(option: str, value: object) -> dt.tzinfo:
+    """Look up a time zone: an IANA name (``Europe/Berlin``), ``UTC``, ``Z`` or ``+02:00``.
+
+    Raises:
+        OptionError: There is no such zone.
+    """
+    if isinstance(value, dt.tzinfo):
+        return value
+    text = value.strip() if isinstance(value, str) else ""
+    if text.upper() in ("Z", "UTC", "GMT"):
+        return dt.UTC
+    fixed = _FIXED_OFFSET.fullmatch(text)
+    try:
+        if fixed:
+            sign, hours, minutes = fixed.groups()
+            offset = dt.timedelta(hours=int(hours), minutes=int(minutes or 0))
+            return dt.timezone(offset if sign == "+" else -offset)
+        return zoneinfo.ZoneInfo(text)
+    except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError):
+        raise OptionError(
+            f"{option} is {_shown(value)}, which is no known time zone. "
+            "Use a name such as 'Europe/Berlin', 'UTC', or an offset such as '+02:00'."
+        ) from None
+
+
+def _not_a_time(option: str, value: object) -> OptionError:
+    return OptionError(
+        f"Expected a single long value, got {_shown(value)}: {option} takes epoch milliseconds "
+        "(1767225600000), ISO-8601 (2026-01-01T00:00:00Z) or a time relative to now (-10 minutes)."
+    )
+
+
+def _shown(value: object) -> str:
+    return value if isinstance(value, str) and value.strip() else repr(value)

@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
 
 from storage_core.errors import OptionError
-from storage_core.scan.bounds import Bound, EarliestBound, LatestBound, parse_bounds
-from storage_core.scan.java_pattern import compile_java_pattern
-from storage_core.scan.offset_json import parse_assignment
+from storage_core.scan.bounds import Bound, EarliestBound, LatestBound, parse_assignment, parse_bounds
 from storage_core.scan.option_table import find_option
 from storage_core.scan.option_values import (
     DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES,
@@ -21,14 +19,16 @@ from storage_core.scan.option_values import (
     parse_choice,
     parse_columns,
     parse_count,
+    parse_interval_ms,
     parse_max_batch_bytes,
     parse_paths,
     parse_size_bytes,
+    parse_time_zone,
     parse_topics,
 )
 from storage_core.scan.predicate import Predicate, checked_predicate
 from storage_core.scan.spans import CORRUPT_RECORD_COLUMN, DamageMode
-from storage_core.scan.time_text import parse_interval_ms, parse_time_zone
+from storage_core.scan.topic_selection import compile_java_pattern
 from storage_core.scan.where import parse_where
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = ["ReadOptions", "parse_read_options"]
+
 
 _RECORD_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 _MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")

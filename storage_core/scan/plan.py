@@ -1,7 +1,21 @@
-"""Plan a read: options → offset ranges → spans → tasks. Runs once, where the read is started."""
+"""Offset ranges, and how they are cut into tasks by number of offsets.
+
+The cutting is that of Spark's Kafka source (``minPartitions``, ``maxRecordsPerPartition``):
+it counts offsets, not records or bytes, so pieces of a compacted or transactional log hold
+fewer records than their size says. Pieces are made one at a time: a log with a huge gap has more
+of them than can be listed, and most are empty.
+
+Cut spans into pieces of about equal size, and pack small ones together into tasks.
+
+Neither one huge segment nor ten thousand small ones shall make a bad job.
+
+Plan a read: options → offset ranges → spans → tasks. Runs once, where the read is started.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import os
 from dataclasses import dataclass
 from functools import partial
@@ -13,23 +27,194 @@ from storage_core.directory.visibility import CommitWatch, look_until_settled
 from storage_core.errors import DataLossError
 from storage_core.scan.isolation import AbortedTransactions, aborted_transactions
 from storage_core.scan.locate import locate_spans
-from storage_core.scan.narrow import NarrowedPartition, narrow_partition, report_bytes_beyond
-from storage_core.scan.pruning import prune, prune_partition
-from storage_core.scan.ranges import PartitionRange, RangePieces, split_ranges
-from storage_core.scan.residual import KnownFields, conjunction, residual
+from storage_core.scan.pruning import KnownFields, conjunction, prune, prune_partition, residual
 from storage_core.scan.resolve import Resolution, ResolvedPartition, resolve_wanted
 from storage_core.scan.spans import LogSpan, ReadSettings, ScanTask, SpanList
-from storage_core.scan.split import DEFAULT_TASK_BYTES, OPEN_COST_BYTES, cut_span, pack_spans
+from storage_core.scan.time_pruning import NarrowedPartition, narrow_partition, report_bytes_beyond
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from storage_core.directory import PartitionLog
     from storage_core.filesystem import FileSystem
     from storage_core.scan.options import ReadOptions
     from storage_core.scan.predicate import Predicate
+    from storage_core.segment import SegmentReader
 
-__all__ = ["ScanPlan", "plan_partition", "plan_scan"]
+__all__ = [
+    "DEFAULT_TASK_BYTES",
+    "OPEN_COST_BYTES",
+    "PartitionRange",
+    "RangePieces",
+    "ScanPlan",
+    "cut_span",
+    "pack_spans",
+    "plan_partition",
+    "plan_scan",
+    "split_ranges",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRange:
+    """Offsets ``start_offset`` (inclusive) to ``end_offset`` (exclusive) of one topic-partition."""
+
+    topic: str
+    partition: int
+    start_offset: int
+    end_offset: int
+
+    @property
+    def size(self) -> int:
+        """The number of offsets, which gaps make larger than the number of records."""
+        return self.end_offset - self.start_offset
+
+
+@dataclass(frozen=True, slots=True)
+class RangePieces:
+    """A range in ``count`` near-equal pieces, the smaller ones first. None is empty."""
+
+    whole: PartitionRange
+    count: int
+
+    def __iter__(self) -> Iterator[PartitionRange]:
+        return map(self.piece, range(self.count))
+
+    def piece(self, index: int) -> PartitionRange:
+        """The piece of an index from 0 to below ``count``."""
+        whole = self.whole
+        return PartitionRange(whole.topic, whole.partition, self._start(index), self._start(index + 1))
+
+    def index_of(self, offset: int) -> int:
+        """Index of the piece that holds an offset of the range."""
+        smaller_size, larger_count = divmod(self.whole.size, self.count)
+        smaller_count = self.count - larger_count
+        distance = offset - self.whole.start_offset
+        if distance < smaller_count * smaller_size:
+            return distance // smaller_size
+        return smaller_count + (distance - smaller_count * smaller_size) // (smaller_size + 1)
+
+    def _start(self, index: int) -> int:
+        smaller_size, larger_count = divmod(self.whole.size, self.count)
+        larger_before = max(index - (self.count - larger_count), 0)
+        return self.whole.start_offset + index * smaller_size + larger_before
+
+
+def split_ranges(
+    ranges: Iterable[PartitionRange],
+    min_partitions: int | None = None,
+    max_records_per_partition: int | None = None,
+) -> list[RangePieces]:
+    """Cut ranges so that there are enough pieces, and none is larger than asked for.
+
+    First every range is cut into near-equal pieces of at most ``max_records_per_partition``
+    offsets. If there are then fewer pieces than ``min_partitions``, larger ones are cut in
+    proportion to their sizes; rounding may give a few more or fewer than asked for.
+
+    Args:
+        ranges: The ranges wanted; empty ones are dropped.
+        min_partitions: The number of pieces wanted at least, or None.
+        max_records_per_partition: The largest size wanted, or None.
+
+    Returns:
+        The pieces, in the order of the ranges that they come from.
+    """
+    cut = [
+        RangePieces(whole, -(-whole.size // (max_records_per_partition or whole.size)))
+        for whole in ranges
+        if whole.size > 0
+    ]
+    if min_partitions is None or sum(each.count for each in cut) >= min_partitions:
+        return cut
+    pieces = [piece for each in cut for piece in each]
+    counts = _proportional_counts([piece.size for piece in pieces], min_partitions)
+    # More pieces than offsets would be empty ones.
+    return [RangePieces(piece, min(count, piece.size)) for piece, count in zip(pieces, counts, strict=True)]
+
+
+def _proportional_counts(sizes: Sequence[int], min_partitions: int) -> list[int]:
+    """How many pieces each range becomes: two passes, so that small ranges take no share of large ones."""
+    total = sum(sizes)
+    first_pass = [_share(size, total, min_partitions) for size in sizes]
+    large_total = sum(size for size, count in zip(sizes, first_pass, strict=True) if count > 1)
+    large_partitions = max(min_partitions - first_pass.count(1), 1)
+    return [
+        1 if count == 1 else _share(size, large_total, large_partitions)
+        for size, count in zip(sizes, first_pass, strict=True)
+    ]
+
+
+def _share(size: int, total: int, partitions: int) -> int:
+    # Half is rounded up as in Java; Python's round() would go to the even neighbour.
+    return max(math.floor(size / total * partitions + 0.5), 1)
+
+
+DEFAULT_TASK_BYTES: Final = 128 << 20
+# Opening a file costs about as much time as reading so many bytes.
+OPEN_COST_BYTES: Final = 1 << 20
+_SIZES_AT_ONCE: Final = 1 << 16
+
+
+def cut_span(span: LogSpan, segment: SegmentReader, target_bytes: int) -> list[LogSpan]:
+    """Cut a span at batches so that the pieces have about ``target_bytes``."""
+    # Another file by now: whoever reads the span finds that out, and where its offsets lie.
+    if span.size_bytes <= target_bytes or segment.inode != span.inode:
+        return [span]
+    pieces = []
+    rest = span
+    for header in segment.cut_points(span.position_bytes, span.end_position_bytes, target_bytes):
+        # A batch that is cut off by the span's start keeps to the piece before.
+        if not rest.start_offset < header.base_offset < span.end_offset:
+            continue
+        pieces.append(
+            dataclasses.replace(rest, end_offset=header.base_offset, end_position_bytes=header.position_bytes)
+        )
+        rest = dataclasses.replace(
+            rest, start_offset=header.base_offset, position_bytes=header.position_bytes
+        )
+    pieces.append(rest)
+    if not span.aborted_transactions:
+        return pieces
+    aborted = AbortedTransactions(span.aborted_transactions)
+    return [
+        dataclasses.replace(
+            piece, aborted_transactions=aborted.touching(piece.start_offset, piece.end_offset)
+        )
+        for piece in pieces
+    ]
+
+
+def pack_spans(
+    spans: SpanList,
+    settings: ReadSettings,
+    *,
+    task_bytes: int,
+    task_records: int | None = None,
+) -> list[ScanTask]:
+    """Pack spans into tasks in order, up to a size in bytes and, if given, in offsets."""
+    tasks: list[ScanTask] = []
+    start, room_bytes, room_records = 0, 0, 0
+    for index, (size_bytes, records) in enumerate(_sizes(spans)):
+        cost_bytes = size_bytes + OPEN_COST_BYTES
+        is_full = cost_bytes > room_bytes or (task_records is not None and records > room_records)
+        if index > start and is_full:
+            tasks.append(ScanTask(spans[start:index], settings))
+            start = index
+        if index == start:
+            room_bytes, room_records = task_bytes, task_records or 0
+        room_bytes -= cost_bytes
+        room_records -= records
+    if start < len(spans):
+        tasks.append(ScanTask(spans[start:], settings))
+    return tasks
+
+
+def _sizes(spans: SpanList) -> Iterator[tuple[int, int]]:
+    """The bytes and the offsets of each span; a million numbers are not made at once."""
+    for first in range(0, len(spans), _SIZES_AT_ONCE):
+        part = spans[first : first + _SIZES_AT_ONCE]
+        yield from zip(part.sizes_bytes.tolist(), part.offset_counts.tolist(), strict=True)
+
 
 # So many pieces of one batch may follow each other before it is looked at whether it has records for more.
 _MOST_REPETITIONS: Final = 64

@@ -44,12 +44,11 @@ __all__ = [
     "is_beyond_int64",
 ]
 
+
 Operator: TypeAlias = Literal["=", "!=", "<", "<=", ">", ">="]
 Value: TypeAlias = str | int | bytes
-
 # Whoever walks down a predicate may do so by recursion.
 MAX_DEPTH: Final = 64
-
 # What a value compared with a column must be. Timestamps are microseconds since 1970, the
 # unit of the column, so that no precision is lost and no time zone is left to guess.
 _VALUE_TYPES: Final[dict[str, type]] = {
@@ -61,7 +60,6 @@ _VALUE_TYPES: Final[dict[str, type]] = {
     "value": bytes,
 }
 INT64_LIMIT: Final = 1 << 63
-
 _COMPARE: Final[dict[str, Callable[[pa.Array, pa.Scalar], pa.BooleanArray]]] = {
     "=": pc.equal,
     "!=": pc.not_equal,

@@ -1,12 +1,22 @@
-"""Columns to rows: the decoded columns of a section become Arrow record batches of a read's schema."""
+"""What becomes of damage in a read: an error, a line in the log, a row that describes it.
+
+Columns to rows: the decoded columns of a section become Arrow record batches of a read's schema.
+
+Rows without those whose timestamp does not fit the column: what DROPMALFORMED makes of them.
+
+Rows that meet a condition: what it needs is made into columns first, the rest only of rows that match.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from storage_core.errors import TimestampRangeError
 from storage_core.record import WantedFields, binary_array, headers_array
@@ -14,14 +24,17 @@ from storage_core.record.batch_header import (
     CODEC_MASK,
     LOG_APPEND_TIME_FLAG,
     LOG_OVERHEAD_BYTES,
+    MAGIC_V2,
+    MAX_OFFSET,
     TRANSACTIONAL_FLAG,
+    wrapper_rows,
 )
 from storage_core.record.compression import CODEC_NAMES
-from storage_core.record.header_rows import wrapper_rows
 from storage_core.record.section import RecordHeaders, Slices
-from storage_core.scan.damage import damage_json
-from storage_core.scan.schema import METADATA_TYPE
-from storage_core.scan.sections import MAX_ROWS
+from storage_core.record.sections import MAX_ROWS
+from storage_core.scan.predicate import columns_of, evaluate
+from storage_core.scan.pruning import ALWAYS, NEVER, Bounds, KnownFields, prune, residual
+from storage_core.scan.spans import METADATA_TYPE, record_schema
 from storage_core.segment import DamagedRange
 
 if TYPE_CHECKING:
@@ -30,11 +43,87 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from storage_core.record import RecordColumns, RecordSection
+    from storage_core.scan.predicate import Predicate
     from storage_core.scan.spans import LogSpan, ReadSettings
 
-__all__ = ["LARGEST_TIMESTAMP_MS", "RowMaker", "unfit_timestamps", "wanted_fields"]
+__all__ = [
+    "LARGEST_TIMESTAMP_MS",
+    "DamageReporter",
+    "FilteredRows",
+    "FittingRows",
+    "RowMaker",
+    "Rows",
+    "damage_json",
+    "schema_with_condition",
+    "unfit_timestamps",
+    "wanted_fields",
+]
+
 
 _log = logging.getLogger(__name__)
+
+
+def damage_json(damage: DamagedRange, span: LogSpan) -> str:
+    """What the column for damage says. Ends are exclusive, offsets bounds of what may be lost."""
+    return json.dumps(
+        {
+            "file": damage.path,
+            "topic": span.topic,
+            "partition": span.partition,
+            "startByte": damage.start_bytes,
+            "endByte": damage.end_bytes,
+            "startOffset": damage.start_offset,
+            "endOffset": damage.end_offset,
+            "error": damage.kind.__name__,
+            "reason": damage.reason,
+        }
+    )
+
+
+class DamageReporter:
+    """Does what the mode of a read asks for where there is damage.
+
+    Args:
+        schema: The columns of the read. Damage gets a row only if one of them is for it.
+        settings: The mode, and the name of that column.
+    """
+
+    def __init__(self, schema: pa.Schema, settings: ReadSettings) -> None:
+        self._schema = schema
+        self._settings = settings
+        self._has_rows = settings.mode == "PERMISSIVE" and settings.corrupt_record_column in schema.names
+
+    @property
+    def is_fatal(self) -> bool:
+        """Whether damage ends the read."""
+        return self._settings.mode == "FAILFAST"
+
+    def report(self, damage: DamagedRange, span: LogSpan) -> Iterator[pa.RecordBatch]:
+        """Report damage that was met in a span, unless it is another span's to do so.
+
+        Yields:
+            A row that describes it, if the read has such rows.
+
+        Raises:
+            SegmentLogError: The read is to fail.
+        """
+        if self.is_fatal:
+            raise damage.error()
+        if damage.start_offset < span.start_offset and not span.is_first:
+            return
+        _log.warning("Left out damaged bytes of %s-%d: %s", span.topic, span.partition, damage.error())
+        if self._has_rows:
+            yield self._row(damage, span)
+
+    def _row(self, damage: DamagedRange, span: LogSpan) -> pa.RecordBatch:
+        known = {
+            "topic": span.topic,
+            "partition": span.partition,
+            self._settings.corrupt_record_column: damage_json(damage, span),
+        }
+        arrays = [pa.array([known.get(field.name)], field.type) for field in self._schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
 
 _US_PER_MS: Final = 1000
 LARGEST_TIMESTAMP_MS: Final = (2**63 - 1) // _US_PER_MS
@@ -286,3 +375,171 @@ _COLUMNS: Final[dict[str, Callable[[_Rows], pa.Array]]] = {
     "headers": _Rows.headers,
     "_metadata": _Rows.metadata,
 }
+
+
+class Rows(Protocol):
+    """Makes rows: a `RowMaker`, `FilteredRows` or `FittingRows`."""
+
+    def batches(
+        self, section: RecordSection, columns: RecordColumns, span: LogSpan
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of a section that lie within a span's offsets."""
+        ...
+
+
+class FittingRows:
+    """Makes the rows that others make, but for those whose timestamp does not fit."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    def batches(
+        self, section: RecordSection, columns: RecordColumns, span: LogSpan
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of a section that lie within a span's offsets."""
+        timestamps_ms = columns.timestamps_ms
+        unfit = None if timestamps_ms is None else unfit_timestamps(timestamps_ms)
+        if unfit is None or timestamps_ms is None:
+            yield from self._rows.batches(section, columns, span)
+            return
+        unfit_rows = np.flatnonzero(unfit)
+        offsets = columns.offsets[unfit_rows]
+        within = (offsets >= span.start_offset) & (offsets <= span.end_offset - 1)
+        if within.any():
+            _log.warning(
+                "Left out %d records of %s-%d whose timestamps do not fit microseconds, the first of them at "
+                "offset %d of %s with %d ms.",
+                within.sum(),
+                span.topic,
+                span.partition,
+                offsets[within][0],
+                section.path,
+                timestamps_ms[unfit_rows[within][0]],
+            )
+        start_offset = span.start_offset
+        # Between two that do not fit, and behind the last one.
+        for offset in [*offsets[within].tolist(), span.end_offset]:
+            if start_offset < offset:
+                part = dataclasses.replace(span, start_offset=start_offset, end_offset=offset)
+                yield from self._rows.batches(section, columns, part)
+            start_offset = offset + 1
+
+
+# Made of a record and those around it, or of several arrays: filtered after they are made.
+_NOT_BY_ROW: Final = frozenset({"headers", "_metadata"})
+
+
+def schema_with_condition(schema: pa.Schema, predicate: Predicate | None) -> pa.Schema:
+    """The columns of a schema, and behind them those that only a predicate needs."""
+    if predicate is None:
+        return schema
+    records = record_schema()
+    for name in sorted(columns_of(predicate) - set(schema.names)):
+        schema = schema.append(records.field(name))
+    return schema
+
+
+class FilteredRows:
+    """Makes record batches of one schema, as `RowMaker` does, of the rows for which a predicate is true."""
+
+    def __init__(self, schema: pa.Schema, predicate: Predicate, settings: ReadSettings | None = None) -> None:
+        self._rows = RowMaker(schema, settings)
+        self._settings = settings
+        self._predicate = predicate
+        self._is_by_row = _NOT_BY_ROW.isdisjoint(schema.names)
+        self._span: LogSpan | None = None
+        self._residual: Predicate = NEVER
+        self._bounds = Bounds()
+        self._tested = self._rows
+
+    def worth_decoding(
+        self, headers: npt.NDArray[Any], indexes: npt.NDArray[np.int64], span: LogSpan
+    ) -> npt.NDArray[np.int64]:
+        """Those of some batches whose headers do not rule out that a record matches.
+
+        Args:
+            headers: The headers of a window, whose CRC is right.
+            indexes: The batches.
+            span: What they are read for.
+        """
+        if span is not self._span:
+            self._enter(span)
+        bounds = self._bounds
+        if bounds == Bounds() or not len(indexes):
+            return indexes
+        own = headers[indexes]
+        base_offsets = own["base_offset"].astype(np.int64)
+        # Of a wrapper, the header does not say where it begins, and nobody has checked its timestamp.
+        is_ruled_out = np.zeros(len(own), np.bool_)
+        if bounds.offset_start is not None:
+            is_ruled_out |= base_offsets + own["last_offset_delta"] < min(bounds.offset_start, MAX_OFFSET)
+        if bounds.offset_end is not None:
+            is_ruled_out |= base_offsets >= max(bounds.offset_end, 0)
+        if bounds.timestamp_start_ms is not None:
+            is_ruled_out |= own["max_timestamp_ms"] < bounds.timestamp_start_ms
+        is_ruled_out &= own["magic"] == MAGIC_V2
+        return indexes[~is_ruled_out]
+
+    def batches(
+        self, section: RecordSection, columns: RecordColumns, span: LogSpan
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of a section that lie within a span's offsets, and match.
+
+        Raises:
+            TimestampRangeError: A timestamp does not fit microseconds since 1970.
+        """
+        if span is not self._span:
+            self._enter(span)
+        if self._residual == ALWAYS:
+            yield from self._rows.batches(section, columns, span)
+            return
+        matches = [
+            pc.fill_null(evaluate(self._residual, tested), fill_value=False).to_numpy(zero_copy_only=False)
+            for tested in self._tested.batches(section, columns, span)
+        ]
+        chosen = np.concatenate(matches) if matches else np.zeros(0, np.bool_)
+        count = np.count_nonzero(chosen)
+        if count == 0:
+            return
+        if count == len(chosen):
+            yield from self._rows.batches(section, columns, span)
+        elif self._is_by_row:
+            first = int(np.searchsorted(columns.offsets, span.start_offset))
+            yield from self._rows.batches(section, _chosen(columns, first + np.flatnonzero(chosen)), span)
+        else:
+            start = 0
+            for made in self._rows.batches(section, columns, span):
+                filtered = made.filter(pa.array(chosen[start : start + made.num_rows]))
+                start += made.num_rows
+                if filtered.num_rows:
+                    yield filtered
+
+    def _enter(self, span: LogSpan) -> None:
+        """Find out what is left to be tested of a span's records."""
+        self._span = span
+        known = KnownFields(span.topic, span.partition, span.start_offset, span.end_offset)
+        self._residual = residual(self._predicate, known)
+        self._bounds = prune(self._residual)
+        # A batch without columns does not know how many rows it has.
+        names = columns_of(self._residual) or {"offset"}
+        records = record_schema()
+        self._tested = RowMaker(pa.schema([records.field(name) for name in sorted(names)]), self._settings)
+
+
+def _chosen(columns: RecordColumns, rows: npt.NDArray[np.int64]) -> RecordColumns:
+    """Some rows of a section's columns, in order."""
+    # How many of them stand in front of each batch's end.
+    up_to_batch = np.searchsorted(rows, np.cumsum(columns.row_counts))
+    return dataclasses.replace(
+        columns,
+        row_counts=np.diff(up_to_batch, prepend=0),
+        offsets=columns.offsets[rows],
+        timestamps_ms=None if columns.timestamps_ms is None else columns.timestamps_ms[rows],
+        keys=_chosen_slices(columns.keys, rows),
+        values=_chosen_slices(columns.values, rows),
+        headers=None,
+    )
+
+
+def _chosen_slices(column: Slices | None, rows: npt.NDArray[np.int64]) -> Slices | None:
+    return None if column is None else Slices(column.starts[rows], column.lengths[rows])

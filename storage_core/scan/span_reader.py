@@ -1,4 +1,8 @@
-"""A span of a segment file, divided into batches that count and damaged ranges, in file order.
+"""Which batches of a window a read needs, decided by their headers alone.
+
+Read a span of a segment file as windows of whole batches, in bounded memory.
+
+A span of a segment file, divided into batches that count and damaged ranges, in file order.
 
 Nothing is looked at twice where all is well: headers, CRCs and order are checked for a window as a
 whole. Where something is wrong, a `Resynchroniser` says what is damaged, from where to where.
@@ -7,28 +11,291 @@ whole. Where something is wrong, a `Resynchroniser` says what is damaged, from w
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Final
+import os
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from storage_core.record.batch_header import MAGIC_V2
-from storage_core.scan.selection import AbortedRanges, select_batches
-from storage_core.scan.window_reader import FileReplacedError, WindowSource, needed_bytes
+from storage_core.record.batch_header import (
+    CONTROL_FLAG,
+    HEADER_SIZE_BYTES,
+    LOG_OVERHEAD_BYTES,
+    MAGIC_V2,
+    MAX_OFFSET,
+    TRANSACTIONAL_FLAG,
+)
+from storage_core.record.batch_window import walk_window
+from storage_core.record.section import PADDING_BYTES
+from storage_core.record.sections import WINDOW_BYTES
 from storage_core.segment import DamagedRange, Resynchroniser
-from storage_core.segment.offset_order import known_offset
+from storage_core.segment.damage import known_offset
+from storage_core.segment.file_names import DELETED_SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
     import numpy.typing as npt
 
-    from storage_core.filesystem import OpenFile
+    from storage_core.filesystem import FileSystem, OpenFile
     from storage_core.record.batch_window import BatchWindow
-    from storage_core.scan.selection import BatchSelection
     from storage_core.scan.spans import LogSpan
-    from storage_core.scan.window_reader import WindowBuffer
+    from storage_core.segment import AbortedTransaction
 
-__all__ = ["SpanReader", "WindowPart"]
+__all__ = [
+    "WINDOW_BYTES",
+    "AbortedRanges",
+    "BatchSelection",
+    "FileReplacedError",
+    "SpanReader",
+    "WindowBuffer",
+    "WindowPart",
+    "WindowSource",
+    "needed_bytes",
+    "open_span",
+    "select_batches",
+]
+
+
+class BatchSelection:
+    """The batches of a window within a span's offsets.
+
+    Attributes:
+        decoded: Indexes of the batches with records that consumers may see.
+        misfits: Indexes of the batches that cannot count where they stand: the offsets do not ascend, or lie
+            outside of the segment, or the batch is too large.
+        base_offsets: Per batch, its base offset.
+        last_offsets: Per batch, its last offset.
+    """
+
+    __slots__ = ("base_offsets", "decoded", "last_offsets", "misfits")
+
+    def __init__(
+        self,
+        decoded: npt.NDArray[np.int64],
+        misfits: npt.NDArray[np.int64],
+        base_offsets: npt.NDArray[np.int64],
+        last_offsets: npt.NDArray[np.int64],
+    ) -> None:
+        self.decoded = decoded
+        self.misfits = misfits
+        self.base_offsets = base_offsets
+        self.last_offsets = last_offsets
+
+
+def select_batches(
+    window: BatchWindow, span: LogSpan, aborted: AbortedRanges, lowest_offset: int, max_batch_bytes: int
+) -> BatchSelection:
+    """Choose the batches to decode, and find those that cannot be where they are.
+
+    Args:
+        window: At least one batch.
+        span: The offsets wanted.
+        aborted: The transactions to leave out.
+        lowest_offset: No batch may begin below it: the segment's base offset, or the offset
+            behind the batch before.
+        max_batch_bytes: No batch may be larger.
+    """
+    headers = window.headers
+    base_offsets = headers["base_offset"].astype(np.int64)
+    last_offsets = base_offsets + headers["last_offset_delta"]
+    visible = (last_offsets >= span.start_offset) & (base_offsets < span.end_offset)
+    visible &= (headers["record_count"] != 0) & ((headers["attributes"] & CONTROL_FLAG) == 0)
+    visible &= ~aborted.cover(headers, base_offsets)
+    lowest = np.empty_like(base_offsets)
+    lowest[0] = min(lowest_offset, MAX_OFFSET)
+    lowest[1:] = last_offsets[:-1] + 1
+    misfits = (base_offsets < lowest) | (last_offsets < base_offsets)
+    misfits |= headers["batch_length"] > max_batch_bytes - LOG_OVERHEAD_BYTES
+    if span.segment_end_offset is not None:
+        misfits |= last_offsets > span.segment_end_offset - 1
+    return BatchSelection(
+        np.flatnonzero(visible),
+        np.flatnonzero(misfits),
+        base_offsets,
+        last_offsets,
+    )
+
+
+class AbortedRanges:
+    """The aborted transactions of a span, ready to be asked for each window."""
+
+    def __init__(self, transactions: tuple[AbortedTransaction, ...]) -> None:
+        by_producer: dict[int, list[tuple[int, int]]] = {}
+        for each in transactions:
+            by_producer.setdefault(each.producer_id, []).append((each.first_offset, each.last_offset))
+        self._by_producer = {
+            producer_id: _OffsetRanges(ranges) for producer_id, ranges in by_producer.items()
+        }
+
+    def cover(self, headers: npt.NDArray[Any], base_offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Per batch: whether it is a producer's data between a transaction's first offset and its abort marker."""
+        covered = np.zeros(len(headers), np.bool_)
+        if not self._by_producer:
+            return covered
+        indexes = np.flatnonzero(headers["attributes"] & TRANSACTIONAL_FLAG)
+        producer_ids = headers["producer_id"][indexes].astype(np.int64)
+        order = np.argsort(producer_ids, kind="stable")
+        found, first_rows = np.unique(producer_ids[order], return_index=True)
+        for producer_id, rows in zip(found.tolist(), np.split(order, first_rows[1:]), strict=False):
+            ranges = self._by_producer.get(producer_id)
+            if ranges is not None:
+                own = indexes[rows]
+                covered[own] = ranges.cover(base_offsets[own])
+        return covered
+
+
+class _OffsetRanges:
+    """Ranges of offsets, both ends included."""
+
+    def __init__(self, ranges: list[tuple[int, int]]) -> None:
+        table = np.array(sorted(ranges), np.int64)
+        self._first_offsets = table[:, 0]
+        # As far as this range or one that begins before it reaches.
+        self._last_offsets = np.maximum.accumulate(table[:, 1])
+
+    def cover(self, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Per offset: whether it lies in one of the ranges."""
+        numbers = np.searchsorted(self._first_offsets, offsets, side="right") - 1
+        covered: npt.NDArray[np.bool_] = (numbers >= 0) & (offsets <= self._last_offsets[numbers])
+        return covered
+
+
+# The first window behind damage.
+_FIRST_WINDOW_BYTES: Final = 4096
+_WINDOW_GROWTH: Final = 4
+
+
+class FileReplacedError(Exception):
+    """The file is not the one that was planned, or is shorter: the span has to be found again."""
+
+
+def open_span(filesystem: FileSystem, span: LogSpan) -> OpenFile:
+    """Open the log file that was planned, under its name or the one that awaits its removal.
+
+    Raises:
+        FileReplacedError: Neither name leads to the file that was planned.
+    """
+    path = os.path.join(span.directory, span.file_name)
+    for candidate in (path, path + DELETED_SUFFIX):
+        try:
+            opened = filesystem.open(candidate)
+        except FileNotFoundError:
+            continue
+        if _is_as_planned(opened, span):
+            return opened
+        opened.close()
+    raise FileReplacedError
+
+
+def _is_as_planned(opened: OpenFile, span: LogSpan) -> bool:
+    status = opened.status
+    if status.inode != span.inode:
+        return False
+    if span.file_size_bytes is not None:
+        return status.size_bytes == span.file_size_bytes
+    return status.size_bytes >= span.end_position_bytes
+
+
+class WindowBuffer:
+    """A buffer that is filled again and again, and grows for a batch that does not fit."""
+
+    def __init__(self, size_bytes: int) -> None:
+        # Without a header, a window could not tell how much more it needs.
+        self.array = np.empty(max(size_bytes, HEADER_SIZE_BYTES) + PADDING_BYTES, np.uint8)
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes fit, padding aside."""
+        return len(self.array) - PADDING_BYTES
+
+    def ensure(self, size_bytes: int, keep: npt.NDArray[np.uint8]) -> None:
+        """Make room for ``size_bytes`` in all, beginning with what is kept."""
+        if size_bytes > self.size_bytes:
+            grown = np.empty(size_bytes + PADDING_BYTES, np.uint8)
+            grown[: len(keep)] = keep
+            self.array = grown
+        else:
+            self.array[: len(keep)] = keep
+
+
+class WindowSource:
+    """Reads a span of a file, window by window, from wherever the reader wants to go on.
+
+    Attributes:
+        position_bytes: Where the next window begins.
+        size_bytes: How many bytes the last window was made of.
+    """
+
+    def __init__(self, opened: OpenFile, span: LogSpan, buffer: WindowBuffer) -> None:
+        self.position_bytes = span.position_bytes
+        self.size_bytes = 0
+        self._opened = opened
+        self._end_bytes = span.end_position_bytes
+        self._buffer = buffer
+        # What the buffer holds from the position on: where it begins, and how much it is.
+        self._start = 0
+        self._held_bytes = 0
+        self._window_bytes = buffer.size_bytes
+        self._needed_bytes = 0
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the span is read."""
+        return self.position_bytes >= self._end_bytes
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the last window reaches to the span's end."""
+        return self.position_bytes + self.size_bytes >= self._end_bytes
+
+    def window(self, lowest_offset: int) -> BatchWindow:
+        """The window that begins at the position. Its bytes are valid until the next one is asked for.
+
+        Args:
+            lowest_offset: The offset behind the batch before.
+
+        Raises:
+            FileReplacedError: The file became shorter.
+        """
+        size_bytes = max(self._window_bytes, self._needed_bytes)
+        self.size_bytes = size_bytes = min(size_bytes, self._end_bytes - self.position_bytes)
+        if self._held_bytes < size_bytes:
+            self._fill(size_bytes)
+        held = self._buffer.array[self._start :]
+        return walk_window(self._opened.path, self.position_bytes, held, size_bytes, lowest_offset)
+
+    def _fill(self, size_bytes: int) -> None:
+        buffer = self._buffer
+        buffer.ensure(size_bytes, buffer.array[self._start : self._start + self._held_bytes])
+        wanted_bytes = min(buffer.size_bytes, self._end_bytes - self.position_bytes)
+        room = buffer.array.data[self._held_bytes : wanted_bytes]
+        if self._opened.read_into(room, self.position_bytes + self._held_bytes) < len(room):
+            raise FileReplacedError
+        self._start, self._held_bytes = 0, wanted_bytes
+
+    def go_behind(self, window: BatchWindow) -> None:
+        """Go on behind the batches of the window, which were all good."""
+        self._go_to(window.position_bytes + window.end)
+        self._needed_bytes = needed_bytes(window, self.size_bytes)
+        self._window_bytes = min(_WINDOW_GROWTH * self._window_bytes, self._buffer.size_bytes)
+
+    def go_behind_damage(self, position_bytes: int) -> None:
+        """Go on behind damage, in small windows at first: where there is some, there may be more."""
+        self._go_to(position_bytes)
+        self._needed_bytes = 0
+        self._window_bytes = min(_FIRST_WINDOW_BYTES, self._buffer.size_bytes)
+
+    def _go_to(self, position_bytes: int) -> None:
+        step_bytes = min(position_bytes - self.position_bytes, self._held_bytes)
+        self._start += step_bytes
+        self._held_bytes -= step_bytes
+        self.position_bytes = position_bytes
+
+
+def needed_bytes(window: BatchWindow, size_bytes: int) -> int:
+    """How many bytes the batch takes that begins behind a window's last one; 0 if that is not known."""
+    return size_bytes - window.end + window.missing_bytes if window.missing_bytes else 0
+
 
 _OFFSET_BYTES: Final = 8
 # A batch that declares more than this is looked at twice before memory is given to it, once damage was met.

@@ -1,4 +1,9 @@
-"""What planning hands to a task: plain data that travels to another process."""
+"""The columns of a read and their Arrow types: those of Spark's Kafka source, `_metadata`, and one for damage.
+
+Spark compares schemas to the letter, so names, order, types and nullability are fixed here.
+
+What planning hands to a task: plain data that travels to another process.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,10 @@ from operator import eq
 from typing import TYPE_CHECKING, Final, Literal, overload
 
 import numpy as np
+import pyarrow as pa
 
+from storage_core.errors import OptionError
+from storage_core.record import HEADERS_TYPE
 from storage_core.segment.file_names import log_file_name
 
 if TYPE_CHECKING:
@@ -21,11 +29,83 @@ if TYPE_CHECKING:
     from storage_core.scan.predicate import Predicate
     from storage_core.segment import AbortedTransaction
 
-__all__ = ["CORRUPT_RECORD_COLUMN", "DamageMode", "LogSpan", "ReadSettings", "ScanTask", "SpanList"]
+__all__ = [
+    "CORRUPT_RECORD_COLUMN",
+    "METADATA_TYPE",
+    "DamageMode",
+    "LogSpan",
+    "ReadSettings",
+    "ScanTask",
+    "SpanList",
+    "project",
+    "record_schema",
+]
+
+
+METADATA_TYPE: Final = pa.struct(
+    [
+        ("segment", pa.string()),
+        ("position", pa.int64()),
+        ("batchOffset", pa.int64()),
+        ("leaderEpoch", pa.int32()),
+        ("producerId", pa.int64()),
+        ("producerEpoch", pa.int32()),
+        ("sequence", pa.int32()),
+        ("isTransactional", pa.bool_()),
+        ("compression", pa.string()),
+        ("magic", pa.int32()),
+        ("timestampMs", pa.int64()),
+    ]
+)
+_FIELDS: Final = (
+    ("key", pa.binary()),
+    ("value", pa.binary()),
+    ("topic", pa.string()),
+    ("partition", pa.int32()),
+    ("offset", pa.int64()),
+    ("timestamp", pa.timestamp("us", tz="UTC")),
+    ("timestampType", pa.int32()),
+)
+
+
+def record_schema(
+    *,
+    include_headers: bool = False,
+    include_metadata: bool = False,
+    corrupt_record_column: str | None = None,
+) -> pa.Schema:
+    """The full schema of a read; the column that describes damage, if it has one, comes last."""
+    fields = list(_FIELDS)
+    if include_headers:
+        fields.append(("headers", HEADERS_TYPE))
+    if include_metadata:
+        fields.append(("_metadata", METADATA_TYPE))
+    if corrupt_record_column is not None:
+        fields.append((corrupt_record_column, pa.string()))
+    return pa.schema(fields)
+
+
+def project(schema: pa.Schema, columns: tuple[str, ...] | None) -> pa.Schema:
+    """The chosen columns, in the order asked for; None means all.
+
+    Raises:
+        OptionError: The schema has no such column, or it is named twice.
+    """
+    if columns is None:
+        return schema
+    for name in columns:
+        if name not in schema.names:
+            available = ", ".join(schema.names)
+            message = f"columns: no column is named {name!r}. Choose from {available}."
+            raise OptionError(message)
+        if columns.count(name) > 1:
+            message = f"columns: {name!r} is named twice."
+            raise OptionError(message)
+    return pa.schema([schema.field(name) for name in columns])
+
 
 DamageMode = Literal["FAILFAST", "DROPMALFORMED", "PERMISSIVE"]
 """What damage does: it fails the read, is left out, or is left out and described in a row of its own."""
-
 CORRUPT_RECORD_COLUMN = "_corrupt_record"
 """How the column for these rows is named unless an option says otherwise."""
 

@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 from storage_core.errors import OptionError
 from storage_core.scan.option_table import nearest_hint
+from storage_core.scan.option_values import parse_sql_timestamp_us
 from storage_core.scan.predicate import (
     INT64_LIMIT,
     MAX_DEPTH,
@@ -35,8 +36,7 @@ from storage_core.scan.predicate import (
     depth_of,
     is_beyond_int64,
 )
-from storage_core.scan.residual import ALWAYS, COMPARE, NEVER
-from storage_core.scan.time_text import parse_sql_timestamp_us
+from storage_core.scan.pruning import ALWAYS, COMPARE, NEVER
 
 __all__ = ["MAX_TEXT_BYTES", "parse_where"]
 

@@ -24,29 +24,31 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from storage_core.record.batch_header import (
+    CODEC_COUNT,
     CRC_LAYOUTS,
     CRC_START,
     HEADER_SIZE_BYTES,
+    KEY_LENGTH_POSITIONS,
+    LENGTH_BYTES,
     LENGTH_POSITION,
     LOG_OVERHEAD_BYTES,
     MAGIC_POSITION,
     MAGIC_V2,
     MAX_OFFSET_DELTA,
 )
-from storage_core.record.batch_search import batch_candidates
-from storage_core.record.legacy_message import CODEC_COUNT, KEY_LENGTH_POSITIONS, LENGTH_BYTES
+from storage_core.segment.batch_candidates import RecordLengths, batch_candidates
 from storage_core.segment.batch_walk import LARGEST_BATCH_BYTES
-from storage_core.segment.offset_order import OffsetLimits, known_offset
-from storage_core.segment.record_lengths import RecordLengths
+from storage_core.segment.damage import OffsetLimits, known_offset
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from storage_core.record.batch_header import BatchHeader
-    from storage_core.segment.batch_probe import BatchProbe
-    from storage_core.segment.record_lengths import BatchContents, RecordCandidates
+    from storage_core.segment.batch_candidates import BatchContents, RecordCandidates
+    from storage_core.segment.batch_walk import BatchProbe
 
 __all__ = ["BatchSearch"]
+
 
 _FIRST_BLOCK_BYTES: Final = 4096
 _LARGEST_BLOCK_BYTES: Final = 1024 * 1024

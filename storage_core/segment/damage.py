@@ -1,12 +1,30 @@
-"""What is damaged in a log file, and which offsets may be lost with it."""
+"""What is damaged in a log file, and which offsets may be lost with it.
+
+Saying what is wrong where a batch was expected.
+
+Which offsets a batch may have where it stands.
+"""
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
-from storage_core.errors import CorruptRecordError, SegmentLogError
+from storage_core.errors import BatchTooLargeError, CorruptRecordError, SegmentLogError
+from storage_core.record.batch_header import (
+    CRC_LAYOUTS,
+    HEADER_SIZE_BYTES,
+    MAGIC_V2,
+    MINIMUM_LENGTHS,
+    header_error,
+)
 
-__all__ = ["DamagedRange"]
+if TYPE_CHECKING:
+    from storage_core.record.batch_header import BatchHeader
+    from storage_core.segment.batch_walk import BatchProbe
+
+__all__ = ["DamagedRange", "OffsetLimits", "known_offset", "reason_at"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,3 +63,116 @@ class DamagedRange:
             offset=self.start_offset,
             last_offset=None if is_empty else self.end_offset - 1,
         )
+
+
+_LENGTH_AND_MAGIC: Final = struct.Struct(">8xi4xb")
+
+
+def reason_at(
+    probe: BatchProbe,
+    limits: OffsetLimits,
+    position_bytes: int,
+    lowest_offset: int,
+    max_batch_bytes: int,
+) -> SegmentLogError | None:
+    """Why there is no batch at a boundary that counts; None if nothing is wrong with it by itself."""
+    head = probe.read_at(HEADER_SIZE_BYTES, position_bytes)
+    if len(head) < _LENGTH_AND_MAGIC.size:
+        return _cut_off(probe, position_bytes)
+    if not head.strip(b"\0"):
+        return CorruptRecordError(
+            "Expected record batches, found zeros: data was lost here.",
+            path=probe.path,
+            position_bytes=position_bytes,
+        )
+    length, magic = _LENGTH_AND_MAGIC.unpack_from(head)
+    if not 0 <= magic <= MAGIC_V2 or length < MINIMUM_LENGTHS[magic]:
+        return header_error(probe.path, position_bytes, length, magic)
+    header = probe.header(position_bytes)
+    if header is None:
+        return CorruptRecordError(
+            "Expected the offsets of a record batch, found numbers that are none: the file is damaged here.",
+            path=probe.path,
+            position_bytes=position_bytes,
+        )
+    if header.end_position_bytes > probe.end_bytes:
+        return _cut_off(probe, position_bytes)
+    if header.size_bytes > max_batch_bytes:
+        return BatchTooLargeError(
+            f"Expected a record batch of at most {max_batch_bytes} bytes, found one that declares "
+            f"{header.size_bytes}. If it is genuine, raise maxDecompressedBatchBytes.",
+            path=probe.path,
+            position_bytes=position_bytes,
+        )
+    if not probe.is_crc_right(header):
+        return _wrong_crc(probe, header)
+    return limits.problem(header, lowest_offset, probe.path)
+
+
+def _cut_off(probe: BatchProbe, position_bytes: int) -> CorruptRecordError:
+    return CorruptRecordError(
+        f"Expected a whole record batch, found only its first {probe.end_bytes - position_bytes} bytes in front "
+        "of the segment's end: the file was cut off, or the batch's length is damaged.",
+        path=probe.path,
+        position_bytes=position_bytes,
+    )
+
+
+def _wrong_crc(probe: BatchProbe, header: BatchHeader) -> CorruptRecordError:
+    start_bytes = header.position_bytes + CRC_LAYOUTS[header.magic].start
+    found = probe.crc(header.magic, start_bytes, header.end_position_bytes)
+    return CorruptRecordError(
+        f"Expected a record batch with CRC {header.crc:#010x}, found {found:#010x}: "
+        "the batch was damaged after it was written.",
+        path=probe.path,
+        position_bytes=header.position_bytes,
+    )
+
+
+def known_offset(header: BatchHeader) -> int:
+    """The first offset that a header is certain of: of a wrapper that is its last one."""
+    return header.last_offset if header.is_wrapper else header.base_offset
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetLimits:
+    """The offsets of one segment: from its base offset to below its end offset, if that is known."""
+
+    base_offset: int
+    end_offset: int | None
+
+    def follows(self, header: BatchHeader, lowest_offset: int) -> bool:
+        """Whether a batch may stand behind others that end in front of ``lowest_offset``."""
+        if self.end_offset is not None and header.last_offset >= self.end_offset:
+            return False
+        return known_offset(header) >= max(lowest_offset, self.base_offset)
+
+    def problem(self, header: BatchHeader, lowest_offset: int, path: str) -> CorruptRecordError | None:
+        """Why a batch may not stand here; None if it may."""
+        if self.follows(header, lowest_offset):
+            return None
+        if header.last_offset < self.base_offset or header.base_offset < self.base_offset:
+            found = f"offsets from {self.base_offset} on, as the file's name says"
+        elif self.end_offset is not None and header.last_offset >= self.end_offset:
+            found = f"offsets below {self.end_offset}, where this segment ends"
+        else:
+            found = f"a record batch with offsets from {lowest_offset} on"
+        return _disorder(found, header, path)
+
+    def disorder(
+        self, header: BatchHeader | None, behind: BatchHeader | None, path: str
+    ) -> CorruptRecordError:
+        """Why a batch is the outlier of two that are out of order."""
+        if header is None or behind is None:
+            return CorruptRecordError("Expected a record batch, found bytes that are none.", path=path)
+        return _disorder(f"offsets below {behind.base_offset}, where the next batch begins", header, path)
+
+
+def _disorder(expected: str, header: BatchHeader, path: str) -> CorruptRecordError:
+    return CorruptRecordError(
+        f"Expected {expected}, found a batch from {header.base_offset} to {header.last_offset}: "
+        "batches are out of order.",
+        path=path,
+        position_bytes=header.position_bytes,
+        offset=header.base_offset,
+    )

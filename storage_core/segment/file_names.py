@@ -3,10 +3,13 @@
 Each file of a segment is named by the segment's base offset, in decimal, padded with zeros to
 20 digits: a lower bound of the offsets inside. Files in passing carry one more suffix behind
 the whole name: ``00000000000000000042.log.deleted``.
+
+Small values that the indexes and the segment answer with, named as in Kafka.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from storage_core.record.batch_header import MAX_OFFSET
@@ -20,6 +23,10 @@ __all__ = [
     "SWAP_SUFFIX",
     "TIME_INDEX_SUFFIX",
     "TRANSACTION_INDEX_SUFFIX",
+    "AbortedTransaction",
+    "OffsetPosition",
+    "SegmentEnd",
+    "TimestampOffset",
     "base_offset_of",
     "log_file_name",
     "offset_index_file_name",
@@ -28,19 +35,18 @@ __all__ = [
     "transaction_index_file_name",
 ]
 
+
 LOG_SUFFIX: Final = ".log"
 OFFSET_INDEX_SUFFIX: Final = ".index"
 TIME_INDEX_SUFFIX: Final = ".timeindex"
 TRANSACTION_INDEX_SUFFIX: Final = ".txnindex"
 SNAPSHOT_SUFFIX: Final = ".snapshot"
-
 DELETED_SUFFIX: Final = ".deleted"
 """Waits for its removal."""
 CLEANED_SUFFIX: Final = ".cleaned"
 """Output of a compaction that is not complete."""
 SWAP_SUFFIX: Final = ".swap"
 """Complete output of a compaction that is about to replace the original."""
-
 _DIGITS: Final = 20
 
 
@@ -79,3 +85,56 @@ def transaction_index_file_name(base_offset: int) -> str:
 def snapshot_file_name(offset: int) -> str:
     """Name of the snapshot of all producers' state as of before ``offset``."""
     return f"{offset:020d}{SNAPSHOT_SUFFIX}"
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetPosition:
+    """One entry of an offset index.
+
+    A forward walk that begins at ``position_bytes`` meets every batch that holds an offset of
+    ``offset`` or more. That is all an entry promises: ``offset`` is the *last* offset of the
+    batch there, or of the whole append that began there, if an older broker wrote the entry, or
+    the first one, if a still older broker did.
+    """
+
+    offset: int
+    position_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimestampOffset:
+    """A timestamp and the offset that goes with it.
+
+    As an entry of a time index: up to and including the batch that holds ``offset``, the
+    segment's largest timestamp is ``timestamp_ms``. As the answer to a look-up: the record's
+    own timestamp and offset.
+    """
+
+    timestamp_ms: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedTransaction:
+    """One entry of a transaction index.
+
+    Args:
+        producer_id: Whose transaction it was.
+        first_offset: Its first data offset in this partition.
+        last_offset: Offset of its abort marker.
+        last_stable_offset: First offset of the earliest other transaction that was still open
+            when the marker was appended, or the offset behind the marker.
+    """
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentEnd:
+    """Where the whole, valid batches of a segment end."""
+
+    next_offset: int
+    position_bytes: int

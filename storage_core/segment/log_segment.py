@@ -1,4 +1,10 @@
-"""One segment of a log, for writing (Kafka's ``LogSegment``).
+"""When a segment makes room for a new one (Kafka's ``RollParams`` and ``LogSegment.shouldRoll``).
+
+Appending batches to a log file and to its indexes.
+
+What is in a segment that is written, and what can be asked of it (the half of ``LogSegment`` that changes nothing).
+
+One segment of a log, for writing (Kafka's ``LogSegment``).
 
 The log file is written first, its indexes after it: whoever reads meanwhile, in this process or in
 another one, never meets an index entry before the batch that it names. An append that fails leaves
@@ -8,26 +14,442 @@ to recover the segment.
 
 from __future__ import annotations
 
+import dataclasses
+import random
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
-from storage_core.segment.file_names import DELETED_SUFFIX
-from storage_core.segment.segment_contents import SegmentContents
+import numpy as np
+
+from storage_core.record.batch_header import LOG_OVERHEAD_BYTES
+from storage_core.segment.batch_walk import WINDOW_BYTES, read_windows
+from storage_core.segment.file_names import DELETED_SUFFIX, TimestampOffset, log_file_name
+from storage_core.segment.file_records import LogFile, LogFileView
+from storage_core.segment.offset_index import LARGEST_RELATIVE_OFFSET, offset_overflow
+from storage_core.segment.segment_indexes import SegmentIndexes, index_entries
+from storage_core.segment.segment_reader import DEFAULT_MAX_BATCH_BYTES, SegmentReader
 from storage_core.segment.segment_recovery import RecoveredSegment, scan_segment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Any
 
     import numpy.typing as npt
 
     from storage_core.filesystem import FileSystem, PreparedFlush
     from storage_core.log_config import LogConfig
-    from storage_core.record.batch_header import BytesLike
+    from storage_core.record.batch_header import BatchHeader, BytesLike
+    from storage_core.record.batch_window import BatchWindow
     from storage_core.record.record_batches import RecordBatches
+    from storage_core.segment.file_names import AbortedTransaction
+    from storage_core.segment.file_records import FetchedData
+    from storage_core.segment.offset_index import OffsetIndexFile
     from storage_core.segment.segment_recovery import WindowObserver
-    from storage_core.segment.values import AbortedTransaction
+    from storage_core.segment.time_index import TimeIndexFile
+    from storage_core.segment.transaction_index import TransactionIndexFile
 
-__all__ = ["LogSegment"]
+__all__ = ["LogSegment", "RollParameters", "SegmentContents", "SegmentWriter", "draw_roll_jitter_ms"]
+
+
+@dataclass(frozen=True, slots=True)
+class RollParameters:
+    """What is about to be appended, as far as rolling is concerned.
+
+    Args:
+        messages_size_bytes: Its size.
+        max_timestamp_ms: Its largest timestamp.
+        max_offset: Its last offset.
+        now_ms: The time.
+    """
+
+    messages_size_bytes: int
+    max_timestamp_ms: int
+    max_offset: int
+    now_ms: int
+
+
+def draw_roll_jitter_ms(config: LogConfig) -> int:
+    """How much earlier than ``segment.ms`` says one segment rolls, so that not all of them roll at once."""
+    if config.segment_jitter_ms == 0:
+        return 0
+    # No secret: only spreads load.
+    return random.randrange(min(config.segment_jitter_ms, config.segment_ms) or 1)  # noqa: S311  (no secret)
+
+
+class SegmentWriter:
+    """Appends to one segment, and knows what decides about the next index entry.
+
+    Args:
+        log: The log file.
+        indexes: Its indexes.
+        base_offset: The segment's base offset.
+        index_interval_bytes: ``index.interval.bytes``.
+
+    Attributes:
+        bytes_since_last_entry: How much was appended since the last index entry, or since the segment was
+            opened: as with a broker, what was there before does not count.
+    """
+
+    __slots__ = (
+        "_base_offset",
+        "_index_interval_bytes",
+        "_indexes",
+        "_largest_timestamp",
+        "_log",
+        "bytes_since_last_entry",
+    )
+
+    def __init__(
+        self, log: LogFile, indexes: SegmentIndexes, base_offset: int, index_interval_bytes: int
+    ) -> None:
+        self.bytes_since_last_entry = 0
+        self._log = log
+        self._indexes = indexes
+        self._base_offset = base_offset
+        self._index_interval_bytes = index_interval_bytes
+        self._largest_timestamp: TimestampOffset | None = None
+
+    @property
+    def largest_timestamp(self) -> TimestampOffset:
+        """The largest timestamp and its batch's last offset; of what was there before, what the time index ends with."""
+        if self._largest_timestamp is None:
+            self._largest_timestamp = self._indexes.times.last_entry
+        return self._largest_timestamp
+
+    @property
+    def known_largest_timestamp(self) -> TimestampOffset | None:
+        """The same; None if nobody has asked for it, and nothing was appended."""
+        return self._largest_timestamp
+
+    def restart(self, largest_timestamp: TimestampOffset | None) -> None:
+        """Go on behind another end: the segment was cut, or recovered."""
+        self._largest_timestamp = largest_timestamp
+        self.bytes_since_last_entry = 0
+
+    def append(self, batches: RecordBatches) -> None:
+        """Write batches, and index them; see `LogSegment.append`."""
+        if batches.count == 1:
+            self._append_one(batches)
+        elif batches.count:
+            timestamps_ms = batches.headers["max_timestamp_ms"]
+            self._append_many(batches.pieces, batches.last_offsets, timestamps_ms, batches.sizes_bytes)
+
+    def append_pieces(self, headers: npt.NDArray[Any], pieces: Sequence[BytesLike]) -> None:
+        """Write batches whose bytes are in pieces of any size, and index them; see `LogSegment.append_pieces`."""
+        last_offsets = headers["base_offset"].astype(np.int64) + headers["last_offset_delta"]
+        sizes_bytes = headers["batch_length"] + np.int64(LOG_OVERHEAD_BYTES)
+        self._append_many(pieces, last_offsets, headers["max_timestamp_ms"], sizes_bytes)
+
+    def append_windows(self, windows: Iterable[BatchWindow]) -> int:
+        """Append the batches of windows, up to the first whose last offset does not fit; return their bytes."""
+        copied_bytes = 0
+        for window in windows:
+            headers = window.headers
+            last_offsets = headers["base_offset"].astype(np.int64) + headers["last_offset_delta"]
+            relative_offsets = last_offsets - self._base_offset
+            fits = (relative_offsets >= 0) & (relative_offsets <= LARGEST_RELATIVE_OFFSET)
+            count = len(fits) if fits.all() else int(fits.argmin())
+            borders = np.append(window.starts, window.end)[: count + 1]
+            if count:
+                size_bytes = int(borders[-1])
+                pieces = [window.buffer.data[:size_bytes]]
+                timestamps_ms = headers["max_timestamp_ms"][:count]
+                self._append_many(pieces, last_offsets[:count], timestamps_ms, np.diff(borders))
+                copied_bytes += size_bytes
+            if count < len(fits):
+                break
+        return copied_bytes
+
+    def _append_one(self, batches: RecordBatches) -> None:
+        # Plain numbers: for one batch, numpy takes longer than the write.
+        base_offset, batch_length, _, _, _, _, offset_delta, _, max_timestamp_ms, *_ = batches.headers[
+            0
+        ].item()
+        size_bytes = batch_length + LOG_OVERHEAD_BYTES
+        last_offset = base_offset + offset_delta
+        if not 0 <= last_offset - self._base_offset <= LARGEST_RELATIVE_OFFSET:
+            raise offset_overflow(self._log.path, self._base_offset, last_offset)
+        largest = self.largest_timestamp
+        if max_timestamp_ms > largest.timestamp_ms:
+            largest = TimestampOffset(max_timestamp_ms, last_offset)
+        indexes = self._indexes
+        if not indexes.is_open:
+            indexes.open()
+        log = self._log
+        log.write(batches.pieces, size_bytes)
+        counted_bytes = self.bytes_since_last_entry
+        if counted_bytes > self._index_interval_bytes:
+            indexes.add_one(last_offset, log.size_bytes, largest)
+            counted_bytes = 0
+        log.advance(size_bytes)
+        self._largest_timestamp = largest
+        self.bytes_since_last_entry = counted_bytes + size_bytes
+
+    def _append_many(
+        self,
+        pieces: Sequence[BytesLike],
+        last_offsets: npt.NDArray[np.int64],
+        max_timestamps_ms: npt.NDArray[Any],
+        sizes_bytes: npt.NDArray[np.int64],
+    ) -> None:
+        for last_offset in (int(last_offsets[0]), int(last_offsets[-1])):
+            if not 0 <= last_offset - self._base_offset <= LARGEST_RELATIVE_OFFSET:
+                raise offset_overflow(self._log.path, self._base_offset, last_offset)
+        indexes = self._indexes
+        entries = index_entries(
+            last_offsets,
+            max_timestamps_ms,
+            sizes_bytes,
+            self._log.size_bytes,
+            self._index_interval_bytes,
+            largest_timestamp=self.largest_timestamp,
+            bytes_since_last_entry=self.bytes_since_last_entry,
+        )
+        size_bytes = int(sizes_bytes.sum())
+        if not indexes.is_open:
+            indexes.open()
+        self._log.write(pieces, size_bytes)
+        indexes.add(entries)
+        self._log.advance(size_bytes)
+        self._largest_timestamp = entries.largest_timestamp
+        self.bytes_since_last_entry = entries.bytes_since_last_entry
+
+
+_LARGEST_TIMESTAMP_MS: Final = 2**63 - 1
+
+
+class SegmentContents:
+    """A log file and its indexes, and what they hold. No file is opened before it is needed.
+
+    Args:
+        filesystem: Through which the files are read and written.
+        directory: The partition's directory.
+        base_offset: Lower bound of the offsets inside.
+        config: The log's configuration.
+        now_ms: The time, from which the segment's age counts.
+        suffix: What follows the file names.
+
+    Attributes:
+        base_offset: Lower bound of the offsets inside.
+        roll_jitter_ms: How much earlier than ``segment.ms`` says this segment rolls.
+    """
+
+    __slots__ = (
+        "_config",
+        "_created_ms",
+        "_directory",
+        "_filesystem",
+        "_first_batch_timestamp_ms",
+        "_indexes",
+        "_is_sealed",
+        "_log",
+        "_max_batch_bytes",
+        "_suffix",
+        "_writer",
+        "base_offset",
+        "roll_jitter_ms",
+    )
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        directory: str,
+        base_offset: int,
+        config: LogConfig,
+        *,
+        now_ms: int,
+        suffix: str,
+    ) -> None:
+        self.base_offset = base_offset
+        self.roll_jitter_ms = draw_roll_jitter_ms(config)
+        self._filesystem = filesystem
+        self._directory = directory
+        self._suffix = suffix
+        self._config = config
+        self._log = LogFile(filesystem, self._log_path(directory, suffix))
+        self._indexes = SegmentIndexes(filesystem, directory, base_offset, suffix, config.segment_index_bytes)
+        self._writer = SegmentWriter(self._log, self._indexes, base_offset, config.index_interval_bytes)
+        self._created_ms = now_ms
+        self._is_sealed = False
+        self._max_batch_bytes = _max_batch_bytes(config)
+        # None if it is not known, or if there is no batch.
+        self._first_batch_timestamp_ms: int | None = None
+
+    @property
+    def path(self) -> str:
+        """The log file."""
+        return self._log.path
+
+    @property
+    def size_bytes(self) -> int:
+        """Where the batches end in the log file, which may be longer."""
+        return self._log.size_bytes
+
+    @property
+    def modified_ms(self) -> int:
+        """When the log file was changed; 0 if it is not there."""
+        status = self._filesystem.status(self.path)
+        return 0 if status is None else status.modified_ms
+
+    @property
+    def offset_index(self) -> OffsetIndexFile:
+        """The offset index."""
+        return self._indexes.offsets
+
+    @property
+    def time_index(self) -> TimeIndexFile:
+        """The time index."""
+        return self._indexes.times
+
+    @property
+    def transaction_index(self) -> TransactionIndexFile:
+        """The index of aborted transactions."""
+        return self._indexes.transactions
+
+    @property
+    def free_index_entries(self) -> int:
+        """How many more entries both indexes have room for."""
+        return min(self.offset_index.room, self.time_index.room)
+
+    @property
+    def largest_timestamp(self) -> TimestampOffset:
+        """The largest timestamp, and the last offset of the first batch that holds it; (-1, base offset) if none.
+
+        Of a segment that was opened, it is what its time index ends with.
+        """
+        return self._writer.largest_timestamp
+
+    @property
+    def first_batch_timestamp_ms(self) -> int:
+        """The first batch's largest timestamp; the largest number there is without a batch or a timestamp."""
+        timestamp_ms = self._load_first_batch_timestamp()
+        return _LARGEST_TIMESTAMP_MS if timestamp_ms is None or timestamp_ms < 0 else timestamp_ms
+
+    def reader(self) -> SegmentReader:
+        """Read what is in the segment now; what is appended later does not show."""
+        status = self._filesystem.status(self.path)
+        return SegmentReader(
+            self._filesystem,
+            self._directory,
+            self.base_offset,
+            suffix=self._suffix,
+            max_batch_bytes=self._max_batch_bytes,
+            known_status=status and dataclasses.replace(status, size_bytes=self.size_bytes),
+        )
+
+    def windows(
+        self,
+        start_position_bytes: int = 0,
+        end_position_bytes: int | None = None,
+        *,
+        window_bytes: int = WINDOW_BYTES,
+    ) -> Iterator[BatchWindow]:
+        """The whole batches from a boundary on, in windows that are valid until the next one. No CRC is checked.
+
+        They end quietly where there is no whole batch.
+        """
+        if end_position_bytes is None:
+            end_position_bytes = self.size_bytes
+        if start_position_bytes >= end_position_bytes:
+            return
+        with self._filesystem.open(self.path) as log_file:
+            yield from read_windows(
+                log_file,
+                start_position_bytes,
+                end_position_bytes,
+                self.base_offset,
+                max_batch_bytes=self._max_batch_bytes,
+                window_bytes=window_bytes,
+            )
+
+    def translate_offset(self, offset: int, start_position_bytes: int = 0) -> BatchHeader | None:
+        """The first batch whose last offset is at least ``offset``, if there is one; behind a gap if it lies in one."""
+        return self._view().translate_offset(offset, start_position_bytes)
+
+    def read(
+        self,
+        start_offset: int,
+        max_size_bytes: int,
+        max_position_bytes: int | None = None,
+        *,
+        min_one_message: bool = False,
+    ) -> FetchedData | None:
+        """Read bytes from the batch on that holds an offset, or from the one behind the gap that it lies in.
+
+        Args:
+            start_offset: The offset. The batch may begin below it.
+            max_size_bytes: How much to read. The last batch is cut there.
+            max_position_bytes: Where in the file to stop; None for where the batches end.
+            min_one_message: Whether the first batch is read whole even if it is larger.
+
+        Returns:
+            None if the offset lies behind the last batch.
+        """
+        return self._view().read(
+            start_offset, max_size_bytes, max_position_bytes, min_one_message=min_one_message
+        )
+
+    def read_next_offset(self) -> int:
+        """The offset behind the last batch, read from the file; the base offset without a batch."""
+        return self._view().next_offset()
+
+    def walked_next_offset(self) -> int:
+        """The same, whatever the offset index says: found by a walk over all headers."""
+        return self._view().walked_next_offset()
+
+    def offset_for_timestamp(self, timestamp_ms: int, start_offset: int = 0) -> TimestampOffset | None:
+        """The first record at least so young whose offset is not below another one."""
+        return self.reader().offset_for_timestamp(timestamp_ms, max(start_offset, self.base_offset))
+
+    def alter_config(self, config: LogConfig) -> None:
+        """Roll, and take batches, as another configuration says. Its index files stay as they were begun."""
+        self._config = config
+        # What was written when larger ones were taken is still read.
+        self._max_batch_bytes = max(self._max_batch_bytes, _max_batch_bytes(config))
+
+    def should_roll(self, parameters: RollParameters) -> bool:
+        """Whether what is to be appended goes to a new segment."""
+        config = self._config
+        size_bytes = self.size_bytes
+        return (
+            size_bytes > config.max_segment_bytes - parameters.messages_size_bytes
+            or (
+                size_bytes > 0
+                and self.time_waited_for_roll_ms(parameters.now_ms, parameters.max_timestamp_ms)
+                > config.max_segment_ms - self.roll_jitter_ms
+            )
+            or self.offset_index.is_full
+            or self.time_index.is_full
+            or not self.offset_index.can_append(parameters.max_offset)
+        )
+
+    def time_waited_for_roll_ms(self, now_ms: int, max_timestamp_ms: int) -> int:
+        """How far a timestamp lies behind the first batch's; the segment's age if that has none."""
+        first_ms = self._load_first_batch_timestamp()
+        return now_ms - self._created_ms if first_ms is None or first_ms < 0 else max_timestamp_ms - first_ms
+
+    @property
+    def _is_open(self) -> bool:
+        """Whether one of the files is open for writing."""
+        return self._log.is_open or self._indexes.is_open
+
+    def _view(self) -> LogFileView:
+        return LogFileView(self._filesystem, self.path, self.base_offset, self.size_bytes, self.offset_index)
+
+    def _load_first_batch_timestamp(self) -> int | None:
+        if self._first_batch_timestamp_ms is None:
+            first = self._view().first_batch()
+            if first is not None:
+                self._first_batch_timestamp_ms = first[4]
+        return self._first_batch_timestamp_ms
+
+    def _log_path(self, directory: str, suffix: str) -> str:
+        return f"{directory}/{log_file_name(self.base_offset)}{suffix}"
+
+
+def _max_batch_bytes(config: LogConfig) -> int:
+    return max(DEFAULT_MAX_BATCH_BYTES, config.max_message_bytes + LOG_OVERHEAD_BYTES)
+
 
 _COPY_BYTES: Final = 1 << 20
 

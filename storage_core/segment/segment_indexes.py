@@ -1,26 +1,217 @@
-"""The three indexes that are written beside one log file, as one thing."""
+"""Which batches get an entry in a segment's indexes (the rule of Kafka's ``LogSegment.append``).
+
+A batch gets one if more than ``index.interval.bytes`` lie between its beginning and that of the
+last batch that got one: the first batch of a segment never does.
+
+Making the index entries of batches that are written where no log is open: those of a broker, as bytes.
+
+What is made comes to the same, byte by byte, as what `LogSegment` writes and closes.
+
+The three indexes that are written beside one log file, as one thing.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
 
 from storage_core.segment.file_names import (
+    TimestampOffset,
     offset_index_file_name,
     time_index_file_name,
     transaction_index_file_name,
 )
-from storage_core.segment.offset_index_file import OffsetIndexFile
-from storage_core.segment.time_index_file import TimeIndexFile
-from storage_core.segment.transaction_index_file import TransactionIndexFile
+from storage_core.segment.offset_index import ENTRY_SIZE_BYTES as OFFSET_ENTRY_BYTES
+from storage_core.segment.offset_index import OffsetIndexFile, offset_entries
+from storage_core.segment.time_index import ENTRY_SIZE_BYTES as TIME_ENTRY_BYTES
+from storage_core.segment.time_index import NO_TIMESTAMP_MS, TimeIndexFile, time_entries
+from storage_core.segment.transaction_index import TransactionIndexFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from storage_core.filesystem import FileSystem
-    from storage_core.segment.index_entries import IndexEntries
-    from storage_core.segment.values import AbortedTransaction, TimestampOffset
+    import numpy.typing as npt
 
-__all__ = ["SegmentIndexes"]
+    from storage_core.filesystem import FileSystem
+    from storage_core.log_config import LogConfig
+    from storage_core.segment.file_names import AbortedTransaction
+
+__all__ = ["IndexBuilder", "IndexEntries", "SegmentIndexes", "index_entries"]
+
+
+_Int64Array: TypeAlias = "npt.NDArray[np.int64]"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IndexEntries:
+    """The entries for some batches that lie back to back, and what the next ones start with.
+
+    Args:
+        offsets: Last offset of each batch that gets an entry.
+        positions_bytes: Where it begins in the file.
+        timestamps_ms: The largest timestamp up to and including it. The time index takes it if it is new.
+        timestamp_offsets: Last offset of the first batch that holds this timestamp.
+        largest_timestamp: The largest timestamp up to and including the last batch.
+        bytes_since_last_entry: Size of the batches from the last one with an entry on.
+    """
+
+    offsets: _Int64Array
+    positions_bytes: _Int64Array
+    timestamps_ms: _Int64Array
+    timestamp_offsets: _Int64Array
+    largest_timestamp: TimestampOffset
+    bytes_since_last_entry: int
+
+
+def index_entries(
+    last_offsets: _Int64Array,
+    max_timestamps_ms: npt.NDArray[Any],
+    sizes_bytes: _Int64Array,
+    position_bytes: int,
+    interval_bytes: int,
+    *,
+    largest_timestamp: TimestampOffset,
+    bytes_since_last_entry: int,
+) -> IndexEntries:
+    """The entries for batches that are appended at a position.
+
+    Args:
+        last_offsets: Last offset of each batch; at least one.
+        max_timestamps_ms: Its largest timestamp.
+        sizes_bytes: Its size.
+        position_bytes: Where the first one begins.
+        interval_bytes: ``index.interval.bytes``.
+        largest_timestamp: The largest timestamp in front of them.
+        bytes_since_last_entry: Size of the batches in front of them from the last one with an entry on.
+    """
+    ends = np.cumsum(sizes_bytes)
+    # Places are counted from the last batch with an entry.
+    places = ends - sizes_bytes + bytes_since_last_entry
+    numbers, reference = _chosen(places, sizes_bytes, interval_bytes)
+    # In front of the batches stands what was largest before them.
+    timestamps_ms = np.concatenate([[largest_timestamp.timestamp_ms], max_timestamps_ms.astype(np.int64)])
+    offsets = np.concatenate([[largest_timestamp.offset], last_offsets])
+    running_ms = np.maximum.accumulate(timestamps_ms)
+    holders = np.zeros(len(running_ms), np.int64)
+    holders[1:] = np.where(running_ms[1:] > running_ms[:-1], np.arange(1, len(running_ms)), 0)
+    holders = np.maximum.accumulate(holders)
+    last_holder = holders[-1]
+    holders = holders[1:][numbers]
+    return IndexEntries(
+        last_offsets[numbers],
+        places[numbers] + (position_bytes - bytes_since_last_entry),
+        timestamps_ms[holders],
+        offsets[holders],
+        TimestampOffset(int(timestamps_ms[last_holder]), int(offsets[last_holder])),
+        bytes_since_last_entry + int(ends[-1]) - reference,
+    )
+
+
+def _chosen(places: _Int64Array, sizes_bytes: _Int64Array, interval_bytes: int) -> tuple[_Int64Array, int]:
+    """The numbers of the batches that get an entry, and the place of the last of them."""
+    if int(sizes_bytes.min()) > interval_bytes:
+        # Large batches: every one does, unless the first one stands right behind the last that did.
+        chosen = np.arange(0 if places[0] > interval_bytes else 1, len(places))
+        return chosen, int(places[-1]) if len(chosen) else 0
+    listed = places.tolist()
+    numbers: list[int] = []
+    number = reference = 0
+    while (number := bisect_right(listed, reference + interval_bytes, lo=number)) < len(listed):
+        numbers.append(number)
+        reference = listed[number]
+    return np.array(numbers, np.int64), reference
+
+
+class IndexBuilder:
+    """Makes the entries for both indexes of one segment.
+
+    Args:
+        base_offset: What they count from.
+        config: How far they lie apart, and how many there may be.
+        offset_index_bytes: The size that the offset index has already.
+        time_index_bytes: The size that the time index has already.
+        last_time: The last entry of the time index; None if it has none.
+    """
+
+    def __init__(
+        self,
+        base_offset: int,
+        config: LogConfig,
+        *,
+        offset_index_bytes: int = 0,
+        time_index_bytes: int = 0,
+        last_time: TimestampOffset | None = None,
+    ) -> None:
+        self._base_offset = base_offset
+        self._interval_bytes = config.index_interval_bytes
+        self._offset_room = (config.segment_index_bytes - offset_index_bytes) // OFFSET_ENTRY_BYTES
+        # One is kept for the last entry.
+        self._time_room = (config.segment_index_bytes - time_index_bytes) // TIME_ENTRY_BYTES - 1
+        self._last_time = self._largest = last_time or TimestampOffset(NO_TIMESTAMP_MS, base_offset)
+        self._bytes_since_last_entry = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether an index takes no more entries: then a segment ends."""
+        return self._offset_room <= 0 or self._time_room <= 0
+
+    def add(
+        self,
+        last_offsets: npt.NDArray[np.int64],
+        max_timestamps_ms: npt.NDArray[Any],
+        sizes_bytes: npt.NDArray[np.int64],
+        position_bytes: int,
+    ) -> tuple[bytes, bytes]:
+        """The entries of the offset index and of the time index for batches behind those before.
+
+        Args:
+            last_offsets: Last offset of each batch; at least one.
+            max_timestamps_ms: Its largest timestamp.
+            sizes_bytes: Its size.
+            position_bytes: Where the first one begins in the log file.
+        """
+        entries = index_entries(
+            last_offsets,
+            max_timestamps_ms,
+            sizes_bytes,
+            position_bytes,
+            self._interval_bytes,
+            largest_timestamp=self._largest,
+            bytes_since_last_entry=self._bytes_since_last_entry,
+        )
+        self._largest = entries.largest_timestamp
+        self._bytes_since_last_entry = entries.bytes_since_last_entry
+        return self._offset_entries(entries), self._time_entries(entries)
+
+    def last_entry(self) -> bytes:
+        """What the time index gets in the end: the entry of the largest timestamp, unless it is there."""
+        if self._largest.timestamp_ms <= self._last_time.timestamp_ms:
+            return b""
+        self._last_time = self._largest
+        return time_entries(
+            np.array([self._largest.timestamp_ms]), np.array([self._largest.offset]), self._base_offset
+        )
+
+    def _offset_entries(self, entries: IndexEntries) -> bytes:
+        count = min(len(entries.offsets), max(0, self._offset_room))
+        if not count:
+            return b""
+        self._offset_room -= count
+        return offset_entries(entries.offsets[:count], entries.positions_bytes[:count], self._base_offset)
+
+    def _time_entries(self, entries: IndexEntries) -> bytes:
+        is_new = np.diff(entries.timestamps_ms, prepend=self._last_time.timestamp_ms) > 0
+        count = min(int(np.count_nonzero(is_new)), max(0, self._time_room))
+        if not count:
+            return b""
+        timestamps_ms = entries.timestamps_ms[is_new][:count]
+        offsets = entries.timestamp_offsets[is_new][:count]
+        self._time_room -= count
+        self._last_time = TimestampOffset(int(timestamps_ms[-1]), int(offsets[-1]))
+        return time_entries(timestamps_ms, offsets, self._base_offset)
 
 
 class SegmentIndexes:

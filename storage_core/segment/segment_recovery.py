@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from storage_core.errors import CorruptError, CorruptRecordError, OffsetOverflowError
-from storage_core.segment.index_entries import index_entries
-from storage_core.segment.offset_index_file import LARGEST_RELATIVE_OFFSET
-from storage_core.segment.segment_windows import read_windows
+from storage_core.segment.batch_walk import read_windows
+from storage_core.segment.file_names import AbortedTransaction, TimestampOffset
+from storage_core.segment.offset_index import LARGEST_RELATIVE_OFFSET
+from storage_core.segment.segment_indexes import index_entries
 from storage_core.segment.time_index import NO_TIMESTAMP_MS
-from storage_core.segment.values import AbortedTransaction, TimestampOffset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
     from storage_core.filesystem import OpenFile
     from storage_core.record.batch_window import BatchWindow
-    from storage_core.segment.index_entries import IndexEntries
+    from storage_core.segment.segment_indexes import IndexEntries
 
 __all__ = ["RecoveredSegment", "SegmentScan", "WindowObserver", "scan_segment"]
+
 
 WindowObserver: TypeAlias = "Callable[[BatchWindow], Iterable[AbortedTransaction] | None]"
 """Is shown the valid batches of a segment, window by window, and may return the transactions aborted in it."""

@@ -11,30 +11,40 @@ An entry stands in the segment that holds the abort marker; entries are in the o
 markers. The file appears with the first abort: a segment without one usually has no file, so a
 missing file alone is no problem. A file that was cut inside an entry, or whose entries
 contradict each other, is not used at all.
+
+The index of aborted transactions that is written beside a log file (Kafka's ``TransactionIndex``).
+
+`storage_core.segment.transaction_index` has the layout, and reads what others have written. The
+file appears with the first entry, is not preallocated, and rarely has many entries.
 """
 
 from __future__ import annotations
 
+import struct
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from storage_core.segment.values import AbortedTransaction
+from storage_core.checkpoint.checkpoint_file import replace_file
+from storage_core.errors import CorruptIndexError, OffsetsOutOfOrderError
+from storage_core.segment.file_names import AbortedTransaction
+from storage_core.segment.index_file import rename_if_there
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     import numpy.typing as npt
 
-    from storage_core.filesystem import FileSystem
+    from storage_core.filesystem import FileSystem, OpenFile, PooledFile
 
-__all__ = ["ENTRY_SIZE_BYTES", "MAX_TRANSACTION_INDEX_SIZE_BYTES", "TransactionIndex"]
+__all__ = ["ENTRY_SIZE_BYTES", "MAX_TRANSACTION_INDEX_SIZE_BYTES", "TransactionIndex", "TransactionIndexFile"]
+
 
 MAX_TRANSACTION_INDEX_SIZE_BYTES: Final = 16 * 1024 * 1024
 """Half a million aborted transactions in one segment. Of one with more, the batches tell what is asked."""
-
-_ENTRY: Final = np.dtype(
+_ENTRY_DTYPE: Final = np.dtype(
     [
         ("version", ">i2"),
         ("producer_id", ">i8"),
@@ -44,8 +54,7 @@ _ENTRY: Final = np.dtype(
     ]
 )
 _FIELDS: Final = ("producer_id", "first_offset", "last_offset", "last_stable_offset")
-
-ENTRY_SIZE_BYTES: Final = _ENTRY.itemsize
+ENTRY_SIZE_BYTES: Final = _ENTRY_DTYPE.itemsize
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,7 +74,7 @@ class TransactionIndex:
     @classmethod
     def without_entries(cls, problem: str | None = None, *, exists: bool) -> TransactionIndex:
         """An index that tells nothing."""
-        return cls(np.zeros(0, _ENTRY), exists, problem)
+        return cls(np.zeros(0, _ENTRY_DTYPE), exists, problem)
 
     @property
     def entries(self) -> tuple[AbortedTransaction, ...]:
@@ -100,7 +109,7 @@ class TransactionIndex:
             # Kafka ignores such an end. But an aborted transaction that is not listed shows its records.
             problem = f"the file has {len(data)} bytes, which is no multiple of {ENTRY_SIZE_BYTES}"
             return cls.without_entries(problem, exists=True)
-        entries = np.frombuffer(data, _ENTRY)
+        entries = np.frombuffer(data, _ENTRY_DTYPE)
         problem_found = _problem(entries, base_offset)
         if problem_found is not None:
             return cls.without_entries(problem_found, exists=True)
@@ -141,3 +150,188 @@ def _problem(entries: np.ndarray, base_offset: int) -> str | None:
     if (entries["first_offset"] >= entries["last_offset"]).any():
         return "a transaction does not begin in front of its marker"
     return None
+
+
+# Version, producer id, first offset, last offset, last stable offset.
+_ENTRY: Final = struct.Struct(">hqqqq")
+_VERSION: Final = 0
+
+
+class TransactionIndexFile:
+    """The aborted transactions whose markers stand in one segment. One writer, any number of readers.
+
+    Args:
+        filesystem: Through which the file is read and written.
+        path: The file. It is made with the first entry.
+        base_offset: The segment's base offset.
+    """
+
+    __slots__ = ("_file", "_filesystem", "_is_absent", "_last_offset", "_size_bytes", "base_offset", "path")
+
+    def __init__(self, filesystem: FileSystem, path: str, base_offset: int) -> None:
+        self.path = path
+        self.base_offset = base_offset
+        self._filesystem = filesystem
+        self._file: PooledFile | None = None
+        self._is_absent = False
+        # Both are known once the file was looked at. A part of an entry at the end does not count.
+        self._size_bytes = -1
+        self._last_offset: int | None = None
+
+    def __len__(self) -> int:
+        return self._load() // ENTRY_SIZE_BYTES
+
+    @property
+    def last_offset(self) -> int | None:
+        """Offset of the last abort marker; None without entries."""
+        self._load()
+        return self._last_offset
+
+    def note_absence(self) -> None:
+        """Say that there is no file: then nobody looks for it until it is made. Most segments have none."""
+        self._is_absent = True
+
+    def append(self, transaction: AbortedTransaction) -> None:
+        """Add a transaction.
+
+        Raises:
+            OffsetsOutOfOrderError: Its marker does not lie behind the last one.
+        """
+        self.extend([transaction])
+
+    def extend(self, transactions: Iterable[AbortedTransaction]) -> None:
+        """Add transactions, all of them or, with an error, none. Raises as `append` does."""
+        entries, last_offset = self._entries(transactions, self.last_offset)
+        if entries:
+            if self._file is None:
+                self._is_absent = False
+                self._file = self._filesystem.open_pooled(self.path, create=True)
+            self._file.write_at(entries, self._size_bytes)
+            self._size_bytes += len(entries) * ENTRY_SIZE_BYTES
+            self._last_offset = last_offset
+
+    def replace(self, transactions: Iterable[AbortedTransaction]) -> None:
+        """Put transactions in the place of all that there are, for good when this returns.
+
+        A reader finds the old ones or the new ones, never a part. Raises as `append` does.
+        """
+        entries, last_offset = self._entries(transactions, None)
+        if not entries:
+            if self._load() or not (self._is_absent or self._filesystem.status(self.path) is None):
+                self._cut(0)
+                self.flush()
+            return
+        self.close()
+        replace_file(self._filesystem, self.path, b"".join(entries))
+        self._is_absent = False
+        self._size_bytes, self._last_offset = len(entries) * ENTRY_SIZE_BYTES, last_offset
+
+    def _entries(
+        self, transactions: Iterable[AbortedTransaction], last_offset: int | None
+    ) -> tuple[list[bytes], int | None]:
+        """The bytes of entries that are to follow the marker at an offset, and the last one's marker."""
+        entries = []
+        for transaction in transactions:
+            if last_offset is not None and transaction.last_offset <= last_offset:
+                raise OffsetsOutOfOrderError(
+                    f"Expected an abort marker behind offset {last_offset}, the last one in this index, found "
+                    f"{transaction.last_offset}.",
+                    path=self.path,
+                    offset=transaction.last_offset,
+                )
+            last_offset = transaction.last_offset
+            entries.append(
+                _ENTRY.pack(
+                    _VERSION,
+                    transaction.producer_id,
+                    transaction.first_offset,
+                    transaction.last_offset,
+                    transaction.last_stable_offset,
+                )
+            )
+        return entries, last_offset
+
+    def read(self) -> TransactionIndex:
+        """The entries as they are in the file now."""
+        return TransactionIndex.read(self._filesystem, self.path, self.base_offset)
+
+    def truncate_to(self, offset: int) -> None:
+        """Keep the transactions whose markers lie below an offset."""
+        count = len(self)
+        if count == 0:
+            return
+        try:
+            opened = self._filesystem.open(self.path)
+        except FileNotFoundError:
+            # It was removed, and the entries with it.
+            self.close()
+            self._size_bytes, self._last_offset = 0, None
+            return
+        with opened as file:
+            kept = bisect_left(range(count), offset, key=lambda number: _last_offset_of(file, number))
+        if kept < count:
+            self._cut(kept)
+
+    def check(self) -> None:
+        """Check the entries.
+
+        Raises:
+            CorruptIndexError: They contradict each other, lie below the base offset, or the last is cut off.
+        """
+        problem = self.read().problem
+        if problem is not None:
+            raise CorruptIndexError(
+                f"Expected the aborted transactions of a segment, but {problem}. Delete the index and recover "
+                "the segment: it is built again from the log.",
+                path=self.path,
+            )
+
+    def flush(self) -> None:
+        """Have the operating system write the file to the disk, if there is one."""
+        if self._file is None:
+            if self._is_absent or self._filesystem.status(self.path) is None:
+                return
+            self._file = self._filesystem.open_pooled(self.path)
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file without changing it. It is opened again when it is needed."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def rename(self, path: str) -> None:
+        """Give the file another name, if there is a file."""
+        if not self._is_absent:
+            rename_if_there(self._filesystem, self.path, path)
+        self.path = path
+        if self._file is not None:
+            self._file.path = path
+
+    def delete(self) -> bool:
+        """Delete the file; False if there is none."""
+        self.close()
+        self._size_bytes, self._last_offset = -1, None
+        return not self._is_absent and self._filesystem.delete(self.path)
+
+    def _load(self) -> int:
+        """How many bytes whole entries take."""
+        if self._size_bytes < 0:
+            status = None if self._is_absent else self._filesystem.status(self.path)
+            count = 0 if status is None else status.size_bytes // ENTRY_SIZE_BYTES
+            if count:
+                with self._filesystem.open(self.path) as file:
+                    self._last_offset = _last_offset_of(file, count - 1)
+            self._size_bytes = count * ENTRY_SIZE_BYTES
+        return self._size_bytes
+
+    def _cut(self, count: int) -> None:
+        if self._file is None:
+            self._file = self._filesystem.open_pooled(self.path)
+        self._size_bytes, self._last_offset = -1, None
+        self._file.truncate(count * ENTRY_SIZE_BYTES)
+
+
+def _last_offset_of(file: OpenFile, number: int) -> int:
+    _, _, _, last_offset, _ = _ENTRY.unpack(file.read_at(ENTRY_SIZE_BYTES, number * ENTRY_SIZE_BYTES))
+    return int(last_offset)

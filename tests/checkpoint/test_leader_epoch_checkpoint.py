@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.checkpoint import EpochEntry, read_leader_epoch_checkpoint, write_leader_epoch_checkpoint
-from storage_core.checkpoint.leader_epoch_checkpoint import parse_leader_epoch_checkpoint
+from storage_core.checkpoint.partition_files import parse_leader_epoch_checkpoint
 from storage_core.errors import CorruptCheckpointError
 from storage_core.filesystem import FileSystem
 

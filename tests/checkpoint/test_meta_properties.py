@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from storage_core.checkpoint import MetaProperties, read_meta_properties
-from storage_core.checkpoint.meta_properties import parse_meta_properties
+from storage_core.checkpoint.root_files import parse_meta_properties
 from storage_core.errors import CorruptCheckpointError
 from storage_core.filesystem import FileSystem
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.checkpoint import read_offset_checkpoint, write_offset_checkpoint
-from storage_core.checkpoint.offset_checkpoint import parse_offset_checkpoint
+from storage_core.checkpoint.root_files import parse_offset_checkpoint
 from storage_core.errors import CorruptCheckpointError, UnreadableError
 from storage_core.filesystem import FileSystem
 

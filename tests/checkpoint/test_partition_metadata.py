@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from storage_core.checkpoint import read_partition_metadata, write_partition_metadata
-from storage_core.checkpoint.partition_metadata import parse_partition_metadata
+from storage_core.checkpoint.partition_files import parse_partition_metadata
 from storage_core.errors import CorruptCheckpointError
 from storage_core.filesystem import FileSystem
 

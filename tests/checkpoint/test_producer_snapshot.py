@@ -13,7 +13,7 @@ from storage_core.checkpoint import (
     read_producer_snapshot,
     write_producer_snapshot,
 )
-from storage_core.checkpoint.producer_snapshot import parse_producer_snapshot
+from storage_core.checkpoint.partition_files import parse_producer_snapshot
 from storage_core.errors import CorruptSnapshotError
 from storage_core.filesystem import FileSystem
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from storage_core.checkpoint._small_file import replace_file
+from storage_core.checkpoint.checkpoint_file import replace_file
 from storage_core.errors import StorageError
 from storage_core.filesystem import FileSystem, WritableFile
 

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from storage_core.checkpoint.commit_journal import read_commit_journal
-from storage_core.publishing import finish_commit
+from storage_core.commit_files.journal import read_commit_journal
+from storage_core.commit_replay import finish_commit
 from tests.commit.jobs import CONFIG, ROOT, contents
 from tests.faults.simulated_filesystem import SimulatedCrash, SimulatedFileSystem
 

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 
 from storage_core import LogConfig, LogDirectory
-from storage_core.checkpoint.stage_names import StageId
 from storage_core.commit.job import CommitJob
+from storage_core.commit.manifest import JobSettings
 from storage_core.commit.routing import RoutedRows
-from storage_core.commit.settings import JobSettings
 from storage_core.commit.staging import StageWriter
+from storage_core.commit_files.stage_names import StageId
 from storage_core.record.encode import BatchEncoding
 from tests.log.logs import Clock
 

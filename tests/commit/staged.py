@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
-from storage_core.checkpoint.stage_names import StageId
 from storage_core.commit.manifest import read_manifest
 from storage_core.commit.routing import RoutedRows
 from storage_core.commit.staging import StageWriter
+from storage_core.commit_files.stage_names import StageId
 from storage_core.filesystem import FileSystem
 from storage_core.log_config import LogConfig
 from storage_core.record.encode import BatchEncoding

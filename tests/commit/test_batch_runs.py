@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from crc32c import crc32c
 
-from storage_core.commit.batch_runs import BatchRuns, PlacedRun
-from storage_core.commit.piece import OpenPiece
+from storage_core.commit.stage_placement import BatchRuns, OpenPiece, PlacedRun
 from storage_core.log_config import LogConfig
 from storage_core.record.record_batches import RecordBatches
 from tests.record.encoding import Batch, counted_records

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from storage_core.commit.block_writer import BlockWriter
 from storage_core.commit.manifest import manifest_bytes, parse_manifest
+from storage_core.commit.staging import BlockWriter
 from storage_core.errors import InvalidRecordError, RecordTooLargeError
 from storage_core.filesystem import FileSystem
 from storage_core.log_config import LogConfig

@@ -9,9 +9,9 @@ from collections import Counter
 import pytest
 
 from storage_core import LogDirectory
-from storage_core.checkpoint.commits_file import append_commit
+from storage_core.commit_files.commits_file import append_commit
+from storage_core.commit_replay import replay
 from storage_core.errors import SegmentLogError
-from storage_core.publishing import replay
 from tests.commit.commit_crashes import check, crashes_of
 from tests.commit.jobs import CONFIG, JOBS, ROOT, TOPIC_ID, commit, contents, fill, rows_of, staged_job
 from tests.faults.counting import cases

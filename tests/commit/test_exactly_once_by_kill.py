@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from storage_core import FileSystem, LogDirectory, read_table
-from storage_core.checkpoint.commits_file import read_commits_file
-from storage_core.checkpoint.stage_names import job_of
+from storage_core.commit_files.commits_file import read_commits_file
+from storage_core.commit_files.stage_names import job_of
 from storage_core.errors import LogDirectoryError
 from tests.commit.committer import job_of_version
 from tests.commit.jobs import CONFIG

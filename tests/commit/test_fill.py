@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from storage_core.commit.fill import FillStage
+from storage_core.commit.placement import FillStage
 from tests.commit.jobs import CONFIG, JOBS, ROOT, commit, contents, fill, rows_of, states
 from tests.faults.simulated_filesystem import SimulatedFileSystem
 

@@ -15,8 +15,8 @@ from storage_core.checkpoint import (
     read_partition_metadata,
     read_producer_snapshot,
 )
-from storage_core.checkpoint.commits_file import read_commits_file
-from storage_core.commit.settings import JobSettings
+from storage_core.commit.manifest import JobSettings
+from storage_core.commit_files.commits_file import read_commits_file
 from storage_core.errors import (
     CorruptCheckpointError,
     CorruptRecordError,

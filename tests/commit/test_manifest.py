@@ -5,7 +5,6 @@ import json
 import pytest
 from crc32c import crc32c
 
-from storage_core.checkpoint.stage_names import StageId
 from storage_core.commit.manifest import (
     Manifest,
     StagedManifest,
@@ -16,6 +15,7 @@ from storage_core.commit.manifest import (
     read_manifest,
     reported_manifest,
 )
+from storage_core.commit_files.stage_names import StageId
 from storage_core.errors import CorruptCheckpointError
 from storage_core.filesystem import FileSystem
 

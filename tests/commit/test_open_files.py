@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from storage_core.commit.open_files import OpenFiles
+from storage_core.commit.stage_placement import OpenFiles
 from storage_core.errors import StorageError
 from storage_core.filesystem import FileSystem, WritableFile
 from tests.faults.simulated_filesystem import SimulatedFileSystem

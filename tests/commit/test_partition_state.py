@@ -12,8 +12,8 @@ from storage_core import LogDirectory, read_table
 from storage_core.checkpoint import read_leader_epoch_checkpoint
 from storage_core.commit.partition_state import read_partition_state
 from storage_core.filesystem import FileSystem
-from storage_core.log.root_directory import partitions_to_load
-from storage_core.record.control_batch import empty_batch
+from storage_core.log.log_root import partitions_to_load
+from storage_core.record.control_records import empty_batch
 from tests.commit.jobs import CONFIG, JOBS, ROOT, TIME_MS, commit, fill, rows_of
 from tests.faults.simulated_filesystem import SimulatedFileSystem
 from tests.log.logs import Clock

@@ -6,13 +6,13 @@ import dataclasses
 
 import pytest
 
-from storage_core.commit.patch import SegmentPatch, patch_segment
+from storage_core.commit.prepare import SegmentPatch, patch_segment
+from storage_core.commit_replay.staged_batches import batch_heads, fingerprint
 from storage_core.errors import CorruptRecordError
-from storage_core.publishing.batch_heads import batch_heads, fingerprint
 from storage_core.record.record_batches import RecordBatches
 from tests.commit.jobs import JOBS, ROOT
+from tests.commit_replay.test_append import batch
 from tests.faults.simulated_filesystem import SimulatedFileSystem
-from tests.publishing.test_append import batch
 
 NAME = f".segmentlog-stage-{JOBS[0]}-0-0-0"
 PATH = f"{ROOT}/{NAME}.log"

@@ -3,7 +3,7 @@ from __future__ import annotations
 from crc32c import crc32c
 
 from storage_core.commit.manifest import StagedPiece
-from storage_core.commit.piece import OpenPiece, RunFigures
+from storage_core.commit.stage_placement import OpenPiece, RunFigures
 
 FIRST = RunFigures(1000, 3, 40, 40, 70, 90, None, None, b"headers of the first")
 SECOND = RunFigures(500, 2, 20, 20, 60, 80, None, None, b"and of the second")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from storage_core import LogConfig
-from storage_core.checkpoint.commit_journal import AppendOperation, LinkOperation, PackRange
 from storage_core.commit.partition_state import SegmentTail
 from storage_core.commit.placement import Placement, Portion
+from storage_core.commit_files.journal import AppendOperation, LinkOperation, PackRange
 
 CONFIG = LogConfig(internal_segment_bytes=1000, segment_index_bytes=240, segment_ms=5000)
 

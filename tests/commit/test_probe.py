@@ -8,7 +8,7 @@ import os
 import pytest
 
 from storage_core import FileSystem
-from storage_core.commit.probe import probe_target
+from storage_core.commit.job import probe_target
 from storage_core.errors import StorageError
 from tests.commit.jobs import JOBS, ROOT, staged_job
 from tests.faults.simulated_filesystem import SimulatedFileSystem

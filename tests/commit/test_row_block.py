@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from storage_core.commit.row_block import RowBlock, held_bytes
+from storage_core.commit.routing import RowBlock, held_bytes
 
 LONG = b"longer than a view holds by itself"
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

@@ -3,10 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from storage_core.commit.batch_runs import BatchRuns
 from storage_core.commit.manifest import manifest_bytes, parse_manifest
-from storage_core.commit.open_files import OpenFiles
-from storage_core.commit.stage_placement import PartitionStage, StagePlacement
+from storage_core.commit.stage_placement import BatchRuns, OpenFiles, PartitionStage, StagePlacement
 from storage_core.filesystem import FileSystem
 from storage_core.log_config import LogConfig
 from storage_core.record.record_batches import RecordBatches

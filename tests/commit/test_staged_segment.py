@@ -6,8 +6,7 @@ import random
 
 import pytest
 
-from storage_core.commit.open_files import OpenFiles
-from storage_core.commit.staged_segment import StagedSegment
+from storage_core.commit.stage_placement import OpenFiles, StagedSegment
 from storage_core.filesystem import FileSystem
 from storage_core.log_config import LogConfig
 from storage_core.record.record_batches import RecordBatches

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from storage_core.commit.sweep import sweep
+from storage_core.commit.job import sweep
 from tests.commit.jobs import JOBS, ROOT
 from tests.faults.simulated_filesystem import SimulatedFileSystem
 

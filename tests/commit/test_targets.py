@@ -10,7 +10,7 @@ import pytest
 
 from storage_core import FileSystem
 from storage_core.commit.job import CommitJob
-from storage_core.commit.settings import JobSettings
+from storage_core.commit.manifest import JobSettings
 from storage_core.errors import (
     LogDirectoryError,
     SegmentLogError,

@@ -6,10 +6,10 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from storage_core.checkpoint.commits_file import read_commits_file
-from storage_core.checkpoint.stage_names import job_of
 from storage_core.commit.job import CommitJob
-from storage_core.commit.settings import JobSettings
+from storage_core.commit.manifest import JobSettings
+from storage_core.commit_files.commits_file import read_commits_file
+from storage_core.commit_files.stage_names import job_of
 from tests.commit.commit_crashes import Records
 from tests.commit.jobs import CONFIG, ROOT, Rows, contents, stage
 from tests.faults.simulated_filesystem import Call, SimulatedCrash, SimulatedFileSystem

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from storage_core.compaction import CleanedTransactions, CleanRules, LastRecord
-from storage_core.compaction.batch_decisions import ActiveProducers, decide_batches
+from storage_core.compaction.cleaner import ActiveProducers, decide_batches
 from storage_core.errors import CorruptRecordError
 from storage_core.segment import AbortedTransaction
 from tests.record.encoding import CONTROL, DELETE_HORIZON, GZIP, TRANSACTIONAL, Batch, Record

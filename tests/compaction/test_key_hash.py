@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage_core.compaction.key_hash import KeyHash
+from storage_core.compaction.offset_map import KeyHash
 from storage_core.record.section import Slices
 
 SEED = bytes(range(32))

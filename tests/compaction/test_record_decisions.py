@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from storage_core.compaction.record_decisions import count_of_unkeyed, surviving_records
+from storage_core.compaction.cleaner import count_of_unkeyed, surviving_records
 from storage_core.record.decode import decode_records
 from storage_core.record.section import WantedFields
 from tests.compaction.segments import map_of

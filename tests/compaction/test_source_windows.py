@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from storage_core.compaction.source_windows import last_offsets_of, source_windows
+from storage_core.compaction.values import last_offsets_of, source_windows
 from storage_core.errors import BatchTooLargeError, CorruptRecordError
 from tests.compaction.segments import open_segment
 from tests.record.encoding import Batch, Record
@@ -98,7 +98,7 @@ def test_batches_out_of_order_are_damage(tmp_path, batches, found, window_bytes)
 
 
 def test_a_batch_above_every_bound_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("storage_core.segment.segment_contents.DEFAULT_MAX_BATCH_BYTES", 0)
+    monkeypatch.setattr("storage_core.segment.log_segment.DEFAULT_MAX_BATCH_BYTES", 0)
     segment = open_segment(tmp_path, b"".join(BATCHES), 10, max_message_bytes=50)
     with pytest.raises(BatchTooLargeError, match=r"at most 62 bytes.*max\.message\.bytes"):
         read(segment, window_bytes=50)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage_core.compaction.survivor_records import SurvivorEncoder, Survivors
+from storage_core.compaction.rewriting import SurvivorEncoder, Survivors
 from storage_core.record.decode import decode_records
 from storage_core.record.section import Slices, WantedFields
 from tests.record.encoding import Record, sized, varint

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from storage_core.compaction.transactions import CleanedTransactions, TransactionalBatches
+from storage_core.compaction.values import CleanedTransactions, TransactionalBatches
 from storage_core.record import ControlType
 from storage_core.segment import AbortedTransaction
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage_core.compaction.window_output import WindowOutput
+from storage_core.compaction.rewriting import WindowOutput
 from tests.record.encoding import Batch, Record
 from tests.record.sections import window_of
 

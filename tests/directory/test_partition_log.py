@@ -6,10 +6,11 @@ import pytest
 from crc32c import crc32c
 
 from storage_core.checkpoint import EpochEntry, ProducerStateEntry
-from storage_core.directory import ProducerSnapshot, segments
+from storage_core.directory import ProducerSnapshot
+from storage_core.directory import partition_log as segments
 from storage_core.errors import CorruptCheckpointError, CorruptRecordError, DataLossError, UnreadableError
 from storage_core.filesystem import FileSystem
-from storage_core.segment.values import TimestampOffset
+from storage_core.segment.file_names import TimestampOffset
 
 EMPTY_SNAPSHOT = bytes.fromhex("000148674bc700000000")
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.directory.partition_name import (
+from storage_core.directory.log_directory_files import (
     INTERNAL_TOPICS,
     PartitionDirectoryName,
     is_legal_topic_name,

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from storage_core.checkpoint.commit_journal import CommitJournal, JournalledPartition, write_commit_journal
-from storage_core.checkpoint.commits_file import CommitEntry, append_commit, read_commits_file
+from storage_core.commit_files.commits_file import CommitEntry, append_commit, read_commits_file
+from storage_core.commit_files.journal import CommitJournal, JournalledPartition, write_commit_journal
 from storage_core.directory.visibility import (
     NOTHING_COMMITTED,
     CommitWatch,

@@ -17,7 +17,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
-from storage_core.filesystem import _copy, _file_lock, _file_system, _writable_file
+from storage_core.filesystem import file_lock as _file_lock
+from storage_core.filesystem import file_system as _file_system
+from storage_core.filesystem import files as _copy
+from storage_core.filesystem import files as _writable_file
 
 __all__ = ["SHORT_WRITE", "Fault", "FaultyCalls"]
 

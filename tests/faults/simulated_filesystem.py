@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from storage_core.errors import LogDirectoryError, LogDirectoryLockedError, StorageError, UnreadableError
 from storage_core.filesystem import DirectoryEntry, FileStatus, FileSystem, PooledFile
-from storage_core.filesystem._explained import ExistsError, MissingError
+from storage_core.filesystem.values import ExistsError, MissingError
 from tests.faults.simulated_disk import (
     CrashStyle,
     DirectoryNode,

@@ -17,7 +17,7 @@ from storage_core.checkpoint import (
     write_offset_checkpoint,
     write_partition_metadata,
 )
-from storage_core.checkpoint.leader_epoch_checkpoint import EpochEntry
+from storage_core.checkpoint.partition_files import EpochEntry
 from tests.faults.simulated_filesystem import SimulatedFileSystem
 
 PATH = "/disk/file"

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from storage_core import Log
-    from storage_core.log.producer_state_entry import ProducerState
+    from storage_core.log.producer_batches import ProducerState
     from tests.interop.kafka_log import Appended
     from tests.record.encoding import Batch
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 
-from storage_core.log import cleaning_pass
+from storage_core.log import log_cleaner as cleaning_pass
 from tests.log.logs import small, table
 
 __all__ = ["compacted", "latest", "meanwhile", "put", "records", "unfinished_files"]

@@ -19,8 +19,9 @@ from storage_core.errors import (
     RecordTooLargeError,
     StorageError,
 )
-from storage_core.log import leader_append, log_cleaner
-from storage_core.record.batch_encode import ProducerSequence
+from storage_core.log import append as leader_append
+from storage_core.log import log_cleaner
+from storage_core.record.record_batches import ProducerSequence
 from tests.log.logs import (
     BATCH_BYTES,
     NOW_MS,

@@ -13,7 +13,7 @@ from storage_core.errors import (
     RecordBatchTooLargeError,
     RecordTooLargeError,
 )
-from storage_core.log.append_validation import (
+from storage_core.log.log_validator import (
     validate_client_batches,
     validate_follower_append,
     validate_leader_append,

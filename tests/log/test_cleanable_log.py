@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from storage_core import LogConfig
-from storage_core.log.cleanable_log import (
+from storage_core.log.log_cleaner_manager import (
     CleanableLog,
     LogFacts,
     SegmentFacts,

@@ -11,8 +11,9 @@ import pytest
 import storage_core
 from storage_core import CleanerConfig
 from storage_core.errors import LogFailedError
-from storage_core.log import log_cleaner, replace_segments
-from storage_core.log.throttle import Throttle
+from storage_core.log import local_log as replace_segments
+from storage_core.log import log_cleaner
+from storage_core.log.log_cleaner import Throttle
 from tests.log.cleaning import compacted, latest, meanwhile, put, records, unfinished_files
 from tests.log.logs import MARKER, names, open_directory, table
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from storage_core.errors import CorruptIndexError
-from storage_core.log.cleaning_sources import CleaningSources, groups_of
+from storage_core.log.log_cleaner_manager import CleaningSources, groups_of
 from tests.log.cleaning import compacted, put
 from tests.log.logs import name, open_directory, table
 

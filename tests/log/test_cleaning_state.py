@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from storage_core.log.cleaning_state import CleaningState
+from storage_core.log.log_state import CleaningState
 
 
 def test_one_cleans_and_the_next_may_when_it_is_done():

@@ -28,7 +28,7 @@ from storage_core.errors import (
     RecordTooLargeError,
     TransactionCoordinatorFencedError,
 )
-from storage_core.log.client_append import accept_client_batches
+from storage_core.log.log_validator import accept_client_batches
 from storage_core.record.encode import BatchEncoding, encode_records
 from storage_core.record.record_batches import RecordBatches
 from tests.log.logs import NOW_MS, crash, offsets, open_directory, small, table, values

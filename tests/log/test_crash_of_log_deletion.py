@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import pytest
 
 from storage_core import LogDirectory, read_table
-from storage_core.log import log_deletion, log_directory, log_table
+from storage_core.log import log_deletion, log_directory
+from storage_core.log import log_directory as log_table
 from tests.commit.jobs import CONFIG, JOBS, commit, rows_of, staged_job
 from tests.faults.counting import cases
 from tests.faults.crash_points import new_filesystem

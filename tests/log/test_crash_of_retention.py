@@ -303,7 +303,7 @@ def without_a_checkpoint(session, patch):
 
 
 def without_a_flush_of_the_directory(session, patch):
-    patch.setattr("storage_core.log.segment_deletion.flush_directory_if_changed", forget)
+    patch.setattr("storage_core.log.local_log.flush_directory_if_changed", forget)
     retain_some(session)
 
 

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from storage_core.errors import LogFailedError, StorageError
-from storage_core.log.group_commit import GroupCommit
+from storage_core.log.log_state import GroupCommit
 from tests.log.logs import append, offsets, small, table
 
 LIMIT_SECONDS = 30
@@ -132,8 +132,8 @@ def test_each_is_told_of_a_failure():
 
 def test_who_flushes_waits_for_those_who_came_the_last_time(monkeypatch):
     # However slow the machine: the wait ends when all are there.
-    monkeypatch.setattr("storage_core.log.group_commit._LONGEST_WAIT_SECONDS", LIMIT_SECONDS)
-    monkeypatch.setattr("storage_core.log.group_commit._LONGEST_SILENCE_SECONDS", LIMIT_SECONDS)
+    monkeypatch.setattr("storage_core.log.log_state._LONGEST_WAIT_SECONDS", LIMIT_SECONDS)
+    monkeypatch.setattr("storage_core.log.log_state._LONGEST_SILENCE_SECONDS", LIMIT_SECONDS)
     group, flushes = GroupCommit(), []
 
     def flush_all():

@@ -13,7 +13,7 @@ import pytest
 
 from storage_core import CleanerConfig, FileSystem, LogConfig, LogDirectory
 from storage_core.errors import LogClosedError, LogReadOnlyError, OptionError, StorageError
-from storage_core.log.housekeeping import PeriodicTask, PeriodicTasks, tasks_of_logs
+from storage_core.log.background import PeriodicTask, PeriodicTasks, tasks_of_logs
 from tests.log.logs import NOW_MS, Clock, append, crash, names, offsets, open_directory, small, table
 from tests.log.producing import data
 

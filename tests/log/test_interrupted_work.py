@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from storage_core.filesystem import FileSystem
-from storage_core.log.interrupted_work import finish_interrupted_work
+from storage_core.log.log_loader import finish_interrupted_work
 from tests.log.logs import BATCH_BYTES, contents, name, names, offsets, open_directory, reopened, unclean
 
 # Temporary and orphaned files (189, 218, 220).

@@ -16,7 +16,7 @@ from storage_core.errors import (
     OptionError,
     OutOfOrderSequenceError,
 )
-from storage_core.log.log_roll import forget_expired_producers
+from storage_core.log.local_log import forget_expired_producers
 from tests.log.logs import NOW_MS, Clock, crash, names, offsets, open_directory, small, table, values
 from tests.log.producing import data, marker, transactional
 

@@ -7,8 +7,8 @@ from conformance.archives import unpack_case
 
 from storage_core import LogConfig
 from storage_core.filesystem import FileSystem
-from storage_core.log.transaction_marker import read_marker
 from storage_core.record import RecordBatches, parse_batch_header
+from storage_core.record.control_records import read_marker
 from storage_core.segment import TransactionIndex
 from tests.log.logs import Clock, open_directory
 

@@ -18,9 +18,10 @@ from storage_core.errors import (
     StorageError,
     UnreadableError,
 )
-from storage_core.log import log_cleaner, replace_segments
-from storage_core.log.cleaner_checkpoint import CleanerCheckpoint
-from storage_core.segment.log_file import LogFile
+from storage_core.log import local_log as replace_segments
+from storage_core.log import log_cleaner
+from storage_core.log.root_checkpoints import CleanerCheckpoint
+from storage_core.segment.file_records import LogFile
 from tests.log.cleaning import compacted, latest, put, records, unfinished_files
 from tests.log.logs import NOW_MS, crash, flip, name, names, open_directory, small, table, unclean
 

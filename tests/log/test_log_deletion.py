@@ -22,7 +22,7 @@ from storage_core.errors import (
 )
 from storage_core.filesystem import FileSystem
 from storage_core.log.log_deletion import delete_directory_name
-from storage_core.record.batch_encode import ProducerSequence
+from storage_core.record.record_batches import ProducerSequence
 from tests.faults.observed_filesystem import ObservedSimulation
 from tests.log.logs import (
     MARKER,

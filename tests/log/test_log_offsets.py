@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from storage_core.errors import OffsetOutOfRangeError
-from storage_core.log.log_offsets import LogOffsets
+from storage_core.log.log_state import LogOffsets
 
 # Start, end, high watermark, recovery point.
 OFFSETS = LogOffsets(10, 100, 80, 50)

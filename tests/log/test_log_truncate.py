@@ -17,7 +17,7 @@ from storage_core.errors import (
     SegmentLogError,
     StorageError,
 )
-from storage_core.log.log_roll import create_segment
+from storage_core.log.local_log import create_segment
 from tests.faults.observed_filesystem import ObservedFileSystem
 from tests.log.logs import (
     BATCH_BYTES,
@@ -260,7 +260,7 @@ def test_while_a_log_begins_anew_a_checkpoint_tells_where(log, tmp_path, monkeyp
         seen.append((tmp_path / "log-start-offset-checkpoint").read_text())
         return create_segment(state, base_offset)
 
-    monkeypatch.setattr("storage_core.log.log_truncate.create_segment", create_segment_later)
+    monkeypatch.setattr("storage_core.log.local_log.create_segment", create_segment_later)
     log.delete_records(25)
     log.truncate_fully_and_start_at(10)
     log.truncate_fully_and_start_at(1000)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.log.ongoing_transactions import OngoingTransactions
+from storage_core.log.producer_state_manager import OngoingTransactions
 
 
 @pytest.fixture

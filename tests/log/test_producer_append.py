@@ -10,13 +10,13 @@ from storage_core.errors import (
     OutOfOrderSequenceError,
     TransactionCoordinatorFencedError,
 )
-from storage_core.log.producer_append import (
+from storage_core.log.producer_append_info import (
     DuplicateAppend,
     ProducedRecords,
     check_marker,
     check_produced,
 )
-from storage_core.log.producer_state_entry import BatchMetadata, ProducerState
+from storage_core.log.producer_batches import BatchMetadata, ProducerState
 
 LARGEST = 2147483647
 

@@ -5,8 +5,8 @@ import pytest
 
 from storage_core.errors import CorruptRecordError
 from storage_core.log.producer_batches import ProducerBatches
-from storage_core.log.transaction_marker import EndTransactionMarker
 from storage_core.record.batch_window import walk_window
+from storage_core.record.control_records import EndTransactionMarker
 from storage_core.record.record_batches import RecordBatches
 from storage_core.record.section import PADDING_BYTES
 from tests.log.producing import ABORT, data, emptied, marker, transactional

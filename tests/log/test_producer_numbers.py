@@ -6,7 +6,7 @@ import pytest
 
 from storage_core import ProducerSequence
 from storage_core.errors import OptionError
-from storage_core.log.producer_numbers import (
+from storage_core.log.producer_append_info import (
     check_coordinator_epoch,
     check_producer_epoch,
     check_producer_id,

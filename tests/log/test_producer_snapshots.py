@@ -4,7 +4,7 @@ import pytest
 
 from storage_core.checkpoint import ProducerStateEntry
 from storage_core.filesystem import FileSystem
-from storage_core.log.producer_snapshots import ProducerSnapshots
+from storage_core.log.producer_state_manager import ProducerSnapshots
 
 EMPTY = bytes.fromhex("000148674bc700000000")
 ENTRY = ProducerStateEntry(5, 2, 7, 30, 3, 1_600_000_000_000, -1, None)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from storage_core.checkpoint import ProducerStateEntry, read_producer_snapshot
 from storage_core.filesystem import FileSystem
 from storage_core.log.producer_batches import ProducerBatches
-from storage_core.log.producer_state import ProducerStateManager
+from storage_core.log.producer_state_manager import ProducerStateManager
 from storage_core.record.batch_window import walk_window
 from storage_core.record.record_batches import RecordBatches
 from storage_core.record.section import PADDING_BYTES

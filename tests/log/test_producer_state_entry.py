@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from storage_core.checkpoint import ProducerStateEntry
-from storage_core.log.producer_state_entry import BatchMetadata, ProducerState
+from storage_core.log.producer_batches import BatchMetadata, ProducerState
 
 LARGEST_SEQUENCE = 2147483647
 

@@ -6,8 +6,7 @@ from storage_core.checkpoint import read_producer_snapshot
 from storage_core.errors import CorruptRecordError
 from storage_core.filesystem import FileSystem
 from storage_core.log.log_segments import LogSegments
-from storage_core.log.producer_state import ProducerStateManager
-from storage_core.log.producer_state_rebuild import rebuild_producer_state
+from storage_core.log.producer_state_manager import ProducerStateManager, rebuild_producer_state
 from storage_core.log_config import LogConfig
 from storage_core.record.record_batches import RecordBatches
 from storage_core.segment.log_segment import LogSegment

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.errors import AppendError, InvalidRecordError, InvalidTimestampError
-from storage_core.log.record_validation import validate_records
+from storage_core.log.log_validator import validate_records
 from storage_core.log_config import LogConfig
 
 NOW_MS = 1_700_000_000_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from storage_core.log.replace_segments import rename_files, replace_segments
+from storage_core.log.local_log import rename_files, replace_segments
 from storage_core.segment.file_names import CLEANED_SUFFIX
 from storage_core.segment.log_segment import LogSegment
 from tests.log.logs import NOW_MS, append, crash, name, names, offsets, open_directory, values

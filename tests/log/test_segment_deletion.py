@@ -8,7 +8,7 @@ import os
 import pytest
 
 from storage_core.errors import LogFailedError, StorageError
-from storage_core.log.segment_deletion import (
+from storage_core.log.local_log import (
     delete_due_files,
     remove_segments,
     segments_below_log_start,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.log.segment_groups import SegmentSizes, group_segments
+from storage_core.log.log_cleaner_manager import SegmentSizes, group_segments
 
 
 def groups(segments, *, max_log=1000, max_index=10_000, end):

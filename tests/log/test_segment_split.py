@@ -6,7 +6,7 @@ import pytest
 
 from storage_core import read_table
 from storage_core.filesystem import FileSystem
-from storage_core.log.segment_split import split_segment
+from storage_core.log.log_loader import split_segment
 from storage_core.segment.log_segment import LogSegment
 from tests.log.logs import MARKER, append, contents, name, names, offsets, open_directory, small, unclean
 from tests.log.producing import ABORT, data, marker, transactional

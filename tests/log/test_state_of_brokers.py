@@ -9,8 +9,7 @@ from storage_core.checkpoint import read_leader_epoch_checkpoint
 from storage_core.filesystem import FileSystem
 from storage_core.log.leader_epoch_cache import LeaderEpochCache
 from storage_core.log.log_segments import LogSegments
-from storage_core.log.producer_state import ProducerStateManager
-from storage_core.log.producer_state_rebuild import rebuild_producer_state
+from storage_core.log.producer_state_manager import ProducerStateManager, rebuild_producer_state
 from storage_core.log_config import LogConfig
 from storage_core.segment import TransactionIndex
 from storage_core.segment.log_segment import LogSegment

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from storage_core.log.throttle import Throttle
+from storage_core.log.log_cleaner import Throttle
 
 
 class Time:

@@ -5,8 +5,8 @@ import struct
 import pytest
 
 from storage_core.errors import CorruptRecordError
-from storage_core.log.transaction_marker import EndTransactionMarker, read_marker
 from storage_core.record.batch_header import parse_batch_header
+from storage_core.record.control_records import EndTransactionMarker, read_marker
 from tests.log.producing import ABORT, COMMIT, emptied, marker
 from tests.record import golden
 from tests.record.encoding import CODECS, CONTROL, TRANSACTIONAL, Batch, Record, compress

@@ -4,7 +4,7 @@ import pytest
 
 from storage_core.errors import OptionError
 from storage_core.partitioning import Subscription, TopicPartition
-from storage_core.partitioning.members import java_order, members_in_order
+from storage_core.partitioning.assignors import java_order, members_in_order
 
 
 def test_a_topic_partition_is_a_pair():

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from storage_core.partitioning.topic_shares import TopicShares
+from storage_core.partitioning.assignors import TopicShares
 
 NOBODY_HAS_A_RACK = {"a": None, "b": None, "c": None}
 

@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 
 from storage_core.errors import CorruptError, CorruptRecordError, UnsupportedFormatError
 from storage_core.record.arrow_columns import binary_array
-from storage_core.record.boundaries import UnevenRecordsError
-from storage_core.record.decode import decode_records
-from storage_core.record.fields import decode_by_column
-from storage_core.record.plain_decode import decode_one_by_one
+from storage_core.record.column_decode import UnevenRecordsError, decode_by_column
+from storage_core.record.decode import decode_one_by_one, decode_records
 from storage_core.record.varint import MalformedVarintError
 from tests.record.encoding import NONE
 from tests.record.sections import (

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.record.batch_cuts import cut_batches
-from storage_core.record.record_rows import RecordRows
+from storage_core.record.encode import cut_batches
+from storage_core.record.record_input import RecordRows
 from tests.record.encoding import varint
 
 MAX_LONG = 2**63 - 1

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from storage_core.errors import InvalidRecordError
-from storage_core.record.batch_encode import ProducerSequence, advance_sequence, batch_of, batches_of
+from storage_core.record.record_batches import ProducerSequence, advance_sequence, batch_of, batches_of
 from tests.record.encoding import Batch, counted_records
 from tests.record.golden import TWO_RECORDS
 from tests.record.sections import window_of

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from crc32c import crc32c
 
-from storage_core.record.batch_fingerprint import batch_fingerprint
+from storage_core.record.batch_header import batch_fingerprint
 from storage_core.record.record_batches import RecordBatches
 from tests.record.encoding import Batch, counted_records
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage_core.record.batch_search import batch_candidates, record_candidates
+from storage_core.segment.batch_candidates import batch_candidates, record_candidates
 from tests.record.encoding import (
     GZIP,
     LZ4,

@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 
 from storage_core.errors import CorruptRecordError
-from storage_core.record.boundaries import UnevenRecordsError
-from storage_core.record.decode import decode_records
-from storage_core.record.fields import decode_by_column
-from storage_core.record.plain_decode import decode_one_by_one
+from storage_core.record.column_decode import UnevenRecordsError, decode_by_column
+from storage_core.record.decode import decode_one_by_one, decode_records
 from storage_core.record.section import WantedFields
 from storage_core.record.varint import MalformedVarintError
 from tests.record.cases import MALFORMED, UNUSUAL, WELL_FORMED

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage_core.record import boundaries
-from storage_core.record.boundaries import UnevenRecordsError, find_boundaries
+from storage_core.record import column_decode as boundaries
+from storage_core.record.column_decode import UnevenRecordsError, find_boundaries
 from storage_core.record.varint import VARINT_LIMIT_BYTES, VARLONG_LIMIT_BYTES
 from tests.record.encoding import sized, varint
 from tests.record.sections import padded

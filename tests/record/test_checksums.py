@@ -9,7 +9,7 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage_core.record.checksums import checksums, wrong_inner_checksums
+from storage_core.record.batch_window import checksums, wrong_inner_checksums
 from storage_core.record.section import Slices
 from tests.record.sections import padded
 

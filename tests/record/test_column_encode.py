@@ -3,9 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from storage_core.record.column_encode import encode_by_column, is_for_columns
-from storage_core.record.record_rows import RecordRows, look_at_rows
-from storage_core.record.view_join import ViewJoiner
+from storage_core.record.column_encode import ViewJoiner, encode_by_column, is_for_columns
+from storage_core.record.record_input import RecordRows, look_at_rows
 from tests.record.encoding import Record
 from tests.record.strategies import NOW_MS
 from tests.record.written import rows_read, table_of

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage_core.errors import OptionError
-from storage_core.record.compression import CODEC_NAMES, Decompressor
-from storage_core.record.compression_encode import compressor
+from storage_core.record.compression import CODEC_NAMES, Decompressor, compressor
 from tests.record.encoding import GZIP, LZ4, NONE, SNAPPY, XERIAL_HEADER, ZSTD
 from tests.record.frames import xxh32
 

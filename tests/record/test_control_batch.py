@@ -2,10 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from storage_core.record.batch_encode import ProducerSequence
 from storage_core.record.batch_header import parse_batch_header
-from storage_core.record.control_batch import empty_batch, end_transaction_marker
-from storage_core.record.control_record import ControlType, control_type
+from storage_core.record.control_records import ControlType, control_type, empty_batch, end_transaction_marker
+from storage_core.record.record_batches import ProducerSequence
 from tests.record.encoding import CONTROL, DELETE_HORIZON, LOG_APPEND_TIME, TRANSACTIONAL, ZSTD
 from tests.record.golden import ABORT_MARKER, COMMIT_MARKER, EMPTY
 from tests.record.sections import window_of

@@ -7,7 +7,7 @@ import pytest
 
 from storage_core.errors import BatchTooLargeError, CorruptRecordError
 from storage_core.record.batch_header import parse_batch_header
-from storage_core.record.control_record import ControlType, control_type
+from storage_core.record.control_records import ControlType, control_type
 from tests.record import golden
 from tests.record.encoding import CODECS, CONTROL, Batch, Record, compress
 

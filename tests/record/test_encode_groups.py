@@ -9,10 +9,9 @@ import pyarrow as pa
 import pytest
 
 from storage_core.errors import InvalidRecordError
-from storage_core.record import encode_groups
-from storage_core.record.encode import BatchEncoding, encode_records
-from storage_core.record.encode_groups import GroupEncoder, cut_groups
-from storage_core.record.record_rows import look_at_rows
+from storage_core.record import encode as encode_groups
+from storage_core.record.encode import BatchEncoding, GroupEncoder, cut_groups, encode_records
+from storage_core.record.record_input import look_at_rows
 from tests.record.encoding import CODECS, Batch, Record
 
 NOW_MS = 1_772_500_000_000

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from storage_core.record.boundaries import UnevenRecordsError
-from storage_core.record.fields import batch_timestamps_ms, decode_by_column
+from storage_core.record.column_decode import UnevenRecordsError, batch_timestamps_ms, decode_by_column
 from storage_core.record.section import WantedFields
 from tests.record.encoding import LOG_APPEND_TIME, Batch, Record, counted_records, sized
 from tests.record.sections import EVERYTHING, section_of

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from storage_core.record.gather import gather
+from storage_core.record.batch_header import gather
 
 BUFFER = np.arange(20, dtype=np.uint8)
 

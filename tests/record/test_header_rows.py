@@ -3,8 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from storage_core.record.batch_header import parse_batch_header
-from storage_core.record.header_rows import header_rows, wrapper_rows
+from storage_core.record.batch_header import header_rows, parse_batch_header, wrapper_rows
 from tests.record.encoding import GZIP, LOG_APPEND_TIME, LZ4, TRANSACTIONAL, ZSTD, Batch, counted_records
 from tests.record.legacy_encoding import Message, Wrapper, plain_messages
 from tests.record.sections import PATH, padded

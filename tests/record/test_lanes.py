@@ -8,9 +8,8 @@ import time
 import numpy as np
 import pytest
 
-from storage_core.record import boundaries
-from storage_core.record.boundaries import UnevenRecordsError, find_boundaries
-from storage_core.record.lanes import walk_in_lanes
+from storage_core.record import column_decode as boundaries
+from storage_core.record.column_decode import UnevenRecordsError, find_boundaries, walk_in_lanes
 from storage_core.record.varint import VARINT_LIMIT_BYTES, read_varint
 from tests.record.encoding import Record, sized, varint
 from tests.record.sections import padded

@@ -5,7 +5,7 @@ import struct
 import numpy as np
 import pytest
 
-from storage_core.record.legacy_message import MESSAGE_DTYPE, MINIMUM_LENGTHS, unpack_message
+from storage_core.record.batch_header import MESSAGE_DTYPE, MINIMUM_LENGTHS, unpack_message
 from tests.record.golden_legacy import LEGACY
 from tests.record.legacy_encoding import Message
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage_core.record.message_walk import walk_messages
+from storage_core.record.batch_window import walk_messages
 from tests.record.legacy_encoding import Message
 
 

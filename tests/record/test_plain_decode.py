@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from storage_core.errors import CorruptRecordError
-from storage_core.record.plain_decode import decode_one_by_one
+from storage_core.record.decode import decode_one_by_one
 from tests.record.cases import MALFORMED
 from tests.record.encoding import Batch, counted_records
 from tests.record.sections import EVERYTHING, section_of

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from storage_core.record.plain_encode import PlainBatch, encode_one_by_one
+from storage_core.record.column_encode import PlainBatch, encode_one_by_one
 
 # Length, attributes, timestamp delta, offset delta, key length, key, value length, value, header count.
 FIRST = bytes.fromhex("10 00 00 00 02 6b 02 76 00")

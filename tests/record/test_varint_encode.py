@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.record.varint_encode import WORD_RANGE, varint_bytes, varint_lengths, varint_words
+from storage_core.record.varint import WORD_RANGE, varint_bytes, varint_lengths, varint_words
 from tests.record.encoding import varint
 
 VECTORS = {

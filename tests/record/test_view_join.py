@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.record.view_join import ByteStrings, ShortBytes, ViewJoiner
+from storage_core.record.column_encode import ByteStrings, ShortBytes, ViewJoiner
 
 INLINE = 12
 

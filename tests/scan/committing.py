@@ -6,8 +6,8 @@ import os
 import struct
 from typing import TYPE_CHECKING
 
-from storage_core.checkpoint.commit_journal import CommitJournal, JournalledPartition, commit_journal_bytes
-from storage_core.checkpoint.commits_file import CommitEntry, commit_line
+from storage_core.commit_files.commits_file import CommitEntry, commit_line
+from storage_core.commit_files.journal import CommitJournal, JournalledPartition, commit_journal_bytes
 from tests.scan.conftest import batch, record
 
 if TYPE_CHECKING:

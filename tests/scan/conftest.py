@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 from crc32c import crc32c
 
+import storage_core.record.sections as sections_module
 import storage_core.scan.read as read_module
-import storage_core.scan.sections as sections_module
 from storage_core.filesystem import FileSystem
 from storage_core.record.batch_window import walk_window
 from storage_core.record.section import PADDING_BYTES
@@ -22,8 +22,7 @@ from storage_core.scan.options import parse_read_options
 from storage_core.scan.plan import plan_scan
 from storage_core.scan.read import read_task
 from storage_core.scan.resolve import resolve
-from storage_core.scan.schema import project, record_schema
-from storage_core.scan.spans import LogSpan
+from storage_core.scan.spans import LogSpan, project, record_schema
 from tests.record.legacy_encoding import Wrapper
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import pytest
 
 from storage_core.directory import PartitionLog, find_partitions
 from storage_core.filesystem import FileSystem
-from storage_core.scan import look_up
-from storage_core.scan.look_up import (
+from storage_core.scan import time_pruning as look_up
+from storage_core.scan.time_pruning import (
     Budget,
     RangeOfSegments,
     batch_reaching,

@@ -7,12 +7,12 @@ import logging
 import pytest
 
 from storage_core.filesystem import FileSystem
-from storage_core.scan import narrow as narrow_module
-from storage_core.scan.narrow import narrow_partition
+from storage_core.scan import time_pruning as narrow_module
 from storage_core.scan.options import parse_read_options
 from storage_core.scan.plan import plan_scan
 from storage_core.scan.predicate import And, Comparison, In, Not, Or, Unknown
 from storage_core.scan.resolve import resolve
+from storage_core.scan.time_pruning import narrow_partition
 
 VALUE = b"x" * 20_000
 START_MS = 1_000_000
@@ -168,9 +168,9 @@ def test_aborted_transactions_are_looked_for_once(log_root, record_of, isolation
 
 def said(log, caplog, *, level=logging.INFO, **options):
     caplog.clear()
-    with caplog.at_level(level, logger="storage_core.scan.narrow"):
+    with caplog.at_level(level, logger="storage_core.scan.time_pruning"):
         plan_scan(FileSystem(), parse_read_options({"path": str(log.path), **options}))
-    return [record for record in caplog.records if record.name == "storage_core.scan.narrow"]
+    return [record for record in caplog.records if record.name == "storage_core.scan.time_pruning"]
 
 
 def test_one_line_says_how_much_is_read_beyond_an_upper_bound(log, caplog):

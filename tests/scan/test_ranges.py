@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.scan.ranges import PartitionRange, RangePieces, split_ranges
+from storage_core.scan.plan import PartitionRange, RangePieces, split_ranges
 
 
 def ranges_of(*bounds):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from storage_core.directory import segments
+from storage_core.directory import partition_log as segments
 from storage_core.filesystem import DirectoryEntry, FileStatus, FileSystem
 from storage_core.scan import parse_read_options, plan_scan
 from storage_core.segment.batch_walk import LARGEST_BATCH_BYTES

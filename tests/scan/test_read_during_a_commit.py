@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from storage_core import LogDirectory, explain, read_table
-from storage_core.checkpoint.commit_journal import CommitJournal, JournalledPartition, commit_journal_bytes
-from storage_core.checkpoint.commits_file import CommitEntry, append_commit, commit_line, read_commits_file
+from storage_core.commit_files.commits_file import CommitEntry, append_commit, commit_line, read_commits_file
+from storage_core.commit_files.journal import CommitJournal, JournalledPartition, commit_journal_bytes
 from storage_core.directory import visibility
 from storage_core.errors import (
     CorruptCheckpointError,

@@ -19,7 +19,7 @@ from storage_core.scan.predicate import (
     columns_of,
     evaluate,
 )
-from storage_core.scan.residual import ALWAYS, NEVER, KnownFields, conjunction, residual
+from storage_core.scan.pruning import ALWAYS, NEVER, KnownFields, conjunction, residual
 
 VALUES = {
     "topic": st.sampled_from(["", "a", "ab", "b"]),

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import storage_core.record.sections as sections_module
 import storage_core.scan.rows as rows_module
-import storage_core.scan.sections as sections_module
 from storage_core.errors import CorruptRecordError, TimestampRangeError
 from storage_core.record import arrow_columns
 from storage_core.scan.predicate import And, Comparison, In, IsNull, Not, Or, StartsWith
-from storage_core.scan.row_filter import schema_with_condition
-from storage_core.scan.schema import record_schema
+from storage_core.scan.rows import schema_with_condition
+from storage_core.scan.spans import record_schema
 from tests.record.encoding import GZIP, SNAPPY
 from tests.record.legacy_encoding import Message, Wrapper
 

@@ -8,9 +8,9 @@ import pytest
 
 from storage_core.errors import TimestampRangeError
 from storage_core.record import WantedFields, decode_records
+from storage_core.record.sections import MAX_ROWS, SectionMaker
 from storage_core.scan.rows import RowMaker, wanted_fields
-from storage_core.scan.schema import project, record_schema
-from storage_core.scan.sections import MAX_ROWS, SectionMaker
+from storage_core.scan.spans import project, record_schema
 
 SCHEMA = record_schema(include_headers=True, include_metadata=True)
 LARGEST_MS = (2**63 - 1) // 1000

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from storage_core.errors import OptionError
-from storage_core.scan.schema import METADATA_TYPE, project, record_schema
+from storage_core.scan.spans import METADATA_TYPE, project, record_schema
 
 KAFKA_SOURCE = [
     ("key", pa.binary()),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from storage_core.record.batch_header import HEADER_DTYPE
 from storage_core.record.batch_window import walk_window
-from storage_core.scan.selection import AbortedRanges, select_batches
+from storage_core.scan.span_reader import AbortedRanges, select_batches
 from storage_core.segment import AbortedTransaction
 from tests.record.encoding import Batch, counted_records
 from tests.record.legacy_encoding import Message, Wrapper, plain_messages

@@ -8,8 +8,7 @@ import pytest
 
 from storage_core.errors import BatchTooLargeError, CorruptRecordError
 from storage_core.filesystem import FileSystem
-from storage_core.scan.span_reader import SpanReader
-from storage_core.scan.window_reader import FileReplacedError, WindowBuffer
+from storage_core.scan.span_reader import FileReplacedError, SpanReader, WindowBuffer
 from storage_core.segment import DamagedRange
 
 LIMIT = 1 << 20

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.filesystem import FileSystem
+from storage_core.scan.plan import OPEN_COST_BYTES, cut_span, pack_spans
 from storage_core.scan.spans import LogSpan, ReadSettings, SpanList
-from storage_core.scan.split import OPEN_COST_BYTES, cut_span, pack_spans
 from storage_core.segment import AbortedTransaction, SegmentReader
 
 SETTINGS = ReadSettings(1 << 20)

@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 
 from storage_core.directory import PartitionLog, find_partitions
 from storage_core.filesystem import FileSystem
-from storage_core.scan import look_up, narrow, time_bounds
+from storage_core.scan import time_pruning as look_up
+from storage_core.scan import time_pruning as narrow
+from storage_core.scan import time_pruning as time_bounds
 from storage_core.scan.isolation import aborted_transactions
 from storage_core.scan.predicate import Comparison
-from storage_core.scan.time_bounds import end_offset_by_time, start_offset_by_time
+from storage_core.scan.time_pruning import end_offset_by_time, start_offset_by_time
 from tests.record.encoding import GZIP
 from tests.record.legacy_encoding import Message, Wrapper
 

@@ -5,7 +5,7 @@ import pytest
 from storage_core.directory import PartitionLog, find_partitions
 from storage_core.errors import CorruptRecordError, DataLossError
 from storage_core.filesystem import FileSystem
-from storage_core.scan.transaction_replay import TransactionReplay
+from storage_core.scan.isolation import TransactionReplay
 from storage_core.segment import AbortedTransaction
 
 

@@ -10,7 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from storage_core.errors import CorruptRecordError
-from storage_core.scan import look_up, narrow, time_bounds
+from storage_core.scan import time_pruning as look_up
+from storage_core.scan import time_pruning as narrow
+from storage_core.scan import time_pruning as time_bounds
 from storage_core.scan.predicate import And, Comparison, Or
 
 START_MS = 1_000_000

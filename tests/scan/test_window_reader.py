@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from storage_core.errors import LogDirectoryError
 from storage_core.filesystem import FileSystem
-from storage_core.scan.window_reader import FileReplacedError, WindowBuffer, WindowSource, open_span
+from storage_core.scan.span_reader import FileReplacedError, WindowBuffer, WindowSource, open_span
 
 
 @pytest.fixture

@@ -6,8 +6,7 @@ import pytest
 
 from storage_core.errors import BatchTooLargeError, CorruptRecordError, DataLossError
 from storage_core.filesystem import FileSystem
-from storage_core.segment.batch_read import read_batch
-from storage_core.segment.batch_walk import BatchWalk
+from storage_core.segment.batch_walk import BatchWalk, read_batch
 from tests.record.legacy_encoding import GZIP, Message, Wrapper, plain_messages
 
 # Written by a broker, one after the other: three batches and two markers.

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from storage_core.errors import CorruptRecordError
 from storage_core.filesystem import FileSystem
-from storage_core.segment.batch_read import read_batch
-from storage_core.segment.batch_walk import BatchWalk
+from storage_core.segment.batch_walk import BatchWalk, read_batch
 
 # Written by a broker, one after the other: the three batches below and two markers (see EXPECTED).
 TRANSACTION_LOG = bytes.fromhex(

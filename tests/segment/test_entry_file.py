@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from storage_core.errors import CorruptIndexError, StorageError
 from storage_core.filesystem import FileSystem
-from storage_core.segment.entry_file import EntryFile
+from storage_core.segment.index_file import EntryFile
 
 
 class FullDisk(FileSystem):

@@ -5,8 +5,8 @@ import struct
 import numpy as np
 
 from storage_core.log_config import LogConfig
-from storage_core.segment.index_builder import IndexBuilder
-from storage_core.segment.values import TimestampOffset
+from storage_core.segment.file_names import TimestampOffset
+from storage_core.segment.segment_indexes import IndexBuilder
 
 CONFIG = LogConfig(index_interval_bytes=100, segment_index_bytes=100)
 

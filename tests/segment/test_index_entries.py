@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.segment import TimestampOffset
-from storage_core.segment.index_entries import index_entries
+from storage_core.segment.segment_indexes import index_entries
 
 
 def entries_for(batches, interval_bytes, *, position=0, largest=(-1, 0), counted_bytes=0):

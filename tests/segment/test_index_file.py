@@ -5,7 +5,7 @@ import os
 import pytest
 
 from storage_core.errors import LogDirectoryError
-from storage_core.segment._index_file import MAX_INDEX_SIZE_BYTES, read_index_file
+from storage_core.segment.index_file import MAX_INDEX_SIZE_BYTES, read_index_file
 
 
 def read(filesystem, path, entry_size_bytes=8):

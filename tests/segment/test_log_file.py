@@ -4,7 +4,7 @@ import pytest
 
 from storage_core.errors import LogDirectoryError, RecordBatchTooLargeError
 from storage_core.filesystem import FileSystem
-from storage_core.segment.log_file import LogFile
+from storage_core.segment.file_records import LogFile
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from storage_core.errors import StorageError
 from storage_core.filesystem import FileSystem
 from storage_core.record.record_batches import RecordBatches
 from storage_core.segment import AbortedTransaction, TimestampOffset
-from storage_core.segment.roll import RollParameters
+from storage_core.segment.log_segment import RollParameters
 
 ALL_NAMES = [".index", ".log", ".timeindex", ".txnindex"]
 

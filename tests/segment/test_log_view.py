@@ -6,7 +6,7 @@ import pytest
 
 from storage_core.errors import CorruptRecordError, OptionError
 from storage_core.segment import TimestampOffset
-from storage_core.segment.log_view import FetchedData
+from storage_core.segment.file_records import FetchedData
 
 # Base and last offset of each batch; between 44 and 50 is a gap.
 BATCHES = [(40, 40), (41, 44), (50, 50), (51, 52), (60, 60)]

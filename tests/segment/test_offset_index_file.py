@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from storage_core.errors import AppendError, CorruptIndexError, OffsetOverflowError, OffsetsOutOfOrderError
 from storage_core.filesystem import FileSystem
 from storage_core.segment import OffsetPosition
-from storage_core.segment.offset_index_file import OffsetIndexFile
+from storage_core.segment.offset_index import OffsetIndexFile
 
 BASE = 45
 ENTRIES = [(46, 10), (49, 30), (52, 70), (60, 71)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from storage_core.filesystem import FileSystem
-from storage_core.segment.batch_probe import BatchProbe
-from storage_core.segment.record_lengths import RecordLengths
+from storage_core.segment.batch_candidates import RecordLengths
+from storage_core.segment.batch_walk import BatchProbe
 from tests.record.encoding import Batch, Record
 from tests.record.legacy_encoding import Message
 

@@ -4,7 +4,7 @@ import pytest
 
 from storage_core.errors import StorageError
 from storage_core.filesystem import FileSystem
-from storage_core.segment.renaming import rename_if_there
+from storage_core.segment.index_file import rename_if_there
 
 
 def test_a_file_gets_another_name(tmp_path):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from storage_core.log_config import LogConfig
-from storage_core.segment.roll import RollParameters, draw_roll_jitter_ms
+from storage_core.segment.log_segment import RollParameters, draw_roll_jitter_ms
 
 FAR_MS = 2**60
 

@@ -36,7 +36,7 @@ def state(request):
 @pytest.fixture
 def golden(tmp_path, monkeypatch, make_batch, state):
     # Small as it is, its indexes are to be used.
-    monkeypatch.setattr("storage_core.segment.segment_files.PAGE_SIZE_BYTES", 100)
+    monkeypatch.setattr("storage_core.segment.segment_reader.PAGE_SIZE_BYTES", 100)
     log = FIRST_BATCH + b"".join(
         make_batch(offset, (timestamp_ms,), value=b"12345678")
         for offset, timestamp_ms in enumerate(TIMESTAMPS_MS)
@@ -180,7 +180,7 @@ def test_answers_equal_a_linear_search(
     log_zeros,
     use_indexes,
 ):
-    monkeypatch.setattr("storage_core.segment.segment_files.PAGE_SIZE_BYTES", 0)
+    monkeypatch.setattr("storage_core.segment.segment_reader.PAGE_SIZE_BYTES", 0)
     directory = tmp_path_factory.mktemp("segment")
     segment, records = build(
         make_batch, make_segment, 1000, shapes, index_interval_bytes=interval, closed=closed
@@ -217,7 +217,7 @@ def test_answers_equal_a_linear_search(
 def test_damaged_indexes_change_no_offset_look_up(
     tmp_path_factory, monkeypatch, make_batch, make_segment, data, kind
 ):
-    monkeypatch.setattr("storage_core.segment.segment_files.PAGE_SIZE_BYTES", 0)
+    monkeypatch.setattr("storage_core.segment.segment_reader.PAGE_SIZE_BYTES", 0)
     directory = tmp_path_factory.mktemp("segment")
     chooser = random.Random(data.draw(st.integers(0, 10_000)))
     shapes = [

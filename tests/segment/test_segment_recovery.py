@@ -187,7 +187,7 @@ def test_nothing_is_changed_before_it_is_confirmed(folder, append, batches):
 
 
 def test_the_observer_sees_the_valid_batches_and_tells_of_aborts(folder, batches, monkeypatch):
-    monkeypatch.setattr("storage_core.segment.segment_windows.WINDOW_BYTES", 200)
+    monkeypatch.setattr("storage_core.segment.batch_walk.WINDOW_BYTES", 200)
     damaged = bytearray(batches[5])
     damaged[-1] ^= 1
     folder.put(".log", b"".join(batches[:5]) + damaged + batches[6])
@@ -243,7 +243,7 @@ def test_a_batch_larger_than_a_window(folder, make_batch, make_segment):
 
 
 def test_a_batch_larger_than_any_that_is_read(folder, make_batch, monkeypatch):
-    monkeypatch.setattr("storage_core.segment.segment_contents.DEFAULT_MAX_BATCH_BYTES", 1 << 20)
+    monkeypatch.setattr("storage_core.segment.log_segment.DEFAULT_MAX_BATCH_BYTES", 1 << 20)
     log = make_batch(0) + make_batch(1, value=b"x" * (5 << 20)) + make_batch(2)
     folder.put(".log", log)
     with pytest.raises(BatchTooLargeError, match=r"max\.message\.bytes"):

@@ -238,7 +238,7 @@ def write_appends(appends, directory, make_batch, **options):
 def test_answers_equal_a_linear_search(
     tmp_path_factory, monkeypatch, make_batch, appends, names, names_record, interval_bytes, use_indexes
 ):
-    monkeypatch.setattr("storage_core.segment.segment_files.PAGE_SIZE_BYTES", 0)
+    monkeypatch.setattr("storage_core.segment.segment_reader.PAGE_SIZE_BYTES", 0)
     directory = tmp_path_factory.mktemp("segment")
     written = write_appends(
         appends,
@@ -276,7 +276,7 @@ def test_answers_equal_a_linear_search(
 def test_cuts_lie_between_batches(
     tmp_path_factory, monkeypatch, make_batch, appends, names, use_indexes, target_bytes
 ):
-    monkeypatch.setattr("storage_core.segment.segment_files.PAGE_SIZE_BYTES", 0)
+    monkeypatch.setattr("storage_core.segment.segment_reader.PAGE_SIZE_BYTES", 0)
     directory = tmp_path_factory.mktemp("segment")
     written = write_appends(appends, directory, make_batch, names=names, interval_bytes=100)
     opened = open_segment(directory, 1000, use_indexes=use_indexes)

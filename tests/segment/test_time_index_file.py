@@ -14,7 +14,7 @@ from storage_core.errors import (
 )
 from storage_core.filesystem import FileSystem
 from storage_core.segment import TimestampOffset
-from storage_core.segment.time_index_file import TimeIndexFile
+from storage_core.segment.time_index import TimeIndexFile
 
 BASE = 45
 ENTRIES = [(10, 46), (20, 50), (30, 50), (2**40, 60)]

@@ -9,7 +9,7 @@ import pytest
 from storage_core.errors import CorruptRecordError
 from storage_core.filesystem import FileSystem
 from storage_core.segment import Resynchroniser
-from storage_core.segment.tolerant_walk import TolerantWalk
+from storage_core.segment.resynchronise import TolerantWalk
 
 SIZE = 69
 

@@ -7,7 +7,7 @@ import pytest
 from storage_core.errors import CorruptIndexError, OffsetsOutOfOrderError
 from storage_core.filesystem import FileSystem
 from storage_core.segment import AbortedTransaction, TransactionIndex
-from storage_core.segment.transaction_index_file import TransactionIndexFile
+from storage_core.segment.transaction_index import TransactionIndexFile
 from tests.faults.simulated_filesystem import SimulatedFileSystem
 
 # Producer id, first offset, marker offset, last stable offset.

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from storage_core.errors import CorruptRecordError
 from storage_core.filesystem import FileSystem
-from storage_core.segment.batch_read import read_batch
-from storage_core.segment.batch_walk import BatchWalk
+from storage_core.segment.batch_walk import BatchWalk, read_batch
 from tests.record.legacy_encoding import GZIP, Message, Wrapper
 
 # Two records, (283843 ms, key1, value1) and (1234 ms, key2, value2), at offsets 0 and 1, as Kafka's own

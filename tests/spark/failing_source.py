@@ -20,7 +20,7 @@ import pytest
 from pyspark import TaskContext
 
 from spark_segmentlog import SegmentLogDataSource
-from spark_segmentlog.batch_writer import SegmentLogWriter
+from spark_segmentlog.writer import SegmentLogWriter
 from storage_core.commit import staging
 from storage_core.filesystem import FileSystem
 from tests.faults.faulty_filesystem import Fault, FaultyCalls

@@ -10,12 +10,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from spark_segmentlog.batch_reader import SegmentLogReader
-from spark_segmentlog.pushdown import PushdownReader
+from spark_segmentlog.reader import PushdownReader, SegmentLogReader
 from spark_segmentlog.schema import ProjectedColumn, projected_columns, source_schema
 from storage_core.scan import parse_read_options
 from storage_core.scan.predicate import And, Comparison
-from storage_core.scan.schema import record_schema
+from storage_core.scan.spans import record_schema
 from tests.descriptors import open_below
 
 

@@ -12,8 +12,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict, DataSource
 from pyspark.sql.types import LongType, StructType
 
 from spark_segmentlog import SegmentLogDataSource
-from spark_segmentlog.batch_reader import SegmentLogReader
-from spark_segmentlog.pushdown import PushdownReader
+from spark_segmentlog.reader import PushdownReader, SegmentLogReader
 from storage_core.errors import OptionError
 
 OFFSETS = StructType().add("offset", LongType())

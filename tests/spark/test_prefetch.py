@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from spark_segmentlog.prefetch import prefetch
+from spark_segmentlog.reader import prefetch
 
 
 def threads():

@@ -23,8 +23,8 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from spark_segmentlog import pushdown
-from spark_segmentlog.pushdown import PushdownReader, to_predicate
+from spark_segmentlog import reader as pushdown
+from spark_segmentlog.reader import PushdownReader, to_predicate
 from storage_core.scan import parse_read_options, predicate
 
 CONFIGURATION = "spark.sql.python.filterPushdown.enabled"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 
-from spark_segmentlog.write_option_table import WRITE_OPTIONS
-from spark_segmentlog.write_options import ignored_write_options, write_options
+from spark_segmentlog.write_options import WRITE_OPTIONS, ignored_write_options, write_options
 from storage_core.errors import OptionError
 
 

@@ -1,0 +1,252 @@
+"""Decoding the next batch while Spark is busy with the last one.
+
+Spark takes a task's batches through a socket, row by row on its side, and that costs more
+than decoding. A thread that stays a batch or two ahead hides the decoder behind it. Arrow,
+numpy, checksums and reads release the interpreter lock, as the socket does.
+
+The reader of a batch query: plans on the driver, reads in tasks.
+
+Spark pickles the reader into every task before it calls `partitions`, so nothing that
+planning finds may be kept on it: each task finds all that it needs in its partition.
+
+Filters of ``df.filter(...)`` that reach the reader, with ``filterPushdown=true``.
+
+Opt-in, because Spark 4.1 to 4.3 keep the plan that a filtered scan made and use it for other
+scans of the same ``load()``, which then lack rows. Filters become predicates as the option
+``where`` does, join with it, and decide what is read and which rows are made. Every filter is
+handed back to Spark all the same, which applies it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections import deque
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from storage_core.errors import OptionError
+from storage_core.filesystem import FileSystem
+from storage_core.scan import plan_scan, read_task
+from storage_core.scan.predicate import And, Comparison, In, IsNull, Not, Operator, Predicate, StartsWith
+from storage_core.scan.spans import record_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+
+    from pyspark.sql.datasource import Filter
+
+    from spark_segmentlog.schema import ProjectedColumn
+    from storage_core.scan import ReadOptions, ScanTask
+
+__all__ = ["PushdownReader", "SegmentLogReader", "is_offered", "prefetch", "to_predicate"]
+
+
+_Item = TypeVar("_Item")
+# Two batches of some megabytes: one being handed over, one ready behind it.
+_DEPTH: Final = 2
+
+
+def prefetch(produce: Callable[[], Iterator[_Item]], depth: int = _DEPTH) -> Generator[_Item]:
+    """Run ``produce()`` on a thread of its own, at most ``depth`` items ahead.
+
+    What it raises is raised here, after the items before it. When the consumer stops early,
+    the thread is told so, closes the iterator (and so its files) and is waited for.
+    """
+    hand_over = _HandOver[_Item](depth)
+    thread = threading.Thread(target=_run, args=(produce, hand_over), name="segmentlog-prefetch", daemon=True)
+    thread.start()
+    try:
+        while (item := hand_over.take()) is not None:
+            yield item[0]
+    finally:
+        hand_over.close()
+        thread.join()
+
+
+class _HandOver(Generic[_Item]):
+    """A bounded queue between two threads that either side can end."""
+
+    def __init__(self, depth: int) -> None:
+        self._depth = depth
+        self._items: deque[_Item] = deque()
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self._is_finished = False
+        self._error: BaseException | None = None
+
+    def put(self, item: _Item) -> bool:
+        """Wait for room and add an item; False if nobody wants it any more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed or len(self._items) < self._depth)
+            if not self._is_closed:
+                self._items.append(item)
+                self._changed.notify_all()
+            return not self._is_closed
+
+    def finish(self, error: BaseException | None) -> None:
+        """Say that no item will follow, and why."""
+        with self._changed:
+            self._is_finished = True
+            self._error = error
+            self._changed.notify_all()
+
+    def take(self) -> tuple[_Item] | None:
+        """Wait for an item; None after the last one. Raises what ended the producer."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._items or self._is_finished)
+            if self._items:
+                item = self._items.popleft()
+                self._changed.notify_all()
+                return (item,)
+            if self._error is not None:
+                raise self._error
+            return None
+
+    def close(self) -> None:
+        """Say that no item is wanted any more."""
+        with self._changed:
+            self._is_closed = True
+            self._items.clear()
+            self._changed.notify_all()
+
+
+def _run(produce: Callable[[], Iterator[_Item]], hand_over: _HandOver[_Item]) -> None:
+    error: BaseException | None = None
+    try:
+        items = produce()
+        try:
+            for item in items:
+                if not hand_over.put(item):
+                    break
+        finally:
+            # Files are closed by the thread that opened them, before the consumer goes on.
+            close = getattr(items, "close", None)
+            if close is not None:
+                close()
+    except BaseException as raised:  # noqa: BLE001  (handed over, to be raised by the consumer)
+        error = raised
+    hand_over.finish(error)
+
+
+class SegmentLogReader(DataSourceReader):
+    """Reads the records of a `load()` as Arrow batches."""
+
+    def __init__(self, options: ReadOptions, columns: tuple[ProjectedColumn, ...]) -> None:
+        self._options = options
+        self._columns = columns
+        self._predicate: Predicate | None = None
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Plan the read: one partition per task. Runs once per `load()`, on the driver."""
+        plan = plan_scan(FileSystem(), self._options, self._predicate)
+        return [InputPartition(task) for task in plan.tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one partition. Runs in tasks, and afresh for every attempt."""
+        task: ScanTask | None = partition.value
+        # Spark makes one partition without a value out of an empty plan.
+        if task is None:
+            return
+        schema = _arrow_schema(self._columns, self._options)
+        with contextlib.closing(prefetch(lambda: read_task(FileSystem(), task, schema))) as batches:
+            yield from batches
+
+
+def _arrow_schema(columns: tuple[ProjectedColumn, ...], options: ReadOptions) -> pa.Schema:
+    """The schema that Spark compares batches with, nullable flags included."""
+    records = record_schema(
+        include_headers=True,
+        include_metadata=True,
+        corrupt_record_column=options.corrupt_record_column,
+    )
+    return pa.schema([records.field(column.name).with_nullable(column.nullable) for column in columns])
+
+
+_PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
+_COLUMNS: Final = frozenset({"topic", "partition", "offset", "timestamp", "key"})
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+# By the names of Spark's classes, which do not exist before PySpark 4.1.
+_COMPARISONS: Final[dict[str, Operator]] = {
+    "EqualTo": "=",
+    "GreaterThan": ">",
+    "GreaterThanOrEqual": ">=",
+    "LessThan": "<",
+    "LessThanOrEqual": "<=",
+}
+
+
+def is_offered() -> bool:
+    """Whether this process is the one in which Spark hands filters to a reader.
+
+    With pushdown switched off in Spark's configuration, Spark fails every read whose reader
+    takes filters, whether or not there are any. The configuration is not visible here, but
+    Spark plans filtered scans in a worker program of its own, only with pushdown switched on.
+    Should that program be renamed one day, filters are no longer pushed and stay with Spark.
+    """
+    if _PUSHDOWN_WORKER in sys.modules:
+        return True
+    # Without Spark's worker daemon, the program is what this process was started with.
+    specification = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return specification is not None and specification.name == _PUSHDOWN_WORKER
+
+
+class PushdownReader(SegmentLogReader):
+    """A reader that takes filters. Its existence is what tells Spark to offer them."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Keep what can be translated; hand everything back to Spark."""
+        predicates = [predicate for predicate in map(to_predicate, filters) if predicate is not None]
+        if predicates:
+            self._predicate = And(tuple(predicates))
+        return filters
+
+
+def to_predicate(pushed: Any) -> Predicate | None:
+    """Translate one of Spark's filters exactly; None if there is no such predicate."""
+    if type(pushed).__name__ == "Not":
+        child = to_predicate(pushed.child)
+        return None if child is None else Not(child)
+    path: Sequence[str] = pushed.attribute
+    if len(path) != 1 or path[0] not in _COLUMNS:
+        return None
+    try:
+        return _column_predicate(path[0], pushed)
+    except OptionError:
+        # A value of another type than the column's: Spark compares it, we do not.
+        return None
+
+
+def _column_predicate(column: str, pushed: Any) -> Predicate | None:
+    kind = type(pushed).__name__
+    if kind in _COMPARISONS:
+        return Comparison(column, _COMPARISONS[kind], _value(pushed.value))
+    is_null = IsNull(column)
+    predicate: Predicate | None = None
+    match kind:
+        case "IsNull":
+            predicate = is_null
+        case "IsNotNull":
+            predicate = Not(is_null)
+        case "EqualNullSafe" if pushed.value is None:
+            predicate = is_null
+        case "EqualNullSafe":
+            predicate = And((Not(is_null), Comparison(column, "=", _value(pushed.value))))
+        case "In":
+            predicate = In(column, tuple(map(_value, pushed.value)))
+        case "StringStartsWith":
+            predicate = StartsWith(column, pushed.value)
+    return predicate
+
+
+def _value(value: Any) -> Any:
+    """Spark's value in the unit of the column; the predicate checks its type."""
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise OptionError(f"Expected a timestamp with a time zone, found {value!r}.")
+        return (value - _EPOCH) // timedelta(microseconds=1)
+    return bytes(value) if isinstance(value, bytearray) else value

@@ -1,0 +1,287 @@
+"""From the batches that Spark hands to a task to rows that know their topic and partition.
+
+The writer of a batch: tasks stage their rows beside the partitions, one commit publishes all of them.
+
+Spark pickles the writer into every task and once more for the commit, so all that it knows stands in its plan.
+Tasks may run twice, at the same time too; what counts is what the messages name that reach the commit.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from storage_core.commit import CommitJob, StageWriter
+from storage_core.commit.routing import RoutedRows
+from storage_core.commit_files.stage_names import StageId
+from storage_core.errors import InvalidRecordError
+from storage_core.filesystem import FileSystem
+from storage_core.log.log_root import check_topic_partition
+from storage_core.partitioning import (
+    DefaultPartitioner,
+    KeyedRows,
+    PartitionerState,
+    RandomPartitioner,
+    RoundRobinPartitioner,
+    partition_rows,
+)
+from storage_core.record.encode import BatchEncoding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    import numpy.typing as npt
+
+    from spark_segmentlog.write_plan import TopicPlan, WritePlan
+    from storage_core.commit import StagedManifest
+    from storage_core.partitioning import Partitioner
+
+__all__ = ["RowRouter", "SegmentLogWriter", "StagedRows"]
+
+
+# What a record takes besides key and value: lengths, attributes, small deltas.
+_RECORD_OVERHEAD_BYTES: Final = 8
+_PARTITIONS_SHOWN: Final = 10
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Topics:
+    """The topics of some rows."""
+
+    names: tuple[str, ...]
+    plans: tuple[TopicPlan, ...]
+    indexes: npt.NDArray[np.integer[Any]] | None
+
+
+class RowRouter:
+    """Finds topic and partition of each row. One a task, because keyless rows depend on those before them.
+
+    Args:
+        plan: The write.
+        seed: The task's number, so that tasks side by side begin with different partitions.
+    """
+
+    def __init__(self, plan: WritePlan, seed: int) -> None:
+        self._plan = plan
+        self._columns = plan.columns
+        self._partitioner = _partitioner(plan, seed)
+        self._state = PartitionerState()
+        self._topic_plans: dict[str, TopicPlan] = {}
+
+    def route(self, batch: pa.RecordBatch) -> RoutedRows:
+        """Route the rows of a batch.
+
+        Raises:
+            InvalidRecordError: A row has no topic, or a partition that its topic does not have, or it has no key
+                and the topic is compacted.
+            OptionError: A topic has a name that Kafka does not allow.
+        """
+        self._check_offsets(batch)
+        self._check_keys(batch)
+        topics = self._topics(batch)
+        keyed = KeyedRows(
+            topics.names,
+            tuple(plan.partition_count for plan in topics.plans),
+            self._sizes_bytes(batch),
+            self._column(batch, self._columns.key),
+            topics.indexes,
+            self._column(batch, self._columns.partition),
+        )
+        partitions = partition_rows(self._partitioner, keyed, self._state)
+        _check_present(topics, partitions)
+        named = self._columns.of_records
+        records = pa.RecordBatch.from_arrays(
+            [batch.column(place) for _, place in named], [name for name, _ in named]
+        )
+        return RoutedRows(records, topics.names, topics.indexes, partitions)
+
+    def _topics(self, batch: pa.RecordBatch) -> _Topics:
+        if self._plan.options.topic is not None:
+            topic = self._plan.options.topic
+            return _Topics((topic,), (self._topic_plan(topic),), None)
+        column = self._column(batch, self._columns.topic)
+        if column.null_count:
+            raise InvalidRecordError(
+                "null topic present in the data. Use the topic option for setting a default topic."
+            )
+        encoded = column.dictionary_encode()
+        names = tuple(encoded.dictionary.to_pylist())
+        indexes = None if len(names) == 1 else encoded.indices.to_numpy(zero_copy_only=False)
+        return _Topics(names, tuple(map(self._topic_plan, names)), indexes)
+
+    def _topic_plan(self, topic: str) -> TopicPlan:
+        plan = self._topic_plans.get(topic)
+        if plan is None:
+            check_topic_partition(topic, 0)
+            plan = self._topic_plans[topic] = self._plan.topic_plan(topic)
+        return plan
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that rows went to."""
+        return tuple(sorted(self._topic_plans))
+
+    def _sizes_bytes(self, batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
+        """How much of a batch each row takes; only rows without a key, which fill batch after batch, need it."""
+        count = batch.num_rows
+        sizes_bytes = np.full(count, _RECORD_OVERHEAD_BYTES, np.int64)
+        key = self._column(batch, self._columns.key)
+        if isinstance(self._partitioner, DefaultPartitioner) and (key is None or key.null_count):
+            lengths = pc.binary_length(batch.column(self._columns.value))
+            sizes_bytes += lengths.fill_null(0).to_numpy(zero_copy_only=False)
+        return sizes_bytes
+
+    def _check_offsets(self, batch: pa.RecordBatch) -> None:
+        if not self._plan.options.preserve_offsets:
+            return
+        for name, place in (("offset", self._columns.offset), ("partition", self._columns.partition)):
+            column = self._column(batch, place)
+            if column is not None and column.null_count:
+                raise InvalidRecordError(
+                    f"null {name} present in the data. With preserveOffsets, each row says its offset and its "
+                    "partition: filter such rows out, or leave preserveOffsets out."
+                )
+
+    def _check_keys(self, batch: pa.RecordBatch) -> None:
+        if not self._plan.options.config.is_compacted:
+            return
+        key = self._column(batch, self._columns.key)
+        if key is None or key.null_count:
+            raise InvalidRecordError(
+                "Compacted topic cannot accept message without key. Compaction keeps the last record of each key: "
+                "give each row one, or leave compact out of cleanup.policy."
+            )
+
+    @staticmethod
+    def _column(batch: pa.RecordBatch, place: int | None) -> Any:
+        return None if place is None else batch.column(place)
+
+
+def _partitioner(plan: WritePlan, seed: int) -> Partitioner:
+    match plan.options.partitioner:
+        case "roundRobin":
+            return RoundRobinPartitioner(seed)
+        case "random":
+            return RandomPartitioner(seed)
+        case "default":
+            return DefaultPartitioner(plan.options.config.batch_size, seed)
+
+
+def _check_present(topics: _Topics, partitions: npt.NDArray[np.int32]) -> None:
+    """Refuse rows for partitions that may stand on another disk."""
+    for place, (name, plan) in enumerate(zip(topics.names, topics.plans, strict=True)):
+        if plan.present is None:
+            continue
+        of_topic = partitions if topics.indexes is None else partitions[topics.indexes == place]
+        absent = set(np.unique(of_topic).tolist()) - plan.present
+        if absent:
+            here = ", ".join(map(str, sorted(plan.present)[:_PARTITIONS_SHOWN]))
+            more = len(plan.present) - _PARTITIONS_SHOWN
+            raise InvalidRecordError(
+                f"Partition {min(absent)} of topic {name} is not in this log directory, which holds its partitions "
+                f"{here}{f' and {more} more' if more > 0 else ''}. Write it where its directory is, or give rows one "
+                "of these in the column partition."
+            )
+
+
+_logger = logging.getLogger(__name__)
+# A machine may run many tasks at a time.
+_MOST_OPEN_FILES: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRows(WriterCommitMessage):
+    """What a task has staged.
+
+    Attributes:
+        manifest: The file that lists it; None: the task had no rows.
+        topics: The topics of its rows.
+    """
+
+    manifest: StagedManifest | None = None
+    topics: tuple[str, ...] = ()
+
+
+class SegmentLogWriter(DataSourceArrowWriter):
+    """Writes the rows of a `save()` into a log directory: all of them once, or none."""
+
+    def __init__(self, plan: WritePlan) -> None:
+        self._plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
+        """Stage the rows of one partition of the frame. Runs in tasks, and afresh for every attempt."""
+        if self._plan.is_committed:
+            for _ in iterator:
+                # Spark's side waits until somebody has taken the rows.
+                pass
+            return StagedRows()
+        context = TaskContext.get()
+        task, attempt = (0, 0) if context is None else (context.partitionId(), context.taskAttemptId())
+        return self._stage((batch for batch in iterator if batch.num_rows), task, attempt)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Publish what the tasks have staged. Runs once, on the driver, when all tasks are done."""
+        if self._plan.is_committed:
+            self._log_committed_before()
+            return
+        staged = [message for message in messages if isinstance(message, StagedRows)]
+        manifests = [each.manifest for each in staged if each.manifest is not None]
+        outcome = self._job(staged).commit(manifests)
+        if outcome.was_committed_before:
+            self._log_committed_before()
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Remove what the tasks have staged. Runs on the driver when a task or the commit has failed.
+
+        Tasks may still be running: what they leave behind is swept by later writes. A commit
+        that got far enough to be completed is not undone.
+        """
+        if not self._plan.is_committed:
+            self._job([message for message in messages if isinstance(message, StagedRows)]).abort()
+
+    def _stage(self, batches: Iterator[pa.RecordBatch], task: int, attempt: int) -> StagedRows:
+        first = next(batches, None)
+        if first is None:
+            return StagedRows()
+        plan, config = self._plan, self._plan.options.config
+        router = RowRouter(plan, task)
+        # Encoding and writing go on in a thread of its own while Spark is asked for more.
+        with StageWriter(
+            FileSystem(max_open_files=_MOST_OPEN_FILES),
+            plan.root,
+            StageId(plan.job_id, task, attempt),
+            BatchEncoding(
+                config.compression_codec,
+                config.compression_level,
+                config.batch_size,
+                plan.options.max_decompressed_batch_bytes,
+            ),
+            config,
+            default_timestamp_ms=plan.time_ms,
+            flush=plan.options.flush,
+        ) as stage:
+            for batch in itertools.chain([first], batches):
+                stage.append(router.route(batch))
+            return StagedRows(stage.finish(), router.topics)
+
+    def _job(self, staged: list[StagedRows]) -> CommitJob:
+        topics = {topic for each in staged for topic in each.topics}
+        return CommitJob(FileSystem(), self._plan.root, self._plan.settings(topics))
+
+    def _log_committed_before(self) -> None:
+        options = self._plan.options
+        _logger.info(
+            "txnVersion %s of txnAppId %s is committed in %s already: nothing was written.",
+            options.txn_version,
+            options.txn_app_id,
+            self._plan.root,
+        )

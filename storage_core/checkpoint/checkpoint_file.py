@@ -1,0 +1,199 @@
+"""The small files beside the segments: read with a limit, as strict UTF-8 and lines as Java has them; replaced whole.
+
+The layout that Kafka's text checkpoint files share (Kafka's ``CheckpointFile``).
+
+    <version>
+    <number of entries>
+    <entry>
+    ...
+
+A file without any line, or with a version line only, has no entries.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from storage_core.errors import CorruptCheckpointError, LogDirectoryError, UnreadableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from storage_core.filesystem import FileSystem
+
+__all__ = [
+    "INT32_MAX",
+    "INT64_MAX",
+    "MAX_CHECKPOINT_BYTES",
+    "TEMPORARY_SUFFIX",
+    "decode_text",
+    "entry_fields",
+    "malformed_line",
+    "parse_integer",
+    "read_small_file",
+    "replace_file",
+    "split_lines",
+    "write_checkpoint",
+]
+
+
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+# A file of this name was never finished; a broker ignores and overwrites it.
+TEMPORARY_SUFFIX = ".tmp"
+# What Integer.parseInt and Long.parseLong take, in ASCII; 20 digits keep int() cheap.
+_INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
+# BufferedReader.readLine ends a line at these; str.splitlines would end it at more.
+_LINE_END = re.compile(r"\r\n|\n|\r")
+
+
+def read_small_file(filesystem: FileSystem, path: str, limit_bytes: int) -> bytes | None:
+    """Read a file that is too large, or no regular file, as a corrupt one; None if it does not exist.
+
+    Raises:
+        UnreadableError: This user may not read it.
+        CorruptCheckpointError: It is longer than ``limit_bytes``, or no regular file.
+    """
+    try:
+        return filesystem.read_file(path, limit_bytes)
+    except UnreadableError:
+        raise
+    except LogDirectoryError as error:
+        raise CorruptCheckpointError(error.args[0], path=path) from error
+
+
+def replace_file(
+    filesystem: FileSystem, path: str, data: bytes, *, flush: bool = True, flush_name: bool = True
+) -> None:
+    """Replace the content of a small file: after a crash it has its old content or the new one.
+
+    With ``flush=False`` that holds for a crash of this process alone: after one of the machine the file
+    may be empty, cut or missing, so its content must tell that of itself, by a CRC. With ``flush_name=False``
+    the file may then be missing, or the old one, but is not torn.
+
+    Raises:
+        StorageError: The file system refused; the old content stands, or the new one not yet for good.
+    """
+    temporary_path = path + TEMPORARY_SUFFIX
+    with filesystem.open_for_writing(temporary_path, create=True) as file:
+        # What a crash left behind may be longer.
+        file.truncate(0)
+        file.write_at([data], 0)
+        if flush:
+            file.flush()
+    filesystem.rename(temporary_path, path)
+    if flush and flush_name:
+        filesystem.flush_directory(os.path.dirname(path) or ".")
+
+
+def decode_text(data: bytes, path: str) -> str:
+    """Decode strict UTF-8.
+
+    Raises:
+        CorruptCheckpointError: It is something else.
+    """
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        message = "Expected UTF-8 text, found other bytes. Restore the file, or remove it."
+        raise CorruptCheckpointError(message, path=path, position_bytes=error.start) from error
+
+
+def split_lines(text: str) -> list[str]:
+    """Split at line ends; a last line may lack its line end."""
+    lines = _LINE_END.split(text)
+    if lines[-1] == "":
+        lines.pop()
+    return lines
+
+
+def parse_integer(text: str, maximum: int) -> int | None:
+    """Parse a signed decimal integer of at most ``maximum``; None if the text is none."""
+    if not _INTEGER.fullmatch(text):
+        return None
+    value = int(text)
+    return value if -maximum - 1 <= value <= maximum else None
+
+
+# 100,000 partitions with the longest topic names fit.
+MAX_CHECKPOINT_BYTES = 32 * 1024 * 1024
+# More partitions than this are in no log directory, nor more epochs in a log.
+_MOST_ENTRIES = 500_000
+_VERSION = 0
+# Java's \s; Python's would also split at other Unicode blanks.
+_BLANKS = re.compile(r"[ \t\n\x0b\f\r]+")
+
+
+def entry_fields(data: bytes, path: str, field_count: int) -> Iterator[tuple[int, list[str]]]:
+    """Yield line number and fields of each entry; the count is checked when the last one was taken.
+
+    Raises:
+        CorruptCheckpointError: The version, a line or the number of entries is wrong.
+    """
+    text = decode_text(data, path)
+    _require_plausible_size(text, path)
+    lines = split_lines(text)
+    if not lines:
+        return
+    version = parse_integer(lines[0], INT32_MAX)
+    if version is None:
+        raise malformed_line(path, 1, lines[0], "a version number")
+    if version != _VERSION:
+        message = (
+            f"Expected version {_VERSION} in this checkpoint file, found {version}. A newer Kafka wrote it."
+        )
+        raise CorruptCheckpointError(message, path=path)
+    if len(lines) == 1:
+        return
+    expected_count = parse_integer(lines[1], INT32_MAX)
+    if expected_count is None or expected_count < 0:
+        raise malformed_line(path, 2, lines[1], "the number of entries")
+    for line_number, line in enumerate(lines[2:], start=3):
+        fields = _BLANKS.split(line)
+        # Java's split drops empty strings at the end, but not the one before leading blanks.
+        if len(fields) > 1 and fields[-1] == "":
+            fields.pop()
+        if len(fields) != field_count:
+            raise malformed_line(path, line_number, line, f"{field_count} fields")
+        yield line_number, fields
+    if len(lines) - 2 != expected_count:
+        message = (
+            f"Expected {expected_count} entries as the second line says, found {len(lines) - 2}. "
+            "The file is damaged: restore it, or remove it."
+        )
+        raise CorruptCheckpointError(message, path=path)
+
+
+def write_checkpoint(
+    filesystem: FileSystem, path: str, entries: Iterable[str], *, flush: bool = True
+) -> None:
+    """Replace a checkpoint file by one with these lines.
+
+    Raises:
+        StorageError: The file system refused.
+    """
+    lines = list(entries)
+    text = "".join(f"{line}\n" for line in [str(_VERSION), str(len(lines)), *lines])
+    replace_file(filesystem, path, text.encode(), flush=flush)
+
+
+def _require_plausible_size(text: str, path: str) -> None:
+    """Refuse a file of too many lines before they are taken apart."""
+    line_ends = text.count("\n") + text.count("\r")
+    if line_ends > 2 * _MOST_ENTRIES:
+        message = (
+            f"Expected at most {_MOST_ENTRIES} entries in this checkpoint file, found {line_ends} line ends. "
+            "The file is damaged: restore it, or remove it."
+        )
+        raise CorruptCheckpointError(message, path=path)
+
+
+def malformed_line(path: str, line_number: int, line: str, expected: str) -> CorruptCheckpointError:
+    """The error for one line."""
+    message = (
+        f"Expected {expected} in line {line_number}, found {line[:80]!r}. "
+        "The file is damaged: restore it, or remove it."
+    )
+    return CorruptCheckpointError(message, path=path)

@@ -1,0 +1,351 @@
+"""The leader epochs of a partition (Kafka's ``LeaderEpochCheckpointFile`` and ``LeaderEpochFileCache``).
+
+Text, version 0, one line ``<epoch> <start offset>`` per epoch, both ascending. Epochs are
+assigned at election, so the last one may start at the log end and have no batch yet.
+
+``partition.metadata``: the topic id of a partition directory (Kafka's ``PartitionMetadataFile``).
+
+Two lines, the second without a line end:
+
+    version: 0
+    topic_id: <16 bytes as URL-safe base64 without padding>
+
+``<offset>.snapshot``: the producers known before an offset (Kafka's ``ProducerStateManager``).
+
+All integers are big-endian.
+
+    position  bytes  field
+    0         2      version, 1
+    2         4      CRC-32C of everything behind this field
+    6         4      number of entries
+    10        46     each entry: producer id (8), producer epoch (2), last sequence (4), last offset (8),
+                     offset delta of the last batch (4), timestamp in ms (8), coordinator epoch (4),
+                     first offset of the open transaction (8); -1 stands for none
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from crc32c import crc32c
+
+from storage_core.checkpoint.checkpoint_file import (
+    INT32_MAX,
+    INT64_MAX,
+    MAX_CHECKPOINT_BYTES,
+    decode_text,
+    entry_fields,
+    malformed_line,
+    parse_integer,
+    read_small_file,
+    replace_file,
+    split_lines,
+    write_checkpoint,
+)
+from storage_core.errors import (
+    CorruptCheckpointError,
+    CorruptSnapshotError,
+    LogDirectoryError,
+    UnreadableError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from storage_core.filesystem import FileSystem
+
+__all__ = [
+    "LEADER_EPOCH_CHECKPOINT",
+    "PARTITION_METADATA",
+    "EpochEntry",
+    "ProducerStateEntry",
+    "is_topic_id",
+    "parse_leader_epoch_checkpoint",
+    "parse_partition_metadata",
+    "parse_producer_snapshot",
+    "partition_metadata_bytes",
+    "producer_snapshot_bytes",
+    "read_leader_epoch_checkpoint",
+    "read_partition_metadata",
+    "read_producer_snapshot",
+    "write_leader_epoch_checkpoint",
+    "write_partition_metadata",
+    "write_producer_snapshot",
+]
+
+
+LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEntry:
+    """A leader epoch and the first offset written in it."""
+
+    epoch: int
+    start_offset: int
+
+
+def read_leader_epoch_checkpoint(filesystem: FileSystem, path: str) -> tuple[EpochEntry, ...]:
+    """Read ``leader-epoch-checkpoint``; a missing file has no entries.
+
+    Raises:
+        CorruptCheckpointError: The file cannot be parsed.
+        UnreadableError: This user may not read it.
+    """
+    data = read_small_file(filesystem, path, MAX_CHECKPOINT_BYTES)
+    return () if data is None else parse_leader_epoch_checkpoint(data, path)
+
+
+def parse_leader_epoch_checkpoint(data: bytes, path: str) -> tuple[EpochEntry, ...]:
+    """Parse the content of a leader epoch checkpoint.
+
+    As in Kafka, an entry that is not above those before it in epoch and start offset takes their place.
+
+    Raises:
+        CorruptCheckpointError: Something in it is not as the format says.
+    """
+    entries: list[EpochEntry] = []
+    for line_number, (epoch_text, start_text) in entry_fields(data, path, 2):
+        epoch = parse_integer(epoch_text, INT32_MAX)
+        start_offset = parse_integer(start_text, INT64_MAX)
+        if epoch is None or start_offset is None or epoch < 0 or start_offset < 0:
+            raise malformed_line(path, line_number, f"{epoch_text} {start_text}", "'<epoch> <start offset>'")
+        _assign(entries, EpochEntry(epoch, start_offset))
+    return tuple(entries)
+
+
+def write_leader_epoch_checkpoint(
+    filesystem: FileSystem, path: str, entries: Iterable[EpochEntry], *, flush: bool = True
+) -> None:
+    """Replace a leader epoch checkpoint by one with these entries, ascending in epoch and start offset.
+
+    With ``flush=False`` the flush of the file and of its directory is left to the caller.
+
+    Raises:
+        StorageError: The file system refused.
+    """
+    write_checkpoint(
+        filesystem, path, (f"{entry.epoch} {entry.start_offset}" for entry in entries), flush=flush
+    )
+
+
+def _assign(entries: list[EpochEntry], entry: EpochEntry) -> None:
+    if entries and entry.epoch == entries[-1].epoch and entry.start_offset >= entries[-1].start_offset:
+        return
+    while entries and (entries[-1].epoch >= entry.epoch or entries[-1].start_offset >= entry.start_offset):
+        entries.pop()
+    entries.append(entry)
+
+
+PARTITION_METADATA = "partition.metadata"
+_METADATA_VERSION = 0
+_METADATA_LIMIT_BYTES = 4096
+# Java's \s.
+_SEPARATOR = re.compile(r":[ \t\n\x0b\f\r]+")
+_TOPIC_ID = re.compile(r"([A-Za-z0-9_-]{22})(==)?")
+_ZERO_ID = "A" * 22
+
+
+def is_topic_id(text: object) -> bool:
+    """Whether a text is a topic's id as Kafka's ``Uuid`` writes it, padding left out, and not the one that stands for none."""
+    return (
+        isinstance(text, str)
+        and _TOPIC_ID.fullmatch(text) is not None
+        and _canonical(text) == text != _ZERO_ID
+    )
+
+
+def read_partition_metadata(filesystem: FileSystem, path: str) -> str | None:
+    """Read the topic id (22 characters); None if the file does not exist.
+
+    Raises:
+        CorruptCheckpointError: The file cannot be parsed.
+        UnreadableError: This user may not read it.
+    """
+    data = read_small_file(filesystem, path, _METADATA_LIMIT_BYTES)
+    return None if data is None else parse_partition_metadata(data, path)
+
+
+def parse_partition_metadata(data: bytes, path: str) -> str:
+    """Parse the content of ``partition.metadata``; the names before the colons are not looked at.
+
+    Raises:
+        CorruptCheckpointError: Something in it is not as the format says.
+    """
+    lines = split_lines(decode_text(data, path))
+    version_text = _value(lines[0]) if lines else None
+    version = None if version_text is None else parse_integer(version_text, INT32_MAX)
+    # Kafka takes higher versions too, so that a downgraded broker still starts.
+    if version is None or version < 0:
+        raise _malformed(path, "'version: 0' in line 1", lines[:1])
+    topic_id_text = _value(lines[1]) if len(lines) > 1 else None
+    match = None if topic_id_text is None else _TOPIC_ID.fullmatch(topic_id_text)
+    if match is None:
+        raise _malformed(path, "'topic_id: <22 characters of base64>' in line 2", lines[1:2])
+    topic_id = _canonical(match[1])
+    if topic_id == _ZERO_ID:
+        raise _malformed(path, "a topic id other than zero", lines[1:2])
+    return topic_id
+
+
+def write_partition_metadata(filesystem: FileSystem, path: str, topic_id: str) -> None:
+    """Replace ``partition.metadata`` by one with this topic id (22 characters).
+
+    Raises:
+        CorruptCheckpointError: It is no topic id, or the zero id; nothing was written.
+        StorageError: The file system refused.
+    """
+    replace_file(filesystem, path, partition_metadata_bytes(topic_id, path))
+
+
+def partition_metadata_bytes(topic_id: str, path: str) -> bytes:
+    """The content of ``partition.metadata``.
+
+    Raises:
+        CorruptCheckpointError: It is no topic id, or the zero id.
+    """
+    data = f"version: {_METADATA_VERSION}\ntopic_id: {topic_id}".encode()
+    if parse_partition_metadata(data, path) != topic_id:
+        raise _malformed(path, "a topic id as Kafka writes it", [topic_id])
+    return data
+
+
+def _canonical(topic_id: str) -> str:
+    """The last character holds only two bits of the id: encoded again, so that ids compare as text."""
+    return base64.urlsafe_b64encode(base64.urlsafe_b64decode(topic_id[:22] + "==")).decode("ascii")[:22]
+
+
+def _value(line: str) -> str | None:
+    # Exactly one separator: a second one makes the line malformed, as in Kafka.
+    _, *values = _SEPARATOR.split(line)
+    return values[0] if len(values) == 1 else None
+
+
+def _malformed(path: str, expected: str, lines: list[str]) -> CorruptCheckpointError:
+    found = repr(lines[0][:80]) if lines else "the end of the file"
+    message = f"Expected {expected}, found {found}. The file is damaged: restore it, or remove it."
+    return CorruptCheckpointError(message, path=path)
+
+
+_SNAPSHOT_VERSION = 1
+_HEADER = struct.Struct(">hIi")
+_ENTRY = struct.Struct(">qhiqiqiq")
+_CRC_END = 6
+_NO_OFFSET = -1
+# 364,000 producers. Of a log with more, the batches tell what is asked.
+_SNAPSHOT_LIMIT_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerStateEntry:
+    """The last batch of one producer, and its open transaction if it has one."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp_ms: int
+    coordinator_epoch: int
+    current_transaction_first_offset: int | None
+
+
+def read_producer_snapshot(filesystem: FileSystem, path: str) -> tuple[ProducerStateEntry, ...] | None:
+    """Read a producer snapshot; None if the file does not exist.
+
+    Raises:
+        CorruptSnapshotError: The file cannot be used; Kafka then takes the next older one.
+        UnreadableError: This user may not read it.
+    """
+    try:
+        data = filesystem.read_file(path, _SNAPSHOT_LIMIT_BYTES)
+    except UnreadableError:
+        raise
+    except LogDirectoryError as error:
+        raise CorruptSnapshotError(error.args[0], path=path) from error
+    return None if data is None else parse_producer_snapshot(data, path)
+
+
+def parse_producer_snapshot(data: bytes, path: str) -> tuple[ProducerStateEntry, ...]:
+    """Parse the content of a producer snapshot.
+
+    Raises:
+        CorruptSnapshotError: Version, CRC or length is wrong.
+    """
+    if len(data) < _HEADER.size:
+        raise _corrupt(path, f"at least {_HEADER.size} bytes", f"{len(data)}")
+    version, expected_crc, entry_count = _HEADER.unpack_from(data)
+    if version != _SNAPSHOT_VERSION:
+        raise _corrupt(path, f"producer snapshot version {_SNAPSHOT_VERSION}", f"{version}")
+    crc = crc32c(memoryview(data)[_CRC_END:])
+    if crc != expected_crc:
+        raise _corrupt(path, f"CRC-32C {expected_crc:#010x}", f"{crc:#010x}")
+    size_bytes = _HEADER.size + entry_count * _ENTRY.size
+    if entry_count < 0 or size_bytes != len(data):
+        raise _corrupt(path, f"{size_bytes} bytes for {entry_count} producers", f"{len(data)}")
+    return tuple(_entry(fields) for fields in _ENTRY.iter_unpack(memoryview(data)[_HEADER.size :]))
+
+
+def write_producer_snapshot(
+    filesystem: FileSystem, path: str, entries: Iterable[ProducerStateEntry], *, flush: bool = True
+) -> None:
+    """Replace a producer snapshot by one with these producers.
+
+    Args:
+        filesystem: Where to write.
+        path: The snapshot file.
+        entries: The producers, in any order.
+        flush: False leaves the flush of the file and of its directory to the caller.
+
+    Raises:
+        StorageError: The file system refused.
+    """
+    replace_file(filesystem, path, producer_snapshot_bytes(entries), flush=flush)
+
+
+def producer_snapshot_bytes(entries: Iterable[ProducerStateEntry]) -> bytes:
+    """The content of a producer snapshot."""
+    packed = [_ENTRY.pack(*_fields(entry)) for entry in entries]
+    data = bytearray(_HEADER.pack(_SNAPSHOT_VERSION, 0, len(packed)))
+    data += b"".join(packed)
+    _HEADER.pack_into(data, 0, _SNAPSHOT_VERSION, crc32c(memoryview(data)[_CRC_END:]), len(packed))
+    return bytes(data)
+
+
+def _fields(entry: ProducerStateEntry) -> tuple[int, ...]:
+    transaction_first_offset = entry.current_transaction_first_offset
+    return (
+        entry.producer_id,
+        entry.producer_epoch,
+        entry.last_sequence,
+        entry.last_offset,
+        entry.offset_delta,
+        entry.timestamp_ms,
+        entry.coordinator_epoch,
+        _NO_OFFSET if transaction_first_offset is None else transaction_first_offset,
+    )
+
+
+def _entry(fields: tuple[int, ...]) -> ProducerStateEntry:
+    producer_id, epoch, sequence, offset, delta, timestamp_ms, coordinator_epoch, transaction_first_offset = (
+        fields
+    )
+    return ProducerStateEntry(
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        last_sequence=sequence,
+        last_offset=offset,
+        offset_delta=delta,
+        timestamp_ms=timestamp_ms,
+        coordinator_epoch=coordinator_epoch,
+        current_transaction_first_offset=None if transaction_first_offset < 0 else transaction_first_offset,
+    )
+
+
+def _corrupt(path: str, expected: str, found: str) -> CorruptSnapshotError:
+    message = f"Expected {expected}, found {found}. An older snapshot, or the log itself, can take its place."
+    return CorruptSnapshotError(message, path=path)

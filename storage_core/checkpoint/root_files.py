@@ -1,0 +1,246 @@
+"""``.kafka_cleanshutdown``: every log under this root was flushed and closed (Kafka's ``CleanShutdownFileHandler``).
+
+A broker deletes it before it opens the first log, and writes it after it closed the last. Its
+content (JSON with the broker's epoch; nothing at all before Kafka 3) does not matter here. But a controller
+compares the epoch, so who takes a broker's marker away puts the same one back; a new one has no epoch.
+
+``meta.properties`` in a log directory's root: which broker of which cluster owns it (Kafka's ``MetaProperties``).
+
+Java properties text. Version 0 (or no version): ``broker.id`` and ``cluster.id``, both optional.
+Version 1: ``node.id`` and ``cluster.id``. Both: ``directory.id``, optional.
+
+Offset checkpoints in a log directory's root (Kafka's ``OffsetCheckpointFile``).
+
+Text, version 0, one line ``<topic> <partition> <offset>`` per partition:
+
+    recovery-point-offset-checkpoint    first offset not known to be flushed; absent means 0
+    log-start-offset-checkpoint         log start, only where it is above the first segment's base offset
+    replication-offset-checkpoint       high watermark
+    cleaner-offset-checkpoint           first offset not yet compacted
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from storage_core.checkpoint.checkpoint_file import (
+    INT32_MAX,
+    INT64_MAX,
+    MAX_CHECKPOINT_BYTES,
+    entry_fields,
+    malformed_line,
+    parse_integer,
+    read_small_file,
+    write_checkpoint,
+)
+from storage_core.config import parse_java_properties
+from storage_core.errors import CorruptCheckpointError, LogDirectoryError, UnreadableError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from storage_core.filesystem import FileStatus, FileSystem
+
+__all__ = [
+    "CLEANER_OFFSET_CHECKPOINT",
+    "CLEAN_SHUTDOWN_FILE",
+    "LOG_START_OFFSET_CHECKPOINT",
+    "META_PROPERTIES",
+    "RECOVERY_POINT_CHECKPOINT",
+    "REPLICATION_OFFSET_CHECKPOINT",
+    "MetaProperties",
+    "clean_shutdown_status",
+    "delete_clean_shutdown_file",
+    "has_clean_shutdown_file",
+    "parse_meta_properties",
+    "parse_offset_checkpoint",
+    "read_clean_shutdown_file",
+    "read_meta_properties",
+    "read_offset_checkpoint",
+    "write_clean_shutdown_file",
+    "write_offset_checkpoint",
+]
+
+
+CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
+_WITHOUT_EPOCH = b'{"version":0,"brokerEpoch":-1}'
+_CLEAN_SHUTDOWN_LIMIT_BYTES = 4096
+
+
+def has_clean_shutdown_file(filesystem: FileSystem, root: str) -> bool:
+    """Whether the log directory ``root`` was shut down cleanly.
+
+    Raises:
+        UnreadableError: This user may not look into it.
+    """
+    return clean_shutdown_status(filesystem, root) is not None
+
+
+def clean_shutdown_status(filesystem: FileSystem, root: str) -> FileStatus | None:
+    """What tells this marker from one that was written before or after it; None without one.
+
+    Raises:
+        UnreadableError: This user may not look into the log directory.
+    """
+    return filesystem.status(os.path.join(root, CLEAN_SHUTDOWN_FILE))
+
+
+def read_clean_shutdown_file(filesystem: FileSystem, root: str) -> bytes | None:
+    """The marker as it stands there; None without one, or if it is none that a broker wrote.
+
+    Raises:
+        UnreadableError: This user may not read it.
+    """
+    try:
+        return filesystem.read_file(os.path.join(root, CLEAN_SHUTDOWN_FILE), _CLEAN_SHUTDOWN_LIMIT_BYTES)
+    except UnreadableError:
+        raise
+    except LogDirectoryError:
+        return None
+
+
+def write_clean_shutdown_file(filesystem: FileSystem, root: str, content: bytes | None = None) -> None:
+    """Say that every log under ``root`` was flushed and closed: for good when this returns.
+
+    It is written in place, as Kafka does: of this file the existence counts.
+
+    Args:
+        filesystem: Where to write.
+        root: The log directory.
+        content: The marker that was there before; None for one without an epoch.
+
+    Raises:
+        StorageError: The file system refused.
+    """
+    with filesystem.open_for_writing(os.path.join(root, CLEAN_SHUTDOWN_FILE), create=True) as file:
+        file.truncate(0)
+        file.write_at([_WITHOUT_EPOCH if content is None else content], 0)
+        file.flush()
+    filesystem.flush_directory(root)
+
+
+def delete_clean_shutdown_file(filesystem: FileSystem, root: str) -> bool:
+    """Say no more that ``root`` was shut down cleanly: for good when this returns. False if nothing said so.
+
+    Raises:
+        StorageError: The file system refused.
+    """
+    was_there = filesystem.delete(os.path.join(root, CLEAN_SHUTDOWN_FILE))
+    # Also without the file: whoever deleted it may have crashed before its flush.
+    filesystem.flush_directory(root)
+    return was_there
+
+
+META_PROPERTIES = "meta.properties"
+_META_PROPERTIES_LIMIT_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class MetaProperties:
+    """Who owns a log directory. What the file does not say is None."""
+
+    version: int
+    node_id: int | None
+    cluster_id: str | None
+    directory_id: str | None
+
+
+def read_meta_properties(filesystem: FileSystem, path: str) -> MetaProperties | None:
+    """Read ``meta.properties``; None if it does not exist.
+
+    Raises:
+        CorruptCheckpointError: The file cannot be parsed.
+        UnreadableError: This user may not read it.
+    """
+    data = read_small_file(filesystem, path, _META_PROPERTIES_LIMIT_BYTES)
+    return None if data is None else parse_meta_properties(data, path)
+
+
+def parse_meta_properties(data: bytes, path: str) -> MetaProperties:
+    """Parse the content of ``meta.properties``.
+
+    Raises:
+        CorruptCheckpointError: The version is unknown, or a property is missing or no number.
+    """
+    # Java reads property files as ISO 8859-1, in which every byte is a character.
+    try:
+        properties = dict(parse_java_properties(data.decode("latin-1")))
+    except ValueError as error:
+        raise CorruptCheckpointError(f"{error} Restore the file.", path=path) from error
+    version = _integer(properties, "version", path)
+    if version is None:
+        version = 0
+    if version not in (0, 1):
+        message = f"Expected version 0 or 1 in {META_PROPERTIES}, found {version}. A newer Kafka wrote it."
+        raise CorruptCheckpointError(message, path=path)
+    node_id = _integer(properties, "broker.id" if version == 0 else "node.id", path)
+    cluster_id = properties.get("cluster.id")
+    if version == 1 and (node_id is None or cluster_id is None):
+        missing = "node.id" if node_id is None else "cluster.id"
+        message = f"Expected {missing} in {META_PROPERTIES} of version 1, found none. Restore the file."
+        raise CorruptCheckpointError(message, path=path)
+    return MetaProperties(version, node_id, cluster_id, properties.get("directory.id"))
+
+
+def _integer(properties: dict[str, str], name: str, path: str) -> int | None:
+    text = properties.get(name)
+    if text is None:
+        return None
+    value = parse_integer(text, INT32_MAX)
+    if value is None:
+        message = f"Expected a whole number as {name}, found {text[:80]!r}. Restore the file."
+        raise CorruptCheckpointError(message, path=path)
+    return value
+
+
+RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
+LOG_START_OFFSET_CHECKPOINT = "log-start-offset-checkpoint"
+REPLICATION_OFFSET_CHECKPOINT = "replication-offset-checkpoint"
+CLEANER_OFFSET_CHECKPOINT = "cleaner-offset-checkpoint"
+
+
+def read_offset_checkpoint(filesystem: FileSystem, path: str) -> dict[tuple[str, int], int]:
+    """Read an offset checkpoint; a missing file has no entries.
+
+    Returns:
+        The offset of each (topic, partition).
+
+    Raises:
+        CorruptCheckpointError: The file cannot be parsed.
+        UnreadableError: This user may not read it.
+    """
+    data = read_small_file(filesystem, path, MAX_CHECKPOINT_BYTES)
+    return {} if data is None else parse_offset_checkpoint(data, path)
+
+
+def parse_offset_checkpoint(data: bytes, path: str) -> dict[tuple[str, int], int]:
+    """Parse the content of an offset checkpoint. Of two lines for one partition the later counts.
+
+    Raises:
+        CorruptCheckpointError: Something in it is not as the format says.
+    """
+    offsets: dict[tuple[str, int], int] = {}
+    for line_number, (topic, partition_text, offset_text) in entry_fields(data, path, 3):
+        partition = parse_integer(partition_text, INT32_MAX)
+        offset = parse_integer(offset_text, INT64_MAX)
+        if partition is None or offset is None:
+            line = f"{topic} {partition_text} {offset_text}"
+            raise malformed_line(path, line_number, line, "'<topic> <partition> <offset>'")
+        offsets[topic, partition] = offset
+    return offsets
+
+
+def write_offset_checkpoint(
+    filesystem: FileSystem, path: str, offsets: Mapping[tuple[str, int], int]
+) -> None:
+    """Replace an offset checkpoint by one with the offset of each (topic, partition).
+
+    Kafka writes them in the order of its hash map; here they are sorted.
+
+    Raises:
+        StorageError: The file system refused.
+    """
+    lines = (f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items()))
+    write_checkpoint(filesystem, path, lines)

@@ -1,0 +1,379 @@
+"""What a commit's journal says: the values of `commit_journal`.
+
+Parsing a commit's journal; `commit_journal` shows its layout.
+
+``.segmentlog-journal`` in a log directory's root: what a commit does, written before the first of it is done.
+
+While it is there, and its job is not in ``.segmentlog-commits``, the partitions that it names
+are being changed: readers take each to end at ``log_end_before``. Whoever finds it finishes it.
+
+Two lines: JSON, and its CRC-32C as 8 hexadecimal digits. Offsets and bytes are integers:
+
+    {"version":1,"job":"<32 hex>","generation":8,"time_ms":…,"txn_app_id":null,"txn_version":null,
+     "clean_shutdown":"<base64>","flushed":true,"manifests":["<name>",…],
+     "partitions":[{"topic":"t","partition":0,"is_new":false,"topic_id":"<22 characters>"|null,
+       "leader_epoch":0,"log_start_before":0,"log_start_after":0,"log_end_before":900,"log_end_after":4960,
+       "epochs_after":[[<epoch>,<start offset>],…],"snapshot_from":900|"empty"|null,"keep_offsets":false,
+       "operations":[
+         {"append":[{"file":"<name without suffix>","position":0,"size":7300},…],"base_offset":900,
+          "segment":0,"size_before":18440,"index_size_before":16,"time_index_size_before":24},
+         {"link":"<name without suffix>","base_offset":960,"size":486332,"fingerprint":"<8 hex>"}]}]}
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from storage_core.checkpoint.checkpoint_file import INT32_MAX, INT64_MAX, read_small_file, replace_file
+from storage_core.checkpoint.partition_files import EpochEntry
+from storage_core.commit_files.commits_file import JOB_ID, OWN_PREFIX, TXN_APP_ID
+from storage_core.commit_files.json_fields import json_file_bytes, parse_json_file
+from storage_core.commit_files.stage_names import STAGE_PREFIX
+from storage_core.errors import OptionError
+
+if TYPE_CHECKING:
+    from storage_core.commit_files.json_fields import JsonFields
+    from storage_core.filesystem import FileSystem
+
+__all__ = [
+    "COMMIT_IN_PROGRESS",
+    "COMMIT_JOURNAL",
+    "JOURNAL_VERSION",
+    "MAX_JOURNAL_BYTES",
+    "AppendOperation",
+    "CommitJournal",
+    "JournalledPartition",
+    "LinkOperation",
+    "PackRange",
+    "commit_journal_bytes",
+    "parse_commit_journal",
+    "read_commit_journal",
+    "read_journal_bytes",
+    "write_commit_journal",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class PackRange:
+    """Whole batches in a pack file; ``file`` is its name without the suffix."""
+
+    file: str
+    position_bytes: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class AppendOperation:
+    """Ranges of pack files, in this order, to the end of one segment.
+
+    Attributes:
+        ranges: What is appended.
+        base_offset: The offset of its first batch.
+        segment_base_offset: The segment; it is made if it is ``base_offset`` and ``size_before_bytes`` is 0.
+        size_before_bytes: Where in its log file the first batch goes.
+        index_size_before_bytes: The size of its offset index before.
+        time_index_size_before_bytes: The size of its time index before.
+    """
+
+    ranges: tuple[PackRange, ...]
+    base_offset: int
+    segment_base_offset: int
+    size_before_bytes: int
+    index_size_before_bytes: int
+    time_index_size_before_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LinkOperation:
+    """A staged segment that becomes one of the log; ``file`` is its name without the suffix."""
+
+    file: str
+    base_offset: int
+    size_bytes: int
+    fingerprint: int
+
+
+@dataclass(frozen=True, slots=True)
+class JournalledPartition:
+    """What becomes of one partition: first its bounds before and after, then how.
+
+    Attributes:
+        topic: Its topic.
+        partition: Its number.
+        is_new: Whether the directory is made by this commit.
+        topic_id: What a new one's ``partition.metadata`` says; None: it gets none.
+        leader_epoch: The epoch of the batches.
+        log_start_before: Its log start offset until the commit is visible.
+        log_start_after: Its log start offset from then on.
+        log_end_before: Its log end offset until the commit is visible.
+        log_end_after: Its log end offset from then on.
+        epochs_after: Its leader epochs from then on.
+        snapshot_from: Where the producer snapshot at the new log end comes from: the offset of another one,
+            ``"empty"``, or None if there is to be none.
+        operations: What to do in it, in this order.
+        keep_offsets: Whether the staged batches have the offsets that they are to keep.
+    """
+
+    topic: str
+    partition: int
+    is_new: bool
+    topic_id: str | None
+    leader_epoch: int
+    log_start_before: int
+    log_start_after: int
+    log_end_before: int
+    log_end_after: int
+    epochs_after: tuple[EpochEntry, ...]
+    snapshot_from: int | Literal["empty"] | None
+    operations: tuple[AppendOperation | LinkOperation, ...]
+    keep_offsets: bool = False
+
+    @property
+    def topic_partition(self) -> tuple[str, int]:
+        """The key of this partition in checkpoints."""
+        return self.topic, self.partition
+
+
+@dataclass(frozen=True, slots=True)
+class CommitJournal:
+    """A commit that was begun.
+
+    Attributes:
+        job_id: 32 hexadecimal digits.
+        generation: One more than that of the commit before.
+        time_ms: When it was written.
+        txn_app_id: The application that numbers its commits, if it does.
+        txn_version: The number that it gave to this one.
+        clean_shutdown: What the clean-shutdown file held; this commit has deleted it, or will.
+        manifests: The manifests of the staged files.
+        partitions: Each partition that changes.
+        is_flushed: Whether all is flushed before the rows are visible. Otherwise the marker is not put back, and
+            the recovery points stay: whoever opens the log directory recovers it.
+    """
+
+    job_id: str
+    generation: int
+    time_ms: int
+    txn_app_id: str | None
+    txn_version: int | None
+    clean_shutdown: bytes
+    manifests: tuple[str, ...]
+    partitions: tuple[JournalledPartition, ...]
+    is_flushed: bool = True
+
+
+JOURNAL_VERSION: Final = 1
+_TOPIC_ID: Final = re.compile(r"[A-Za-z0-9_-]{22}")
+# A name in the root, and in no other directory.
+_STAGED_FILE: Final = re.compile(rf"{re.escape(STAGE_PREFIX)}[A-Za-z0-9._-]{{1,200}}")
+_STAGED_FILE_EXPECTED: Final = "the name of a staged file"
+_BASE64: Final = re.compile(r"[A-Za-z0-9+/]*={0,2}")
+_EMPTY: Final = "empty"
+_EMPTY_PATTERN: Final = re.compile(_EMPTY)
+
+
+def parse_commit_journal(data: bytes, path: str) -> CommitJournal:
+    """Parse the content of a journal.
+
+    Raises:
+        CorruptCheckpointError: The CRC is wrong, or something in it is not as the format says.
+    """
+    fields = parse_json_file(data, path, JOURNAL_VERSION)
+    manifests = fields.elements("manifests")
+    if not all(isinstance(name, str) and _STAGED_FILE.fullmatch(name) for name in manifests):
+        raise fields.error("manifests", "names of staged files")
+    partitions = tuple(_partition(each) for each in fields.objects("partitions"))
+    if len({each.topic_partition for each in partitions}) != len(partitions):
+        raise fields.error("partitions", "each partition once")
+    is_txn = not fields.is_null("txn_app_id")
+    return CommitJournal(
+        job_id=fields.text("job", JOB_ID, "32 hexadecimal digits"),
+        generation=fields.integer("generation", minimum=1),
+        time_ms=fields.integer("time_ms", minimum=-INT64_MAX),
+        txn_app_id=fields.text("txn_app_id", TXN_APP_ID, "a text") if is_txn else None,
+        txn_version=fields.integer("txn_version", minimum=-INT64_MAX - 1) if is_txn else None,
+        clean_shutdown=_decoded(fields, "clean_shutdown"),
+        manifests=tuple(manifests),
+        partitions=partitions,
+        is_flushed=fields.is_null("flushed") or fields.flag("flushed"),
+    )
+
+
+def _decoded(fields: JsonFields, name: str) -> bytes:
+    try:
+        return base64.b64decode(fields.text(name, _BASE64, "base64"), validate=True)
+    except binascii.Error as error:
+        raise fields.error(name, "base64") from error
+
+
+def _partition(fields: JsonFields) -> JournalledPartition:
+    log_start_before, log_start_after = fields.integer("log_start_before"), fields.integer("log_start_after")
+    topic, partition = fields.topic_partition()
+    is_new = fields.flag("is_new")
+    has_topic_id = not fields.is_null("topic_id")
+    return JournalledPartition(
+        topic=topic,
+        partition=partition,
+        is_new=is_new,
+        topic_id=fields.text("topic_id", _TOPIC_ID, "22 characters") if has_topic_id else None,
+        leader_epoch=fields.integer("leader_epoch", maximum=INT32_MAX),
+        log_start_before=log_start_before,
+        log_start_after=log_start_after,
+        log_end_before=fields.integer("log_end_before", minimum=log_start_before),
+        log_end_after=fields.integer("log_end_after", minimum=log_start_after),
+        epochs_after=tuple(_epoch(fields, value) for value in fields.elements("epochs_after")),
+        snapshot_from=_snapshot_from(fields),
+        operations=tuple(_operation(each) for each in fields.objects("operations")),
+        keep_offsets=not fields.is_null("keep_offsets") and fields.flag("keep_offsets"),
+    )
+
+
+def _epoch(fields: JsonFields, value: Any) -> EpochEntry:
+    match value:
+        case [int(epoch), int(start_offset)] if 0 <= epoch <= INT32_MAX and 0 <= start_offset <= INT64_MAX:
+            return EpochEntry(epoch, start_offset)
+    raise fields.error("epochs_after", "pairs of epoch and start offset")
+
+
+def _snapshot_from(fields: JsonFields) -> int | Literal["empty"] | None:
+    if fields.is_null("snapshot_from"):
+        return None
+    if isinstance(fields.values["snapshot_from"], int):
+        return fields.integer("snapshot_from")
+    fields.text("snapshot_from", _EMPTY_PATTERN, "an offset, 'empty' or null")
+    return "empty"
+
+
+def _operation(fields: JsonFields) -> AppendOperation | LinkOperation:
+    if "link" in fields.values:
+        return LinkOperation(
+            file=fields.text("link", _STAGED_FILE, _STAGED_FILE_EXPECTED),
+            base_offset=fields.integer("base_offset"),
+            size_bytes=fields.integer("size", maximum=INT32_MAX),
+            fingerprint=fields.fingerprint(),
+        )
+    return AppendOperation(
+        ranges=tuple(_range(each) for each in fields.objects("append")),
+        base_offset=fields.integer("base_offset"),
+        segment_base_offset=fields.integer("segment"),
+        size_before_bytes=fields.integer("size_before", maximum=INT32_MAX),
+        index_size_before_bytes=fields.integer("index_size_before", maximum=INT32_MAX),
+        time_index_size_before_bytes=fields.integer("time_index_size_before", maximum=INT32_MAX),
+    )
+
+
+def _range(fields: JsonFields) -> PackRange:
+    return PackRange(
+        file=fields.text("file", _STAGED_FILE, _STAGED_FILE_EXPECTED),
+        position_bytes=fields.integer("position"),
+        size_bytes=fields.integer("size", minimum=1, maximum=INT32_MAX),
+    )
+
+
+COMMIT_JOURNAL: Final = f"{OWN_PREFIX}journal"
+COMMIT_IN_PROGRESS: Final = "segmentlog.commit-in-progress"
+"""A directory beside the journal, over which no broker starts: its name is not that of a partition."""
+# 300,000 partitions of about 800 bytes each.
+MAX_JOURNAL_BYTES: Final = 256 * 1024 * 1024
+
+
+def read_commit_journal(filesystem: FileSystem, root: str) -> CommitJournal | None:
+    """Read the journal in a log directory; None if there is none.
+
+    Raises:
+        CorruptCheckpointError: It is damaged, or written by a newer release.
+        UnreadableError: This user may not read it.
+    """
+    data = read_journal_bytes(filesystem, root)
+    return None if data is None else parse_commit_journal(data, os.path.join(root, COMMIT_JOURNAL))
+
+
+def read_journal_bytes(filesystem: FileSystem, root: str) -> bytes | None:
+    """Read the journal in a log directory without parsing it; None if there is none."""
+    return read_small_file(filesystem, os.path.join(root, COMMIT_JOURNAL), MAX_JOURNAL_BYTES)
+
+
+def write_commit_journal(filesystem: FileSystem, root: str, journal: CommitJournal) -> None:
+    """Write the journal of a log directory: it is there for good when this returns, or as it was before.
+
+    Of a job that does not flush, only the content is on the disk: a journal that cannot be read would be in the way
+    of everybody.
+
+    Raises:
+        OptionError: It would be longer than any that is read.
+        CorruptCheckpointError: Nobody could read it.
+        StorageError: The file system refused.
+    """
+    data = commit_journal_bytes(journal)
+    path = os.path.join(root, COMMIT_JOURNAL)
+    if len(data) > MAX_JOURNAL_BYTES:
+        raise OptionError(
+            f"Expected a commit whose journal has at most {MAX_JOURNAL_BYTES} bytes, found {len(data)} for "
+            f"{len(journal.partitions)} partitions. Write fewer partitions, or fewer and larger files, at once.",
+            path=path,
+        )
+    # Behind a journal that is refused, nobody reads or writes any more.
+    parse_commit_journal(data, path)
+    replace_file(filesystem, path, data, flush_name=journal.is_flushed)
+
+
+def commit_journal_bytes(journal: CommitJournal) -> bytes:
+    """The content of a journal."""
+    return json_file_bytes(
+        {
+            "version": JOURNAL_VERSION,
+            "job": journal.job_id,
+            "generation": journal.generation,
+            "time_ms": journal.time_ms,
+            "txn_app_id": journal.txn_app_id,
+            "txn_version": journal.txn_version,
+            "clean_shutdown": base64.b64encode(journal.clean_shutdown).decode("ascii"),
+            "flushed": journal.is_flushed,
+            "manifests": list(journal.manifests),
+            "partitions": [_partition_values(each) for each in journal.partitions],
+        }
+    )
+
+
+def _partition_values(partition: JournalledPartition) -> dict[str, Any]:
+    return {
+        "topic": partition.topic,
+        "partition": partition.partition,
+        "is_new": partition.is_new,
+        "topic_id": partition.topic_id,
+        "leader_epoch": partition.leader_epoch,
+        "log_start_before": partition.log_start_before,
+        "log_start_after": partition.log_start_after,
+        "log_end_before": partition.log_end_before,
+        "log_end_after": partition.log_end_after,
+        "epochs_after": [[entry.epoch, entry.start_offset] for entry in partition.epochs_after],
+        "snapshot_from": partition.snapshot_from,
+        "keep_offsets": partition.keep_offsets,
+        "operations": [_operation_values(each) for each in partition.operations],
+    }
+
+
+def _operation_values(operation: AppendOperation | LinkOperation) -> dict[str, Any]:
+    if isinstance(operation, LinkOperation):
+        return {
+            "link": operation.file,
+            "base_offset": operation.base_offset,
+            "size": operation.size_bytes,
+            "fingerprint": f"{operation.fingerprint:08x}",
+        }
+    return {
+        "append": [
+            {"file": each.file, "position": each.position_bytes, "size": each.size_bytes}
+            for each in operation.ranges
+        ],
+        "base_offset": operation.base_offset,
+        "segment": operation.segment_base_offset,
+        "size_before": operation.size_before_bytes,
+        "index_size_before": operation.index_size_before_bytes,
+        "time_index_size_before": operation.time_index_size_before_bytes,
+    }

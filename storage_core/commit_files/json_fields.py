@@ -1,0 +1,157 @@
+"""JSON as the files of a commit hold it: compact, keys sorted, UTF-8, guarded by a CRC-32C as 8 hexadecimal digits.
+
+Two layouts: a whole file of two lines, the second one the CRC of the first; and a line that
+begins with the CRC of its rest. Unknown keys are ignored, so that a later version may add some.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from crc32c import crc32c
+
+from storage_core.checkpoint.checkpoint_file import INT32_MAX, INT64_MAX
+from storage_core.errors import CorruptCheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["JsonFields", "json_bytes", "json_file_bytes", "parse_json_file", "parse_json_object"]
+
+
+# What a topic may be called in Kafka; with a partition's number behind it, it is a file name.
+_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_FINGERPRINT: Final = re.compile(r"[0-9a-f]{8}")
+# The CRC of a file's first line: 8 digits, and the line ends around them.
+_CRC_LINE_BYTES: Final = 10
+_QUOTED_LENGTH: Final = 80
+
+
+def json_bytes(value: Mapping[str, Any]) -> bytes:
+    """One object as these files hold it, without a line end."""
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode()
+
+
+def json_file_bytes(value: Mapping[str, Any]) -> bytes:
+    """A file of two lines: the object, and its CRC."""
+    data = json_bytes(value)
+    return b"%b\n%08x\n" % (data, crc32c(data))
+
+
+def parse_json_file(data: bytes, path: str, version: int) -> JsonFields:
+    """Check and parse a file of two lines.
+
+    Raises:
+        CorruptCheckpointError: It is cut, its CRC is wrong, or it has another version.
+    """
+    body, crc_line = data[:-_CRC_LINE_BYTES], data[-_CRC_LINE_BYTES:]
+    crc = crc32c(body)
+    if crc_line != b"\n%08x\n" % crc:
+        message = (
+            f"Expected a line of JSON and a line with its CRC-32C {crc:08x}, found {crc_line!r} as the last "
+            f"{_CRC_LINE_BYTES} bytes. The file is damaged, or no whole one."
+        )
+        raise CorruptCheckpointError(message, path=path)
+    fields = parse_json_object(body, path)
+    found = fields.integer("version", maximum=INT32_MAX)
+    if found != version:
+        message = (
+            f"Expected version {version} in this file, found {found}. A newer release wrote it: use that."
+        )
+        raise CorruptCheckpointError(message, path=path)
+    return fields
+
+
+def parse_json_object(data: bytes, path: str) -> JsonFields:
+    """Parse one object.
+
+    Raises:
+        CorruptCheckpointError: It is something else.
+    """
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise CorruptCheckpointError(
+            f"Expected JSON, found {data[:_QUOTED_LENGTH]!r}. The file is damaged.", path=path
+        ) from error
+    return JsonFields(_as_object(value, path, "a JSON object"), path)
+
+
+@dataclass(frozen=True, slots=True)
+class JsonFields:
+    """An object of a file, whose fields are checked as they are taken.
+
+    Args:
+        values: The fields by name.
+        path: The file, for messages.
+    """
+
+    values: Mapping[str, Any]
+    path: str
+
+    def integer(self, name: str, *, minimum: int = 0, maximum: int = INT64_MAX) -> int:
+        """An integer within bounds.
+
+        Raises:
+            CorruptCheckpointError: It is missing, or something else.
+        """
+        value = self.values.get(name)
+        if type(value) is not int or not minimum <= value <= maximum:
+            raise self.error(name, f"an integer from {minimum} to {maximum}")
+        return value
+
+    def flag(self, name: str) -> bool:
+        """True or false."""
+        value = self.values.get(name)
+        if not isinstance(value, bool):
+            raise self.error(name, "true or false")
+        return value
+
+    def text(self, name: str, pattern: re.Pattern[str], expected: str) -> str:
+        """A text that matches a pattern; ``expected`` says in words which one."""
+        value = self.values.get(name)
+        if not isinstance(value, str) or not pattern.fullmatch(value):
+            raise self.error(name, expected)
+        return value
+
+    def topic_partition(self) -> tuple[str, int]:
+        """The fields ``topic`` and ``partition``."""
+        return self.text("topic", _TOPIC, "a topic's name"), self.integer("partition", maximum=INT32_MAX)
+
+    def fingerprint(self) -> int:
+        """The field ``fingerprint``."""
+        return int(self.text("fingerprint", _FINGERPRINT, "8 hexadecimal digits"), 16)
+
+    def is_null(self, name: str) -> bool:
+        """Whether a field is null, or missing."""
+        return self.values.get(name) is None
+
+    def elements(self, name: str) -> list[Any]:
+        """A list of anything."""
+        value = self.values.get(name)
+        if not isinstance(value, list):
+            raise self.error(name, "a list")
+        return value
+
+    def objects(self, name: str) -> list[JsonFields]:
+        """A list of objects."""
+        expected = f"objects in the list {name!r}"
+        return [
+            JsonFields(_as_object(value, self.path, expected), self.path) for value in self.elements(name)
+        ]
+
+    def error(self, name: str, expected: str) -> CorruptCheckpointError:
+        """The error for one field."""
+        found = repr(self.values[name])[:_QUOTED_LENGTH] if name in self.values else "nothing"
+        message = f"Expected {expected} as {name!r}, found {found}. The file is damaged, or not one of ours."
+        return CorruptCheckpointError(message, path=self.path)
+
+
+def _as_object(value: Any, path: str, expected: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        found = repr(value)[:_QUOTED_LENGTH]
+        raise CorruptCheckpointError(f"Expected {expected}, found {found}. The file is damaged.", path=path)
+    return value

@@ -1,0 +1,112 @@
+"""The names of staged files: what a job has written into a log directory's root and not yet committed.
+
+    .segmentlog-stage-<job>-<task>-<attempt>.pack         batches of many partitions, one piece behind the other
+    .segmentlog-stage-<job>-<task>-<attempt>-<n>.log      a segment of one partition; beside it .index and .timeindex
+    .segmentlog-stage-<job>-<task>-<attempt>.manifest     what stands in them
+
+A broker leaves files of such names alone. A manifest that is being written has one more suffix, ``.tmp``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from storage_core.commit_files.commits_file import JOB_ID, OWN_PREFIX
+from storage_core.errors import OptionError
+
+__all__ = [
+    "MANIFEST_SUFFIX",
+    "PACK_SUFFIX",
+    "STAGED_BASE_NAME",
+    "STAGE_PREFIX",
+    "StageId",
+    "data_suffix_of",
+    "job_of",
+    "job_prefix",
+    "stage_of",
+]
+
+
+STAGE_PREFIX: Final = f"{OWN_PREFIX}stage-"
+PACK_SUFFIX: Final = ".pack"
+MANIFEST_SUFFIX: Final = ".manifest"
+_LOG_SUFFIX: Final = ".log"
+_NUMBER: Final = r"(?:0|[1-9][0-9]{0,18})"
+_STAGE: Final = (
+    rf"{re.escape(STAGE_PREFIX)}(?P<job>[0-9a-f]{{32}})-(?P<task>{_NUMBER})-(?P<attempt>{_NUMBER})"
+)
+STAGED_BASE_NAME: Final = re.compile(rf"{_STAGE}(?P<number>-{_NUMBER})?")
+_FILE_NAME: Final = re.compile(
+    rf"{_STAGE}(?:(?P<whole>\.pack|\.manifest|\.manifest\.tmp)|-(?P<number>{_NUMBER})\.(?:log|index|timeindex))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StageId:
+    """One attempt at one task of a job.
+
+    Args:
+        job_id: 32 hexadecimal digits.
+        task: Which part of the job's rows.
+        attempt: No two attempts of a job at a task have the same one.
+
+    Raises:
+        OptionError: Names could not be made of these.
+    """
+
+    job_id: str
+    task: int
+    attempt: int
+
+    def __post_init__(self) -> None:
+        if not JOB_ID.fullmatch(self.job_id):
+            raise OptionError(
+                f"Expected 32 lower-case hexadecimal digits as the id of a job, found {self.job_id!r}."
+            )
+        for name, number in (("task", self.task), ("attempt", self.attempt)):
+            if not 0 <= number < 1 << 63:
+                raise OptionError(f"Expected a number from 0 to 2^63 - 1 as {name}, found {number}.")
+
+    @property
+    def base_name(self) -> str:
+        """What all its files' names begin with, and the pack file's name without its suffix."""
+        return f"{STAGE_PREFIX}{self.job_id}-{self.task}-{self.attempt}"
+
+    @property
+    def pack_name(self) -> str:
+        """The pack file's name."""
+        return self.base_name + PACK_SUFFIX
+
+    @property
+    def manifest_name(self) -> str:
+        """The manifest's name."""
+        return self.base_name + MANIFEST_SUFFIX
+
+    def segment_base_name(self, number: int) -> str:
+        """The name of a staged segment, without suffix."""
+        return f"{self.base_name}-{number}"
+
+
+def job_prefix(job_id: str) -> str:
+    """What the names of all staged files of a job begin with, and of no other job's."""
+    return f"{STAGE_PREFIX}{job_id}-"
+
+
+def job_of(file_name: str) -> str | None:
+    """The id of the job that staged a file; None if it is no staged file."""
+    match = _FILE_NAME.fullmatch(file_name)
+    return match["job"] if match else None
+
+
+def stage_of(base_name: str) -> StageId | None:
+    """The attempt that a file belongs to, by its name without suffix; None if that is none."""
+    match = STAGED_BASE_NAME.fullmatch(base_name)
+    return StageId(match["job"], int(match["task"]), int(match["attempt"])) if match else None
+
+
+def data_suffix_of(base_name: str) -> str:
+    """The suffix of the file that holds the batches: a segment's, if the name has a number behind its attempt."""
+    match = STAGED_BASE_NAME.fullmatch(base_name)
+    return _LOG_SUFFIX if match and match["number"] else PACK_SUFFIX

@@ -1,0 +1,426 @@
+"""What to say, and to do, when a commit cannot be completed because a file that its tasks have staged is gone.
+
+Appending staged batches to the end of a segment, as a broker does it: the log file, and the entries of its indexes.
+
+Everything is counted from the sizes in the journal. So it comes to the same however often it was begun.
+
+A staged segment becomes one of a log: its files get their second names, the log file last.
+
+A link, no rename: POSIX does not say that the new name is on the disk when the old one is gone.
+
+What a commit does in the directory of one partition. To do it twice is harmless.
+"""
+
+from __future__ import annotations
+
+import os
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
+
+from storage_core.checkpoint import (
+    LEADER_EPOCH_CHECKPOINT,
+    PARTITION_METADATA,
+    producer_snapshot_bytes,
+    read_leader_epoch_checkpoint,
+    write_leader_epoch_checkpoint,
+)
+from storage_core.checkpoint.checkpoint_file import TEMPORARY_SUFFIX
+from storage_core.checkpoint.partition_files import partition_metadata_bytes
+from storage_core.commit_files.journal import COMMIT_IN_PROGRESS, COMMIT_JOURNAL, LinkOperation
+from storage_core.commit_files.stage_names import data_suffix_of, job_of, job_prefix
+from storage_core.commit_replay.staged_batches import BatchHeads, batch_heads, copy_batches, fingerprint
+from storage_core.errors import CorruptCheckpointError, CorruptError
+from storage_core.segment.file_names import (
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    log_file_name,
+    offset_index_file_name,
+    snapshot_file_name,
+    time_index_file_name,
+    transaction_index_file_name,
+)
+from storage_core.segment.segment_indexes import IndexBuilder
+from storage_core.segment.time_index import ENTRY_SIZE_BYTES as TIME_ENTRY_BYTES
+from storage_core.segment.time_index import parse_time_entry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from storage_core.checkpoint import EpochEntry
+    from storage_core.commit_files.journal import AppendOperation, JournalledPartition
+    from storage_core.filesystem import FileStatus, FileSystem, OpenFile, WritableFile
+    from storage_core.log_config import LogConfig
+
+__all__ = [
+    "append_staged",
+    "flush_published",
+    "is_published_copy",
+    "link_staged",
+    "lost_staged_file",
+    "open_cut",
+    "publish_partition",
+]
+
+
+def lost_staged_file(path: str) -> CorruptError:
+    """The error for a staged file that is not there."""
+    job_id = job_of(os.path.basename(path)) or "?"
+    return CorruptError(
+        f"Expected a file that the commit of job {job_id} needs, which was interrupted and is being completed, found "
+        "none: somebody has deleted it. Bring it back, then open the log directory again. Or give the job up: delete "
+        f"{COMMIT_JOURNAL}, then the directory {COMMIT_IN_PROGRESS}, then {job_prefix(job_id)}*, all in "
+        f"{os.path.dirname(path)}, and open it with LogDirectory.open, which recovers its logs. What was there before "
+        "stays. Partitions that were done before this one keep their rows of the job, others have none, and it does "
+        "not count as committed: written again, those rows are there twice.",
+        path=path,
+    )
+
+
+_JOINED_BATCHES: Final = 1024
+
+
+def append_staged(
+    filesystem: FileSystem,
+    root: str,
+    directory: str,
+    operation: AppendOperation,
+    leader_epoch: int,
+    config: LogConfig,
+    *,
+    keep_offsets: bool = False,
+) -> list[str]:
+    """Cut a segment's files to their journalled sizes, and append to them. Nothing is flushed.
+
+    Args:
+        filesystem: Where to read and write.
+        root: The log directory, in which the staged files stand.
+        directory: The partition's directory.
+        operation: What to append, and where.
+        leader_epoch: The epoch that the batches get.
+        config: Says how far index entries lie apart, and how many there may be.
+        keep_offsets: Whether the batches have the offsets already that they are to have.
+
+    Returns:
+        The files to be flushed.
+
+    Raises:
+        CorruptError: A file is shorter than the journal says, or a staged batch is damaged.
+        StorageError: The file system refused.
+    """
+    segment = operation.segment_base_offset
+    paths = [
+        f"{directory}/{name(segment)}"
+        for name in (log_file_name, offset_index_file_name, time_index_file_name)
+    ]
+    log_path, index_path, time_index_path = paths
+    if not operation.size_before_bytes:
+        # Of a segment that was deleted.
+        filesystem.delete(f"{directory}/{transaction_index_file_name(segment)}")
+    offset_entries, time_entries = bytearray(), bytearray()
+    with open_cut(filesystem, time_index_path, operation.time_index_size_before_bytes) as time_index:
+        indexes = _index_builder(time_index, operation, config)
+        with open_cut(filesystem, log_path, operation.size_before_bytes) as log:
+            offset = None if keep_offsets else operation.base_offset
+            for heads in _joined(_appended(filesystem, root, operation, log, offset, leader_epoch)):
+                timestamps_ms = heads.headers["max_timestamp_ms"]
+                added = indexes.add(heads.last_offsets, timestamps_ms, heads.sizes_bytes, heads.start_bytes)
+                offset_entries += added[0]
+                time_entries += added[1]
+        with open_cut(filesystem, index_path, operation.index_size_before_bytes) as index:
+            index.write_at([offset_entries], operation.index_size_before_bytes)
+        time_entries += indexes.last_entry()
+        time_index.write_at([time_entries], operation.time_index_size_before_bytes)
+    return paths
+
+
+def _appended(
+    filesystem: FileSystem,
+    root: str,
+    operation: AppendOperation,
+    log: WritableFile,
+    offset: int | None,
+    leader_epoch: int,
+) -> Iterator[BatchHeads]:
+    """Append the ranges, one behind the other."""
+    position_bytes = operation.size_before_bytes
+    # Those of one file stand together.
+    for file, ranges in groupby(operation.ranges, key=attrgetter("file")):
+        with _open_staged(filesystem, f"{root}/{file}{data_suffix_of(file)}") as pack:
+            for staged in ranges:
+                for heads in copy_batches(pack, staged, log, position_bytes, offset, leader_epoch):
+                    if offset is not None:
+                        offset += heads.offset_count
+                    yield heads
+                position_bytes += staged.size_bytes
+
+
+def _open_staged(filesystem: FileSystem, path: str) -> OpenFile:
+    try:
+        return filesystem.open(path)
+    except FileNotFoundError as error:
+        raise lost_staged_file(path) from error
+
+
+def _joined(parts: Iterable[BatchHeads]) -> Iterator[BatchHeads]:
+    """The same batches, more of them at a time: what is done with them takes as long for one as for many."""
+    pending: list[BatchHeads] = []
+    count = 0
+    for heads in parts:
+        pending.append(heads)
+        count += len(heads.headers)
+        if count >= _JOINED_BATCHES:
+            yield BatchHeads.joined(pending)
+            pending, count = [], 0
+    if pending:
+        yield BatchHeads.joined(pending)
+
+
+def open_cut(filesystem: FileSystem, path: str, size_bytes: int) -> WritableFile:
+    """Open a file, which is made if it is to be empty, and cut it to a size.
+
+    Raises:
+        CorruptError: It is shorter.
+    """
+    file = filesystem.open_for_writing(path, create=size_bytes == 0)
+    try:
+        found_bytes = file.size_bytes()
+        if found_bytes > size_bytes:
+            file.truncate(size_bytes)
+    except BaseException:
+        file.close()
+        raise
+    if found_bytes < size_bytes:
+        file.close()
+        raise CorruptError(
+            f"Expected at least the {size_bytes} bytes that this file had when a commit began, found "
+            f"{found_bytes}: somebody else has changed it since. Bring it back, then open the log directory "
+            "again: the commit is completed then.",
+            path=path,
+        )
+    return file
+
+
+def _index_builder(time_index: WritableFile, operation: AppendOperation, config: LogConfig) -> IndexBuilder:
+    """Goes on where the indexes end. The time index was completed when the log was closed."""
+    segment, size_bytes = operation.segment_base_offset, operation.time_index_size_before_bytes
+    last_time = None
+    if size_bytes >= TIME_ENTRY_BYTES:
+        data = time_index.read_at(TIME_ENTRY_BYTES, size_bytes - TIME_ENTRY_BYTES)
+        last_time = parse_time_entry(data, segment)
+    return IndexBuilder(
+        segment,
+        config,
+        offset_index_bytes=operation.index_size_before_bytes,
+        time_index_bytes=size_bytes,
+        last_time=last_time,
+    )
+
+
+def link_staged(filesystem: FileSystem, root: str, directory: str, operation: LinkOperation) -> None:
+    """Link the files of a staged segment into a partition's directory, those that are not there yet.
+
+    Raises:
+        CorruptError: Another segment stands in its place.
+        StorageError: The file system refused.
+    """
+    stem, target = f"{root}/{operation.file}", f"{directory}/{operation.base_offset:020d}"
+    is_copy = is_published_copy(filesystem, stem, target)
+    if is_copy:
+        # Links do not survive every copy of a directory: what it holds tells.
+        _require_published(filesystem, target + LOG_SUFFIX, operation)
+    # Of a segment that was deleted.
+    filesystem.delete(target + TRANSACTION_INDEX_SUFFIX)
+    for suffix in (TIME_INDEX_SUFFIX, OFFSET_INDEX_SUFFIX, LOG_SUFFIX):
+        there = filesystem.status(target + suffix)
+        if there is not None and is_copy:
+            continue
+        try:
+            _link(filesystem, stem + suffix, target + suffix, there)
+        except FileNotFoundError as error:
+            if filesystem.status(stem + suffix) is None:
+                raise lost_staged_file(stem + suffix) from error
+            raise
+
+
+def is_published_copy(filesystem: FileSystem, stem: str, target: str) -> bool:
+    """Whether a segment that is not empty, and no link to the staged one, stands in its place already.
+
+    Args:
+        filesystem: Where to look.
+        stem: The staged segment, without suffix.
+        target: Its place, without suffix.
+    """
+    found = filesystem.status(target + LOG_SUFFIX)
+    return (
+        found is not None
+        and found.size_bytes > 0
+        and not _is_same(found, filesystem.status(stem + LOG_SUFFIX))
+    )
+
+
+def _link(filesystem: FileSystem, source: str, target: str, there: FileStatus | None) -> None:
+    if there is None:
+        filesystem.link(source, target)
+    elif not _is_same(there, filesystem.status(source)):
+        # The empty last segment of the log makes room.
+        filesystem.delete(target + TEMPORARY_SUFFIX)
+        filesystem.link(source, target + TEMPORARY_SUFFIX)
+        filesystem.rename(target + TEMPORARY_SUFFIX, target)
+
+
+def _is_same(one: FileStatus, other: FileStatus | None) -> bool:
+    return other is not None and (one.device, one.inode) == (other.device, other.inode)
+
+
+def _require_published(filesystem: FileSystem, path: str, operation: LinkOperation) -> None:
+    """Refuse to go on if a segment is not the one that was to be published here."""
+    with filesystem.open(path) as file:
+        is_long_enough = file.status.size_bytes >= operation.size_bytes
+        found = 0
+        if is_long_enough:
+            try:
+                found = fingerprint(batch_heads(file, 0, operation.size_bytes))
+            except CorruptError:
+                is_long_enough = False
+    if not is_long_enough or found != operation.fingerprint:
+        raise CorruptError(
+            f"Expected no segment, an empty one, or the one that a commit publishes here, with {operation.size_bytes} "
+            f"bytes and the fingerprint {operation.fingerprint:08x}, found another one: somebody else has written "
+            "it since. Move it away, then open the log directory again: the commit is completed then.",
+            path=path,
+            offset=operation.base_offset,
+        )
+
+
+_MAX_SNAPSHOT_BYTES: Final = 16 * 1024 * 1024
+
+
+def publish_partition(
+    filesystem: FileSystem,
+    root: str,
+    partition: JournalledPartition,
+    config: LogConfig,
+    *,
+    is_flushed: bool = True,
+) -> list[str]:
+    """Do what the journal says of one partition. Nothing of it is flushed here.
+
+    Args:
+        filesystem: Where to read and write.
+        root: The log directory.
+        partition: What to do.
+        config: Of its topic.
+        is_flushed: Whether it is flushed afterwards. If not, the log is recovered, which makes a first epoch file from its
+            batches; a changed one is flushed here: torn, it would keep everybody from opening the log.
+
+    Returns:
+        The files that `flush_published` is to flush, the partition's directory last.
+
+    Raises:
+        CorruptError: The partition is not as it was when the commit began.
+        StorageError: The file system refused.
+    """
+    directory = f"{root}/{partition.topic}-{partition.partition}"
+    written: list[str] = []
+    if partition.is_new:
+        written += _make_directory(filesystem, directory, partition)
+    for operation in partition.operations:
+        if isinstance(operation, LinkOperation):
+            link_staged(filesystem, root, directory, operation)
+        else:
+            written += append_staged(
+                filesystem,
+                root,
+                directory,
+                operation,
+                partition.leader_epoch,
+                config,
+                keep_offsets=partition.keep_offsets,
+            )
+    written += _put_snapshot(filesystem, directory, partition)
+    written += _put_epochs(filesystem, directory, partition, is_flushed=is_flushed)
+    return [*dict.fromkeys(written), directory] if written or partition.operations else []
+
+
+def flush_published(filesystem: FileSystem, paths: list[str]) -> None:
+    """Bring what was published in one partition to the disk.
+
+    Raises:
+        StorageError: The file system refused.
+    """
+    if paths:
+        for path in paths[:-1]:
+            with filesystem.open_for_writing(path) as file:
+                file.flush()
+        filesystem.flush_directory(paths[-1])
+
+
+def _make_directory(filesystem: FileSystem, directory: str, partition: JournalledPartition) -> list[str]:
+    if filesystem.status(directory) is None:
+        filesystem.make_directory(directory)
+    written = []
+    if partition.topic_id is not None:
+        path = f"{directory}/{PARTITION_METADATA}"
+        _put_file(filesystem, path, partition_metadata_bytes(partition.topic_id, path))
+        written.append(path)
+    if not partition.operations:
+        # A log without any segment is none.
+        for name in (log_file_name, offset_index_file_name, time_index_file_name):
+            path = f"{directory}/{name(partition.log_end_after)}"
+            _put_file(filesystem, path, b"")
+            written.append(path)
+    return written
+
+
+def _put_snapshot(filesystem: FileSystem, directory: str, partition: JournalledPartition) -> list[str]:
+    source = partition.snapshot_from
+    if source is None or partition.log_end_after == partition.log_end_before:
+        return []
+    content: bytes | None
+    if not isinstance(source, int):
+        content = producer_snapshot_bytes(())
+    else:
+        content = filesystem.read_file(f"{directory}/{snapshot_file_name(source)}", _MAX_SNAPSHOT_BYTES)
+    if content is None:
+        raise CorruptError(
+            f"Expected the snapshot of the producers at offset {source}, which was there when a commit began, found none. Bring it back, "
+            "then open the log directory again: the commit is completed then.",
+            path=directory,
+        )
+    path = f"{directory}/{snapshot_file_name(partition.log_end_after)}"
+    _put_file(filesystem, path, content)
+    return [path]
+
+
+def _put_epochs(
+    filesystem: FileSystem, directory: str, partition: JournalledPartition, *, is_flushed: bool
+) -> list[str]:
+    if not partition.epochs_after or partition.log_end_after == partition.log_end_before:
+        return []
+    path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
+    known: tuple[EpochEntry, ...] | None
+    try:
+        known = read_leader_epoch_checkpoint(filesystem, path)
+    except CorruptCheckpointError:
+        # Torn while this was done before.
+        known = None
+    if not is_flushed and known == ():
+        return []
+    if known != partition.epochs_after:
+        write_leader_epoch_checkpoint(filesystem, path, partition.epochs_after, flush=not is_flushed)
+    # Also if it was written before: by whom, and whether it was flushed, is not known.
+    return [path]
+
+
+def _put_file(filesystem: FileSystem, path: str, content: bytes) -> None:
+    with filesystem.open_for_writing(path, create=True) as file:
+        # What stands there was begun by the same commit.
+        size_bytes = file.size_bytes()
+        if size_bytes == len(content) and file.read_at(size_bytes, 0) == content:
+            return
+        if size_bytes:
+            file.truncate(0)
+        file.write_at([content], 0)

@@ -1,0 +1,297 @@
+"""The headers of the batches in a staged file, which hold all that offsets and a fingerprint are made of.
+
+Copying staged batches to their place in a log; their offsets and epochs are put in on the way.
+
+Bytes are not looked at but for the headers: each holds the CRC of its batch.
+
+The same work on many things, several at a time: most of it waits for the disk.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_core.errors import CorruptRecordError
+from storage_core.record.batch_header import (
+    HEADER_DTYPE,
+    HEADER_SIZE_BYTES,
+    LENGTH_AND_MAGIC,
+    LENGTH_POSITION,
+    LOG_OVERHEAD_BYTES,
+    MAGIC_V2,
+    MINIMUM_LENGTHS,
+    batch_fingerprint,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from storage_core.commit_files.journal import PackRange
+    from storage_core.filesystem import OpenFile, WritableFile
+
+__all__ = [
+    "PLACE_BYTES",
+    "BatchHeads",
+    "batch_heads",
+    "copy_batches",
+    "fingerprint",
+    "in_parallel",
+    "write_places",
+]
+
+
+PLACE_BYTES: Final = 16
+"""So much of a header says where its batch stands: base offset, length and leader epoch. No CRC covers it."""
+_SMALLEST_LENGTH: Final = MINIMUM_LENGTHS[MAGIC_V2]
+_BLOCK_BYTES: Final = 64 * 1024
+# Of larger batches, only the headers are read.
+_LARGEST_READ_WHOLE_BYTES: Final = 4096
+_MOST_HEADS: Final = 4096
+_Int64Array = npt.NDArray[np.int64]
+
+
+class _Readable(Protocol):
+    path: str
+
+    def read_at(self, size_bytes: int, position_bytes: int) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchHeads:
+    """Some batches of a file, back to back, by their headers.
+
+    Attributes:
+        positions_bytes: Per batch, where it begins in the file.
+        headers: Per batch, its header: a structured array of `HEADER_DTYPE`.
+    """
+
+    positions_bytes: _Int64Array
+    headers: npt.NDArray[Any]
+
+    @property
+    def sizes_bytes(self) -> _Int64Array:
+        """Per batch, its size."""
+        sizes: _Int64Array = self.headers["batch_length"] + np.int64(LOG_OVERHEAD_BYTES)
+        return sizes
+
+    @classmethod
+    def joined(cls, parts: Sequence[BatchHeads]) -> BatchHeads:
+        """Batches that stand back to back, of which there is at least one."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(
+            np.concatenate([part.positions_bytes for part in parts]),
+            np.concatenate([part.headers for part in parts]),
+        )
+
+    @property
+    def start_bytes(self) -> int:
+        """Where the first one begins."""
+        return int(self.positions_bytes[0])
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes all of them take."""
+        last_bytes = int(self.headers["batch_length"][-1]) + LOG_OVERHEAD_BYTES
+        return int(self.positions_bytes[-1]) + last_bytes - self.start_bytes
+
+    @property
+    def last_offsets(self) -> _Int64Array:
+        """Per batch, its last offset."""
+        offsets: _Int64Array = self.headers["base_offset"].astype(np.int64)
+        offsets += self.headers["last_offset_delta"]
+        return offsets
+
+    @property
+    def offset_count(self) -> int:
+        """How many offsets the batches take, gaps between them left out."""
+        return int(self.headers["last_offset_delta"].sum(dtype=np.int64)) + len(self.headers)
+
+    def placed(self, base_offset: int | None, leader_epoch: int) -> BatchHeads:
+        """The same batches under an epoch, at consecutive offsets; None: at those that they have."""
+        headers = self.headers.copy()
+        headers["leader_epoch"] = leader_epoch
+        if base_offset is not None:
+            counts = headers["last_offset_delta"] + np.int64(1)
+            headers["base_offset"] = base_offset + (np.cumsum(counts) - counts)
+        return BatchHeads(self.positions_bytes, headers)
+
+    def moved(self, by_bytes: int) -> BatchHeads:
+        """The same batches so many bytes further behind."""
+        return BatchHeads(self.positions_bytes + by_bytes, self.headers)
+
+    def places(self) -> bytes:
+        """The first `PLACE_BYTES` of each header, back to back."""
+        rows = np.frombuffer(self.headers.tobytes(), np.uint8).reshape(-1, HEADER_SIZE_BYTES)
+        return rows[:, :PLACE_BYTES].tobytes()
+
+
+def batch_heads(file: _Readable, start_bytes: int, end_bytes: int) -> Iterator[BatchHeads]:
+    """The batches of format v2 from one position to another one, up to some thousand at a time.
+
+    Raises:
+        CorruptRecordError: Bytes are no batch, or the last one is cut.
+    """
+    position_bytes = block_start = start_bytes
+    block = b""
+    # The first one tells how large batches are.
+    read_bytes = min(_LARGEST_READ_WHOLE_BYTES, end_bytes - start_bytes)
+    positions: list[int] = []
+    heads: list[bytes] = []
+    while position_bytes < end_bytes:
+        start = position_bytes - block_start
+        if start + HEADER_SIZE_BYTES > len(block):
+            block, block_start, start = file.read_at(read_bytes, position_bytes), position_bytes, 0
+            if len(block) < HEADER_SIZE_BYTES:
+                raise _no_batch(file.path, position_bytes)
+        length, magic = LENGTH_AND_MAGIC.unpack_from(block, start + LENGTH_POSITION)
+        size_bytes = length + LOG_OVERHEAD_BYTES
+        if magic != MAGIC_V2 or length < _SMALLEST_LENGTH or position_bytes + size_bytes > end_bytes:
+            raise _no_batch(file.path, position_bytes)
+        positions.append(position_bytes)
+        heads.append(block[start : start + HEADER_SIZE_BYTES])
+        position_bytes += size_bytes
+        read_bytes = HEADER_SIZE_BYTES
+        if size_bytes <= _LARGEST_READ_WHOLE_BYTES:
+            read_bytes = max(read_bytes, min(_BLOCK_BYTES, end_bytes - position_bytes))
+        if len(heads) == _MOST_HEADS:
+            yield _joined(file.path, positions, heads)
+            positions, heads = [], []
+    if heads:
+        yield _joined(file.path, positions, heads)
+
+
+def fingerprint(heads: Iterable[BatchHeads], found: int = 0) -> int:
+    """The fingerprint of batches: a CRC of what an offset and an epoch do not change.
+
+    Args:
+        heads: The batches.
+        found: The fingerprint of those before them.
+    """
+    for each in heads:
+        found = batch_fingerprint(each.headers, found)
+    return found
+
+
+def _joined(path: str, positions: list[int], heads: list[bytes]) -> BatchHeads:
+    headers = np.frombuffer(b"".join(heads), HEADER_DTYPE)
+    wrong = np.flatnonzero(headers["last_offset_delta"] < 0)
+    if len(wrong):
+        raise _no_batch(path, positions[int(wrong[0])])
+    return BatchHeads(np.array(positions, np.int64), headers)
+
+
+def _no_batch(path: str, position_bytes: int) -> CorruptRecordError:
+    return CorruptRecordError(
+        "Expected a whole record batch of format v2 in a staged file, found something else. Abort the job, and "
+        "write it again.",
+        path=path,
+        position_bytes=position_bytes,
+    )
+
+
+# Of smaller batches, one write for many of them costs less than one for each.
+_SMALL_BATCH_BYTES: Final = 8 * 1024
+_BUFFER_BYTES: Final = 256 * 1024
+
+
+def copy_batches(
+    pack: OpenFile,
+    staged: PackRange,
+    log: WritableFile,
+    position_bytes: int,
+    base_offset: int | None,
+    leader_epoch: int,
+) -> Iterator[BatchHeads]:
+    """Copy a range of a staged file to a position in a log.
+
+    Args:
+        pack: The staged file.
+        staged: Which part of it.
+        log: Where to write.
+        position_bytes: Where in it the first batch goes.
+        base_offset: The first batch's offset, behind which the others follow; None: they have theirs already.
+        leader_epoch: The epoch that they get.
+
+    Yields:
+        What was written, some batches at a time, by their headers and positions in the log.
+
+    Raises:
+        CorruptRecordError: They are not whole batches.
+        StorageError: The file system refused.
+    """
+    end_bytes = staged.position_bytes + staged.size_bytes
+    if end_bytes > pack.status.size_bytes:
+        raise CorruptRecordError(
+            f"Expected whole batches in {staged.size_bytes} bytes of a staged file, found a file of "
+            f"{pack.status.size_bytes} bytes. Abort the job, and write it again.",
+            path=pack.path,
+            position_bytes=staged.position_bytes,
+        )
+    moved_bytes = position_bytes - staged.position_bytes
+    for heads in batch_heads(pack, staged.position_bytes, end_bytes):
+        placed = heads.placed(base_offset, leader_epoch).moved(moved_bytes)
+        if placed.size_bytes < _SMALL_BATCH_BYTES * len(placed.headers):
+            _copy_with_places(pack, log, placed, moved_bytes)
+        else:
+            start_bytes = placed.start_bytes
+            log.copy_from(pack, start_bytes - moved_bytes, placed.size_bytes, start_bytes)
+            write_places(log, placed)
+        if base_offset is not None:
+            base_offset += heads.offset_count
+        yield placed
+
+
+def write_places(file: WritableFile, heads: BatchHeads) -> None:
+    """Write base offset and epoch of batches that stand in a file already, where they stand."""
+    places = heads.places()
+    for number, position_bytes in enumerate(heads.positions_bytes.tolist()):
+        file.write_at([places[number * PLACE_BYTES : (number + 1) * PLACE_BYTES]], position_bytes)
+
+
+def _copy_with_places(pack: OpenFile, log: WritableFile, heads: BatchHeads, moved_bytes: int) -> None:
+    """Copy small batches, some of them at a time."""
+    places = np.frombuffer(heads.places(), np.uint8).reshape(-1, PLACE_BYTES)
+    ends_bytes = heads.positions_bytes + heads.sizes_bytes
+    first = 0
+    while first < len(places):
+        start_bytes = int(heads.positions_bytes[first])
+        # At least one.
+        stop = max(first + 1, int(ends_bytes.searchsorted(start_bytes + _BUFFER_BYTES, "right")))
+        size_bytes = int(ends_bytes[stop - 1]) - start_bytes
+        data = np.frombuffer(bytearray(pack.read_at(size_bytes, start_bytes - moved_bytes)), np.uint8)
+        rows = heads.positions_bytes[first:stop, None] - start_bytes + np.arange(PLACE_BYTES)
+        data[rows] = places[first:stop]
+        log.write_at([data.data], start_bytes)
+        first = stop
+
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+# So many shares a thread: a share that takes long does not hold up the rest.
+_SHARES = 8
+
+
+def in_parallel(work: Callable[[_Item], _Result], items: Sequence[_Item], most_threads: int) -> list[_Result]:
+    """The results for all items, in their order. With an error, what was not begun yet is left out.
+
+    Raises:
+        BaseException: The first that the work has raised.
+    """
+    threads = min(most_threads, len(items))
+    if threads <= 1:
+        return [work(item) for item in items]
+    size = -(-len(items) // (threads * _SHARES))
+    shares = [items[start : start + size] for start in range(0, len(items), size)]
+    with ThreadPoolExecutor(threads, thread_name_prefix="segmentlog-commit") as pool:
+        futures = [pool.submit(lambda share: [work(item) for item in share], share) for share in shares]
+        try:
+            return [result for future in futures for result in future.result()]
+        finally:
+            for future in futures:
+                future.cancel()

@@ -1,0 +1,550 @@
+"""Appending to a log (Kafka's ``UnifiedLog.append``).
+
+encode → validate → per part that fits a segment: offsets, epoch, roll, bytes and index entries, log
+end, epochs, producers, high watermark. Everything that can be refused is refused before the first
+byte is written.
+
+Appends whose offsets the log assigns (``UnifiedLog.appendAsLeader``): of records, of batches that a producer made, of markers.
+
+Whatever can be refused is refused before the first byte is written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from storage_core.errors import InvalidRecordError, OffsetOverflowError, OptionError
+from storage_core.log.local_log import flush_if_due, forget_expired_producers, roll
+from storage_core.log.log_records import batches_of_records
+from storage_core.log.log_validator import accept_client_batches, check_origin, markers_of
+from storage_core.log.producer_append_info import (
+    ProducedRecords,
+    check_coordinator_epoch,
+    check_leader_epoch,
+    check_marker,
+    check_produced,
+    check_producer_epoch,
+    check_producer_id,
+    check_replicated,
+)
+from storage_core.log.producer_batches import ProducerBatches
+from storage_core.record.batch_header import MAGIC_V2, MAX_OFFSET, NO_TIMESTAMP_MS, TRANSACTIONAL_FLAG
+from storage_core.record.control_records import ControlType, end_transaction_marker
+from storage_core.record.record_batches import RecordBatches
+from storage_core.segment.log_segment import RollParameters
+from storage_core.segment.offset_index import LARGEST_RELATIVE_OFFSET
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from storage_core.log.log_state import LogState
+    from storage_core.log.log_validator import AppendOrigin
+    from storage_core.log.producer_append_info import DuplicateAppend
+    from storage_core.log_config import LogConfig
+    from storage_core.record.record_batches import ProducerSequence
+
+__all__ = [
+    "AppendInfo",
+    "append_chunks",
+    "append_client_batches",
+    "append_marker",
+    "append_records",
+    "append_replicated",
+    "assign_epoch_start_offset",
+    "write_pending",
+]
+
+
+_MOST_PENDING_BYTES: Final = 1 << 20
+_NO_OFFSET: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class AppendInfo:
+    """What an append did.
+
+    Attributes:
+        first_offset: The offset of its first record; the log end offset if there was none.
+        last_offset: The offset of its last record.
+        max_timestamp_ms: The largest timestamp; -1 without any.
+        offset_of_max_timestamp: The last offset of the first batch that holds it; -1 without any.
+        size_bytes: How many bytes of the log it takes.
+        batch_count: How many batches it became.
+        log_append_time_ms: The time that the log gave its records; None if they keep their own.
+        is_duplicate: Whether a producer has repeated itself: the records were there already, nothing was appended, and
+            everything here but ``size_bytes`` and ``batch_count``, which are 0, tells of them.
+    """
+
+    first_offset: int
+    last_offset: int
+    max_timestamp_ms: int
+    offset_of_max_timestamp: int
+    size_bytes: int
+    batch_count: int
+    log_append_time_ms: int | None = None
+    is_duplicate: bool = False
+
+
+def append_chunks(
+    state: LogState,
+    chunks: Iterable[RecordBatches],
+    leader_epoch: int,
+    now_ms: int,
+    *,
+    is_pending: bool = False,
+    log_append_time_ms: int | None = None,
+) -> AppendInfo:
+    """Append validated batches at the log end, under a leader epoch.
+
+    Args:
+        state: The log, locked.
+        chunks: Batches of format v2; their offsets are not looked at.
+        leader_epoch: Under which they are written.
+        now_ms: The time.
+        is_pending: Whether they may wait in memory.
+        log_append_time_ms: The time that the batches got, for the answer.
+    """
+    if not is_pending:
+        write_pending(state)
+    first_offset = next_offset = state.next_offset
+    infos = []
+    for chunk in chunks:
+        batches = chunk.with_offsets(next_offset, leader_epoch)
+        next_offset = batches.next_offset
+        infos.append(_info(batches))
+        if is_pending:
+            _keep_pending(state, batches)
+        else:
+            _write(state, batches, now_ms)
+    if len(infos) == 1 and log_append_time_ms is None:
+        return infos[0]
+    return _sum(infos, first_offset, next_offset, log_append_time_ms)
+
+
+def append_replicated(state: LogState, batches: RecordBatches, now_ms: int) -> AppendInfo:
+    """Append batches of any format that keep their offsets and epochs, validated but for their producers."""
+    write_pending(state)
+    if not batches.count:
+        return _sum([], state.next_offset, state.next_offset, None)
+    producers = state.producers
+    transactional = batches.count_with(TRANSACTIONAL_FLAG)
+    if transactional < batches.count and (transactional or producers.open_transactions):
+        of_producers = ProducerBatches.of_record_batches(batches, path=state.path)
+        check_replicated(producers.producers, of_producers.batches, path=state.path)
+    state.is_only_replica = False
+    _write(state, batches, now_ms)
+    return _info(batches)
+
+
+def write_pending(state: LogState) -> None:
+    """Write the batches that wait in memory. What cannot be written is lost, and the log has failed."""
+    pending = state.pending
+    if not pending.batches:
+        return
+    batches = pending.batches
+    try:
+        _write(state, batches[0] if len(batches) == 1 else _joined(batches), state.clock.now_ms())
+    except BaseException as error:
+        # Whatever it is: they were acknowledged, and cannot be refused any more.
+        state.fail(error)
+        raise
+    pending.clear()
+
+
+def _keep_pending(state: LogState, batches: RecordBatches) -> None:
+    state.pending.add(batches)
+    if state.pending.size_bytes >= _MOST_PENDING_BYTES:
+        write_pending(state)
+
+
+def _joined(parts: list[RecordBatches]) -> RecordBatches:
+    return RecordBatches(
+        np.concatenate([part.headers for part in parts]),
+        np.concatenate([part.sizes_bytes for part in parts]),
+        [piece for part in parts for piece in part.pieces],
+    )
+
+
+def _write(state: LogState, batches: RecordBatches, now_ms: int) -> None:
+    """Write batches that have their offsets, a segment's share at a time."""
+    while True:
+        count = _make_room(state, batches, now_ms)
+        if count == batches.count:
+            _write_to_active_segment(state, batches)
+            break
+        _write_to_active_segment(state, batches.select(0, count))
+        batches = batches.select(count, batches.count)
+    flush_if_due(state, now_ms)
+
+
+def _make_room(state: LogState, batches: RecordBatches, now_ms: int) -> int:
+    """How many batches the active segment takes: as many as if each were appended by itself.
+
+    If it does not even take the first one, a new segment is begun.
+    """
+    segment = state.segments.active
+    count = _count_that_fits(state, batches)
+    if count == 0 or segment.should_roll(_roll_parameters(batches, 0, 1, now_ms)):
+        # The offset in front of a set of older messages is known no better than that.
+        first_offset = batches.base_offset
+        is_known = int(batches.headers["magic"][0]) >= MAGIC_V2
+        roll(state, first_offset if is_known else batches.last_offset - LARGEST_RELATIVE_OFFSET)
+        count = max(1, _count_that_fits(state, batches))
+        segment = state.segments.active
+    if count == 1:
+        return 1
+    if segment.size_bytes == 0:
+        timestamps_ms = batches.headers["max_timestamp_ms"][:count]
+        age_ms = int(timestamps_ms.max()) - int(timestamps_ms[0])
+        # The first batch decides how old the segment is, so it goes first.
+        return 1 if age_ms > state.config.max_segment_ms - state.config.segment_jitter_ms else count
+    if not segment.should_roll(_roll_parameters(batches, 0, count, now_ms)):
+        return count
+    return next(
+        (
+            number
+            for number in range(1, count)
+            if segment.should_roll(_roll_parameters(batches, number, number + 1, now_ms))
+        ),
+        count,
+    )
+
+
+def _count_that_fits(state: LogState, batches: RecordBatches) -> int:
+    """How many of the batches leave the active segment within ``segment.bytes``, and its indexes within theirs."""
+    segment = state.segments.active
+    room_bytes = state.config.max_segment_bytes - segment.size_bytes
+    if batches.count == 1:
+        return 1 if int(batches.sizes_bytes[0]) <= room_bytes else 0
+    count = int(np.searchsorted(batches.sizes_bytes.cumsum(), room_bytes, side="right"))
+    return min(count, max(1, segment.free_index_entries))
+
+
+def _roll_parameters(batches: RecordBatches, start: int, stop: int, now_ms: int) -> RollParameters:
+    headers = batches.headers
+    if batches.count == 1:
+        row = headers[0]
+        return RollParameters(
+            int(batches.sizes_bytes[0]), int(row["max_timestamp_ms"]), batches.last_offset, now_ms
+        )
+    return RollParameters(
+        int(batches.sizes_bytes[start:stop].sum()),
+        int(headers["max_timestamp_ms"][start:stop].max()),
+        int(headers["base_offset"][stop - 1]) + int(headers["last_offset_delta"][stop - 1]),
+        now_ms,
+    )
+
+
+def _write_to_active_segment(state: LogState, batches: RecordBatches) -> None:
+    # A malformed marker is noticed before anything is written.
+    of_producers = ProducerBatches.of_record_batches(batches, path=state.path)
+    state.leader_epochs.assign_batches(batches.headers)
+    segment = state.segments.active
+    segment.append(batches)
+    for transaction in state.producers.update(of_producers):
+        segment.append_aborted_transaction(transaction)
+    state.publish(state.offsets.appended(batches.next_offset, is_only_replica=state.is_only_replica))
+
+
+def _info(batches: RecordBatches) -> AppendInfo:
+    headers = batches.headers
+    timestamps_ms = headers["max_timestamp_ms"]
+    latest = 0 if batches.count == 1 else int(timestamps_ms.argmax())
+    max_timestamp_ms = int(timestamps_ms[latest])
+    last_offset = batches.last_offset
+    offset_of_max_timestamp = last_offset
+    if max_timestamp_ms == NO_TIMESTAMP_MS:
+        offset_of_max_timestamp = _NO_OFFSET
+    elif batches.count > 1:
+        offset_of_max_timestamp = int(batches.last_offsets[latest])
+    return AppendInfo(
+        batches.base_offset,
+        last_offset,
+        max_timestamp_ms,
+        offset_of_max_timestamp,
+        batches.size_bytes,
+        batches.count,
+    )
+
+
+def _sum(
+    infos: list[AppendInfo], first_offset: int, next_offset: int, log_append_time_ms: int | None
+) -> AppendInfo:
+    latest = max(infos, key=lambda info: info.max_timestamp_ms, default=None)
+    return AppendInfo(
+        first_offset,
+        next_offset - 1,
+        NO_TIMESTAMP_MS if latest is None else latest.max_timestamp_ms,
+        _NO_OFFSET if latest is None else latest.offset_of_max_timestamp,
+        sum(info.size_bytes for info in infos),
+        sum(info.batch_count for info in infos),
+        log_append_time_ms,
+    )
+
+
+_NONE: Final = -1
+
+
+class _Prepared(NamedTuple):
+    """Batches that are checked but for their producers, what those say of them, and how many records they hold."""
+
+    chunks: Iterable[RecordBatches]
+    produced: Sequence[ProducedRecords]
+    record_count: int
+
+
+def append_records(
+    state: LogState,
+    records: pa.Table | pa.RecordBatch,
+    *,
+    leader_epoch: int | None = None,
+    is_pending: bool = False,
+    producer: ProducerSequence | None = None,
+    is_transactional: bool = False,
+    check: Callable[[], None] | None = None,
+) -> AppendInfo:
+    """Append records.
+
+    Args:
+        state: The log, not locked.
+        records: What is appended.
+        leader_epoch: Under which they are written; the latest one if None.
+        is_pending: Whether they may wait in memory. Those of a producer do not.
+        producer: Who numbers them, and the number of the first one; -1 if they have none.
+        is_transactional: Whether they belong to a transaction of the producer's.
+        check: Is called when the log is locked, and may refuse.
+    """
+    if not isinstance(records, (pa.Table, pa.RecordBatch)):
+        raise InvalidRecordError(
+            f"Expected a pyarrow.Table or pyarrow.RecordBatch to append, found {type(records).__name__}."
+        )
+    if producer is None and is_transactional:
+        raise OptionError("Expected a producer for records of a transaction, found none.")
+    now_ms = state.clock.now_ms()
+    count = records.num_rows
+    produced = () if producer is None or not count else (_produced(producer, count, is_transactional),)
+
+    def prepare(config: LogConfig) -> _Prepared:
+        chunks = batches_of_records(
+            records,
+            config,
+            state.encoding,
+            now_ms,
+            state.path,
+            producer=producer,
+            is_transactional=is_transactional,
+        )
+        return _Prepared(chunks, produced, count)
+
+    is_pending = is_pending and producer is None
+    return _append_prepared(state, prepare, leader_epoch, now_ms, is_pending=is_pending, check=check)
+
+
+def append_client_batches(
+    state: LogState,
+    batches: RecordBatches,
+    *,
+    leader_epoch: int | None = None,
+    origin: AppendOrigin = "client",
+) -> AppendInfo:
+    """Append batches that a producer or a coordinator made; for the errors see `Log.append_as_leader`."""
+    check_origin(origin)
+    now_ms = state.clock.now_ms()
+
+    def prepare(config: LogConfig) -> _Prepared:
+        accepted = accept_client_batches(batches, config, now_ms, origin=origin, path=state.path)
+        produced = _produced_batches(accepted, origin, state.path)
+        count = sum(records.record_count for records in produced)
+        return _Prepared([accepted] if accepted.count else [], produced, count)
+
+    return _append_prepared(state, prepare, leader_epoch, now_ms, are_client_batches=True)
+
+
+def _append_prepared(
+    state: LogState,
+    prepare: Callable[[LogConfig], _Prepared],
+    leader_epoch: int | None,
+    now_ms: int,
+    *,
+    is_pending: bool = False,
+    are_client_batches: bool = False,
+    check: Callable[[], None] | None = None,
+) -> AppendInfo:
+    """Prepare batches without the log's lock, then append them under it, all by the same configuration."""
+    while True:
+        config = state.config
+        chunks, produced, count = prepare(config)
+        with state.writing():
+            if state.config is not config:
+                # Altered meanwhile: nothing is written any more as the old one wants it.
+                continue
+            if check is not None:
+                check()
+            return _append(
+                state,
+                chunks,
+                produced,
+                count,
+                _epoch(state, leader_epoch),
+                now_ms,
+                is_pending=is_pending,
+                are_client_batches=are_client_batches,
+            )
+
+
+def _produced_batches(
+    batches: RecordBatches, origin: AppendOrigin, path: str | None
+) -> Sequence[ProducedRecords]:
+    headers = batches.headers
+    produced = [
+        ProducedRecords(producer_id, epoch, sequence, delta + 1, bool(attributes & TRANSACTIONAL_FLAG))
+        for producer_id, epoch, sequence, delta, attributes in zip(
+            headers["producer_id"].tolist(),
+            headers["producer_epoch"].tolist(),
+            headers["base_sequence"].tolist(),
+            headers["last_offset_delta"].tolist(),
+            headers["attributes"].tolist(),
+            strict=True,
+        )
+    ]
+    if origin == "client":
+        return produced
+    markers = markers_of(batches, path=path)
+    return [
+        records._replace(first_sequence=_NONE, marker=markers.get(number))
+        for number, records in enumerate(produced)
+    ]
+
+
+def append_marker(
+    state: LogState,
+    producer_id: int,
+    producer_epoch: int,
+    *,
+    is_abort: bool,
+    coordinator_epoch: int = 0,
+    transaction_version: int = 1,
+    leader_epoch: int | None = None,
+) -> AppendInfo:
+    """Append the marker that ends a producer's transaction. One without data ends nothing.
+
+    Args:
+        state: The log, locked.
+        producer_id: The producer.
+        producer_epoch: Its epoch from now on.
+        is_abort: Whether the transaction is taken back.
+        coordinator_epoch: Of who says so.
+        transaction_version: From 2 on, the epoch has to be above that of the data.
+        leader_epoch: Under which it is written; the latest one if None.
+    """
+    check_producer_id(producer_id)
+    check_producer_epoch(producer_epoch)
+    check_coordinator_epoch(coordinator_epoch)
+    now_ms = state.clock.now_ms()
+    check_marker(
+        state.producers.producers.get(producer_id),
+        producer_id,
+        producer_epoch,
+        coordinator_epoch,
+        transaction_version=transaction_version,
+        path=state.path,
+    )
+    marker = end_transaction_marker(
+        ControlType.ABORT if is_abort else ControlType.COMMIT,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        coordinator_epoch=coordinator_epoch,
+        timestamp_ms=now_ms,
+    )
+    if state.config.has_log_append_time:
+        marker = marker.with_log_append_time(now_ms)
+    return _append(state, [marker], (), 1, _epoch(state, leader_epoch), now_ms)
+
+
+def assign_epoch_start_offset(state: LogState, leader_epoch: int) -> int:
+    """Let a leader epoch begin at the log end, before its first batch; see `Log.assign_epoch_start_offset`."""
+    write_pending(state)
+    epoch = _epoch(state, leader_epoch)
+    state.leader_epochs.assign(epoch, state.offsets.log_end_offset)
+    return state.leader_epochs.entries[-1].start_offset
+
+
+def _append(
+    state: LogState,
+    chunks: Iterable[RecordBatches],
+    produced: Sequence[ProducedRecords],
+    count: int,
+    leader_epoch: int,
+    now_ms: int,
+    *,
+    is_pending: bool = False,
+    are_client_batches: bool = False,
+) -> AppendInfo:
+    """Append ``count`` records in batches that are checked but for their producers."""
+    _require_room(state, count)
+    log_append_time_ms = now_ms if state.config.has_log_append_time else None
+    if produced:
+        forget_expired_producers(state)
+        duplicate = check_produced(
+            state.producers.producers, produced, is_each_a_batch=are_client_batches, path=state.path
+        )
+        if duplicate is not None:
+            return _info_of_duplicate(duplicate, is_append_time=log_append_time_ms is not None)
+    return append_chunks(
+        state,
+        chunks,
+        leader_epoch,
+        now_ms,
+        is_pending=is_pending,
+        log_append_time_ms=log_append_time_ms,
+    )
+
+
+def _info_of_duplicate(duplicate: DuplicateAppend, *, is_append_time: bool) -> AppendInfo:
+    has_timestamp = duplicate.timestamp_ms != NO_TIMESTAMP_MS
+    return AppendInfo(
+        duplicate.first_offset,
+        duplicate.last_offset,
+        duplicate.timestamp_ms,
+        duplicate.offset_of_timestamp if has_timestamp else _NONE,
+        size_bytes=0,
+        batch_count=0,
+        log_append_time_ms=duplicate.timestamp_ms if is_append_time else None,
+        is_duplicate=True,
+    )
+
+
+def _produced(producer: ProducerSequence, count: int, is_transactional: bool) -> ProducedRecords:
+    return ProducedRecords(
+        producer.producer_id, producer.producer_epoch, producer.base_sequence, count, is_transactional
+    )
+
+
+def _require_room(state: LogState, count: int) -> None:
+    if state.next_offset > MAX_OFFSET - count:
+        raise OffsetOverflowError(
+            f"Expected offsets below {MAX_OFFSET}, the largest that a log may end with, found {count} records to be "
+            f"appended from {state.next_offset} on. Go on in another partition.",
+            path=state.path,
+            offset=state.next_offset,
+        )
+
+
+def _epoch(state: LogState, leader_epoch: int | None) -> int:
+    latest = state.leader_epochs.latest_epoch or 0
+    if state.pending.batches:
+        # Their epoch becomes known to the log with the first of them that is written.
+        latest = max(latest, int(state.pending.batches[-1].headers["leader_epoch"][-1]))
+    if leader_epoch is None:
+        return latest
+    check_leader_epoch(leader_epoch)
+    if leader_epoch < latest:
+        raise InvalidRecordError(
+            f"Expected a leader epoch of at least {latest}, which the log has seen, found {leader_epoch}.",
+            path=state.path,
+        )
+    return leader_epoch

@@ -1,0 +1,298 @@
+"""What time it is: injected, so that a test decides.
+
+What a log directory does by itself, now and then, if it is asked to (the scheduled tasks of Kafka's ``LogManager``).
+
+Forcing logs to disk that have ``flush.ms``, while nobody appends (Kafka's ``LogManager.flushDirtyLogs``).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from storage_core.errors import LogClosedError, LogFailedError, OptionError, SegmentLogError
+from storage_core.log.append import write_pending
+from storage_core.log.local_log import flush_appended, forget_expired_producers, is_flush_due, take_due_files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from storage_core.log.log_deletion import DeletedLogs
+    from storage_core.log.log_state import LogState
+    from storage_core.log.root_checkpoints import RootCheckpoints
+
+__all__ = [
+    "RETENTION_CHECK_INTERVAL_MS",
+    "Clock",
+    "Housekeeping",
+    "PeriodicFlush",
+    "PeriodicTask",
+    "PeriodicTasks",
+    "SystemClock",
+    "tasks_of_logs",
+]
+
+
+class Clock(Protocol):
+    """Tells the time."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970."""
+        ...
+
+
+class SystemClock:
+    """The time of this machine."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970."""
+        return time.time_ns() // 1_000_000
+
+
+_log = logging.getLogger(__name__)
+RETENTION_CHECK_INTERVAL_MS: Final = 300_000
+"""Kafka's ``log.retention.check.interval.ms``."""
+_INITIAL_DELAY_MS: Final = 30_000
+"""Kafka's ``log.initial.task.delay.ms``."""
+_FILES_INTERVAL_MS: Final = 1_000
+_REFUSED_FILES_INTERVAL_MS: Final = 60_000
+_PRODUCERS_INTERVAL_MS: Final = 60_000
+_CHECKPOINT_INTERVAL_MS: Final = 60_000
+# The clock may be moved, or stop while the machine sleeps: nobody waits for long without a look at it.
+_SHORTEST_WAIT_SECONDS: Final = 0.01
+_LONGEST_WAIT_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class PeriodicTask:
+    """Something to do again and again.
+
+    Attributes:
+        name: For log lines.
+        interval_ms: How long it rests after each time.
+        run: Does it.
+    """
+
+    name: str
+    interval_ms: int
+    run: Callable[[], object]
+
+
+class PeriodicTasks:
+    """Tasks that one thread does when their time has come, by a clock. One that fails is done again like the others."""
+
+    def __init__(self, name: str, clock: Clock, tasks: Sequence[PeriodicTask]) -> None:
+        self._clock = clock
+        self._tasks = tuple(tasks)
+        now_ms = clock.now_ms()
+        self._due_ms = [now_ms + min(task.interval_ms, _INITIAL_DELAY_MS) for task in tasks]
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, and wait for the task that is being done."""
+        self._is_over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def run_due(self) -> None:
+        """Do what is due."""
+        for number, task in enumerate(self._tasks):
+            if self._is_over.is_set():
+                return
+            if self._clock.now_ms() >= self._due_ms[number]:
+                try:
+                    task.run()
+                except Exception as error:  # noqa: BLE001  (the other tasks are done all the same)
+                    _log.warning("%s did not succeed, and is tried again later: %s", task.name, error)
+                self._due_ms[number] = self._clock.now_ms() + task.interval_ms
+
+    def wait_seconds(self) -> float:
+        """How long nothing is due, within bounds."""
+        now_ms = self._clock.now_ms()
+        # A clock that was set back keeps no task from its turn.
+        self._due_ms = [
+            min(due_ms, now_ms + task.interval_ms)
+            for due_ms, task in zip(self._due_ms, self._tasks, strict=True)
+        ]
+        wait_seconds = (min(self._due_ms) - now_ms) / 1000
+        return min(_LONGEST_WAIT_SECONDS, max(_SHORTEST_WAIT_SECONDS, wait_seconds))
+
+    def _run(self) -> None:
+        while not self._is_over.wait(self.wait_seconds()):
+            self.run_due()
+
+
+class Housekeeping:
+    """The threads of a log directory. There are none before `start`, and none after `stop`."""
+
+    def __init__(self) -> None:
+        self._threads: list[PeriodicTasks] = []
+        self._is_over = False
+        self._lock = threading.Lock()
+
+    def start(self, threads: Sequence[PeriodicTasks]) -> None:
+        """Begin.
+
+        Raises:
+            OptionError: That was done before.
+        """
+        with self._lock:
+            if self._threads:
+                raise OptionError("Expected housekeeping to be started once, found it at work already.")
+            if not self._is_over:
+                self._threads = list(threads)
+                for thread in self._threads:
+                    thread.start()
+
+    def stop(self) -> None:
+        """End for good, and wait for what is being done."""
+        with self._lock:
+            self._is_over = True
+            for thread in self._threads:
+                thread.stop()
+            self._threads = []
+
+
+def tasks_of_logs(
+    checkpoints: RootCheckpoints,
+    deleted_logs: DeletedLogs,
+    apply_retention: Callable[[], object],
+    retention_check_interval_ms: int,
+) -> list[PeriodicTask]:
+    """What is to be done for the logs of a log directory.
+
+    Args:
+        checkpoints: Its checkpoints, and its logs.
+        deleted_logs: Those that were deleted.
+        apply_retention: Deletes their old segments.
+        retention_check_interval_ms: How long between two looks for those.
+
+    Raises:
+        OptionError: The interval is not positive.
+    """
+    if retention_check_interval_ms < 1:
+        raise OptionError(
+            f"Expected a retention_check_interval_ms of at least 1, found {retention_check_interval_ms}."
+        )
+    return [
+        PeriodicTask("Deleting old segments", retention_check_interval_ms, apply_retention),
+        PeriodicTask("Deleting logs", _FILES_INTERVAL_MS, deleted_logs.remove_due),
+        PeriodicTask("Deleting files", _FILES_INTERVAL_MS, lambda: _delete_due_files(checkpoints)),
+        PeriodicTask("Forgetting producers", _PRODUCERS_INTERVAL_MS, lambda: _forget_producers(checkpoints)),
+        PeriodicTask("Writing checkpoints", _CHECKPOINT_INTERVAL_MS, checkpoints.write),
+    ]
+
+
+def _delete_due_files(checkpoints: RootCheckpoints) -> None:
+    for state in tuple(checkpoints.states.values()):
+        if state.doomed_files and not state.is_closed:
+            with state.lock:
+                due = take_due_files(state)
+            # Not under the lock: there may be many, and they are in nobody's way.
+            refused = [delete for delete in due if not _is_deleted(state, delete)]
+            if refused:
+                again_ms = state.clock.now_ms() + _REFUSED_FILES_INTERVAL_MS
+                with state.lock:
+                    state.doomed_files += [(again_ms, delete) for delete in refused]
+
+
+def _is_deleted(state: LogState, delete: Callable[[], object]) -> bool:
+    try:
+        delete()
+    except SegmentLogError as error:
+        _log.warning(
+            "%s: a file of a deleted segment is still there, and is deleted later: %s", state.path, error
+        )
+        return False
+    return True
+
+
+def _forget_producers(checkpoints: RootCheckpoints) -> None:
+    for state in tuple(checkpoints.states.values()):
+        try:
+            with state.writing():
+                forget_expired_producers(state)
+        except (LogClosedError, LogFailedError):
+            continue
+
+
+_NEVER_MS: Final = 2**63 - 1
+_SHORTEST_SECONDS: Final = 0.005
+_LONGEST_SECONDS: Final = 60.0
+
+
+class PeriodicFlush:
+    """A thread that looks after the logs of a log directory; there is none as long as none has ``flush.ms``."""
+
+    def __init__(self) -> None:
+        self._states: list[LogState] = []
+        self._is_over = False
+        # Set when the thread has something else to wait for.
+        self._has_changed = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def update(self, state: LogState) -> None:
+        """Look after a log if its configuration asks for it, and from now on as it does."""
+        if state.config.flush_ms == _NEVER_MS:
+            self.remove(state)
+            return
+        with self._lock:
+            if state not in self._states:
+                self._states = [*self._states, state]
+            if self._thread is None and not self._is_over:
+                self._thread = threading.Thread(target=self._run, name="segmentlog-flush", daemon=True)
+                self._thread.start()
+        self._has_changed.set()
+
+    def remove(self, state: LogState) -> None:
+        """Leave a log alone from now on."""
+        with self._lock:
+            if state in self._states:
+                self._states = [each for each in self._states if each is not state]
+
+    def stop(self) -> None:
+        """End the thread, and wait for it."""
+        with self._lock:
+            self._is_over = True
+        self._has_changed.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def flush_due(self) -> None:
+        """Force those logs to disk whose time has come."""
+        for state in self._states:
+            if state.is_closed or state.failure is not None:
+                continue
+            try:
+                with state.writing():
+                    write_pending(state)
+                    is_due = is_flush_due(state, state.clock.now_ms())
+                if is_due:
+                    flush_appended(state)
+            except LogClosedError:
+                continue
+            except Exception as error:  # noqa: BLE001  (the other logs are still looked after)
+                # Whoever appends next is told.
+                _log.warning("%s could not be forced to disk, and has failed: %s", state.path, error)
+
+    def _run(self) -> None:
+        while True:
+            self._has_changed.wait(self._wait_seconds())
+            self._has_changed.clear()
+            if self._is_over:
+                return
+            self.flush_due()
+
+    def _wait_seconds(self) -> float:
+        # Half the time: nothing waits much longer than it was promised.
+        shortest_ms = min((state.config.flush_ms for state in self._states), default=_NEVER_MS)
+        return min(_LONGEST_SECONDS, max(_SHORTEST_SECONDS, shortest_ms / 2000))

@@ -1,0 +1,392 @@
+"""The numbers by which producers and leaders are known: ids, epochs, sequence numbers, and how far each of them goes.
+
+Whether what a producer appends follows what the log has of it (Kafka's ``ProducerAppendInfo``).
+
+    epoch        not below the known one; of a marker under transactions version 2, above it
+    sequence     behind the last one of the same epoch; 0 in a new epoch; any, if the producer is not known
+    transaction  while one is open, nothing but records of a transaction
+    coordinator  of a marker: its epoch not below that of the last one
+
+Everything here looks, and nothing changes. What a coordinator appends has no sequence numbers.
+Batches that replicas append are believed: they were checked where they were appended first. But a broker does not load a log in which a producer has written
+records of no transaction while one was open, so these are refused from anybody.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from storage_core.errors import (
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
+    OptionError,
+    OutOfOrderSequenceError,
+    TransactionCoordinatorFencedError,
+)
+from storage_core.record.record_batches import NO_PRODUCER, SEQUENCES, ProducerSequence
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from storage_core.log.producer_batches import BatchMetadata, ProducerBatch, ProducerState
+    from storage_core.record.control_records import EndTransactionMarker
+
+__all__ = [
+    "LARGEST_EPOCH",
+    "DuplicateAppend",
+    "ProducedRecords",
+    "check_coordinator_epoch",
+    "check_leader_epoch",
+    "check_marker",
+    "check_produced",
+    "check_producer_epoch",
+    "check_producer_id",
+    "check_producer_sequence",
+    "check_replicated",
+    "next_sequence",
+]
+
+
+LARGEST_EPOCH: Final = (1 << 15) - 1
+_LARGEST_ID: Final = (1 << 63) - 1
+# Of a coordinator, and of a leader.
+_LARGEST_INT32_EPOCH: Final = (1 << 31) - 1
+
+
+def next_sequence(last_sequence: int) -> int:
+    """The sequence number behind another; 0 behind -1, which stands for none."""
+    return (last_sequence + 1) % SEQUENCES
+
+
+def check_producer_sequence(producer: object, *, has_sequence: bool = True) -> None:
+    """Refuse what does not number a producer's records, or names a number where there must be none."""
+    if not isinstance(producer, ProducerSequence):
+        raise OptionError(f"Expected a ProducerSequence as producer, found {type(producer).__name__}.")
+    check_producer_id(producer.producer_id)
+    check_producer_epoch(producer.producer_epoch)
+    if has_sequence:
+        _require_in_range("a sequence number", producer.base_sequence, SEQUENCES - 1)
+    elif producer.base_sequence != NO_PRODUCER.base_sequence:
+        raise OptionError(
+            f"Expected a sequence number of -1, because a coordinator's records have none, found "
+            f"{producer.base_sequence!r}."
+        )
+
+
+def check_producer_id(producer_id: object) -> None:
+    """Refuse what is no producer id."""
+    _require_in_range("a producer id", producer_id, _LARGEST_ID)
+
+
+def check_producer_epoch(producer_epoch: object) -> None:
+    """Refuse what is no producer epoch."""
+    _require_in_range("a producer epoch", producer_epoch, LARGEST_EPOCH)
+
+
+def check_coordinator_epoch(coordinator_epoch: object) -> None:
+    """Refuse what is no coordinator epoch."""
+    _require_in_range("a coordinator epoch", coordinator_epoch, _LARGEST_INT32_EPOCH)
+
+
+def check_leader_epoch(leader_epoch: object) -> None:
+    """Refuse what is no leader epoch."""
+    _require_in_range("a leader epoch", leader_epoch, _LARGEST_INT32_EPOCH)
+
+
+def _require_in_range(what: str, number: object, largest: int) -> None:
+    if not isinstance(number, int) or not 0 <= number <= largest:
+        raise OptionError(f"Expected {what} from 0 to {largest}, found {number!r}.")
+
+
+_NONE: Final = -1
+# From this version of transactions on, each of a producer's transactions has an epoch of its own.
+_EPOCH_PER_TRANSACTION: Final = 2
+
+
+class ProducedRecords(NamedTuple):
+    """Records whose sequence numbers follow one another: a batch, or all batches of an append; or a marker.
+
+    ``producer_id`` is -1 where no producer writes them, ``first_sequence`` where a coordinator does, which does not
+    number them. ``marker`` is None for data.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    first_sequence: int
+    record_count: int
+    is_transactional: bool
+    marker: EndTransactionMarker | None = None
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence number of the last record: after the largest integer comes 0. -1 where there is none."""
+        if self.first_sequence < 0:
+            return _NONE
+        return (self.first_sequence + self.record_count - 1) % SEQUENCES
+
+
+@dataclass(frozen=True, slots=True)
+class DuplicateAppend:
+    """Where records stand that are appended once more.
+
+    Attributes:
+        first_offset: The offset of the first one.
+        last_offset: The offset of the last one.
+        timestamp_ms: The largest timestamp of their batches.
+        offset_of_timestamp: The last offset of the first batch that has it.
+    """
+
+    first_offset: int
+    last_offset: int
+    timestamp_ms: int
+    offset_of_timestamp: int
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far a producer is, with what of the same append was looked at."""
+
+    producer_epoch: int = _NONE
+    last_sequence: int = _NONE
+    in_transaction: bool = False
+    coordinator_epoch: int = _NONE
+
+    @classmethod
+    def of(cls, known: ProducerState | None) -> _Progress:
+        if known is None:
+            return cls()
+        return cls(
+            known.producer_epoch,
+            known.last_sequence,
+            known.current_transaction_first_offset is not None,
+            known.coordinator_epoch,
+        )
+
+
+def check_produced(
+    producers: Mapping[int, ProducerState],
+    appended: Sequence[ProducedRecords],
+    *,
+    is_each_a_batch: bool,
+    path: str | None = None,
+) -> DuplicateAppend | None:
+    """Check what producers append at once.
+
+    Args:
+        producers: What the log has of them.
+        appended: What is appended, in order.
+        is_each_a_batch: Whether each of these is one batch, as a producer made it. Otherwise it may also stand in
+            several batches behind one another.
+        path: The log, for messages.
+
+    Returns:
+        None if all of it follows what the log has. If the log has all of it already, where that stands: it is not
+        to be appended again.
+
+    Raises:
+        InvalidProducerEpochError: A newer epoch of the producer is known.
+        OutOfOrderSequenceError: Records are missing in between, or some of them are there already.
+        InvalidTxnStateError: They belong to no transaction, and the producer has one open.
+        TransactionCoordinatorFencedError: A coordinator of a higher epoch has written the last marker.
+    """
+    progress: dict[int, _Progress] = {}
+    duplicates: list[DuplicateAppend] = []
+    for records in appended:
+        producer_id = records.producer_id
+        if producer_id < 0:
+            continue
+        known = producers.get(producer_id)
+        duplicate = None
+        if known is not None and records.first_sequence != _NONE:
+            duplicate = _find_duplicate(known, records, is_batch=is_each_a_batch)
+        if duplicate is not None:
+            duplicates.append(duplicate)
+            continue
+        now = progress.get(producer_id)
+        if now is None:
+            now = progress[producer_id] = _Progress.of(known)
+        if records.marker is None:
+            _go_on(now, records, path)
+        else:
+            _end(now, records, records.marker, path)
+    if not duplicates:
+        return None
+    if len(duplicates) == 1 == len(appended):
+        return duplicates[0]
+    return _joined(duplicates, appended, path)
+
+
+def check_replicated(
+    producers: Mapping[int, ProducerState], batches: Sequence[ProducerBatch], *, path: str | None = None
+) -> None:
+    """Check what a leader sends: no producer writes anything else within a transaction.
+
+    Raises:
+        InvalidTxnStateError: One does.
+    """
+    in_transaction: dict[int, bool] = {}
+    for batch in batches:
+        producer_id = batch.producer_id
+        is_open = in_transaction.get(producer_id)
+        if is_open is None:
+            known = producers.get(producer_id)
+            is_open = known is not None and known.current_transaction_first_offset is not None
+        if batch.marker is not None:
+            in_transaction[producer_id] = False
+            continue
+        if is_open and not batch.is_transactional:
+            raise InvalidTxnStateError(
+                f"Expected nothing but records of a transaction from producer {producer_id}, which has one open, "
+                f"found a batch of offsets {batch.base_offset} to {batch.last_offset} that belongs to none. No broker "
+                "loads a log that holds such a batch.",
+                producer_id=producer_id,
+                path=path,
+                offset=batch.base_offset,
+                last_offset=batch.last_offset,
+            )
+        in_transaction[producer_id] = is_open or batch.is_transactional
+
+
+def check_marker(
+    known: ProducerState | None,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    *,
+    transaction_version: int,
+    path: str | None = None,
+) -> None:
+    """Check a marker that ends a producer's transaction.
+
+    Raises:
+        InvalidProducerEpochError: Its epoch is too low.
+        TransactionCoordinatorFencedError: A coordinator of a higher epoch has written the last marker.
+    """
+    if known is not None:
+        lowest_epoch = known.producer_epoch + (transaction_version >= _EPOCH_PER_TRANSACTION)
+        _check_marker(
+            lowest_epoch, known.coordinator_epoch, producer_id, producer_epoch, coordinator_epoch, path
+        )
+
+
+def _check_marker(
+    lowest_epoch: int,
+    lowest_coordinator_epoch: int,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    path: str | None,
+) -> None:
+    if producer_epoch < lowest_epoch:
+        raise InvalidProducerEpochError(
+            f"Expected a marker with an epoch of at least {lowest_epoch} for producer {producer_id}, found "
+            f"{producer_epoch}. The transaction that it is to end was ended by others.",
+            producer_id=producer_id,
+            path=path,
+        )
+    if coordinator_epoch < lowest_coordinator_epoch:
+        raise TransactionCoordinatorFencedError(
+            f"Expected a marker from a coordinator of at least epoch {lowest_coordinator_epoch}, which has ended a "
+            f"transaction of producer {producer_id}, found {coordinator_epoch}. A newer coordinator has taken over.",
+            producer_id=producer_id,
+            path=path,
+        )
+
+
+def _find_duplicate(
+    known: ProducerState, records: ProducedRecords, *, is_batch: bool
+) -> DuplicateAppend | None:
+    """Where the same records stand, if they begin and end as remembered batches do."""
+    if known.producer_epoch != records.producer_epoch:
+        return None
+    batches = list(known.batches)
+    # After a coordinator's records, which have no numbers, a client begins at 0 again.
+    for start, batch in enumerate(batches):
+        if batch.first_sequence == records.first_sequence:
+            duplicate = _duplicate_from(batches, start, records, is_batch=is_batch)
+            if duplicate is not None:
+                return duplicate
+    return None
+
+
+def _duplicate_from(
+    batches: list[BatchMetadata], start: int, records: ProducedRecords, *, is_batch: bool
+) -> DuplicateAppend | None:
+    latest = last = batches[start]
+    for number in range(start, start + 1 if is_batch else len(batches)):
+        batch = batches[number]
+        follows = (last.last_offset + 1, next_sequence(last.last_sequence))
+        if number > start and (batch.first_offset, batch.first_sequence) != follows:
+            return None
+        last = batch
+        if batch.timestamp_ms > latest.timestamp_ms:
+            latest = batch
+        if batch.last_sequence == records.last_sequence:
+            return DuplicateAppend(
+                batches[start].first_offset, batch.last_offset, latest.timestamp_ms, latest.last_offset
+            )
+    return None
+
+
+def _go_on(now: _Progress, records: ProducedRecords, path: str | None) -> None:
+    producer_id, epoch = records.producer_id, records.producer_epoch
+    if epoch < now.producer_epoch:
+        raise InvalidProducerEpochError(
+            f"Expected records of producer {producer_id} with an epoch of at least {now.producer_epoch}, found "
+            f"{epoch}. A newer incarnation of the producer has taken over: this one has to stop.",
+            producer_id=producer_id,
+            path=path,
+        )
+    has_sequence = records.first_sequence != _NONE
+    if has_sequence and now.producer_epoch != _NONE:
+        expected = next_sequence(now.last_sequence) if epoch == now.producer_epoch else 0
+        if records.first_sequence != expected:
+            raise OutOfOrderSequenceError(
+                f"Expected sequence number {expected} next from producer {producer_id} in epoch {epoch}, found "
+                f"{records.first_sequence} to {records.last_sequence}, which is no append that the log remembers. "
+                "Above it, records are missing: append them first. Below it, the log has them: leave them out.",
+                producer_id=producer_id,
+                expected_sequence=expected,
+                path=path,
+            )
+    if now.in_transaction and not records.is_transactional:
+        raise InvalidTxnStateError(
+            f"Expected nothing but records of a transaction from producer {producer_id}, which has one open, found "
+            "others. End the transaction first, or append them as another producer.",
+            producer_id=producer_id,
+            path=path,
+        )
+    now.producer_epoch, now.last_sequence = epoch, records.last_sequence
+    now.in_transaction = now.in_transaction or records.is_transactional
+
+
+def _end(now: _Progress, records: ProducedRecords, marker: EndTransactionMarker, path: str | None) -> None:
+    epoch, coordinator_epoch = records.producer_epoch, marker.coordinator_epoch
+    _check_marker(
+        now.producer_epoch, now.coordinator_epoch, records.producer_id, epoch, coordinator_epoch, path
+    )
+    if epoch != now.producer_epoch:
+        now.producer_epoch, now.last_sequence = epoch, _NONE
+    now.coordinator_epoch, now.in_transaction = coordinator_epoch, False
+
+
+def _joined(
+    duplicates: list[DuplicateAppend], appended: Sequence[ProducedRecords], path: str | None
+) -> DuplicateAppend:
+    """Several as one, if there is nothing else, and nothing between them."""
+    are_in_a_row = all(left.last_offset + 1 == right.first_offset for left, right in pairwise(duplicates))
+    if len(duplicates) < len(appended) or not are_in_a_row:
+        raise OutOfOrderSequenceError(
+            f"Expected {len(appended)} batches that are all new, or all there already in one place, found "
+            f"{len(duplicates)} that are there, up to offset {duplicates[-1].last_offset}. Append them one by one.",
+            path=path,
+        )
+    latest = max(duplicates, key=lambda each: each.timestamp_ms)
+    return DuplicateAppend(
+        duplicates[0].first_offset,
+        duplicates[-1].last_offset,
+        latest.timestamp_ms,
+        latest.offset_of_timestamp,
+    )

@@ -1,0 +1,492 @@
+"""The transactions of a log that are not settled: open, or ended by a marker that may still be lost.
+
+The producer snapshots of one log on disk (the files of Kafka's ``ProducerStateManager``).
+
+What is known of a log's producers, and their open transactions (Kafka's ``ProducerStateManager``).
+
+The state is that behind every batch below ``map_end_offset``. It is rebuilt from the newest usable
+snapshot and the batches behind it. Replayed batches are believed: they were checked when they were
+appended, and retention or compaction may have taken what a check would compare them with.
+
+Bringing the producer state up to an offset of the log (Kafka's ``UnifiedLog.rebuildProducerState``).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from bisect import insort
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+from storage_core.checkpoint import read_producer_snapshot
+from storage_core.checkpoint.partition_files import write_producer_snapshot
+from storage_core.errors import CorruptSnapshotError
+from storage_core.log.producer_batches import BatchMetadata, ProducerBatches, ProducerState
+from storage_core.segment.file_names import (
+    DELETED_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    AbortedTransaction,
+    base_offset_of,
+    snapshot_file_name,
+)
+from storage_core.segment.index_file import rename_if_there
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from storage_core.checkpoint import ProducerStateEntry
+    from storage_core.filesystem import FileSystem
+    from storage_core.log.log_segments import LogSegments
+    from storage_core.log.producer_batches import ProducerBatch
+    from storage_core.record.batch_window import BatchWindow
+    from storage_core.segment.log_segment import LogSegment
+
+__all__ = ["OngoingTransactions", "ProducerSnapshots", "ProducerStateManager", "rebuild_producer_state"]
+
+
+class OngoingTransactions:
+    """Where transactions began, in the order of their offsets. One writer.
+
+    Attributes:
+        first_unstable_offset: Where the earliest transaction begins that is open, or whose marker is
+            not below the high watermark; None if there is none. May be read at any time.
+    """
+
+    def __init__(self) -> None:
+        self.first_unstable_offset: int | None = None
+        # First offset by producer id. Entered in the order of the offsets: the first entry is the oldest.
+        self._open: dict[int, int] = {}
+        # A heap of the first offset and the marker's offset of transactions that ended. One whose marker
+        # is stable may wait in it until it comes to the top.
+        self._unreplicated: list[tuple[int, int]] = []
+        self._stable_offset = 0
+
+    @property
+    def open_transactions(self) -> Mapping[int, int]:
+        """First offset of each open transaction by its producer id, oldest first. To be looked at only."""
+        return self._open
+
+    def load(self, first_offsets: Iterable[tuple[int, int]]) -> None:
+        """Forget all, and begin with these: first offset and producer id, in any order."""
+        self._open = {producer_id: first_offset for first_offset, producer_id in sorted(first_offsets)}
+        self._unreplicated.clear()
+        self._stable_offset = 0
+        self.settle()
+
+    def begin(self, producer_id: int, first_offset: int) -> None:
+        """A transaction begins behind all that have begun. `settle` is to follow."""
+        self._open[producer_id] = first_offset
+
+    def end(self, producer_id: int, marker_offset: int) -> int:
+        """A transaction that is open ends. `settle` is to follow.
+
+        Returns:
+            Where the earliest other one begins that is open; the offset behind the marker if there is none.
+        """
+        heappush(self._unreplicated, (self._open.pop(producer_id), marker_offset))
+        return next(iter(self._open.values()), marker_offset + 1)
+
+    def on_high_watermark_updated(self, high_watermark: int) -> None:
+        """Forget the transactions whose markers lie below the high watermark."""
+        if high_watermark > self._stable_offset:
+            self._stable_offset = high_watermark
+            if self._unreplicated:
+                self.settle()
+
+    def settle(self) -> None:
+        """Bring the first unstable offset up to date."""
+        heap = self._unreplicated
+        while heap and heap[0][1] < self._stable_offset:
+            heappop(heap)
+        first_offset = next(iter(self._open.values()), None)
+        if heap and (first_offset is None or heap[0][0] < first_offset):
+            first_offset = heap[0][0]
+        self.first_unstable_offset = first_offset
+
+
+_log = logging.getLogger(__name__)
+
+
+class ProducerSnapshots:
+    """The snapshot files of a partition directory, by offset.
+
+    Args:
+        filesystem: Where they stand.
+        directory: The partition's directory.
+        read_only: Files are neither written nor deleted: they are merely not looked at any more.
+        file_names: The regular files in the directory, if they are known: then it is not listed again.
+    """
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        directory: str,
+        *,
+        read_only: bool = False,
+        file_names: Iterable[str] | None = None,
+    ) -> None:
+        self._filesystem = filesystem
+        self._directory = directory
+        self._read_only = read_only
+        if file_names is None:
+            file_names = (
+                entry.name for entry in filesystem.list_directory(directory) if entry.is_regular_file
+            )
+        self._offsets = sorted({offset for name in file_names if (offset := _offset_of(name)) is not None})
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """The offsets of all snapshots, ascending."""
+        return tuple(self._offsets)
+
+    @property
+    def latest_offset(self) -> int | None:
+        """The offset of the newest snapshot."""
+        return self._offsets[-1] if self._offsets else None
+
+    def path(self, offset: int) -> str:
+        """Where the snapshot of an offset stands, or would."""
+        return os.path.join(self._directory, snapshot_file_name(offset))
+
+    def read_latest(self) -> tuple[int, tuple[ProducerStateEntry, ...]] | None:
+        """Read the newest snapshot that can be read; those that cannot are deleted.
+
+        Returns:
+            Its offset and its entries; None if there is none.
+
+        Raises:
+            UnreadableError: This user may not read it.
+        """
+        while self._offsets:
+            offset = self._offsets[-1]
+            try:
+                entries = read_producer_snapshot(self._filesystem, self.path(offset))
+            except CorruptSnapshotError as error:
+                _log.warning("Deleted a producer snapshot, and took an older one or the log: %s", error)
+                entries = None
+            if entries is not None:
+                return offset, entries
+            self.delete(offset)
+        return None
+
+    def write(self, offset: int, entries: Iterable[ProducerStateEntry], *, flush: bool = True) -> None:
+        """Write the snapshot of an offset; one that is there is replaced.
+
+        Without a flush, a crash may leave a torn one, which is then found out by its CRC.
+
+        Raises:
+            StorageError: The file could not be written.
+        """
+        if self._read_only:
+            return
+        write_producer_snapshot(self._filesystem, self.path(offset), tuple(entries), flush=flush)
+        if offset not in self._offsets:
+            insort(self._offsets, offset)
+
+    def delete(self, offset: int) -> None:
+        """Delete the snapshot of an offset, if there is one."""
+        if offset not in self._offsets:
+            return
+        if not self._read_only:
+            self._filesystem.delete(self.path(offset))
+        self._offsets.remove(offset)
+
+    def delete_outside(self, log_start_offset: int, log_end_offset: int) -> None:
+        """Delete the snapshots at the log start or before it, and those behind the log end, for good."""
+        self._delete_for_good(
+            [each for each in self._offsets if not log_start_offset < each <= log_end_offset]
+        )
+
+    def delete_all(self) -> None:
+        """Delete every snapshot, for good."""
+        self._delete_for_good(self.offsets)
+
+    def delete_strays(self, segment_base_offsets: Collection[int]) -> None:
+        """Delete the snapshots that begin no segment, but for the newest one if no segment begins behind it."""
+        bases = set(segment_base_offsets)
+        strays = [offset for offset in self._offsets if offset not in bases]
+        if strays and (not bases or strays[-1] >= max(bases)):
+            strays.pop()
+        for offset in strays:
+            self.delete(offset)
+
+    def mark_deleted(self, offsets: Iterable[int]) -> list[str]:
+        """Rename the snapshots of deleted segments to ``.deleted``, as far as there are any.
+
+        Returns:
+            The new paths, which are to be deleted some time later.
+        """
+        marked = frozenset(self._offsets).intersection(offsets)
+        self._offsets = [offset for offset in self._offsets if offset not in marked]
+        paths = [self.path(offset) for offset in sorted(marked)]
+        if not self._read_only:
+            for path in paths:
+                # One that is gone already need not be removed.
+                rename_if_there(self._filesystem, path, path + DELETED_SUFFIX)
+        return [path + DELETED_SUFFIX for path in paths]
+
+    def _delete_for_good(self, offsets: Sequence[int]) -> None:
+        """A snapshot that a crash brings back must not tell of records in whose place others stand by then."""
+        for offset in offsets:
+            self.delete(offset)
+        if offsets and not self._read_only:
+            self._filesystem.flush_directory(self._directory)
+
+
+def _offset_of(name: str) -> int | None:
+    return base_offset_of(name) if name.endswith(SNAPSHOT_SUFFIX) else None
+
+
+class ProducerStateManager:
+    """The producers and transactions of one log. One writer; ``first_unstable_offset`` may be read at any time.
+
+    Args:
+        filesystem: Where the snapshots stand.
+        directory: The partition's directory.
+        expiration_ms: The log's ``producer.id.expiration.ms``.
+        read_only: Snapshots are neither written nor deleted.
+
+    Attributes:
+        expiration_ms: A producer whose last batch is older than this is forgotten. It may be changed at any time.
+        map_end_offset: Every batch that begins below it is accounted for.
+        snapshots: The snapshots on disk.
+    """
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        directory: str,
+        *,
+        expiration_ms: int,
+        read_only: bool = False,
+        file_names: Iterable[str] | None = None,
+    ) -> None:
+        self.snapshots = ProducerSnapshots(filesystem, directory, read_only=read_only, file_names=file_names)
+        self.expiration_ms = expiration_ms
+        self.map_end_offset = 0
+        self._last_snapshot_offset = 0
+        self._producers: dict[int, ProducerState] = {}
+        self._transactions = OngoingTransactions()
+
+    @property
+    def producers(self) -> Mapping[int, ProducerState]:
+        """What is known of each producer, by its id. To be looked at only."""
+        return self._producers
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no producer is known."""
+        return not self._producers
+
+    @property
+    def open_transactions(self) -> Mapping[int, int]:
+        """First offset of each open transaction by its producer id, oldest first. To be looked at only."""
+        return self._transactions.open_transactions
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """Where the earliest transaction begins that is open, or whose marker is not below the high watermark.
+
+        None if there is none. It may lie below the log start.
+        """
+        return self._transactions.first_unstable_offset
+
+    def update(self, batches: ProducerBatches) -> list[AbortedTransaction]:
+        """Account for batches that now stand in the log.
+
+        Returns:
+            The transactions that they abort, in the order of their markers: to be added to the
+            transaction index of the segment that holds the batches.
+        """
+        aborted: list[AbortedTransaction] = []
+        if batches.batches:
+            for batch in batches.batches:
+                if batch.marker is None:
+                    self._add_data(batch)
+                else:
+                    transaction = self._end_transaction(batch)
+                    if transaction is not None:
+                        aborted.append(transaction)
+            self._transactions.settle()
+        if batches.next_offset is not None:
+            self.map_end_offset = batches.next_offset
+        return aborted
+
+    def observe(self, window: BatchWindow) -> list[AbortedTransaction]:
+        """Account for a window of batches that recovery or a rebuild found; returns what `update` does.
+
+        Raises:
+            CorruptRecordError: A marker is malformed; nothing of the window is accounted for.
+        """
+        return self.update(ProducerBatches.of_window(window))
+
+    def move_map_end_offset(self, offset: int) -> None:
+        """Say that nothing up to an offset concerns any producer: the log begins, or has a gap, there."""
+        self.map_end_offset = offset
+
+    def on_high_watermark_updated(self, high_watermark: int) -> None:
+        """Forget the transactions whose markers lie below the high watermark: they are stable."""
+        self._transactions.on_high_watermark_updated(high_watermark)
+
+    def on_log_start_offset_incremented(self, log_start_offset: int) -> None:
+        """Follow the log start: what ended below it is stable, and snapshots may have gone."""
+        self.on_high_watermark_updated(log_start_offset)
+        self.map_end_offset = max(self.map_end_offset, log_start_offset)
+        latest = self.snapshots.latest_offset
+        self._last_snapshot_offset = log_start_offset if latest is None else latest
+
+    def remove_expired(self, now_ms: int) -> None:
+        """Forget the producers that were silent for too long and have no open transaction."""
+        expired = [
+            state.producer_id
+            for state in self._producers.values()
+            if state.has_expired(now_ms, self.expiration_ms)
+        ]
+        for producer_id in expired:
+            del self._producers[producer_id]
+
+    def take_snapshot(self, *, flush: bool = True) -> int | None:
+        """Write a snapshot, unless the newest one is as of the same offset or a later one.
+
+        Args:
+            flush: Whether it is to be on disk before this returns. A roll need not wait for it: a torn
+                snapshot is found out, and the log tells the same.
+
+        Returns:
+            The snapshot's offset; None if none was written.
+
+        Raises:
+            StorageError: The file could not be written.
+        """
+        offset = self.map_end_offset
+        if offset <= self._last_snapshot_offset:
+            return None
+        states = sorted(self._producers.values(), key=_producer_id)
+        self.snapshots.write(offset, (state.snapshot_entry() for state in states), flush=flush)
+        self._last_snapshot_offset = offset
+        return offset
+
+    def truncate_and_reload(self, log_start_offset: int, log_end_offset: int, now_ms: int) -> None:
+        """Go back to the newest snapshot within a log's offsets, unless the state is as of its end.
+
+        What lies between ``map_end_offset`` and the log end is then to be replayed.
+
+        Raises:
+            UnreadableError: This user may not read a snapshot.
+        """
+        self.snapshots.delete_outside(log_start_offset, log_end_offset)
+        if log_end_offset == self.map_end_offset:
+            self.on_log_start_offset_incremented(log_start_offset)
+            return
+        offset, entries = self.snapshots.read_latest() or (log_start_offset, ())
+        states = map(ProducerState.of_snapshot_entry, entries)
+        self._load(state for state in states if not state.has_expired(now_ms, self.expiration_ms))
+        self.map_end_offset = self._last_snapshot_offset = offset
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Forget everything, and delete every snapshot: the log is empty and begins at an offset."""
+        self._load(())
+        self.snapshots.delete_all()
+        self._last_snapshot_offset = 0
+        self.map_end_offset = offset
+
+    def remove_stray_snapshots(self, segment_base_offsets: Collection[int]) -> None:
+        """Delete the snapshots that belong to no segment, but for the newest one behind all of them."""
+        self.snapshots.delete_strays(segment_base_offsets)
+
+    def _add_data(self, batch: ProducerBatch) -> None:
+        state = self._state(batch.producer_id)
+        state.add_batch(
+            batch.producer_epoch,
+            BatchMetadata(batch.last_sequence, batch.last_offset, batch.offset_delta, batch.timestamp_ms),
+        )
+        if batch.is_transactional and state.current_transaction_first_offset is None:
+            state.current_transaction_first_offset = batch.base_offset
+            self._transactions.begin(batch.producer_id, batch.base_offset)
+
+    def _end_transaction(self, batch: ProducerBatch) -> AbortedTransaction | None:
+        marker = batch.marker
+        assert marker is not None  # noqa: S101  (the caller has looked)
+        first_offset = self._state(batch.producer_id).end_transaction(
+            batch.producer_epoch, marker.coordinator_epoch, batch.timestamp_ms
+        )
+        # A marker without data, as compaction or a refused append leaves it, ends nothing.
+        if first_offset is None:
+            return None
+        last_stable_offset = self._transactions.end(batch.producer_id, batch.base_offset)
+        if not marker.is_abort:
+            return None
+        return AbortedTransaction(batch.producer_id, first_offset, batch.base_offset, last_stable_offset)
+
+    def _state(self, producer_id: int) -> ProducerState:
+        state = self._producers.get(producer_id)
+        if state is None:
+            state = self._producers[producer_id] = ProducerState(producer_id)
+        return state
+
+    def _load(self, states: Iterable[ProducerState]) -> None:
+        self._producers = {state.producer_id: state for state in states}
+        self._transactions.load(
+            (state.current_transaction_first_offset, state.producer_id)
+            for state in self._producers.values()
+            if state.current_transaction_first_offset is not None
+        )
+
+
+def _producer_id(state: ProducerState) -> int:
+    return state.producer_id
+
+
+def rebuild_producer_state(
+    manager: ProducerStateManager,
+    segments: LogSegments,
+    log_start_offset: int,
+    last_offset: int,
+    now_ms: int,
+    *,
+    is_after_clean_shutdown: bool,
+) -> None:
+    """Let the state be that of everything from the log start to below ``last_offset``, and take snapshots.
+
+    Only what lies behind the newest usable snapshot is read. Snapshots as of the last two segments'
+    base offsets serve a truncation that may follow.
+
+    Args:
+        manager: The state; snapshots outside the offsets are deleted.
+        segments: The log's segments.
+        log_start_offset: Where the log begins.
+        last_offset: Up to where it is to be accounted for: the log end, or a segment's base offset.
+        now_ms: The time, for producers that have expired.
+        is_after_clean_shutdown: If there is no snapshot at all, there were no producers either.
+
+    Raises:
+        CorruptRecordError: A batch or a marker on the way is damaged.
+    """
+    offsets_to_snapshot = (*segments.base_offsets[-2:], last_offset)
+    if manager.snapshots.latest_offset is None and is_after_clean_shutdown:
+        for offset in offsets_to_snapshot:
+            manager.move_map_end_offset(offset)
+            manager.take_snapshot()
+        return
+    # Who knew of no producer behind the truncation finds none before it.
+    was_empty = manager.is_empty and manager.map_end_offset >= last_offset
+    manager.truncate_and_reload(log_start_offset, last_offset, now_ms)
+    if last_offset > manager.map_end_offset and not was_empty:
+        for segment in segments.values(manager.map_end_offset, last_offset):
+            manager.move_map_end_offset(max(segment.base_offset, manager.map_end_offset))
+            if segment.base_offset in offsets_to_snapshot:
+                manager.take_snapshot()
+            _replay(manager, segment, last_offset)
+    manager.move_map_end_offset(last_offset)
+    manager.take_snapshot()
+
+
+def _replay(manager: ProducerStateManager, segment: LogSegment, last_offset: int) -> None:
+    start = segment.translate_offset(manager.map_end_offset)
+    if start is None:
+        return
+    end = segment.translate_offset(last_offset)
+    end_position_bytes = segment.size_bytes if end is None else end.position_bytes
+    for window in segment.windows(start.position_bytes, end_position_bytes):
+        manager.observe(window)

@@ -1,0 +1,526 @@
+"""Walk the records of large batches from many places at once.
+
+Where a record begins is known only from the one before, so a large batch would have to be
+walked record by record. But a place where a record seems to begin is easy to find: its length
+is followed by attributes that are always zero, and leads to another such place, and on. From
+such places all lanes step forward together. A place that was wrong does no harm: its lane does
+not meet the next one, or the proof by column fails, and the batch is walked plainly.
+
+Where each record of a batch begins and ends.
+
+A v2 record starts with its own length, so its end is known only once its beginning is.
+The boundaries are first found by the quickest walk that the shape of the data allows, then
+proven by column: every record must end where the next begins, and the last one with its
+batch. So the walks may assume what is usual, and need no checks of their own.
+
+Decode the fields of v2 records by column (Kafka's ``DefaultRecord``).
+
+    length           varint   bytes that follow
+    attributes       1 byte   unused
+    timestamp delta  varlong  from the batch's base timestamp
+    offset delta     varint   from the batch's base offset
+    key length       varint   -1 null
+    key
+    value length     varint   -1 null
+    value
+    header count     varint
+    per header: key length varint, key (UTF-8), value length varint (-1 null), value
+
+Anything out of the ordinary raises `UnevenRecordsError` or `MalformedVarintError` here, and
+the plain decoder then says precisely what and where.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_core.record.batch_header import LOG_APPEND_TIME_FLAG
+from storage_core.record.section import RecordColumns, RecordHeaders, RecordSection, Slices, WantedFields
+from storage_core.record.varint import (
+    VARINT_LIMIT_BYTES,
+    VARLONG_LIMIT_BYTES,
+    MalformedVarintError,
+    VarintCursor,
+    read_varint,
+    words_of,
+)
+
+__all__ = [
+    "STEPS",
+    "UnevenRecordsError",
+    "batch_timestamps_ms",
+    "decode_by_column",
+    "find_boundaries",
+    "walk_in_lanes",
+]
+
+
+# Distance between the places where lanes are to begin: some hundred records.
+_LANE_BYTES: Final = 1 << 14
+# Where no beginning is found for so long, lanes would not be much shorter than the batch.
+_LONGEST_LANE_BYTES: Final = 1 << 17
+# With fewer lanes, a numpy step costs more than the plain loop's.
+_FEWEST_LANES: Final = 24
+# A beginning is looked for in this many bytes: records larger than that are too few to matter.
+_SEARCH_BYTES: Final = 1 << 9
+# So many lanes are begun at once: more would be no quicker.
+_LANES_AT_ONCE: Final = 256
+# So many records in a row have to look right.
+_PROBE_RECORDS: Final = 4
+# The shortest record: length, attributes, four varints and no bytes, header count.
+_SMALLEST_STEP_BYTES: Final = 7
+# Set in the first byte of a length that takes two.
+_CONTINUES: Final = 0x80
+_Int64Array = npt.NDArray[np.int64]
+_Bytes = npt.NDArray[np.uint8]
+
+
+def _step_table() -> npt.NDArray[np.int64]:
+    """Per pair of bytes at a length field: the distance to the next length field.
+
+    Lengths of three bytes and more have no entry: their distance leads out of any buffer.
+    """
+    pair = np.arange(1 << 16)
+    first, second = pair & 0xFF, pair >> 8
+    one_byte = 1 + (first >> 1)
+    two_bytes = 2 + (((first & 0x7F) | (second << 7)) >> 1)
+    return np.where(first < _CONTINUES, one_byte, np.where(second < _CONTINUES, two_bytes, 1 << 40))
+
+
+STEPS: Final = _step_table()
+
+
+def walk_in_lanes(buffer: _Bytes, starts: _Int64Array, ends: _Int64Array) -> _Int64Array | None:
+    """Where the length field of each record stands, over some batches; None if lanes do not help.
+
+    Args:
+        buffer: The uncompressed records of the batches, padded.
+        starts: Per batch, where its records begin.
+        ends: Per batch, where they end.
+
+    Raises:
+        IndexError: A length leads out of the buffer.
+    """
+    counts = np.maximum((ends - starts - _SEARCH_BYTES) // _LANE_BYTES, 0)
+    if counts.sum() < _FEWEST_LANES:
+        return None
+    lane_starts, lane_ends = _lanes(buffer, starts, ends, counts)
+    longest_bytes = int((lane_ends - lane_starts).max())
+    if longest_bytes > _LONGEST_LANE_BYTES:
+        return None
+    word_at = words_of(buffer)
+    places = []
+    # A lane that went astray in zeros would find a record at each of them.
+    places_left = int((ends - starts).sum()) // _SMALLEST_STEP_BYTES
+    positions = lane_starts
+    for _ in range(longest_bytes // _SMALLEST_STEP_BYTES + 1):
+        places.append(positions)
+        places_left -= len(positions)
+        if places_left < 0:
+            return None
+        positions = positions + STEPS[word_at[positions] & 0xFFFF]
+        is_inside = positions < lane_ends
+        if is_inside.all():
+            continue
+        if not np.array_equal(positions[~is_inside], lane_ends[~is_inside]):
+            return None
+        positions, lane_ends = positions[is_inside], lane_ends[is_inside]
+        if not len(positions):
+            return np.sort(np.concatenate(places))
+    return None
+
+
+def _lanes(
+    buffer: _Bytes, starts: _Int64Array, ends: _Int64Array, counts: _Int64Array
+) -> tuple[_Int64Array, _Int64Array]:
+    """Where lanes begin and end: with each batch, and about every 16 KiB where a record seems to begin."""
+    batches = np.repeat(np.arange(len(starts)), counts)
+    numbers = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    splits = starts[batches] + (numbers + 1) * _LANE_BYTES
+    split_ends = ends[batches]
+    # Not all at once: where values are zeros, every byte is looked at.
+    pieces = [
+        _lane_starts(
+            buffer, splits[first : first + _LANES_AT_ONCE], split_ends[first : first + _LANES_AT_ONCE]
+        )
+        for first in range(0, len(splits), _LANES_AT_ONCE)
+    ]
+    found = np.concatenate([lanes + number * _LANES_AT_ONCE for number, (lanes, _) in enumerate(pieces)])
+    lane_starts = np.concatenate([starts, *(begins for _, begins in pieces)])
+    order = np.argsort(lane_starts)
+    lane_starts = lane_starts[order]
+    # A lane ends where the next one begins, or with its batch.
+    batch_ends = np.concatenate([ends, ends[batches[found]]])[order]
+    return lane_starts, np.minimum(np.append(lane_starts[1:], batch_ends[-1]), batch_ends)
+
+
+def _lane_starts(buffer: _Bytes, splits: _Int64Array, ends: _Int64Array) -> tuple[_Int64Array, _Int64Array]:
+    """Behind which of some places a record seems to begin, and where."""
+    # Attributes are zero. In front of them is the last byte of the length.
+    looked_at = np.lib.stride_tricks.sliding_window_view(buffer, _SEARCH_BYTES)[splits]
+    lanes, distances = np.nonzero(looked_at == 0)
+    attributes = splits[lanes] + distances
+    candidates = attributes - 1 - (buffer[attributes - 2] >= _CONTINUES)
+    begins = _begins_record(buffer, candidates, ends[lanes])
+    found, first_of_lane = np.unique(lanes[begins], return_index=True)
+    return found, candidates[begins][first_of_lane]
+
+
+def _begins_record(buffer: _Bytes, candidates: _Int64Array, ends: _Int64Array) -> npt.NDArray[np.bool_]:
+    """Whether a record seems to begin at each place, and the next ones behind it."""
+    word_at = words_of(buffer)
+    seems_right = np.ones(len(candidates), np.bool_)
+    positions = candidates
+    for _ in range(_PROBE_RECORDS):
+        words = word_at[np.minimum(positions, ends)]
+        steps = STEPS[words & 0xFFFF]
+        attributes = (words >> (8 + ((words & _CONTINUES) >> 4))) & 0xFF
+        positions = positions + steps
+        seems_right &= (attributes == 0) & (steps >= _SMALLEST_STEP_BYTES) & (words & 1 == 0)
+        seems_right &= positions <= ends
+    return seems_right
+
+
+# With fewer batches than this in a step, on average, it costs more than the plain loop's steps.
+_LOCKSTEP_MINIMUM_BATCHES: Final = 32
+# Lockstep keeps a place for as many records per batch as the fullest batch has: so many times what is needed.
+_LOCKSTEP_MAXIMUM_WASTE: Final = 4
+# A run of equal records shorter than this does not pay for the numpy calls that find it.
+_RUN_MINIMUM: Final = 48
+# Runs are looked for in this many bytes at first, so that a short run costs little.
+_RUN_FIRST_TRY_BYTES: Final = 1 << 14
+# And in so many times more while it goes on, so that its end costs no look at all that follows.
+_RUN_GROWTH: Final = 8
+# So much is walked plainly before the next look for a run.
+_LOOP_CHUNK_BYTES: Final = 1 << 16
+# A byte for each field behind the length. What is shorter is no record, and need not be walked to the end.
+_SMALLEST_BODY_BYTES: Final = 6
+_Item = TypeVar("_Item", bound=np.generic)
+
+
+class UnevenRecordsError(ValueError):
+    """The record lengths do not add up to the batch: the plain decoder says where."""
+
+
+def find_boundaries(
+    buffer: _Bytes, starts: _Int64Array, ends: _Int64Array, counts: _Int64Array
+) -> tuple[VarintCursor, _Int64Array]:
+    """Find the body of every record, that is what follows its length field.
+
+    Args:
+        buffer: The uncompressed records of some batches, padded.
+        starts: Per batch, where its records begin.
+        ends: Per batch, where they end.
+        counts: Per batch, the number of records: at least 1, and no more than its bytes can hold.
+
+    Returns:
+        A cursor that stands at the beginning of every body, over all batches in order, and where
+        each body ends.
+
+    Raises:
+        UnevenRecordsError: Lengths are negative, too long, or do not end with the batch.
+    """
+    # A record has at least one byte, so this also bounds what is allocated below.
+    if np.any(counts > ends - starts):
+        raise UnevenRecordsError
+    for walk in (_walk_in_lockstep, _walk_in_lanes, _walk_each_batch, _walk_long_records):
+        try:
+            cursor = walk(buffer, starts, ends, counts)
+            if cursor is not None:
+                return _prove(cursor, starts, ends, counts)
+        except (IndexError, MalformedVarintError, UnevenRecordsError):
+            continue
+    raise UnevenRecordsError
+
+
+def _prove(
+    cursor: VarintCursor, starts: _Int64Array, ends: _Int64Array, counts: _Int64Array
+) -> tuple[VarintCursor, _Int64Array]:
+    fields = cursor.positions
+    if len(fields) != counts.sum():
+        raise UnevenRecordsError
+    last_rows = np.cumsum(counts) - 1
+    body_ends = np.empty_like(fields)
+    body_ends[:-1] = fields[1:]
+    body_ends[last_rows] = ends
+    lengths = cursor.read(VARINT_LIMIT_BYTES)
+    if (
+        lengths.min() < 1
+        or not np.array_equal(cursor.positions + lengths, body_ends)
+        or not np.array_equal(fields[last_rows - counts + 1], starts)
+    ):
+        raise UnevenRecordsError
+    return cursor, body_ends
+
+
+def _walk_in_lockstep(
+    buffer: _Bytes, starts: _Int64Array, _ends: _Int64Array, counts: _Int64Array
+) -> VarintCursor | None:
+    """All batches step forward together, those with many records longest; None if they are too few."""
+    most = int(counts.max())
+    total = int(counts.sum())
+    if total < most * _LOCKSTEP_MINIMUM_BATCHES or most * len(counts) > total * _LOCKSTEP_MAXIMUM_WASTE:
+        return None
+    order = np.argsort(-counts, kind="stable")
+    ordered_counts = counts[order]
+    # active[i]: how many batches have more than i records.
+    active = np.searchsorted(-ordered_counts, -np.arange(most), side="left").tolist()
+    word_at = words_of(buffer)
+    fields = np.empty((most, len(starts)), np.int64)
+    words = np.empty((most, len(starts)), np.uint64)
+    position = starts[order]
+    for row, width in enumerate(active):
+        position = position[:width]
+        fields[row, :width] = position
+        here = word_at[position]
+        words[row, :width] = here
+        position = position + STEPS[here & 0xFFFF]
+    return VarintCursor(buffer, _in_file_order(fields, order, counts), _in_file_order(words, order, counts))
+
+
+def _in_file_order(matrix: npt.NDArray[_Item], order: _Int64Array, counts: _Int64Array) -> npt.NDArray[_Item]:
+    """From a column a batch to all records, batch after batch."""
+    by_batch = np.empty((matrix.shape[1], matrix.shape[0]), matrix.dtype)
+    by_batch[order] = matrix.T
+    if by_batch.size == counts.sum():
+        return by_batch.reshape(-1)
+    return by_batch[np.arange(matrix.shape[0]) < counts[:, None]]
+
+
+def _walk_in_lanes(
+    buffer: _Bytes, starts: _Int64Array, ends: _Int64Array, _counts: _Int64Array
+) -> VarintCursor | None:
+    """Large batches are walked from many places at once; None if equal records promise to be quicker still."""
+    run, _ = _equal_records(buffer, int(starts[0]), int(ends[0]), _RUN_MINIMUM)
+    fields = walk_in_lanes(buffer, starts, ends) if len(run) < _RUN_MINIMUM else None
+    return None if fields is None else VarintCursor(buffer, fields)
+
+
+def _walk_each_batch(
+    buffer: _Bytes, starts: _Int64Array, ends: _Int64Array, counts: _Int64Array
+) -> VarintCursor:
+    """One batch after the other: runs of equal records at once, others by a plain loop."""
+    pieces: list[_Int64Array] = []
+    for start, end, count in zip(starts.tolist(), ends.tolist(), counts.tolist(), strict=True):
+        position, left = start, count
+        while position < end:
+            run, next_position = _equal_records(buffer, position, end, left)
+            if len(run) < _RUN_MINIMUM:
+                run, next_position = _walk_chunk(buffer, position, min(end, position + _LOOP_CHUNK_BYTES))
+            # A walk that went astray in a value of zeros would find a record at each of its bytes.
+            left -= len(run)
+            if left < 0 or (left == 0 and next_position < end):
+                raise UnevenRecordsError
+            pieces.append(run)
+            position = next_position
+    return VarintCursor(buffer, np.concatenate(pieces))
+
+
+def _equal_records(buffer: _Bytes, position: int, end: int, most: int) -> tuple[_Int64Array, int]:
+    """The records from ``position`` on that are as long as the first of them, up to so many."""
+    first, second = int(buffer[position]), int(buffer[position + 1])
+    step = int(STEPS[first | second << 8])
+    end = min(end, position + most * step)
+    limit = min(end, position + _RUN_FIRST_TRY_BYTES)
+    while True:
+        differs = buffer[position:limit:step] != first
+        if first >= _CONTINUES:
+            differs |= buffer[position + 1 : limit + 1 : step] != second
+        count = int(differs.argmax()) if differs.any() else len(differs)
+        if count < len(differs) or limit == end:
+            return np.arange(position, position + count * step, step), position + count * step
+        limit = min(end, position + (limit - position) * _RUN_GROWTH)
+
+
+def _walk_chunk(buffer: _Bytes, start: int, end: int) -> tuple[_Int64Array, int]:
+    """Walk from ``start`` until the next length field is not wholly before ``end``."""
+    data = buffer[start : end + 1].tobytes()
+    size = end - start
+    fields: list[int] = []
+    append = fields.append
+    position = 0
+    while position < size:
+        append(position)
+        first = data[position]
+        # As the table of steps, spelled out: a look-up would cost more here.
+        position += (first >> 1) + (data[position + 1] << 6) - 62 if first >= 128 else 1 + (first >> 1)  # noqa: PLR2004
+    found = np.array(fields, np.int64)
+    found += start
+    return found, start + position
+
+
+def _walk_long_records(
+    buffer: _Bytes, starts: _Int64Array, ends: _Int64Array, counts: _Int64Array
+) -> VarintCursor:
+    """The walk for lengths of three bytes and more."""
+    fields = np.empty(int(counts.sum()), np.int64)
+    row = 0
+    for start, end, count in zip(starts.tolist(), ends.tolist(), counts.tolist(), strict=True):
+        data = buffer.data[start:end]
+        position = 0
+        for _ in range(count):
+            fields[row] = start + position
+            row += 1
+            length, position = read_varint(data, position, VARINT_LIMIT_BYTES)
+            if length < _SMALLEST_BODY_BYTES:
+                raise UnevenRecordsError
+            position += length
+    return VarintCursor(buffer, fields)
+
+
+# Headers are decoded one step per header of a record: beyond this the plain decoder is as good.
+_HEADER_STEPS_LIMIT: Final = 256
+# A byte for each field; key, value and headers add nothing.
+_SMALLEST_RECORD_BYTES: Final = 7
+
+
+def decode_by_column(section: RecordSection, wanted: WantedFields) -> RecordColumns:
+    """Decode the wanted fields of all records of a section.
+
+    Raises:
+        UnevenRecordsError: Lengths or offsets contradict each other.
+        MalformedVarintError: A variable-length integer is too long.
+    """
+    headers = section.headers
+    counts = headers["record_count"].astype(np.int64)
+    base_offsets = headers["base_offset"].astype(np.int64)
+    last_deltas = headers["last_offset_delta"].astype(np.int64)
+    last_offsets = base_offsets + last_deltas
+    if counts.min() < 1 or np.any(counts > last_deltas + 1) or np.any(last_offsets < base_offsets):
+        raise UnevenRecordsError
+    # So a count that is made up cannot make anything below larger than the section.
+    if np.any(counts * _SMALLEST_RECORD_BYTES > section.ends - section.starts):
+        raise UnevenRecordsError
+    offsets = np.repeat(base_offsets, counts)
+    timestamps_ms = batch_timestamps_ms(section, counts) if wanted.timestamp else None
+    needs_bytes = wanted.key or wanted.value or wanted.headers
+    is_told = not needs_bytes and np.array_equal(counts, last_deltas + 1)
+    if is_told:
+        # As many records as offsets: the headers say which.
+        offsets += _row_in_batch(counts)
+        if not wanted.timestamp or timestamps_ms is not None:
+            return RecordColumns(counts, offsets, timestamps_ms, None, None, None)
+
+    buffer = section.buffer
+    cursor, body_ends = find_boundaries(buffer, section.starts, section.ends, counts)
+    # The attributes of a record mean nothing.
+    cursor.skip_byte()
+    timestamp_deltas = cursor.read(VARLONG_LIMIT_BYTES)
+    tail_starts = cursor.positions
+    if wanted.timestamp and timestamps_ms is None:
+        timestamps_ms = _create_times(section, counts, timestamp_deltas)
+    if not is_told:
+        offsets += cursor.read(VARINT_LIMIT_BYTES)
+        _check_offsets(offsets, base_offsets, last_offsets, counts)
+    if not needs_bytes:
+        # Nothing behind them is read, so nothing else says that they lie within their record.
+        if np.any(cursor.positions > body_ends):
+            raise UnevenRecordsError
+        return RecordColumns(counts, offsets, timestamps_ms, None, None, None)
+
+    keys = _read_slices(cursor, body_ends)
+    values = _read_slices(cursor, body_ends)
+    record_headers = _read_headers(cursor, buffer, body_ends, decode=wanted.headers)
+    return RecordColumns(
+        counts,
+        offsets,
+        timestamps_ms,
+        keys if wanted.key else None,
+        values if wanted.value else None,
+        record_headers,
+        Slices(tail_starts, body_ends - tail_starts) if wanted.tails else None,
+    )
+
+
+def batch_timestamps_ms(section: RecordSection, counts: _Int64Array) -> _Int64Array | None:
+    """Timestamps that the batch headers alone tell: log append time. None if records must be read."""
+    headers = section.headers
+    if np.all(headers["attributes"] & LOG_APPEND_TIME_FLAG):
+        return np.repeat(headers["max_timestamp_ms"].astype(np.int64), counts)
+    return None
+
+
+def _create_times(section: RecordSection, counts: _Int64Array, deltas: _Int64Array) -> _Int64Array:
+    headers = section.headers
+    timestamps_ms = np.repeat(headers["base_timestamp_ms"].astype(np.int64), counts)
+    timestamps_ms += deltas
+    is_append_time = (headers["attributes"] & LOG_APPEND_TIME_FLAG) != 0
+    if is_append_time.any():
+        rows = np.repeat(is_append_time, counts)
+        timestamps_ms[rows] = np.repeat(headers["max_timestamp_ms"].astype(np.int64), counts)[rows]
+    return timestamps_ms
+
+
+def _row_in_batch(counts: _Int64Array) -> _Int64Array:
+    first_rows = np.cumsum(counts) - counts
+    rows = np.arange(int(counts.sum()))
+    rows -= np.repeat(first_rows, counts)
+    return rows
+
+
+def _check_offsets(
+    offsets: _Int64Array, base_offsets: _Int64Array, last_offsets: _Int64Array, counts: _Int64Array
+) -> None:
+    last_rows = np.cumsum(counts) - 1
+    if (
+        np.any(offsets[1:] <= offsets[:-1])
+        or np.any(offsets[last_rows - counts + 1] < base_offsets)
+        or np.any(offsets[last_rows] > last_offsets)
+    ):
+        raise UnevenRecordsError
+
+
+def _read_slices(cursor: VarintCursor, limits: _Int64Array) -> Slices:
+    """One length-prefixed byte string per record; a negative length is null and takes no bytes."""
+    lengths = cursor.read(VARINT_LIMIT_BYTES)
+    slices = Slices(cursor.positions, lengths)
+    cursor.skip(lengths if lengths.min() >= 0 else np.maximum(lengths, 0))
+    if np.any(cursor.positions > limits):
+        raise UnevenRecordsError
+    return slices
+
+
+def _read_headers(
+    cursor: VarintCursor, buffer: _Bytes, limits: _Int64Array, *, decode: bool
+) -> RecordHeaders | None:
+    positions = cursor.positions
+    has_none = positions + 1 == limits
+    has_no_headers = bool(has_none.all())
+    if np.any(positions >= limits) or buffer[positions if has_no_headers else positions[has_none]].any():
+        raise UnevenRecordsError
+    if not decode:
+        return None
+    if has_no_headers:
+        none = np.zeros(0, np.int64)
+        return RecordHeaders(np.zeros(len(positions) + 1, np.int64), Slices(none, none), Slices(none, none))
+    return _read_each_header(cursor, buffer, limits)
+
+
+def _read_each_header(cursor: VarintCursor, buffer: _Bytes, limits: _Int64Array) -> RecordHeaders:
+    counts = cursor.read(VARINT_LIMIT_BYTES)
+    positions = cursor.positions
+    if counts.min() < 0 or np.any(counts > limits - positions) or counts.max() > _HEADER_STEPS_LIMIT:
+        raise UnevenRecordsError
+    first = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=first[1:])
+    columns = [np.empty(int(first[-1]), np.int64) for _ in range(4)]
+    rows = np.flatnonzero(counts)
+    for step in range(int(counts.max())):
+        rows = rows[counts[rows] > step]
+        here = VarintCursor(buffer, positions[rows])
+        keys = _read_slices(here, limits[rows])
+        if keys.lengths.min() < 0:
+            raise UnevenRecordsError
+        values = _read_slices(here, limits[rows])
+        target = first[rows] + step
+        for column, found in zip(
+            columns, (keys.starts, keys.lengths, values.starts, values.lengths), strict=True
+        ):
+            column[target] = found
+        positions[rows] = here.positions
+    if not np.array_equal(positions, limits):
+        raise UnevenRecordsError
+    return RecordHeaders(first, Slices(columns[0], columns[1]), Slices(columns[2], columns[3]))

@@ -1,0 +1,248 @@
+"""Control records: the markers in a log that consumers never see (Kafka's ``ControlRecordType``).
+
+key:   version int16, type int16
+value: of a marker that ends a transaction, version int16, coordinator epoch int32; else it depends on the type
+
+The markers that end transactions (KIP-98; Kafka's ``EndTransactionMarker``).
+
+Batches that hold no data: the markers that end a transaction, and what compaction leaves of others.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from storage_core.errors import BatchTooLargeError, CorruptRecordError, UnsupportedFormatError
+from storage_core.record.batch_header import (
+    CODEC_MASK,
+    CONTROL_FLAG,
+    DELETE_HORIZON_FLAG,
+    HEADER_SIZE_BYTES,
+    NO_TIMESTAMP_MS,
+    TRANSACTIONAL_FLAG,
+)
+from storage_core.record.column_encode import encode_one_by_one
+from storage_core.record.decode import batch_section, decode_one_by_one
+from storage_core.record.record_batches import NO_PRODUCER, ProducerSequence, batch_of
+from storage_core.record.section import WantedFields
+
+if TYPE_CHECKING:
+    from storage_core.record.batch_header import BatchHeader
+    from storage_core.record.record_batches import RecordBatches
+
+__all__ = [
+    "CONTROL_KEY",
+    "END_MARKER_VALUE",
+    "MOST_CONTROL_BYTES",
+    "ControlType",
+    "EndTransactionMarker",
+    "control_type",
+    "empty_batch",
+    "end_transaction_marker",
+    "read_marker",
+]
+
+
+CONTROL_KEY: Final = struct.Struct(">hh")
+END_MARKER_VALUE: Final = struct.Struct(">hi")
+# Brokers write control batches of some dozen bytes, those of KRaft of some hundred.
+MOST_CONTROL_BYTES: Final = 1 << 20
+
+
+class ControlType(enum.IntEnum):
+    """What a control record says. Types that later versions of Kafka add are UNKNOWN."""
+
+    ABORT = 0
+    COMMIT = 1
+    LEADER_CHANGE = 2
+    SNAPSHOT_HEADER = 3
+    SNAPSHOT_FOOTER = 4
+    KRAFT_VERSION = 5
+    KRAFT_VOTERS = 6
+    UNKNOWN = -1
+
+
+def control_type(batch: bytes | memoryview, header: BatchHeader, *, path: str) -> ControlType | None:
+    """The type of a control batch's first record; None for a batch that compaction emptied.
+
+    Args:
+        batch: The whole batch, its CRC already checked.
+        header: The batch's parsed header.
+        path: The file, for messages.
+
+    Raises:
+        CorruptRecordError: The record has no key of at least four bytes, or a negative version.
+    """
+    if header.record_count == 0:
+        return None
+    section = batch_section(batch, header, path=path, limit_bytes=MOST_CONTROL_BYTES)
+    keys = decode_one_by_one(section, WantedFields(timestamp=False, value=False)).keys
+    assert keys is not None  # noqa: S101  (they were asked for)
+    length, start = int(keys.lengths[0]), int(keys.starts[0])
+    if length >= CONTROL_KEY.size:
+        version, number = CONTROL_KEY.unpack_from(section.buffer.data, start)
+        if version >= 0:
+            return ControlType(number) if number in iter(ControlType) else ControlType.UNKNOWN
+    raise CorruptRecordError(
+        "Expected a control record's key to hold a version and a type in four bytes, "
+        f"found a key of {length} bytes"
+        + (f" with version {version}." if length >= CONTROL_KEY.size else "."),
+        path=path,
+        position_bytes=header.position_bytes,
+        end_position_bytes=header.end_position_bytes,
+        offset=header.base_offset,
+        last_offset=header.last_offset,
+    )
+
+
+# A marker as brokers write it, from the record's length on: the varints of length (16), attributes,
+# timestamp delta, offset delta and key length (4); the key; the value's length (6) and the value;
+# the number of headers.
+_USUAL: Final = struct.Struct(">5shhbhib")
+_USUAL_SIZE_BYTES: Final = HEADER_SIZE_BYTES + _USUAL.size
+_USUAL_START: Final = b"\x20\x00\x00\x00\x08"
+_USUAL_VALUE_LENGTH: Final = 12
+
+
+class EndTransactionMarker(NamedTuple):
+    """How a transaction ended, and the epoch of the coordinator that says so."""
+
+    is_abort: bool
+    coordinator_epoch: int
+
+
+def read_marker(batch: bytes | memoryview, header: BatchHeader, *, path: str) -> EndTransactionMarker | None:
+    """The marker in a control batch; None if compaction emptied it, or if it is none that ends a transaction.
+
+    Args:
+        batch: The whole batch, its CRC already checked.
+        header: The batch's parsed header.
+        path: The file, for messages.
+
+    Raises:
+        CorruptRecordError: The record is malformed.
+    """
+    if header.size_bytes == _USUAL_SIZE_BYTES and not header.attributes & CODEC_MASK:
+        start, key_version, kind, value_length, value_version, coordinator_epoch, header_count = (
+            _USUAL.unpack_from(batch, HEADER_SIZE_BYTES)
+        )
+        if (
+            start == _USUAL_START
+            and value_length == _USUAL_VALUE_LENGTH
+            and header_count == 0
+            and header.record_count == 1
+            and key_version >= 0
+            and value_version >= 0
+            and kind in (ControlType.ABORT, ControlType.COMMIT)
+        ):
+            return EndTransactionMarker(kind == ControlType.ABORT, coordinator_epoch)
+    try:
+        return _read_unusual(batch, header, path)
+    except (BatchTooLargeError, UnsupportedFormatError) as error:
+        # No coordinator writes such a thing, so nobody is helped by another codec or a higher limit.
+        raise CorruptRecordError(
+            f"Expected a control record of a few bytes, found one that cannot be read: {error.args[0]}",
+            path=path,
+            position_bytes=header.position_bytes,
+            end_position_bytes=header.end_position_bytes,
+            offset=header.base_offset,
+            last_offset=header.last_offset,
+        ) from error
+
+
+def _read_unusual(batch: bytes | memoryview, header: BatchHeader, path: str) -> EndTransactionMarker | None:
+    kind = control_type(batch, header, path=path)
+    if kind not in (ControlType.ABORT, ControlType.COMMIT):
+        return None
+    section = batch_section(batch, header, path=path, limit_bytes=MOST_CONTROL_BYTES)
+    values = decode_one_by_one(section, WantedFields(timestamp=False, key=False)).values
+    assert values is not None  # noqa: S101  (they were asked for)
+    length, start = int(values.lengths[0]), int(values.starts[0])
+    if length >= END_MARKER_VALUE.size:
+        version, coordinator_epoch = END_MARKER_VALUE.unpack_from(section.buffer.data, start)
+        if version >= 0:
+            return EndTransactionMarker(kind is ControlType.ABORT, coordinator_epoch)
+    raise CorruptRecordError(
+        "Expected a marker's value to hold a version and a coordinator epoch in six bytes, "
+        f"found a value of {length} bytes"
+        + (f" with version {version}." if length >= END_MARKER_VALUE.size else "."),
+        path=path,
+        position_bytes=header.position_bytes,
+        end_position_bytes=header.end_position_bytes,
+        offset=header.base_offset,
+        last_offset=header.last_offset,
+    )
+
+
+_VERSION: Final = 0
+_NO_SEQUENCE: Final = -1
+_END_TYPES: Final = (ControlType.ABORT, ControlType.COMMIT)
+
+
+def end_transaction_marker(
+    control_type: ControlType,
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    timestamp_ms: int,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+) -> RecordBatches:
+    """The batch that commits or aborts a producer's transaction in one partition.
+
+    Raises:
+        ValueError: Not COMMIT or ABORT, or no producer.
+    """
+    if control_type not in _END_TYPES or producer_id < 0 or producer_epoch < 0:
+        message = (
+            "Expected COMMIT or ABORT with a producer id and an epoch, "
+            f"found {control_type.name}, {producer_id} and {producer_epoch}."
+        )
+        raise ValueError(message)
+    key, value = CONTROL_KEY.pack(_VERSION, control_type), END_MARKER_VALUE.pack(_VERSION, coordinator_epoch)
+    (batch,) = encode_one_by_one([(timestamp_ms, key, value, ())], 0)
+    return batch_of(
+        batch.records,
+        count=1,
+        base_timestamp_ms=timestamp_ms,
+        max_timestamp_ms=timestamp_ms,
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        attributes=TRANSACTIONAL_FLAG | CONTROL_FLAG,
+        producer=ProducerSequence(producer_id, producer_epoch, _NO_SEQUENCE),
+    )
+
+
+def empty_batch(
+    base_offset: int,
+    last_offset: int,
+    *,
+    leader_epoch: int,
+    max_timestamp_ms: int,
+    producer: ProducerSequence = NO_PRODUCER,
+    attributes: int = 0,
+) -> RecordBatches:
+    """A batch without records that stands for a range of offsets.
+
+    Args:
+        base_offset: The first of them.
+        last_offset: The last of them.
+        leader_epoch: Under which it was written.
+        max_timestamp_ms: The largest timestamp of the records that were there.
+        producer: Who wrote them; what is known of a producer outlives its records by this.
+        attributes: Of the batch that it replaces. A codec and a delete horizon are left out.
+    """
+    return batch_of(
+        b"",
+        count=0,
+        base_timestamp_ms=NO_TIMESTAMP_MS,
+        max_timestamp_ms=max_timestamp_ms,
+        base_offset=base_offset,
+        last_offset_delta=last_offset - base_offset,
+        leader_epoch=leader_epoch,
+        attributes=attributes & ~(CODEC_MASK | DELETE_HORIZON_FLAG),
+        producer=producer,
+    )

@@ -1,0 +1,536 @@
+"""What a look-up in planning may cost, and what the indexes say of its gain before the log is looked at.
+
+A condition is applied to the rows anyway, so leaving out a part of a file is worth no more than
+it saves. What is read in looking is counted against that, and a look-up that would not pay is
+not made: then whole segments are read.
+
+Where a partition's records begin, or end, to be as young as a moment: pruning by timestamps.
+
+Batch headers hold the largest timestamp and none the smallest. So all in front of the first
+batch that is young enough can be left out without further ado. What follows the last one that
+is old enough cannot be told by any header: only a promise of how far timestamps are out of
+order lets a read end, at the first record that is younger by as much.
+
+An answer given here leaves out records for good, so nothing but a timestamp of theirs counts: a
+file's age, by which a broker judges segments without timestamps, says nothing of them. And an
+answer is optional: indexes are asked first what there is to be gained, the log is looked at only
+where that is more than the price, and damage is left for the reading to report.
+
+What a condition leaves of a partition's offsets: the step between resolving and locating.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final
+
+from storage_core.cached_property import cached_property
+from storage_core.errors import CorruptError, UnsupportedFormatError
+from storage_core.record import batch_timestamps
+from storage_core.record.batch_header import HEADER_SIZE_BYTES, MAX_OFFSET, parse_batch_header
+from storage_core.scan.isolation import AbortedTransactions, aborted_transactions
+from storage_core.scan.pruning import prune_partition
+from storage_core.scan.resolve import ResolvedPartition
+from storage_core.segment.batch_walk import PAGE_SIZE_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from storage_core.directory import PartitionLog
+    from storage_core.record.batch_header import BatchHeader
+    from storage_core.scan.options import ReadOptions
+    from storage_core.scan.predicate import Predicate
+    from storage_core.segment import AbortedTransaction, SegmentReader, TimestampOffset
+
+__all__ = [
+    "DAMAGE",
+    "LARGE_BATCH_BYTES",
+    "LOOK_UP_PRICE_BYTES",
+    "Budget",
+    "NarrowedPartition",
+    "RangeOfSegments",
+    "batch_reaching",
+    "end_offset_by_time",
+    "first_header",
+    "indexed_position",
+    "narrow_partition",
+    "report_bytes_beyond",
+    "start_offset_by_time",
+]
+
+
+# The most that it takes to find a batch by the indexes, to prove what they say, and to find it once more when
+# spans are located: a few blocks of a page and of four.
+LOOK_UP_PRICE_BYTES: Final = 96 << 10
+# Of batches from this size on, a walk reads the headers alone. Of smaller ones it reads most.
+LARGE_BATCH_BYTES: Final = 16 << 10
+# What may be lost in looking without any gain: so little of the whole.
+_LOSS_SHARE: Final = 64
+# One byte read is worth it where it saves so many.
+_GAIN: Final = 2
+# But planning is one thread's work: no look-up in one partition reads more, some seconds' worth of headers.
+_MOST_BYTES: Final = 64 << 20
+DAMAGE: Final = (CorruptError, UnsupportedFormatError)
+"""What a look-up meets and leaves for the reading to report."""
+
+
+class RangeOfSegments:
+    """The segments that hold a range of offsets.
+
+    Args:
+        log: The partition. Of its last segment only what stands in front of the log's end counts.
+        start_offset: The first offset.
+        end_offset: The offset behind the last one.
+    """
+
+    def __init__(self, log: PartitionLog, start_offset: int, end_offset: int) -> None:
+        self._log = log
+        bases = log.segments.base_offsets
+        first = log.segment_index_for(start_offset) or 0
+        end = len(bases) if start_offset < end_offset else 0
+        self.indexes = [index for index in range(first, end) if bases[index] < end_offset]
+        if self.indexes and self.indexes[-1] == len(bases) - 1:
+            # From here on the last segment ends where the log does.
+            _ = log.log_end_offset
+
+    @cached_property
+    def sizes_bytes(self) -> list[int]:
+        """Each segment's size.
+
+        Raises:
+            DataLossError: A segment vanished since the log was listed.
+        """
+        return [self._log.ask(index, lambda segment: segment.size_bytes) for index in self.indexes]
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of all of them."""
+        return sum(self.sizes_bytes)
+
+    def sizes_from_bytes(self) -> list[int]:
+        """For each segment, its size and that of all behind it."""
+        return list(accumulate(reversed(self.sizes_bytes)))[::-1]
+
+    def is_complete(self, index: int) -> bool:
+        """Whether a broker has closed the time index, and so has written the largest timestamp into it."""
+        return index < len(self._log.segments) - 1 or self._log.is_clean
+
+
+class Budget:
+    """What walks over headers may read: little in vain, and otherwise less than they save.
+
+    Args:
+        size_bytes: Of how many bytes there is to be saved.
+    """
+
+    def __init__(self, size_bytes: int) -> None:
+        self._free_bytes = size_bytes // _LOSS_SHARE
+        self._bytes_at_first: int | None = None
+        self._passed_bytes = 0
+
+    def pass_over(self, segment: SegmentReader, size_bytes: int) -> None:
+        """Note that so many bytes need not be read."""
+        self.spent_bytes(segment)
+        self._passed_bytes += size_bytes
+
+    def is_spent(self, segment: SegmentReader) -> bool:
+        """Whether going on would cost more than it may save."""
+        return not self.allows(segment, 0)
+
+    def allows(self, segment: SegmentReader, size_bytes: int) -> bool:
+        """Whether so many bytes more may be read."""
+        allowed_bytes = self._free_bytes + self._passed_bytes // _GAIN
+        return self.spent_bytes(segment) + size_bytes <= min(allowed_bytes, _MOST_BYTES)
+
+    def spent_bytes(self, segment: SegmentReader) -> int:
+        """How many bytes were read since this was asked first."""
+        bytes_read = segment.filesystem.statistics.bytes_read
+        if self._bytes_at_first is None:
+            self._bytes_at_first = bytes_read
+        return bytes_read - self._bytes_at_first
+
+
+def first_header(segment: SegmentReader) -> BatchHeader | None:
+    """The header of a segment's first batch, read alone; None if there is no batch."""
+    with segment.open_log() as log_file:
+        data = log_file.read_at(HEADER_SIZE_BYTES, 0)
+    if len(data) < HEADER_SIZE_BYTES:
+        return None
+    try:
+        return parse_batch_header(data, 0, 0, path=segment.log_path)
+    except DAMAGE:
+        return None
+
+
+def batch_reaching(segment: SegmentReader, offset: int) -> BatchHeader | None:
+    """The first batch whose last offset is at least ``offset``; None if there is none, or damage in front of it."""
+    try:
+        return segment.translate_offset(offset)
+    except DAMAGE:
+        return None
+
+
+def indexed_position(segment: SegmentReader, offset: int) -> int:
+    """Where the offset index says that an offset stands, or something before it. Only the log can prove it."""
+    if offset <= segment.base_offset:
+        return 0
+    return min(segment.offset_index.lookup(offset).position_bytes, segment.size_bytes)
+
+
+# Above this, a timestamp in milliseconds is no time that a column can hold: nobody vouches for it.
+_LARGEST_MS: Final = (2**63 - 1) // 1000
+
+
+def start_offset_by_time(log: PartitionLog, timestamp_ms: int, start_offset: int, end_offset: int) -> int:
+    """An offset such that every record from ``start_offset`` to it is older.
+
+    Returns:
+        ``end_offset`` if all are; ``start_offset`` if more is not worth finding out.
+
+    Raises:
+        DataLossError: A segment vanished since the log was listed.
+    """
+    segments = RangeOfSegments(log, start_offset, end_offset)
+    if segments.size_bytes < LOOK_UP_PRICE_BYTES:
+        return start_offset
+    search = _StartSearch(timestamp_ms, segments.size_bytes)
+    for index in segments.indexes:
+        first_offset = max(start_offset, log.segments.base_offsets[index])
+        found = log.ask(
+            index, partial(search.young_offset, first_offset, is_complete=segments.is_complete(index))
+        )
+        if found is not None:
+            return min(found, end_offset)
+        # With thousands of segments, the indexes of those passed over would fill the memory.
+        log.segments[index].forget_indexes()
+    return end_offset
+
+
+def end_offset_by_time(
+    log: PartitionLog,
+    timestamp_ms: int,
+    start_offset: int,
+    end_offset: int,
+    aborted_transactions: Iterable[AbortedTransaction] = (),
+) -> int:
+    """The offset of the first record of a range that is as young as ``timestamp_ms``.
+
+    Transaction markers do not count: they carry the clock of a broker, not that of a producer.
+
+    Args:
+        log: The partition.
+        timestamp_ms: Milliseconds since 1970.
+        start_offset: Records in front of it do not count.
+        end_offset: Nor do those from here on.
+        aborted_transactions: Their records do not count either: nobody sees their timestamps.
+
+    Returns:
+        ``end_offset`` if there is none, none that a time index leads to, or none that is far enough
+        from the end to be worth finding.
+
+    Raises:
+        DataLossError: A segment vanished since the log was listed.
+    """
+    segments = RangeOfSegments(log, start_offset, end_offset)
+    search = _EndSearch(timestamp_ms, start_offset, tuple(aborted_transactions))
+    for index, size_behind_bytes in zip(segments.indexes, segments.sizes_from_bytes(), strict=True):
+        if size_behind_bytes < LOOK_UP_PRICE_BYTES:
+            break
+        found = log.ask(index, partial(search.young_record, size_behind_bytes))
+        if found is not None:
+            return min(found, end_offset)
+        log.segments[index].forget_indexes()
+    return end_offset
+
+
+class _StartSearch:
+    """The search for the first batch that is young enough."""
+
+    def __init__(self, timestamp_ms: int, size_bytes: int) -> None:
+        self._timestamp_ms = timestamp_ms
+        self._budget = Budget(size_bytes)
+
+    def young_offset(self, start_offset: int, segment: SegmentReader, *, is_complete: bool) -> int | None:
+        """The first offset whose batch may be young enough; None if the whole segment is older."""
+        if segment.size_bytes == 0:
+            return None
+        header = first_header(segment)
+        if header is None or self._may_be_young(header):
+            return start_offset
+        if segment.size_bytes < LOOK_UP_PRICE_BYTES or not len(segment.time_index):
+            if not self._is_walk_worth_it(segment, header):
+                return start_offset
+            return self._walk(segment, 0, start_offset)
+        named, position_bytes = self._indexed_batch(segment, is_complete=is_complete)
+        if position_bytes - indexed_position(segment, start_offset) < LOOK_UP_PRICE_BYTES:
+            return start_offset
+        proven = _proven_batch(segment, named, position_bytes)
+        return start_offset if proven is None else self._walk(segment, proven.position_bytes, start_offset)
+
+    def _may_be_young(self, header: BatchHeader) -> bool:
+        # A v0 wrapper has no timestamp, but may hold v1 messages, which have (KAFKA-4298).
+        return header.max_timestamp_ms >= self._timestamp_ms or (header.is_wrapper and header.magic == 0)
+
+    def _is_walk_worth_it(self, segment: SegmentReader, header: BatchHeader) -> bool:
+        if header.size_bytes >= LARGE_BATCH_BYTES:
+            return self._budget.allows(segment, PAGE_SIZE_BYTES)
+        # Nearly all of it would be read.
+        return segment.size_bytes < LOOK_UP_PRICE_BYTES and self._budget.allows(segment, segment.size_bytes)
+
+    def _indexed_batch(self, segment: SegmentReader, *, is_complete: bool) -> tuple[TimestampOffset, int]:
+        """An entry of the time index such that nothing in front of its batch is young enough, and what it saves."""
+        entry = segment.time_index.lookup(self._timestamp_ms)
+        position_bytes = indexed_position(segment, entry.offset)
+        if is_complete and entry == segment.time_index.last_entry and entry.timestamp_ms < self._timestamp_ms:
+            # No entry follows because none was due: nothing up to the last indexed batch is younger.
+            position_bytes = indexed_position(segment, MAX_OFFSET)
+        return entry, position_bytes
+
+    def _walk(self, segment: SegmentReader, position_bytes: int, start_offset: int) -> int | None:
+        next_offset = start_offset
+        self._budget.pass_over(segment, position_bytes)
+        try:
+            for header in segment.batches(position_bytes):
+                if header.position_bytes != position_bytes:
+                    # The walk has passed over damage, in which nobody knows what was.
+                    return next_offset
+                if self._may_be_young(header) or self._budget.is_spent(segment):
+                    return max(start_offset, header.base_offset)
+                self._budget.pass_over(segment, header.size_bytes)
+                position_bytes = header.end_position_bytes
+                next_offset = max(next_offset, header.last_offset + 1)
+        except DAMAGE:
+            return next_offset
+        # A walk ends without an error at zeros or at half a batch, and nothing is known of what follows.
+        return None if position_bytes == segment.size_bytes else next_offset
+
+
+class _EndSearch:
+    """The search for the first record that is young enough."""
+
+    def __init__(self, timestamp_ms: int, start_offset: int, aborted: tuple[AbortedTransaction, ...]) -> None:
+        self._timestamp_ms = timestamp_ms
+        self._start_offset = start_offset
+        self._aborted = AbortedTransactions(aborted)
+
+    def young_record(self, size_behind_bytes: int, segment: SegmentReader) -> int | None:
+        """The offset of the first such record of a segment, if a time index leads to it and it is worth it.
+
+        Args:
+            size_behind_bytes: How much there is from the segment's beginning to the end of the range.
+            segment: The segment.
+        """
+        last_entry = segment.time_index.last_entry
+        if last_entry is None or last_entry.timestamp_ms < self._timestamp_ms:
+            return None
+        offset = max(segment.time_index.lookup(self._timestamp_ms).offset, self._start_offset)
+        gain_bytes = size_behind_bytes - _read_anyway_bytes(segment, indexed_position(segment, offset))
+        if gain_bytes < LOOK_UP_PRICE_BYTES:
+            return None
+        first = batch_reaching(segment, offset)
+        if first is None:
+            return None
+        try:
+            for batch in segment.batches(first.position_bytes):
+                gain_bytes = size_behind_bytes - _read_anyway_bytes(segment, batch.end_position_bytes)
+                if gain_bytes < LOOK_UP_PRICE_BYTES + batch.size_bytes:
+                    return None
+                if self._may_count(batch):
+                    found = self._record_of(segment, batch)
+                    if found is not None:
+                        return found
+        except DAMAGE:
+            pass
+        return None
+
+    def _may_count(self, batch: BatchHeader) -> bool:
+        if batch.max_timestamp_ms < self._timestamp_ms or batch.is_control:
+            return False
+        return not batch.is_transactional or not any(
+            each.producer_id == batch.producer_id
+            for each in self._aborted.touching(batch.base_offset, batch.base_offset + 1)
+        )
+
+    def _record_of(self, segment: SegmentReader, batch: BatchHeader) -> int | None:
+        offsets, timestamps_ms = batch_timestamps(
+            segment.read_batch(batch), batch, path=segment.log_path, limit_bytes=segment.max_batch_bytes
+        )
+        is_found = (timestamps_ms >= self._timestamp_ms) & (timestamps_ms <= _LARGEST_MS)
+        is_found &= offsets >= self._start_offset
+        return int(offsets[is_found.argmax()]) if is_found.any() else None
+
+
+def _read_anyway_bytes(segment: SegmentReader, position_bytes: int) -> int:
+    """How much of a segment is read if the read could end at a position: near its end, it does not."""
+    rest_bytes = segment.size_bytes - position_bytes
+    return segment.size_bytes if rest_bytes < LOOK_UP_PRICE_BYTES else position_bytes
+
+
+def _proven_batch(segment: SegmentReader, entry: TimestampOffset, position_bytes: int) -> BatchHeader | None:
+    """The batch that a look-up may begin at, if the log bears out what the time index says of it."""
+    named = batch_reaching(segment, entry.offset)
+    if named is None or named.base_offset > entry.offset or named.max_timestamp_ms != entry.timestamp_ms:
+        segment.set_time_index_aside()
+        return None
+    last_indexed = segment.offset_index.last_entry
+    if position_bytes <= named.position_bytes or last_indexed is None:
+        return named
+    return batch_reaching(segment, last_indexed.offset) or named
+
+
+_log = logging.getLogger(__name__)
+# Reading less than this in vain is not worth a warning.
+_WORTH_A_WARNING_BYTES: Final = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class NarrowedPartition:
+    """What is left of a partition.
+
+    Attributes:
+        resolved: The range to read; its start is its end where nothing is left.
+        aborted_transactions: Those of the range, and perhaps others, if they had to be found; otherwise None.
+    """
+
+    resolved: ResolvedPartition
+    aborted_transactions: tuple[AbortedTransaction, ...] | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is left."""
+        return self.resolved.start_offset >= self.resolved.end_offset
+
+
+def narrow_partition(
+    resolved: ResolvedPartition, condition: Predicate, options: ReadOptions
+) -> NarrowedPartition:
+    """Leave out the offsets at both ends of which a condition rules out all.
+
+    Within a segment an end is moved only where that saves more than it costs.
+
+    Raises:
+        DataLossError: A segment vanished since the log was listed.
+    """
+    log = resolved.log
+    bounds = prune_partition(condition, log.topic, log.partition)
+    start_offset = max(resolved.start_offset, bounds.offset_start or 0)
+    end_offset = (
+        resolved.end_offset if bounds.offset_end is None else min(resolved.end_offset, bounds.offset_end)
+    )
+    if bounds.is_empty or start_offset >= end_offset:
+        return NarrowedPartition(ResolvedPartition(log, resolved.start_offset, resolved.start_offset))
+    aborted: tuple[AbortedTransaction, ...] | None = None
+    if bounds.timestamp_start_ms is not None:
+        found_offset = start_offset_by_time(log, bounds.timestamp_start_ms, start_offset, end_offset)
+        if log.skip_damage and start_offset < found_offset < end_offset:
+            # How young the records were that are lost there, nobody knows.
+            found_offset = log.offset_of_damage_in_front(found_offset)
+        start_offset = max(start_offset, found_offset)
+    disorder_ms = options.max_timestamp_disorder_ms
+    if bounds.timestamp_end_ms is not None and disorder_ms is not None and start_offset < end_offset:
+        if options.isolation_level == "read_committed":
+            aborted = aborted_transactions(log, start_offset, end_offset)
+        end_offset = end_offset_by_time(
+            log, bounds.timestamp_end_ms + disorder_ms, start_offset, end_offset, aborted or ()
+        )
+    if start_offset < end_offset:
+        start_offset = _start_worth_finding(log, start_offset, resolved.start_offset)
+        end_offset = _end_worth_finding(log, end_offset, resolved.end_offset)
+    return NarrowedPartition(ResolvedPartition(log, start_offset, end_offset), aborted)
+
+
+def _start_worth_finding(log: PartitionLog, start_offset: int, given_offset: int) -> int:
+    """A start, or an earlier one where reading on from there is cheaper than finding it."""
+    index = log.segment_index_for(start_offset)
+    if index is None or start_offset == given_offset:
+        return start_offset
+    earlier_offset = max(log.segments.base_offsets[index], given_offset)
+    gain_bytes = log.ask(index, partial(_bytes_between, start_offset=earlier_offset, end_offset=start_offset))
+    return start_offset if gain_bytes >= LOOK_UP_PRICE_BYTES else earlier_offset
+
+
+def _end_worth_finding(log: PartitionLog, end_offset: int, given_offset: int) -> int:
+    """An end, or a later one where reading on to there is cheaper than finding it."""
+    index = log.segment_index_for(end_offset - 1)
+    if index is None or end_offset == given_offset:
+        return end_offset
+    bases = log.segments.base_offsets
+    later_offset = min(bases[index + 1], given_offset) if index + 1 < len(bases) else given_offset
+    gain_bytes = log.ask(index, partial(_bytes_between, start_offset=end_offset, end_offset=later_offset))
+    return end_offset if gain_bytes >= LOOK_UP_PRICE_BYTES else later_offset
+
+
+def _bytes_between(segment: SegmentReader, start_offset: int, end_offset: int) -> int:
+    """About how many bytes lie between two offsets of a segment; 0 if a walk over small batches had to tell."""
+    if segment.size_bytes < LOOK_UP_PRICE_BYTES:
+        return 0
+    if len(segment.offset_index):
+        start_bytes, end_bytes = (
+            indexed_position(segment, start_offset),
+            indexed_position(segment, end_offset),
+        )
+        # Behind the last entry of an index, as before the first, it says nothing.
+        return (
+            end_bytes if end_bytes < indexed_position(segment, MAX_OFFSET) else segment.size_bytes
+        ) - start_bytes
+    header = first_header(segment)
+    if header is None or header.size_bytes < LARGE_BATCH_BYTES:
+        return 0
+    start, end = batch_reaching(segment, start_offset), batch_reaching(segment, end_offset)
+    if start is None:
+        return 0
+    return (segment.size_bytes if end is None else end.position_bytes) - start.position_bytes
+
+
+def report_bytes_beyond(
+    narrowed: Iterable[ResolvedPartition], condition: Predicate, options: ReadOptions
+) -> None:
+    """Say in one log line how much is read only because nobody vouches for the order of timestamps.
+
+    Raises:
+        DataLossError: A segment vanished since the log was listed.
+    """
+    if options.max_timestamp_disorder_ms is not None:
+        return
+    bounded = []
+    for each in narrowed:
+        end_ms = prune_partition(condition, each.log.topic, each.log.partition).timestamp_end_ms
+        if end_ms is not None and each.start_offset < each.end_offset:
+            bounded.append((each, end_ms))
+    # Finding it out reads a little, so where nobody would hear of it, it is not found out.
+    sizes_bytes = (
+        RangeOfSegments(each.log, each.start_offset, each.end_offset).size_bytes for each, _ in bounded
+    )
+    if not _log.isEnabledFor(logging.INFO) and sum(sizes_bytes) < _WORTH_A_WARNING_BYTES:
+        return
+    size_bytes, segments, partitions = 0, 0, 0
+    for each, end_ms in bounded:
+        beyond = _sizes_beyond(each, end_ms)
+        size_bytes += sum(beyond)
+        segments += len(beyond)
+        partitions += bool(beyond)
+    if size_bytes:
+        _log.log(
+            logging.WARNING if size_bytes >= _WORTH_A_WARNING_BYTES else logging.INFO,
+            "The condition bounds timestamps from above, but nothing says how far they are out of order: about %d "
+            "bytes in %d segments of %d partitions are read from the first record on that is too young. "
+            "Set maxTimestampDisorder, for example to '1 hour', to end there.",
+            size_bytes,
+            segments,
+            partitions,
+        )
+
+
+def _sizes_beyond(resolved: ResolvedPartition, timestamp_ms: int) -> list[int]:
+    """By segment, how many bytes are read from the first batch on that reaches a timestamp."""
+    log, end_offset = resolved.log, resolved.end_offset
+    offset = start_offset_by_time(log, timestamp_ms, resolved.start_offset, end_offset)
+    beyond = RangeOfSegments(log, offset, end_offset)
+    sizes_bytes = list(beyond.sizes_bytes)
+    if sizes_bytes and offset > log.segments.base_offsets[beyond.indexes[0]]:
+        header = log.ask(beyond.indexes[0], lambda segment: batch_reaching(segment, offset))
+        sizes_bytes[0] -= sizes_bytes[0] if header is None else header.position_bytes
+    return sizes_bytes

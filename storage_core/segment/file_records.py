@@ -1,0 +1,292 @@
+"""The file that holds a segment's batches, for appending (the write side of Kafka's ``FileRecords``).
+
+What a segment that is written to can be asked meanwhile: a view of it as it is now (Kafka's ``LogSegment.read``).
+
+Unlike `SegmentReader`, a view believes the offset index, as a broker does: it is the writer's own.
+Only where the log contradicts it is the log walked from its beginning.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from storage_core.errors import CorruptRecordError, LogDirectoryError, OptionError, RecordBatchTooLargeError
+from storage_core.segment.batch_walk import BatchWalk
+from storage_core.segment.file_names import TimestampOffset
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import TypeVar
+
+    from storage_core.filesystem import FileSystem, PooledFile, PreparedFlush
+    from storage_core.record.batch_header import BatchHeader, BytesLike
+    from storage_core.segment.batch_walk import SkimmedBatch
+    from storage_core.segment.file_names import AbortedTransaction
+    from storage_core.segment.offset_index import OffsetIndexFile
+
+    Found = TypeVar("Found")
+
+__all__ = ["MAX_LOG_SIZE_BYTES", "FetchedData", "LogFile", "LogFileView"]
+
+
+MAX_LOG_SIZE_BYTES: Final = 2**31 - 1
+"""What an index's positions can name."""
+
+
+class LogFile:
+    """A log file whose end is known: bytes behind it, preallocated or of a write that failed, do not count.
+
+    Args:
+        filesystem: Through which the file is read and written.
+        path: The file.
+    """
+
+    __slots__ = ("_file", "_filesystem", "_size_bytes", "path")
+
+    def __init__(self, filesystem: FileSystem, path: str) -> None:
+        self.path = path
+        self._filesystem = filesystem
+        self._file: PooledFile | None = None
+        # Of an existing file all counts, once somebody asks.
+        self._size_bytes: int | None = None
+
+    def create(self, preallocated_bytes: int = 0) -> None:
+        """Make an empty file, all zeros up to a size.
+
+        Raises:
+            LogDirectoryError: A file is there, and is not empty.
+        """
+        file = self._open(create=True)
+        if file.size_bytes():
+            raise LogDirectoryError(
+                f"Expected no file where a new segment begins, found one of {file.size_bytes()} bytes. Delete it "
+                "first if it is left over.",
+                path=self.path,
+            )
+        if preallocated_bytes:
+            file.truncate(preallocated_bytes)
+        self._size_bytes = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Where the batches end."""
+        if self._size_bytes is None:
+            status = self._filesystem.status(self.path)
+            if status is None:
+                # Fails as every other access to the file does.
+                with self._filesystem.open(self.path) as opened:
+                    status = opened.status
+            self._size_bytes = status.size_bytes
+        return self._size_bytes
+
+    def write(self, pieces: Sequence[BytesLike], size_bytes: int) -> None:
+        """Write behind the end. The bytes do not count until `advance` is called.
+
+        Raises:
+            RecordBatchTooLargeError: The file would be larger than a log file may be; nothing is written.
+            StorageError: They could not be written, or not all of them.
+        """
+        end_bytes = self.size_bytes
+        if end_bytes + size_bytes > MAX_LOG_SIZE_BYTES:
+            raise RecordBatchTooLargeError(
+                f"Expected at most {MAX_LOG_SIZE_BYTES - end_bytes} bytes, which is what this log file has room "
+                f"for, found {size_bytes}. Roll the segment first.",
+                path=self.path,
+                position_bytes=end_bytes,
+            )
+        (self._file or self._open()).write_at(pieces, end_bytes)
+
+    def advance(self, size_bytes: int) -> None:
+        """Let bytes count that were written."""
+        self._size_bytes = self.size_bytes + size_bytes
+
+    def cut_at(self, size_bytes: int) -> None:
+        """End the file at a size, whatever it holds."""
+        self._size_bytes = size_bytes
+        self.trim()
+
+    def truncate_to(self, size_bytes: int) -> int:
+        """Cut the file, what was preallocated included, if its batches reach beyond a size; return how far they did."""
+        cut_bytes = self.size_bytes - size_bytes
+        if cut_bytes <= 0:
+            return 0
+        self._open().truncate(size_bytes)
+        self._size_bytes = size_bytes
+        return cut_bytes
+
+    def trim(self) -> bool:
+        """Cut off what does not count; False if there is nothing to cut off."""
+        file = self._open()
+        if file.size_bytes() <= self.size_bytes:
+            return False
+        file.truncate(self.size_bytes)
+        return True
+
+    def flush(self) -> None:
+        """Have the operating system write the file to the disk."""
+        self._open().flush()
+
+    def prepare_flush(self) -> PreparedFlush:
+        """The same, but for the wait: that is up to the caller, who needs no lock for it."""
+        return self._open().prepare_flush()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the file is open for writing."""
+        return self._file is not None
+
+    def close(self) -> None:
+        """Close the file without changing it. It is opened again when it is needed."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def rename(self, path: str) -> None:
+        """Give the file another name."""
+        if path != self.path:
+            self._filesystem.rename(self.path, path)
+            self.path = path
+            if self._file is not None:
+                self._file.path = path
+
+    def delete(self) -> bool:
+        """Delete the file; False if there is none."""
+        self.close()
+        return self._filesystem.delete(self.path)
+
+    def _open(self, *, create: bool = False) -> PooledFile:
+        if self._file is None:
+            self._file = self._filesystem.open_pooled(self.path, create=create)
+        return self._file
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedData:
+    """Batches as they are in the file, from the one that holds the offset that was asked for.
+
+    Args:
+        base_offset: The first batch's base offset. Of a wrapper of format v0 or v1 it is a lower bound.
+        position_bytes: Where the first batch begins in its segment.
+        data: The bytes. The last batch may be cut off.
+        is_first_entry_incomplete: Whether the first batch is larger than what was asked for.
+        aborted_transactions: Those that are open, or end, among the whole batches, in the order of their markers, if
+            only committed records are wanted; otherwise None.
+    """
+
+    base_offset: int
+    position_bytes: int
+    data: bytes
+    is_first_entry_incomplete: bool
+    aborted_transactions: tuple[AbortedTransaction, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LogFileView:
+    """The first bytes of a log file, and the index over them.
+
+    Args:
+        filesystem: Through which the file is read.
+        path: The log file.
+        base_offset: The segment's base offset.
+        size_bytes: How much of the file counts.
+        offset_index: The segment's offset index. It may name what stands behind these bytes.
+    """
+
+    filesystem: FileSystem
+    path: str
+    base_offset: int
+    size_bytes: int
+    offset_index: OffsetIndexFile
+
+    def translate_offset(self, offset: int, start_position_bytes: int = 0) -> BatchHeader | None:
+        """The first batch whose last offset is at least ``offset``; None if there is none.
+
+        Args:
+            offset: The offset. If it lies in a gap, the batch behind the gap is found.
+            start_position_bytes: A batch boundary in front of which nothing is looked for.
+        """
+        return self._walk_from(
+            offset, start_position_bytes, lambda walk, start_bytes: walk.first_reaching(offset, start_bytes)
+        )
+
+    def read(
+        self, start_offset: int, max_size_bytes: int, max_position_bytes: int | None, *, min_one_message: bool
+    ) -> FetchedData | None:
+        """The bytes from the batch on that holds an offset, see `LogSegment.read`."""
+        if max_size_bytes < 0:
+            raise OptionError(f"Expected a size of at least 0 bytes to read, found {max_size_bytes}.")
+        first = self.translate_offset(start_offset)
+        if first is None:
+            return None
+        wanted_bytes = max(max_size_bytes, first.size_bytes) if min_one_message else max_size_bytes
+        end_bytes = (
+            self.size_bytes if max_position_bytes is None else min(max_position_bytes, self.size_bytes)
+        )
+        size_bytes = max(0, min(wanted_bytes, end_bytes - first.position_bytes))
+        data = b""
+        if size_bytes:
+            with self.filesystem.open(self.path) as log_file:
+                data = log_file.read_at(size_bytes, first.position_bytes)
+        return FetchedData(
+            first.base_offset,
+            first.position_bytes,
+            data,
+            is_first_entry_incomplete=wanted_bytes < first.size_bytes,
+        )
+
+    def next_offset(self) -> int:
+        """The offset behind the last batch; the base offset without any."""
+        found = self._walk_from(self.offset_index.last_offset, 0, _next_offset)
+        if found is None and len(self.offset_index):
+            # The batch that was indexed last is torn.
+            return self.walked_next_offset()
+        return self.base_offset if found is None else found
+
+    def walked_next_offset(self) -> int:
+        """The same, whatever the index says: found by a walk over all headers."""
+        with self.filesystem.open(self.path) as log_file:
+            found = _next_offset(BatchWalk(log_file, self.base_offset, self.size_bytes), 0)
+        return self.base_offset if found is None else found
+
+    def first_batch(self) -> SkimmedBatch | None:
+        """The first batch; None if there is none."""
+        if self.size_bytes == 0:
+            return None
+        with self.filesystem.open(self.path) as log_file:
+            return next(BatchWalk(log_file, self.base_offset, self.size_bytes).skim(), None)
+
+    def largest_timestamp_from(self, known: TimestampOffset) -> TimestampOffset:
+        """The largest timestamp, if ``known`` is the largest up to the batch that it names."""
+
+        def largest(walk: BatchWalk, start_bytes: int) -> TimestampOffset:
+            found = known
+            for _, _, _, last_offset, max_timestamp_ms in walk.skim(start_bytes):
+                if max_timestamp_ms > found.timestamp_ms:
+                    found = TimestampOffset(max_timestamp_ms, last_offset)
+            return found
+
+        return self._walk_from(known.offset, 0, largest)
+
+    def _walk_from(
+        self, offset: int, start_position_bytes: int, look: Callable[[BatchWalk, int], Found]
+    ) -> Found:
+        """Walk from where the index says that an offset is met, or from the beginning if nothing is there."""
+        indexed_bytes = self.offset_index.lookup(offset).position_bytes
+        if not 0 <= indexed_bytes < self.size_bytes:
+            indexed_bytes = 0
+        start_bytes = max(indexed_bytes, start_position_bytes)
+        with self.filesystem.open(self.path) as log_file:
+            try:
+                return look(BatchWalk(log_file, self.base_offset, self.size_bytes), start_bytes)
+            except CorruptRecordError:
+                if start_bytes == start_position_bytes:
+                    raise
+            return look(BatchWalk(log_file, self.base_offset, self.size_bytes), start_position_bytes)
+
+
+def _next_offset(walk: BatchWalk, start_bytes: int) -> int | None:
+    found = None
+    for batch in walk.skim(start_bytes):
+        found = batch[3] + 1
+    return found
