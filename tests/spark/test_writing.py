@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
-import textwrap
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -91,14 +88,13 @@ def in_a_thread(work):
         return threads.submit(work).result()
 
 
-def test_another_thread_writes_as_the_readme_says(spark, root):
-    text = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
-    code = textwrap.dedent(
-        re.search(r"- \*\*From another thread\*\*.*?```python\n(.*?)```", text, re.DOTALL)[1]
-    )
-    code = code.replace("/tmp/written", str(root))
-    orders = spark.sql("SELECT 'v' AS value")
-    exec(code, {"spark": spark, "orders": orders, "ThreadPoolExecutor": ThreadPoolExecutor})
+def test_another_thread_writes_where_the_session_is_active(spark, root):
+    def write():
+        spark.createDataFrame([], "value string")  # makes the session active in this thread
+        frame.write.format("segmentlog").mode("append").option("topic", "orders").save(str(root))
+
+    frame = spark.sql("SELECT 'v' AS value")
+    in_a_thread(write)
     assert rows(root)["value"].to_pylist() == [b"v"]
     in_a_thread(lambda: spark.read.format("segmentlog").load(str(root)).collect())
 
@@ -113,7 +109,7 @@ class OtherSource(DataSource):
 
 
 def test_without_it_spark_finds_no_source_in_python(spark, frame, save, root):
-    """When this fails, Spark has learnt it: take the advice out of the README."""
+    """When this fails, Spark has learnt it: take the advice out of docs/options.md."""
     spark.dataSource.register(OtherSource)
     for name in ("segmentlog", "other"):
         writer = frame.write.format(name).mode("append").option("topic", "t")
