@@ -211,6 +211,17 @@ def test_the_page_of_the_benchmarks_shows_no_figure_that_its_tables_lack():
     assert [ratio for ratio in ratios if f"| {ratio} (" not in details or f">{ratio}<" not in chart] == []
 
 
+def test_the_map_of_the_packages_follows_the_direction_of_imports():
+    """docs/architecture.md lists the packages of the contract in pyproject.toml, in its order."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = text.partition("## The map")[2].partition("\n\n|")[2].partition("\n\n")[0]
+    mapped = re.findall(r"`((?:storage_core/|spark_)\w+)(?:/|\.py)`", table)
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
+    layers = re.findall(r"[\w.]+", " ".join(contracts["contracts"][0]["layers"]))
+    packages = [layer.replace(".", "/") for layer in layers if (ROOT / layer.replace(".", "/")).is_dir()]
+    assert [name for name in mapped if name in packages] == packages
+
+
 def test_logging_configuration_is_valid():
     text = (ROOT / "conf" / "logging.json").read_text(encoding="utf-8")
     run_python(f"import json, logging.config; logging.config.dictConfig(json.loads({text!r}))")
