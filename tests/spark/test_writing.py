@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
+from chispa import assert_df_equality
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import functions
 from pyspark.sql.datasource import DataSource
@@ -60,8 +61,9 @@ def test_topics_that_begin_with_a_dot(spark, frame, save, root):
         save(frame.drop("topic"), topic=topic)
         save(frame.drop("topic"), topic=topic)
     read = spark.read.format("segmentlog").option("subscribe", ".even,..odd").load(str(root))
-    counts = {row["topic"]: row["count"] for row in read.groupBy("topic").count().collect()}
-    assert counts == {".even": 2000, "..odd": 2000}
+    counts = read.groupBy("topic").count()
+    expected = spark.createDataFrame([(".even", 2000), ("..odd", 2000)], counts.schema)
+    assert_df_equality(counts, expected, ignore_row_order=True)
     assert read.filter("offset = 1999").count() == 2
 
 
@@ -159,4 +161,5 @@ def test_a_directory_is_restored_with_its_offsets(spark, save, root, new_logs, r
         new_logs.write("t", partition, records_of(20), base_offset=base)
     read = spark.read.format("segmentlog").option("includeHeaders", "true").load(new_logs.path)
     save(read, preserveOffsets="true", offsetsFrom=new_logs.path)
-    assert rows(root).equals(rows(new_logs.path))
+    restored = spark.read.format("segmentlog").option("includeHeaders", "true").load(str(root))
+    assert_df_equality(restored, read, ignore_row_order=True)
