@@ -50,7 +50,7 @@ def keep_the_last_of_each_key(logs: LogDirectory) -> None:
     print(f"prices, cleaned: {contents(prices)}")
     print(f"{done.records_before} records were looked at, {done.records_after} are left")
 
-    # Who was not further behind than delete.retention.ms has seen by now that rum is gone.
+    # A reader that lags by less than delete.retention.ms has seen by now that rum is gone.
     prices.append(record("milk", "2", START_MS + 31 * MINUTE_MS))
     prices.roll()
     prices.clean(now_ms=START_MS + 31 * MINUTE_MS)

@@ -48,7 +48,7 @@ def main() -> None:
     spark = (
         SparkSession.builder.master("local[2]")
         .appName("segmentlog quickstart")
-        # Nobody looks at a page or a progress bar of a few seconds.
+        # The job takes seconds: no web page, no progress bar.
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .getOrCreate()

@@ -68,7 +68,7 @@ def environment() -> dict[str, str]:
 
 
 def printed_by(page: str, folder: Path) -> list[str]:
-    """What each block prints, in one fresh interpreter that has ``examples`` beside it."""
+    """What each block prints, in one fresh interpreter whose directory has ``examples``."""
     (folder / "examples").symlink_to(EXAMPLES)
     done = subprocess.run(
         [sys.executable, "-c", RUN_BLOCKS, page],

@@ -1,4 +1,4 @@
-"""The examples and the read in README.md run, print what they promise, and leave the data as it is."""
+"""The examples run, print what they promise, and leave the data as it is."""
 
 from __future__ import annotations
 

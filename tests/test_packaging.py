@@ -1,4 +1,4 @@
-"""The repository as a package: its surface, what an import pulls in, what must not stand in a file."""
+"""The repository as a package: its surface, what an import pulls in, what no file may contain."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ INTERNAL_TOPICS = frozenset(
 
 # Read options by their snake_case names, as `read_table` takes them.
 Options = dict[str, Any]
-# Per partition name: first offset, and the offset behind the last.
+# Per partition name: first offset, and the offset after the last.
 Span = Mapping[str, tuple[int, int]]
 
 
@@ -57,7 +57,7 @@ class CaseUnderTest:
     # What to read.
 
     def spans(self) -> Iterator[Span]:
-        """The offsets that reads may ask for: everything, or what lies before and behind damage."""
+        """The offsets that reads may ask for: everything, or the offsets before and after damage."""
         whole = {part.name: (part.log_start_offset, part.end_offset) for part in self.partitions}
         if not self.rules.damaged:
             yield whole

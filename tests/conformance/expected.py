@@ -1,6 +1,6 @@
 """What real consumers read, as Arrow tables, and how a read is compared with it.
 
-The format of ``expected.json`` is explained in README.md beside this file.
+The format of ``expected.json`` is explained in README.md next to this file.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ _CREATE_TIME = 0
 
 
 def options_to_read(case: CaseUnderTest, isolation_level: str) -> Options:
-    """All that can be read: what lies beside damage, too."""
+    """All that can be read, also around damage."""
     options = {**case.selection(), "include_headers": True, "isolation_level": isolation_level}
     return {**options, "mode": "DROPMALFORMED"} if case.rules.damaged else options
 

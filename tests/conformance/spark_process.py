@@ -98,7 +98,7 @@ class ConnectSpark:
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
         }
-        # What another session of this test run has left behind would choose the kind of session.
+        # Leftovers of another session in this run would choose the kind of session.
         for name in ("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE"):
             environment.pop(name, None)
         self._errors = (scratch / "stderr").open("w+b")

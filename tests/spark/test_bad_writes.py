@@ -1,6 +1,6 @@
 """Writes that cannot be right: each is an error that says what to do, and no file in the log directory is touched.
 
-What is wrong in options and columns alone stands in `test_write_options` and `test_write_schema`; what Spark shows of
+Mistakes in options and columns alone are in `test_write_options` and `test_write_schema`; what Spark shows of
 an error, in `test_writing`, too.
 """
 
@@ -266,7 +266,7 @@ def test_other_file_systems(refused, scheme):
     )
 
 
-# -- What stands there --------
+# -- What the directory holds --------
 
 
 @pytest.mark.parametrize("what", ["photos", "photos-2024", "t-0-copy"])
@@ -324,7 +324,7 @@ def test_a_running_broker(refused, root):
 
 
 def test_a_root_whose_recovery_would_drop_whole_batches(refused, root):
-    """Its first batch is damaged, and others stand behind it."""
+    """Its first batch is damaged, and others follow."""
     save(root)
     for name in (".kafka_cleanshutdown", "recovery-point-offset-checkpoint"):
         (root / name).unlink()
@@ -371,7 +371,7 @@ def test_a_journal_whose_interlock_was_taken_away(refused, root):
 
 @pytest.mark.parametrize("magic", [0, 1])
 def test_old_formats_are_no_reason_to_refuse(root, magic):
-    """Old messages may stand in a log; new batches stand behind them."""
+    """A log may begin with old messages; new batches follow them."""
     directory = root / "old-0"
     directory.mkdir()
     content = (

@@ -59,7 +59,7 @@ class Driver:
         if target in {"both", "python"}:
             self._process.kill()
         else:
-            # Nobody listens any more.
+            # The listener is gone.
             self._process.stdin.close()
         self._process.wait()
         with contextlib.suppress(ProcessLookupError):

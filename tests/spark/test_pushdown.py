@@ -152,7 +152,7 @@ def test_without_the_option_no_filter_leaks_whatever_the_configuration(spark, co
 
 @pytest.mark.spark
 def test_a_pushed_filter_leaks_into_other_scans_of_the_same_load(spark, conf, logs):
-    """Why ``filterPushdown`` is off by default: a fault of Spark 4.1 to 4.3, seen from outside."""
+    """Why ``filterPushdown`` is off by default: a fault of Spark 4.1 to 4.3, as a user sees it."""
     conf(CONFIGURATION, "true")
     frame = spark.read.format("segmentlog").option("filterPushdown", "true").load(logs)
     low, high = frame.filter("offset < 10"), frame.filter("offset >= 95")

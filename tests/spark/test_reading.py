@@ -21,7 +21,7 @@ KAFKA_COLUMNS = ["key", "value", "topic", "partition", "offset", "timestamp", "t
 
 @pytest.fixture
 def load(spark, logs):
-    """Load the shared logs with options; ``__`` stands for a dot."""
+    """Load the shared logs with options; ``__`` becomes a dot."""
 
     def load_with(path=logs, schema=None, **options):
         reader = spark.read.format("segmentlog")

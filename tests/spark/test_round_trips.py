@@ -1,4 +1,4 @@
-"""What Spark writes, Spark reads: every shape of a row, with every codec; and all of a job or nothing meanwhile."""
+"""Spark reads what Spark writes: every shape of a row, with every codec. Queries during a commit see all of a job or none."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_the_option_beats_the_column_even_where_that_is_null_or_no_text(spark, t
 
 
 def test_a_frame_that_is_read_goes_back_to_the_same_directory(spark, tmp_path):
-    """Its rows are read while they are staged beside the partitions that they come from."""
+    """Its rows are read while they are staged next to the partitions that they come from."""
     path = str(tmp_path / "logs")
     spark.range(5000).selectExpr("CAST(id AS STRING) AS value", "'t' AS topic").write.format(
         "segmentlog"
@@ -174,7 +174,7 @@ def test_a_frame_that_is_read_goes_back_to_the_same_directory(spark, tmp_path):
 
 
 def test_queries_beside_commits_see_whole_jobs(spark, tmp_path):
-    """Each job adds 20 rows to each of three partitions, and every second one makes a topic besides."""
+    """Each job adds 20 rows to each of three partitions, and every second one also creates a topic."""
     root = str(tmp_path / "logs")
     (tmp_path / "logs").mkdir()
     partitions = [("t", number, 20) for number in range(3)]

@@ -101,8 +101,8 @@ def test_a_task_that_fails_always_leaves_nothing(save, root, failing, words, rec
     if failing["write"] in {"kill", "raise"}:
         # The other task was done by then.
         assert staged_files(root) == []
-    save("behind")
-    assert values(root) == expected("before", "behind")
+    save("after")
+    assert values(root) == expected("before", "after")
     record_property(cases("Spark: a task killed or failing at every attempt"), 1)
 
 
@@ -145,7 +145,7 @@ def test_what_a_task_stages_behind_its_jobs_abort_is_swept_a_week_later(save, ro
 
 
 def test_a_message_of_an_attempt_whose_files_are_gone_fails_the_commit(root):
-    """As when somebody cleans up beside a job."""
+    """As if a user cleaned up during a job."""
     writer = writer_of(root)
     message = stage(writer, b"1")
     for name in staged_files(root):

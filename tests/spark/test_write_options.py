@@ -10,7 +10,7 @@ from storage_core.errors import OptionError
 
 
 def options(**given):
-    """As Spark hands them over, with a path; ``__`` stands for a dot."""
+    """As Spark passes them, with a path; ``__`` becomes a dot."""
     given = {"path": "/a", **given}
     return CaseInsensitiveDict({name.replace("__", "."): value for name, value in given.items()})
 

@@ -111,7 +111,7 @@ class OtherSource(DataSource):
 
 
 def test_without_it_spark_finds_no_source_in_python(spark, frame, save, root):
-    """When this fails, Spark has learnt it: take the advice out of docs/options.md."""
+    """If this fails, Spark supports it now: take the advice out of docs/options.md."""
     spark.dataSource.register(OtherSource)
     for name in ("segmentlog", "other"):
         writer = frame.write.format(name).mode("append").option("topic", "t")

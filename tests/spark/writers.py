@@ -33,7 +33,7 @@ KINDS = {
 
 
 def writer_of(path, *columns, overwrite=False, **options):
-    """Make a writer for some columns; ``__`` stands for a dot."""
+    """Make a writer for some columns; ``__`` becomes a dot."""
     given = {"path": str(path), **{name.replace("__", "."): str(text) for name, text in options.items()}}
     schema = StructType()
     for name in columns:
