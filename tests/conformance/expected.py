@@ -38,7 +38,7 @@ ROW_SCHEMA = pa.schema(
     ]
 )
 
-# What tells rows apart. Enough where not the decoding is in question, but which rows are read.
+# What identifies a row: enough for tests of which rows are read, not how they are decoded.
 PLACE_COLUMNS = ("topic", "partition", "offset", "timestamp")
 
 _ROW_ORDER = [("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")]

@@ -1,4 +1,4 @@
-"""Spark, classic and Connect, for the ways of reading: what it is asked for, and what it answers."""
+"""Spark, classic and Connect, for the ways of reading."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["ClassicSpark", "ConnectSpark", "SparkReadError", "SparkWriteError"]
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _WORKER = Path(__file__).with_name("spark_worker.py")
-# Generous: the first query of a session takes seconds, more on a busy machine.
+# Generous: the first query of a session takes seconds, and longer on a busy machine.
 _TIMEOUT_SECONDS = 400.0
 
 

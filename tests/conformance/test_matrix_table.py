@@ -1,4 +1,4 @@
-"""How the matrix is drawn."""
+"""The table of the matrix."""
 
 from __future__ import annotations
 

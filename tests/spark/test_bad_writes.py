@@ -1,7 +1,7 @@
-"""Writes that cannot be right: each is an error that says what to do, and no file in the log directory is touched.
+"""Invalid writes: each is an error that says what to do, and no file in the log directory is touched.
 
-Mistakes in options and columns alone are in `test_write_options` and `test_write_schema`; what Spark shows of
-an error, in `test_writing`, too.
+Mistakes in options and columns alone are in `test_write_options` and `test_write_schema`; how Spark shows errors,
+also in `test_writing`.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def test_the_first_and_the_last_timestamp_are_read_as_they_were_written(root):
 
 
 def test_one_wrong_row_among_many_good_ones(refused):
-    """Some of them were staged before it came."""
+    """Some of them were staged before it."""
     rows = {"value": [b"x" * 100] * 400_000, "partition": int32(*[0] * 399_999, 7)}
     refused(InvalidRecordError, "^Partition 7 of topic t", rows=rows)
 

@@ -1,4 +1,4 @@
-"""Spark's options: sorted into what selects, what is ignored and what is refused."""
+"""Spark's options: used, ignored or refused."""
 
 from __future__ import annotations
 

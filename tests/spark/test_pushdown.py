@@ -1,4 +1,4 @@
-"""Filters that Spark hands to the reader: translation, and what Spark makes of it."""
+"""Filters that Spark pushes to the reader: their translation, and the rows of the query."""
 
 from __future__ import annotations
 

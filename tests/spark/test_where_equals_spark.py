@@ -1,4 +1,4 @@
-"""A condition in ``where`` means what it means in ``df.filter``: random conditions over random rows, both ways."""
+"""A condition in ``where`` means what it means in ``df.filter``: random conditions over random rows, compared."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def column(draw, *names):
 
 @st.composite
 def text_literal(draw, text):
-    """One of the many ways in which SQL spells a text."""
+    """One of the many SQL spellings of a text."""
     quote = draw(st.sampled_from(["'", "'", '"']))
     plain = text.replace("\\", "\\\\").replace(quote, "\\" + quote)
     ways = [f"{quote}{plain}{quote}", f"'{text.replace(chr(92), chr(92) * 2).replace(chr(39), chr(39) * 2)}'"]
@@ -301,7 +301,7 @@ def test_spark_gives_the_same_answers(data, question):
         assert our_answers(data[number].table, condition).to_pylist() == list(their), condition
 
 
-# -- From one end to the other --------
+# -- End to end --------
 
 END_TO_END = [
     "offset >= 40 AND offset < 60",
