@@ -1,12 +1,11 @@
-# segmentlog: `make help` says what there is.
+# segmentlog: `make help` lists the targets.
 
 # Another interpreter: make PYTHON=/path/to/python3. Empty: the first on PATH that is new enough.
 PYTHON ?=
 # Handed on to pytest or to the benchmarks: make test ARGS="-k offset -x"
 ARGS ?=
 
-# Processes that share the tests. make WORKERS=0 runs them in one, which prints and debugs
-better.
+# Processes that share the tests. make WORKERS=0 runs them in one, which prints and debugs better.
 WORKERS ?= 2
 
 VENV := $(CURDIR)/.venv
@@ -32,7 +31,7 @@ export SPARK_LOCAL_IP ?= 127.0.0.1
 .NOTPARALLEL:
 .PHONY: help demo test test-all check interop bench soak require-java require-maven
 
-help: ## Say what the targets do
+help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: require-java $(VENV)/.installed-demo ## Read a log directory that Kafka wrote with Spark (examples/quickstart.py)
