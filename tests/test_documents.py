@@ -101,7 +101,7 @@ def test_the_commands_of_a_page_exist(line: str):
     """Not run in full: they install, test and measure for minutes."""
     command, *arguments = shlex.split(line, comments=True)
     if command == "make":
-        assert make_knows(arguments)
+        subprocess.run(["make", "--dry-run", *arguments], cwd=ROOT, check=True, capture_output=True)
     elif command == "pip":
         extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
             "optional-dependencies"
@@ -122,11 +122,6 @@ def test_the_commands_of_a_page_exist(line: str):
         subprocess.run(["bash", "-euc", line], check=True)
     else:
         assert (ROOT / command).is_file(), f"expected a command that this test knows; found {line!r}"
-
-
-def make_knows(arguments: list[str]) -> bool:
-    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
-    return all("=" in word or word in targets for word in arguments)
 
 
 # -- Links --------
