@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from storage_core.errors import LogClosedError, LogFailedError, OptionError, SegmentLogError
 from storage_core.log.append import write_pending
 from storage_core.log.local_log import flush_appended, forget_expired_producers, is_flush_due, take_due_files
+from storage_core.log.log_state import ScheduledDeletion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -193,15 +194,15 @@ def tasks_of_logs(
 
 def _delete_due_files(checkpoints: RootCheckpoints) -> None:
     for state in tuple(checkpoints.states.values()):
-        if state.doomed_files and not state.is_closed:
+        if state.scheduled_deletions and not state.is_closed:
             with state.lock:
                 due = take_due_files(state)
-            # Not under the lock: there may be many, and they are in nobody's way.
+            # Without the lock: there may be many files.
             refused = [delete for delete in due if not _is_deleted(state, delete)]
             if refused:
                 again_ms = state.clock.now_ms() + _REFUSED_FILES_INTERVAL_MS
                 with state.lock:
-                    state.doomed_files += [(again_ms, delete) for delete in refused]
+                    state.scheduled_deletions += [ScheduledDeletion(again_ms, delete) for delete in refused]
 
 
 def _is_deleted(state: LogState, delete: Callable[[], object]) -> bool:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from storage_core.directory import parse_partition_directory_name
 from storage_core.errors import SegmentLogError
-from storage_core.log.local_log import told_to_readers
+from storage_core.log.local_log import announced_truncation
 
 if TYPE_CHECKING:
     from storage_core.filesystem import FileSystem
@@ -64,7 +64,7 @@ def delete_log(state: LogState) -> str:
             # First: if the log stays after all, it is merely cleaned once more.
             if state.cleaning.checkpoint is not None:
                 state.cleaning.checkpoint.forget(state.directory.topic_partition)
-            with told_to_readers(state, 0):
+            with announced_truncation(state, 0):
                 path = _rename(state)
                 state.is_deleted = state.is_closed = True
                 state.truncations += 1
@@ -72,7 +72,7 @@ def delete_log(state: LogState) -> str:
             state.fail(error)
             raise
         state.pending.clear()
-        state.doomed_files.clear()
+        state.scheduled_deletions.clear()
         # Of a file that is not wanted any more, nothing has to reach the disk.
         with contextlib.suppress(SegmentLogError):
             state.segments.close_handlers()

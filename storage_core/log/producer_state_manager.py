@@ -391,10 +391,6 @@ class ProducerStateManager:
         self._last_snapshot_offset = 0
         self.map_end_offset = offset
 
-    def remove_stray_snapshots(self, segment_base_offsets: Collection[int]) -> None:
-        """Delete the snapshots that belong to no segment, but for the newest one behind all of them."""
-        self.snapshots.delete_strays(segment_base_offsets)
-
     def _add_data(self, batch: ProducerBatch) -> None:
         state = self._state(batch.producer_id)
         state.add_batch(

@@ -176,11 +176,11 @@ def test_the_largest_message(log):
 
 def test_what_was_written_when_larger_batches_were_taken_is_read_on(log):
     log.alter_config({"max.message.bytes": 400 << 20})
-    limit, segment = log._max_batch_bytes, log._state.segments.active
+    limit, segment = log._queries.max_batch_bytes, log._state.segments.active
     assert limit >= 400 << 20
     assert segment._max_batch_bytes > 400 << 20
     log.alter_config({"max.message.bytes": 1000})
-    assert log._max_batch_bytes == limit
+    assert log._queries.max_batch_bytes == limit
     assert segment._max_batch_bytes > 400 << 20
 
 

@@ -197,7 +197,7 @@ def test_64_threads_share_their_flushes(logs, log, monkeypatch):
         wait_until(lambda: len(group._has_ended._waiters) + 1 >= working)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    flushes = logs._filesystem.statistics.flushes
+    flushes = logs._root.filesystem.statistics.flushes
 
     def work(name):
         nonlocal working
@@ -208,7 +208,7 @@ def test_64_threads_share_their_flushes(logs, log, monkeypatch):
             working -= 1
 
     assert ended(in_threads(*[lambda name=name: work(name) for name in range(threads)])) == [None] * threads
-    assert threads * appends / (logs._filesystem.statistics.flushes - flushes) >= 20
+    assert threads * appends / (logs._root.filesystem.statistics.flushes - flushes) >= 20
     assert offsets(log) == list(range(1 + threads * appends))
 
 

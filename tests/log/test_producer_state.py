@@ -501,7 +501,7 @@ def test_stray_snapshots(tmp_path, manager):
         update(manager, data(offset, producer=1, sequence=offset))
         manager.take_snapshot()
     loaded = open_manager(tmp_path)
-    loaded.remove_stray_snapshots([0, 2, 4])
+    loaded.snapshots.delete_strays([0, 2, 4])
     assert offsets_on_disk(tmp_path) == [2, 4, 6]
 
 
@@ -530,7 +530,7 @@ def test_read_only_nothing_on_disk_changes(tmp_path, manager):
     (tmp_path / "00000000000000000004.snapshot").write_bytes(b"damaged")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     loaded = open_manager(tmp_path, read_only=True)
-    loaded.remove_stray_snapshots([0])
+    loaded.snapshots.delete_strays([0])
     loaded.truncate_and_reload(1, 4, 0)
     update(loaded, data(4, producer=9))
     loaded.take_snapshot()
