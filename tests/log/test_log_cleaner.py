@@ -520,7 +520,7 @@ def test_a_full_disk_is_an_error_and_the_log_goes_on(damaged, logs, path, monkey
 
 def test_a_file_that_cannot_be_opened_just_now_is_tried_again(damaged, logs, path, monkeypatch):
     flip(path / name(0), 65)
-    real = log_cleaner.what_is_cleanable
+    real = log_cleaner.find_log_to_clean
 
     def look(state, now_ms):
         if state.path == str(path):
@@ -528,7 +528,7 @@ def test_a_file_that_cannot_be_opened_just_now_is_tried_again(damaged, logs, pat
         return real(state, now_ms)
 
     with monkeypatch.context() as patch:
-        patch.setattr(log_cleaner, "what_is_cleanable", look)
+        patch.setattr(log_cleaner, "find_log_to_clean", look)
         with pytest.raises(UnreadableError, match="Too many files"):
             logs.clean()
     assert records(logs.get("payments")) == ["1:a=2"]

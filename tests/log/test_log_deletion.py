@@ -301,9 +301,7 @@ def test_nothing_can_be_done_with_it(logs, path, use, is_made_again):
     if is_made_again:
         append(logs.create("orders"), 5)
     before = contents(path)
-    with pytest.raises(
-        LogClosedError, match=r"was deleted\. Get its replacement with get\(\), or make one"
-    ):
+    with pytest.raises(LogClosedError, match=r"was deleted\. Get its replacement with get\(\), or make one"):
         USES[use](log)
     assert contents(path) == before
     log.close()
