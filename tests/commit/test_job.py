@@ -531,7 +531,7 @@ def test_two_jobs_at_once_follow_one_another(tmp_path):
 def test_a_brokers_directory_is_refused_unless_it_is_called_one(filesystem):
     fill(filesystem, ROOT, ("orders", 0, 1))
     filesystem.put(f"{ROOT}/meta.properties", b"version=1\nnode.id=1\ncluster.id=AbCdEfGhIjKlMnOpQrStUg\n")
-    with pytest.raises(LogDirectoryError, match=r"belongs to a broker.*broker_directory=True"):
+    with pytest.raises(LogDirectoryError, match=r"that is not a broker's.*broker_directory=True"):
         staged_job(filesystem, ROOT, JOBS[0])
     commit(filesystem, ROOT, JOBS[0], rows_of(("orders", 0, 2)), broker_directory=True)
     assert len(found_values(filesystem, ("orders", 0))) == 3

@@ -432,7 +432,7 @@ def test_logs_that_take_no_changes_keep_none_from_them(logs):
 
 @pytest.mark.parametrize("append_one", ["records", "client batches"])
 def test_an_append_that_was_being_prepared_is_made_by_the_new_one(log, monkeypatch, append_one):
-    made_by = "batches_of_records" if append_one == "records" else "accept_client_batches"
+    made_by = "_batches_of_records" if append_one == "records" else "accept_client_batches"
     real, changes = getattr(leader_append, made_by), [{"compression.type": "gzip"}, {"batch.size": 1}]
 
     def prepared(*arguments, **options):
@@ -450,14 +450,14 @@ def test_an_append_that_was_being_prepared_is_made_by_the_new_one(log, monkeypat
 
 
 def test_what_the_new_one_does_not_take_is_refused(log, monkeypatch):
-    real = leader_append.batches_of_records
+    real = leader_append._batches_of_records
 
     def prepared(*arguments, **options):
         made = real(*arguments, **options)
         log.alter_config({"cleanup.policy": "compact"})
         return made
 
-    monkeypatch.setattr(leader_append, "batches_of_records", prepared)
+    monkeypatch.setattr(leader_append, "_batches_of_records", prepared)
     with pytest.raises(InvalidRecordError):
         append(log)
     assert log.log_end_offset == 0

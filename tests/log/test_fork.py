@@ -189,7 +189,7 @@ def test_leaving_the_block_of_a_transaction_by_an_error_keeps_the_error(log, pat
     transaction.append(table(value(14)))
     before = contents(path)
     (note,) = in_child(lambda: leave(transaction))
-    assert "was not aborted" in note
+    assert "could not be aborted" in note
     assert "forked" in note
     assert contents(path) == before
     transaction.abort()

@@ -236,7 +236,7 @@ def test_a_flush_that_fails_fails_all_who_wait_for_it_and_for_the_next(log, monk
         append(log, flush=True)
     errors = ended(others)
     assert [type(error) for error in errors] == [StorageError] * 5
-    assert "appended, but not forced to disk" in str(errors[0])
+    assert "appended, but not flushed" in str(errors[0])
     # Once, and never again.
     assert len(calls) == 1
     with pytest.raises(LogFailedError, match="Input/output error"):

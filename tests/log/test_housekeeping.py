@@ -98,7 +98,7 @@ def test_a_task_that_fails_is_done_again_and_keeps_no_other_from_it(clock, task,
         clock.time_ms += 100
         tasks.run_due()
     assert ran == ["a", "b", "a", "b"]
-    assert caplog.text.count("a did not succeed, and is tried again later: no space") == 2
+    assert caplog.text.count("a failed, and is retried later: no space") == 2
 
 
 def test_after_the_end_nothing_is_begun(clock, ran):

@@ -243,7 +243,7 @@ def test_a_roll_leaves_a_snapshot_of_them(log, root_path):
 
 
 def test_a_transaction_needs_a_producer(log):
-    with pytest.raises(OptionError, match="Expected a producer for records of a transaction"):
+    with pytest.raises(OptionError, match="Expected a producer for transactional records"):
         log.append(table(b"v"), is_transactional=True)
 
 

@@ -491,7 +491,7 @@ def test_a_damaged_segment_is_an_error_and_nothing_has_changed(damaged, path):
 
 def test_a_damaged_log_is_left_alone_and_the_others_are_cleaned(damaged, logs, caplog):
     assert [each.topic for each in logs.clean()] == ["payments"]
-    assert "orders-0 is not cleaned any more" in caplog.text
+    assert "orders-0 is no longer cleaned" in caplog.text
     caplog.clear()
     assert logs.clean() == []
     assert caplog.text == ""

@@ -250,7 +250,7 @@ def test_what_cannot_be_removed_is_tried_again(logs, path, clock, monkeypatch, c
     with monkeypatch.context() as patch:
         patch.setattr(FileSystem, "delete_directory", refuse)
         logs._deleted_logs.remove_due()
-    assert "is still there, and is removed later" in caplog.text
+    assert "could not be removed yet" in caplog.text
     assert len(deleted(path)) == 1
     logs._deleted_logs.remove_due()
     assert len(deleted(path)) == 1

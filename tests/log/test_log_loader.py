@@ -265,7 +265,7 @@ def test_a_malformed_marker_with_a_right_crc_is_damage(root, path, behind):
         file.write(MALFORMED_MARKER + behind)
     on_disk = contents(root)
     with pytest.raises(
-        RecoveryWouldDiscard, match=f"bytes 500 to {568 + len(behind)}, .* that is refused"
+        RecoveryWouldDiscard, match=f"bytes 500 to {568 + len(behind)}, .* that is rejected"
     ) as caught:
         open_directory(root)
     assert len(caught.value.discarded) == 1
@@ -290,7 +290,7 @@ def test_what_is_only_named_like_a_segment_is_refused(root, path, base_offset, r
     else:
         log_file.mkdir()
     before = os.listdir(path)
-    with pytest.raises(LogDirectoryError, match="Expected a regular file under the name of a segment's file"):
+    with pytest.raises(LogDirectoryError, match="Expected a regular file with the name of a segment's file"):
         open_directory(root, recovery=recovery)
     assert os.listdir(path) == before
 

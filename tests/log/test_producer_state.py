@@ -521,18 +521,3 @@ def test_a_hostile_snapshot_confuses_nobody(tmp_path):
         AbortedTransaction(1, 5, 9, 5),
         AbortedTransaction(2, 5, 10, 2**63 - 1),
     ]
-
-
-def test_read_only_nothing_on_disk_changes(tmp_path, manager):
-    for offset in range(4):
-        update(manager, data(offset, producer=offset))
-        manager.take_snapshot()
-    (tmp_path / "00000000000000000004.snapshot").write_bytes(b"damaged")
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    loaded = open_manager(tmp_path, read_only=True)
-    loaded.snapshots.delete_strays([0])
-    loaded.truncate_and_reload(1, 4, 0)
-    update(loaded, data(4, producer=9))
-    loaded.take_snapshot()
-    loaded.truncate_fully_and_start_at(0)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

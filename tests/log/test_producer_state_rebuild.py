@@ -220,10 +220,3 @@ def test_a_marker_that_cannot_be_read_is_an_error(tmp_path):
     with pytest.raises(CorruptRecordError, match="offset 1"):
         log.rebuilt(2)
     log.segments.close_handlers()
-
-
-def test_read_only_nothing_is_written(log):
-    manager = log.manager(read_only=True)
-    log.rebuild(manager, 8)
-    assert known(manager) == {number: number for number in range(8)}
-    assert log.snapshots == []

@@ -78,7 +78,7 @@ def test_a_brokers_directory_is_refused_unless_it_is_called_one(tmp_path):
     write(tmp_path)
     (tmp_path / "meta.properties").write_text(META)
     before = fingerprint(tmp_path)
-    with pytest.raises(LogDirectoryError, match=r"belongs to a broker.*broker_directory=True"):
+    with pytest.raises(LogDirectoryError, match=r"that is not a broker's.*broker_directory=True"):
         open_directory(tmp_path)
     assert fingerprint(tmp_path) == before
     with open_directory(tmp_path, broker_directory=True) as logs:

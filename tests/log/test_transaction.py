@@ -362,11 +362,11 @@ def test_a_newer_transaction_aborts_and_fences_an_older_one(log, caplog):
     old.append(table(b"old"))
     with caplog.at_level(logging.WARNING):
         new = log.transaction(7)
-    assert "aborted what producer 7 had left open" in caplog.text
+    assert "aborted the open transaction of producer 7" in caplog.text
     assert (new.producer_epoch, log.open_transactions()) == (1, ())
     new.append(table(b"new"))
     for act in (old.commit, old.abort, lambda: old.append(table(b"late"))):
-        with pytest.raises(InvalidProducerEpochError, match="which was aborted by others"):
+        with pytest.raises(InvalidProducerEpochError, match="that was aborted"):
             act()
     new.commit()
     assert committed(log) == [b"new"]
@@ -390,7 +390,7 @@ def test_a_fenced_transaction_does_not_hide_what_went_wrong(log):
         log.transaction(7)
         raise KeyError
     assert caught.value.__notes__[0].startswith(
-        "The transaction of producer 7 was not aborted: Expected the current"
+        "The transaction of producer 7 could not be aborted: Expected the current"
     )
 
 
@@ -420,7 +420,7 @@ def test_what_others_did_to_it_is_noticed(log, interference):
     end_offset = log.log_end_offset
     for act in (transaction.commit, transaction.abort, lambda: transaction.append(table(b"c"))):
         with pytest.raises(
-            InvalidTxnStateError, match="others have ended or begun one, or have truncated the log"
+            InvalidTxnStateError, match="another caller has ended or begun one, or truncated the log"
         ):
             act()
     assert log.log_end_offset == end_offset
@@ -430,9 +430,7 @@ def test_also_where_they_wrote_in_its_name(log):
     transaction = log.transaction(7)
     transaction.append(table(b"a"))
     log.append(table(b"of others"), producer=ProducerSequence(7, 0, 1), is_transactional=True)
-    with pytest.raises(
-        InvalidTxnStateError, match="somebody else has written those from sequence number 1 on"
-    ):
+    with pytest.raises(InvalidTxnStateError, match="another writer used sequence number 1"):
         transaction.append(table(b"b"))
     transaction.abort()
     assert committed(log) == []
@@ -489,7 +487,7 @@ def test_a_failed_log_does_not_hide_what_went_wrong(log):
 
     with pytest.raises(StorageError) as caught:
         work()
-    assert "was not aborted: A write to this log failed before" in caught.value.__notes__[0]
+    assert "could not be aborted: A write to this log failed before" in caught.value.__notes__[0]
 
 
 # -- Readers --------

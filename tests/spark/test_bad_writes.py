@@ -284,7 +284,7 @@ def test_somebodys_home(refused, tmp_path):
 
 def test_a_brokers_root(refused, root):
     (root / "meta.properties").write_text("version=1\ncluster.id=abc\nnode.id=1\n")
-    refused(LogDirectoryError, "it belongs to a broker", what_to_do="brokerDirectory=true")
+    refused(LogDirectoryError, "that is not a broker's", what_to_do="brokerDirectory=true")
 
 
 def test_a_new_topic_in_a_brokers_root_without_its_id(root, tmp_path):
@@ -334,7 +334,7 @@ def test_a_root_whose_recovery_would_drop_whole_batches(refused, root):
     log.write_bytes(data)
     refused(
         RecoveryWouldDiscard,
-        "whole batches that a recovery by Kafka's rules drops",
+        "complete batches that a recovery by Kafka's rules discards",
         what_to_do=r"Copy the directory first; then open it with LogDirectory\.open.*recovery='kafka'",
     )
 
