@@ -553,10 +553,7 @@ class Log:
         Returns:
             The base offsets of the deleted segments. The log starts after them, also after a crash.
         """
-        state = self._writable()
-        with state.writing():
-            write_pending(state)
-            return apply_retention(state, state.clock.now_ms() if now_ms is None else now_ms)
+        return apply_retention(self._writable(), now_ms)
 
     def clean(
         self, config: CleanerConfig | None = None, *, now_ms: int | None = None

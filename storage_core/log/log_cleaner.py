@@ -10,7 +10,6 @@ import contextlib
 import logging
 import math
 import time
-from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
     from storage_core.log.log_cleaner_manager import LogToClean
     from storage_core.log.log_state import LogState
 
-__all__ = ["CleaningInterrupted", "CleaningTools", "LogCleaner", "Throttle", "clean_log"]
+__all__ = ["CleaningInterrupted", "LogCleaner", "Throttle", "clean_log"]
 
 _log = logging.getLogger(__name__)
 _CHECK_INTERVAL_SECONDS: Final = 0.3
@@ -64,34 +63,15 @@ class CleaningInterrupted(Exception):  # noqa: N818  (no failure, and internal)
     """The log was changed, or is being closed, so its cleaning cannot continue."""
 
 
-@dataclass(frozen=True, slots=True)
-class CleaningTools:
-    """Resources that the passes over several logs share.
-
-    Attributes:
-        offset_map: The last offset of each key.
-        map_slots: The number of keys that the configured memory can hold; the map may be smaller.
-        window_bytes: How much of a segment is read at a time.
-        throttle: Called with the number of bytes read or written; waits if the rate is too high.
-        should_stop: Whether the cleaning must stop.
-    """
-
-    offset_map: OffsetMap
-    map_slots: int
-    window_bytes: int
-    throttle: Throttle
-    should_stop: Callable[[], bool]
-
-
 def clean_log(
-    state: LogState, cleanable: LogToClean, tools: CleaningTools, now_ms: int, truncations: int
+    state: LogState, cleanable: LogToClean, cleaner: LogCleaner, now_ms: int, truncations: int
 ) -> CleanerStatistics:
     """Clean the dirty part of a log, as far as the memory for keys allows, and checkpoint the end.
 
     Args:
         state: The log, not locked. This thread holds `CleaningState.under_way`.
         cleanable: The part to clean; not empty.
-        tools: The shared resources.
+        cleaner: The cleaner: its map of keys, its rate, and whether to stop.
         now_ms: The time that decides about tombstones and markers.
         truncations: The number of truncations before ``cleanable`` was determined.
 
@@ -100,7 +80,7 @@ def clean_log(
         NotWritableError: The log is closed, or has failed.
         SegmentLogError: A segment cannot be read, or the file system reported an error.
     """
-    cleaning_pass = _Pass(state, cleanable, tools, now_ms, truncations)
+    cleaning_pass = _Pass(state, cleanable, cleaner, now_ms, truncations)
     try:
         return cleaning_pass.run()
     except SegmentLogError as error:
@@ -112,13 +92,14 @@ def clean_log(
 
 class _Pass:
     def __init__(
-        self, state: LogState, cleanable: LogToClean, tools: CleaningTools, now_ms: int, truncations: int
+        self, state: LogState, cleanable: LogToClean, cleaner: LogCleaner, now_ms: int, truncations: int
     ) -> None:
         self._state = state
         # The same configuration for the whole pass.
         self._config = state.config
         self._cleanable = cleanable
-        self._tools = tools
+        self._cleaner = cleaner
+        self._offset_map = cleaner.offset_map_for(cleanable)
         self._now_ms = now_ms
         self._truncations = truncations
         self._statistics = CleanStatistics()
@@ -144,7 +125,7 @@ class _Pass:
             or state.cleaning.is_stopped
             or state.is_closed
             or state.failure is not None
-            or self._tools.should_stop()
+            or self._cleaner.should_stop()
         )
 
     @property
@@ -153,7 +134,7 @@ class _Pass:
         return self._has(self._sources)
 
     def run(self) -> CleanerStatistics:
-        state, offset_map = self._state, self._tools.offset_map
+        state, offset_map = self._state, self._offset_map
         self._continue(0)
         started_ms = state.clock.now_ms()
         mapped = self._build_map()
@@ -182,7 +163,7 @@ class _Pass:
             map_bytes_read=mapped.bytes_read,
             map_records_read=mapped.records_read,
             map_size=offset_map.size,
-            map_utilization=offset_map.size / self._tools.map_slots,
+            map_utilization=offset_map.size / self._cleaner.map_slots,
             segments_before=len(sources),
             segments_after=len(groups),
             started_ms=started_ms,
@@ -195,7 +176,7 @@ class _Pass:
         transactions = CleanedTransactions()
         transactions.add_aborted(self._segments.aborted_transactions(first, end))
         return build_offset_map(
-            self._sources, first, end, self._tools.offset_map, transactions, throttle=self._continue
+            self._sources, first, end, self._offset_map, transactions, throttle=self._continue
         )
 
     def _clean_group(self, group: Sequence[LogSegment], transactions: CleanedTransactions) -> None:
@@ -205,7 +186,7 @@ class _Pass:
             self._statistics += clean_into(
                 cleaned,
                 group,
-                self._tools.offset_map,
+                self._offset_map,
                 transactions,
                 self._rules(),
                 throttle=self._continue,
@@ -258,7 +239,7 @@ class _Pass:
             legacy_delete_horizon_ms=self._legacy_delete_horizon_ms,
             upper_bound_offset=self._cleanable.first_uncleanable_offset,
             last_records=last_records,
-            window_bytes=self._tools.window_bytes,
+            window_bytes=self._cleaner.window_bytes,
         )
 
     @cached_property
@@ -277,7 +258,7 @@ class _Pass:
     def _continue(self, size_bytes: int) -> None:
         if not self.is_interrupted:
             # A low rate may mean a long wait, which must not delay closing the log.
-            self._tools.throttle(size_bytes, lambda: self.is_interrupted)
+            self._cleaner.throttle(size_bytes, lambda: self.is_interrupted)
         if self.is_interrupted:
             raise CleaningInterrupted
 
@@ -340,9 +321,11 @@ class LogCleaner:
     """
 
     def __init__(self, config: CleanerConfig, should_stop: Callable[[], bool] = lambda: False) -> None:
+        self.should_stop = should_stop
+        self.throttle = Throttle(config.io_max_bytes_per_second)
+        self.window_bytes = max(config.io_buffer_size, WINDOW_BYTES)
+        self.map_slots = config.dedupe_buffer_size // MAP_SLOT_BYTES
         self._config = config
-        self._should_stop = should_stop
-        self._throttle = Throttle(config.io_max_bytes_per_second)
         self._offset_map: OffsetMap | None = None
 
     def clean(self, states: Iterable[LogState], now_ms: int | None = None) -> list[CleanerStatistics]:
@@ -364,7 +347,7 @@ class LogCleaner:
         waiting: list[tuple[float, int]] = []
         for number in range(len(compacted)):
             self._queue_if_dirty(waiting, compacted, number, now_ms, failures)
-        while waiting and not self._should_stop():
+        while waiting and not self.should_stop():
             _, number = heappop(waiting)
             state = compacted[number]
             statistics = self._try(state, partial(self.clean_one, state, now_ms, wait=False), failures)
@@ -374,8 +357,8 @@ class LogCleaner:
                     # The memory for keys may have been too small for all dirty records.
                     self._queue_if_dirty(waiting, compacted, number, now_ms, failures)
         for state in compacted:
-            if not self._should_stop() and state.cleaning.problem is None:
-                self._try(state, partial(_retain, state, now_ms), failures)
+            if not self.should_stop() and state.cleaning.problem is None:
+                self._try(state, partial(apply_retention, state, now_ms), failures)
         if failures:
             raise failures[0]
         return cleaned
@@ -395,7 +378,7 @@ class LogCleaner:
             )
         statistics = self.clean_one(state, now_ms, wait=True)
         if not state.cleaning.is_stopped:
-            _retain(state, now_ms)
+            apply_retention(state, now_ms)
         return statistics
 
     def clean_one(
@@ -425,7 +408,7 @@ class LogCleaner:
             if not cleanable.cleanable_bytes:
                 return None
             try:
-                statistics = clean_log(state, cleanable, self._tools(cleanable), now_ms, truncations)
+                statistics = clean_log(state, cleanable, self, now_ms, truncations)
             except CleaningInterrupted:
                 _log.info("Stopped cleaning %s: it was changed meanwhile, or is being closed.", state.path)
                 return None
@@ -444,7 +427,7 @@ class LogCleaner:
     ) -> None:
         """Queue a log if it needs cleaning."""
         state = states[number]
-        if self._should_stop() or state.failure is not None or state.cleaning.problem is not None:
+        if self.should_stop() or state.failure is not None or state.cleaning.problem is not None:
             return
         found = self._try(state, partial(_find_unless_cleaning, state, now_ms), failures)
         if found is not None and found.is_eligible(state.config.min_cleanable_dirty_ratio):
@@ -463,16 +446,14 @@ class LogCleaner:
             failures.append(error)
         return None
 
-    def _tools(self, cleanable: LogToClean) -> CleaningTools:
-        config = self._config
-        slots = config.dedupe_buffer_size // MAP_SLOT_BYTES
-        # There are no more keys than offsets, so a small log needs less memory.
+    def offset_map_for(self, cleanable: LogToClean) -> OffsetMap:
+        """A map for the keys of a log, which has no more keys than offsets; at most as large as configured."""
+        load_factor = self._config.io_buffer_load_factor
         offsets = cleanable.first_uncleanable_offset - cleanable.first_dirty_offset
-        needed = min(slots, math.ceil(offsets / config.io_buffer_load_factor) + 2)
+        needed = min(self.map_slots, math.ceil(offsets / load_factor) + 2)
         if self._offset_map is None or self._offset_map.slots < needed:
-            self._offset_map = OffsetMap(needed * MAP_SLOT_BYTES, config.io_buffer_load_factor)
-        window_bytes = max(config.io_buffer_size, WINDOW_BYTES)
-        return CleaningTools(self._offset_map, slots, window_bytes, self._throttle, self._should_stop)
+            self._offset_map = OffsetMap(needed * MAP_SLOT_BYTES, load_factor)
+        return self._offset_map
 
 
 def _find_unless_cleaning(state: LogState, now_ms: int | None) -> LogToClean | None:
@@ -480,9 +461,3 @@ def _find_unless_cleaning(state: LogState, now_ms: int | None) -> LogToClean | N
     with state.cleaning.under_way(wait=False) as is_mine:
         now_ms = state.clock.now_ms() if now_ms is None else now_ms
         return find_log_to_clean(state, now_ms) if is_mine else None
-
-
-def _retain(state: LogState, now_ms: int | None) -> None:
-    with state.writing():
-        write_pending(state)
-        apply_retention(state, state.clock.now_ms() if now_ms is None else now_ms)

@@ -110,7 +110,7 @@ class ProducerSnapshots:
     """The snapshot files of a partition directory, by offset.
 
     Args:
-        filesystem: Where they stand.
+        filesystem: The file system.
         directory: The partition's directory.
         file_names: The regular files in the directory, if already listed.
     """

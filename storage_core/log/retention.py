@@ -28,20 +28,22 @@ __all__ = ["apply_retention", "apply_retention_to_all", "count_deletable"]
 _log = logging.getLogger(__name__)
 
 
-def apply_retention(state: LogState, now_ms: int) -> tuple[int, ...]:
+def apply_retention(state: LogState, now_ms: int | None = None) -> tuple[int, ...]:
     """Delete segments below the log start offset, and those that exceed ``retention.bytes`` or ``retention.ms``.
 
     Args:
-        state: The log, locked; nothing is pending.
-        now_ms: The current time.
+        state: The log, not locked.
+        now_ms: The time; the clock's if None.
 
     Returns:
         The base offsets of the removed segments.
     """
-    removed = _raise_log_start(state, now_ms)
-    if removed:
-        state.checkpoint()
-        remove_below_log_start(state, removed)
+    with state.writing():
+        write_pending(state)
+        removed = _raise_log_start(state, state.clock.now_ms() if now_ms is None else now_ms)
+        if removed:
+            state.checkpoint()
+            remove_below_log_start(state, removed)
     return tuple(segment.base_offset for segment in removed)
 
 

@@ -114,7 +114,7 @@ def test_a_log_that_takes_no_changes(root):
         log.alter_config({"retention.ms": 1})
 
 
-def test_it_stands_in_no_file(root):
+def test_it_is_in_no_file(root):
     before = contents(root)
     with open_directory(root, read_only=False) as logs:
         opened = logs.get("orders").config

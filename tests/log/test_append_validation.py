@@ -175,7 +175,7 @@ def test_messages_of_older_formats():
 
 def test_of_a_wrapper_only_the_last_offset_counts():
     wrapper = Wrapper(tuple(Message(offset=offset) for offset in (3, 4, 5)), offset=5).encode()
-    # Where it begins does not stand in it: it may overlap the log end.
+    # It does not store its first offset, which may be below the log end.
     validate_follower_append(batches(wrapper), DEFAULTS, 5)
     with pytest.raises(OffsetsOutOfOrderError, match="first one at 5"):
         validate_follower_append(batches(wrapper), DEFAULTS, 6)

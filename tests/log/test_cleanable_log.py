@@ -47,7 +47,7 @@ def sizes(facts, dirty=0, config=CONFIG):
         (0, 20, True),
         (101, 20, True),
     ],
-    ids=["none", "log start", "inside", "log end", "below the start", "zero", "behind the end"],
+    ids=["none", "log start", "inside", "log end", "below the start", "zero", "beyond the end"],
 )
 def test_the_checkpoint_is_believed_within_the_log(checkpoint, offset, is_reset):
     found = first_dirty_offset(checkpoint, 20, 100)
@@ -66,7 +66,7 @@ def test_nothing_is_cleaned_of_a_log_with_one_segment():
 @pytest.mark.parametrize(
     ("stable", "end"), [(100, 90), (90, 90), (89, 80), (80, 80), (45, 40), (10, 10), (9, 0), (0, 0)]
 )
-def test_cleaning_ends_with_the_segment_in_front_of_an_undecided_transaction(stable, end):
+def test_cleaning_ends_with_the_segment_before_an_undecided_transaction(stable, end):
     assert offsets(log(*TEN_TENS, stable=stable)) == (0, end)
 
 
@@ -82,7 +82,7 @@ AGES = [SegmentFacts(base, 10, largest_timestamp_ms=NOW_MS - 900 + base * 10) fo
 @pytest.mark.parametrize(
     ("lag_ms", "end"), [(0, 90), (100, 90), (101, 80), (150, 80), (500, 50), (900, 10), (901, 0), (1000, 0)]
 )
-def test_cleaning_ends_in_front_of_the_first_segment_that_is_too_young(lag_ms, end):
+def test_cleaning_ends_before_the_first_segment_that_is_too_young(lag_ms, end):
     config = CONFIG.replace(min_compaction_lag_ms=lag_ms)
     # A segment that is exactly as old as the lag is old enough; the active one, 0 ms old, does not count.
     assert offsets(log(*AGES), config=config) == (0, end)
@@ -95,7 +95,7 @@ def test_how_young_a_clean_segment_is_does_not_matter():
     assert offsets(log(young, *AGES[1:]), dirty=9, config=config) == (9, 0)
 
 
-def test_the_part_in_front_is_clean_the_part_behind_is_dirty():
+def test_the_part_before_it_is_clean_the_rest_is_dirty():
     assert sizes(log(*TEN_TENS), dirty=30) == (30, 60)
 
 

@@ -97,8 +97,8 @@ def test_a_truncation_makes_it_give_up(log, monkeypatch, path, offset):
     assert records(log) == [*kept, f"{offset + 1}:a=9"]
 
 
-def test_a_truncation_with_appends_behind_it_makes_it_give_up(log, monkeypatch, path):
-    """The log ends where it did, and every segment is there that was there; but others' bytes stand in one."""
+def test_a_truncation_with_appends_after_it_makes_it_give_up(log, monkeypatch, path):
+    """The log ends where it did, and every segment still exists; but one holds other bytes."""
 
     def happens():
         log.truncate_to(3)

@@ -66,7 +66,7 @@ def markers(transactions):
     return [transaction.last_offset for transaction in transactions]
 
 
-def test_aborted_transactions_are_found_by_markers_behind_the_range(log):
+def test_aborted_transactions_are_found_by_markers_after_the_range(log):
     put(log, "a1")
     # Offsets 1 and 2 in two segments, the marker 3 in a third one.
     assert aborted(log, 7, b"x", b"y", rolls=True) == 3
@@ -94,7 +94,7 @@ def test_aborted_transactions_of_segments_reach_to_their_ends(log):
 
 
 def test_a_damaged_transaction_index_is_an_error(log, tmp_path):
-    """Whoever takes it for an empty one takes aborted records for committed ones."""
+    """Taking it for an empty one would take aborted records for committed ones."""
     put(log, "a1")
     aborted(log, 7, b"x")
     log.roll()

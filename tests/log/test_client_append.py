@@ -505,7 +505,7 @@ def test_sequence_numbers_of_a_coordinator_are_not_looked_at(log):
     )
 
 
-def test_behind_them_a_client_begins_at_0(log):
+def test_after_them_a_client_begins_at_0(log):
     log.append_as_leader(OFFSETS, origin="coordinator")
     with pytest.raises(OutOfOrderSequenceError) as caught:
         log.append_as_leader(transactional(0, producer=7, epoch=3, sequence=2))
@@ -621,7 +621,7 @@ def test_a_table_of_a_coordinators(log):
 # -- Producers --------
 
 
-def test_a_repeated_batch_is_answered_with_where_it_stands(log):
+def test_a_repeated_batch_is_answered_with_its_position(log):
     first = data(0, 3, producer=7, sequence=0, timestamp_ms=NOW_MS)
     log.append(table(b"before"))
     log.append_as_leader(first)

@@ -1,4 +1,4 @@
-"""Many appends wait for one flush, and none returns before a flush that began behind it."""
+"""Many appends wait for one flush, and none returns before a flush that began after it."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_those_who_come_during_a_flush_share_the_next():
     assert len(flushes) == 2
 
 
-def test_nobody_is_served_by_a_flush_that_began_before():
+def test_no_flush_covers_a_thread_that_came_after_it_began():
     group, served, others = GroupCommit(), [], []
     begun = 0
 
@@ -193,7 +193,7 @@ def test_64_threads_share_their_flushes(logs, log, monkeypatch):
     group = log._state.group_commit
 
     def fsync(descriptor):
-        # As slow a disk as can be: until nobody is left who could append meanwhile.
+        # As slow a disk as can be: until no thread is left that could append meanwhile.
         wait_until(lambda: len(group._has_ended._waiters) + 1 >= working)
 
     monkeypatch.setattr(os, "fsync", fsync)
@@ -316,7 +316,7 @@ def test_what_changes_the_log_waits_for_the_flush_of_its_file(
     assert (log.recovery_point, log.log_end_offset) == (recovery_point, log_end_offset)
 
 
-def test_records_behind_a_truncation_are_not_taken_for_flushed(log, during_flush):
+def test_records_after_a_truncation_are_not_taken_for_flushed(log, during_flush):
     append(log, 5)
 
     def truncate_and_append():
@@ -407,7 +407,7 @@ def test_time_counts_from_the_beginning_of_a_shared_flush(logs, clock, during_fl
     assert log.recovery_point == 4
 
 
-def test_a_log_that_nobody_flushes_has_nothing_for_it(logs):
+def test_a_log_that_is_never_flushed_has_no_group_commit(logs):
     log = logs.create("many")
     append(log, 3)
     assert log._state.group_commit is None

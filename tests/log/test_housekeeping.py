@@ -21,7 +21,7 @@ DAY_MS = 86_400_000
 
 
 def wait_until(is_true, seconds=30):
-    """Wait for another thread; nobody waits longer than something is wrong."""
+    """Wait for another thread; the limit is reached only if something is wrong."""
     end = time.monotonic() + seconds
     while not is_true():
         assert time.monotonic() < end, "it never happened"
@@ -88,7 +88,7 @@ def test_a_clock_that_was_set_back_keeps_no_task_from_its_turn(clock, task, ran)
 
 
 @pytest.mark.parametrize(("interval_ms", "seconds"), [(0, 0.01), (500, 0.5), (300_000, 1.0)])
-def test_nobody_waits_in_a_busy_loop_nor_for_long(clock, task, interval_ms, seconds):
+def test_waits_are_neither_busy_loops_nor_long(clock, task, interval_ms, seconds):
     assert PeriodicTasks("test", clock, [task("a", interval_ms)]).wait_seconds() == seconds
 
 

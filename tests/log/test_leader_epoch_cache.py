@@ -93,7 +93,7 @@ def test_no_file_appears_before_there_is_something_to_write(tmp_path, cache):
         ([(1, 5), (2, 6), (2, 7), (1, 8)], [(1, 8)]),
         # A newer epoch from the same offset on: the older one had no record.
         ([(1, 5), (2, 5)], [(2, 5)]),
-        # From a lower offset on: what began behind it never was.
+        # From a lower offset on: epochs that began after it are removed.
         ([(2, 6), (3, 5)], [(3, 5)]),
         ([(2, 6), (3, 7), (4, 5)], [(4, 5)]),
         ([(2, 6), (3, 8), (4, 7)], [(2, 6), (4, 7)]),
@@ -193,7 +193,7 @@ def test_truncate_from_end(tmp_path, end_offset, expected):
         # Within an epoch, it begins there from now on.
         (7, [(2, 7), (3, 8), (4, 11)]),
         (9, [(3, 9), (4, 11)]),
-        # Within the last one, and behind everything.
+        # Within the last one, and after everything.
         (16, [(4, 16)]),
         # At and before the first one nothing changes.
         (6, [(2, 6), (3, 8), (4, 11)]),

@@ -259,7 +259,7 @@ def test_what_cannot_be_removed_is_tried_again(logs, path, clock, monkeypatch, c
     assert deleted(path) == []
 
 
-def test_what_cannot_be_removed_keeps_nobody_from_closing_and_opening(logs, path, monkeypatch):
+def test_a_failed_removal_does_not_prevent_closing_and_opening(logs, path, monkeypatch):
     append(logs.create("orders"))
     logs.delete("orders")
     with monkeypatch.context() as patch:
@@ -366,7 +366,7 @@ def test_a_directory_that_is_only_read_or_closed_deletes_nothing(root):
         logs.delete("orders")
 
 
-def test_nobody_looks_after_it_any_more(logs, clock):
+def test_no_background_task_uses_it(logs, clock):
     log = logs.create("orders", config=small(1 << 20, flush_ms=1 << 40))
     append(log)
     logs.delete("orders")

@@ -68,7 +68,7 @@ def test_what_a_log_takes_it_reads(tmp_path, codec):
         assert logs.get("orders").offset_for_timestamp(NOW_MS).offset == 0
         with pytest.raises(BatchTooLargeError, match="at most 67108864 bytes"):
             values(logs.get("orders"), max_decompressed_batch_bytes="64m")
-    # Nobody tells others of a configuration.
+    # Other readers do not know the configuration.
     with pytest.raises(BatchTooLargeError, match="raise maxDecompressedBatchBytes"):
         read_table(tmp_path)
     assert read_table(tmp_path, max_decompressed_batch_bytes="70m")["value"].to_pylist() == [LARGE]

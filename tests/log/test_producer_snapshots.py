@@ -118,7 +118,7 @@ def test_a_snapshot_that_was_removed_meanwhile(tmp_path):
 @pytest.mark.parametrize(
     ("bases", "kept"),
     [
-        # The newest stays if no segment begins behind it; other strays go.
+        # The newest stays if no segment begins after it; other strays are deleted.
         ([0, 3, 9], [3, 9, 12]),
         ([0, 3, 12], [3, 12]),
         ([0, 3, 13], [3]),

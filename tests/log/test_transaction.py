@@ -33,7 +33,7 @@ FIRST_TAKEN_ID = 4611686018427387904
 
 @pytest.fixture
 def path(tmp_path):
-    """Where `logs` stands."""
+    """The directory of `logs`."""
     return tmp_path / "data"
 
 
@@ -63,7 +63,7 @@ def test_the_golden_bytes_of_a_marker(log, is_abort, crc, kind):
     log.update_high_watermark(100)
     info = log.end_transaction(4000, 7, is_abort=is_abort, coordinator_epoch=11)
     assert (info.first_offset, info.last_offset, info.batch_count, info.size_bytes) == (100, 100, 1, 78)
-    # The test's clock stands at the timestamp of the vector: 1700000000000.
+    # The test's clock shows the timestamp of the vector: 1700000000000.
     assert log.fetch(100, 100).data == bytes.fromhex(
         f"0000000000000064000000420000000302{crc}0030000000000000018bcfe568000000018bcfe56800"
         f"0000000000000fa00007ffffffff000000012000000008000000{kind}0c00000000000b00"
@@ -290,7 +290,7 @@ def test_in_the_last_epoch_records_are_numbered_on(log):
     assert committed(log) == [b"a", b"b", b"c", b"d", b"e", b"h"]
 
 
-def test_an_id_is_taken_that_nobody_uses(log):
+def test_an_unused_id_is_taken(log):
     first, second = log.transaction(), log.transaction()
     assert (first.producer_id, second.producer_id) == (FIRST_TAKEN_ID, FIRST_TAKEN_ID + 1)
     first.append(table(b"a"))
