@@ -375,7 +375,7 @@ def _joined(
     if len(duplicates) < len(appended) or not are_in_a_row:
         raise OutOfOrderSequenceError(
             f"Expected {len(appended)} batches that are all new, or all consecutive duplicates, found {len(duplicates)} "
-            f"duplicates, up to offset {duplicates[-1].last_offset}. Append them one by one.",
+            f"duplicate(s), up to offset {duplicates[-1].last_offset}. Append them one by one.",
             path=path,
         )
     latest = max(duplicates, key=lambda each: each.timestamp_ms)

@@ -192,7 +192,7 @@ def test_a_file_that_cannot_be_deleted_is_tried_again_and_the_others_go(
         refusing.setattr(FileSystem, "delete", refuse_the_first)
         tasks["Deleting files"].run()
     assert left() == [f"{0:020}.log.deleted"]
-    assert "is deleted later: Permission denied." in caplog.text
+    assert "could not be deleted yet: Permission denied." in caplog.text
     for advance_ms, expected in [(59_999, 1), (1, 0)]:
         clock.time_ms += advance_ms
         tasks["Deleting files"].run()

@@ -215,7 +215,7 @@ def test_what_a_leader_has_is_believed_and_gone_on_with(log):
 def test_but_for_records_of_no_transaction_within_one(log):
     """No broker loads a log that holds such."""
     opened, plain = transactional(0, 2, producer=7), data(2, producer=7, sequence=2)
-    with pytest.raises(InvalidTxnStateError, match="found a batch of offsets 2 to 2"):
+    with pytest.raises(InvalidTxnStateError, match="found a batch with offsets 2 to 2"):
         log.append_batches(opened + plain)
     assert log.log_end_offset == 0
     log.append_batches(opened)

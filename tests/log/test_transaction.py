@@ -455,7 +455,7 @@ def test_neither_a_part_of_it_nor_the_records_of_others_are_committed(log, inter
     transaction.append(table(b"a"))
     transaction.append(table(b"b"))
     interference(log)
-    with pytest.raises(InvalidTxnStateError, match="truncated the log, or have written in its name"):
+    with pytest.raises(InvalidTxnStateError, match="truncated the log, or wrote as this producer"):
         transaction.commit()
     transaction.abort()
     assert committed(log) == []
