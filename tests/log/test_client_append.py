@@ -205,9 +205,7 @@ def test_a_malformed_header_is_refused_among_any_number_of_records(headers, coun
     batch = Batch(
         (*good, Record(count)), records_bytes=records, codec=codec, last_offset_delta=count
     ).encode()
-    with pytest.raises(
-        InvalidRecordError, match=f"readable records, found batch 1: .*record {count}"
-    ):
+    with pytest.raises(InvalidRecordError, match=f"readable records, found batch 1: .*record {count}"):
         accept(data(0, 2) + batch)
 
 

@@ -211,5 +211,7 @@ def test_a_coordinator_that_was_replaced_is_fenced():
     state = known((0, 4, 0), coordinator_epoch=11, first_offset=0)[7]
     check_marker(state, 7, 0, 11, transaction_version=1)
     check_marker(state, 7, 0, 12, transaction_version=1)
-    with pytest.raises(TransactionCoordinatorFencedError, match=r"coordinator epoch of at least 11, .* found 10"):
+    with pytest.raises(
+        TransactionCoordinatorFencedError, match=r"coordinator epoch of at least 11, .* found 10"
+    ):
         check_marker(state, 7, 0, 10, transaction_version=1)
