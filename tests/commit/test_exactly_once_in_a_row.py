@@ -11,7 +11,7 @@ import pytest
 
 from storage_core import LogDirectory
 from storage_core.commit.job import CommitJob
-from storage_core.commit.manifest import JobSettings
+from storage_core.commit.job_context import JobSettings
 from storage_core.errors import CommitInDoubtError, SegmentLogError
 from tests.commit.jobs import CONFIG, ROOT, fill, rows_of
 from tests.commit.whole_jobs import Job, crash_at, remains, seen

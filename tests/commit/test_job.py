@@ -15,7 +15,7 @@ from storage_core.checkpoint import (
     read_partition_metadata,
     read_producer_snapshot,
 )
-from storage_core.commit.manifest import JobSettings
+from storage_core.commit.job_context import JobSettings
 from storage_core.commit_files.commits_file import read_commits_file
 from storage_core.errors import (
     CorruptCheckpointError,
@@ -615,7 +615,7 @@ def test_a_torn_end_under_a_clean_marker_is_refused(filesystem):
     with filesystem.open_for_writing(f"{ROOT}/orders-0/00000000000000000000.log") as log:
         log.truncate(log.size_bytes() - 3)
     before = filesystem.files()
-    with pytest.raises(Exception, match="whole batches up to the end"):
+    with pytest.raises(Exception, match="complete batches up to the end"):
         job.commit()
     assert filesystem.files() == before
 

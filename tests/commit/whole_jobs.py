@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from storage_core.commit.job import CommitJob
-from storage_core.commit.manifest import JobSettings
+from storage_core.commit.job_context import JobSettings
 from storage_core.commit_files.commits_file import read_commits_file
 from storage_core.commit_files.stage_names import job_of
 from tests.commit.commit_crashes import Records

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.checkpoint.partition_files import EpochEntry
+from storage_core.commit_files.commits_file import CommitEntry
 from storage_core.commit_files.journal import (
     AppendOperation,
     CommitJournal,
@@ -44,11 +45,7 @@ PARTITION = JournalledPartition(
     ),
 )
 JOURNAL = CommitJournal(
-    job_id=JOB,
-    generation=8,
-    time_ms=1_772_500_003_999,
-    txn_app_id=None,
-    txn_version=None,
+    entry=CommitEntry(generation=8, job_id=JOB, time_ms=1_772_500_003_999),
     clean_shutdown=b'{"version":0,"brokerEpoch":9}',
     manifests=(f"{STAGED}.manifest",),
     partitions=(PARTITION,),
@@ -157,11 +154,14 @@ def partitions(draw):
 
 journals = st.builds(
     CommitJournal,
-    job_id=st.from_regex(r"[0-9a-f]{32}", fullmatch=True),
-    generation=st.integers(1, 2**63 - 1),
-    time_ms=st.integers(-(2**62), 2**62),
-    txn_app_id=st.none(),
-    txn_version=st.none(),
+    entry=st.builds(
+        CommitEntry,
+        generation=st.integers(1, 2**63 - 1),
+        job_id=st.from_regex(r"[0-9a-f]{32}", fullmatch=True),
+        time_ms=st.integers(-(2**62), 2**62),
+        txn_app_id=st.none(),
+        txn_version=st.none(),
+    ),
     clean_shutdown=st.binary(max_size=100),
     manifests=st.lists(names, max_size=3).map(tuple),
     partitions=st.lists(partitions(), max_size=3, unique_by=lambda each: each.topic_partition).map(tuple),
@@ -171,7 +171,8 @@ journals = st.builds(
 @given(journals, st.none() | st.tuples(st.text(min_size=1), st.integers(-(2**63), 2**63 - 1)))
 def test_reads_what_it_writes(journal, txn):
     if txn is not None:
-        journal = dataclasses.replace(journal, txn_app_id=txn[0], txn_version=txn[1])
+        entry = dataclasses.replace(journal.entry, txn_app_id=txn[0], txn_version=txn[1])
+        journal = dataclasses.replace(journal, entry=entry)
     assert parse_commit_journal(commit_journal_bytes(journal), "journal") == journal
 
 

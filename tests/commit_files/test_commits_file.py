@@ -82,7 +82,7 @@ def test_without_a_whole_line_there_was_no_commit(tmp_path, data):
 def test_a_damaged_line_in_front_of_a_whole_one_is_an_error():
     lines = [commit_line(entry(number)) for number in range(1, 4)]
     damaged = lines[1].replace(b"null", b"nul1")
-    with pytest.raises(CorruptCheckpointError, match="Which jobs were committed is not known") as raised:
+    with pytest.raises(CorruptCheckpointError, match="not certain which jobs are committed") as raised:
         parse_commits_file(lines[0] + damaged + lines[2], "commits")
     assert raised.value.position_bytes == len(lines[0])
 

@@ -128,7 +128,7 @@ def test_a_log_that_is_shorter_than_journalled_is_reported():
         log.truncate(100)
     before = filesystem.files()
     with pytest.raises(
-        CorruptError, match=r"at least the .* bytes .* found 100: somebody else has changed it"
+        CorruptError, match=r"at least the .* bytes .* found 100: another program has changed it"
     ):
         append_staged(filesystem, ROOT, DIRECTORY, planned, EPOCH, CONFIG)
     assert filesystem.files() == before
@@ -139,7 +139,7 @@ def test_a_staged_file_that_was_cut_is_reported(cut_bytes):
     new = batches(1000, 2000)
     filesystem = new_filesystem(pack=new[:-cut_bytes])
     planned = operation(filesystem, len(new), base_offset=10)
-    with pytest.raises(CorruptRecordError, match="whole batches"):
+    with pytest.raises(CorruptRecordError, match="complete batches"):
         append_staged(filesystem, ROOT, DIRECTORY, planned, EPOCH, CONFIG)
 
 

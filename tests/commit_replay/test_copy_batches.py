@@ -67,7 +67,7 @@ def test_kept_offsets_stay(tmp_path, size):
 def test_what_is_no_whole_batch_is_refused(data):
     filesystem = SimulatedFileSystem()
     filesystem.make_directory("/data")
-    with pytest.raises(CorruptRecordError, match="whole record batch"):
+    with pytest.raises(CorruptRecordError, match="complete record batch"):
         copied(filesystem, "/data", data)
 
 
@@ -77,6 +77,6 @@ def test_a_file_that_is_too_short_is_refused(tmp_path):
     with (
         filesystem.open(f"{tmp_path}/pack") as pack,
         filesystem.open_for_writing(f"{tmp_path}/log", create=True) as log,
-        pytest.raises(CorruptRecordError, match=r"whole batches in .* bytes of a staged file"),
+        pytest.raises(CorruptRecordError, match=r"bytes of complete batches in a staged file"),
     ):
         list(copy_batches(pack, PackRange("pack", 0, len(batch()) + 1), log, 0, 0, EPOCH))

@@ -364,8 +364,8 @@ def test_a_journal_whose_interlock_was_taken_away(refused, root):
     (root / "segmentlog.commit-in-progress").rmdir()
     refused(
         LogDirectoryError,
-        "somebody took it away in the middle of the commit",
-        what_to_do="Compare the partitions that the journal names with it; delete it once",
+        "it was removed during the commit",
+        what_to_do="Compare the partitions that the journal names with it",
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from storage_core.commit_files.journal import read_commit_journal
-from storage_core.commit_replay.replay import is_whole
+from storage_core.commit_replay.replay import can_complete
 from tests.commit.jobs import JOBS, ROOT, fill, rows_of, staged_job
 from tests.faults.simulated_filesystem import SimulatedFileSystem
 
@@ -41,7 +41,7 @@ def committed(**settings):
 
 
 def answer(filesystem):
-    return is_whole(filesystem, ROOT, read_commit_journal(filesystem, ROOT))
+    return can_complete(filesystem, ROOT, read_commit_journal(filesystem, ROOT))
 
 
 @pytest.fixture
