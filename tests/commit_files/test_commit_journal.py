@@ -93,7 +93,7 @@ def test_is_two_lines_of_json_and_crc():
     assert parse_commit_journal(with_crc(TEXT), "journal") == JOURNAL
 
 
-def test_stands_in_the_root_under_its_name(tmp_path):
+def test_is_in_the_root_under_its_name(tmp_path):
     filesystem = FileSystem()
     assert read_commit_journal(filesystem, str(tmp_path)) is None
     write_commit_journal(filesystem, str(tmp_path), JOURNAL)
@@ -103,7 +103,7 @@ def test_stands_in_the_root_under_its_name(tmp_path):
     assert filesystem.statistics.flushes == 2
 
 
-def test_one_that_nobody_would_read_is_not_written(tmp_path, monkeypatch):
+def test_one_that_readers_would_refuse_is_not_written(tmp_path, monkeypatch):
     monkeypatch.setattr("storage_core.commit_files.journal.MAX_JOURNAL_BYTES", 500)
     with pytest.raises(OptionError, match="at most 500 bytes, found"):
         write_commit_journal(FileSystem(), str(tmp_path), JOURNAL)
@@ -294,7 +294,7 @@ def test_wrong_fields_of_an_operation_are_refused(number, field, value):
         parse_commit_journal(changed(change), "journal")
 
 
-def test_a_partition_stands_there_once():
+def test_a_partition_occurs_once():
     with pytest.raises(CorruptCheckpointError, match="each partition once"):
         parse_commit_journal(
             changed(lambda values: values["partitions"].append(values["partitions"][0])), "journal"

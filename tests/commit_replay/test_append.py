@@ -86,7 +86,7 @@ def test_a_segment_is_the_same_as_one_that_is_written_to(old, timestamps_ms):
     written = append_staged(filesystem, ROOT, DIRECTORY, planned, EPOCH, CONFIG)
     assert segment_files(filesystem) == segment_files(expected)
     assert sorted(written) == sorted(segment_files(filesystem))
-    # Again, as behind a crash.
+    # Again, as after a crash.
     append_staged(filesystem, ROOT, DIRECTORY, planned, EPOCH, CONFIG)
     assert segment_files(filesystem) == segment_files(expected)
 

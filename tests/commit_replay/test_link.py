@@ -1,4 +1,4 @@
-"""A staged segment becomes one of a log: links, once and again, and what else may stand there."""
+"""A staged segment becomes one of a log: links, once and again, and what else may be in its place."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def config_of(topic):
 
 @pytest.fixture
 def filesystem():
-    """Behind the journal; nothing else was done."""
+    """The journal is written, and nothing else done."""
     filesystem = SimulatedFileSystem()
     fill(filesystem, ROOT, ("orders", 0, 5), ("orders", 1, 0))
     job = staged_job(filesystem, ROOT, JOBS[0], rows_of(("orders", 0, 4), ("orders", 1, 60)))
@@ -154,7 +154,7 @@ def test_a_job_whose_staged_files_are_lost_can_be_given_up(filesystem, suffix):
     ]
 
 
-def test_abort_behind_the_journal_does_nothing(filesystem):
+def test_abort_after_the_journal_does_nothing(filesystem):
     before = filesystem.files()
     assert not staged_job(filesystem, ROOT, JOBS[0], is_begun=False).job.abort()
     assert filesystem.files() == before
@@ -168,7 +168,7 @@ def test_another_job_finishes_it_first(filesystem):
     assert len(contents(filesystem, ROOT)["orders", 0]) == 11
 
 
-def test_an_error_behind_the_journal_says_that_it_is_in_doubt():
+def test_an_error_after_the_journal_says_that_it_is_in_doubt():
     filesystem = SimulatedFileSystem()
     fill(filesystem, ROOT, ("orders", 0, 5))
     job = staged_job(filesystem, ROOT, JOBS[0], rows_of(("orders", 0, 4)))

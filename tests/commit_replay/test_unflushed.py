@@ -1,4 +1,4 @@
-"""A job that does not flush: its rows are there at once, and whoever comes next knows what is not on the disk."""
+"""A job that does not flush: its rows are visible at once, and the next process knows what is not on disk."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def _lose_boot_id(filesystem):
 
 @pytest.mark.parametrize("change", [_stay, _restart, _lose_boot_id])
 def test_a_kill_at_every_call_leaves_all_rows_or_none(filesystem, change):
-    """Whoever comes next, on this machine, on another one that shares the disk, or on one without such an id."""
+    """The next process, on this machine, on another that shares the disk, or on one without a boot id."""
     before = contents(filesystem, ROOT)
     rows = rows_of(("orders", 0, 4), ("orders", 1, 60), ("new", 0, 3))
     job = staged_job(filesystem, ROOT, JOBS[0], rows, flush=False, new_partitions={"new": 1})
@@ -201,7 +201,7 @@ def test_a_kill_at_every_call_leaves_all_rows_or_none(filesystem, change):
 
 
 def _journalled(filesystem, call_name):
-    """What a kill leaves behind the journal, at the first such call."""
+    """What a kill leaves after the journal, at the first such call."""
     job = staged_job(filesystem, ROOT, JOBS[0], rows_of(("orders", 0, 4), ("orders", 1, 60)), flush=False)
     found = []
 
@@ -263,7 +263,7 @@ def test_one_that_is_committed_is_only_cleared_away(filesystem, has_interlock):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_power_cut_behind_it_costs_what_was_not_flushed(filesystem, seed):
+def test_a_power_cut_after_it_costs_what_was_not_flushed(filesystem, seed):
     """What was there before stays, and the directory can be written to, by Kafka's rules for a recovery."""
     old = contents(filesystem, ROOT)["orders", 1]
     commit_unflushed(filesystem, 0, rows_of(("orders", 0, 4), ("orders", 1, 60)))
