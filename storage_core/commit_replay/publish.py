@@ -51,13 +51,11 @@ if TYPE_CHECKING:
     from storage_core.log_config import LogConfig
 
 __all__ = [
-    "append_staged",
+    "PartitionPublisher",
     "flush_published",
     "is_published_copy",
-    "link_staged",
     "lost_staged_file",
     "open_truncated",
-    "publish_partition",
 ]
 
 
@@ -80,79 +78,249 @@ def lost_staged_file(path: str) -> CorruptError:
     )
 
 
-def append_staged(
-    filesystem: FileSystem,
-    root: str,
-    directory: str,
-    operation: AppendOperation,
-    leader_epoch: int,
-    config: LogConfig,
-    *,
-    keep_offsets: bool = False,
-) -> list[str]:
-    """Truncate a segment's files to their journalled sizes and append to them, without a flush.
+class PartitionPublisher:
+    """Publishes what the journal says of one partition.
 
     Args:
         filesystem: Where to read and write.
-        root: The log directory that holds the staged files.
-        directory: The partition's directory.
-        operation: The append.
-        leader_epoch: The leader epoch of the batches.
-        config: Decides where index entries are due, and how many fit.
-        keep_offsets: Whether the batches already have their final offsets.
+        root: The log directory.
+        partition: The partition's part of the journal.
+        config: The topic's configuration, which decides where index entries are due.
 
-    Returns:
-        The files to flush.
+    Attributes:
+        directory: The partition's directory.
+    """
+
+    def __init__(
+        self, filesystem: FileSystem, root: str, partition: JournalledPartition, config: LogConfig
+    ) -> None:
+        self.directory = f"{root}/{partition.topic}-{partition.partition}"
+        self._filesystem = filesystem
+        self._root = root
+        self._partition = partition
+        self._config = config
+
+    def publish(self, *, is_flushed: bool = True) -> list[str]:
+        """Make all changes to the partition, without a flush.
+
+        Args:
+            is_flushed: Whether the caller flushes the result. If not, the log will be recovered. Recovery rebuilds a
+                missing leader epoch file from the batches, but a torn one prevents opening the log: a changed one is
+                therefore flushed here.
+
+        Returns:
+            The files for `flush_published`, the partition's directory last.
+
+        Raises:
+            CorruptError: The partition is not as it was when the commit began.
+            StorageError: The file system refused.
+        """
+        written = self._create_directory() if self._partition.is_new else []
+        for operation in self._partition.operations:
+            if isinstance(operation, LinkOperation):
+                self.link(operation)
+            else:
+                written += self.append(operation)
+        written += self._write_snapshot()
+        written += self._write_epochs(is_flushed=is_flushed)
+        return [*dict.fromkeys(written), self.directory] if written or self._partition.operations else []
+
+    def append(self, operation: AppendOperation) -> list[str]:
+        """Truncate a segment's files to their journalled sizes and append to them; return the files to flush.
+
+        Raises:
+            CorruptError: A file is shorter than the journal says, or a staged batch is damaged.
+            StorageError: The file system refused.
+        """
+        filesystem, directory = self._filesystem, self.directory
+        segment = operation.segment_base_offset
+        paths = [
+            f"{directory}/{name(segment)}"
+            for name in (log_file_name, offset_index_file_name, time_index_file_name)
+        ]
+        log_path, index_path, time_index_path = paths
+        if not operation.size_before_bytes:
+            # A leftover of a deleted segment.
+            filesystem.delete(f"{directory}/{transaction_index_file_name(segment)}")
+        offset_entries, time_entries = bytearray(), bytearray()
+        with open_truncated(
+            filesystem, time_index_path, operation.time_index_size_before_bytes
+        ) as time_index:
+            indexes = _index_builder(time_index, operation, self._config)
+            with open_truncated(filesystem, log_path, operation.size_before_bytes) as log:
+                for heads in _joined(self._append_ranges(operation, log)):
+                    timestamps_ms = heads.headers["max_timestamp_ms"]
+                    added = indexes.add(
+                        heads.last_offsets, timestamps_ms, heads.sizes_bytes, heads.start_bytes
+                    )
+                    offset_entries += added[0]
+                    time_entries += added[1]
+            with open_truncated(filesystem, index_path, operation.index_size_before_bytes) as index:
+                index.write_at([offset_entries], operation.index_size_before_bytes)
+            time_entries += indexes.last_entry()
+            time_index.write_at([time_entries], operation.time_index_size_before_bytes)
+        return paths
+
+    def _append_ranges(self, operation: AppendOperation, log: WritableFile) -> Iterator[BatchHeads]:
+        """Append the ranges in order."""
+        leader_epoch = self._partition.leader_epoch
+        offset = None if self._partition.keep_offsets else operation.base_offset
+        position_bytes = operation.size_before_bytes
+        # Ranges of one file are adjacent.
+        for file, ranges in groupby(operation.ranges, key=attrgetter("file")):
+            with _open_staged(self._filesystem, f"{self._root}/{file}{data_suffix_of(file)}") as pack:
+                for staged in ranges:
+                    for heads in copy_batches(pack, staged, log, position_bytes, offset, leader_epoch):
+                        if offset is not None:
+                            offset += heads.offset_count
+                        yield heads
+                    position_bytes += staged.size_bytes
+
+    def link(self, operation: LinkOperation) -> None:
+        """Link the files of a staged segment into the partition's directory, unless they are there already.
+
+        Raises:
+            CorruptError: Another segment has its place.
+            StorageError: The file system refused.
+        """
+        filesystem = self._filesystem
+        stem, target = f"{self._root}/{operation.file}", f"{self.directory}/{operation.base_offset:020d}"
+        is_copy = is_published_copy(filesystem, stem, target)
+        if is_copy:
+            # Copying a directory may turn links into copies, so the content decides.
+            _require_published(filesystem, target + LOG_SUFFIX, operation)
+        # A leftover of a deleted segment.
+        filesystem.delete(target + TRANSACTION_INDEX_SUFFIX)
+        for suffix in (TIME_INDEX_SUFFIX, OFFSET_INDEX_SUFFIX, LOG_SUFFIX):
+            existing = filesystem.status(target + suffix)
+            if existing is not None and is_copy:
+                continue
+            try:
+                _link(filesystem, stem + suffix, target + suffix, existing)
+            except FileNotFoundError as error:
+                if filesystem.status(stem + suffix) is None:
+                    raise lost_staged_file(stem + suffix) from error
+                raise
+
+    def _create_directory(self) -> list[str]:
+        filesystem, directory, partition = self._filesystem, self.directory, self._partition
+        if filesystem.status(directory) is None:
+            filesystem.make_directory(directory)
+        written = []
+        if partition.topic_id is not None:
+            path = f"{directory}/{PARTITION_METADATA}"
+            _write_file(filesystem, path, partition_metadata_bytes(partition.topic_id, path))
+            written.append(path)
+        if not partition.operations:
+            # A log needs at least one segment.
+            for name in (log_file_name, offset_index_file_name, time_index_file_name):
+                path = f"{directory}/{name(partition.log_end_after)}"
+                _write_file(filesystem, path, b"")
+                written.append(path)
+        return written
+
+    def _write_snapshot(self) -> list[str]:
+        filesystem, directory, partition = self._filesystem, self.directory, self._partition
+        source = partition.snapshot_from
+        if source is None or partition.log_end_after == partition.log_end_before:
+            return []
+        content: bytes | None
+        if not isinstance(source, int):
+            content = producer_snapshot_bytes(())
+        else:
+            content = filesystem.read_file(f"{directory}/{snapshot_file_name(source)}", _MAX_SNAPSHOT_BYTES)
+        if content is None:
+            raise CorruptError(
+                f"Expected the producer snapshot at offset {source}, which existed when a commit began, found none. "
+                "Restore it, then open the log directory again, which completes the commit.",
+                path=directory,
+            )
+        path = f"{directory}/{snapshot_file_name(partition.log_end_after)}"
+        _write_file(filesystem, path, content)
+        return [path]
+
+    def _write_epochs(self, *, is_flushed: bool) -> list[str]:
+        partition = self._partition
+        if not partition.epochs_after or partition.log_end_after == partition.log_end_before:
+            return []
+        path = os.path.join(self.directory, LEADER_EPOCH_CHECKPOINT)
+        known: tuple[EpochEntry, ...] | None
+        try:
+            known = read_leader_epoch_checkpoint(self._filesystem, path)
+        except CorruptCheckpointError:
+            # Torn by an earlier, interrupted attempt.
+            known = None
+        if not is_flushed and known == ():
+            return []
+        if known != partition.epochs_after:
+            write_leader_epoch_checkpoint(
+                self._filesystem, path, partition.epochs_after, flush=not is_flushed
+            )
+        # An unchanged file is flushed, too: an interrupted attempt may have written it without a flush.
+        return [path]
+
+
+def flush_published(filesystem: FileSystem, paths: list[str]) -> None:
+    """Flush what was published in one partition.
 
     Raises:
-        CorruptError: A file is shorter than the journal says, or a staged batch is damaged.
         StorageError: The file system refused.
     """
-    segment = operation.segment_base_offset
-    paths = [
-        f"{directory}/{name(segment)}"
-        for name in (log_file_name, offset_index_file_name, time_index_file_name)
-    ]
-    log_path, index_path, time_index_path = paths
-    if not operation.size_before_bytes:
-        # A leftover of a deleted segment.
-        filesystem.delete(f"{directory}/{transaction_index_file_name(segment)}")
-    offset_entries, time_entries = bytearray(), bytearray()
-    with open_truncated(filesystem, time_index_path, operation.time_index_size_before_bytes) as time_index:
-        indexes = _index_builder(time_index, operation, config)
-        with open_truncated(filesystem, log_path, operation.size_before_bytes) as log:
-            offset = None if keep_offsets else operation.base_offset
-            for heads in _joined(_appended(filesystem, root, operation, log, offset, leader_epoch)):
-                timestamps_ms = heads.headers["max_timestamp_ms"]
-                added = indexes.add(heads.last_offsets, timestamps_ms, heads.sizes_bytes, heads.start_bytes)
-                offset_entries += added[0]
-                time_entries += added[1]
-        with open_truncated(filesystem, index_path, operation.index_size_before_bytes) as index:
-            index.write_at([offset_entries], operation.index_size_before_bytes)
-        time_entries += indexes.last_entry()
-        time_index.write_at([time_entries], operation.time_index_size_before_bytes)
-    return paths
+    if paths:
+        for path in paths[:-1]:
+            with filesystem.open_for_writing(path) as file:
+                file.flush()
+        filesystem.flush_directory(paths[-1])
 
 
-def _appended(
-    filesystem: FileSystem,
-    root: str,
-    operation: AppendOperation,
-    log: WritableFile,
-    offset: int | None,
-    leader_epoch: int,
-) -> Iterator[BatchHeads]:
-    """Append the ranges in order."""
-    position_bytes = operation.size_before_bytes
-    # Ranges of one file are adjacent.
-    for file, ranges in groupby(operation.ranges, key=attrgetter("file")):
-        with _open_staged(filesystem, f"{root}/{file}{data_suffix_of(file)}") as pack:
-            for staged in ranges:
-                for heads in copy_batches(pack, staged, log, position_bytes, offset, leader_epoch):
-                    if offset is not None:
-                        offset += heads.offset_count
-                    yield heads
-                position_bytes += staged.size_bytes
+def is_published_copy(filesystem: FileSystem, stem: str, target: str) -> bool:
+    """Whether a segment's place is taken by a log file that has content and is not a link to the staged one.
+
+    Args:
+        filesystem: Where to look.
+        stem: Path of the staged segment, without suffix.
+        target: Path of its place in the log, without suffix.
+    """
+    found = filesystem.status(target + LOG_SUFFIX)
+    return (
+        found is not None
+        and found.size_bytes > 0
+        and not _is_same(found, filesystem.status(stem + LOG_SUFFIX))
+    )
+
+
+def _link(filesystem: FileSystem, source: str, target: str, existing: FileStatus | None) -> None:
+    if existing is None:
+        filesystem.link(source, target)
+    elif not _is_same(existing, filesystem.status(source)):
+        # Replace the empty last segment of the log.
+        filesystem.delete(target + TEMPORARY_SUFFIX)
+        filesystem.link(source, target + TEMPORARY_SUFFIX)
+        filesystem.rename(target + TEMPORARY_SUFFIX, target)
+
+
+def _is_same(one: FileStatus, other: FileStatus | None) -> bool:
+    return other is not None and (one.device, one.inode) == (other.device, other.inode)
+
+
+def _require_published(filesystem: FileSystem, path: str, operation: LinkOperation) -> None:
+    """Refuse a segment that is not the one to be published here."""
+    with filesystem.open(path) as file:
+        is_long_enough = file.status.size_bytes >= operation.size_bytes
+        found = 0
+        if is_long_enough:
+            try:
+                found = fingerprint(batch_heads(file, 0, operation.size_bytes))
+            except CorruptError:
+                is_long_enough = False
+    if not is_long_enough or found != operation.fingerprint:
+        raise CorruptError(
+            f"Expected no segment, an empty one, or the one that a commit publishes here, with {operation.size_bytes} "
+            f"bytes and the fingerprint {operation.fingerprint:08x}, found another one: another program has written "
+            "it since. Move it away, then open the log directory again, which completes the commit.",
+            path=path,
+            offset=operation.base_offset,
+        )
 
 
 def _open_staged(filesystem: FileSystem, path: str) -> OpenFile:
@@ -215,200 +383,6 @@ def _index_builder(time_index: WritableFile, operation: AppendOperation, config:
         time_index_bytes=size_bytes,
         last_time=last_time,
     )
-
-
-def link_staged(filesystem: FileSystem, root: str, directory: str, operation: LinkOperation) -> None:
-    """Link the files of a staged segment into a partition's directory, unless they are there already.
-
-    Raises:
-        CorruptError: Another segment has its place.
-        StorageError: The file system refused.
-    """
-    stem, target = f"{root}/{operation.file}", f"{directory}/{operation.base_offset:020d}"
-    is_copy = is_published_copy(filesystem, stem, target)
-    if is_copy:
-        # Copying a directory may turn links into copies, so the content decides.
-        _require_published(filesystem, target + LOG_SUFFIX, operation)
-    # A leftover of a deleted segment.
-    filesystem.delete(target + TRANSACTION_INDEX_SUFFIX)
-    for suffix in (TIME_INDEX_SUFFIX, OFFSET_INDEX_SUFFIX, LOG_SUFFIX):
-        existing = filesystem.status(target + suffix)
-        if existing is not None and is_copy:
-            continue
-        try:
-            _link(filesystem, stem + suffix, target + suffix, existing)
-        except FileNotFoundError as error:
-            if filesystem.status(stem + suffix) is None:
-                raise lost_staged_file(stem + suffix) from error
-            raise
-
-
-def is_published_copy(filesystem: FileSystem, stem: str, target: str) -> bool:
-    """Whether a segment's place is taken by a log file that has content and is not a link to the staged one.
-
-    Args:
-        filesystem: Where to look.
-        stem: Path of the staged segment, without suffix.
-        target: Path of its place in the log, without suffix.
-    """
-    found = filesystem.status(target + LOG_SUFFIX)
-    return (
-        found is not None
-        and found.size_bytes > 0
-        and not _is_same(found, filesystem.status(stem + LOG_SUFFIX))
-    )
-
-
-def _link(filesystem: FileSystem, source: str, target: str, existing: FileStatus | None) -> None:
-    if existing is None:
-        filesystem.link(source, target)
-    elif not _is_same(existing, filesystem.status(source)):
-        # Replace the empty last segment of the log.
-        filesystem.delete(target + TEMPORARY_SUFFIX)
-        filesystem.link(source, target + TEMPORARY_SUFFIX)
-        filesystem.rename(target + TEMPORARY_SUFFIX, target)
-
-
-def _is_same(one: FileStatus, other: FileStatus | None) -> bool:
-    return other is not None and (one.device, one.inode) == (other.device, other.inode)
-
-
-def _require_published(filesystem: FileSystem, path: str, operation: LinkOperation) -> None:
-    """Refuse a segment that is not the one to be published here."""
-    with filesystem.open(path) as file:
-        is_long_enough = file.status.size_bytes >= operation.size_bytes
-        found = 0
-        if is_long_enough:
-            try:
-                found = fingerprint(batch_heads(file, 0, operation.size_bytes))
-            except CorruptError:
-                is_long_enough = False
-    if not is_long_enough or found != operation.fingerprint:
-        raise CorruptError(
-            f"Expected no segment, an empty one, or the one that a commit publishes here, with {operation.size_bytes} "
-            f"bytes and the fingerprint {operation.fingerprint:08x}, found another one: another program has written "
-            "it since. Move it away, then open the log directory again, which completes the commit.",
-            path=path,
-            offset=operation.base_offset,
-        )
-
-
-def publish_partition(
-    filesystem: FileSystem,
-    root: str,
-    partition: JournalledPartition,
-    config: LogConfig,
-    *,
-    is_flushed: bool = True,
-) -> list[str]:
-    """Publish what the journal says of one partition, without a flush.
-
-    Args:
-        filesystem: Where to read and write.
-        root: The log directory.
-        partition: The partition's part of the journal.
-        config: The topic's configuration.
-        is_flushed: Whether the caller flushes the result. If not, the log will be recovered. Recovery rebuilds a
-            missing leader epoch file from the batches, but a torn one prevents opening the log: a changed one is
-            therefore flushed here.
-
-    Returns:
-        The files for `flush_published`, the partition's directory last.
-
-    Raises:
-        CorruptError: The partition is not as it was when the commit began.
-        StorageError: The file system refused.
-    """
-    directory = f"{root}/{partition.topic}-{partition.partition}"
-    written: list[str] = []
-    if partition.is_new:
-        written += _make_directory(filesystem, directory, partition)
-    for operation in partition.operations:
-        if isinstance(operation, LinkOperation):
-            link_staged(filesystem, root, directory, operation)
-        else:
-            written += append_staged(
-                filesystem,
-                root,
-                directory,
-                operation,
-                partition.leader_epoch,
-                config,
-                keep_offsets=partition.keep_offsets,
-            )
-    written += _write_snapshot(filesystem, directory, partition)
-    written += _write_epochs(filesystem, directory, partition, is_flushed=is_flushed)
-    return [*dict.fromkeys(written), directory] if written or partition.operations else []
-
-
-def flush_published(filesystem: FileSystem, paths: list[str]) -> None:
-    """Flush what was published in one partition.
-
-    Raises:
-        StorageError: The file system refused.
-    """
-    if paths:
-        for path in paths[:-1]:
-            with filesystem.open_for_writing(path) as file:
-                file.flush()
-        filesystem.flush_directory(paths[-1])
-
-
-def _make_directory(filesystem: FileSystem, directory: str, partition: JournalledPartition) -> list[str]:
-    if filesystem.status(directory) is None:
-        filesystem.make_directory(directory)
-    written = []
-    if partition.topic_id is not None:
-        path = f"{directory}/{PARTITION_METADATA}"
-        _write_file(filesystem, path, partition_metadata_bytes(partition.topic_id, path))
-        written.append(path)
-    if not partition.operations:
-        # A log needs at least one segment.
-        for name in (log_file_name, offset_index_file_name, time_index_file_name):
-            path = f"{directory}/{name(partition.log_end_after)}"
-            _write_file(filesystem, path, b"")
-            written.append(path)
-    return written
-
-
-def _write_snapshot(filesystem: FileSystem, directory: str, partition: JournalledPartition) -> list[str]:
-    source = partition.snapshot_from
-    if source is None or partition.log_end_after == partition.log_end_before:
-        return []
-    content: bytes | None
-    if not isinstance(source, int):
-        content = producer_snapshot_bytes(())
-    else:
-        content = filesystem.read_file(f"{directory}/{snapshot_file_name(source)}", _MAX_SNAPSHOT_BYTES)
-    if content is None:
-        raise CorruptError(
-            f"Expected the producer snapshot at offset {source}, which existed when a commit began, found none. "
-            "Restore it, then open the log directory again, which completes the commit.",
-            path=directory,
-        )
-    path = f"{directory}/{snapshot_file_name(partition.log_end_after)}"
-    _write_file(filesystem, path, content)
-    return [path]
-
-
-def _write_epochs(
-    filesystem: FileSystem, directory: str, partition: JournalledPartition, *, is_flushed: bool
-) -> list[str]:
-    if not partition.epochs_after or partition.log_end_after == partition.log_end_before:
-        return []
-    path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
-    known: tuple[EpochEntry, ...] | None
-    try:
-        known = read_leader_epoch_checkpoint(filesystem, path)
-    except CorruptCheckpointError:
-        # Torn by an earlier, interrupted attempt.
-        known = None
-    if not is_flushed and known == ():
-        return []
-    if known != partition.epochs_after:
-        write_leader_epoch_checkpoint(filesystem, path, partition.epochs_after, flush=not is_flushed)
-    # An unchanged file is flushed, too: an interrupted attempt may have written it without a flush.
-    return [path]
 
 
 def _write_file(filesystem: FileSystem, path: str, content: bytes) -> None:

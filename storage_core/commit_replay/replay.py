@@ -55,7 +55,7 @@ from storage_core.commit_files.journal import (
 )
 from storage_core.commit_files.json_fields import json_file_bytes
 from storage_core.commit_files.stage_names import data_suffix_of, job_prefix
-from storage_core.commit_replay.publish import flush_published, is_published_copy, publish_partition
+from storage_core.commit_replay.publish import PartitionPublisher, flush_published, is_published_copy
 from storage_core.commit_replay.staged_batches import in_parallel
 from storage_core.errors import CorruptCheckpointError, CorruptError, LogDirectoryError, SegmentLogError
 from storage_core.record.batch_header import batch_fingerprint
@@ -473,9 +473,9 @@ class _CommitReplay:
     def _publish(self, config_of: Callable[[str], LogConfig], threads: int) -> None:
         filesystem, root, journal = self._filesystem, self._root, self._journal
         written = in_parallel(
-            lambda partition: publish_partition(
-                filesystem, root, partition, config_of(partition.topic), is_flushed=journal.is_flushed
-            ),
+            lambda partition: PartitionPublisher(
+                filesystem, root, partition, config_of(partition.topic)
+            ).publish(is_flushed=journal.is_flushed),
             journal.partitions,
             min(threads, _WRITING_THREADS),
         )
