@@ -24,7 +24,7 @@ from storage_core.record.batch_header import (
     LENGTH_POSITION,
     LOG_OVERHEAD_BYTES,
     MAGIC_V2,
-    MINIMUM_LENGTHS,
+    MIN_LENGTH_BY_MAGIC,
     batch_fingerprint,
 )
 
@@ -47,7 +47,7 @@ __all__ = [
 
 PLACE_BYTES: Final = 16
 """So much of a header says where its batch stands: base offset, length and leader epoch. No CRC covers it."""
-_SMALLEST_LENGTH: Final = MINIMUM_LENGTHS[MAGIC_V2]
+_SMALLEST_LENGTH: Final = MIN_LENGTH_BY_MAGIC[MAGIC_V2]
 _BLOCK_BYTES: Final = 64 * 1024
 # Of larger batches, only the headers are read.
 _LARGEST_READ_WHOLE_BYTES: Final = 4096

@@ -24,9 +24,9 @@ from storage_core.record.batch_header import (
     TRANSACTIONAL_FLAG,
 )
 from storage_core.record.column_encode import encode_one_by_one
-from storage_core.record.decode import batch_section, decode_one_by_one
+from storage_core.record.decode import decode_one_by_one
 from storage_core.record.record_batches import NO_PRODUCER, ProducerSequence, batch_of
-from storage_core.record.section import WantedFields
+from storage_core.record.section import WantedFields, batch_section
 
 if TYPE_CHECKING:
     from storage_core.record.batch_header import BatchHeader

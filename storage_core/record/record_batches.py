@@ -109,7 +109,7 @@ class RecordBatches:
         window = walk_window(path, 0, buffer, size_bytes, lowest_offset)
         if window.error is not None:
             raise window.error
-        if window.is_blank_behind:
+        if window.is_preallocated_after:
             raise header_error(path, window.end, 0, 0)
         sizes_bytes = _sizes_bytes(window.headers)
         wrong = window.crc_mismatches(np.arange(len(sizes_bytes)))

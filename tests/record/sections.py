@@ -8,8 +8,8 @@ import numpy as np
 
 from storage_core.errors import CorruptRecordError
 from storage_core.record.batch_window import walk_window
-from storage_core.record.decode import batch_section, decode_records
-from storage_core.record.section import PADDING_BYTES, RecordSection, WantedFields
+from storage_core.record.decode import decode_records
+from storage_core.record.section import PADDING_BYTES, RecordSection, WantedFields, batch_section
 
 PATH = "/logs/orders-0/00000000000000000000.log"
 EVERYTHING = WantedFields(timestamp=True, key=True, value=True, headers=True)

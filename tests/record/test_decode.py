@@ -12,8 +12,8 @@ import pytest
 
 from storage_core.errors import BatchTooLargeError, CorruptRecordError, UnsupportedFormatError
 from storage_core.record.batch_header import parse_batch_header
-from storage_core.record.decode import batch_section, batch_timestamps, decode_records
-from storage_core.record.section import PADDING_BYTES
+from storage_core.record.decode import batch_timestamps, decode_records
+from storage_core.record.section import PADDING_BYTES, batch_section
 from tests.record import golden
 from tests.record.encoding import (
     CODECS,
@@ -165,7 +165,7 @@ import pyarrow as pa
 
 from storage_core.errors import BatchTooLargeError
 from storage_core.record.batch_header import parse_batch_header
-from storage_core.record.decode import batch_section
+from storage_core.record.section import batch_section
 from tests.record.encoding import GZIP, LZ4, SNAPPY, XERIAL_HEADER, ZSTD, Batch, Record, snappy_block
 from tests.record.frames import lz4_frame
 

@@ -48,7 +48,7 @@ def test_the_message_says_what_was_expected_and_what_was_found(name, message):
         decode_one_by_one(section, EVERYTHING)
     text = str(raised.value)
     assert message in text
-    assert "The batch's CRC is right: its writer made it so." in text
+    assert "The batch's CRC is right: it was written like this." in text
     assert "/logs/orders-0/00000000000000000000.log, bytes 0 to " in text
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from crc32c import crc32c
 
-import storage_core.record.sections as sections_module
+import storage_core.record.section as sections_module
 import storage_core.scan.read as read_module
 from storage_core.filesystem import FileSystem
 from storage_core.record.batch_window import walk_window

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-import storage_core.record.sections as sections_module
+import storage_core.record.section as sections_module
 import storage_core.scan.read as read_module
 from storage_core import read_table
 from storage_core.errors import BatchTooLargeError, CorruptError, CorruptRecordError, SegmentLogError
