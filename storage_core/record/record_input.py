@@ -39,7 +39,7 @@ __all__ = [
     "check_columns",
     "chunks_of",
     "header_rows_of",
-    "look_at_rows",
+    "measure_rows",
     "plain_rows",
 ]
 
@@ -369,7 +369,7 @@ def chunks_of(records: Records, name: str) -> Sequence[pa.Array]:
     return column.chunks if isinstance(column, pa.ChunkedArray) else (column,)
 
 
-def look_at_rows(records: Records, default_timestamp_ms: int, first_row: int) -> RecordRows:
+def measure_rows(records: Records, default_timestamp_ms: int, first_row: int) -> RecordRows:
     """Timestamps and sizes of some rows.
 
     Args:
@@ -408,7 +408,7 @@ def check_rows(records: Records, *, sizes_only: bool = False) -> None:
     if is_small and (sizes_only or not any(map(_may_be_refused, types))):
         return
     for start in range(0, records.num_rows, _BLOCK_ROWS):
-        rows = look_at_rows(records.slice(start, _BLOCK_ROWS), 0, start)
+        rows = measure_rows(records.slice(start, _BLOCK_ROWS), 0, start)
         too_large = np.flatnonzero(rows.tails_bytes > LARGEST_RECORD_BYTES)
         if len(too_large):
             row = int(too_large[0])

@@ -569,7 +569,7 @@ def small_windows(monkeypatch):
     def use(size_bytes):
         monkeypatch.setattr(read_module, "WINDOW_BYTES", size_bytes)
         monkeypatch.setattr(sections_module, "WINDOW_BYTES", size_bytes)
-        monkeypatch.setattr(sections_module, "_ENOUGH_BYTES", size_bytes * 3 // 4)
+        monkeypatch.setattr(sections_module, "_FULL_SECTION_BYTES", size_bytes * 3 // 4)
 
     return use
 

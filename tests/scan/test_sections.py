@@ -89,7 +89,7 @@ def test_sections_have_about_as_many_rows_as_an_arrow_batch(sections, codec, wan
 @pytest.fixture
 def small_output(monkeypatch):
     monkeypatch.setattr(sections_module, "WINDOW_BYTES", 1000)
-    monkeypatch.setattr(sections_module, "_ENOUGH_BYTES", 750)
+    monkeypatch.setattr(sections_module, "_FULL_SECTION_BYTES", 750)
 
 
 @pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD])
