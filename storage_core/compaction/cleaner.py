@@ -33,7 +33,7 @@ from storage_core.record.batch_header import (
     TRANSACTIONAL_FLAG,
     gather,
 )
-from storage_core.record.control_records import CONTROL_KEY, MOST_CONTROL_BYTES, ControlType, control_type
+from storage_core.record.control_records import CONTROL_KEY, MAX_CONTROL_BYTES, ControlType, control_type
 from storage_core.record.decode import decode_records
 from storage_core.record.section import SectionMaker, Slices, WantedFields
 from storage_core.segment.batch_walk import WINDOW_BYTES
@@ -165,7 +165,7 @@ def _control_types(window: BatchWindow, indexes: _Int64Array) -> dict[int, Contr
     if not len(indexes):
         return types
     known = {int(kind): kind for kind in ControlType}
-    for section in SectionMaker(MOST_CONTROL_BYTES, _KEYS_WANTED).sections(window, indexes):
+    for section in SectionMaker(MAX_CONTROL_BYTES, _KEYS_WANTED).sections(window, indexes):
         columns = decode_records(section, _KEYS_WANTED)
         assert columns.keys is not None  # noqa: S101  (they were asked for)
         firsts = np.cumsum(columns.row_counts) - columns.row_counts
