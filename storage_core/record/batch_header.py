@@ -269,6 +269,16 @@ class BatchHeader:
         """Whether the base timestamp is a delete horizon."""
         return bool(self.attributes & DELETE_HORIZON_FLAG)
 
+    def error_location(self, path: str) -> dict[str, Any]:
+        """The location of the batch, as keyword arguments of an error about it."""
+        return {
+            "path": path,
+            "position_bytes": self.position_bytes,
+            "end_position_bytes": self.end_position_bytes,
+            "offset": self.base_offset,
+            "last_offset": self.last_offset,
+        }
+
     def with_lower_base(self, offset: int) -> BatchHeader:
         """The same header; a wrapper's base offset is lowered to ``offset``, if that is at or below its last offset."""
         if not self.is_wrapper or offset > self.last_offset:

@@ -83,11 +83,7 @@ def control_type(batch: bytes | memoryview, header: BatchHeader, *, path: str) -
         "Expected a control record's key to hold a version and a type in four bytes, "
         f"found a key of {length} bytes"
         + (f" with version {version}." if length >= CONTROL_KEY.size else "."),
-        path=path,
-        position_bytes=header.position_bytes,
-        end_position_bytes=header.end_position_bytes,
-        offset=header.base_offset,
-        last_offset=header.last_offset,
+        **header.error_location(path),
     )
 
 
@@ -137,11 +133,7 @@ def read_marker(batch: bytes | memoryview, header: BatchHeader, *, path: str) ->
         # No coordinator writes such a batch: support for another codec, or a higher limit, would not help.
         raise CorruptRecordError(
             f"Expected a control record of a few bytes, found one that cannot be read: {error.args[0]}",
-            path=path,
-            position_bytes=header.position_bytes,
-            end_position_bytes=header.end_position_bytes,
-            offset=header.base_offset,
-            last_offset=header.last_offset,
+            **header.error_location(path),
         ) from error
 
 
@@ -161,11 +153,7 @@ def _read_unusual(batch: bytes | memoryview, header: BatchHeader, path: str) -> 
         "Expected a marker's value to hold a version and a coordinator epoch in six bytes, "
         f"found a value of {length} bytes"
         + (f" with version {version}." if length >= END_MARKER_VALUE.size else "."),
-        path=path,
-        position_bytes=header.position_bytes,
-        end_position_bytes=header.end_position_bytes,
-        offset=header.base_offset,
-        last_offset=header.last_offset,
+        **header.error_location(path),
     )
 
 

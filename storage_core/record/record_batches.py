@@ -114,11 +114,7 @@ class RecordBatches:
             raise CorruptRecordError(
                 "Expected the CRC of a record batch to equal the one in its header, found another. "
                 "These bytes were changed since they were written: fetch them again.",
-                path=path,
-                position_bytes=header.position_bytes,
-                end_position_bytes=header.end_position_bytes,
-                offset=header.base_offset,
-                last_offset=header.last_offset,
+                **header.error_location(path),
             )
         is_v2 = window.headers["magic"] == MAGIC_V2
         splits = window.starts + np.where(is_v2, HEADER_SIZE_BYTES, MAGIC_POSITION)

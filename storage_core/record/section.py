@@ -390,11 +390,7 @@ def _fail_too_large(path: str, header: BatchHeader, limit_bytes: int) -> NoRetur
     raise BatchTooLargeError(
         f"Expected a batch to inflate to at most {limit_bytes} bytes, found more. If this batch is genuine, "
         "raise maxDecompressedBatchBytes.",
-        path=path,
-        position_bytes=header.position_bytes,
-        end_position_bytes=header.end_position_bytes,
-        offset=header.base_offset,
-        last_offset=header.last_offset,
+        **header.error_location(path),
     )
 
 
@@ -406,9 +402,5 @@ def _fail_undecodable(path: str, header: BatchHeader, error: UndecodableError) -
     raise kind(
         f"Expected records compressed with {codec}, but {error}. The batch's CRC is right: it was "
         "written like this.",
-        path=path,
-        position_bytes=header.position_bytes,
-        end_position_bytes=header.end_position_bytes,
-        offset=header.base_offset,
-        last_offset=header.last_offset,
+        **header.error_location(path),
     ) from error
