@@ -36,7 +36,7 @@ class CrashingFileSystem(FileSystem):
         self.will(f"open {os.path.basename(path)}")
         opened = super().open_for_writing(path, create=create)
         with opened:
-            return CrashingFile(self, path, os.dup(opened._descriptor), self.statistics)
+            return CrashingFile(self, path, os.dup(opened.descriptor), opened.status, self.statistics)
 
     def rename(self, source, target):
         self.will(f"rename {os.path.basename(source)} {os.path.basename(target)}")
