@@ -210,7 +210,7 @@ def test_only_a_regular_file_is_locked(filesystem, path, tmp_path, make, count_d
 
 
 def replace_before_locking(monkeypatch, path, make_another, times):
-    """Between the open and the lock somebody puts another file there: a broker that stops and starts."""
+    """Between the open and the lock the file is replaced, as by a broker that stops and starts."""
     lockf = fcntl.lockf
     inodes = []
 

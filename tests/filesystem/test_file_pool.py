@@ -1,4 +1,4 @@
-"""A bounded number of open files, whoever they belong to."""
+"""A bounded number of open files, whatever they belong to."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_an_interrupt_while_files_are_closed_leaves_none_of_them_locked(
     filesystem = FileSystem(max_open_files=1)
     files = open_files(filesystem, tmp_path, 1)
     for number in range(1, 3):
-        # Nobody closes them meanwhile: they are more than may be open.
+        # They are not closed meanwhile, though more than may be open.
         prepared = [file.prepare_flush() for file in files]
         files.append(filesystem.open_pooled(f"{tmp_path}/{number}", create=True))
         for each in prepared:

@@ -41,7 +41,7 @@ def test_when_racks_make_a_difference():
     assert shares(2, {"a": "x"}, "x y").needs_racks
     # Every partition is everywhere.
     assert not shares(2, {"a": "x"}, "xy xy").needs_racks
-    # Nobody is near to anything.
+    # No member shares a rack with a replica.
     assert not shares(2, {"a": "z"}, "x y").needs_racks
     assert not shares(2, {"a": None}, "x y").needs_racks
     assert not shares(2, {"a": "x"}).needs_racks

@@ -14,7 +14,7 @@ from tests.record.legacy_encoding import Message, Wrapper, plain_messages
 from tests.record.sections import PATH, check_crcs, padded, window_of
 
 SHORTEST = [Message(0, 0, None, None, magic).encode() for magic in (0, 1)]
-# All formats in turn, short messages before, between and behind batches.
+# All formats in turn, short messages before, between and after batches.
 BATCHES = [
     SHORTEST[0],
     *(golden.data for golden in GOLDEN.values()),
@@ -55,7 +55,7 @@ def test_headers_are_the_same_by_column_and_one_at_a_time():
 
 def test_what_lies_behind_the_last_message_is_not_read():
     for last in SHORTEST:
-        # Without the padding that a window has: a read behind the end would fail.
+        # Without the padding that a window has: a read after the end would fail.
         window = walk_window(PATH, 0, np.frombuffer(BATCHES[1] + last, np.uint8), len(BATCHES[1] + last))
         assert window.end == len(BATCHES[1] + last)
         check_crcs(window)

@@ -419,10 +419,10 @@ def test_the_batch_that_is_wrong_is_named():
     assert (raised.value.offset, raised.value.last_offset) == (30, 34)
 
 
-def section_of_sets(wrappers, behind=None):
-    """One section of what wrappers hold; ``behind`` are bytes behind some sets."""
+def section_of_sets(wrappers, after=None):
+    """One section of what wrappers hold; ``after`` are bytes after some sets."""
     window = window_of(b"".join(wrapper.encode() for wrapper in wrappers))
-    sets = [wrapper.encode_set() + (behind or {}).get(number, b"") for number, wrapper in enumerate(wrappers)]
+    sets = [wrapper.encode_set() + (after or {}).get(number, b"") for number, wrapper in enumerate(wrappers)]
     borders = np.cumsum([0, *map(len, sets)])
     section = section_of(Message(0).encode())
     return replace(

@@ -18,7 +18,7 @@ MESSAGES = {
     "a count of zero": "a record count of at least 1, found 0",
     "a negative count": "a record count of at least 1, found -1",
     "more records than offsets": "the offset of record 2 to lie above 10001 and at or below 10001, found 10002",
-    "junk behind the last record": "the batch to end with its 3 records, found 1 more bytes",
+    "junk after the last record": "the batch to end with its 3 records, found 1 more bytes",
     "a record cut off": "record 2 to lie within the batch, found a length of 14 with 13 bytes left",
     "a record length of zero": "record 0 to lie within the batch, found a length of 0 with 45 bytes left",
     "a negative record length": "record 0 to lie within the batch, found a length of -1 with 44 bytes left",
