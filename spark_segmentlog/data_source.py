@@ -57,7 +57,7 @@ class SegmentLogDataSource(DataSource):
                 "segmentlog reads files, in one batch: ignored %s, which concern brokers, streams or catalogs.",
                 ", ".join(ignored),
             )
-        if read_options.filter_pushdown and reader.is_offered():
+        if read_options.filter_pushdown and reader.is_pushdown_offered():
             return reader.PushdownReader(read_options, columns)
         return reader.SegmentLogReader(read_options, columns)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from storage_core.errors import OptionError
-from storage_core.scan.option_table import TRIGGER_OPTIONS
+from storage_core.option_table import TRIGGER_OPTIONS
 from storage_core.scan.options import parse_read_options
 
 if TYPE_CHECKING:

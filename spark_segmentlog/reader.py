@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from spark_segmentlog.schema import ProjectedColumn
     from storage_core.scan import ReadOptions, ScanTask
 
-__all__ = ["PushdownReader", "SegmentLogReader", "is_offered", "prefetch", "to_predicate"]
+__all__ = ["PushdownReader", "SegmentLogReader", "is_pushdown_offered", "prefetch", "to_predicate"]
 
 
 _Item = TypeVar("_Item")
@@ -57,18 +57,18 @@ def prefetch(produce: Callable[[], Iterator[_Item]], depth: int = _DEPTH) -> Gen
     What it raises is raised here, after the items before it. When the consumer stops early,
     the thread is told so, closes the iterator (and so its files) and is waited for.
     """
-    hand_over = _HandOver[_Item](depth)
-    thread = threading.Thread(target=_run, args=(produce, hand_over), name="segmentlog-prefetch", daemon=True)
+    queue = _BoundedQueue[_Item](depth)
+    thread = threading.Thread(target=_run, args=(produce, queue), name="segmentlog-prefetch", daemon=True)
     thread.start()
     try:
-        while (item := hand_over.take()) is not None:
+        while (item := queue.take()) is not None:
             yield item[0]
     finally:
-        hand_over.close()
+        queue.close()
         thread.join()
 
 
-class _HandOver(Generic[_Item]):
+class _BoundedQueue(Generic[_Item]):
     """A bounded queue between two threads that either side can end."""
 
     def __init__(self, depth: int) -> None:
@@ -115,13 +115,13 @@ class _HandOver(Generic[_Item]):
             self._changed.notify_all()
 
 
-def _run(produce: Callable[[], Iterator[_Item]], hand_over: _HandOver[_Item]) -> None:
+def _run(produce: Callable[[], Iterator[_Item]], queue: _BoundedQueue[_Item]) -> None:
     error: BaseException | None = None
     try:
         items = produce()
         try:
             for item in items:
-                if not hand_over.put(item):
+                if not queue.put(item):
                     break
         finally:
             # Files are closed by the thread that opened them, before the consumer goes on.
@@ -130,7 +130,7 @@ def _run(produce: Callable[[], Iterator[_Item]], hand_over: _HandOver[_Item]) ->
                 close()
     except BaseException as raised:  # noqa: BLE001  (handed over, to be raised by the consumer)
         error = raised
-    hand_over.finish(error)
+    queue.finish(error)
 
 
 class SegmentLogReader(DataSourceReader):
@@ -180,7 +180,7 @@ _COMPARISONS: Final[dict[str, Operator]] = {
 }
 
 
-def is_offered() -> bool:
+def is_pushdown_offered() -> bool:
     """Whether this process is the one in which Spark hands filters to a reader.
 
     With pushdown switched off in Spark's configuration, Spark fails every read whose reader

@@ -387,7 +387,7 @@ def _source_offsets(filesystem: FileSystem, options: WriteOptions) -> dict[tuple
         topics = [options.topic]
     read_options = parse_read_options({"path": paths, "subscribe": topics or None})
     try:
-        resolved = resolve(filesystem, read_options)
+        resolved = resolve(filesystem, read_options).partitions
     except CorruptError as error:
         # Where a damaged log ends is a guess, and a guess is not to be published as its end.
         raise OptionError(

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_segmentlog.write_options import WRITE_OPTIONS
-from storage_core.scan.option_table import READ_OPTIONS, OptionSpec
+from storage_core.option_table import READ_OPTIONS, WRITE_OPTIONS, OptionSpec
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("spark_segmentlog", "storage_core")

@@ -278,7 +278,7 @@ class _Search:
         """List what may be a root; if there were commits or truncations, after the look at them."""
         entries = self._filesystem.list_directory(path)
         is_watched = any(entry.name in _WATCHED_FILES for entry in entries)
-        if is_watched and self._watch is not None and self._watch.learn(path):
+        if is_watched and self._watch is not None and self._watch.observe(path):
             entries = self._filesystem.list_directory(path)
         self.has_log_directory |= is_log_directory(entries)
         return entries

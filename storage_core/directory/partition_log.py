@@ -144,7 +144,7 @@ class Segments(Sequence[SegmentReader]):
         suffix = SWAP_SUFFIX if base_offset in self._swapped else ""
         return self._keep(self._open_segment(base_offset, self.file_names, suffix))
 
-    def open_again(self, index: int, suffix: str = "") -> SegmentReader:
+    def reopen(self, index: int, suffix: str = "") -> SegmentReader:
         """Take a segment's files by their present names; the listing does not count for it any more."""
         return self._keep(self._open_segment(self.base_offsets[index], None, suffix))
 
@@ -238,7 +238,7 @@ class PartitionLog:
             ),
         )
         if changing is not None:
-            listing = listing.in_front_of(changing.log_end_before)
+            listing = listing.before(changing.log_end_before)
         base_offsets = listing.base_offsets
         log = cls(filesystem, directory, Segments(listing, open_segment), skip_damage=skip_damage)
         if changing is not None:
@@ -298,7 +298,7 @@ class PartitionLog:
         """
         if not self.segments:
             return self.log_start_offset
-        end = self.ask(len(self.segments) - 1, lambda segment: segment.end())
+        end = self.read_segment(len(self.segments) - 1, lambda segment: segment.end())
         # From here on the last segment ends there: nothing torn, preallocated or appended later is seen.
         last_segment = self.segments[-1]
         last_segment.known_status = replace(last_segment.status, size_bytes=end.position_bytes)
@@ -323,22 +323,22 @@ class PartitionLog:
         index = bisect.bisect_right(self.segments.base_offsets, offset) - 1
         return index if index >= 0 else None
 
-    def ask(self, index: int, question: Callable[[SegmentReader], _Answer]) -> _Answer:
+    def read_segment(self, index: int, read: Callable[[SegmentReader], _Answer]) -> _Answer:
         """Ask a segment; once more if a live broker has renamed or replaced its file since the listing.
 
         Raises:
             DataLossError: It is gone.
         """
         try:
-            return question(self.segments[index])
+            return read(self.segments[index])
         except (FileNotFoundError, DataLossError):
             pass
         try:
-            return question(self.segments.open_again(index))
+            return read(self.segments.reopen(index))
         except FileNotFoundError:
             pass
         try:
-            return question(self.segments.open_again(index, DELETED_SUFFIX))
+            return read(self.segments.reopen(index, DELETED_SUFFIX))
         except FileNotFoundError as error:
             message = (
                 "Expected a segment that was listed a moment ago, found it gone: retention or a cleaner was "
@@ -356,7 +356,7 @@ class PartitionLog:
         if offset >= self.log_end_offset:
             return None
         for index in range(self.segment_index_for(offset) or 0, len(self.segments)):
-            header = self.ask(index, lambda segment: segment.translate_offset(offset))
+            header = self.read_segment(index, lambda segment: segment.translate_offset(offset))
             if header is not None:
                 # Behind the log end only what is torn or damaged can follow.
                 return (self.segments[index], header) if header.base_offset < self.log_end_offset else None
@@ -395,7 +395,7 @@ class PartitionLog:
         behind = bisect.bisect_left(offsets, offset)
         return offsets[behind] if behind < len(offsets) else self.first_offset_at_or_after(header.next_offset)
 
-    def offset_of_damage_in_front(self, offset: int) -> int:
+    def start_of_damage_before(self, offset: int) -> int:
         """Where damage begins that ends at an offset, but not in front of the log start; without any, the offset.
 
         What is lost there may be what somebody looked for who has found the offset.
@@ -403,7 +403,7 @@ class PartitionLog:
         for index in (self.segment_index_for(offset), self.segment_index_for(offset - 1)):
             if index is None:
                 continue
-            damage = self.ask(index, lambda segment: segment.around(offset).damage)
+            damage = self.read_segment(index, lambda segment: segment.around(offset).damage)
             if damage is not None:
                 return max(self.log_start_offset, min(damage.start_offset, offset))
         return offset
@@ -431,7 +431,7 @@ class PartitionLog:
                 # With thousands of segments, the indexes of those passed over would fill the memory.
                 self.segments[index].forget_indexes()
             else:
-                found = self.ask(
+                found = self.read_segment(
                     index, lambda segment: segment.offset_for_timestamp(timestamp_ms, self.log_start_offset)
                 )
                 if found is None and self._is_young_by_damage(index, timestamp_ms):
@@ -466,7 +466,7 @@ class PartitionLog:
 
     def _largest_timestamp_ms(self, index: int) -> int:
         is_complete = self._is_complete(index)
-        return self.ask(index, lambda segment: segment.largest_timestamp_ms(is_complete=is_complete))
+        return self.read_segment(index, lambda segment: segment.largest_timestamp_ms(is_complete=is_complete))
 
     def _is_complete(self, index: int) -> bool:
         """Whether a broker has closed a segment, and its time index."""

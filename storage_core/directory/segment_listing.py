@@ -107,7 +107,7 @@ class SegmentListing:
     file_names: FileNames
     swapped: frozenset[int] = frozenset()
 
-    def in_front_of(self, offset: int) -> SegmentListing:
+    def before(self, offset: int) -> SegmentListing:
         """Without the segments that begin at an offset or behind it."""
         kept = self.base_offsets[: bisect.bisect_left(self.base_offsets, offset)]
         return replace(self, base_offsets=kept)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from storage_core.commit_files.journal import JournalledPartition
     from storage_core.filesystem import FileSystem
 
-__all__ = ["NOTHING_COMMITTED", "CommitWatch", "Visibility", "look_until_settled", "read_visibility"]
+__all__ = ["NOTHING_COMMITTED", "CommitWatch", "Visibility", "read_consistently", "read_visibility"]
 
 
 # A planning takes less time than a commit or the pause between two, so that the second one agrees.
@@ -113,27 +113,27 @@ class CommitWatch:
         """What counts as visible in a log directory for this look; without more knowledge, no commit at all."""
         return self.known.setdefault(root, NOTHING_COMMITTED)
 
-    def learn(self, root: str) -> bool:
+    def observe(self, root: str) -> bool:
         """Read what is visible in a log directory that is new to this watch; False if it is not."""
         if root in self.known:
             return False
         self.known[root] = read_visibility(self._filesystem, root)
         return True
 
-    def has_moved(self) -> bool:
+    def has_changed(self) -> bool:
         """Whether this look does not count; then the next one begins with what is known now."""
-        has_moved = False
+        has_changed = False
         for root, before in self.known.items():
             now = self.known[root] = read_visibility(self._filesystem, root, before)
-            has_moved |= now != before
-        return has_moved
+            has_changed |= now != before
+        return has_changed
 
     def is_truncating(self) -> bool:
         """Whether a log of these directories is being truncated, or was when its process died."""
         return any(is_truncation_under_way(self._filesystem, root) for root in self.known)
 
 
-def look_until_settled(watch: CommitWatch, look: Callable[[CommitWatch], _Found]) -> _Found:
+def read_consistently(watch: CommitWatch, look: Callable[[CommitWatch], _Found]) -> _Found:
     """Look at log directories until no commit began or became visible meanwhile, and no log was truncated.
 
     What a look raises counts only if that is so. While a log is being truncated, or if that was interrupted, it counts
@@ -146,10 +146,10 @@ def look_until_settled(watch: CommitWatch, look: Callable[[CommitWatch], _Found]
         try:
             found = look(watch)
         except SegmentLogError:
-            if not watch.has_moved() and (not looks_left or not watch.is_truncating()):
+            if not watch.has_changed() and (not looks_left or not watch.is_truncating()):
                 raise
         else:
-            if not watch.has_moved():
+            if not watch.has_changed():
                 return found
     message = (
         "Expected to see this log directory once as it is between two commits or truncations, looked "

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import pyarrow as pa
 
-from storage_core.directory.visibility import CommitWatch, look_until_settled
+from storage_core.directory.visibility import CommitWatch, read_consistently
 from storage_core.errors import (
     DataLossError,
     LogReadOnlyError,
@@ -298,7 +298,7 @@ class LogReader:
     def _ask_disk(self, question: Callable[[PartitionLog], _Answer]) -> _Answer:
         """Ask the log as it stands on disk now, with all of a job's rows or none of them."""
         watch = CommitWatch(self._filesystem, self._known_commits)
-        answer = look_until_settled(
+        answer = read_consistently(
             watch,
             lambda watch: question(
                 partition_log_on_disk(self._filesystem, self._directory, watch, self._max_batch_bytes)

@@ -16,7 +16,7 @@ from storage_core.checkpoint.truncations_file import TruncationsFile
 from storage_core.commit_replay import finish_commit
 from storage_core.directory import LogDirectoryFiles, PartitionDirectory, find_partitions
 from storage_core.directory.log_directory_files import LOCK_FILE
-from storage_core.directory.visibility import CommitWatch, look_until_settled
+from storage_core.directory.visibility import CommitWatch, read_consistently
 from storage_core.errors import (
     LogClosedError,
     LogDirectoryError,
@@ -290,7 +290,7 @@ class LogTable:
         if not self.read_only and self._owner.is_this:
             return self._logs
         watch = CommitWatch(self._filesystem)
-        found = look_until_settled(
+        found = read_consistently(
             watch, lambda watch: find_partitions(self._filesystem, [self.path], watch=watch)
         )
         known = self._logs

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from storage_core.directory import PartitionDirectory, PartitionLog
+    from storage_core.scan.offset_ranges import PartitionRange
     from storage_core.scan.options import ReadOptions
     from storage_core.scan.plan import ScanPlan
-    from storage_core.scan.resolve import ResolvedPartition
     from storage_core.scan.spans import LogSpan
     from storage_core.segment import SegmentReader
 
@@ -393,7 +393,7 @@ def _not_looked_at(directory: PartitionDirectory, reason: str) -> PartitionExpla
 
 
 def _partition(
-    resolved: ResolvedPartition, read: ResolvedPartition | None, numbered: Sequence[_Numbered]
+    resolved: PartitionRange, read: PartitionRange | None, numbered: Sequence[_Numbered]
 ) -> PartitionExplanation:
     log = resolved.log
     skipped = None
@@ -419,7 +419,7 @@ def _partition(
         len(opened),
         opened[0] if opened else 0,
         len(bases) - 1 - opened[-1] if opened else 0,
-        sum(log.ask(index, lambda segment: segment.size_bytes) for index in range(len(bases))),
+        sum(log.read_segment(index, lambda segment: segment.size_bytes) for index in range(len(bases))),
         _spans(log, numbered),
     )
 
@@ -435,7 +435,7 @@ def _spans(log: PartitionLog, numbered: Sequence[_Numbered]) -> tuple[SpanExplan
     explained = []
     for place, (number, span) in enumerate(numbered):
         index = log.segment_index_for(span.base_offset) or 0
-        size_bytes = log.ask(index, lambda segment: segment.size_bytes)
+        size_bytes = log.read_segment(index, lambda segment: segment.size_bytes)
         before = numbered[place - 1][1] if place else None
         is_last = place + 1 == len(numbered) or numbered[place + 1][1].base_offset != span.base_offset
         read_before_bytes = 0
@@ -451,7 +451,7 @@ def _spans(log: PartitionLog, numbered: Sequence[_Numbered]) -> tuple[SpanExplan
                 max(size_bytes - span.end_position_bytes, 0) if is_last else 0,
                 span.start_offset,
                 span.end_offset,
-                log.ask(index, partial(_batches, span=span)),
+                log.read_segment(index, partial(_batches, span=span)),
                 number,
             )
         )

@@ -146,7 +146,7 @@ class TransactionReplay:
         is_last = index == len(segments) - 1
         before = dict(self._open), self.next_offset, list(self.undecided), dict(self._doubtful)
         for reopen in (None, "", DELETED_SUFFIX):
-            segment = segments[index] if reopen is None else segments.open_again(index, reopen)
+            segment = segments[index] if reopen is None else segments.reopen(index, reopen)
             try:
                 if self._log.skip_damage:
                     return self._walk_over_damage(segment, end_offset, upper_bound_offset)
@@ -409,7 +409,7 @@ def aborted_transactions(
         return ()
     trust = _IndexTrust(log)
     aborted = _collect(log, start_offset, end_offset, trust.is_index_complete)
-    if trust.has_moved():
+    if trust.has_changed():
         aborted = _collect(log, start_offset, end_offset, lambda _: False)
     return tuple(
         transaction
@@ -481,7 +481,7 @@ class _IndexTrust:
         self._believed_below = -1
 
     def is_index_complete(self, index: int) -> bool:
-        """Whether the index of a segment, or its absence, is to be believed, unless something `has_moved`."""
+        """Whether the index of a segment, or its absence, is to be believed, unless something `has_changed`."""
         segment = self._log.segments[index]
         end_offset = _segment_end_offset(self._log, index)
         is_complete = (
@@ -496,7 +496,7 @@ class _IndexTrust:
             self._believed_below = max(self._believed_below, end_offset)
         return is_complete
 
-    def has_moved(self) -> bool:
+    def has_changed(self) -> bool:
         """Whether an index was believed for a reason that was not true all the time."""
         if self._believed_below < 0 or self._root.is_own:
             return False

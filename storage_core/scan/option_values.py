@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from storage_core.errors import OptionError
-from storage_core.scan.option_table import nearest_hint
+from storage_core.option_table import nearest_hint
 
 __all__ = [
     "DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES",

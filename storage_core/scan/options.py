@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
 
 from storage_core.errors import OptionError
+from storage_core.option_table import find_option
 from storage_core.scan.bounds import Bound, EarliestBound, LatestBound, parse_assignment, parse_bounds
-from storage_core.scan.option_table import find_option
 from storage_core.scan.option_values import (
     DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES,
     parse_boolean,

@@ -30,13 +30,13 @@ from storage_core.errors import (
 from storage_core.record import decode_records
 from storage_core.record.sections import SectionMaker
 from storage_core.scan.isolation import AbortedTransactions
-from storage_core.scan.locate import locate_spans
+from storage_core.scan.offset_ranges import PartitionRange, locate_spans
 from storage_core.scan.rows import (
+    BatchBuilder,
     DamageReporter,
-    FilteredRows,
-    FittingRows,
-    RowMaker,
-    Rows,
+    PredicateFilter,
+    RecordBatchBuilder,
+    TimestampRangeFilter,
     schema_with_condition,
     wanted_fields,
 )
@@ -71,7 +71,7 @@ class RecordReader:
     """
 
     def __init__(
-        self, sections: SectionMaker, wanted: WantedFields, rows: Rows, damage: DamageReporter
+        self, sections: SectionMaker, wanted: WantedFields, rows: BatchBuilder, damage: DamageReporter
     ) -> None:
         self._sections = sections
         self._wanted = wanted
@@ -110,12 +110,12 @@ class RecordReader:
                 columns = decode_records(section, self._wanted)
                 made += self._rows.batches(section, columns, span)
         except _DAMAGE as error:
-            end_offset = self._offset_behind(window, index)
+            end_offset = self._offset_after(window, index)
             yield from self._damage.report(_damaged_batch(window, index, end_offset, error), span)
             return
         yield from made
 
-    def _offset_behind(self, window: BatchWindow, index: int) -> int:
+    def _offset_after(self, window: BatchWindow, index: int) -> int:
         """The offset behind all that a damaged batch may have held.
 
         A wrapper's own offset may be what is wrong with it: then the first one of the next batch tells.
@@ -194,10 +194,10 @@ class _TaskReader:
         predicate = task.settings.predicate
         needed = schema_with_condition(schema, predicate)
         wanted = wanted_fields(needed)
-        self._filter = None if predicate is None else FilteredRows(schema, predicate, task.settings)
-        rows: Rows = self._filter or RowMaker(schema, task.settings)
+        self._filter = None if predicate is None else PredicateFilter(schema, predicate, task.settings)
+        rows: BatchBuilder = self._filter or RecordBatchBuilder(schema, task.settings)
         if task.settings.mode == "DROPMALFORMED" and "timestamp" in needed.names:
-            rows = FittingRows(rows)
+            rows = TimestampRangeFilter(rows)
         self._damage = DamageReporter(schema, task.settings)
         self._records = RecordReader(
             SectionMaker(task.settings.max_batch_bytes, wanted), wanted, rows, self._damage
@@ -252,7 +252,7 @@ class _TaskReader:
             else:
                 decoded = part.decoded
                 if self._filter is not None and self._damage.is_fatal:
-                    decoded = self._filter.worth_decoding(part.window.headers, decoded, span)
+                    decoded = self._filter.may_match(part.window.headers, decoded, span)
                 yield from self._records.batches(part.window, decoded, span)
                 next_offset = part.next_offset
             progress.next_offset = max(progress.next_offset, next_offset)
@@ -281,14 +281,14 @@ class _TaskReader:
             if log is not None:
                 start_offset = max(next_offset, log.log_start_offset)
                 is_complete = start_offset == next_offset and log.log_end_offset >= span.end_offset
-                found = locate_spans(
+                wanted = PartitionRange(
                     log,
                     start_offset,
                     span.end_offset,
                     AbortedTransactions(span.aborted_transactions),
                     is_first=span.is_first and start_offset == span.start_offset,
                 )
-                spans = list(found)
+                spans = list(locate_spans(wanted))
         except (DataLossError, FileNotFoundError):
             # Replaced once more while it was looked for: the next attempt begins with what was planned.
             return [dataclasses.replace(span, start_offset=next_offset)]

@@ -1,9 +1,7 @@
-"""Where a read of one partition starts and stops.
+"""From options to offset ranges of partitions: the first step of every read.
 
-Nothing is read that the answer does not need: a partition's end, which takes a walk over the
-tail of its last segment, is looked up only if the range is not known to lie below it.
-
-From options to partitions with offset ranges: the first step of every read.
+Only what the answer needs is read: a partition's end, which takes a walk over the tail of its last
+segment, is looked up only if the range may reach beyond it.
 """
 
 from __future__ import annotations
@@ -27,43 +25,25 @@ from storage_core.scan.bounds import (
     format_topic_partitions,
 )
 from storage_core.scan.isolation import last_stable_offset
+from storage_core.scan.offset_ranges import PartitionRange
 from storage_core.scan.option_values import path_of
+from storage_core.scan.pruning import prune_partition
 from storage_core.scan.topic_selection import select_partitions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from storage_core.directory import PartitionDirectory
     from storage_core.directory.visibility import CommitWatch
     from storage_core.filesystem import FileSystem
     from storage_core.scan.bounds import TopicPartition
     from storage_core.scan.options import ReadOptions
+    from storage_core.scan.predicate import Predicate
 
-__all__ = ["Resolution", "ResolvedPartition", "resolve", "resolve_partition", "resolve_wanted", "split_paths"]
+__all__ = ["Resolution", "resolve", "split_paths"]
 
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ResolvedPartition:
-    """A partition to read, and which offsets of it: ``end_offset`` is exclusive."""
-
-    log: PartitionLog
-    start_offset: int
-    end_offset: int
-
-
-def resolve_partition(log: PartitionLog, options: ReadOptions) -> ResolvedPartition:
-    """Turn both bounds into offsets of one partition, which they must name.
-
-    Raises:
-        OptionError: The start lies behind the end.
-        OffsetOutOfRangeError: Offsets are asked for that are not there.
-        TimestampNotFoundError: No record is as young as the starting timestamp.
-        LogDirectoryError: The high watermark is asked for, and not known.
-    """
-    return _PartitionResolver(log, options).resolve()
 
 
 class _PartitionResolver:
@@ -74,17 +54,25 @@ class _PartitionResolver:
         self._options = options
         self._name = f"{log.topic}-{log.partition}"
 
-    def resolve(self) -> ResolvedPartition:
+    def resolve(self) -> PartitionRange:
+        """Turn both bounds into offsets.
+
+        Raises:
+            OptionError: The start is after the end.
+            OffsetOutOfRangeError: Offsets are asked for that the log does not have.
+            TimestampNotFoundError: No record is at or after the starting timestamp.
+            LogDirectoryError: The high watermark is asked for, and not known.
+        """
         start_offset = self._start_offset()
         end_offset = self._end_offset()
         if start_offset > end_offset:
             self._check_inverted(start_offset, end_offset)
             start_offset = end_offset
-        return ResolvedPartition(self._log, start_offset, end_offset)
+        return PartitionRange(self._log, start_offset, end_offset)
 
     @cached_property
     def _limit_offset(self) -> int:
-        """What ``latest`` means; nothing is read at or behind it."""
+        """What ``latest`` means; nothing is read at or after it."""
         log, options = self._log, self._options
         limit_offset = log.log_end_offset
         if options.ending_at == "highWatermark":
@@ -209,49 +197,43 @@ def _requested(bound: Bound, log: PartitionLog) -> int | TimestampBound:
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """What becomes of each partition that was found.
+    """Every partition that was found: read, or not read for one of two reasons.
 
     Attributes:
-        partitions: Those that are read, by topic and partition; also those of which there is nothing to read.
+        partitions: Those to read, by topic and partition, empty ranges among them.
         not_asked_for: Those that the options do not ask for.
-        ruled_out: Those that they ask for, and that are not wanted; none of their files was opened.
+        ruled_out: Those that the condition rules out; none of their files was opened.
     """
 
-    partitions: tuple[ResolvedPartition, ...]
+    partitions: tuple[PartitionRange, ...]
     not_asked_for: tuple[PartitionDirectory, ...] = ()
     ruled_out: tuple[PartitionDirectory, ...] = ()
 
 
-def resolve(filesystem: FileSystem, options: ReadOptions) -> tuple[ResolvedPartition, ...]:
-    """Find the partitions that a read takes, and where each starts and stops; see `resolve_wanted`."""
-    return resolve_wanted(filesystem, options, lambda *_: True).partitions
-
-
-def resolve_wanted(
+def resolve(
     filesystem: FileSystem,
     options: ReadOptions,
-    is_wanted: Callable[[str, int], bool],
+    condition: Predicate | None = None,
     watch: CommitWatch | None = None,
 ) -> Resolution:
-    """Find the partitions that a read takes, and where each starts and stops.
+    """Find the partitions to read, and where each starts and stops.
 
     Args:
         filesystem: Where to look.
         options: What to read.
-        is_wanted: Whether a partition that the options ask for is wanted, by topic and number.
-        watch: Is told of each log directory, and says what of it is visible.
+        condition: Partitions that it rules out are not opened.
+        watch: Notes each log directory, and says what is visible in it.
 
     Raises:
-        OptionError: A topic is not there, or bounds name other partitions than those read, or
-            a start lies behind its end.
+        OptionError: A topic does not exist, or bounds name other partitions than those read, or
+            a start is after its end.
         LogDirectoryError: A path is no log directory.
-        OffsetOutOfRangeError: Offsets are asked for that are not there.
-        TimestampNotFoundError: A partition has no record as young as the starting timestamp.
+        OffsetOutOfRangeError: Offsets are asked for that the log does not have.
+        TimestampNotFoundError: A partition has no record at or after the starting timestamp.
     """
-    paths = split_paths(filesystem, options.paths)
     found = find_partitions(
         filesystem,
-        paths,
+        split_paths(filesystem, options.paths),
         follow_symlinks=options.follow_symlinks,
         watch=watch,
         must_be_log_directory=True,
@@ -260,9 +242,16 @@ def resolve_wanted(
     assigned = {directory.topic_partition for directory in selected}
     _check_assigned(options.starting, "starting", assigned)
     _check_assigned(options.ending, "ending", assigned)
-    wanted = [directory for directory in selected if is_wanted(*directory.topic_partition)]
+    wanted = [
+        directory
+        for directory in selected
+        if condition is None or not prune_partition(condition, *directory.topic_partition).is_empty
+    ]
     return Resolution(
-        tuple(resolve_partition(_load(filesystem, directory, options), options) for directory in wanted),
+        tuple(
+            _PartitionResolver(_load(filesystem, directory, options), options).resolve()
+            for directory in wanted
+        ),
         _without(found, selected),
         _without(selected, wanted),
     )

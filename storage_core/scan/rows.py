@@ -48,11 +48,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LARGEST_TIMESTAMP_MS",
+    "BatchBuilder",
     "DamageReporter",
-    "FilteredRows",
-    "FittingRows",
-    "RowMaker",
-    "Rows",
+    "PredicateFilter",
+    "RecordBatchBuilder",
+    "TimestampRangeFilter",
     "damage_json",
     "schema_with_condition",
     "unfit_timestamps",
@@ -148,7 +148,7 @@ def wanted_fields(schema: pa.Schema) -> WantedFields:
     )
 
 
-class RowMaker:
+class RecordBatchBuilder:
     """Makes record batches of one schema. Constant columns are kept and sliced."""
 
     def __init__(self, schema: pa.Schema, settings: ReadSettings | None = None) -> None:
@@ -156,7 +156,7 @@ class RowMaker:
         self._columns = dict(_COLUMNS)
         self._is_permissive = settings is not None and settings.mode == "PERMISSIVE"
         if settings is not None and self._is_permissive:
-            self._columns[settings.corrupt_record_column] = _Rows.corrupt_record
+            self._columns[settings.corrupt_record_column] = _SectionSlice.corrupt_record
         self._constants: dict[tuple[pa.DataType, object], pa.Array] = {}
 
     def batches(
@@ -174,7 +174,9 @@ class RowMaker:
         last = int(np.searchsorted(columns.offsets, span.end_offset - 1, side="right"))
         # Not all at once: a batch may claim more rows than a column of its topic's name can hold.
         for start in range(first, last, MAX_ROWS):
-            rows = _Rows(section, columns, span, slice(start, min(start + MAX_ROWS, last)), self._constant)
+            rows = _SectionSlice(
+                section, columns, span, slice(start, min(start + MAX_ROWS, last)), self._constant
+            )
             if "timestamp" in self._schema.names:
                 rows.check_timestamps(is_permissive=self._is_permissive)
             arrays = [self._columns[name](rows) for name in self._schema.names]
@@ -199,7 +201,7 @@ def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield batch if step >= count else batch.slice(start, step)
 
 
-class _Rows:
+class _SectionSlice:
     """Neighbouring rows of a section: a method a column."""
 
     def __init__(
@@ -364,21 +366,21 @@ def _part(column: Slices, rows: slice) -> Slices:
     return Slices(column.starts[rows], column.lengths[rows])
 
 
-_COLUMNS: Final[dict[str, Callable[[_Rows], pa.Array]]] = {
-    "key": _Rows.key,
-    "value": _Rows.value,
-    "topic": _Rows.topic,
-    "partition": _Rows.partition,
-    "offset": _Rows.offset,
-    "timestamp": _Rows.timestamp,
-    "timestampType": _Rows.timestamp_type,
-    "headers": _Rows.headers,
-    "_metadata": _Rows.metadata,
+_COLUMNS: Final[dict[str, Callable[[_SectionSlice], pa.Array]]] = {
+    "key": _SectionSlice.key,
+    "value": _SectionSlice.value,
+    "topic": _SectionSlice.topic,
+    "partition": _SectionSlice.partition,
+    "offset": _SectionSlice.offset,
+    "timestamp": _SectionSlice.timestamp,
+    "timestampType": _SectionSlice.timestamp_type,
+    "headers": _SectionSlice.headers,
+    "_metadata": _SectionSlice.metadata,
 }
 
 
-class Rows(Protocol):
-    """Makes rows: a `RowMaker`, `FilteredRows` or `FittingRows`."""
+class BatchBuilder(Protocol):
+    """Makes rows: a `RecordBatchBuilder`, `PredicateFilter` or `TimestampRangeFilter`."""
 
     def batches(
         self, section: RecordSection, columns: RecordColumns, span: LogSpan
@@ -387,10 +389,10 @@ class Rows(Protocol):
         ...
 
 
-class FittingRows:
+class TimestampRangeFilter:
     """Makes the rows that others make, but for those whose timestamp does not fit."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: BatchBuilder) -> None:
         self._rows = rows
 
     def batches(
@@ -439,11 +441,11 @@ def schema_with_condition(schema: pa.Schema, predicate: Predicate | None) -> pa.
     return schema
 
 
-class FilteredRows:
-    """Makes record batches of one schema, as `RowMaker` does, of the rows for which a predicate is true."""
+class PredicateFilter:
+    """Makes record batches of one schema, as `RecordBatchBuilder` does, of the rows for which a predicate is true."""
 
     def __init__(self, schema: pa.Schema, predicate: Predicate, settings: ReadSettings | None = None) -> None:
-        self._rows = RowMaker(schema, settings)
+        self._rows = RecordBatchBuilder(schema, settings)
         self._settings = settings
         self._predicate = predicate
         self._is_by_row = _NOT_BY_ROW.isdisjoint(schema.names)
@@ -452,7 +454,7 @@ class FilteredRows:
         self._bounds = Bounds()
         self._tested = self._rows
 
-    def worth_decoding(
+    def may_match(
         self, headers: npt.NDArray[Any], indexes: npt.NDArray[np.int64], span: LogSpan
     ) -> npt.NDArray[np.int64]:
         """Those of some batches whose headers do not rule out that a record matches.
@@ -523,7 +525,9 @@ class FilteredRows:
         # A batch without columns does not know how many rows it has.
         names = columns_of(self._residual) or {"offset"}
         records = record_schema()
-        self._tested = RowMaker(pa.schema([records.field(name) for name in sorted(names)]), self._settings)
+        self._tested = RecordBatchBuilder(
+            pa.schema([records.field(name) for name in sorted(names)]), self._settings
+        )
 
 
 def _chosen(columns: RecordColumns, rows: npt.NDArray[np.int64]) -> RecordColumns:

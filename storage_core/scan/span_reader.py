@@ -61,23 +61,23 @@ class BatchSelection:
 
     Attributes:
         decoded: Indexes of the batches with records that consumers may see.
-        misfits: Indexes of the batches that cannot count where they stand: the offsets do not ascend, or lie
+        out_of_place: Indexes of the batches that cannot count where they stand: the offsets do not ascend, or lie
             outside of the segment, or the batch is too large.
         base_offsets: Per batch, its base offset.
         last_offsets: Per batch, its last offset.
     """
 
-    __slots__ = ("base_offsets", "decoded", "last_offsets", "misfits")
+    __slots__ = ("base_offsets", "decoded", "last_offsets", "out_of_place")
 
     def __init__(
         self,
         decoded: npt.NDArray[np.int64],
-        misfits: npt.NDArray[np.int64],
+        out_of_place: npt.NDArray[np.int64],
         base_offsets: npt.NDArray[np.int64],
         last_offsets: npt.NDArray[np.int64],
     ) -> None:
         self.decoded = decoded
-        self.misfits = misfits
+        self.out_of_place = out_of_place
         self.base_offsets = base_offsets
         self.last_offsets = last_offsets
 
@@ -104,13 +104,13 @@ def select_batches(
     lowest = np.empty_like(base_offsets)
     lowest[0] = min(lowest_offset, MAX_OFFSET)
     lowest[1:] = last_offsets[:-1] + 1
-    misfits = (base_offsets < lowest) | (last_offsets < base_offsets)
-    misfits |= headers["batch_length"] > max_batch_bytes - LOG_OVERHEAD_BYTES
+    out_of_place = (base_offsets < lowest) | (last_offsets < base_offsets)
+    out_of_place |= headers["batch_length"] > max_batch_bytes - LOG_OVERHEAD_BYTES
     if span.segment_end_offset is not None:
-        misfits |= last_offsets > span.segment_end_offset - 1
+        out_of_place |= last_offsets > span.segment_end_offset - 1
     return BatchSelection(
         np.flatnonzero(visible),
-        np.flatnonzero(misfits),
+        np.flatnonzero(out_of_place),
         base_offsets,
         last_offsets,
     )
@@ -273,13 +273,13 @@ class WindowSource:
             raise FileReplacedError
         self._start, self._held_bytes = 0, wanted_bytes
 
-    def go_behind(self, window: BatchWindow) -> None:
+    def advance_past(self, window: BatchWindow) -> None:
         """Go on behind the batches of the window, which were all good."""
         self._go_to(window.position_bytes + window.end)
         self._needed_bytes = needed_bytes(window, self.size_bytes)
         self._window_bytes = min(_WINDOW_GROWTH * self._window_bytes, self._buffer.size_bytes)
 
-    def go_behind_damage(self, position_bytes: int) -> None:
+    def advance_past_damage(self, position_bytes: int) -> None:
         """Go on behind damage, in small windows at first: where there is some, there may be more."""
         self._go_to(position_bytes)
         self._needed_bytes = 0
@@ -352,16 +352,16 @@ class SpanReader:
                     self._begin(window)
                 next_bytes = yield from self._good_batches(window)
             if next_bytes is None and not self._is_past_end:
-                damage = self._damage_behind(window)
+                damage = self._damage_after(window)
                 if damage is None:
                     if window.is_blank_behind or source.is_last:
                         return
-                    source.go_behind(window)
+                    source.advance_past(window)
                     continue
                 yield damage
                 next_bytes = damage.end_bytes
             if next_bytes is not None:
-                source.go_behind_damage(next_bytes)
+                source.advance_past_damage(next_bytes)
 
     def _begin(self, window: BatchWindow) -> None:
         """Check that the file is still the one that was planned: offsets may be missing in another one."""
@@ -403,13 +403,13 @@ class SpanReader:
         """Indexes of batches at which something is wrong; their number if it is so behind the last one."""
         # Also of those that seem to lie outside of the span's offsets: a damaged header hides what they hold.
         suspects: list[int] = window.crc_mismatches(np.arange(len(window.starts))).tolist()
-        if len(chosen.misfits):
-            suspects = sorted({*suspects, *chosen.misfits.tolist()})
-        if self._is_order_broken_behind(window, int(chosen.last_offsets[-1])):
+        if len(chosen.out_of_place):
+            suspects = sorted({*suspects, *chosen.out_of_place.tolist()})
+        if self._is_order_broken_after(window, int(chosen.last_offsets[-1])):
             suspects.append(len(window.starts))
         return suspects
 
-    def _is_order_broken_behind(self, window: BatchWindow, last_offset: int) -> bool:
+    def _is_order_broken_after(self, window: BatchWindow, last_offset: int) -> bool:
         """Whether the offset behind a window's last batch is none that may follow it."""
         if window.is_blank_behind:
             return False
@@ -445,7 +445,7 @@ class SpanReader:
 
     # What is behind it.
 
-    def _damage_behind(self, window: BatchWindow) -> DamagedRange | None:
+    def _damage_after(self, window: BatchWindow) -> DamagedRange | None:
         """The damage that begins behind a window's last batch; None if there is none, or it cannot be told yet."""
         position_bytes = window.position_bytes + window.end
         if window.is_blank_behind:

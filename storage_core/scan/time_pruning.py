@@ -22,7 +22,6 @@ What a condition leaves of a partition's offsets: the step between resolving and
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
@@ -32,8 +31,8 @@ from storage_core.errors import CorruptError, UnsupportedFormatError
 from storage_core.record import batch_timestamps
 from storage_core.record.batch_header import HEADER_SIZE_BYTES, MAX_OFFSET, parse_batch_header
 from storage_core.scan.isolation import AbortedTransactions, aborted_transactions
+from storage_core.scan.offset_ranges import PartitionRange
 from storage_core.scan.pruning import prune_partition
-from storage_core.scan.resolve import ResolvedPartition
 from storage_core.segment.batch_walk import PAGE_SIZE_BYTES
 
 if TYPE_CHECKING:
@@ -43,20 +42,19 @@ if TYPE_CHECKING:
     from storage_core.record.batch_header import BatchHeader
     from storage_core.scan.options import ReadOptions
     from storage_core.scan.predicate import Predicate
-    from storage_core.segment import AbortedTransaction, SegmentReader, TimestampOffset
+    from storage_core.segment import SegmentReader, TimestampOffset
 
 __all__ = [
     "DAMAGE",
     "LARGE_BATCH_BYTES",
-    "LOOK_UP_PRICE_BYTES",
-    "Budget",
-    "NarrowedPartition",
-    "RangeOfSegments",
+    "LOOKUP_COST_BYTES",
+    "SegmentRange",
+    "WalkBudget",
     "batch_reaching",
     "end_offset_by_time",
     "first_header",
     "indexed_position",
-    "narrow_partition",
+    "prune_range",
     "report_bytes_beyond",
     "start_offset_by_time",
 ]
@@ -64,7 +62,7 @@ __all__ = [
 
 # The most that it takes to find a batch by the indexes, to prove what they say, and to find it once more when
 # spans are located: a few blocks of a page and of four.
-LOOK_UP_PRICE_BYTES: Final = 96 << 10
+LOOKUP_COST_BYTES: Final = 96 << 10
 # Of batches from this size on, a walk reads the headers alone. Of smaller ones it reads most.
 LARGE_BATCH_BYTES: Final = 16 << 10
 # What may be lost in looking without any gain: so little of the whole.
@@ -77,7 +75,7 @@ DAMAGE: Final = (CorruptError, UnsupportedFormatError)
 """What a look-up meets and leaves for the reading to report."""
 
 
-class RangeOfSegments:
+class SegmentRange:
     """The segments that hold a range of offsets.
 
     Args:
@@ -103,7 +101,7 @@ class RangeOfSegments:
         Raises:
             DataLossError: A segment vanished since the log was listed.
         """
-        return [self._log.ask(index, lambda segment: segment.size_bytes) for index in self.indexes]
+        return [self._log.read_segment(index, lambda segment: segment.size_bytes) for index in self.indexes]
 
     @property
     def size_bytes(self) -> int:
@@ -119,7 +117,7 @@ class RangeOfSegments:
         return index < len(self._log.segments) - 1 or self._log.is_clean
 
 
-class Budget:
+class WalkBudget:
     """What walks over headers may read: little in vain, and otherwise less than they save.
 
     Args:
@@ -193,13 +191,13 @@ def start_offset_by_time(log: PartitionLog, timestamp_ms: int, start_offset: int
     Raises:
         DataLossError: A segment vanished since the log was listed.
     """
-    segments = RangeOfSegments(log, start_offset, end_offset)
-    if segments.size_bytes < LOOK_UP_PRICE_BYTES:
+    segments = SegmentRange(log, start_offset, end_offset)
+    if segments.size_bytes < LOOKUP_COST_BYTES:
         return start_offset
     search = _StartSearch(timestamp_ms, segments.size_bytes)
     for index in segments.indexes:
         first_offset = max(start_offset, log.segments.base_offsets[index])
-        found = log.ask(
+        found = log.read_segment(
             index, partial(search.young_offset, first_offset, is_complete=segments.is_complete(index))
         )
         if found is not None:
@@ -214,7 +212,7 @@ def end_offset_by_time(
     timestamp_ms: int,
     start_offset: int,
     end_offset: int,
-    aborted_transactions: Iterable[AbortedTransaction] = (),
+    aborted: AbortedTransactions | None = None,
 ) -> int:
     """The offset of the first record of a range that is as young as ``timestamp_ms``.
 
@@ -225,7 +223,7 @@ def end_offset_by_time(
         timestamp_ms: Milliseconds since 1970.
         start_offset: Records in front of it do not count.
         end_offset: Nor do those from here on.
-        aborted_transactions: Their records do not count either: nobody sees their timestamps.
+        aborted: Transactions whose records do not count either: no reader sees their timestamps.
 
     Returns:
         ``end_offset`` if there is none, none that a time index leads to, or none that is far enough
@@ -234,12 +232,12 @@ def end_offset_by_time(
     Raises:
         DataLossError: A segment vanished since the log was listed.
     """
-    segments = RangeOfSegments(log, start_offset, end_offset)
-    search = _EndSearch(timestamp_ms, start_offset, tuple(aborted_transactions))
-    for index, size_behind_bytes in zip(segments.indexes, segments.sizes_from_bytes(), strict=True):
-        if size_behind_bytes < LOOK_UP_PRICE_BYTES:
+    segments = SegmentRange(log, start_offset, end_offset)
+    search = _EndSearch(timestamp_ms, start_offset, aborted or AbortedTransactions())
+    for index, rest_bytes in zip(segments.indexes, segments.sizes_from_bytes(), strict=True):
+        if rest_bytes < LOOKUP_COST_BYTES:
             break
-        found = log.ask(index, partial(search.young_record, size_behind_bytes))
+        found = log.read_segment(index, partial(search.young_record, rest_bytes))
         if found is not None:
             return min(found, end_offset)
         log.segments[index].forget_indexes()
@@ -251,7 +249,7 @@ class _StartSearch:
 
     def __init__(self, timestamp_ms: int, size_bytes: int) -> None:
         self._timestamp_ms = timestamp_ms
-        self._budget = Budget(size_bytes)
+        self._budget = WalkBudget(size_bytes)
 
     def young_offset(self, start_offset: int, segment: SegmentReader, *, is_complete: bool) -> int | None:
         """The first offset whose batch may be young enough; None if the whole segment is older."""
@@ -260,12 +258,12 @@ class _StartSearch:
         header = first_header(segment)
         if header is None or self._may_be_young(header):
             return start_offset
-        if segment.size_bytes < LOOK_UP_PRICE_BYTES or not len(segment.time_index):
+        if segment.size_bytes < LOOKUP_COST_BYTES or not len(segment.time_index):
             if not self._is_walk_worth_it(segment, header):
                 return start_offset
             return self._walk(segment, 0, start_offset)
         named, position_bytes = self._indexed_batch(segment, is_complete=is_complete)
-        if position_bytes - indexed_position(segment, start_offset) < LOOK_UP_PRICE_BYTES:
+        if position_bytes - indexed_position(segment, start_offset) < LOOKUP_COST_BYTES:
             return start_offset
         proven = _proven_batch(segment, named, position_bytes)
         return start_offset if proven is None else self._walk(segment, proven.position_bytes, start_offset)
@@ -278,7 +276,7 @@ class _StartSearch:
         if header.size_bytes >= LARGE_BATCH_BYTES:
             return self._budget.allows(segment, PAGE_SIZE_BYTES)
         # Nearly all of it would be read.
-        return segment.size_bytes < LOOK_UP_PRICE_BYTES and self._budget.allows(segment, segment.size_bytes)
+        return segment.size_bytes < LOOKUP_COST_BYTES and self._budget.allows(segment, segment.size_bytes)
 
     def _indexed_batch(self, segment: SegmentReader, *, is_complete: bool) -> tuple[TimestampOffset, int]:
         """An entry of the time index such that nothing in front of its batch is young enough, and what it saves."""
@@ -311,32 +309,32 @@ class _StartSearch:
 class _EndSearch:
     """The search for the first record that is young enough."""
 
-    def __init__(self, timestamp_ms: int, start_offset: int, aborted: tuple[AbortedTransaction, ...]) -> None:
+    def __init__(self, timestamp_ms: int, start_offset: int, aborted: AbortedTransactions) -> None:
         self._timestamp_ms = timestamp_ms
         self._start_offset = start_offset
-        self._aborted = AbortedTransactions(aborted)
+        self._aborted = aborted
 
-    def young_record(self, size_behind_bytes: int, segment: SegmentReader) -> int | None:
+    def young_record(self, rest_bytes: int, segment: SegmentReader) -> int | None:
         """The offset of the first such record of a segment, if a time index leads to it and it is worth it.
 
         Args:
-            size_behind_bytes: How much there is from the segment's beginning to the end of the range.
+            rest_bytes: How much there is from the segment's beginning to the end of the range.
             segment: The segment.
         """
         last_entry = segment.time_index.last_entry
         if last_entry is None or last_entry.timestamp_ms < self._timestamp_ms:
             return None
         offset = max(segment.time_index.lookup(self._timestamp_ms).offset, self._start_offset)
-        gain_bytes = size_behind_bytes - _read_anyway_bytes(segment, indexed_position(segment, offset))
-        if gain_bytes < LOOK_UP_PRICE_BYTES:
+        gain_bytes = rest_bytes - _read_anyway_bytes(segment, indexed_position(segment, offset))
+        if gain_bytes < LOOKUP_COST_BYTES:
             return None
         first = batch_reaching(segment, offset)
         if first is None:
             return None
         try:
             for batch in segment.batches(first.position_bytes):
-                gain_bytes = size_behind_bytes - _read_anyway_bytes(segment, batch.end_position_bytes)
-                if gain_bytes < LOOK_UP_PRICE_BYTES + batch.size_bytes:
+                gain_bytes = rest_bytes - _read_anyway_bytes(segment, batch.end_position_bytes)
+                if gain_bytes < LOOKUP_COST_BYTES + batch.size_bytes:
                     return None
                 if self._may_count(batch):
                     found = self._record_of(segment, batch)
@@ -366,7 +364,7 @@ class _EndSearch:
 def _read_anyway_bytes(segment: SegmentReader, position_bytes: int) -> int:
     """How much of a segment is read if the read could end at a position: near its end, it does not."""
     rest_bytes = segment.size_bytes - position_bytes
-    return segment.size_bytes if rest_bytes < LOOK_UP_PRICE_BYTES else position_bytes
+    return segment.size_bytes if rest_bytes < LOOKUP_COST_BYTES else position_bytes
 
 
 def _proven_batch(segment: SegmentReader, entry: TimestampOffset, position_bytes: int) -> BatchHeader | None:
@@ -386,60 +384,38 @@ _log = logging.getLogger(__name__)
 _WORTH_A_WARNING_BYTES: Final = 64 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class NarrowedPartition:
-    """What is left of a partition.
-
-    Attributes:
-        resolved: The range to read; its start is its end where nothing is left.
-        aborted_transactions: Those of the range, and perhaps others, if they had to be found; otherwise None.
-    """
-
-    resolved: ResolvedPartition
-    aborted_transactions: tuple[AbortedTransaction, ...] | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is left."""
-        return self.resolved.start_offset >= self.resolved.end_offset
-
-
-def narrow_partition(
-    resolved: ResolvedPartition, condition: Predicate, options: ReadOptions
-) -> NarrowedPartition:
-    """Leave out the offsets at both ends of which a condition rules out all.
+def prune_range(wanted: PartitionRange, condition: Predicate, options: ReadOptions) -> PartitionRange:
+    """Leave out the offsets at both ends of a range that a condition rules out.
 
     Within a segment an end is moved only where that saves more than it costs.
 
     Raises:
         DataLossError: A segment vanished since the log was listed.
     """
-    log = resolved.log
+    log = wanted.log
     bounds = prune_partition(condition, log.topic, log.partition)
-    start_offset = max(resolved.start_offset, bounds.offset_start or 0)
-    end_offset = (
-        resolved.end_offset if bounds.offset_end is None else min(resolved.end_offset, bounds.offset_end)
-    )
+    start_offset = max(wanted.start_offset, bounds.offset_start or 0)
+    end_offset = wanted.end_offset if bounds.offset_end is None else min(wanted.end_offset, bounds.offset_end)
     if bounds.is_empty or start_offset >= end_offset:
-        return NarrowedPartition(ResolvedPartition(log, resolved.start_offset, resolved.start_offset))
-    aborted: tuple[AbortedTransaction, ...] | None = None
+        return PartitionRange(log, wanted.start_offset, wanted.start_offset)
     if bounds.timestamp_start_ms is not None:
         found_offset = start_offset_by_time(log, bounds.timestamp_start_ms, start_offset, end_offset)
         if log.skip_damage and start_offset < found_offset < end_offset:
-            # How young the records were that are lost there, nobody knows.
-            found_offset = log.offset_of_damage_in_front(found_offset)
+            # The timestamps of lost records are not known.
+            found_offset = log.start_of_damage_before(found_offset)
         start_offset = max(start_offset, found_offset)
+    aborted: AbortedTransactions | None = None
     disorder_ms = options.max_timestamp_disorder_ms
     if bounds.timestamp_end_ms is not None and disorder_ms is not None and start_offset < end_offset:
         if options.isolation_level == "read_committed":
-            aborted = aborted_transactions(log, start_offset, end_offset)
+            aborted = AbortedTransactions(aborted_transactions(log, start_offset, end_offset))
         end_offset = end_offset_by_time(
-            log, bounds.timestamp_end_ms + disorder_ms, start_offset, end_offset, aborted or ()
+            log, bounds.timestamp_end_ms + disorder_ms, start_offset, end_offset, aborted
         )
     if start_offset < end_offset:
-        start_offset = _start_worth_finding(log, start_offset, resolved.start_offset)
-        end_offset = _end_worth_finding(log, end_offset, resolved.end_offset)
-    return NarrowedPartition(ResolvedPartition(log, start_offset, end_offset), aborted)
+        start_offset = _start_worth_finding(log, start_offset, wanted.start_offset)
+        end_offset = _end_worth_finding(log, end_offset, wanted.end_offset)
+    return PartitionRange(log, start_offset, end_offset, aborted)
 
 
 def _start_worth_finding(log: PartitionLog, start_offset: int, given_offset: int) -> int:
@@ -448,8 +424,10 @@ def _start_worth_finding(log: PartitionLog, start_offset: int, given_offset: int
     if index is None or start_offset == given_offset:
         return start_offset
     earlier_offset = max(log.segments.base_offsets[index], given_offset)
-    gain_bytes = log.ask(index, partial(_bytes_between, start_offset=earlier_offset, end_offset=start_offset))
-    return start_offset if gain_bytes >= LOOK_UP_PRICE_BYTES else earlier_offset
+    gain_bytes = log.read_segment(
+        index, partial(_bytes_between, start_offset=earlier_offset, end_offset=start_offset)
+    )
+    return start_offset if gain_bytes >= LOOKUP_COST_BYTES else earlier_offset
 
 
 def _end_worth_finding(log: PartitionLog, end_offset: int, given_offset: int) -> int:
@@ -459,13 +437,15 @@ def _end_worth_finding(log: PartitionLog, end_offset: int, given_offset: int) ->
         return end_offset
     bases = log.segments.base_offsets
     later_offset = min(bases[index + 1], given_offset) if index + 1 < len(bases) else given_offset
-    gain_bytes = log.ask(index, partial(_bytes_between, start_offset=end_offset, end_offset=later_offset))
-    return end_offset if gain_bytes >= LOOK_UP_PRICE_BYTES else later_offset
+    gain_bytes = log.read_segment(
+        index, partial(_bytes_between, start_offset=end_offset, end_offset=later_offset)
+    )
+    return end_offset if gain_bytes >= LOOKUP_COST_BYTES else later_offset
 
 
 def _bytes_between(segment: SegmentReader, start_offset: int, end_offset: int) -> int:
     """About how many bytes lie between two offsets of a segment; 0 if a walk over small batches had to tell."""
-    if segment.size_bytes < LOOK_UP_PRICE_BYTES:
+    if segment.size_bytes < LOOKUP_COST_BYTES:
         return 0
     if len(segment.offset_index):
         start_bytes, end_bytes = (
@@ -485,9 +465,7 @@ def _bytes_between(segment: SegmentReader, start_offset: int, end_offset: int) -
     return (segment.size_bytes if end is None else end.position_bytes) - start.position_bytes
 
 
-def report_bytes_beyond(
-    narrowed: Iterable[ResolvedPartition], condition: Predicate, options: ReadOptions
-) -> None:
+def report_bytes_beyond(ranges: Iterable[PartitionRange], condition: Predicate, options: ReadOptions) -> None:
     """Say in one log line how much is read only because nobody vouches for the order of timestamps.
 
     Raises:
@@ -496,13 +474,13 @@ def report_bytes_beyond(
     if options.max_timestamp_disorder_ms is not None:
         return
     bounded = []
-    for each in narrowed:
+    for each in ranges:
         end_ms = prune_partition(condition, each.log.topic, each.log.partition).timestamp_end_ms
-        if end_ms is not None and each.start_offset < each.end_offset:
+        if end_ms is not None and not each.is_empty:
             bounded.append((each, end_ms))
     # Finding it out reads a little, so where nobody would hear of it, it is not found out.
     sizes_bytes = (
-        RangeOfSegments(each.log, each.start_offset, each.end_offset).size_bytes for each, _ in bounded
+        SegmentRange(each.log, each.start_offset, each.end_offset).size_bytes for each, _ in bounded
     )
     if not _log.isEnabledFor(logging.INFO) and sum(sizes_bytes) < _WORTH_A_WARNING_BYTES:
         return
@@ -524,13 +502,13 @@ def report_bytes_beyond(
         )
 
 
-def _sizes_beyond(resolved: ResolvedPartition, timestamp_ms: int) -> list[int]:
+def _sizes_beyond(wanted: PartitionRange, timestamp_ms: int) -> list[int]:
     """By segment, how many bytes are read from the first batch on that reaches a timestamp."""
-    log, end_offset = resolved.log, resolved.end_offset
-    offset = start_offset_by_time(log, timestamp_ms, resolved.start_offset, end_offset)
-    beyond = RangeOfSegments(log, offset, end_offset)
+    log, end_offset = wanted.log, wanted.end_offset
+    offset = start_offset_by_time(log, timestamp_ms, wanted.start_offset, end_offset)
+    beyond = SegmentRange(log, offset, end_offset)
     sizes_bytes = list(beyond.sizes_bytes)
     if sizes_bytes and offset > log.segments.base_offsets[beyond.indexes[0]]:
-        header = log.ask(beyond.indexes[0], lambda segment: batch_reaching(segment, offset))
+        header = log.read_segment(beyond.indexes[0], lambda segment: batch_reaching(segment, offset))
         sizes_bytes[0] -= sizes_bytes[0] if header is None else header.position_bytes
     return sizes_bytes

@@ -18,8 +18,8 @@ import warnings
 from typing import TYPE_CHECKING
 
 from storage_core.errors import OptionError
+from storage_core.option_table import nearest_hint
 from storage_core.scan.bounds import format_topic_partitions
-from storage_core.scan.option_table import nearest_hint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

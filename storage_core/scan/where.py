@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias, cast
 
 from storage_core.errors import OptionError
-from storage_core.scan.option_table import nearest_hint
+from storage_core.option_table import nearest_hint
 from storage_core.scan.option_values import parse_sql_timestamp_us
 from storage_core.scan.predicate import (
     INT64_LIMIT,

@@ -7,7 +7,7 @@ from storage_core.commit_files.journal import CommitJournal, JournalledPartition
 from storage_core.directory.visibility import (
     NOTHING_COMMITTED,
     CommitWatch,
-    look_until_settled,
+    read_consistently,
     read_visibility,
 )
 from storage_core.errors import CorruptRecordError, DataLossError
@@ -96,7 +96,7 @@ class TestLooking:
             return len(seen)
 
         watch = CommitWatch(FileSystem(), known)
-        return look_until_settled(watch, look_once), seen, watch
+        return read_consistently(watch, look_once), seen, watch
 
     def test_once_if_nothing_happens(self, tmp_path):
         count, seen, watch = self.looks(tmp_path)

@@ -465,7 +465,7 @@ def ranges_of():
         resolved = resolve(FileSystem(), parse_read_options({"path": str(log_root.path), **options}))
         return {
             f"{each.log.topic}-{each.log.partition}": (each.start_offset, each.end_offset)
-            for each in resolved
+            for each in resolved.partitions
         }
 
     return ranges_of

@@ -6,8 +6,8 @@ import pickle
 import pytest
 
 from storage_core.errors import OptionError
+from storage_core.option_table import READ_OPTIONS
 from storage_core.scan.bounds import EarliestBound, LatestBound, OffsetsBound, TimestampBound
-from storage_core.scan.option_table import READ_OPTIONS
 from storage_core.scan.options import ReadOptions, parse_read_options
 from storage_core.scan.predicate import Comparison, IsNull, Not
 

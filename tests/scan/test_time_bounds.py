@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 
 from storage_core.directory import PartitionLog, find_partitions
 from storage_core.filesystem import FileSystem
-from storage_core.scan import time_pruning as look_up
-from storage_core.scan import time_pruning as narrow
-from storage_core.scan import time_pruning as time_bounds
-from storage_core.scan.isolation import aborted_transactions
+from storage_core.scan import time_pruning
+from storage_core.scan.isolation import AbortedTransactions, aborted_transactions
 from storage_core.scan.predicate import Comparison
 from storage_core.scan.time_pruning import end_offset_by_time, start_offset_by_time
 from tests.record.encoding import GZIP
@@ -118,11 +116,10 @@ def eager(monkeypatch):
     """Makes look-ups try what would not pay, as a log of some kilobytes never does."""
 
     def eager(price_bytes, *, is_patient):
-        monkeypatch.setattr(time_bounds, "LOOK_UP_PRICE_BYTES", price_bytes)
-        monkeypatch.setattr(narrow, "LOOK_UP_PRICE_BYTES", price_bytes)
+        monkeypatch.setattr(time_pruning, "LOOKUP_COST_BYTES", price_bytes)
         if is_patient:
-            monkeypatch.setattr(look_up.Budget, "allows", lambda *_: True)
-            monkeypatch.setattr(time_bounds, "LARGE_BATCH_BYTES", 0)
+            monkeypatch.setattr(time_pruning.WalkBudget, "allows", lambda *_: True)
+            monkeypatch.setattr(time_pruning, "LARGE_BATCH_BYTES", 0)
 
     return eager
 
@@ -242,7 +239,7 @@ def test_a_read_ends_at_the_first_record_that_is_young_enough(
     log = build(new_log_root().rows(), record_of, events, old_formats=False).write(index_interval_bytes=1)
     _, partition = load(log)
     timestamp_ms = START_MS + after_ms
-    aborted = aborted_transactions(partition, 0, log.next_offset) if is_committed else ()
+    aborted = AbortedTransactions(aborted_transactions(partition, 0, log.next_offset) if is_committed else ())
     counting = [row for row in log.rows if not is_committed or row["offset"] not in log.aborted_offsets]
     young = [row["offset"] for row in counting if row["timestamp"] >= timestamp_ms * 1000]
     found = end_offset_by_time(partition, timestamp_ms, 0, log.next_offset, aborted)

@@ -1,4 +1,7 @@
-"""The table of read options: the one list that parsing, documentation and error messages share."""
+"""The tables of read and write options, which parsing, documentation and error messages share.
+
+Kafka's topic-level keys, which writes take too, are in `storage_core.config`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,16 @@ from storage_core.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["READ_OPTIONS", "TRIGGER_OPTIONS", "OptionSpec", "find_option", "nearest_hint", "option_key"]
+__all__ = [
+    "READ_OPTIONS",
+    "TRIGGER_OPTIONS",
+    "WRITE_OPTIONS",
+    "OptionSpec",
+    "find_option",
+    "names_by_key",
+    "nearest_hint",
+    "option_key",
+]
 
 
 _SHOWN_NAMES = 40
@@ -19,7 +31,7 @@ _SHOWN_NAMES = 40
 
 @dataclass(frozen=True, slots=True)
 class OptionSpec:
-    """One read option.
+    """An option.
 
     Attributes:
         name: The documented name.
@@ -195,6 +207,78 @@ READ_OPTIONS: tuple[OptionSpec, ...] = (
     _later("maxTriggerDelay", "interval", "Streaming: how long to wait for them."),
     _later("maxBytesPerTrigger", "size", "Streaming: bytes in one micro-batch at most."),
 )
+WRITE_OPTIONS: tuple[OptionSpec, ...] = (
+    _batch("path", "path", "", "Required. The log directory; it is made if it is not there.", "paths"),
+    _batch("topic", "topic", "", "The topic of every row, whatever the column `topic` says."),
+    _batch(
+        "partitions",
+        "count",
+        "1",
+        "How many partitions a new topic gets. One that is there keeps its own; with `brokerDirectory`, how many it has in "
+        "the cluster, if some stand on other disks.",
+    ),
+    _batch(
+        "partitioner",
+        "`default`, `roundRobin` or `random`",
+        "default",
+        "Where rows go whose column `partition` is null or missing: `default` by the hash of the key as Kafka's Java "
+        "producer does, and without a key to one partition until a batch is full.",
+    ),
+    _batch(
+        "compression.type",
+        "`none`, `gzip`, `snappy`, `lz4` or `zstd`",
+        "none",
+        "How batches are compressed; also Kafka's words for topics, `uncompressed` and `producer`.",
+        "kafka.compression.type",
+    ),
+    _batch("compression.level", "number", "", "The level of that codec."),
+    _batch("batch.size", "bytes", "131072", "The most that a batch takes before it is compressed."),
+    _batch(
+        "maxDecompressedBatchBytes",
+        "size",
+        "64m",
+        "The largest batch, before it is compressed, that the readers of these rows take. A row that makes a larger one is "
+        "refused: raise this, `max.message.bytes`, and the option of the same name of each read.",
+    ),
+    _batch(
+        "flush",
+        "`commit` or `none`",
+        "commit",
+        "Whether everything is on disk before the rows become visible. `none` leaves it to the system: quicker, and the "
+        "rows are visible at once, but a power cut may take some of them. The directory is then left as by a running "
+        "broker: whoever opens it next, other than such a job, recovers its logs first.",
+    ),
+    _batch(
+        "txnAppId",
+        "text",
+        "",
+        "With `txnVersion`: who writes. A job whose version is not above the last one that this application "
+        "committed here does nothing.",
+    ),
+    _batch("txnVersion", "number", "", "With `txnAppId`: grows with each job."),
+    _batch(
+        "topicIds", "JSON", "", 'Ids of new topics, as a cluster knows them: `{"topicA":"<22 characters>"}`.'
+    ),
+    _batch(
+        "brokerDirectory",
+        "boolean",
+        "false",
+        "Whether to write into a directory that belongs to a (stopped) broker.",
+    ),
+    _batch(
+        "preserveOffsets",
+        "boolean",
+        "false",
+        "Whether records get the offsets of the column `offset`, which must lie behind those that are there.",
+    ),
+    _batch(
+        "offsetsFrom",
+        "paths",
+        "",
+        "With `preserveOffsets`: the directory that the rows were read from; where its logs start and end is "
+        "restored, too.",
+    ),
+)
 # Spark's Kafka source ignores these in a batch read; callers that want the same take them out first.
 TRIGGER_OPTIONS = frozenset(spec.name for spec in READ_OPTIONS if spec.name.endswith(("PerTrigger", "Delay")))
 
@@ -204,11 +288,16 @@ def option_key(name: str) -> str:
     return name.lower().replace("_", "").replace(".", "")
 
 
+def names_by_key(options: Iterable[OptionSpec]) -> dict[str, str]:
+    """The documented name of each option, by the key of each of its names."""
+    return {option_key(name): spec.name for spec in options for name in (spec.name, *spec.aliases)}
+
+
 _BY_KEY = {option_key(name): spec for spec in READ_OPTIONS for name in (spec.name, *spec.aliases)}
 
 
 def find_option(name: str) -> OptionSpec:
-    """Look up an option by its name in any case, or in snake_case.
+    """Look up a read option by its name in any case, or in snake_case.
 
     Raises:
         OptionError: There is no such option; the nearest name is suggested.
