@@ -1,22 +1,16 @@
-"""What a look-up in planning may cost, and what the indexes say of its gain before the log is looked at.
+"""Pruning of offset ranges by a condition, above all by its bounds on timestamps.
 
-A condition is applied to the rows anyway, so leaving out a part of a file is worth no more than
-it saves. What is read in looking is counted against that, and a look-up that would not pay is
-not made: then whole segments are read.
+A batch header holds the largest timestamp of the batch, but not the smallest. So everything before
+the first batch that reaches a lower bound can be left out. No header tells where the records below
+an upper bound end: only ``maxTimestampDisorder`` lets a read end, at the first record that is later
+than the bound by that much.
 
-Where a partition's records begin, or end, to be as young as a moment: pruning by timestamps.
+Pruning removes records from the result, so only their own timestamps count. The file's modification
+time, by which a broker judges segments without timestamps, does not.
 
-Batch headers hold the largest timestamp and none the smallest. So all in front of the first
-batch that is young enough can be left out without further ado. What follows the last one that
-is old enough cannot be told by any header: only a promise of how far timestamps are out of
-order lets a read end, at the first record that is younger by as much.
-
-An answer given here leaves out records for good, so nothing but a timestamp of theirs counts: a
-file's age, by which a broker judges segments without timestamps, says nothing of them. And an
-answer is optional: indexes are asked first what there is to be gained, the log is looked at only
-where that is more than the price, and damage is left for the reading to report.
-
-What a condition leaves of a partition's offsets: the step between resolving and locating.
+Pruning is optional, because the condition is applied to every row: a look-up must save more than it
+reads. The indexes tell first how much it can save; the log is read only if that exceeds the cost.
+Otherwise whole segments are read. Damage is left to the tasks to report.
 """
 
 from __future__ import annotations
@@ -60,28 +54,28 @@ __all__ = [
 ]
 
 
-# The most that it takes to find a batch by the indexes, to prove what they say, and to find it once more when
-# spans are located: a few blocks of a page and of four.
+# The most that is read to find a batch by the indexes, to prove their entries, and to find the batch again when
+# spans are located: a few blocks of one page and of four.
 LOOKUP_COST_BYTES: Final = 96 << 10
-# Of batches from this size on, a walk reads the headers alone. Of smaller ones it reads most.
+# A walk over batches of this size or more reads their headers only; of smaller batches it reads nearly all.
 LARGE_BATCH_BYTES: Final = 16 << 10
-# What may be lost in looking without any gain: so little of the whole.
+# This fraction of the range may be read without saving anything.
 _LOSS_SHARE: Final = 64
-# One byte read is worth it where it saves so many.
+# A byte read must save this many.
 _GAIN: Final = 2
-# But planning is one thread's work: no look-up in one partition reads more, some seconds' worth of headers.
+# Planning has one thread: no look-up in one partition reads more than this, which takes some seconds.
 _MOST_BYTES: Final = 64 << 20
 DAMAGE: Final = (CorruptError, UnsupportedFormatError)
-"""What a look-up meets and leaves for the reading to report."""
+"""Errors that end a look-up; the task that reads there reports them."""
 
 
 class SegmentRange:
     """The segments that hold a range of offsets.
 
     Args:
-        log: The partition. Of its last segment only what stands in front of the log's end counts.
+        log: The partition. Its last segment counts up to the log end.
         start_offset: The first offset.
-        end_offset: The offset behind the last one.
+        end_offset: The first offset after the range.
     """
 
     def __init__(self, log: PartitionLog, start_offset: int, end_offset: int) -> None:
@@ -91,7 +85,7 @@ class SegmentRange:
         end = len(bases) if start_offset < end_offset else 0
         self.indexes = [index for index in range(first, end) if bases[index] < end_offset]
         if self.indexes and self.indexes[-1] == len(bases) - 1:
-            # From here on the last segment ends where the log does.
+            # Limits the last segment to the log end.
             _ = log.log_end_offset
 
     @cached_property
@@ -109,19 +103,19 @@ class SegmentRange:
         return sum(self.sizes_bytes)
 
     def sizes_from_bytes(self) -> list[int]:
-        """For each segment, its size and that of all behind it."""
+        """For each segment, the size from its start to the end of the range."""
         return list(accumulate(reversed(self.sizes_bytes)))[::-1]
 
     def is_complete(self, index: int) -> bool:
-        """Whether a broker has closed the time index, and so has written the largest timestamp into it."""
+        """Whether a broker has closed the time index, whose last entry is then the largest timestamp."""
         return index < len(self._log.segments) - 1 or self._log.is_clean
 
 
 class WalkBudget:
-    """What walks over headers may read: little in vain, and otherwise less than they save.
+    """How much a walk over batch headers may read: a small fraction of the range, and half of what it saves.
 
     Args:
-        size_bytes: Of how many bytes there is to be saved.
+        size_bytes: The size of the range.
     """
 
     def __init__(self, size_bytes: int) -> None:
@@ -130,7 +124,7 @@ class WalkBudget:
         self._passed_bytes = 0
 
     def pass_over(self, segment: SegmentReader, size_bytes: int) -> None:
-        """Note that so many bytes need not be read."""
+        """Note that the task need not read this many bytes."""
         self.spent_bytes(segment)
         self._passed_bytes += size_bytes
 
@@ -139,12 +133,12 @@ class WalkBudget:
         return not self.allows(segment, 0)
 
     def allows(self, segment: SegmentReader, size_bytes: int) -> bool:
-        """Whether so many bytes more may be read."""
+        """Whether this many more bytes may be read."""
         allowed_bytes = self._free_bytes + self._passed_bytes // _GAIN
         return self.spent_bytes(segment) + size_bytes <= min(allowed_bytes, _MOST_BYTES)
 
     def spent_bytes(self, segment: SegmentReader) -> int:
-        """How many bytes were read since this was asked first."""
+        """How many bytes were read since the first call."""
         bytes_read = segment.filesystem.statistics.bytes_read
         if self._bytes_at_first is None:
             self._bytes_at_first = bytes_read
@@ -164,7 +158,7 @@ def first_header(segment: SegmentReader) -> BatchHeader | None:
 
 
 def batch_reaching(segment: SegmentReader, offset: int) -> BatchHeader | None:
-    """The first batch whose last offset is at least ``offset``; None if there is none, or damage in front of it."""
+    """The first batch whose last offset is at least ``offset``; None if there is none, or damage before it."""
     try:
         return segment.translate_offset(offset)
     except DAMAGE:
@@ -172,21 +166,21 @@ def batch_reaching(segment: SegmentReader, offset: int) -> BatchHeader | None:
 
 
 def indexed_position(segment: SegmentReader, offset: int) -> int:
-    """Where the offset index says that an offset stands, or something before it. Only the log can prove it."""
+    """The position at or before an offset by the offset index, which is not proven against the log."""
     if offset <= segment.base_offset:
         return 0
     return min(segment.offset_index.lookup(offset).position_bytes, segment.size_bytes)
 
 
-# Above this, a timestamp in milliseconds is no time that a column can hold: nobody vouches for it.
+# A larger timestamp in milliseconds does not fit the column of microseconds, so it is not taken for a time.
 _LARGEST_MS: Final = (2**63 - 1) // 1000
 
 
 def start_offset_by_time(log: PartitionLog, timestamp_ms: int, start_offset: int, end_offset: int) -> int:
-    """An offset such that every record from ``start_offset`` to it is older.
+    """An offset such that all records from ``start_offset`` to it have earlier timestamps.
 
     Returns:
-        ``end_offset`` if all are; ``start_offset`` if more is not worth finding out.
+        ``end_offset`` if all records of the range have; ``start_offset`` if a look-up does not pay.
 
     Raises:
         DataLossError: A segment vanished since the log was listed.
@@ -202,7 +196,7 @@ def start_offset_by_time(log: PartitionLog, timestamp_ms: int, start_offset: int
         )
         if found is not None:
             return min(found, end_offset)
-        # With thousands of segments, the indexes of those passed over would fill the memory.
+        # With thousands of segments, their indexes would fill the memory.
         log.segments[index].forget_indexes()
     return end_offset
 
@@ -214,20 +208,20 @@ def end_offset_by_time(
     end_offset: int,
     aborted: AbortedTransactions | None = None,
 ) -> int:
-    """The offset of the first record of a range that is as young as ``timestamp_ms``.
+    """The offset of the first record of a range with a timestamp at or after ``timestamp_ms``.
 
     Transaction markers do not count: they carry the clock of a broker, not that of a producer.
 
     Args:
         log: The partition.
         timestamp_ms: Milliseconds since 1970.
-        start_offset: Records in front of it do not count.
-        end_offset: Nor do those from here on.
-        aborted: Transactions whose records do not count either: no reader sees their timestamps.
+        start_offset: The first offset of the range.
+        end_offset: The first offset after the range.
+        aborted: Transactions whose records do not count, because the read does not return them.
 
     Returns:
-        ``end_offset`` if there is none, none that a time index leads to, or none that is far enough
-        from the end to be worth finding.
+        ``end_offset`` if there is none, if no time index leads to it, or if it is so close to the end
+        that the look-up does not pay.
 
     Raises:
         DataLossError: A segment vanished since the log was listed.
@@ -245,18 +239,18 @@ def end_offset_by_time(
 
 
 class _StartSearch:
-    """The search for the first batch that is young enough."""
+    """The search for the first batch that reaches a timestamp."""
 
     def __init__(self, timestamp_ms: int, size_bytes: int) -> None:
         self._timestamp_ms = timestamp_ms
         self._budget = WalkBudget(size_bytes)
 
     def young_offset(self, start_offset: int, segment: SegmentReader, *, is_complete: bool) -> int | None:
-        """The first offset whose batch may be young enough; None if the whole segment is older."""
+        """The first offset whose batch may reach the timestamp; None if the whole segment is earlier."""
         if segment.size_bytes == 0:
             return None
         header = first_header(segment)
-        if header is None or self._may_be_young(header):
+        if header is None or self._may_reach(header):
             return start_offset
         if segment.size_bytes < LOOKUP_COST_BYTES or not len(segment.time_index):
             if not self._is_walk_worth_it(segment, header):
@@ -268,22 +262,22 @@ class _StartSearch:
         proven = _proven_batch(segment, named, position_bytes)
         return start_offset if proven is None else self._walk(segment, proven.position_bytes, start_offset)
 
-    def _may_be_young(self, header: BatchHeader) -> bool:
+    def _may_reach(self, header: BatchHeader) -> bool:
         # A v0 wrapper has no timestamp, but may hold v1 messages, which have (KAFKA-4298).
         return header.max_timestamp_ms >= self._timestamp_ms or (header.is_wrapper and header.magic == 0)
 
     def _is_walk_worth_it(self, segment: SegmentReader, header: BatchHeader) -> bool:
         if header.size_bytes >= LARGE_BATCH_BYTES:
             return self._budget.allows(segment, PAGE_SIZE_BYTES)
-        # Nearly all of it would be read.
+        # The walk reads nearly the whole segment.
         return segment.size_bytes < LOOKUP_COST_BYTES and self._budget.allows(segment, segment.size_bytes)
 
     def _indexed_batch(self, segment: SegmentReader, *, is_complete: bool) -> tuple[TimestampOffset, int]:
-        """An entry of the time index such that nothing in front of its batch is young enough, and what it saves."""
+        """The time index entry before whose batch no batch reaches the timestamp, and the position where a walk may begin."""
         entry = segment.time_index.lookup(self._timestamp_ms)
         position_bytes = indexed_position(segment, entry.offset)
         if is_complete and entry == segment.time_index.last_entry and entry.timestamp_ms < self._timestamp_ms:
-            # No entry follows because none was due: nothing up to the last indexed batch is younger.
+            # No entry follows because no later timestamp did: nothing up to the last indexed batch reaches it.
             position_bytes = indexed_position(segment, MAX_OFFSET)
         return entry, position_bytes
 
@@ -293,21 +287,21 @@ class _StartSearch:
         try:
             for header in segment.batches(position_bytes):
                 if header.position_bytes != position_bytes:
-                    # The walk has passed over damage, in which nobody knows what was.
+                    # The walk skipped damage, which may have held such a record.
                     return next_offset
-                if self._may_be_young(header) or self._budget.is_spent(segment):
+                if self._may_reach(header) or self._budget.is_spent(segment):
                     return max(start_offset, header.base_offset)
                 self._budget.pass_over(segment, header.size_bytes)
                 position_bytes = header.end_position_bytes
                 next_offset = max(next_offset, header.last_offset + 1)
         except DAMAGE:
             return next_offset
-        # A walk ends without an error at zeros or at half a batch, and nothing is known of what follows.
+        # A walk also ends, without an error, at zeros and at half a batch: the rest may hold such a record.
         return None if position_bytes == segment.size_bytes else next_offset
 
 
 class _EndSearch:
-    """The search for the first record that is young enough."""
+    """The search for the first record that reaches a timestamp."""
 
     def __init__(self, timestamp_ms: int, start_offset: int, aborted: AbortedTransactions) -> None:
         self._timestamp_ms = timestamp_ms
@@ -315,10 +309,10 @@ class _EndSearch:
         self._aborted = aborted
 
     def young_record(self, rest_bytes: int, segment: SegmentReader) -> int | None:
-        """The offset of the first such record of a segment, if a time index leads to it and it is worth it.
+        """The offset of the first such record of a segment, if a time index leads to it and the look-up pays.
 
         Args:
-            rest_bytes: How much there is from the segment's beginning to the end of the range.
+            rest_bytes: The size from the segment's start to the end of the range.
             segment: The segment.
         """
         last_entry = segment.time_index.last_entry
@@ -362,13 +356,13 @@ class _EndSearch:
 
 
 def _read_anyway_bytes(segment: SegmentReader, position_bytes: int) -> int:
-    """How much of a segment is read if the read could end at a position: near its end, it does not."""
+    """How much of a segment is read if the read could end at a position: close to its end, it goes on to the end."""
     rest_bytes = segment.size_bytes - position_bytes
     return segment.size_bytes if rest_bytes < LOOKUP_COST_BYTES else position_bytes
 
 
 def _proven_batch(segment: SegmentReader, entry: TimestampOffset, position_bytes: int) -> BatchHeader | None:
-    """The batch that a look-up may begin at, if the log bears out what the time index says of it."""
+    """The batch that a walk may begin with, if the log confirms the time index entry."""
     named = batch_reaching(segment, entry.offset)
     if named is None or named.base_offset > entry.offset or named.max_timestamp_ms != entry.timestamp_ms:
         segment.set_time_index_aside()
@@ -380,7 +374,7 @@ def _proven_batch(segment: SegmentReader, entry: TimestampOffset, position_bytes
 
 
 _log = logging.getLogger(__name__)
-# Reading less than this in vain is not worth a warning.
+# Reading less than this without need is not worth a warning.
 _WORTH_A_WARNING_BYTES: Final = 64 << 20
 
 
@@ -419,7 +413,7 @@ def prune_range(wanted: PartitionRange, condition: Predicate, options: ReadOptio
 
 
 def _start_worth_finding(log: PartitionLog, start_offset: int, given_offset: int) -> int:
-    """A start, or an earlier one where reading on from there is cheaper than finding it."""
+    """The start, or an earlier one if reading from there is cheaper than locating the start."""
     index = log.segment_index_for(start_offset)
     if index is None or start_offset == given_offset:
         return start_offset
@@ -431,7 +425,7 @@ def _start_worth_finding(log: PartitionLog, start_offset: int, given_offset: int
 
 
 def _end_worth_finding(log: PartitionLog, end_offset: int, given_offset: int) -> int:
-    """An end, or a later one where reading on to there is cheaper than finding it."""
+    """The end, or a later one if reading up to there is cheaper than locating the end."""
     index = log.segment_index_for(end_offset - 1)
     if index is None or end_offset == given_offset:
         return end_offset
@@ -444,7 +438,7 @@ def _end_worth_finding(log: PartitionLog, end_offset: int, given_offset: int) ->
 
 
 def _bytes_between(segment: SegmentReader, start_offset: int, end_offset: int) -> int:
-    """About how many bytes lie between two offsets of a segment; 0 if a walk over small batches had to tell."""
+    """About how many bytes are between two offsets of a segment; 0 if only a walk over small batches could tell."""
     if segment.size_bytes < LOOKUP_COST_BYTES:
         return 0
     if len(segment.offset_index):
@@ -452,7 +446,7 @@ def _bytes_between(segment: SegmentReader, start_offset: int, end_offset: int) -
             indexed_position(segment, start_offset),
             indexed_position(segment, end_offset),
         )
-        # Behind the last entry of an index, as before the first, it says nothing.
+        # An index says nothing about offsets after its last entry.
         return (
             end_bytes if end_bytes < indexed_position(segment, MAX_OFFSET) else segment.size_bytes
         ) - start_bytes
@@ -466,7 +460,7 @@ def _bytes_between(segment: SegmentReader, start_offset: int, end_offset: int) -
 
 
 def report_bytes_beyond(ranges: Iterable[PartitionRange], condition: Predicate, options: ReadOptions) -> None:
-    """Say in one log line how much is read only because nobody vouches for the order of timestamps.
+    """Log how much is read only because ``maxTimestampDisorder`` is not set.
 
     Raises:
         DataLossError: A segment vanished since the log was listed.
@@ -478,7 +472,7 @@ def report_bytes_beyond(ranges: Iterable[PartitionRange], condition: Predicate, 
         end_ms = prune_partition(condition, each.log.topic, each.log.partition).timestamp_end_ms
         if end_ms is not None and not each.is_empty:
             bounded.append((each, end_ms))
-    # Finding it out reads a little, so where nobody would hear of it, it is not found out.
+    # The look-up reads a little, so it is left out where nothing would be logged.
     sizes_bytes = (
         SegmentRange(each.log, each.start_offset, each.end_offset).size_bytes for each, _ in bounded
     )
@@ -493,9 +487,9 @@ def report_bytes_beyond(ranges: Iterable[PartitionRange], condition: Predicate, 
     if size_bytes:
         _log.log(
             logging.WARNING if size_bytes >= _WORTH_A_WARNING_BYTES else logging.INFO,
-            "The condition bounds timestamps from above, but nothing says how far they are out of order: about %d "
-            "bytes in %d segments of %d partitions are read from the first record on that is too young. "
-            "Set maxTimestampDisorder, for example to '1 hour', to end there.",
+            "The condition has an upper bound on timestamps, but maxTimestampDisorder is not set: about %d bytes in "
+            "%d segments of %d partitions are read after the first record beyond the bound. Set "
+            "maxTimestampDisorder, for example to '1 hour', to end the read there.",
             size_bytes,
             segments,
             partitions,
@@ -503,7 +497,7 @@ def report_bytes_beyond(ranges: Iterable[PartitionRange], condition: Predicate, 
 
 
 def _sizes_beyond(wanted: PartitionRange, timestamp_ms: int) -> list[int]:
-    """By segment, how many bytes are read from the first batch on that reaches a timestamp."""
+    """By segment, how many bytes are read after the first batch that reaches a timestamp."""
     log, end_offset = wanted.log, wanted.end_offset
     offset = start_offset_by_time(log, timestamp_ms, wanted.start_offset, end_offset)
     beyond = SegmentRange(log, offset, end_offset)

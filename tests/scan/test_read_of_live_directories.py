@@ -137,7 +137,7 @@ class TestLive:
             live.log_path(40).unlink()
 
         assert read(delete, fail_on_data_loss=False) == [*range(40 * read.is_during), *range(80, 120)]
-        assert "Reading goes on with what is left" in caplog.text
+        assert "The read continues with the records left" in caplog.text
 
     def test_deleted_records(self, live, read, log_root):
         """What is logically deleted after planning is still there."""
@@ -264,7 +264,7 @@ class ReplacedAgainAndAgain(FileSystem):
 def test_endless_replacement_is_an_error_at_last(live, scan):
     planned = scan(live.path, columns=["offset"])
     planned.filesystem = ReplacedAgainAndAgain()
-    with pytest.raises(DataLossError, match="replaced again and again"):
+    with pytest.raises(DataLossError, match="replaced repeatedly"):
         planned.rows()
     assert planned.filesystem.count < 50
 
@@ -273,7 +273,7 @@ def test_endless_replacement_with_loss_allowed(live, scan, caplog):
     planned = scan(live.path, columns=["offset"], fail_on_data_loss=False)
     planned.filesystem = ReplacedAgainAndAgain()
     assert planned.offsets() == []
-    assert caplog.text.count("replaced again and again") == 3
+    assert caplog.text.count("replaced repeatedly") == 3
 
 
 @pytest.mark.parametrize("every", [5, 7, 11, 16])
