@@ -47,7 +47,7 @@ _COMPRESSION: Final = "compression.type"
 _LEVEL: Final = "compression.level"
 _BATCH_SIZE: Final = "batch.size"
 _DEFAULT_BATCH_SIZE_BYTES: Final = 128 * 1024
-# Kafka's producers say so, its topics say uncompressed.
+# Kafka's producers say none, its topics say uncompressed.
 _NO_COMPRESSION: Final = "none"
 _CODECS_WITH_LEVEL: Final = ("gzip", "lz4", "zstd")
 _MAX_VERSION: Final = 2**63 - 1
@@ -67,7 +67,7 @@ def parse_path(given: Mapping[str, str]) -> str:
 
 
 def parse_topic(given: Mapping[str, str]) -> str | None:
-    """The topic of all rows; None: each row says its own."""
+    """The topic of all rows; None if each row names its own."""
     topic = given.get("topic")
     if topic is None:
         return None
@@ -77,7 +77,7 @@ def parse_topic(given: Mapping[str, str]) -> str | None:
 
 
 def parse_partitions(given: Mapping[str, str]) -> int | None:
-    """How many partitions a new topic gets; None: nobody has said it."""
+    """How many partitions a new topic gets; None if the option is not given."""
     if "partitions" not in given:
         return None
     count = parse_count("partitions", given["partitions"], "partitions")
@@ -87,7 +87,7 @@ def parse_partitions(given: Mapping[str, str]) -> int | None:
 
 
 def parse_config(given: Mapping[str, str], config: Mapping[str, str]) -> LogConfig:
-    """The configuration of the logs: Kafka's keys, with the options of its producers put in."""
+    """The configuration of the logs: Kafka's topic-level keys, and options named as those of its producers."""
     values: dict[str, Any] = {_BATCH_SIZE: _DEFAULT_BATCH_SIZE_BYTES, **config}
     if _BATCH_SIZE in given:
         values[_BATCH_SIZE] = given[_BATCH_SIZE]
@@ -97,8 +97,8 @@ def parse_config(given: Mapping[str, str], config: Mapping[str, str]) -> LogConf
     parsed = LogConfig.from_dict(values)
     if parsed.message_timestamp_type != "CreateTime":
         raise OptionError(
-            f"message.timestamp.type is {parsed.message_timestamp_type!r}, but rows keep the timestamps that they come "
-            "with. Leave it out; without the column timestamp, rows get the time at which the job began."
+            f"message.timestamp.type is {parsed.message_timestamp_type!r}, but rows keep their timestamps. "
+            "Leave it out; without the column timestamp, rows get the time at which the job began."
         )
     if _LEVEL not in given:
         return parsed
@@ -117,7 +117,7 @@ def parse_config(given: Mapping[str, str], config: Mapping[str, str]) -> LogConf
 
 
 def parse_transaction(given: Mapping[str, str]) -> tuple[str | None, int | None]:
-    """Who numbers its writes, and the number of this one; None if nobody does."""
+    """The application that numbers its writes, and the number of this one; None if they are not given."""
     app_id, version = given.get("txnAppId"), given.get("txnVersion")
     if app_id is None and version is None:
         return None, None
@@ -133,7 +133,7 @@ def parse_transaction(given: Mapping[str, str]) -> tuple[str | None, int | None]
 
 
 def parse_topic_ids(given: Mapping[str, str]) -> Mapping[str, str]:
-    """The ids of new topics, by name."""
+    """Ids of new topics, by name."""
     if "topicIds" not in given:
         return {}
     value = given["topicIds"]
@@ -178,11 +178,11 @@ class WriteOptions:
     """What to write, and how; see ``WRITE_OPTIONS`` for the meaning of each option.
 
     Attributes:
-        path: As given, or what a ``file:`` URI says.
-        config: The configuration of each topic that is written; Kafka's keys, ``batch.size`` among them.
+        path: As given, or the path of a ``file:`` URI.
+        config: The configuration of each topic that is written, ``batch.size`` included.
         flush: Whether everything is on disk before the rows become visible.
         offsets_from: The paths of ``offsetsFrom``, as given.
-        max_decompressed_batch_bytes: The largest batch, before it is compressed, that the readers of these rows take.
+        max_decompressed_batch_bytes: The largest batch, before compression, that readers of these rows accept.
     """
 
     path: str
@@ -243,7 +243,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
 
 
 def ignored_write_options(options: Mapping[str, str]) -> tuple[str, ...]:
-    """The names, never the values, of options that are accepted and have no effect."""
+    """Names, never values, of the options that are accepted and have no effect."""
     names = [name for name in sorted(map(str.lower, options)) if _is_ignored(name)]
     return tuple(_READ_BY_KEY.get(option_key(name), name) for name in names)
 
@@ -256,7 +256,7 @@ def _is_ignored(name: str) -> bool:
 
 
 def _sorted_out(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Our own options and Kafka's keys, by documented name."""
+    """This source's own options, and Kafka's keys, by documented name."""
     given: dict[str, str] = {}
     config: dict[str, str] = {}
     for name, value in options.items():

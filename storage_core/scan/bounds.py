@@ -1,14 +1,12 @@
-"""The JSON that Spark's Kafka options use for partitions, offsets and timestamps.
+"""Where a read starts and stops: the six offset and timestamp options of Spark's Kafka source.
 
-``{"topicA":[0,1]}`` names partitions, ``{"topicA":{"0":23,"1":-1}}`` gives one value each.
-One value for all partitions of a topic, ``{"topicA":"earliest"}``, is accepted too. Python
-callers may pass the same as a dict. The wording of the errors is that of Spark's source.
+Of each end's three options the most specific wins, and the others are ignored:
+``startingTimestamp`` over ``startingOffsetsByTimestamp`` over ``startingOffsets``, likewise for the end.
+All that can be checked without the logs is checked here, in Spark's wording.
 
-Where a read starts and stops: the six offset and timestamp options of Spark's Kafka source.
-
-Of each end's three options the most specific wins and the others are not even looked at:
-``startingTimestamp`` over ``startingOffsetsByTimestamp`` over ``startingOffsets``, likewise
-for the end. What can be checked without the logs is checked here, in Spark's wording.
+The JSON is that of Spark's options: ``{"topicA":[0,1]}`` names partitions, ``{"topicA":{"0":23,"1":-1}}``
+gives one value each. One value for all partitions of a topic, ``{"topicA":"earliest"}``, is accepted too,
+and Python callers may pass dicts.
 """
 
 from __future__ import annotations
@@ -71,14 +69,14 @@ class PartitionValues:
 
 
 class _UnexpectedValueError(Exception):
-    """What the JSON holds is not what the option takes; becomes an OptionError with the example."""
+    """The JSON does not fit the option; becomes an OptionError with an example."""
 
 
 def parse_assignment(option: str, value: object) -> dict[str, tuple[int, ...]]:
     """Parse the ``assign`` option: topics and their partitions.
 
     Raises:
-        OptionError: It is no such JSON, or names no partition.
+        OptionError: The JSON is malformed, or names no partition.
     """
     if isinstance(value, str) and not value.strip().startswith("{"):
         raise OptionError(
@@ -98,10 +96,10 @@ def parse_assignment(option: str, value: object) -> dict[str, tuple[int, ...]]:
 
 
 def parse_partition_offsets(option: str, value: object) -> PartitionValues:
-    """Parse offsets: numbers from 0, -1 for latest, -2 for earliest; by topic also by name.
+    """Parse offsets: numbers from 0, -1 for latest, -2 for earliest; for whole topics by name.
 
     Raises:
-        OptionError: It is no such JSON.
+        OptionError: The JSON is malformed.
     """
     try:
         return _partition_values(value, _offset, _topic_offset)
@@ -115,7 +113,7 @@ def parse_partition_timestamps(
     """Parse timestamps, each by ``parse_time``.
 
     Raises:
-        OptionError: It is no such JSON, or one of the times is none.
+        OptionError: The JSON or one of the timestamps is malformed.
     """
     try:
         return _partition_values(value, parse_time, parse_time)
@@ -124,7 +122,7 @@ def parse_partition_timestamps(
 
 
 def format_topic_partitions(topic_partitions: object) -> str:
-    """List topic-partitions for an error message, in order, and not without end."""
+    """List topic-partitions for an error message, in order; of many, the first ones."""
     names = [f"{topic}-{partition}" for topic, partition in sorted(topic_partitions)]  # type: ignore[call-overload]
     more = len(names) - _SHOWN_PARTITIONS
     if more > 0:
@@ -165,7 +163,7 @@ def _object_without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, obj
     if len(loaded) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise _UnexpectedValueError(f"{twice!r} stands there twice")
+        raise _UnexpectedValueError(f"{twice!r} is given twice")
     return loaded
 
 
@@ -180,14 +178,14 @@ def _partition(value: object, *, text: bool = True) -> int:
         value = int(value)
     number = _integer(value)
     if not 0 <= number <= MAX_PARTITION:
-        raise _UnexpectedValueError(f"{value!r} is no partition number")
+        raise _UnexpectedValueError(f"{value!r} is not a partition number")
     return number
 
 
 def _offset(value: object) -> int:
     number = _integer(value)
     if not EARLIEST_OFFSET <= number <= MAX_OFFSET:
-        raise _UnexpectedValueError(f"{number} is no offset: use -1 for latest, -2 for earliest")
+        raise _UnexpectedValueError(f"{number} is not an offset: use -1 for latest, -2 for earliest")
     return number
 
 
@@ -201,10 +199,10 @@ def _topic_offset(value: object) -> int:
 def _integer(value: object) -> int:
     if not isinstance(value, bool):
         try:
-            return operator.index(value)  # type: ignore[arg-type]  # whatever is no integer raises
+            return operator.index(value)  # type: ignore[arg-type]  # raises if it is no integer
         except TypeError:
             pass
-    raise _UnexpectedValueError(f"{value!r} is no whole number")
+    raise _UnexpectedValueError(f"{value!r} is not a whole number")
 
 
 def _malformed(example: str, option: str, value: object, error: _UnexpectedValueError) -> OptionError:
@@ -228,7 +226,7 @@ class LatestBound:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsBound:
-    """One offset for each partition; -1 stands for latest, -2 for earliest.
+    """One offset for each partition; -1 is latest, -2 is earliest.
 
     Attributes:
         offsets: Offset by (topic, partition).
@@ -248,7 +246,7 @@ class TimestampBound:
 
 @dataclass(frozen=True, slots=True)
 class TimestampsBound:
-    """As TimestampBound, with a timestamp for each partition.
+    """A `TimestampBound` for each partition.
 
     Attributes:
         timestamps_ms: Timestamp by (topic, partition).
@@ -266,9 +264,9 @@ def parse_bounds(given: Mapping[str, object], zone: dt.tzinfo, now_ms: int) -> t
     """Parse both ends of a batch read.
 
     Args:
-        given: Option values by their documented names; other options may be among them.
+        given: Option values by documented name; other options are ignored.
         zone: The zone of times that name none.
-        now_ms: What relative times are relative to.
+        now_ms: The time that relative times are relative to.
 
     Returns:
         The start (default earliest) and the end (default latest, exclusive).

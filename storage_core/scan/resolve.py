@@ -150,12 +150,12 @@ class _PartitionResolver:
         )
         if self._options.fail_on_data_loss:
             raise OffsetOutOfRangeError(
-                f"{message} Set failOnDataLoss to false to read what there is.", path=self._log.path
+                f"{message} Set failOnDataLoss to false to read the records left.", path=self._log.path
             )
-        _log.warning("%s Reading goes on without them, because failOnDataLoss is false.", message)
+        _log.warning("%s The read continues without them, because failOnDataLoss is false.", message)
 
     def _check_inverted(self, start_offset: int, end_offset: int) -> None:
-        """Pass over a range that data loss has turned around; anything else is a mistake."""
+        """Accept a range that data loss has inverted; any other is an error."""
         log = self._log
         is_lost = end_offset < log.log_start_offset or not self._is_within_limit(start_offset)
         if is_lost and not self._options.fail_on_data_loss:
@@ -176,7 +176,7 @@ class _PartitionResolver:
 
 
 def _requested(bound: Bound, log: PartitionLog) -> int | TimestampBound:
-    """What a bound asks for in one partition: an offset, -1 or -2, or a timestamp."""
+    """The bound of one partition: an offset, -1 or -2, or a timestamp."""
     topic_partition = log.directory.topic_partition
     match bound:
         case EarliestBound():
@@ -265,7 +265,7 @@ def _without(
 
 
 def split_paths(filesystem: FileSystem, texts: Iterable[str]) -> list[str]:
-    """Split path texts at commas, but for those that exist as a whole; resolve ``file:`` URIs.
+    """Split path texts at commas, except those that exist as a whole; resolve ``file:`` URIs.
 
     Raises:
         OptionError: A path is a URI of another scheme.
@@ -274,7 +274,7 @@ def split_paths(filesystem: FileSystem, texts: Iterable[str]) -> list[str]:
     for text in texts:
         whole = path_of(text.strip())
         if text != text.strip() and filesystem.status(path_of(text), follow_symlinks=True) is not None:
-            # Blanks at its ends may belong to a name.
+            # Blanks at its ends may be part of a name.
             paths.append(path_of(text))
         elif "," not in text or filesystem.status(whole, follow_symlinks=True) is not None:
             paths.append(whole)
@@ -294,7 +294,7 @@ def _load(filesystem: FileSystem, directory: PartitionDirectory, options: ReadOp
 
 
 def _check_assigned(bound: Bound, position: str, assigned: set[TopicPartition]) -> None:
-    """Values for partitions must name exactly the partitions read, so that none is forgotten."""
+    """Require that bounds by partition name exactly the partitions to read, so that none is forgotten."""
     if isinstance(bound, OffsetsBound):
         specified = _specified(bound.offsets, bound.topic_offsets, assigned)
         if specified != assigned:

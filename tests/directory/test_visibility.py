@@ -142,5 +142,5 @@ class TestLooking:
 
     def test_not_for_ever(self, tmp_path):
         steps = [lambda number=number: begin(tmp_path, number) for number in range(1, 100)]
-        with pytest.raises(DataLossError, match="looked 10 times in vain"):
+        with pytest.raises(DataLossError, match="each of 10 attempts"):
             self.looks(tmp_path, *steps)

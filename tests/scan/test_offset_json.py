@@ -79,9 +79,9 @@ def test_offsets_as_python_values():
         ('{"topicA":{"0":"5"}}', "'5'"),
         ('{"topicA":{"0":5.0}}', "5.0"),
         ('{"topicA":{"0":true}}', "True"),
-        ('{"topicA":{"0":-3}}', "-3 is no offset"),
-        ('{"topicA":{"0":9223372036854775808}}', "is no offset"),
-        ('{"topicA":{"0":1,"0":2}}', "'0' stands there twice"),
+        ('{"topicA":{"0":-3}}', "-3 is not an offset"),
+        ('{"topicA":{"0":9223372036854775808}}', "is not an offset"),
+        ('{"topicA":{"0":1,"0":2}}', "'0' is given twice"),
         ({1: {0: 5}}, "a topic is not a text"),
     ],
 )

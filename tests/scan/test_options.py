@@ -219,7 +219,7 @@ def test_the_column_for_damage():
 
 @pytest.mark.parametrize("name", ["key", "OFFSET", "timestamptype", "Headers", "_metadata"])
 def test_the_column_for_damage_is_none_of_the_records(name):
-    with pytest.raises(OptionError, match="the name of a column of the records"):
+    with pytest.raises(OptionError, match="which is the name of a record's column"):
         parse({"mode": "PERMISSIVE", "columnNameOfCorruptRecord": name})
 
 

@@ -125,7 +125,7 @@ class TestLive:
             live.log_path(0).unlink()
             live.log_path(40).unlink()
 
-        with pytest.raises(DataLossError, match="log to go from offset 80 to 120") as caught:
+        with pytest.raises(DataLossError, match="log now has offsets 80 to 120") as caught:
             read(delete)
         first = 40 if read.is_during else 0
         assert (caught.value.path, caught.value.offset) == (str(live.path), first)
@@ -156,7 +156,7 @@ class TestLive:
             live.log_path(80).unlink()
 
         if fail_on_data_loss:
-            with pytest.raises(DataLossError, match="log to go from offset 0 to 60") as caught:
+            with pytest.raises(DataLossError, match="log now has offsets 0 to 60") as caught:
                 read(truncate)
             assert (caught.value.offset, caught.value.last_offset) == (40, 79)
         else:

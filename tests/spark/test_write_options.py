@@ -167,7 +167,7 @@ def test_unknown_options_are_refused_with_the_nearest_name(given, message):
         ({"txnAppId": "a", "txnVersion": "1.5"}, "txnVersion is '1.5'"),
         (
             {"message__timestamp__type": "LogAppendTime"},
-            "message.timestamp.type is 'LogAppendTime', but rows keep the timestamps",
+            "message.timestamp.type is 'LogAppendTime', but rows keep their timestamps",
         ),
     ],
 )
