@@ -42,8 +42,6 @@ __all__ = [
     "PartitionLog",
     "ProducerSnapshot",
     "Segments",
-    "kept_snapshot_offsets",
-    "newest_producer_snapshot",
 ]
 
 
@@ -56,46 +54,6 @@ class ProducerSnapshot:
 
     offset: int
     producers: tuple[ProducerStateEntry, ...]
-
-
-def newest_producer_snapshot(
-    filesystem: FileSystem, path: str, offsets: Sequence[int], *, above_offset: int, up_to_offset: int
-) -> ProducerSnapshot | None:
-    """The newest snapshot in a range of offsets that is not damaged.
-
-    Args:
-        filesystem: Where to read.
-        path: The partition's directory.
-        offsets: Offsets of the snapshots to choose from, ascending: `kept_snapshot_offsets`.
-        above_offset: The snapshot's offset must be above this one, the log start offset.
-        up_to_offset: The highest offset that the snapshot may have.
-    """
-    for index in reversed(range(bisect.bisect_right(offsets, up_to_offset))):
-        offset = offsets[index]
-        if offset <= above_offset:
-            break
-        try:
-            producers = read_producer_snapshot(filesystem, os.path.join(path, snapshot_file_name(offset)))
-        except CorruptSnapshotError as error:
-            _log.warning("Ignored a producer snapshot, and used an older one or the log: %s", error)
-            continue
-        if producers is not None:
-            return ProducerSnapshot(offset, producers)
-    return None
-
-
-def kept_snapshot_offsets(segments: Segments) -> Sequence[int]:
-    """Offsets of the snapshots that a starting broker would keep, ascending.
-
-    A snapshot that belongs to no segment is kept only if it is the newest.
-    """
-    offsets = segments.file_names.base_offsets(SNAPSHOT_SUFFIX)
-    is_kept = np.isin(offsets, segments.base_offsets)
-    if len(offsets) and (not segments or offsets[-1] >= segments.base_offsets[-1]):
-        # The newest one; if a segment begins at its offset, it is kept already.
-        is_kept[-1] = True
-    kept: list[int] = np.asarray(offsets, np.int64)[is_kept].tolist()
-    return kept
 
 
 _MOST_OPENED: Final = 16_384
@@ -440,17 +398,35 @@ class PartitionLog:
 
     def newest_producer_snapshot(self, up_to_offset: int | None = None) -> ProducerSnapshot | None:
         """The newest valid snapshot at or below an offset (by default, the log end offset); None if there is none."""
-        return newest_producer_snapshot(
-            self._filesystem,
-            self.path,
-            self._snapshot_offsets,
-            above_offset=self.log_start_offset,
-            up_to_offset=self.log_end_offset if up_to_offset is None else up_to_offset,
-        )
+        up_to_offset = self.log_end_offset if up_to_offset is None else up_to_offset
+        offsets = self._snapshot_offsets
+        for index in reversed(range(bisect.bisect_right(offsets, up_to_offset))):
+            offset = offsets[index]
+            if offset <= self.log_start_offset:
+                break
+            path = os.path.join(self.path, snapshot_file_name(offset))
+            try:
+                producers = read_producer_snapshot(self._filesystem, path)
+            except CorruptSnapshotError as error:
+                _log.warning("Ignored a producer snapshot, and used an older one or the log: %s", error)
+                continue
+            if producers is not None:
+                return ProducerSnapshot(offset, producers)
+        return None
 
     @cached_property
     def _snapshot_offsets(self) -> Sequence[int]:
-        return kept_snapshot_offsets(self.segments)
+        """Offsets of the snapshots that a starting broker would keep, ascending.
+
+        A snapshot that belongs to no segment is kept only if it is the newest.
+        """
+        offsets = self.segments.file_names.base_offsets(SNAPSHOT_SUFFIX)
+        is_kept = np.isin(offsets, self.segments.base_offsets)
+        if len(offsets) and (not self.segments or offsets[-1] >= self.segments.base_offsets[-1]):
+            # The newest one; if a segment begins at its offset, it is kept already.
+            is_kept[-1] = True
+        kept: list[int] = np.asarray(offsets, np.int64)[is_kept].tolist()
+        return kept
 
     def _may_be_damaged(self, index: int, timestamp_ms: int) -> bool:
         """Whether a segment's largest timestamp reaches a timestamp, so that damage hides the record that has it."""

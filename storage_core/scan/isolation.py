@@ -138,7 +138,8 @@ class TransactionReplay:
         """Walk a segment; again if a live broker has renamed or replaced its file since the listing."""
         segments = self._log.segments
         is_last = index == len(segments) - 1
-        before = dict(self._open), self.next_offset, list(self.undecided), dict(self._doubtful)
+        next_offset, undecided = self.next_offset, list(self.undecided)
+        first_offsets, doubtful = dict(self._open), dict(self._doubtful)
         for reopen in (None, "", DELETED_SUFFIX):
             segment = segments[index] if reopen is None else segments.reopen(index, reopen)
             try:
@@ -146,8 +147,8 @@ class TransactionReplay:
                     return self._walk_over_damage(segment, end_offset, upper_bound_offset)
                 return self._walk_or_blame(segment, end_offset, upper_bound_offset, is_last=is_last)
             except (FileNotFoundError, DataLossError):
-                self._open, self.next_offset = dict(before[0]), before[1]
-                self.undecided, self._doubtful = list(before[2]), dict(before[3])
+                self.next_offset, self.undecided = next_offset, list(undecided)
+                self._open, self._doubtful = dict(first_offsets), dict(doubtful)
         message = (
             "Expected a segment that was listed a moment ago, found it deleted by retention or a cleaner. "
             "Read again."
@@ -543,7 +544,7 @@ class _IndexTrust:
 
     def _is_emptiness_trusted(self, end_offset: int) -> bool:
         """Whether an index without entries means that the segment has no aborted transaction."""
-        return self._has_transaction_indexes or self._has_no_transactions(end_offset)
+        return self._has_transaction_indexes or end_offset <= self._untransactional_up_to
 
     @cached_property
     def _has_transaction_indexes(self) -> bool:
@@ -558,22 +559,13 @@ class _IndexTrust:
             if index is not None
         )
 
-    def _has_no_transactions(self, end_offset: int) -> bool:
-        """Whether a producer snapshot at or after a segment's end has no transactional producer."""
-        snapshot = self._newest_snapshot
-        if snapshot is None:
-            return False
-        offset, is_transactional = snapshot
-        return not is_transactional and offset >= end_offset
-
     @cached_property
-    def _newest_snapshot(self) -> tuple[int, bool] | None:
-        """Offset of the newest producer snapshot, and whether it knows transactional producers."""
+    def _untransactional_up_to(self) -> int:
+        """The offset of the newest producer snapshot if it has no transactional producer, otherwise -1."""
         snapshot = self._log.newest_producer_snapshot()
-        if snapshot is None:
-            return None
-        return snapshot.offset, any(
-            entry.coordinator_epoch != _NO_COORDINATOR_EPOCH
-            or entry.current_transaction_first_offset is not None
+        is_untransactional = snapshot is not None and all(
+            entry.coordinator_epoch == _NO_COORDINATOR_EPOCH
+            and entry.current_transaction_first_offset is None
             for entry in snapshot.producers
         )
+        return snapshot.offset if snapshot is not None and is_untransactional else -1

@@ -183,16 +183,13 @@ def _requested(bound: Bound, log: PartitionLog) -> int | TimestampBound:
             return EARLIEST_OFFSET
         case LatestBound():
             return LATEST_OFFSET
-        case OffsetsBound(offsets, topic_offsets):
-            return offsets.get(topic_partition, topic_offsets.get(log.topic, LATEST_OFFSET))
+        case OffsetsBound(by_partition, by_topic):
+            return by_partition.get(topic_partition, by_topic.get(log.topic, LATEST_OFFSET))
         case TimestampBound():
             return bound
-        case TimestampsBound(timestamps_ms, topic_timestamps_ms):
-            return TimestampBound(
-                timestamps_ms[topic_partition]
-                if topic_partition in timestamps_ms
-                else topic_timestamps_ms[log.topic]
-            )
+        case TimestampsBound(by_partition, by_topic):
+            timestamp_ms = by_partition.get(topic_partition)
+            return TimestampBound(by_topic[log.topic] if timestamp_ms is None else timestamp_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +293,7 @@ def _load(filesystem: FileSystem, directory: PartitionDirectory, options: ReadOp
 def _check_assigned(bound: Bound, position: str, assigned: set[TopicPartition]) -> None:
     """Require that bounds by partition name exactly the partitions to read, so that none is forgotten."""
     if isinstance(bound, OffsetsBound):
-        specified = _specified(bound.offsets, bound.topic_offsets, assigned)
+        specified = _specified(bound, assigned)
         if specified != assigned:
             raise OptionError(
                 "[KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED] Partitions specified for Kafka start offsets don't "
@@ -305,7 +302,7 @@ def _check_assigned(bound: Bound, position: str, assigned: set[TopicPartition]) 
                 f"Specified: {format_topic_partitions(specified)} Assigned: {format_topic_partitions(assigned)}"
             )
     if isinstance(bound, TimestampsBound):
-        specified = _specified(bound.timestamps_ms, bound.topic_timestamps_ms, assigned)
+        specified = _specified(bound, assigned)
         if specified != assigned:
             raise OptionError(
                 "[KAFKA_TIMESTAMP_OFFSET_DOES_NOT_MATCH_ASSIGNED] Partitions specified for Kafka timestamp based "
@@ -314,12 +311,10 @@ def _check_assigned(bound: Bound, position: str, assigned: set[TopicPartition]) 
             )
 
 
-def _specified(
-    by_partition: Iterable[TopicPartition], by_topic: Iterable[str], assigned: set[TopicPartition]
-) -> set[TopicPartition]:
-    specified = set(by_partition)
+def _specified(bound: OffsetsBound | TimestampsBound, assigned: set[TopicPartition]) -> set[TopicPartition]:
+    specified = set(bound.by_partition)
     topics = {topic for topic, _ in assigned}
-    for topic in by_topic:
+    for topic in bound.by_topic:
         if topic not in topics:
             raise OptionError(
                 f"An offset or timestamp is given for the topic '{topic}', which is not read. "
