@@ -79,7 +79,7 @@ def batch(
     payload=None,
     record_count=None,
 ):
-    """One v2 batch; ``payload`` stands in for the (compressed) records."""
+    """One v2 batch; ``payload`` replaces the (compressed) records."""
     first_timestamp_ms, max_timestamp_ms = timestamps_ms
     is_sequenced = producer_id >= 0 and not attributes & CONTROL
     checked = struct.pack(

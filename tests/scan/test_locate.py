@@ -157,7 +157,7 @@ class TestGaps:
 
 
 class TestWhereAWalkStops:
-    """A walk ends silently at a torn batch and at zeros, but what is behind must not be passed over."""
+    """A walk ends without an error at a torn batch and at zeros, but the bytes after them must be read."""
 
     def test_behind_a_batch_that_is_cut_off(self, log):
         path = log.log_path()

@@ -209,7 +209,7 @@ class TestLive:
 
 
 class CompactedMeanwhile(FileSystem):
-    """The first two segments become one behind the listing, and in front of the first look at them."""
+    """The first two segments become one after the listing, before they are opened."""
 
     def __init__(self, path, content):
         super().__init__()

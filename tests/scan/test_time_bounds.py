@@ -345,7 +345,7 @@ def test_the_age_of_a_file_says_nothing_of_messages_without_timestamps(log_root,
 
 
 def test_a_time_index_that_is_not_of_this_log_is_set_aside(log, log_root, record_of):
-    # A record of long ago stands where the foreign index has its youngest.
+    # An early record is where the foreign index has its latest timestamp.
     other = log_root.rows("other")
     for number in range(100):
         other.append(record_of(4, START_MS + 500 - number, b"k", b"x" * 5000))
@@ -371,5 +371,5 @@ def test_damage_is_left_to_the_reading(log, overwrite):
     _, partition = load(log)
     assert start_offset_by_time(partition, START_MS + 400, 0, 2500) == 1000
     assert start_offset_by_time(partition, START_MS + 100, 0, 2500) == 500
-    # To what is behind the damage, the index leads.
+    # The index leads past the damage.
     assert end_offset_by_time(partition, START_MS + 201, 0, 2500) == 1009

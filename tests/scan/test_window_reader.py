@@ -101,7 +101,7 @@ def test_nothing_is_read_twice_but_what_a_window_cuts_off(log, span_of):
 
 
 def test_a_buffer_too_small_for_a_header_makes_progress(read):
-    # As when a stub of a file was planned, and a whole one stands there by the time it is read.
+    # As when a stub of a file was planned, and it is complete when it is read.
     assert len(read(window_bytes=0)) == 10
 
 
