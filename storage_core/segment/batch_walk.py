@@ -42,8 +42,8 @@ from storage_core.record.batch_header import (
     MAGIC_V2,
     MAX_OFFSET,
     MAX_OFFSET_DELTA,
-    MINIMUM_LEGACY_LENGTH,
-    MINIMUM_LENGTHS,
+    MIN_LENGTH,
+    MIN_LENGTH_BY_MAGIC,
     TRANSACTIONAL_FLAG,
     batch_crc_matches,
     header_rows,
@@ -319,7 +319,7 @@ def read_windows(
         position_bytes += window.end
         needed_bytes = size_bytes - window.end + window.missing_bytes if window.missing_bytes else 0
         is_at_end = position_bytes + size_bytes - window.end >= end_position_bytes
-        if window.error is not None or window.is_blank_behind or is_at_end:
+        if window.error is not None or window.is_preallocated_after or is_at_end:
             return
         if needed_bytes > max_batch_bytes and needed_bytes <= end_position_bytes - position_bytes:
             if _is_damaged(log_file, window, end_position_bytes):
@@ -356,7 +356,7 @@ LARGEST_BATCH_BYTES: Final = 2 * 1024 * 1024
 _LARGEST_BLOCK_BYTES: Final = 64 * 1024
 # Base offset, batch length, magic, last offset delta and max timestamp of a v2 header.
 _SKIMMED: Final = struct.Struct(">qi4xb4x2xi8xq")
-_SMALLEST_V2_LENGTH: Final = MINIMUM_LENGTHS[MAGIC_V2]
+_SMALLEST_V2_LENGTH: Final = MIN_LENGTH_BY_MAGIC[MAGIC_V2]
 # The lower byte of a v2 header's attributes.
 _ATTRIBUTES_POSITION: Final = 22
 # So many bytes tell the format. A broker passes over a rest of no more.
@@ -414,7 +414,7 @@ class BatchWalk:
                 self._block, position_bytes - self._block_start
             )
             batch_end = position_bytes + LOG_OVERHEAD_BYTES + length
-            if batch_end > self.end_position_bytes and length >= MINIMUM_LEGACY_LENGTH:
+            if batch_end > self.end_position_bytes and length >= MIN_LENGTH:
                 return
             last_offset = base_offset + offset_delta
             if (
@@ -424,7 +424,11 @@ class BatchWalk:
                 or base_offset < next_offset
                 or last_offset > MAX_OFFSET
             ):
-                if not 0 <= magic < MAGIC_V2 or length < MINIMUM_LENGTHS[magic] or base_offset < next_offset:
+                if (
+                    not 0 <= magic < MAGIC_V2
+                    or length < MIN_LENGTH_BY_MAGIC[magic]
+                    or base_offset < next_offset
+                ):
                     if length == 0 and self._is_zero_tail(position_bytes):
                         return
                     raise self._error(position_bytes, base_offset, offset_delta, next_offset)
@@ -491,7 +495,7 @@ class BatchWalk:
         while start + LENGTH_POSITION + LENGTH_AND_MAGIC.size <= len(data):
             length, _ = LENGTH_AND_MAGIC.unpack_from(data, start + LENGTH_POSITION)
             end = start + LOG_OVERHEAD_BYTES + length
-            if length < MINIMUM_LEGACY_LENGTH or end > len(data) or not batch_crc_matches(data[start:end]):
+            if length < MIN_LENGTH or end > len(data) or not batch_crc_matches(data[start:end]):
                 return False
             start = end
         return start == size_bytes

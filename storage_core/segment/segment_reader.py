@@ -336,7 +336,7 @@ class SegmentReader(SegmentFiles):
                 # A walk that begins at the batch that was looked for does not show what stands in front of it.
                 number -= 1
 
-    def is_blank_behind(self, position_bytes: int, next_offset: int) -> bool:
+    def is_preallocated_after(self, position_bytes: int, next_offset: int) -> bool:
         """Whether nothing follows, or only zeros: the rest of a preallocated file.
 
         Zeros where offsets are missing up to the segment's end may be what was lost.
