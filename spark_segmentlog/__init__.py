@@ -3,7 +3,7 @@
     spark_segmentlog.register(spark)
     spark.read.format("segmentlog").load("/var/lib/kafka/data")
 
-Spark also finds the source without the call, through the module `pyspark_segmentlog`.
+Spark also finds the source without this call, through the module `pyspark_segmentlog`.
 Importing this package is cheap: readers and decoders are imported when they are used.
 """
 
@@ -29,9 +29,9 @@ __version__ = "0.1.0"
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format ``segmentlog`` known to this session.
+    """Register the format ``segmentlog`` with a session.
 
-    Needed only where Spark's own look-up of data sources does not reach, for example when
-    another ``pyspark_*`` package on the path fails to import.
+    Needed only if Spark's look-up of data sources fails, for example because another ``pyspark_*``
+    package on the path cannot be imported.
     """
     spark.dataSource.register(SegmentLogDataSource)

@@ -1,8 +1,7 @@
-"""The class that Spark makes for ``format("segmentlog")``.
+"""The class that Spark instantiates for ``format("segmentlog")``.
 
-Spark makes it anew for every ``load()``, in a Python process of its own, and moves pickled
-copies of it on to the processes that plan. So it holds nothing but its options, and whatever
-is large or slow is imported where it is used.
+Spark creates it for every ``load()`` in a separate Python process, and sends pickled copies to the
+processes that plan. So it holds only its options, and large or slow modules are imported where they are used.
 """
 
 from __future__ import annotations
@@ -39,34 +38,34 @@ class SegmentLogDataSource(DataSource):
         return schema.source_schema(options.read_options(self.options))
 
     def reader(self, schema: StructType) -> SegmentLogReader:
-        """Make the reader of a batch query.
+        """Create the reader of a batch query.
 
         Args:
-            schema: The columns to read, in order: what `schema` answered, or what the user
-                put in its place, in which case `schema` was never asked.
+            schema: The columns to read, in order: those of `schema`, or the user's own schema,
+                in which case `schema` was not called.
         """
         from spark_segmentlog import options, reader  # noqa: PLC0415
         from spark_segmentlog import schema as schemas  # noqa: PLC0415
 
         read_options = options.read_options(self.options)
         columns = schemas.projected_columns(schema, read_options)
-        # Said here, because this is called once per plan whether or not `schema` was.
+        # Logged here, because this is called once per plan whether or not `schema` was.
         ignored = options.ignored_options(self.options)
         if ignored:
             _logger.warning(
                 "segmentlog reads files, in one batch: ignored %s, which concern brokers, streams or catalogs.",
                 ", ".join(ignored),
             )
-        if read_options.filter_pushdown and reader.is_offered():
+        if read_options.filter_pushdown and reader.is_pushdown_offered():
             return reader.PushdownReader(read_options, columns)
         return reader.SegmentLogReader(read_options, columns)
 
     def writer(self, schema: StructType, overwrite: bool) -> SegmentLogWriter:
-        """Make the writer of a batch: checks all that can be checked before there are rows.
+        """Create the writer of a batch, after all checks that need no rows.
 
         Args:
-            schema: The columns of the frame that is saved.
-            overwrite: Whether its rows take the place of those that are there.
+            schema: The columns of the DataFrame.
+            overwrite: Whether its rows replace the existing ones.
         """
         from spark_segmentlog import write_options, write_plan, writer  # noqa: PLC0415
         from storage_core.filesystem import FileSystem  # noqa: PLC0415
@@ -91,7 +90,7 @@ class SegmentLogDataSource(DataSource):
 
 
 def _not_in_this_version(what: str) -> NoReturn:
-    # Not Spark's own PySparkNotImplementedError: Spark catches that one and tries the next method.
+    # Not PySparkNotImplementedError, which Spark catches to try the next method.
     raise NotImplementedError(
         f"{what} is not supported by this version of segmentlog, which reads and writes batches: "
         'spark.read.format("segmentlog").load(path), df.write.format("segmentlog").mode("append").save(path).'

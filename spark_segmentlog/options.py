@@ -1,10 +1,10 @@
 """From Spark's options to the read options of `storage_core`.
 
-Spark hands over names in lower case and values as text, adds options of its own, and scripts
-bring along what they set for Spark's Kafka source. This module sorts them: what selects and
-bounds a read goes on to `parse_read_options`, which knows those options and refuses unknown
-ones; what only a broker, a stream or a catalog could use is ignored; what would change the
-meaning of the read is refused in the words of Spark's Kafka source.
+Spark passes names in lower case and values as text, and adds options of its own; scripts keep options
+that they set for Spark's Kafka source. Options that select and bound a read are passed to
+`parse_read_options`, which refuses unknown ones. Options that only a broker, a stream or a catalog
+could use are ignored. Options that would change the meaning of the read are refused in the words of
+Spark's Kafka source.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from storage_core.errors import OptionError
-from storage_core.scan.option_table import TRIGGER_OPTIONS
+from storage_core.option_table import TRIGGER_OPTIONS
 from storage_core.scan.options import parse_read_options
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ __all__ = ["ignored_options", "is_for_a_broker_or_catalog", "read_options"]
 _IGNORED: Final = {
     name.lower(): name
     for name in (
-        # for a consumer of a broker, as is whatever begins with "kafka."
+        # for a consumer of a broker, as all that begin with "kafka."
         "groupIdPrefix",
         "kafkaConsumer.pollTimeoutMs",
         "fetchOffset.numRetries",
@@ -35,16 +35,16 @@ _IGNORED: Final = {
         # for streams; Spark's Kafka source ignores them in batch queries, too
         "checkpointLocation",
         *TRIGGER_OPTIONS,
-        # added by CREATE TABLE, as is whatever begins with "option."
+        # added by CREATE TABLE, as all that begin with "option."
         "owner",
         "provider",
         "location",
     )
 }
 _IGNORED_PREFIXES: Final = ("kafka.", "option.")
-# The one consumer option that says what is read.
+# The only consumer option that changes what is read.
 _ISOLATION_LEVEL: Final = "kafka.isolation.level"
-# Both are there when, and only when, Spark asks for the schema of a CREATE TABLE.
+# Both are given if, and only if, Spark asks for the schema of a CREATE TABLE.
 _CATALOG: Final = frozenset({"owner", "provider"})
 _DESERIALIZER: Final = (
     "Kafka option '{kind}.deserializer' is not supported as {kind}s are deserialized as byte arrays with "
@@ -77,7 +77,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
 
 
 def ignored_options(options: Mapping[str, str]) -> tuple[str, ...]:
-    """The names, never the values, of options that are accepted and have no effect."""
+    """Names, never values, of the options that are accepted and have no effect."""
     return tuple(_IGNORED.get(name, name) for name in sorted(map(str.lower, options)) if _is_ignored(name))
 
 
@@ -91,10 +91,10 @@ def _is_ignored(name: str) -> bool:
 
 
 def _table_options(given: Mapping[str, str]) -> dict[str, str]:
-    """What OPTIONS (...) of a CREATE TABLE says, without TBLPROPERTIES and COMMENT.
+    """The OPTIONS (...) of a CREATE TABLE, without TBLPROPERTIES and COMMENT.
 
-    Spark mixes them, but names each of OPTIONS a second time as ``option.<name>``.
+    Spark mixes them, but repeats each of OPTIONS as ``option.<name>``.
     """
     options = {name: value for name, value in given.items() if f"option.{name}" in given}
-    # A table may be made without a path: Spark loses it anyway, and each query names its own.
+    # A table may be created without a path: Spark drops it anyway, and each query names its own.
     return {"path": given.get("path", "."), **options}

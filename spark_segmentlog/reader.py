@@ -1,20 +1,15 @@
-"""Decoding the next batch while Spark is busy with the last one.
+"""The reader of a batch query: plans on the driver, reads in tasks.
 
-Spark takes a task's batches through a socket, row by row on its side, and that costs more
-than decoding. A thread that stays a batch or two ahead hides the decoder behind it. Arrow,
-numpy, checksums and reads release the interpreter lock, as the socket does.
+Spark pickles the reader into every task before it calls `partitions`, so it cannot carry the result of
+planning: each task gets all that it needs in its partition.
 
-The reader of a batch query: plans on the driver, reads in tasks.
+Spark takes a task's batches through a socket, row by row on its side, which costs more than decoding. A
+thread decodes a batch or two ahead meanwhile. Arrow, numpy, checksums and reads release the interpreter
+lock, as the socket does.
 
-Spark pickles the reader into every task before it calls `partitions`, so nothing that
-planning finds may be kept on it: each task finds all that it needs in its partition.
-
-Filters of ``df.filter(...)`` that reach the reader, with ``filterPushdown=true``.
-
-Opt-in, because Spark 4.1 to 4.3 keep the plan that a filtered scan made and use it for other
-scans of the same ``load()``, which then lack rows. Filters become predicates as the option
-``where`` does, join with it, and decide what is read and which rows are made. Every filter is
-handed back to Spark all the same, which applies it again.
+With ``filterPushdown=true``, filters of ``df.filter(...)`` become predicates and join the option ``where``.
+It is opt-in, because Spark 4.1 to 4.3 reuse the plan of a filtered scan for other scans of the same
+``load()``, which then lack rows. Every filter is also returned to Spark, which applies it again.
 """
 
 from __future__ import annotations
@@ -43,32 +38,32 @@ if TYPE_CHECKING:
     from spark_segmentlog.schema import ProjectedColumn
     from storage_core.scan import ReadOptions, ScanTask
 
-__all__ = ["PushdownReader", "SegmentLogReader", "is_offered", "prefetch", "to_predicate"]
+__all__ = ["PushdownReader", "SegmentLogReader", "is_pushdown_offered", "prefetch", "to_predicate"]
 
 
 _Item = TypeVar("_Item")
-# Two batches of some megabytes: one being handed over, one ready behind it.
+# Two batches of some megabytes: one being handed over, the next one ready.
 _DEPTH: Final = 2
 
 
 def prefetch(produce: Callable[[], Iterator[_Item]], depth: int = _DEPTH) -> Generator[_Item]:
-    """Run ``produce()`` on a thread of its own, at most ``depth`` items ahead.
+    """Run ``produce()`` in a thread, at most ``depth`` items ahead.
 
-    What it raises is raised here, after the items before it. When the consumer stops early,
-    the thread is told so, closes the iterator (and so its files) and is waited for.
+    Its exceptions are raised here, after the items before them. When the consumer stops early, the thread
+    closes the iterator (and so its files), and is joined.
     """
-    hand_over = _HandOver[_Item](depth)
-    thread = threading.Thread(target=_run, args=(produce, hand_over), name="segmentlog-prefetch", daemon=True)
+    queue = _BoundedQueue[_Item](depth)
+    thread = threading.Thread(target=_run, args=(produce, queue), name="segmentlog-prefetch", daemon=True)
     thread.start()
     try:
-        while (item := hand_over.take()) is not None:
+        while (item := queue.take()) is not None:
             yield item[0]
     finally:
-        hand_over.close()
+        queue.close()
         thread.join()
 
 
-class _HandOver(Generic[_Item]):
+class _BoundedQueue(Generic[_Item]):
     """A bounded queue between two threads that either side can end."""
 
     def __init__(self, depth: int) -> None:
@@ -80,7 +75,7 @@ class _HandOver(Generic[_Item]):
         self._error: BaseException | None = None
 
     def put(self, item: _Item) -> bool:
-        """Wait for room and add an item; False if nobody wants it any more."""
+        """Wait for room and add an item; False if the queue is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or len(self._items) < self._depth)
             if not self._is_closed:
@@ -89,14 +84,14 @@ class _HandOver(Generic[_Item]):
             return not self._is_closed
 
     def finish(self, error: BaseException | None) -> None:
-        """Say that no item will follow, and why."""
+        """End the queue after the present items, with the producer's error if there is one."""
         with self._changed:
             self._is_finished = True
             self._error = error
             self._changed.notify_all()
 
     def take(self) -> tuple[_Item] | None:
-        """Wait for an item; None after the last one. Raises what ended the producer."""
+        """Wait for an item; None after the last one. Raises the producer's error."""
         with self._changed:
             self._changed.wait_for(lambda: self._items or self._is_finished)
             if self._items:
@@ -108,29 +103,29 @@ class _HandOver(Generic[_Item]):
             return None
 
     def close(self) -> None:
-        """Say that no item is wanted any more."""
+        """Drop the items, and refuse others."""
         with self._changed:
             self._is_closed = True
             self._items.clear()
             self._changed.notify_all()
 
 
-def _run(produce: Callable[[], Iterator[_Item]], hand_over: _HandOver[_Item]) -> None:
+def _run(produce: Callable[[], Iterator[_Item]], queue: _BoundedQueue[_Item]) -> None:
     error: BaseException | None = None
     try:
         items = produce()
         try:
             for item in items:
-                if not hand_over.put(item):
+                if not queue.put(item):
                     break
         finally:
             # Files are closed by the thread that opened them, before the consumer goes on.
             close = getattr(items, "close", None)
             if close is not None:
                 close()
-    except BaseException as raised:  # noqa: BLE001  (handed over, to be raised by the consumer)
+    except BaseException as raised:  # noqa: BLE001  (the consumer raises it)
         error = raised
-    hand_over.finish(error)
+    queue.finish(error)
 
 
 class SegmentLogReader(DataSourceReader):
@@ -147,9 +142,9 @@ class SegmentLogReader(DataSourceReader):
         return [InputPartition(task) for task in plan.tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one partition. Runs in tasks, and afresh for every attempt."""
+        """Read one partition. Runs in tasks, once for every attempt."""
         task: ScanTask | None = partition.value
-        # Spark makes one partition without a value out of an empty plan.
+        # For an empty plan, Spark creates one partition without a value.
         if task is None:
             return
         schema = _arrow_schema(self._columns, self._options)
@@ -158,7 +153,7 @@ class SegmentLogReader(DataSourceReader):
 
 
 def _arrow_schema(columns: tuple[ProjectedColumn, ...], options: ReadOptions) -> pa.Schema:
-    """The schema that Spark compares batches with, nullable flags included."""
+    """The schema that Spark expects of batches, nullable flags included."""
     records = record_schema(
         include_headers=True,
         include_metadata=True,
@@ -180,26 +175,26 @@ _COMPARISONS: Final[dict[str, Operator]] = {
 }
 
 
-def is_offered() -> bool:
-    """Whether this process is the one in which Spark hands filters to a reader.
+def is_pushdown_offered() -> bool:
+    """Whether this process is the one in which Spark passes filters to a reader.
 
-    With pushdown switched off in Spark's configuration, Spark fails every read whose reader
-    takes filters, whether or not there are any. The configuration is not visible here, but
-    Spark plans filtered scans in a worker program of its own, only with pushdown switched on.
-    Should that program be renamed one day, filters are no longer pushed and stay with Spark.
+    If pushdown is off in Spark's configuration, Spark fails every read whose reader takes filters,
+    even without any. The configuration is not visible here. But Spark plans filtered scans in a
+    separate worker program, and only if pushdown is on. If a later Spark renames that program,
+    filters are not pushed, and Spark applies them.
     """
     if _PUSHDOWN_WORKER in sys.modules:
         return True
-    # Without Spark's worker daemon, the program is what this process was started with.
+    # Without Spark's worker daemon, the program is the main module of this process.
     specification = getattr(sys.modules.get("__main__"), "__spec__", None)
     return specification is not None and specification.name == _PUSHDOWN_WORKER
 
 
 class PushdownReader(SegmentLogReader):
-    """A reader that takes filters. Its existence is what tells Spark to offer them."""
+    """A reader that takes filters, as the method tells Spark."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Keep what can be translated; hand everything back to Spark."""
+        """Keep the filters that can be translated; return all of them to Spark."""
         predicates = [predicate for predicate in map(to_predicate, filters) if predicate is not None]
         if predicates:
             self._predicate = And(tuple(predicates))
@@ -207,7 +202,7 @@ class PushdownReader(SegmentLogReader):
 
 
 def to_predicate(pushed: Any) -> Predicate | None:
-    """Translate one of Spark's filters exactly; None if there is no such predicate."""
+    """Translate one of Spark's filters exactly; None if no predicate expresses it."""
     if type(pushed).__name__ == "Not":
         child = to_predicate(pushed.child)
         return None if child is None else Not(child)
@@ -217,7 +212,7 @@ def to_predicate(pushed: Any) -> Predicate | None:
     try:
         return _column_predicate(path[0], pushed)
     except OptionError:
-        # A value of another type than the column's: Spark compares it, we do not.
+        # The value has another type than the column: left to Spark.
         return None
 
 

@@ -1,7 +1,7 @@
-"""The columns as Spark types, and which of them a read asks for.
+"""The columns as Spark types, and the columns that a read asks for.
 
-Names, order and types are those of Spark's Kafka source; every column is nullable there, and
-so it is here, because saved tables, unions and schema comparisons depend on the flags.
+Names, order and types are those of Spark's Kafka source. Every column is nullable, as there: saved
+tables, unions and schema comparisons depend on the flags.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _TYPES: Final[dict[str, DataType]] = {
     .add("magic", IntegerType())
     .add("timestampMs", LongType()),
 }
-# A record always has these, so a schema that says so is honoured. A row that describes damage has but the first two.
+# A record always has these, so a schema may call them NOT NULL. A row that describes damage has only the first two.
 _NEVER_NULL: Final = frozenset({"topic", "partition", "offset", "timestamp", "timestampType"})
 _NEVER_NULL_WITH_DAMAGE: Final = frozenset({"topic", "partition"})
 
@@ -69,7 +69,7 @@ class ProjectedColumn:
 
 
 def source_schema(options: ReadOptions) -> StructType:
-    """What ``schema()`` answers: the columns asked for by options."""
+    """The schema of the columns that the options ask for."""
     types = _types(options)
     return StructType([StructField(name, types[name]) for name in _option_columns(options)])
 
@@ -77,11 +77,11 @@ def source_schema(options: ReadOptions) -> StructType:
 def projected_columns(schema: StructType, options: ReadOptions) -> tuple[ProjectedColumn, ...]:
     """The columns to read for ``schema``, which a user may have written.
 
-    Any subset in any order is taken; ``headers`` and ``_metadata`` need no option when the
+    Any subset in any order is accepted; ``headers`` and ``_metadata`` need no option if the
     schema names them.
 
     Raises:
-        OptionError: Naming the first column that is unknown, doubled or of another type.
+        OptionError: A column is unknown, duplicate or of another type.
     """
     types = _types(options)
     if not schema.fields:
@@ -118,7 +118,7 @@ def _option_columns(options: ReadOptions) -> tuple[str, ...]:
 
 
 def _types(options: ReadOptions) -> dict[str, DataType]:
-    """The columns that there are with these options; the one that describes damage is the last."""
+    """The columns that exist with these options; the one that describes damage is the last."""
     if options.mode != "PERMISSIVE":
         return _TYPES
     return {**_TYPES, options.corrupt_record_column: StringType()}

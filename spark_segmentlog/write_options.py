@@ -1,11 +1,7 @@
-"""The table of write options, but for Kafka's topic-level keys, which `storage_core.config` lists.
+"""The options of a batch write, parsed and checked in one pure function; Kafka's keys become a `LogConfig`.
 
-The values of single write options, from the texts that Spark passes; Kafka's keys become a `LogConfig`.
-
-From Spark's options to what a batch write does, checked in one pure function.
-
-Names are compared as those of a read are. What scripts bring along for Spark's Kafka sink is ignored, and so is
-what only a read could use: ``INSERT INTO`` a temporary view passes the options that the view was made with.
+Names are compared as those of a read are. Options that scripts set for Spark's Kafka sink are ignored, and so are
+those of a read: ``INSERT INTO`` a temporary view passes the options that the view was made with.
 """
 
 from __future__ import annotations
@@ -20,7 +16,7 @@ from storage_core.config import CONFIG_KEYS, INTERNAL_KEYS
 from storage_core.errors import OptionError
 from storage_core.log.log_root import check_topic_partition
 from storage_core.log_config import LogConfig
-from storage_core.scan.option_table import READ_OPTIONS, OptionSpec, nearest_hint, option_key
+from storage_core.option_table import READ_OPTIONS, WRITE_OPTIONS, names_by_key, nearest_hint, option_key
 from storage_core.scan.option_values import (
     DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES,
     parse_boolean,
@@ -32,10 +28,9 @@ from storage_core.scan.option_values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 __all__ = [
-    "WRITE_OPTIONS",
     "WriteOptions",
     "ignored_write_options",
     "parse_config",
@@ -48,87 +43,11 @@ __all__ = [
 ]
 
 
-def _option(name: str, kind: str, default: str, doc: str, *aliases: str) -> OptionSpec:
-    return OptionSpec(name, aliases, kind, default, "batch", doc)
-
-
-WRITE_OPTIONS: tuple[OptionSpec, ...] = (
-    _option("path", "path", "", "Required. The log directory; it is made if it is not there.", "paths"),
-    _option("topic", "topic", "", "The topic of every row, whatever the column `topic` says."),
-    _option(
-        "partitions",
-        "count",
-        "1",
-        "How many partitions a new topic gets. One that is there keeps its own; with `brokerDirectory`, how many it has in "
-        "the cluster, if some stand on other disks.",
-    ),
-    _option(
-        "partitioner",
-        "`default`, `roundRobin` or `random`",
-        "default",
-        "Where rows go whose column `partition` is null or missing: `default` by the hash of the key as Kafka's Java "
-        "producer does, and without a key to one partition until a batch is full.",
-    ),
-    _option(
-        "compression.type",
-        "`none`, `gzip`, `snappy`, `lz4` or `zstd`",
-        "none",
-        "How batches are compressed; also Kafka's words for topics, `uncompressed` and `producer`.",
-        "kafka.compression.type",
-    ),
-    _option("compression.level", "number", "", "The level of that codec."),
-    _option("batch.size", "bytes", "131072", "The most that a batch takes before it is compressed."),
-    _option(
-        "maxDecompressedBatchBytes",
-        "size",
-        "64m",
-        "The largest batch, before it is compressed, that the readers of these rows take. A row that makes a larger one is "
-        "refused: raise this, `max.message.bytes`, and the option of the same name of each read.",
-    ),
-    _option(
-        "flush",
-        "`commit` or `none`",
-        "commit",
-        "Whether everything is on disk before the rows become visible. `none` leaves it to the system: quicker, and the "
-        "rows are visible at once, but a power cut may take some of them. The directory is then left as by a running "
-        "broker: whoever opens it next, other than such a job, recovers its logs first.",
-    ),
-    _option(
-        "txnAppId",
-        "text",
-        "",
-        "With `txnVersion`: who writes. A job whose version is not above the last one that this application "
-        "committed here does nothing.",
-    ),
-    _option("txnVersion", "number", "", "With `txnAppId`: grows with each job."),
-    _option(
-        "topicIds", "JSON", "", 'Ids of new topics, as a cluster knows them: `{"topicA":"<22 characters>"}`.'
-    ),
-    _option(
-        "brokerDirectory",
-        "boolean",
-        "false",
-        "Whether to write into a directory that belongs to a (stopped) broker.",
-    ),
-    _option(
-        "preserveOffsets",
-        "boolean",
-        "false",
-        "Whether records get the offsets of the column `offset`, which must lie behind those that are there.",
-    ),
-    _option(
-        "offsetsFrom",
-        "paths",
-        "",
-        "With `preserveOffsets`: the directory that the rows were read from; where its logs start and end is "
-        "restored, too.",
-    ),
-)
 _COMPRESSION: Final = "compression.type"
 _LEVEL: Final = "compression.level"
 _BATCH_SIZE: Final = "batch.size"
 _DEFAULT_BATCH_SIZE_BYTES: Final = 128 * 1024
-# Kafka's producers say so, its topics say uncompressed.
+# Kafka's producers say none, its topics say uncompressed.
 _NO_COMPRESSION: Final = "none"
 _CODECS_WITH_LEVEL: Final = ("gzip", "lz4", "zstd")
 _MAX_VERSION: Final = 2**63 - 1
@@ -148,7 +67,7 @@ def parse_path(given: Mapping[str, str]) -> str:
 
 
 def parse_topic(given: Mapping[str, str]) -> str | None:
-    """The topic of all rows; None: each row says its own."""
+    """The topic of all rows; None if each row names its own."""
     topic = given.get("topic")
     if topic is None:
         return None
@@ -158,7 +77,7 @@ def parse_topic(given: Mapping[str, str]) -> str | None:
 
 
 def parse_partitions(given: Mapping[str, str]) -> int | None:
-    """How many partitions a new topic gets; None: nobody has said it."""
+    """How many partitions a new topic gets; None if the option is not given."""
     if "partitions" not in given:
         return None
     count = parse_count("partitions", given["partitions"], "partitions")
@@ -168,7 +87,7 @@ def parse_partitions(given: Mapping[str, str]) -> int | None:
 
 
 def parse_config(given: Mapping[str, str], config: Mapping[str, str]) -> LogConfig:
-    """The configuration of the logs: Kafka's keys, with the options of its producers put in."""
+    """The configuration of the logs: Kafka's topic-level keys, and options named as those of its producers."""
     values: dict[str, Any] = {_BATCH_SIZE: _DEFAULT_BATCH_SIZE_BYTES, **config}
     if _BATCH_SIZE in given:
         values[_BATCH_SIZE] = given[_BATCH_SIZE]
@@ -178,8 +97,8 @@ def parse_config(given: Mapping[str, str], config: Mapping[str, str]) -> LogConf
     parsed = LogConfig.from_dict(values)
     if parsed.message_timestamp_type != "CreateTime":
         raise OptionError(
-            f"message.timestamp.type is {parsed.message_timestamp_type!r}, but rows keep the timestamps that they come "
-            "with. Leave it out; without the column timestamp, rows get the time at which the job began."
+            f"message.timestamp.type is {parsed.message_timestamp_type!r}, but rows keep their timestamps. "
+            "Leave it out; without the column timestamp, rows get the time at which the job began."
         )
     if _LEVEL not in given:
         return parsed
@@ -198,7 +117,7 @@ def parse_config(given: Mapping[str, str], config: Mapping[str, str]) -> LogConf
 
 
 def parse_transaction(given: Mapping[str, str]) -> tuple[str | None, int | None]:
-    """Who numbers its writes, and the number of this one; None if nobody does."""
+    """The application that numbers its writes, and the number of this one; None if they are not given."""
     app_id, version = given.get("txnAppId"), given.get("txnVersion")
     if app_id is None and version is None:
         return None, None
@@ -214,7 +133,7 @@ def parse_transaction(given: Mapping[str, str]) -> tuple[str | None, int | None]
 
 
 def parse_topic_ids(given: Mapping[str, str]) -> Mapping[str, str]:
-    """The ids of new topics, by name."""
+    """Ids of new topics, by name."""
     if "topicIds" not in given:
         return {}
     value = given["topicIds"]
@@ -249,13 +168,9 @@ _REJECTED: Final = {
 }
 
 
-def _names_by_key(options: Sequence[OptionSpec]) -> dict[str, str]:
-    return {option_key(name): spec.name for spec in options for name in (spec.name, *spec.aliases)}
-
-
-_OPTIONS_BY_KEY: Final = _names_by_key(WRITE_OPTIONS)
+_OPTIONS_BY_KEY: Final = names_by_key(WRITE_OPTIONS)
 _CONFIG_BY_KEY: Final = {option_key(key.name): key.name for key in (*CONFIG_KEYS, *INTERNAL_KEYS)}
-_READ_BY_KEY: Final = _names_by_key(READ_OPTIONS)
+_READ_BY_KEY: Final = names_by_key(READ_OPTIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,11 +178,11 @@ class WriteOptions:
     """What to write, and how; see ``WRITE_OPTIONS`` for the meaning of each option.
 
     Attributes:
-        path: As given, or what a ``file:`` URI says.
-        config: The configuration of each topic that is written; Kafka's keys, ``batch.size`` among them.
+        path: As given, or the path of a ``file:`` URI.
+        config: The configuration of each topic that is written, ``batch.size`` included.
         flush: Whether everything is on disk before the rows become visible.
         offsets_from: The paths of ``offsetsFrom``, as given.
-        max_decompressed_batch_bytes: The largest batch, before it is compressed, that the readers of these rows take.
+        max_decompressed_batch_bytes: The largest batch, before compression, that readers of these rows accept.
     """
 
     path: str
@@ -328,7 +243,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
 
 
 def ignored_write_options(options: Mapping[str, str]) -> tuple[str, ...]:
-    """The names, never the values, of options that are accepted and have no effect."""
+    """Names, never values, of the options that are accepted and have no effect."""
     names = [name for name in sorted(map(str.lower, options)) if _is_ignored(name)]
     return tuple(_READ_BY_KEY.get(option_key(name), name) for name in names)
 
@@ -341,7 +256,7 @@ def _is_ignored(name: str) -> bool:
 
 
 def _sorted_out(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Our own options and Kafka's keys, by documented name."""
+    """This source's own options, and Kafka's keys, by documented name."""
     given: dict[str, str] = {}
     config: dict[str, str] = {}
     for name, value in options.items():

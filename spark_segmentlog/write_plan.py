@@ -1,19 +1,16 @@
-"""What the driver finds out about a write: all that tasks and the commit have to know. Travels pickled to both.
+"""Plan a write on the driver: everything that can be checked without rows is checked here.
 
-The columns of a frame that is to be written: those of Spark's Kafka sink, and what they must be.
+The columns are those of Spark's Kafka sink, checked in its words and in its order:
 
 value      string or binary; null is a tombstone
 key        string or binary; optional
-topic      string; needed unless the option ``topic`` names one
-partition  int; optional, null leaves the choice to the partitioner; needed with ``preserveOffsets``
+topic      string; required unless the option ``topic`` names one
+partition  int; optional, null leaves the choice to the partitioner; required with ``preserveOffsets``
 headers    array<struct<key:string,value:binary>>; optional
 timestamp  timestamp; optional, null is the time at which the job began
-offset     bigint; only with ``preserveOffsets``, and needed then
+offset     bigint; only with ``preserveOffsets``, which requires it
 
-Columns are found by their exact names; others are left alone. Everything is checked before a task starts, in the
-words of Spark's Kafka sink and in its order.
-
-Planning a write on the driver: everything is checked that can be before there are rows.
+Columns are found by their exact names; others are ignored.
 """
 
 from __future__ import annotations
@@ -64,8 +61,8 @@ class TopicPlan:
     """The partitions of a topic.
 
     Attributes:
-        partition_count: How many it has, counting those that are not here.
-        present: Those that are here, if some are not: they may stand on another disk of a broker's. None: all.
+        partition_count: How many it has, those on other disks included.
+        present: Those in this log directory, if a broker may have others on another disk; None if all are here.
         is_new: Whether it has no directory yet.
     """
 
@@ -76,17 +73,17 @@ class TopicPlan:
 
 @dataclass(frozen=True, slots=True)
 class WritePlan:
-    """One write.
+    """One write: all that tasks and the commit need. Travels pickled to both.
 
     Attributes:
         root: The log directory.
         job_id: Names the job, and the files that its tasks stage.
         options: What the user asked for.
-        columns: Where the columns stand in the frame.
+        columns: The indexes of the columns in the DataFrame.
         time_ms: When the job began: the timestamp of records that have none.
-        is_overwrite: Whether the rows take the place of those that are there.
-        is_committed: Whether this job's ``txnVersion`` was committed before: then nothing is to be done.
-        topics: Topics that are there, or in the directory whose offsets are restored.
+        is_overwrite: Whether the rows replace the existing ones.
+        is_committed: Whether this job's ``txnVersion`` was committed before, so that nothing is written.
+        topics: Existing topics, and those of the directory whose offsets are restored.
         restored_offsets: Log start and log end of the partitions in that directory.
     """
 
@@ -101,11 +98,11 @@ class WritePlan:
     restored_offsets: Mapping[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
 
     def topic_plan(self, topic: str) -> TopicPlan:
-        """The partitions of a topic, which may be a new one."""
+        """The partitions of a topic, which may be new."""
         return self.topics.get(topic) or TopicPlan(self.options.partition_count, is_new=True)
 
     def settings(self, topics: Iterable[str] = ()) -> JobSettings:
-        """What the commit has to know, when rows went to these topics."""
+        """The settings of the commit, given the topics of the rows."""
         options = self.options
         written = set(topics)
         makes_all_partitions = options.offsets_from is None or options.partitions is not None
@@ -129,10 +126,10 @@ class WritePlan:
         )
 
     def _restored_offsets(self, written: set[str]) -> dict[tuple[str, int], tuple[int, int]]:
-        """Of topics with rows, of the one that the options name, and of those whose records are all gone.
+        """Of topics with rows, of the one that the options name, and of those whose records were all deleted.
 
-        Other topics are not made: the frame may well hold some of the source's only. Internal ones have to be read,
-        or named, as everywhere.
+        Other topics are not created: the DataFrame may hold only some of the source's topics. Internal topics must
+        be read, or named.
         """
         bounds = self.restored_offsets
         with_records = {topic for (topic, _), (start, end) in bounds.items() if start < end}
@@ -143,7 +140,7 @@ class WritePlan:
 
 @dataclass(frozen=True, slots=True)
 class WriteColumns:
-    """Where each column stands in the frame; None: it has none, or it does not matter."""
+    """The index of each column in the DataFrame; None if it is missing or unused."""
 
     value: int
     key: int | None = None
@@ -155,7 +152,7 @@ class WriteColumns:
 
     @property
     def of_records(self) -> tuple[tuple[str, int], ...]:
-        """The columns that become part of records, by name and place."""
+        """The columns that become part of records: name and index."""
         places = {
             "value": self.value,
             "key": self.key,
@@ -173,7 +170,7 @@ def write_columns(schema: StructType, options: WriteOptions) -> WriteColumns:
         InvalidRecordError: A column is missing, or of another type than records can have.
     """
     found = _Columns(schema)
-    # A topic that the options name beats the column, whatever that is.
+    # The option takes precedence over the column, of whatever type.
     topic = found.place("topic") if options.topic is None else None
     if options.topic is None and topic is None:
         raise InvalidRecordError(
@@ -197,14 +194,14 @@ def write_columns(schema: StructType, options: WriteOptions) -> WriteColumns:
         for name, place in (("offset", columns.offset), ("partition", columns.partition)):
             if place is None:
                 raise InvalidRecordError(
-                    f"Required attribute '{name}' not found. With preserveOffsets, each row says its offset and its "
-                    f"partition: keep both columns of the read, or leave preserveOffsets out.{found.hint(name)}"
+                    f"Required attribute '{name}' not found. With preserveOffsets, each row must have its offset and "
+                    f"its partition: keep both columns of the read, or leave preserveOffsets out.{found.hint(name)}"
                 )
     return columns
 
 
 class _Columns:
-    """The frame's columns by name; of two of one name the first counts."""
+    """The DataFrame's columns by name; of duplicates the first."""
 
     def __init__(self, schema: StructType) -> None:
         self._types: dict[str, tuple[int, DataType]] = {}
@@ -212,7 +209,7 @@ class _Columns:
             self._types.setdefault(column.name, (place, column.dataType))
 
     def place(self, name: str) -> int | None:
-        """Where a column stands, with its type checked; None: there is none."""
+        """The index of a column, with its type checked; None if it is missing."""
         if name not in self._types:
             return None
         place, found = self._types[name]
@@ -225,9 +222,9 @@ class _Columns:
         return place
 
     def hint(self, name: str) -> str:
-        """A sentence on a column that has the same name in other letters."""
+        """A sentence on a column whose name differs in case only."""
         similar = [other for other in self._types if other.lower() == name]
-        return f" There is a column '{similar[0]}': names count exactly." if similar else ""
+        return f" There is a column '{similar[0]}': names are case-sensitive." if similar else ""
 
 
 def _is_bytes(kind: DataType) -> bool:
@@ -251,7 +248,7 @@ def _is_timestamp(kind: DataType) -> bool:
 
 
 def _is_headers(kind: DataType) -> bool:
-    """Whether nulls may be among them does not matter."""
+    """Nullable flags are ignored."""
     if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
         return False
     fields = [(field.name, type(field.dataType)) for field in kind.elementType.fields]
@@ -276,15 +273,15 @@ _ADVICE: Final = {
 def plan_write(
     filesystem: FileSystem, schema: StructType, options: WriteOptions, *, is_overwrite: bool
 ) -> WritePlan:
-    """Check everything that can be checked before there are rows; make the log directory if it is not there.
+    """Check everything that can be checked without rows; create the log directory if it does not exist.
 
     Raises:
-        SegmentLogError: The frame, the options or the log directory are not fit for this write.
+        SegmentLogError: The DataFrame, the options or the log directory do not allow this write.
     """
     columns = write_columns(schema, options)
     if is_overwrite and options.preserve_offsets:
         raise OptionError(
-            "preserveOffsets does not go with mode overwrite, whose rows stand behind those that are there. "
+            "preserveOffsets does not go with mode overwrite, whose rows get the offsets after the existing ones. "
             "Use mode append, and an empty log directory."
         )
     root = _root(filesystem, options.path)
@@ -305,8 +302,8 @@ def _root(filesystem: FileSystem, path: str) -> str:
     """The log directory; tasks may run with another working directory."""
     if "," in path and filesystem.status(path, follow_symlinks=True) is None:
         raise OptionError(
-            f"path {path!r} names several directories, or one that is not there. A write goes to one log directory; "
-            "if its name is to have a comma, make it first."
+            f"path {path!r} names several directories, or one that does not exist. A write goes to one log directory; "
+            "if its name has a comma, create it first."
         )
     root = os.path.abspath(path)
     above = root
@@ -330,7 +327,7 @@ def _holds_log(filesystem: FileSystem, path: str) -> bool:
     try:
         entries = filesystem.list_directory(path)
     except UnreadableError:
-        # Whoever may pass through a directory need not be allowed to list it.
+        # A user may be allowed to traverse a directory, but not to list it.
         return False
     return any(
         entry.name == PARTITION_METADATA or base_offset_of(entry.name) is not None for entry in entries
@@ -345,11 +342,11 @@ def _topics(
         name
         for each in names
         if (name := parse_partition_directory_name(each)) is not None
-        # Of another program's: the others are partitions, or the job would have been refused.
+        # Hidden directories may be another program's; others are partitions, or the job would have been refused.
         and (not each.startswith(".") or _holds_log(filesystem, os.path.join(root, each)))
     ]
     found = _by_topic((name.topic, name.partition) for name in parsed if name.suffix is None)
-    # Other partitions of a cluster's topic may stand on other brokers' disks.
+    # Other partitions of a cluster's topic may be on other brokers' disks.
     least_count = options.partition_count if options.broker_directory else 0
     plans = {topic: _topic_plan(numbers, least_count) for topic, numbers in found.items()}
     for topic, numbers in _by_topic(restored).items():
@@ -387,11 +384,11 @@ def _source_offsets(filesystem: FileSystem, options: WriteOptions) -> dict[tuple
         topics = [options.topic]
     read_options = parse_read_options({"path": paths, "subscribe": topics or None})
     try:
-        resolved = resolve(filesystem, read_options)
+        resolved = resolve(filesystem, read_options).partitions
     except CorruptError as error:
-        # Where a damaged log ends is a guess, and a guess is not to be published as its end.
+        # The end of a damaged log is not certain, so it must not be restored.
         raise OptionError(
-            f"Expected offsetsFrom to name logs whose ends can be told, found damage: {error} Leave offsetsFrom out: "
-            "each log then ends behind its last row, and starts at its first one."
+            f"Expected offsetsFrom to name logs whose ends are certain, found damage: {error} Leave offsetsFrom out: "
+            "each log then ends after its last row, and starts at its first one."
         ) from error
     return {each.log.directory.topic_partition: (each.start_offset, each.end_offset) for each in resolved}

@@ -1,9 +1,7 @@
-"""From the batches that Spark hands to a task to rows that know their topic and partition.
+"""The writer of a batch: tasks route their rows to partitions and stage them, one commit publishes all of them.
 
-The writer of a batch: tasks stage their rows beside the partitions, one commit publishes all of them.
-
-Spark pickles the writer into every task and once more for the commit, so all that it knows stands in its plan.
-Tasks may run twice, at the same time too; what counts is what the messages name that reach the commit.
+Spark pickles the writer into every task, and once more for the commit, so its plan holds all that it needs.
+A task may run several times, even concurrently; only the attempts whose messages reach the commit count.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ if TYPE_CHECKING:
 __all__ = ["RowRouter", "SegmentLogWriter", "StagedRows"]
 
 
-# What a record takes besides key and value: lengths, attributes, small deltas.
+# The size of a record besides key and value: lengths, attributes, small deltas.
 _RECORD_OVERHEAD_BYTES: Final = 8
 _PARTITIONS_SHOWN: Final = 10
 
@@ -63,11 +61,11 @@ class _Topics:
 
 
 class RowRouter:
-    """Finds topic and partition of each row. One a task, because keyless rows depend on those before them.
+    """Finds topic and partition of each row. Each task has one, because keyless rows depend on the rows before them.
 
     Args:
         plan: The write.
-        seed: The task's number, so that tasks side by side begin with different partitions.
+        seed: The task's number, so that concurrent tasks begin with different partitions.
     """
 
     def __init__(self, plan: WritePlan, seed: int) -> None:
@@ -81,9 +79,9 @@ class RowRouter:
         """Route the rows of a batch.
 
         Raises:
-            InvalidRecordError: A row has no topic, or a partition that its topic does not have, or it has no key
-                and the topic is compacted.
-            OptionError: A topic has a name that Kafka does not allow.
+            InvalidRecordError: A row has no topic, or a partition that its topic does not have, or no key although
+                the topic is compacted.
+            OptionError: Kafka does not allow a topic's name.
         """
         self._check_offsets(batch)
         self._check_keys(batch)
@@ -127,11 +125,11 @@ class RowRouter:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The topics that rows went to."""
+        """The topics of the rows routed so far."""
         return tuple(sorted(self._topic_plans))
 
     def _sizes_bytes(self, batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
-        """How much of a batch each row takes; only rows without a key, which fill batch after batch, need it."""
+        """The size of each row in a batch; exact only if rows without a key need it to fill batches."""
         count = batch.num_rows
         sizes_bytes = np.full(count, _RECORD_OVERHEAD_BYTES, np.int64)
         key = self._column(batch, self._columns.key)
@@ -147,7 +145,7 @@ class RowRouter:
             column = self._column(batch, place)
             if column is not None and column.null_count:
                 raise InvalidRecordError(
-                    f"null {name} present in the data. With preserveOffsets, each row says its offset and its "
+                    f"null {name} present in the data. With preserveOffsets, each row must have its offset and its "
                     "partition: filter such rows out, or leave preserveOffsets out."
                 )
 
@@ -177,7 +175,7 @@ def _partitioner(plan: WritePlan, seed: int) -> Partitioner:
 
 
 def _check_present(topics: _Topics, partitions: npt.NDArray[np.int32]) -> None:
-    """Refuse rows for partitions that may stand on another disk."""
+    """Refuse rows for partitions that may be on another disk."""
     for place, (name, plan) in enumerate(zip(topics.names, topics.plans, strict=True)):
         if plan.present is None:
             continue
@@ -200,11 +198,11 @@ _MOST_OPEN_FILES: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class StagedRows(WriterCommitMessage):
-    """What a task has staged.
+    """The rows that a task has staged.
 
     Attributes:
-        manifest: The file that lists it; None: the task had no rows.
-        topics: The topics of its rows.
+        manifest: The file that lists them; None if there were no rows.
+        topics: Their topics.
     """
 
     manifest: StagedManifest | None = None
@@ -212,16 +210,16 @@ class StagedRows(WriterCommitMessage):
 
 
 class SegmentLogWriter(DataSourceArrowWriter):
-    """Writes the rows of a `save()` into a log directory: all of them once, or none."""
+    """Writes the rows of a `save()` into a log directory: all of them exactly once, or none."""
 
     def __init__(self, plan: WritePlan) -> None:
         self._plan = plan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
-        """Stage the rows of one partition of the frame. Runs in tasks, and afresh for every attempt."""
+        """Stage the rows of one partition of the DataFrame. Runs in tasks, once for every attempt."""
         if self._plan.is_committed:
             for _ in iterator:
-                # Spark's side waits until somebody has taken the rows.
+                # Spark waits until the rows are consumed.
                 pass
             return StagedRows()
         context = TaskContext.get()
@@ -229,7 +227,7 @@ class SegmentLogWriter(DataSourceArrowWriter):
         return self._stage((batch for batch in iterator if batch.num_rows), task, attempt)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Publish what the tasks have staged. Runs once, on the driver, when all tasks are done."""
+        """Publish the rows that the tasks have staged. Runs once, on the driver, after all tasks."""
         if self._plan.is_committed:
             self._log_committed_before()
             return
@@ -240,10 +238,10 @@ class SegmentLogWriter(DataSourceArrowWriter):
             self._log_committed_before()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Remove what the tasks have staged. Runs on the driver when a task or the commit has failed.
+        """Remove the files that the tasks have staged. Runs on the driver after a task or the commit failed.
 
-        Tasks may still be running: what they leave behind is swept by later writes. A commit
-        that got far enough to be completed is not undone.
+        Tasks may still be running: later writes delete the files that they leave. A commit that can be
+        completed is not undone.
         """
         if not self._plan.is_committed:
             self._job([message for message in messages if isinstance(message, StagedRows)]).abort()
@@ -254,7 +252,7 @@ class SegmentLogWriter(DataSourceArrowWriter):
             return StagedRows()
         plan, config = self._plan, self._plan.options.config
         router = RowRouter(plan, task)
-        # Encoding and writing go on in a thread of its own while Spark is asked for more.
+        # Rows are encoded and written in another thread while this one waits for Spark.
         with StageWriter(
             FileSystem(max_open_files=_MOST_OPEN_FILES),
             plan.root,

@@ -9,8 +9,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from spark_segmentlog.write_options import WRITE_OPTIONS
-from storage_core.scan.option_table import READ_OPTIONS, OptionSpec
+from storage_core.option_table import READ_OPTIONS, WRITE_OPTIONS, OptionSpec
 
 __all__ = ["TABLES", "between_markers", "options_table"]
 

@@ -1,4 +1,4 @@
-"""Log directories and the partitions in them: what is there, and which offsets it holds."""
+"""Log directories and the partitions in them: which exist, and which offsets they hold."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Choosing among several directories of one partition: copies of a volume, or replicas of several brokers.
-
-Finding the partition directories under the paths that a user names.
+"""Find the partition directories under the paths that a user names.
 
 Each path may be a log directory, a folder of log directories, or one partition directory. A
 directory is a partition only if its name parses and it holds a segment, a
 ``leader-epoch-checkpoint`` or a ``partition.metadata``: a log directory may be called ``disk-1``.
+
+Of several directories of one partition (copies of a volume, or replicas of several brokers), one is chosen.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ def choose_replica(filesystem: FileSystem, candidates: Sequence[PartitionDirecto
 
     Args:
         filesystem: Where to read.
-        candidates: At least one; a directory that was named twice may stand here twice.
+        candidates: At least one; may hold a directory twice.
 
     Raises:
-        ReplicaConflictError: They belong to different clusters or topics, or two stand in one root.
+        ReplicaConflictError: They belong to different clusters or topics, or two are in one root.
     """
     if len(candidates) == 1:
         return candidates[0]
@@ -72,7 +72,7 @@ def choose_replica(filesystem: FileSystem, candidates: Sequence[PartitionDirecto
     _require_agreement(directories, "topic id", lambda directory: _topic_id(filesystem, directory))
     epochs = [_newest_leader_epoch(filesystem, directory) for directory in directories]
     newest = [directory for directory, epoch in zip(directories, epochs, strict=True) if epoch == max(epochs)]
-    # max takes the first of equals: the one whose path the caller named first.
+    # Of equal ones, max takes the first: the one whose path the caller named first.
     chosen = newest[0] if len(newest) == 1 else max(newest, key=partial(_log_end_offset, filesystem))
     others = ", ".join(directory.path for directory in directories if directory is not chosen)
     _log.warning("%s-%d is read from %s, not from %s.", chosen.topic, chosen.partition, chosen.path, others)
@@ -80,7 +80,7 @@ def choose_replica(filesystem: FileSystem, candidates: Sequence[PartitionDirecto
 
 
 def _log_end_offset(filesystem: FileSystem, directory: PartitionDirectory) -> int:
-    """How far a copy reaches. Damage is for whoever reads it to report: another copy may be chosen."""
+    """The log end of a copy. Damage is not reported here, because another copy may be chosen."""
     return PartitionLog.load(filesystem, directory, skip_damage=True).log_end_offset
 
 
@@ -89,7 +89,7 @@ def _distinct(filesystem: FileSystem, candidates: Sequence[PartitionDirectory]) 
     for candidate in candidates:
         status = filesystem.status(candidate.path, follow_symlinks=True)
         if status is None:
-            message = "Expected a partition directory that was there a moment ago, found nothing. Read again."
+            message = "Expected a partition directory that existed a moment ago, found nothing. Read again."
             raise LogDirectoryError(message, path=candidate.path)
         directories.setdefault((status.device, status.inode), candidate)
     return list(directories.values())
@@ -106,7 +106,7 @@ def _require_different_roots(directories: Sequence[PartitionDirectory]) -> None:
 def _require_agreement(
     directories: Sequence[PartitionDirectory], what: str, read: Callable[[PartitionDirectory], str | None]
 ) -> None:
-    """A directory that does not say agrees with any."""
+    """Require that all directories that have a value have the same one."""
     known = [(directory, value) for directory in directories if (value := read(directory)) is not None]
     for directory, value in known[1:]:
         first, first_value = known[0]
@@ -138,12 +138,12 @@ def _newest_leader_epoch(filesystem: FileSystem, directory: PartitionDirectory) 
             filesystem, os.path.join(directory.path, LEADER_EPOCH_CHECKPOINT)
         )
     except CorruptCheckpointError as error:
-        _log.warning("Took a copy of %s-%d for an old one: %s", directory.topic, directory.partition, error)
+        _log.warning("A copy of %s-%d counts as an old one: %s", directory.topic, directory.partition, error)
         return _NO_EPOCH
     return entries[-1].epoch if entries else _NO_EPOCH
 
 
-# Directories that are known to stand in log directories and hold no partition.
+# Known directories in log directories that hold no partition.
 OTHER_DIRECTORIES: Final = frozenset({"lost+found", "remote-log-index-cache", COMMIT_IN_PROGRESS})
 _WATCHED_FILES = frozenset({COMMIT_JOURNAL, COMMITS_FILE, TRUNCATIONS_FILE})
 _NAMES_IN_A_MESSAGE = 3
@@ -162,20 +162,20 @@ def find_partitions(
     Directories that wait for deletion, are being moved, or are not known to the cluster
     (``-delete``, ``-future``, ``-stray``) are left out, and so are symbolic links to
     directories unless ``follow_symlinks`` is set. A path that is itself a link is followed.
-    What a commit is about to make does not exist before its rows are visible.
+    Partitions that a commit creates are hidden until its rows are visible.
 
     Args:
         filesystem: Where to look.
         paths: Log directories, folders of them, or partition directories.
         follow_symlinks: Whether symbolic links to directories are followed.
-        watch: Is told of each log directory, and says what of it is visible.
-        must_be_log_directory: Whether finding no partition is an error, unless a path is a log directory that has
-            none, or a folder of such.
+        watch: Notes each log directory, and says what is visible in it.
+        must_be_log_directory: Whether finding no partition is an error, unless a path is an empty log directory,
+            or a folder of such.
 
     Raises:
         LogDirectoryError: A path does not exist, or is no directory.
-        UnreadableError: A directory may not be read by this user.
-        ReplicaConflictError: A partition stands in two roots that do not belong together.
+        UnreadableError: This user may not read a directory.
+        ReplicaConflictError: A partition is in two roots that do not belong together.
     """
     paths = tuple(paths)
     search = _Search(filesystem, follow_symlinks, watch)
@@ -192,10 +192,10 @@ def find_partitions(
 
 
 class _Search:
-    """What was found so far.
+    """The partitions found so far.
 
     Attributes:
-        has_log_directory: Whether there was a log directory, with partitions or without.
+        has_log_directory: Whether a log directory was found, with or without partitions.
     """
 
     def __init__(self, filesystem: FileSystem, follow_symlinks: bool, watch: CommitWatch | None) -> None:
@@ -228,21 +228,21 @@ class _Search:
         if name is not None and self._holds_partition_files(path):
             if name.suffix is not None:
                 _log.warning(
-                    "Left out %s: a directory with suffix -%s is no live partition.", path, name.suffix
+                    "Left out %s: a directory with suffix -%s is not a live partition.", path, name.suffix
                 )
             else:
                 self._add_partition(path, name.topic, name.partition, os.path.dirname(path))
             return
         found_any, others = self._add_log_directory(path)
         if not found_any:
-            # Hidden directories are left out: some file systems keep whole snapshots in one.
+            # Hidden directories are left out: some file systems keep snapshots in them.
             for other in others:
                 self._add_log_directory(os.path.join(path, other))
         elif others:
-            _log.warning("Left out directories in %s that are no partitions: %s", path, _some(others))
+            _log.warning("Left out directories in %s that are not partitions: %s", path, _some(others))
 
     def _add_log_directory(self, path: str) -> tuple[bool, list[str]]:
-        """Add the partitions in ``path``; say whether there was any, and what other directories there are."""
+        """Add the partitions in ``path``; return whether there are any, and the names of other directories."""
         found_any = False
         others = []
         for directory_name in self._subdirectories(path):
@@ -251,7 +251,7 @@ class _Search:
             if name is not None and name.suffix is None and self._is_hidden(name, path):
                 found_any = True
             elif name is not None and name.suffix is not None:
-                _log.debug("Left out %s: it is no live partition.", partition_path)
+                _log.debug("Left out %s: it is not a live partition.", partition_path)
             elif name is not None and self._holds_partition_files(partition_path):
                 found_any = True
                 self._add_partition(partition_path, name.topic, name.partition, path)
@@ -275,10 +275,10 @@ class _Search:
         return self._root(root_path).visibility.is_hidden(name.topic, name.partition)
 
     def _entries(self, path: str) -> list[DirectoryEntry]:
-        """List what may be a root; if there were commits or truncations, after the look at them."""
+        """List a directory that may be a root; if it has commits or truncations, again after reading their visibility."""
         entries = self._filesystem.list_directory(path)
         is_watched = any(entry.name in _WATCHED_FILES for entry in entries)
-        if is_watched and self._watch is not None and self._watch.learn(path):
+        if is_watched and self._watch is not None and self._watch.observe(path):
             entries = self._filesystem.list_directory(path)
         self.has_log_directory |= is_log_directory(entries)
         return entries
@@ -295,7 +295,7 @@ class _Search:
                 (names if self._follow_symlinks else left_out).append(entry.name)
         if left_out:
             _log.warning(
-                "Left out symbolic links to directories in %s: %s. With followSymlinks they are read.",
+                "Left out symbolic links to directories in %s: %s. Set followSymlinks to read them.",
                 path,
                 _some(left_out),
             )
@@ -318,19 +318,19 @@ class _Search:
         try:
             return any(_is_log_file(entry) for entry in self._filesystem.walk_directory(path))
         except FileNotFoundError:
-            # A live broker renamed it for deletion since the root was listed.
+            # A live broker has renamed it for deletion since the root was listed.
             return False
 
 
 def _is_log_file(entry: DirectoryEntry) -> bool:
-    """Whether a name is a segment's. A link, FIFO or device of such a name is refused when segments are listed."""
+    """Whether an entry has a log file's name. Links, FIFOs and devices are refused when segments are listed."""
     return (
         entry.name.endswith(LOG_SUFFIX) and base_offset_of(entry.name) is not None and not entry.is_directory
     )
 
 
 def _some(names: list[str]) -> str:
-    # A name may hold line ends or the codes of a terminal.
+    # A name may contain line ends or terminal escape codes.
     shown = ", ".join(
         name if name.isprintable() else ascii(name)[1:-1] for name in names[:_NAMES_IN_A_MESSAGE]
     )

@@ -1,13 +1,13 @@
-"""The names of partition directories (Kafka's ``Topic`` and ``LocalLog.parseTopicPartitionName``).
+"""A log directory: a root (an entry of a broker's ``log.dirs``), its files, and the names of its partitions.
+
+Partition directories are named as by Kafka's ``LocalLog`` (``parseTopicPartitionName``):
 
     orders-7                                            partition 7 of topic orders
     orders-7.<32 hex digits>-delete                     scheduled for deletion
     orders-7.<32 hex digits>-stray                      not known to the cluster
     orders-7.<32 hex digits>-future                     being moved here from another disk
 
-The topic may hold dashes and dots: the partition stands behind the last dash.
-
-A log directory: one root (an entry of a broker's ``log.dirs``) and the partition directories in it.
+The topic may contain dashes and dots: the partition follows the last dash.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ INTERNAL_TOPICS: Final = frozenset(
         CLUSTER_METADATA_TOPIC,
     }
 )
-"""Topics that brokers keep for themselves, and the log of the KRaft controllers."""
+"""The brokers' internal topics, and the log of the KRaft controllers."""
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 MAX_PARTITION: Final = 2**31 - 1
-# What Java's Integer.parseInt takes, in ASCII.
+# The ASCII texts that Java's Integer.parseInt takes.
 _PARTITION = re.compile(r"\+?[0-9]{1,20}")
 _SUFFIXED_NAME = re.compile(r"(\S+-\S+)\.(?:\S+)-(delete|future|stray)", re.ASCII)
 _SUFFIX_ENDINGS = ("-delete", "-future", "-stray")
@@ -76,10 +76,10 @@ _SUFFIX_ENDINGS = ("-delete", "-future", "-stray")
 
 @dataclass(frozen=True, slots=True)
 class PartitionDirectoryName:
-    """What the name of a partition directory says.
+    """The parsed name of a partition directory.
 
     Args:
-        topic: The topic; cut short under suffix ``delete`` or ``stray`` if the name would get too long.
+        topic: The topic; truncated with suffix ``delete`` or ``stray`` if the name would be too long.
         partition: The partition's number.
         suffix: ``delete``, ``future`` or ``stray``; None for a partition's normal directory.
     """
@@ -114,7 +114,7 @@ def parse_partition_directory_name(name: str) -> PartitionDirectoryName | None:
 
 _log = logging.getLogger(__name__)
 LOCK_FILE: Final = ".lock"
-# What only a broker, or this package, puts in a directory.
+# Files that only a broker, or this package, creates.
 _ROOT_FILES: Final = frozenset(
     {
         LOCK_FILE,
@@ -130,22 +130,22 @@ _ROOT_FILES: Final = frozenset(
 
 
 def is_log_directory(entries: Iterable[DirectoryEntry]) -> bool:
-    """Whether a broker, or this package, has used a directory as a log directory, given what stands in it.
+    """Whether the entries of a directory show that a broker, or this package, has used it as a log directory.
 
-    There need not be any partition in it: while the first job of all is at work, there is none.
+    It may be without partitions: during the first job there are none.
     """
     return any(entry.name in _ROOT_FILES or entry.name.startswith(OWN_PREFIX) for entry in entries)
 
 
 class LogDirectoryFiles:
-    """The root's own files, each read when it is first asked for and then kept.
+    """The root's own files, each read at its first use and then cached.
 
     Args:
         filesystem: Where to read.
-        path: The root. It need not hold any of these files: a copied partition directory's parent does not.
+        path: The root. It may be without any of these files, as the parent of a copied partition directory is.
 
     Attributes:
-        is_own: Whether this process has the logs open for writing: then no other one changes them.
+        is_own: Whether this process has the logs open for writing, so that no other process changes them.
     """
 
     def __init__(self, filesystem: FileSystem, path: str) -> None:
@@ -160,9 +160,9 @@ class LogDirectoryFiles:
         return self._marker is not None
 
     def is_still_clean(self) -> bool:
-        """Whether no process has opened a log under this root since `clean_shutdown` was first asked for.
+        """Whether no process has opened a log under this root since `clean_shutdown` was first read.
 
-        A process that opens one removes the marker first, and leaves another one at the end.
+        A process that opens one removes the marker first, and writes a new one at the end.
         """
         marker = self._marker
         return marker is not None and clean_shutdown_status(self._filesystem, self.path) == marker
@@ -182,7 +182,7 @@ class LogDirectoryFiles:
         return dict(self.present_recovery_points())
 
     def present_recovery_points(self) -> Mapping[tuple[str, int], int]:
-        """The same as they are on disk now."""
+        """The recovery points as they are on disk now."""
         status = self._filesystem.status(os.path.join(self.path, RECOVERY_POINT_CHECKPOINT))
         if self._present_recovery_points is None or self._present_recovery_points[0] != status:
             offsets = self._offsets_or_none(RECOVERY_POINT_CHECKPOINT, "every recovery point counts as 0")
@@ -215,7 +215,7 @@ class LogDirectoryFiles:
         return read_visibility(self._filesystem, self.path)
 
     def _offsets_or_none(self, file_name: str, consequence: str) -> dict[tuple[str, int], int]:
-        # A starting broker also goes on without these two.
+        # A starting broker, too, ignores these two if they are damaged.
         try:
             return read_offset_checkpoint(self._filesystem, os.path.join(self.path, file_name))
         except CorruptCheckpointError as error:
@@ -234,7 +234,7 @@ class PartitionDirectory:
         path: The partition's directory.
         topic: Its topic.
         partition: Its partition number.
-        root: The log directory that it stands in.
+        root: The log directory that contains it.
     """
 
     path: str
@@ -249,5 +249,5 @@ class PartitionDirectory:
 
     @property
     def is_internal(self) -> bool:
-        """Whether brokers keep this topic for themselves."""
+        """Whether the topic is an internal one."""
         return self.topic in INTERNAL_TOPICS

@@ -1,8 +1,7 @@
-"""Choosing the producer snapshot to start from (Kafka's ``ProducerStateManager.truncateAndReload``).
+"""A partition's log on disk at one moment, for reading (the read side of Kafka's ``UnifiedLog``).
 
-The segments of a log, none of them touched before it is needed.
-
-A partition's log as it stands on disk at one moment, for reading (the read side of Kafka's ``UnifiedLog``).
+Segments are opened when they are first used. Producer snapshots are chosen as by Kafka's
+``ProducerStateManager.truncateAndReload``.
 """
 
 from __future__ import annotations
@@ -43,8 +42,6 @@ __all__ = [
     "PartitionLog",
     "ProducerSnapshot",
     "Segments",
-    "kept_snapshot_offsets",
-    "newest_producer_snapshot",
 ]
 
 
@@ -59,58 +56,18 @@ class ProducerSnapshot:
     producers: tuple[ProducerStateEntry, ...]
 
 
-def newest_producer_snapshot(
-    filesystem: FileSystem, path: str, offsets: Sequence[int], *, above_offset: int, up_to_offset: int
-) -> ProducerSnapshot | None:
-    """The newest usable snapshot within some offsets. A damaged one makes room for the next older one.
-
-    Args:
-        filesystem: Where to read.
-        path: The partition's directory.
-        offsets: Those of the snapshots that count, ascending: `kept_snapshot_offsets`.
-        above_offset: A snapshot here or below is of no use: the log start offset.
-        up_to_offset: The highest offset that a snapshot may have.
-    """
-    for index in reversed(range(bisect.bisect_right(offsets, up_to_offset))):
-        offset = offsets[index]
-        if offset <= above_offset:
-            break
-        try:
-            producers = read_producer_snapshot(filesystem, os.path.join(path, snapshot_file_name(offset)))
-        except CorruptSnapshotError as error:
-            _log.warning("Ignored a producer snapshot, and took an older one or the log: %s", error)
-            continue
-        if producers is not None:
-            return ProducerSnapshot(offset, producers)
-    return None
-
-
-def kept_snapshot_offsets(segments: Segments) -> Sequence[int]:
-    """Offsets of the snapshots that a starting broker would keep, ascending.
-
-    One that belongs to no segment counts only as the newest of all.
-    """
-    offsets = segments.file_names.base_offsets(SNAPSHOT_SUFFIX)
-    is_kept = np.isin(offsets, segments.base_offsets)
-    if len(offsets) and (not segments or offsets[-1] >= segments.base_offsets[-1]):
-        # The newest of all; if a segment begins with it, it counts in any case.
-        is_kept[-1] = True
-    kept: list[int] = np.asarray(offsets, np.int64)[is_kept].tolist()
-    return kept
-
-
 _MOST_OPENED: Final = 16_384
 
 
 class Segments(Sequence[SegmentReader]):
-    """The segments of a log by ascending base offset, each made when it is first taken.
+    """The segments of a log by ascending base offset, each created at its first use.
 
-    As many as a log usually has are made once. Of more, those that were taken first are made again when
-    they are needed; but never the last one, which ends where the log does.
+    A bounded number of them is kept. The oldest are created again when they are needed, but never the last
+    segment, which is limited to the log end.
 
     Args:
-        listing: What the directory held.
-        open_segment: Makes a segment from its base offset, the directory's file names if they
+        listing: The files of the directory.
+        open_segment: Creates a segment from its base offset, the directory's file names if they
             are known, and the suffix of its files.
     """
 
@@ -144,8 +101,8 @@ class Segments(Sequence[SegmentReader]):
         suffix = SWAP_SUFFIX if base_offset in self._swapped else ""
         return self._keep(self._open_segment(base_offset, self.file_names, suffix))
 
-    def open_again(self, index: int, suffix: str = "") -> SegmentReader:
-        """Take a segment's files by their present names; the listing does not count for it any more."""
+    def reopen(self, index: int, suffix: str = "") -> SegmentReader:
+        """Create a segment again from the present names of its files, whatever the listing says."""
         return self._keep(self._open_segment(self.base_offsets[index], None, suffix))
 
     def _keep(self, segment: SegmentReader) -> SegmentReader:
@@ -153,7 +110,7 @@ class Segments(Sequence[SegmentReader]):
         if base_offset not in opened and len(opened) >= _MOST_OPENED:
             oldest = next(iter(opened))
             if oldest == self.base_offsets[-1]:
-                # Where the log ends was found out for good.
+                # The last segment knows the log end, which must not change.
                 opened[oldest] = opened.pop(oldest)
                 oldest = next(iter(opened))
             del opened[oldest]
@@ -167,8 +124,8 @@ _Answer = TypeVar("_Answer")
 class PartitionLog:
     """The segments that a listing found, and the offsets that bound the log.
 
-    Nothing but the listing is read before it is asked for; what was asked stays as it was then.
-    Of a log that a commit is changing, nothing is seen that was not there before (see `visibility`).
+    Everything but the listing is read at its first use, and then does not change.
+    Changes of a commit that is not visible yet are not seen (see `visibility`).
     Offsets below ``log_start_offset`` are logically deleted, though segments may still hold them.
     """
 
@@ -202,11 +159,11 @@ class PartitionLog:
             directory: The partition, as `find_partitions` gives it.
             use_indexes: False walks every header instead.
             max_batch_bytes: The largest batch that is read, compressed or not.
-            skip_damage: Whether every answer goes on behind damage; otherwise it is an error.
+            skip_damage: Whether look-ups continue after damage; otherwise damage is an error.
 
         Raises:
-            UnreadableError: The directory may not be listed by this user.
-            LogDirectoryError: It does not exist, or what is named like a log file is no regular file.
+            UnreadableError: This user may not list the directory.
+            LogDirectoryError: It does not exist, or an entry named like a log file is not a regular file.
         """
         base_offsets: Sequence[int] = ()
         changing = directory.root.visibility.partitions.get(directory.topic_partition)
@@ -238,7 +195,7 @@ class PartitionLog:
             ),
         )
         if changing is not None:
-            listing = listing.in_front_of(changing.log_end_before)
+            listing = listing.before(changing.log_end_before)
         base_offsets = listing.base_offsets
         log = cls(filesystem, directory, Segments(listing, open_segment), skip_damage=skip_damage)
         if changing is not None:
@@ -267,7 +224,7 @@ class PartitionLog:
 
     @property
     def recovery_point(self) -> int:
-        """First offset not known to be flushed, when it was first asked for."""
+        """First offset not known to be flushed, as of its first use."""
         return self.directory.root.recovery_points.get(self.directory.topic_partition, 0)
 
     @cached_property
@@ -277,29 +234,29 @@ class PartitionLog:
 
     @cached_property
     def leader_epochs(self) -> tuple[EpochEntry, ...]:
-        """What ``leader-epoch-checkpoint`` lists; after a crash the last ones may begin beyond the log end."""
+        """The entries of ``leader-epoch-checkpoint``; after a crash the last ones may begin beyond the log end."""
         return read_leader_epoch_checkpoint(
             self._filesystem, os.path.join(self.path, LEADER_EPOCH_CHECKPOINT)
         )
 
     @cached_property
     def log_start_offset(self) -> int:
-        """The first offset that counts: as checkpointed, but not below the first segment."""
+        """The checkpointed log start offset, but at least the base offset of the first segment."""
         checkpointed = self.directory.root.log_start_offsets.get(self.directory.topic_partition, 0)
         first_base_offset = self.segments.base_offsets[0] if self.segments else 0
         return max(checkpointed, first_base_offset)
 
     @cached_property
     def log_end_offset(self) -> int:
-        """The offset behind the last whole, valid batch.
+        """The next offset after the last whole, valid batch.
 
         Raises:
-            CorruptRecordError: Damage in the last segment with a valid batch behind it.
+            CorruptRecordError: Damage in the last segment, followed by a valid batch.
         """
         if not self.segments:
             return self.log_start_offset
-        end = self.ask(len(self.segments) - 1, lambda segment: segment.end())
-        # From here on the last segment ends there: nothing torn, preallocated or appended later is seen.
+        end = self.read_segment(len(self.segments) - 1, lambda segment: segment.end())
+        # Limit the last segment to it: torn batches, preallocated zeros and later appends are not seen.
         last_segment = self.segments[-1]
         last_segment.known_status = replace(last_segment.status, size_bytes=end.position_bytes)
         last_segment.end_offset = end.next_offset
@@ -323,32 +280,32 @@ class PartitionLog:
         index = bisect.bisect_right(self.segments.base_offsets, offset) - 1
         return index if index >= 0 else None
 
-    def ask(self, index: int, question: Callable[[SegmentReader], _Answer]) -> _Answer:
-        """Ask a segment; once more if a live broker has renamed or replaced its file since the listing.
+    def read_segment(self, index: int, read: Callable[[SegmentReader], _Answer]) -> _Answer:
+        """Read from a segment; again if a live broker has renamed or replaced its file since the listing.
 
         Raises:
-            DataLossError: It is gone.
+            DataLossError: The segment was deleted.
         """
         try:
-            return question(self.segments[index])
+            return read(self.segments[index])
         except (FileNotFoundError, DataLossError):
             pass
         try:
-            return question(self.segments.open_again(index))
+            return read(self.segments.reopen(index))
         except FileNotFoundError:
             pass
         try:
-            return question(self.segments.open_again(index, DELETED_SUFFIX))
+            return read(self.segments.reopen(index, DELETED_SUFFIX))
         except FileNotFoundError as error:
             message = (
-                "Expected a segment that was listed a moment ago, found it gone: retention or a cleaner was "
-                "faster. Read again."
+                "Expected a segment that was listed a moment ago, found it deleted by retention or a cleaner. "
+                "Read again."
             )
             offset = self.segments.base_offsets[index]
             raise DataLossError(message, path=self.path, offset=offset) from error
 
     def first_batch_at_or_after(self, offset: int) -> tuple[SegmentReader, BatchHeader] | None:
-        """The first batch with an offset of at least ``offset``, in whichever segment; None at the log end.
+        """The segment and the header of the first batch with an offset of at least ``offset``; None at the log end.
 
         Raises:
             CorruptRecordError: Damage on the way to it.
@@ -356,16 +313,16 @@ class PartitionLog:
         if offset >= self.log_end_offset:
             return None
         for index in range(self.segment_index_for(offset) or 0, len(self.segments)):
-            header = self.ask(index, lambda segment: segment.translate_offset(offset))
+            header = self.read_segment(index, lambda segment: segment.translate_offset(offset))
             if header is not None:
-                # Behind the log end only what is torn or damaged can follow.
+                # After the log end only torn or damaged bytes can follow.
                 return (self.segments[index], header) if header.base_offset < self.log_end_offset else None
         return None
 
     def first_offset_at_or_after(self, offset: int) -> int | None:
-        """The first offset from ``offset`` on at which there may be something; None if there is nothing.
+        """The first offset from ``offset`` on at which a batch or a segment begins; None if there is none.
 
-        That is a batch, or the beginning of a segment: damage may begin with it.
+        Segments count because damage may begin with them.
 
         Raises:
             CorruptRecordError: Damage on the way to it.
@@ -379,10 +336,10 @@ class PartitionLog:
         return first_offset
 
     def first_record_offset_at_or_after(self, offset: int) -> int | None:
-        """The same, but a batch counts by the records that it holds, not by the offsets that its header claims.
+        """As `first_offset_at_or_after`, but by the records of a batch, not by the offsets that its header claims.
 
-        A header of a few bytes may claim as many offsets as no log has records. A batch that cannot be decoded
-        counts as one without records.
+        A header may claim far more offsets than its batch has records. A batch that cannot be decoded counts as
+        one without records.
         """
         found = self.first_batch_at_or_after(offset)
         if found is None or found[1].base_offset >= offset:
@@ -392,18 +349,18 @@ class PartitionLog:
             offsets = segment.record_offsets(header)
         except (CorruptError, UnsupportedFormatError):
             offsets = []
-        behind = bisect.bisect_left(offsets, offset)
-        return offsets[behind] if behind < len(offsets) else self.first_offset_at_or_after(header.next_offset)
+        index = bisect.bisect_left(offsets, offset)
+        return offsets[index] if index < len(offsets) else self.first_offset_at_or_after(header.next_offset)
 
-    def offset_of_damage_in_front(self, offset: int) -> int:
-        """Where damage begins that ends at an offset, but not in front of the log start; without any, the offset.
+    def start_of_damage_before(self, offset: int) -> int:
+        """The first offset, within the log, of damage that ends at an offset; without damage, the offset itself.
 
-        What is lost there may be what somebody looked for who has found the offset.
+        A look-up that found the offset may have missed records in the damage.
         """
         for index in (self.segment_index_for(offset), self.segment_index_for(offset - 1)):
             if index is None:
                 continue
-            damage = self.ask(index, lambda segment: segment.around(offset).damage)
+            damage = self.read_segment(index, lambda segment: segment.around(offset).damage)
             if damage is not None:
                 return max(self.log_start_offset, min(damage.start_offset, offset))
         return offset
@@ -411,53 +368,68 @@ class PartitionLog:
     def offset_for_timestamp(
         self, timestamp_ms: int, limit_offset: int | None = None
     ) -> TimestampOffset | None:
-        """The first offset whose record is at least as young, as a broker's ListOffsets answers.
+        """The first record with a timestamp at or after ``timestamp_ms``, as a broker's ListOffsets finds it.
 
-        Only the first segment whose largest timestamp is young enough is searched, as in Kafka;
-        a segment without timestamps is as old as its file.
+        Only the first segment whose largest timestamp reaches it is searched, as in Kafka. For a
+        segment without timestamps, the modification time of its file counts.
 
         Args:
             timestamp_ms: Milliseconds since 1970.
-            limit_offset: An answer at or above it is none; without it, the log end offset.
+            limit_offset: The record's offset must be below it; without it, below the log end offset.
 
         Returns:
-            The record's own timestamp and offset, control records included; None if there is none.
+            The timestamp and offset of the record, which may be a control record; None if there is none.
         """
         limit_offset = self.log_end_offset if limit_offset is None else limit_offset
         if self.log_start_offset >= limit_offset:
             return None
         for index in range(len(self.segments)):
             if self._largest_timestamp_ms(index) < timestamp_ms:
-                # With thousands of segments, the indexes of those passed over would fill the memory.
+                # With thousands of segments, their indexes would fill the memory.
                 self.segments[index].forget_indexes()
             else:
-                found = self.ask(
+                found = self.read_segment(
                     index, lambda segment: segment.offset_for_timestamp(timestamp_ms, self.log_start_offset)
                 )
-                if found is None and self._is_young_by_damage(index, timestamp_ms):
+                if found is None and self._may_be_damaged(index, timestamp_ms):
                     continue
                 return found if found is not None and found.offset < limit_offset else None
         return None
 
     def newest_producer_snapshot(self, up_to_offset: int | None = None) -> ProducerSnapshot | None:
-        """The newest usable snapshot at or below an offset (without it, the log end offset).
-
-        Without any, the state of the producers has to be built from the log start.
-        """
-        return newest_producer_snapshot(
-            self._filesystem,
-            self.path,
-            self._snapshot_offsets,
-            above_offset=self.log_start_offset,
-            up_to_offset=self.log_end_offset if up_to_offset is None else up_to_offset,
-        )
+        """The newest valid snapshot at or below an offset (by default, the log end offset); None if there is none."""
+        up_to_offset = self.log_end_offset if up_to_offset is None else up_to_offset
+        offsets = self._snapshot_offsets
+        for index in reversed(range(bisect.bisect_right(offsets, up_to_offset))):
+            offset = offsets[index]
+            if offset <= self.log_start_offset:
+                break
+            path = os.path.join(self.path, snapshot_file_name(offset))
+            try:
+                producers = read_producer_snapshot(self._filesystem, path)
+            except CorruptSnapshotError as error:
+                _log.warning("Ignored a producer snapshot, and used an older one or the log: %s", error)
+                continue
+            if producers is not None:
+                return ProducerSnapshot(offset, producers)
+        return None
 
     @cached_property
     def _snapshot_offsets(self) -> Sequence[int]:
-        return kept_snapshot_offsets(self.segments)
+        """Offsets of the snapshots that a starting broker would keep, ascending.
 
-    def _is_young_by_damage(self, index: int, timestamp_ms: int) -> bool:
-        """Whether what made a segment seem young enough may be damage, and not the age of its file."""
+        A snapshot that belongs to no segment is kept only if it is the newest.
+        """
+        offsets = self.segments.file_names.base_offsets(SNAPSHOT_SUFFIX)
+        is_kept = np.isin(offsets, self.segments.base_offsets)
+        if len(offsets) and (not self.segments or offsets[-1] >= self.segments.base_offsets[-1]):
+            # The newest one; if a segment begins at its offset, it is kept already.
+            is_kept[-1] = True
+        kept: list[int] = np.asarray(offsets, np.int64)[is_kept].tolist()
+        return kept
+
+    def _may_be_damaged(self, index: int, timestamp_ms: int) -> bool:
+        """Whether a segment's largest timestamp reaches a timestamp, so that damage hides the record that has it."""
         segment = self.segments[index]
         if not segment.skip_damage:
             return False
@@ -466,10 +438,10 @@ class PartitionLog:
 
     def _largest_timestamp_ms(self, index: int) -> int:
         is_complete = self._is_complete(index)
-        return self.ask(index, lambda segment: segment.largest_timestamp_ms(is_complete=is_complete))
+        return self.read_segment(index, lambda segment: segment.largest_timestamp_ms(is_complete=is_complete))
 
     def _is_complete(self, index: int) -> bool:
-        """Whether a broker has closed a segment, and its time index."""
+        """Whether a broker has closed a segment and its time index."""
         return index < len(self.segments) - 1 or self.is_clean
 
     def __repr__(self) -> str:

@@ -1,12 +1,12 @@
-"""Listing a partition directory: which segments make up the log at this moment.
+"""List a partition directory: which segments make up the log at this moment.
 
-One listing, no file opened, nothing asked of a single file: a log may have 100,000 segments.
-The broker may be at work meanwhile, or may have crashed at work. A cleaner that replaces
-segments (Kafka's ``LocalLog.replaceSegments``) goes through these names:
+A log may have 100,000 segments, so the directory is listed once, and files are neither opened nor
+examined. A broker may be changing the directory, or may have crashed while it did. A cleaner that
+replaces segments (Kafka's ``LocalLog.replaceSegments``) uses these names:
 
-    <base>.log.cleaned    output that is not complete: ignored
+    <base>.log.cleaned    incomplete output: ignored
     <base>.log.swap       complete output, about to replace every segment from its base to its end
-    <base>.log.deleted    replaced or expired, waits for its removal: ignored
+    <base>.log.deleted    replaced or expired, to be deleted: ignored
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ __all__ = ["FileNames", "SegmentListing", "list_segments", "regular_file_names"]
 _SWAP_WAIT_SECONDS = 1.0
 _SWAP_POLL_SECONDS = 0.05
 _SETTLE_SECONDS = 5.0
-# One listing of a huge directory may take longer than that.
+# A listing of a huge directory may take longer than that.
 _SETTLE_LISTINGS: Final = 6
 _BASE_OFFSET_DIGITS: Final = 20
 _NO_OFFSETS: Final[Sequence[int]] = ()
 
 
 class FileNames(Collection[str]):
-    """Names of files in a partition's directory. Those of segments take a few bytes each, whatever their number."""
+    """Names of files in a partition's directory, compact: a segment's file takes some bytes."""
 
     __slots__ = ("_base_offsets", "_others")
 
@@ -66,11 +66,11 @@ class FileNames(Collection[str]):
 
     @property
     def suffixes(self) -> Collection[str]:
-        """What follows the base offset in the names of segments' files, such as ``.log`` and ``.index.swap``."""
+        """The suffixes of segments' files after the base offset, such as ``.log`` and ``.index.swap``."""
         return self._base_offsets.keys()
 
     def base_offsets(self, suffix: str) -> Sequence[int]:
-        """The base offsets of the files with a suffix, ascending."""
+        """Base offsets of the files with a suffix, ascending."""
         return self._base_offsets.get(suffix, _NO_OFFSETS)
 
     def __contains__(self, name: object) -> bool:
@@ -107,8 +107,8 @@ class SegmentListing:
     file_names: FileNames
     swapped: frozenset[int] = frozenset()
 
-    def in_front_of(self, offset: int) -> SegmentListing:
-        """Without the segments that begin at an offset or behind it."""
+    def before(self, offset: int) -> SegmentListing:
+        """The listing without the segments that begin at or after an offset."""
         kept = self.base_offsets[: bisect.bisect_left(self.base_offsets, offset)]
         return replace(self, base_offsets=kept)
 
@@ -126,13 +126,13 @@ def list_segments(
     Args:
         filesystem: Where to read.
         path: The partition's directory.
-        is_clean: No broker is at work here: one listing is enough.
-        swap_end_offset: Gives the offset behind the last one in ``<base>.log.swap``.
-        is_still_clean: Whether that is true after the listing, too.
+        is_clean: Whether no broker uses the directory, so that one listing is enough.
+        swap_end_offset: Returns the next offset after ``<base>.log.swap``.
+        is_still_clean: Whether ``is_clean`` still holds after the listing.
 
     Raises:
-        UnreadableError: The directory may not be listed by this user.
-        LogDirectoryError: It does not exist, or what is named like a log file is no regular file.
+        UnreadableError: This user may not list the directory.
+        LogDirectoryError: It does not exist, or an entry named like a log file is not a regular file.
     """
     names = regular_file_names(filesystem, path) if is_clean else None
     if names is None or not is_still_clean():
@@ -142,7 +142,7 @@ def list_segments(
     try:
         names, swapped = _complete_swaps(names, swap_end_offset)
     except FileNotFoundError:
-        # No crash, but a slow broker that has gone on just now.
+        # The broker had not crashed, and has just gone on.
         names, swapped = _complete_swaps(_settled_file_names(filesystem, path), swap_end_offset)
     return SegmentListing(sorted(swapped.union(names.base_offsets(LOG_SUFFIX))), names, swapped)
 
@@ -151,7 +151,7 @@ def regular_file_names(filesystem: FileSystem, path: str) -> FileNames:
     """The names of the regular files in a partition's directory.
 
     Raises:
-        LogDirectoryError: What is named like a log file is none.
+        LogDirectoryError: An entry named like a log file is not a regular file.
     """
     return FileNames(_regular_files(filesystem, path))
 
@@ -174,11 +174,11 @@ def _kind(entry: DirectoryEntry) -> str:
 
 
 def _settled_file_names(filesystem: FileSystem, path: str) -> FileNames:
-    """List until listings agree and show no swap, or a swap turns out to be left from a crash.
+    """List until listings agree and show no swap, or until a swap must be left from a crash.
 
-    A listing during renames may show a file under both names or under neither. Retention takes
-    segments from the front, and appends add some at the end, so only what lies between counts.
-    A segment that is hidden at the front looks deleted, but comes back: that takes one more look.
+    A listing during renames may show a file under both names or under neither. Retention removes
+    segments at the front, and appends add some at the end, so only the segments between must agree.
+    A renamed segment at the front may look deleted and then reappear: that takes one more listing.
 
     Raises:
         DataLossError: The directory changes faster than it can be listed.
@@ -210,7 +210,7 @@ def _settled_file_names(filesystem: FileSystem, path: str) -> FileNames:
 
 
 def _agree(before: Sequence[int], after: Sequence[int]) -> bool:
-    """Whether two listings show the same segments from the first of the later to the last of the earlier."""
+    """Whether two listings agree from the first segment of the later to the last one of the earlier."""
     if not before or not after:
         return len(before) == len(after)
     return before[bisect.bisect_left(before, after[0]) :] == after[: bisect.bisect_right(after, before[-1])]
@@ -223,7 +223,7 @@ def _has_swap(names: FileNames) -> bool:
 def _complete_swaps(
     listed: FileNames, swap_end_offset: Callable[[int], int]
 ) -> tuple[FileNames, frozenset[int]]:
-    """Do on names what a starting broker does on files (passes 1 to 3 of Kafka's ``LogLoader``)."""
+    """Apply to names what a starting broker does to files (passes 1 to 3 of Kafka's ``LogLoader``)."""
     cleaned = [
         base_offset
         for suffix in listed.suffixes
@@ -232,7 +232,7 @@ def _complete_swaps(
     ]
     swapped = frozenset(listed.base_offsets(LOG_SUFFIX + SWAP_SUFFIX))
     if cleaned:
-        # A split had not yet renamed all of its output: the original counts.
+        # A split had not yet renamed all of its output: the original segment counts.
         swapped = frozenset(base_offset for base_offset in swapped if base_offset < min(cleaned))
     names = list(listed)
     swap_names = [name for name in names if name.endswith(SWAP_SUFFIX) and base_offset_of(name) in swapped]

@@ -1,11 +1,9 @@
-"""What of a log directory readers may see while a job's rows are committed to it: all of them, or none.
-
-The same look, and look again, keeps a truncation from being seen by halves.
+"""Which rows of a job that is being committed to a log directory are visible to readers: all, or none.
 
 A commit changes partition after partition, and makes its rows visible by one line in
-``.segmentlog-commits``. As long as its journal stands there without that line, each partition that
-it names ends for readers where it ended before, and a new one does not exist. Nothing is locked:
-a reader looks, and looks again if a commit began or became visible meanwhile.
+``.segmentlog-commits``. While its journal exists without that line, readers see each partition that
+it names with its previous log end, and new partitions do not exist. Nothing is locked: a read is
+repeated if a commit began or became visible meanwhile, or a log was truncated.
 """
 
 from __future__ import annotations
@@ -26,24 +24,24 @@ if TYPE_CHECKING:
     from storage_core.commit_files.journal import JournalledPartition
     from storage_core.filesystem import FileSystem
 
-__all__ = ["NOTHING_COMMITTED", "CommitWatch", "Visibility", "look_until_settled", "read_visibility"]
+__all__ = ["NOTHING_COMMITTED", "CommitWatch", "Visibility", "read_consistently", "read_visibility"]
 
 
-# A planning takes less time than a commit or the pause between two, so that the second one agrees.
-_LOOKS: Final = 10
+# Planning is faster than a commit or the pause between two, so the second attempt usually succeeds.
+_ATTEMPTS: Final = 10
 _Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True, slots=True)
 class Visibility:
-    """Which commits of a log directory are visible; two are equal if the same rows are.
+    """Which commits of a log directory are visible.
 
-    They differ, too, if a log was truncated or deleted in between.
+    Two are equal if the same rows are visible, and no log was truncated or deleted in between.
 
     Attributes:
-        last_commit: The last one that is; None if there was none.
-        journal_data: The journal of one that is not yet; None if there is none.
-        partitions: What that one changes: they are as they were before.
+        last_commit: The last visible commit; None if there was none.
+        journal_data: The journal of a commit that is not visible yet; None if there is none.
+        partitions: The partitions that this commit changes: readers see them as they were before.
         truncations_bytes: The size of the list of truncations.
     """
 
@@ -55,7 +53,7 @@ class Visibility:
     truncations_bytes: int = 0
 
     def is_hidden(self, topic: str, partition: int) -> bool:
-        """Whether a partition does not exist yet, though its directory may."""
+        """Whether a partition does not exist for readers yet, though its directory may exist."""
         journalled = self.partitions.get((topic, partition))
         return journalled is not None and journalled.is_new
 
@@ -64,18 +62,18 @@ NOTHING_COMMITTED: Final = Visibility()
 
 
 def read_visibility(filesystem: FileSystem, root: str, before: Visibility = NOTHING_COMMITTED) -> Visibility:
-    """Look which commits of a log directory are visible.
+    """Read which commits of a log directory are visible.
 
     Args:
         filesystem: Where to read.
         root: The log directory.
-        before: What was read before; a journal that is still the same is not parsed again.
+        before: What was read before; an unchanged journal is not parsed again.
 
     Raises:
         CorruptCheckpointError: The journal, or the list of commits, is damaged.
         UnreadableError: This user may not read them.
     """
-    # In this order: no commit was under way when there was no journal, and none can pass unseen behind it.
+    # In this order: a commit that begins after the look for its journal will show in the list of commits.
     data = read_journal_bytes(filesystem, root)
     last_commit = read_last_commit(filesystem, root)
     size_bytes = truncations_bytes(filesystem, root)
@@ -95,14 +93,14 @@ def read_visibility(filesystem: FileSystem, root: str, before: Visibility = NOTH
 
 
 class CommitWatch:
-    """Tells whether a commit began or became visible, or a log was truncated, while log directories were looked at.
+    """Detects whether a commit began or became visible, or a log was truncated, during a read of log directories.
 
-    A look may begin with an old answer, or with none at all: if the one behind it is the same, then it was
-    so all the time, because commits and truncations are only ever added.
+    A read may begin with an old visibility, or with none: if it is the same afterwards, then it did not
+    change during the read, because commits and truncations are only ever added.
 
     Args:
         filesystem: Where to read.
-        known: What is known of log directories, by path.
+        known: The visibility of log directories that is known, by path.
     """
 
     def __init__(self, filesystem: FileSystem, known: Mapping[str, Visibility] | None = None) -> None:
@@ -110,49 +108,49 @@ class CommitWatch:
         self._filesystem = filesystem
 
     def visibility_of(self, root: str) -> Visibility:
-        """What counts as visible in a log directory for this look; without more knowledge, no commit at all."""
+        """The visibility of a log directory for this read; if it is not known, without any commit."""
         return self.known.setdefault(root, NOTHING_COMMITTED)
 
-    def learn(self, root: str) -> bool:
-        """Read what is visible in a log directory that is new to this watch; False if it is not."""
+    def observe(self, root: str) -> bool:
+        """Read the visibility of a log directory if it is new to this watch; return whether it is."""
         if root in self.known:
             return False
         self.known[root] = read_visibility(self._filesystem, root)
         return True
 
-    def has_moved(self) -> bool:
-        """Whether this look does not count; then the next one begins with what is known now."""
-        has_moved = False
+    def has_changed(self) -> bool:
+        """Whether the visibility changed during this read; the next one begins with the present one."""
+        has_changed = False
         for root, before in self.known.items():
             now = self.known[root] = read_visibility(self._filesystem, root, before)
-            has_moved |= now != before
-        return has_moved
+            has_changed |= now != before
+        return has_changed
 
     def is_truncating(self) -> bool:
-        """Whether a log of these directories is being truncated, or was when its process died."""
+        """Whether a truncation in these directories is under way, or was interrupted."""
         return any(is_truncation_under_way(self._filesystem, root) for root in self.known)
 
 
-def look_until_settled(watch: CommitWatch, look: Callable[[CommitWatch], _Found]) -> _Found:
-    """Look at log directories until no commit began or became visible meanwhile, and no log was truncated.
+def read_consistently(watch: CommitWatch, read: Callable[[CommitWatch], _Found]) -> _Found:
+    """Repeat a read until no commit began or became visible during it, and no log was truncated.
 
-    What a look raises counts only if that is so. While a log is being truncated, or if that was interrupted, it counts
-    only if it is raised again and again.
+    An error counts only then, too. During a truncation, or after an interrupted one, it counts only if every
+    attempt fails.
 
     Raises:
-        DataLossError: One commit or truncation followed the other too quickly.
+        DataLossError: Commits or truncations followed each other too quickly.
     """
-    for looks_left in reversed(range(_LOOKS)):
+    for attempts_left in reversed(range(_ATTEMPTS)):
         try:
-            found = look(watch)
+            found = read(watch)
         except SegmentLogError:
-            if not watch.has_moved() and (not looks_left or not watch.is_truncating()):
+            if not watch.has_changed() and (not attempts_left or not watch.is_truncating()):
                 raise
         else:
-            if not watch.has_moved():
+            if not watch.has_changed():
                 return found
     message = (
-        "Expected to see this log directory once as it is between two commits or truncations, looked "
-        f"{_LOOKS} times in vain. Read again, or commit less often."
+        "Expected to read this log directory between two commits or truncations, found that one interfered with "
+        f"each of {_ATTEMPTS} attempts. Read again, or commit less often."
     )
     raise DataLossError(message, path=", ".join(watch.known))

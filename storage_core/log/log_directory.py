@@ -13,7 +13,7 @@ from storage_core.checkpoint.truncations_file import TruncationsFile
 from storage_core.commit_replay import finish_commit
 from storage_core.directory import LogDirectoryFiles, PartitionDirectory, find_partitions
 from storage_core.directory.log_directory_files import LOCK_FILE
-from storage_core.directory.visibility import CommitWatch, look_until_settled
+from storage_core.directory.visibility import CommitWatch, read_consistently
 from storage_core.errors import (
     LogClosedError,
     LogDirectoryError,
@@ -471,7 +471,7 @@ class LogDirectory:
             return self._logs
         filesystem = self._root.filesystem
         watch = CommitWatch(filesystem)
-        found = look_until_settled(watch, lambda watch: find_partitions(filesystem, [self.path], watch=watch))
+        found = read_consistently(watch, lambda watch: find_partitions(filesystem, [self.path], watch=watch))
         known = self._logs
         present = {
             each.topic_partition: known.get(each.topic_partition)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import numpy as np
 
 from storage_core.directory import LogDirectoryFiles, PartitionDirectory, PartitionLog
-from storage_core.directory.visibility import CommitWatch, look_until_settled
+from storage_core.directory.visibility import CommitWatch, read_consistently
 from storage_core.errors import (
     DataLossError,
     LogTruncationError,
@@ -27,9 +27,9 @@ from storage_core.record.batch_window import walk_window
 from storage_core.record.section import PADDING_BYTES
 from storage_core.scan import project, read_task, record_schema
 from storage_core.scan.isolation import aborted_transactions, last_stable_offset
+from storage_core.scan.offset_ranges import PartitionRange
 from storage_core.scan.options import parse_read_options
 from storage_core.scan.plan import plan_partition
-from storage_core.scan.resolve import ResolvedPartition
 from storage_core.segment import SegmentReader, TimestampOffset
 from storage_core.segment.file_records import FetchedData
 
@@ -128,7 +128,7 @@ class LogQueries:
     def ask_disk(self, query: Callable[[PartitionLog], _Answer]) -> _Answer:
         """Query the log as it is on disk now, with all rows of a job's commit or none."""
         watch = CommitWatch(self._filesystem, self._known_commits)
-        answer = look_until_settled(watch, lambda watch: query(self._log_on_disk(watch)))
+        answer = read_consistently(watch, lambda watch: query(self._log_on_disk(watch)))
         self._known_commits = watch.known
         return answer
 
@@ -303,7 +303,7 @@ def read_records(
     )
     if start_offset >= end_offset or max_bytes == 0:
         return iter(())
-    plan = plan_partition(ResolvedPartition(log, start_offset, end_offset), options)
+    plan = plan_partition(PartitionRange(log, start_offset, end_offset), options)
     batches = (batch for task in plan.tasks for batch in read_task(filesystem, task, schema))
     return batches if max_bytes is None else _up_to(batches, max_bytes)
 
@@ -392,7 +392,7 @@ def fetch(
                 limit_offset=limit_offset if is_limited else None,
                 min_one_message=min_one_message,
             )
-            found = log.ask(index, fetch_part)
+            found = log.read_segment(index, fetch_part)
             if found is not None:
                 return _with_aborted(log, start_offset, *found) if is_committed else found[0]
     nothing = FetchedData(min(start_offset, log.log_end_offset), 0, b"", is_first_entry_incomplete=False)
@@ -483,12 +483,12 @@ def _offset_of_max_timestamp(log: PartitionLog) -> TimestampOffset | None:
     log_end_offset = log.log_end_offset
     for index in range(len(log.segments)):
         is_complete = index < last or log.is_clean
-        found = log.ask(index, lambda segment: segment.largest_timestamp(is_complete=is_complete))  # noqa: B023
+        found = log.read_segment(index, lambda segment: segment.largest_timestamp(is_complete=is_complete))  # noqa: B023
         if found.timestamp_ms > largest_ms:
             largest_ms, largest_index = found.timestamp_ms, index
     if largest_index is None:
         return None
-    answer = log.ask(largest_index, lambda segment: segment.offset_for_timestamp(largest_ms))
+    answer = log.read_segment(largest_index, lambda segment: segment.offset_for_timestamp(largest_ms))
     return answer if answer is not None and answer.offset < log_end_offset else None
 
 

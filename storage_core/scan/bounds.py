@@ -1,14 +1,12 @@
-"""The JSON that Spark's Kafka options use for partitions, offsets and timestamps.
+"""Where a read starts and stops: the six offset and timestamp options of Spark's Kafka source.
 
-``{"topicA":[0,1]}`` names partitions, ``{"topicA":{"0":23,"1":-1}}`` gives one value each.
-One value for all partitions of a topic, ``{"topicA":"earliest"}``, is accepted too. Python
-callers may pass the same as a dict. The wording of the errors is that of Spark's source.
+Of each end's three options the most specific wins, and the others are ignored:
+``startingTimestamp`` over ``startingOffsetsByTimestamp`` over ``startingOffsets``, likewise for the end.
+All that can be checked without the logs is checked here, in Spark's wording.
 
-Where a read starts and stops: the six offset and timestamp options of Spark's Kafka source.
-
-Of each end's three options the most specific wins and the others are not even looked at:
-``startingTimestamp`` over ``startingOffsetsByTimestamp`` over ``startingOffsets``, likewise
-for the end. What can be checked without the logs is checked here, in Spark's wording.
+The JSON is that of Spark's options: ``{"topicA":[0,1]}`` names partitions, ``{"topicA":{"0":23,"1":-1}}``
+gives one value each. One value for all partitions of a topic, ``{"topicA":"earliest"}``, is accepted too,
+and Python callers may pass dicts.
 """
 
 from __future__ import annotations
@@ -36,7 +34,6 @@ __all__ = [
     "EarliestBound",
     "LatestBound",
     "OffsetsBound",
-    "PartitionValues",
     "TimestampBound",
     "TimestampsBound",
     "TopicPartition",
@@ -63,22 +60,51 @@ _SHOWN_CHARACTERS = 500
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionValues:
-    """One number for each topic-partition, or for all partitions of a topic."""
+class EarliestBound:
+    """Each partition's log start offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class LatestBound:
+    """Each partition's end, as ``endingAt`` and ``isolationLevel`` define it."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsBound:
+    """One offset for each partition, or for all partitions of a topic; -1 is latest, -2 is earliest."""
 
     by_partition: Mapping[TopicPartition, int]
     by_topic: Mapping[str, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class TimestampBound:
+    """In each partition the first offset whose record's timestamp is at or after this one."""
+
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimestampsBound:
+    """A `TimestampBound` for each partition, or for all partitions of a topic, in milliseconds."""
+
+    by_partition: Mapping[TopicPartition, int]
+    by_topic: Mapping[str, int] = field(default_factory=dict)
+
+
+_BoundByPartition = OffsetsBound | TimestampsBound
+Bound = EarliestBound | LatestBound | OffsetsBound | TimestampBound | TimestampsBound
+
+
 class _UnexpectedValueError(Exception):
-    """What the JSON holds is not what the option takes; becomes an OptionError with the example."""
+    """The JSON does not fit the option; becomes an OptionError with an example."""
 
 
 def parse_assignment(option: str, value: object) -> dict[str, tuple[int, ...]]:
     """Parse the ``assign`` option: topics and their partitions.
 
     Raises:
-        OptionError: It is no such JSON, or names no partition.
+        OptionError: The JSON is malformed, or names no partition.
     """
     if isinstance(value, str) and not value.strip().startswith("{"):
         raise OptionError(
@@ -97,34 +123,34 @@ def parse_assignment(option: str, value: object) -> dict[str, tuple[int, ...]]:
     return assignment
 
 
-def parse_partition_offsets(option: str, value: object) -> PartitionValues:
-    """Parse offsets: numbers from 0, -1 for latest, -2 for earliest; by topic also by name.
+def parse_partition_offsets(option: str, value: object) -> OffsetsBound:
+    """Parse offsets: numbers from 0, -1 for latest, -2 for earliest; for whole topics by name.
 
     Raises:
-        OptionError: It is no such JSON.
+        OptionError: The JSON is malformed.
     """
     try:
-        return _partition_values(value, _offset, _topic_offset)
+        return OffsetsBound(*_partition_values(value, _offset, _topic_offset))
     except _UnexpectedValueError as error:
         raise _malformed(_OFFSETS_EXAMPLE, option, value, error) from None
 
 
 def parse_partition_timestamps(
     option: str, value: object, parse_time: Callable[[object], int]
-) -> PartitionValues:
+) -> TimestampsBound:
     """Parse timestamps, each by ``parse_time``.
 
     Raises:
-        OptionError: It is no such JSON, or one of the times is none.
+        OptionError: The JSON or one of the timestamps is malformed.
     """
     try:
-        return _partition_values(value, parse_time, parse_time)
+        return TimestampsBound(*_partition_values(value, parse_time, parse_time))
     except _UnexpectedValueError as error:
         raise _malformed(_TIMESTAMPS_EXAMPLE, option, value, error) from None
 
 
 def format_topic_partitions(topic_partitions: object) -> str:
-    """List topic-partitions for an error message, in order, and not without end."""
+    """List topic-partitions for an error message, in order; of many, the first ones."""
     names = [f"{topic}-{partition}" for topic, partition in sorted(topic_partitions)]  # type: ignore[call-overload]
     more = len(names) - _SHOWN_PARTITIONS
     if more > 0:
@@ -134,7 +160,8 @@ def format_topic_partitions(topic_partitions: object) -> str:
 
 def _partition_values(
     value: object, parse_value: Callable[[object], int], parse_topic_value: Callable[[object], int]
-) -> PartitionValues:
+) -> tuple[dict[TopicPartition, int], dict[str, int]]:
+    """The values by partition, and those by topic."""
     by_partition: dict[TopicPartition, int] = {}
     by_topic: dict[str, int] = {}
     for topic, given in _load_object(value).items():
@@ -143,7 +170,7 @@ def _partition_values(
                 by_partition[topic, _partition(key)] = parse_value(number)
         else:
             by_topic[topic] = parse_topic_value(given)
-    return PartitionValues(by_partition, by_topic)
+    return by_partition, by_topic
 
 
 def _load_object(value: object) -> dict[str, object]:
@@ -165,7 +192,7 @@ def _object_without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, obj
     if len(loaded) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise _UnexpectedValueError(f"{twice!r} stands there twice")
+        raise _UnexpectedValueError(f"{twice!r} is given twice")
     return loaded
 
 
@@ -180,14 +207,14 @@ def _partition(value: object, *, text: bool = True) -> int:
         value = int(value)
     number = _integer(value)
     if not 0 <= number <= MAX_PARTITION:
-        raise _UnexpectedValueError(f"{value!r} is no partition number")
+        raise _UnexpectedValueError(f"{value!r} is not a partition number")
     return number
 
 
 def _offset(value: object) -> int:
     number = _integer(value)
     if not EARLIEST_OFFSET <= number <= MAX_OFFSET:
-        raise _UnexpectedValueError(f"{number} is no offset: use -1 for latest, -2 for earliest")
+        raise _UnexpectedValueError(f"{number} is not an offset: use -1 for latest, -2 for earliest")
     return number
 
 
@@ -201,10 +228,10 @@ def _topic_offset(value: object) -> int:
 def _integer(value: object) -> int:
     if not isinstance(value, bool):
         try:
-            return operator.index(value)  # type: ignore[arg-type]  # whatever is no integer raises
+            return operator.index(value)  # type: ignore[arg-type]  # raises if it is no integer
         except TypeError:
             pass
-    raise _UnexpectedValueError(f"{value!r} is no whole number")
+    raise _UnexpectedValueError(f"{value!r} is not a whole number")
 
 
 def _malformed(example: str, option: str, value: object, error: _UnexpectedValueError) -> OptionError:
@@ -216,59 +243,13 @@ def _shown(value: object) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
 
 
-@dataclass(frozen=True, slots=True)
-class EarliestBound:
-    """Each partition's log start offset."""
-
-
-@dataclass(frozen=True, slots=True)
-class LatestBound:
-    """Each partition's end, as ``endingAt`` and ``isolationLevel`` define it."""
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetsBound:
-    """One offset for each partition; -1 stands for latest, -2 for earliest.
-
-    Attributes:
-        offsets: Offset by (topic, partition).
-        topic_offsets: Offset for all partitions of a topic.
-    """
-
-    offsets: Mapping[TopicPartition, int]
-    topic_offsets: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class TimestampBound:
-    """In each partition the first offset whose record's timestamp is at or after this one."""
-
-    timestamp_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class TimestampsBound:
-    """As TimestampBound, with a timestamp for each partition.
-
-    Attributes:
-        timestamps_ms: Timestamp by (topic, partition).
-        topic_timestamps_ms: Timestamp for all partitions of a topic.
-    """
-
-    timestamps_ms: Mapping[TopicPartition, int]
-    topic_timestamps_ms: Mapping[str, int] = field(default_factory=dict)
-
-
-Bound = EarliestBound | LatestBound | OffsetsBound | TimestampBound | TimestampsBound
-
-
 def parse_bounds(given: Mapping[str, object], zone: dt.tzinfo, now_ms: int) -> tuple[Bound, Bound]:
     """Parse both ends of a batch read.
 
     Args:
-        given: Option values by their documented names; other options may be among them.
+        given: Option values by documented name; other options are ignored.
         zone: The zone of times that name none.
-        now_ms: What relative times are relative to.
+        now_ms: The time that relative times are relative to.
 
     Returns:
         The start (default earliest) and the end (default latest, exclusive).
@@ -293,18 +274,13 @@ def _parse_end(
         return TimestampBound(parse_timestamp_ms(option, given[option], zone, now_ms))
     option = f"{position}OffsetsByTimestamp"
     if option in given:
-        values = _parse_timestamps(option, given[option], zone, now_ms)
-        return TimestampsBound(values.by_partition, values.by_topic)
+        return parse_partition_timestamps(
+            option, given[option], lambda time: parse_timestamp_ms(option, time, zone, now_ms)
+        )
     option = f"{position}Offsets"
     if option in given:
         return _parse_offsets(option, given[option])
     return default
-
-
-def _parse_timestamps(option: str, value: object, zone: dt.tzinfo, now_ms: int) -> PartitionValues:
-    return parse_partition_timestamps(
-        option, value, lambda time: parse_timestamp_ms(option, time, zone, now_ms)
-    )
 
 
 def _parse_offsets(option: str, value: object) -> Bound:
@@ -313,8 +289,7 @@ def _parse_offsets(option: str, value: object) -> Bound:
         return EarliestBound()
     if name == "latest":
         return LatestBound()
-    values = parse_partition_offsets(option, value)
-    return OffsetsBound(values.by_partition, values.by_topic)
+    return parse_partition_offsets(option, value)
 
 
 def _check_start(start: Bound) -> None:
@@ -344,24 +319,22 @@ def _check_end(end: Bound) -> None:
 
 
 def _named_with(bound: OffsetsBound, offset: int) -> Iterator[str]:
-    yield from (f"{topic}-{number}" for (topic, number), value in bound.offsets.items() if value == offset)
-    yield from (topic for topic, value in bound.topic_offsets.items() if value == offset)
+    yield from (
+        f"{topic}-{number}" for (topic, number), value in bound.by_partition.items() if value == offset
+    )
+    yield from (topic for topic, value in bound.by_topic.items() if value == offset)
 
 
 def _check_order(start: Bound, end: Bound) -> None:
     if isinstance(start, OffsetsBound) and isinstance(end, OffsetsBound):
-        starts = PartitionValues(start.offsets, start.topic_offsets)
-        ends = PartitionValues(end.offsets, end.topic_offsets)
-        _check_same_partitions(starts, ends)
-        _check_not_after(starts, ends, "offset")
+        _check_same_partitions(start, end)
+        _check_not_after(start, end, "offset")
     if isinstance(start, TimestampsBound) and isinstance(end, TimestampsBound):
-        starts = PartitionValues(start.timestamps_ms, start.topic_timestamps_ms)
-        ends = PartitionValues(end.timestamps_ms, end.topic_timestamps_ms)
-        _check_same_partitions(starts, ends)
-        _check_not_after(starts, ends, "timestamp")
+        _check_same_partitions(start, end)
+        _check_not_after(start, end, "timestamp")
 
 
-def _check_same_partitions(starts: PartitionValues, ends: PartitionValues) -> None:
+def _check_same_partitions(starts: _BoundByPartition, ends: _BoundByPartition) -> None:
     # A topic given as a whole on either side is compared with its partitions in `resolve`.
     whole_topics = starts.by_topic.keys() | ends.by_topic.keys()
     start_set = {pair for pair in starts.by_partition if pair[0] not in whole_topics}
@@ -375,7 +348,7 @@ def _check_same_partitions(starts: PartitionValues, ends: PartitionValues) -> No
         )
 
 
-def _check_not_after(starts: PartitionValues, ends: PartitionValues, what: str) -> None:
+def _check_not_after(starts: _BoundByPartition, ends: _BoundByPartition, what: str) -> None:
     for (topic, partition), start in starts.by_partition.items():
         end = ends.by_partition.get((topic, partition), -1)
         # Latest and earliest are negative numbers and cannot be compared.

@@ -1,8 +1,6 @@
-"""What a read opens, reads and passes over, as values that can be printed, compared and written as JSON.
+"""Reads without Spark: `read_table` reads into one Arrow table, `explain` tells what it would open, read and skip.
 
-`read_table`: a read into one Arrow table, without Spark.
-
-`explain`: what a read would open, read and pass over, without reading it.
+An explanation consists of values that can be printed, compared and written as JSON.
 """
 
 from __future__ import annotations
@@ -27,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from storage_core.directory import PartitionDirectory, PartitionLog
+    from storage_core.scan.offset_ranges import PartitionRange
     from storage_core.scan.options import ReadOptions
     from storage_core.scan.plan import ScanPlan
-    from storage_core.scan.resolve import ResolvedPartition
     from storage_core.scan.spans import LogSpan
     from storage_core.segment import SegmentReader
 
@@ -55,14 +53,14 @@ class SpanExplanation:
 
     Attributes:
         file: Path of the log file.
-        file_size_bytes: Its size, or of the last segment, where the log ends in it.
+        file_size_bytes: The size of the file; of the last segment, up to the log end.
         position_bytes: Where the piece begins.
         end_position_bytes: Where it ends.
-        skipped_before_bytes: How many bytes in front of it nobody reads.
-        skipped_behind_bytes: How many bytes behind it nobody reads, if it is the last piece of the file.
-        start_offset: The first offset wanted.
-        end_offset: The first offset not wanted any more.
-        batches: How many batches stand in it, up to the first damage in mode FAILFAST.
+        skipped_before_bytes: How many bytes between the previous piece and this one are not read.
+        skipped_behind_bytes: How many bytes after the last piece of the file are not read; 0 for other pieces.
+        start_offset: The first offset to read.
+        end_offset: The first offset after those to read.
+        batches: How many batches it has, in mode FAILFAST up to the first damage.
         task: Number of the task that reads it.
     """
 
@@ -79,31 +77,31 @@ class SpanExplanation:
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes the piece has."""
+        """The size of the piece."""
         return self.end_position_bytes - self.position_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionExplanation:
-    """What is read of one partition. Where its log was not looked at, what only the log tells is None.
+    """The part of a partition that is read. If its log was not opened, the fields of the log are None.
 
     Attributes:
         topic: The topic.
         partition: The partition's number.
         directory: Its directory.
-        skipped: Why nothing is read; None if something is.
-        log_start_offset: The first offset of the log.
-        log_end_offset: The offset behind its last batch; None too where damage hides it.
+        skipped: Why the partition is not read; None if it is.
+        log_start_offset: The log start offset.
+        log_end_offset: The log end offset; None also if damage hides it.
         start_offset: The first offset that the options ask for.
-        end_offset: The offset behind the last one that they ask for.
-        read_start_offset: The first offset that is read: a condition may leave out some.
-        read_end_offset: The offset behind the last one that is read.
+        end_offset: The first offset after those that they ask for.
+        read_start_offset: The first offset that is read, after pruning by a condition.
+        read_end_offset: The first offset after those that are read.
         segments: How many segments the log has.
         segments_opened: How many of them are read.
-        segments_before: How many of the others stand in front of the first one that is read.
-        segments_behind: How many of them stand behind the last one that is read.
-        total_bytes: How many bytes its log files have.
-        spans: What is read.
+        segments_before: How many segments before the first one that is read are skipped.
+        segments_behind: How many segments after the last one that is read are skipped.
+        total_bytes: The size of its log files.
+        spans: The pieces that are read.
     """
 
     topic: str
@@ -136,7 +134,7 @@ class PartitionExplanation:
 
 @dataclass(frozen=True, slots=True)
 class TaskExplanation:
-    """What one task reads."""
+    """The work of one task."""
 
     spans: int
     size_bytes: int
@@ -145,18 +143,18 @@ class TaskExplanation:
 
 @dataclass(frozen=True, slots=True)
 class ScanTotals:
-    """What a read opens, and of how much; partitions that were not looked at have no segments and bytes here.
+    """Totals of a read; segments and bytes of partitions that were not opened do not count.
 
     Attributes:
         partitions: How many partitions were found.
-        partitions_read: Of how many of them something is read.
-        segments: How many segments those have that were looked at.
+        partitions_read: How many of them are read.
+        segments: How many segments the opened partitions have.
         segments_opened: How many of them, that is log files, are read.
-        spans: In how many pieces.
-        tasks: By how many tasks.
-        total_bytes: How many bytes the log files have.
-        planned_bytes: How many of them are read.
-        batches: How many batches that are.
+        spans: How many pieces of log files are read.
+        tasks: How many tasks read them.
+        total_bytes: The size of the log files.
+        planned_bytes: How many bytes of them are read.
+        batches: How many batches are read.
     """
 
     partitions: int
@@ -172,13 +170,13 @@ class ScanTotals:
 
 @dataclass(frozen=True, slots=True)
 class ScanExplanation:
-    """What a read with some options does, partition by partition.
+    """What a read opens, reads and skips, partition by partition.
 
     Attributes:
         partitions: Every partition that was found, by topic and number.
-        tasks: The tasks, in their order.
-        totals: All in all.
-        planning: What finding this out, without counting batches, asked of the file system.
+        tasks: The tasks, in order.
+        totals: Their totals.
+        planning: The file system operations of the planning, without those that count batches.
     """
 
     partitions: tuple[PartitionExplanation, ...]
@@ -187,7 +185,7 @@ class ScanExplanation:
     planning: IoStatistics
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as dicts, lists, texts and numbers."""
+        """The explanation as dicts, lists, strings and numbers."""
         plain: dict[str, Any] = _plain(dataclasses.asdict(self))
         return plain
 
@@ -349,7 +347,7 @@ def explain(
 
     Raises:
         OptionError: An option is unknown or wrong.
-        SegmentLogError: What is asked for cannot be had.
+        SegmentLogError: These directories cannot give what the options ask for.
     """
     filesystem = filesystem or FileSystem()
     parsed = options_of(paths, options)
@@ -365,11 +363,11 @@ def explain(
 
 
 def explain_plan(plan: ScanPlan, planning: IoStatistics) -> ScanExplanation:
-    """Say what a plan opens and skips.
+    """Explain what a plan opens and skips.
 
     Args:
         plan: The plan.
-        planning: What making it has asked of the file system.
+        planning: The file system operations of the planning.
     """
     spans: defaultdict[tuple[str, int], list[_Numbered]] = defaultdict(list)
     for number, task in enumerate(plan.tasks):
@@ -393,7 +391,7 @@ def _not_looked_at(directory: PartitionDirectory, reason: str) -> PartitionExpla
 
 
 def _partition(
-    resolved: ResolvedPartition, read: ResolvedPartition | None, numbered: Sequence[_Numbered]
+    resolved: PartitionRange, read: PartitionRange | None, numbered: Sequence[_Numbered]
 ) -> PartitionExplanation:
     log = resolved.log
     skipped = None
@@ -419,7 +417,7 @@ def _partition(
         len(opened),
         opened[0] if opened else 0,
         len(bases) - 1 - opened[-1] if opened else 0,
-        sum(log.ask(index, lambda segment: segment.size_bytes) for index in range(len(bases))),
+        sum(log.read_segment(index, lambda segment: segment.size_bytes) for index in range(len(bases))),
         _spans(log, numbered),
     )
 
@@ -435,7 +433,7 @@ def _spans(log: PartitionLog, numbered: Sequence[_Numbered]) -> tuple[SpanExplan
     explained = []
     for place, (number, span) in enumerate(numbered):
         index = log.segment_index_for(span.base_offset) or 0
-        size_bytes = log.ask(index, lambda segment: segment.size_bytes)
+        size_bytes = log.read_segment(index, lambda segment: segment.size_bytes)
         before = numbered[place - 1][1] if place else None
         is_last = place + 1 == len(numbered) or numbered[place + 1][1].base_offset != span.base_offset
         read_before_bytes = 0
@@ -451,7 +449,7 @@ def _spans(log: PartitionLog, numbered: Sequence[_Numbered]) -> tuple[SpanExplan
                 max(size_bytes - span.end_position_bytes, 0) if is_last else 0,
                 span.start_offset,
                 span.end_offset,
-                log.ask(index, partial(_batches, span=span)),
+                log.read_segment(index, partial(_batches, span=span)),
                 number,
             )
         )

@@ -1,25 +1,19 @@
-"""Following transactions through a log by its batch headers and control records.
+"""Transaction isolation: aborted transactions and the last stable offset, which bound ``read_committed``.
 
-A transaction opens in a partition with a producer's first transactional data batch there, and
-closes with the producer's marker. What was open at some offset stands in the producer snapshot
-of that offset, so a replay need not begin at the first segment.
+A ``.txnindex`` file lists the aborted transactions whose markers are in its segment. It is trusted if
+its writer has completed it: under a clean-shutdown marker, in a closed segment below the recovery
+point, and in a log that this process writes. Elsewhere, and where index files were removed, the
+control batches in the log decide. Another process may open, recover, write and close the log
+meanwhile, so the reason for the trust is checked before the index is read, and again afterwards.
 
-Where damage is skipped, a marker may be among what is lost. Then nobody knows how the transactions
-ended that were open in front of it, or whether they did. Their records up to there count as aborted,
-so that nothing is shown that may have been taken back; and they count as open until a later marker
-of the same producer proves that they are not, so that nothing is shown that is not stable yet. What
-their producers wrote behind the damage counts as a transaction of its own.
+A replay follows transactions by batch headers and control records. A transaction opens in a partition
+with a producer's first transactional batch there, and closes with the producer's marker. The producer
+snapshot of an offset holds the transactions open there, so a replay need not begin at the first segment.
 
-What ``read_committed`` leaves out: aborted transactions, and everything from the last stable offset on.
-
-A ``.txnindex`` file lists the aborted transactions whose markers stand in its segment. It is
-believed where its writer has finished it: under a clean-shutdown marker, in a closed segment below
-the recovery point, and in a log that this process writes. Elsewhere, and where index files were
-removed, the control batches in the log decide.
-
-Another process may open, recover, write and close the log meanwhile. So what makes an index
-believable is looked at before the index, and once more after it; if it is no longer true, the control
-batches decide.
+Where damage is skipped, markers may be lost. The transactions open before the damage then count as
+aborted up to it, so that a read returns no record that may have been aborted. They also count as open
+until a later marker of the same producer, so that a read returns no record that is not stable yet.
+Records that their producers wrote after the damage count as a new transaction.
 """
 
 from __future__ import annotations
@@ -61,17 +55,17 @@ __all__ = [
 
 
 _log = logging.getLogger(__name__)
-_NOT_TOLD = "Which transactions were aborted cannot be told; read with isolationLevel=read_uncommitted."
+_UNKNOWN_ABORTS = "Which transactions were aborted cannot be told; read with isolationLevel=read_uncommitted."
 
 
 class TransactionReplay:
-    """The transactions open at an offset, and a way to move that offset forward.
+    """The transactions open at an offset, which moves forward through the log.
 
     Attributes:
         next_offset: Every batch that begins below it is accounted for.
         is_complete: Whether the last call of `aborted_transactions` saw the end of every
-            transaction that matters to its bound.
-        undecided: The transactions that were open in front of damage, as if they had been aborted in it.
+            transaction that began below its upper bound.
+        undecided: The transactions that were open before damage, as if they had been aborted in it.
     """
 
     def __init__(self, log: PartitionLog) -> None:
@@ -79,13 +73,13 @@ class TransactionReplay:
         self.is_complete = False
         self.undecided: list[AbortedTransaction] = []
         self._log = log
-        # First offset by producer id. In order of the offsets: the first entry is the oldest.
+        # First offset by producer id, ordered by offset: the first entry is the oldest.
         self._open: dict[int, int] = {}
-        # The same of transactions whose marker may be lost, and that may be open all the same.
+        # The same for transactions that damage has made undecided: they may still be open.
         self._doubtful: dict[int, int] = {}
 
     def open_transactions(self) -> dict[int, int]:
-        """First offset of each transaction that is, or may be, open, by producer id, oldest first."""
+        """First offset of each transaction that is or may be open, by producer id, oldest first."""
         first_offsets = {**self._open, **self._doubtful}
         return dict(sorted(first_offsets.items(), key=lambda item: item[1]))
 
@@ -112,12 +106,12 @@ class TransactionReplay:
     def aborted_transactions(
         self, end_offset: int, upper_bound_offset: int | None = None
     ) -> list[AbortedTransaction]:
-        """Go on to ``end_offset``; return the transactions that abort on the way, by their markers.
+        """Advance to ``end_offset``; return the transactions that abort on the way, in order of their markers.
 
         Args:
             end_offset: Where to stop.
             upper_bound_offset: Stop earlier, once every transaction that began below this
-                offset has ended. What begins behind may then be missing.
+                offset has ended. Later ones may then be missing.
 
         Raises:
             CorruptRecordError: A header or a control batch on the way is damaged.
@@ -141,29 +135,30 @@ class TransactionReplay:
     def _walk_again_if_replaced(
         self, index: int, end_offset: int, upper_bound_offset: int | None
     ) -> list[AbortedTransaction]:
-        """Walk a segment; once more if a live broker has renamed or replaced its file since the listing."""
+        """Walk a segment; again if a live broker has renamed or replaced its file since the listing."""
         segments = self._log.segments
         is_last = index == len(segments) - 1
-        before = dict(self._open), self.next_offset, list(self.undecided), dict(self._doubtful)
+        next_offset, undecided = self.next_offset, list(self.undecided)
+        first_offsets, doubtful = dict(self._open), dict(self._doubtful)
         for reopen in (None, "", DELETED_SUFFIX):
-            segment = segments[index] if reopen is None else segments.open_again(index, reopen)
+            segment = segments[index] if reopen is None else segments.reopen(index, reopen)
             try:
                 if self._log.skip_damage:
                     return self._walk_over_damage(segment, end_offset, upper_bound_offset)
                 return self._walk_or_blame(segment, end_offset, upper_bound_offset, is_last=is_last)
             except (FileNotFoundError, DataLossError):
-                self._open, self.next_offset = dict(before[0]), before[1]
-                self.undecided, self._doubtful = list(before[2]), dict(before[3])
+                self.next_offset, self.undecided = next_offset, list(undecided)
+                self._open, self._doubtful = dict(first_offsets), dict(doubtful)
         message = (
-            "Expected a segment that was listed a moment ago, found it gone: retention or a cleaner was "
-            "faster. Read again."
+            "Expected a segment that was listed a moment ago, found it deleted by retention or a cleaner. "
+            "Read again."
         )
         raise DataLossError(message, path=self._log.path, offset=segments.base_offsets[index])
 
     def _walk_or_blame(
         self, segment: SegmentReader, end_offset: int, upper_bound_offset: int | None, *, is_last: bool
     ) -> list[AbortedTransaction]:
-        """Walk a segment; an error names the damaged range, which begins where a length was forged, not where it led."""
+        """Walk a segment; an error names the damaged range from the wrong length on, not from where it led."""
         try:
             return self._walk(segment, end_offset, upper_bound_offset, is_last=is_last)
         except CorruptError as error:
@@ -172,7 +167,7 @@ class TransactionReplay:
             damage = _damage_at_or_before(segment, error.position_bytes)
             if damage is None:
                 raise
-            reason = f"{damage.reason} {_NOT_TOLD}"
+            reason = f"{damage.reason} {_UNKNOWN_ABORTS}"
             raise dataclasses.replace(damage, reason=reason).error() from error
 
     def _walk(
@@ -198,11 +193,11 @@ class TransactionReplay:
                     aborted.append(transaction)
                 self.next_offset = last_offset + 1
             position_bytes = batch_end_bytes
-        # A walk ends silently at a torn batch, which only the last segment can have.
+        # A walk ends without an error at a torn batch, which only the last segment can have.
         if not is_last and not segment.is_preallocated_after(position_bytes, self.next_offset):
             raise CorruptRecordError(
                 "Expected whole batches up to the end of the segment, found a batch that reaches beyond it. "
-                + _NOT_TOLD,
+                + _UNKNOWN_ABORTS,
                 path=segment.log_path,
                 position_bytes=position_bytes,
                 end_position_bytes=segment.size_bytes,
@@ -214,7 +209,7 @@ class TransactionReplay:
     def _walk_over_damage(
         self, segment: SegmentReader, end_offset: int, upper_bound_offset: int | None
     ) -> list[AbortedTransaction]:
-        """The same with every CRC checked: no header is believed that may say what never was."""
+        """Walk a segment with every CRC checked, so that no damaged header counts."""
         aborted: list[AbortedTransaction] = []
         position_bytes = 0
         if self.next_offset > segment.base_offset:
@@ -243,8 +238,8 @@ class TransactionReplay:
         try:
             transaction = self._apply(segment, header)
         except (CorruptError, UnsupportedFormatError) as error:
-            # A marker that says nothing: its producer's transaction may have ended in either way.
-            _log.warning("Took a transaction for aborted whose marker cannot be read: %s", error)
+            # The marker is unreadable: the transaction may have been committed or aborted.
+            _log.warning("A transaction counts as aborted, because its marker cannot be read: %s", error)
             first_offset = self._open.pop(header.producer_id, None)
             if first_offset is None:
                 return []
@@ -264,7 +259,7 @@ class TransactionReplay:
             for producer_id, first_offset in self._open.items()
         ]
         _log.warning(
-            "Took %d transactions of %s-%d for aborted up to offset %d, because their markers may be lost: %s",
+            "%d transactions of %s-%d count as aborted up to offset %d, because their markers may be lost: %s",
             len(lost),
             self._log.topic,
             self._log.partition,
@@ -288,7 +283,7 @@ class TransactionReplay:
         if not header.is_control:
             self._open.setdefault(producer_id, header.base_offset)
             return None
-        # Compaction leaves control batches without their record, which say nothing any more.
+        # Compaction leaves control batches without their record.
         if header.record_count == 0:
             return None
         kind = control_type(segment.read_batch(header), header, path=segment.log_path)
@@ -296,7 +291,7 @@ class TransactionReplay:
             return None
         self._doubtful.pop(producer_id, None)
         first_offset = self._open.pop(producer_id, None)
-        # A marker without data, as compaction or a refused append leaves it, ends nothing.
+        # Compaction and refused appends leave markers without data.
         if first_offset is None or kind is ControlType.COMMIT:
             return None
         marker_offset = header.last_offset
@@ -305,7 +300,7 @@ class TransactionReplay:
 
 
 def _damage_at_or_before(segment: SegmentReader, position_bytes: int) -> DamagedRange | None:
-    """The last damaged range of a segment that begins at a position or in front of it."""
+    """The last damaged range of a segment that begins at or before a position."""
     last: DamagedRange | None = None
     for item in segment.items(0):
         if isinstance(item, DamagedRange):
@@ -331,7 +326,7 @@ def open_transactions(log: PartitionLog, end_offset: int | None = None) -> tuple
 
     Args:
         log: The partition.
-        end_offset: What stands at or behind it does not count; the log end offset if None.
+        end_offset: Only records below it count; the log end offset if None.
 
     Raises:
         CorruptRecordError: A header or a control batch on the way is damaged.
@@ -344,8 +339,8 @@ def open_transactions(log: PartitionLog, end_offset: int | None = None) -> tuple
 def last_stable_offset(log: PartitionLog, end_offset: int | None = None) -> int:
     """The first offset of the oldest transaction open at ``end_offset``; without one, ``end_offset``.
 
-    With the high watermark as end this is what a broker answers, with the log end what it would
-    answer once everything is replicated. Never below the log start offset.
+    With the high watermark as end this is a broker's answer; with the log end, its answer once everything is
+    replicated. Never below the log start offset.
     """
     end_offset = log.log_end_offset if end_offset is None else end_offset
     oldest = next(iter(open_transactions(log, end_offset)), None)
@@ -354,7 +349,7 @@ def last_stable_offset(log: PartitionLog, end_offset: int | None = None) -> int:
 
 
 class AbortedTransactions:
-    """Aborted transactions, ready to be asked which of them touch some offsets, as often as there are segments."""
+    """Aborted transactions, indexed by the offsets that they touch: each segment looks up its own."""
 
     __slots__ = ("_first_leaf", "_last_offsets", "_lowest_first_offsets", "_transactions")
 
@@ -395,12 +390,11 @@ def aborted_transactions(
 ) -> tuple[AbortedTransaction, ...]:
     """The aborted transactions that have an offset from ``start_offset`` to below ``end_offset``.
 
-    Markers are looked for behind ``end_offset`` too: a transaction may end segments later. Of a
-    transaction that is open at the log end nothing is known; the last stable offset keeps a
-    read away from it.
+    Markers after ``end_offset`` count too: a transaction may end segments later. Transactions open at the
+    log end are not among them; a read stops before them, at the last stable offset.
 
     Returns:
-        In the order of their markers. Where damage is skipped, those behind them whose markers may be lost.
+        In the order of their markers; where damage is skipped, followed by those whose markers may be lost.
 
     Raises:
         CorruptRecordError: A header or a control batch on the way is damaged.
@@ -408,8 +402,8 @@ def aborted_transactions(
     if start_offset >= end_offset:
         return ()
     trust = _IndexTrust(log)
-    aborted = _collect(log, start_offset, end_offset, trust.is_index_complete)
-    if trust.has_moved():
+    aborted = _collect(log, start_offset, end_offset, trust.is_trusted)
+    if trust.has_changed():
         aborted = _collect(log, start_offset, end_offset, lambda _: False)
     return tuple(
         transaction
@@ -419,13 +413,13 @@ def aborted_transactions(
 
 
 def _collect(
-    log: PartitionLog, start_offset: int, end_offset: int, is_index_complete: Callable[[int], bool]
+    log: PartitionLog, start_offset: int, end_offset: int, is_trusted: Callable[[int], bool]
 ) -> list[AbortedTransaction]:
     aborted: list[AbortedTransaction] = []
     replay = TransactionReplay(log)
     for index in range(log.segment_index_for(start_offset) or 0, len(log.segments)):
         segment = log.segments[index]
-        if is_index_complete(index):
+        if is_trusted(index):
             collected, is_complete = segment.transaction_index.collect_aborted_transactions(
                 start_offset, end_offset
             )
@@ -437,7 +431,7 @@ def _collect(
         if is_complete or _have_all_ended(log, index, end_offset):
             break
     if log.skip_damage:
-        # Those whose end may be lost are not open any more for the last stable offset either.
+        # For the last stable offset, transactions whose marker may be lost are not open either.
         tail = TransactionReplay(log)
         tail.advance_to(log.log_end_offset)
         known = set(aborted)
@@ -446,7 +440,7 @@ def _collect(
 
 
 def _have_all_ended(log: PartitionLog, index: int, end_offset: int) -> bool:
-    """Whether the snapshot at a segment's end says that no transaction is open there that began below an offset."""
+    """Whether, by the snapshot at a segment's end, no transaction that began below an offset is open there."""
     segment_end_offset = _segment_end_offset(log, index)
     if segment_end_offset < end_offset or index + 1 == len(log.segments) or log.skip_damage:
         return False
@@ -469,91 +463,92 @@ def _segment_end_offset(log: PartitionLog, index: int) -> int:
 
 
 class _IndexTrust:
-    """Whether a segment's transaction index, or the absence of one, tells all there is to tell.
+    """Whether a segment's transaction index, or its absence, can be trusted.
 
-    The log end has to be known before.
+    The log end must be known.
     """
 
     def __init__(self, log: PartitionLog) -> None:
         self._log = log
         self._root = log.directory.root
-        # What is said of an index up to here rests on the recovery point, or on the marker.
-        self._believed_below = -1
+        # The recovery point, or the clean-shutdown marker, is the reason to trust the indexes up to here.
+        self._trusted_below = -1
 
-    def is_index_complete(self, index: int) -> bool:
-        """Whether the index of a segment, or its absence, is to be believed, unless something `has_moved`."""
+    def is_trusted(self, index: int) -> bool:
+        """Whether a segment's index, or its absence, can be trusted, provided that nothing `has_changed` afterwards."""
         segment = self._log.segments[index]
         end_offset = _segment_end_offset(self._log, index)
         is_complete = (
             segment.use_indexes
-            # Otherwise there is nothing to be gained by a look at more files.
+            # Otherwise more files need not be read.
             and (
-                self._is_listed(segment, transaction_index_file_name) or self._is_silence_believed(end_offset)
+                self._is_listed(segment, transaction_index_file_name)
+                or self._is_emptiness_trusted(end_offset)
             )
-            and self._is_finished_and_tells_all(index, end_offset)
+            and self._is_complete_and_fits(index, end_offset)
         )
         if is_complete:
-            self._believed_below = max(self._believed_below, end_offset)
+            self._trusted_below = max(self._trusted_below, end_offset)
         return is_complete
 
-    def has_moved(self) -> bool:
-        """Whether an index was believed for a reason that was not true all the time."""
-        if self._believed_below < 0 or self._root.is_own:
+    def has_changed(self) -> bool:
+        """Whether the reason to trust an index no longer holds."""
+        if self._trusted_below < 0 or self._root.is_own:
             return False
         if self._root.clean_shutdown:
             return not self._root.is_still_clean()
         topic_partition = self._log.directory.topic_partition
-        return self._root.present_recovery_points().get(topic_partition, 0) < self._believed_below
+        return self._root.present_recovery_points().get(topic_partition, 0) < self._trusted_below
 
-    def _is_finished_and_tells_all(self, index: int, end_offset: int) -> bool:
-        """Whether its writer has finished the index of a segment, which fits the log."""
+    def _is_complete_and_fits(self, index: int, end_offset: int) -> bool:
+        """Whether the writer has completed a segment's index, which fits the log."""
         segment = self._log.segments[index]
         if self._root.clean_shutdown or self._root.is_own:
             # Without its offset index the segment's index files were removed, or never copied.
             return (
                 self._is_listed(segment, offset_index_file_name)
-                and self._tells_all(segment, end_offset)
+                and self._fits_log(segment, end_offset)
                 and segment.is_in_place()
             )
         if index == len(self._log.segments) - 1 or end_offset > self._log.recovery_point:
-            # Wherever the recovery point is, a log's last segment is recovered after a crash, and its indexes with it.
+            # After a crash the last segment is recovered with its indexes, whatever the recovery point.
             return False
         offset_index = segment.closed_offset_index()
-        # The transaction index may have been read before, when only a part of it was written.
+        # The transaction index may have been read before it was complete.
         segment.forget_transaction_index()
         return (
             offset_index is not None
-            and self._tells_all(segment, end_offset)
-            # Index files that are missing or damaged are built anew in any segment. And cleaners replace segments.
+            and self._fits_log(segment, end_offset)
+            # Brokers rebuild missing and damaged indexes of any segment, and cleaners replace segments.
             and segment.has_offset_index(offset_index)
             and segment.is_in_place()
         )
 
-    def _tells_all(self, segment: SegmentReader, end_offset: int) -> bool:
-        """Whether what the index says, or its silence, fits the log."""
+    def _fits_log(self, segment: SegmentReader, end_offset: int) -> bool:
+        """Whether the index, or its absence, fits the log."""
         transactions = segment.transaction_index
         if transactions.problem is not None:
             return False
         if not transactions.exists and self._is_listed(segment, transaction_index_file_name):
-            # Retention or a cleaner has taken it away since.
+            # Retention or a cleaner has deleted it since the listing.
             return False
         last_marker_offset = transactions.last_marker_offset
         if last_marker_offset is None:
-            # A recovery leaves an empty file, and so does a copy that failed.
-            return self._is_silence_believed(end_offset)
+            # A recovery leaves an empty file, and so does a failed copy.
+            return self._is_emptiness_trusted(end_offset)
         # Entries of a later segment's markers belong to another file.
         return last_marker_offset < end_offset
 
     def _is_listed(self, segment: SegmentReader, file_name: Callable[[int], str]) -> bool:
         return file_name(segment.base_offset) + segment.suffix in self._log.segments.file_names
 
-    def _is_silence_believed(self, end_offset: int) -> bool:
-        """Whether no transaction was aborted in a segment up to its end, if its index says nothing."""
-        return self._has_transaction_indexes or self._has_no_transactions(end_offset)
+    def _is_emptiness_trusted(self, end_offset: int) -> bool:
+        """Whether an index without entries means that the segment has no aborted transaction."""
+        return self._has_transaction_indexes or end_offset <= self._untransactional_up_to
 
     @cached_property
     def _has_transaction_indexes(self) -> bool:
-        """Whether some segment has a transaction index with entries, so that they were not all removed."""
+        """Whether some segment has a transaction index with entries, so that not all were removed."""
         indexes = (
             self._log.segment_index_for(base_offset)
             for base_offset in self._log.segments.file_names.base_offsets(TRANSACTION_INDEX_SUFFIX)
@@ -564,22 +559,13 @@ class _IndexTrust:
             if index is not None
         )
 
-    def _has_no_transactions(self, end_offset: int) -> bool:
-        """Whether a producer snapshot taken at a segment's end, or after it, knows of no transactional producer."""
-        snapshot = self._newest_snapshot
-        if snapshot is None:
-            return False
-        offset, is_transactional = snapshot
-        return not is_transactional and offset >= end_offset
-
     @cached_property
-    def _newest_snapshot(self) -> tuple[int, bool] | None:
-        """Offset of the newest producer snapshot, and whether it knows transactional producers."""
+    def _untransactional_up_to(self) -> int:
+        """The offset of the newest producer snapshot if it has no transactional producer, otherwise -1."""
         snapshot = self._log.newest_producer_snapshot()
-        if snapshot is None:
-            return None
-        return snapshot.offset, any(
-            entry.coordinator_epoch != _NO_COORDINATOR_EPOCH
-            or entry.current_transaction_first_offset is not None
+        is_untransactional = snapshot is not None and all(
+            entry.coordinator_epoch == _NO_COORDINATOR_EPOCH
+            and entry.current_transaction_first_offset is None
             for entry in snapshot.producers
         )
+        return snapshot.offset if snapshot is not None and is_untransactional else -1

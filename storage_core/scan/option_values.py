@@ -1,6 +1,6 @@
-"""Parsing of single option values: from text, as Spark passes them, or from Python values.
+"""Parse single option values: text, as Spark passes it, or Python values.
 
-Points in time and intervals as users write them: epoch milliseconds, ISO-8601, SQL's, or relative to now.
+Times may be epoch milliseconds, ISO-8601, SQL timestamps or relative to now.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from storage_core.errors import OptionError
-from storage_core.scan.option_table import nearest_hint
+from storage_core.option_table import nearest_hint
 
 __all__ = [
     "DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES",
@@ -40,7 +40,7 @@ __all__ = [
 
 DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES: Final = 64 * 1024 * 1024
 LARGEST_MAX_DECOMPRESSED_BATCH_BYTES: Final = 1024 * 1024 * 1024
-"""Positions within a batch become Arrow's, which are 32 bits wide."""
+"""Positions within a batch become Arrow offsets, which have 32 bits."""
 _MAX_INTEGER = 2**63 - 1
 _SIZE = re.compile(r"([0-9]{1,19})\s*(?:([kmgtp])(?:i?b)?|b)?", re.IGNORECASE)
 _SIZE_SHIFTS = {"k": 10, "m": 20, "g": 30, "t": 40, "p": 50}
@@ -72,7 +72,7 @@ def parse_boolean(option: str, value: object) -> bool:
 
 
 def parse_choice(option: str, value: object, choices: Sequence[str]) -> str:
-    """Parse one of a few words, in any case; returns it as documented."""
+    """Parse one of a few words, in any case; return it as documented."""
     text = value.strip().lower() if isinstance(value, str) else None
     for choice in choices:
         if choice.lower() == text:
@@ -95,7 +95,7 @@ def parse_count(option: str, value: object, name_in_error: str) -> int:
 
 
 def parse_size_bytes(option: str, value: object) -> int:
-    """Parse a positive size: bytes, or with a unit as in Spark's byte strings (``64k``, ``128mb``)."""
+    """Parse a positive size in bytes, or with a unit as in Spark's byte strings (``64k``, ``128mb``)."""
     number: int | None = None
     if isinstance(value, str):
         matched = _SIZE.fullmatch(value.strip())
@@ -123,7 +123,7 @@ def parse_max_batch_bytes(value: object) -> int:
 
 
 def parse_topics(option: str, value: object) -> tuple[str, ...]:
-    """Parse a comma separated list of topics; blanks and empty items do not count."""
+    """Parse a comma separated list of topics; blanks and empty items are ignored."""
     items = value.split(",") if isinstance(value, str) else _text_list(option, value, "topic names")
     topics = tuple(dict.fromkeys(item.strip() for item in items if item.strip()))
     if not topics:
@@ -135,7 +135,7 @@ def parse_columns(option: str, value: object, known: Sequence[str]) -> tuple[str
     """Parse column names: comma separated, or a JSON list.
 
     Raises:
-        OptionError: A name is unknown or given twice, or there is none.
+        OptionError: A name is unknown or given twice, or the list is empty.
     """
     if isinstance(value, str):
         text = value.strip()
@@ -166,7 +166,7 @@ def _column_hint(column: str, known: Sequence[str]) -> str:
 def parse_paths(option: str, value: object) -> tuple[str, ...]:
     """Parse ``path``: a text, a path object, or a list of them (also as JSON, as Spark passes lists).
 
-    Texts are kept whole; whether a comma separates paths depends on what exists.
+    A text with commas is not split: whether they separate paths depends on which paths exist.
     """
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
@@ -187,7 +187,7 @@ def parse_paths(option: str, value: object) -> tuple[str, ...]:
 
 
 def path_of(text: str) -> str:
-    """The path that ``text`` names: itself, or what a ``file:`` URI says.
+    """The path that ``text`` names: itself, or that of a ``file:`` URI.
 
     Raises:
         OptionError: It is a URI of another scheme, or of another host.
@@ -199,7 +199,7 @@ def path_of(text: str) -> str:
     is_uri = matched is not None and ("://" in text[: matched.end() + 1] or scheme in _NOT_LOCAL_SCHEMES)
     if is_uri or (":" in text and scheme in _NOT_LOCAL_SCHEMES):
         raise OptionError(
-            f"path {text!r} has the scheme '{scheme}'. Log directories stand on local or mounted "
+            f"path {text!r} has the scheme '{scheme}'. Log directories must be on local or mounted "
             "file systems: copy or mount it, and give a path."
         )
     return text
@@ -219,7 +219,7 @@ def _json_list(option: str, text: str, what: str) -> list[str]:
     try:
         loaded: object = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise OptionError(f"{option} is {text!r}, which is no JSON list of {what}: {error}.") from None
+        raise OptionError(f"{option} is {text!r}, which is not a JSON list of {what}: {error}.") from None
     return _text_list(option, loaded, what)
 
 
@@ -233,7 +233,7 @@ def _text_list(option: str, value: object, what: str) -> list[str]:
 
 def _as_integer(value: object) -> int | None:
     try:
-        return operator.index(value)  # type: ignore[arg-type]  # whatever is no integer raises
+        return operator.index(value)  # type: ignore[arg-type]  # raises if it is no integer
     except TypeError:
         return None
 
@@ -262,7 +262,7 @@ _INTERVAL = re.compile(r"(?:[0-9]{1,15}\s*[a-z]+\s*)+", re.IGNORECASE)
 _RELATIVE = re.compile(rf"-\s*({_INTERVAL.pattern})", re.IGNORECASE)
 _RELATIVE_PART = re.compile(r"([0-9]+)\s*([a-z]+)", re.IGNORECASE)
 _FIXED_OFFSET = re.compile(r"(?:UTC|GMT)?([+-])([0-9]{1,2})(?::?([0-9]{2}))?")
-# What Spark casts to a timestamp, but for years of other than four digits and times without a date.
+# The texts that Spark casts to a timestamp, except years of other than four digits and times without a date.
 _SQL_TIMESTAMP = re.compile(
     r"\+?([0-9]{4})(?:-([0-9]{1,2})(?:-([0-9]{1,2})"
     r"(?:[ T]([0-9]{1,2})(?::([0-9]{1,2})(?::([0-9]{1,2})(?:\.([0-9]*))?)? ?([A-Z+-].*)?)?)?)?)?"
@@ -271,22 +271,22 @@ _SQL_ZONE_OFFSET = re.compile(
     r"(?:UTC|GMT|UT)?([+-])(?:([0-9]{1,2})(?::([0-9]{1,2})(?::([0-9]{2}))?)?|([0-9]{2})([0-9]{2})([0-9]{2})?)"
 )
 _LARGEST_ZONE_OFFSET = dt.timedelta(hours=18)
-# What Spark trims: blanks and all that comes before them in ASCII.
+# Spark trims blanks and all ASCII control characters below them.
 _TRIMMED = "".join(map(chr, range(0x21)))
 
 
 def parse_timestamp_ms(option: str, value: object, zone: dt.tzinfo, now_ms: int) -> int:
-    """Turn a user's point in time into milliseconds since 1970.
+    """Parse a time to milliseconds since 1970.
 
     Args:
         option: The option's name, for the error.
         value: An integer of milliseconds, a ``datetime`` or ``date``, or a text: digits
             (milliseconds), ISO-8601, or ``-10 minutes``.
         zone: The zone of times that name none.
-        now_ms: What a relative time is relative to.
+        now_ms: The time that a relative time is relative to.
 
     Raises:
-        OptionError: It is none of these, or lies before 1970.
+        OptionError: It is none of these, or before 1970.
     """
     timestamp_ms = _timestamp_ms(option, value, zone, now_ms)
     if timestamp_ms < 0:
@@ -309,7 +309,7 @@ def _timestamp_ms(option: str, value: object, zone: dt.tzinfo, now_ms: int) -> i
     if isinstance(value, bool):
         raise _not_a_time(option, value)
     try:
-        return operator.index(value)  # type: ignore[arg-type]  # whatever is no integer raises
+        return operator.index(value)  # type: ignore[arg-type]  # raises if it is no integer
     except TypeError:
         raise _not_a_time(option, value) from None
 
@@ -319,7 +319,7 @@ def _text_ms(option: str, text: str, zone: dt.tzinfo, now_ms: int) -> int:
         return int(text)
     relative = _RELATIVE.fullmatch(text)
     if relative:
-        # Nothing is older than 1970 for a log; a larger interval just means "all".
+        # Records have no earlier timestamps than 1970: a longer interval means all of them.
         return max(now_ms - _interval_ms(option, text, relative.group(1)), 0)
     try:
         parsed = dt.datetime.fromisoformat(text)
@@ -329,18 +329,18 @@ def _text_ms(option: str, text: str, zone: dt.tzinfo, now_ms: int) -> int:
 
 
 def parse_sql_timestamp_us(text: str, zone: dt.tzinfo, now_ms: int) -> int | None:
-    """Turn a text into microseconds since 1970 as Spark casts it, or as a time relative to now.
+    """Parse a text to microseconds since 1970 as Spark casts it, or as a time relative to now.
 
     Args:
         text: As ``2026-01-01``, ``2026-1-1 1:02``, ``2026-01-01T01:02:03.5+02:00``, ``-10 minutes``.
         zone: The zone of times that name none.
-        now_ms: What a relative time is relative to.
+        now_ms: The time that a relative time is relative to.
 
     Returns:
-        None if it is no such text, or its year is not from 1 to 9999.
+        None if the text is no timestamp, or its year is not from 1 to 9999.
 
     Raises:
-        OptionError: A relative time has a unit that is none.
+        OptionError: A relative time has an unknown unit.
     """
     text = text.strip(_TRIMMED)
     relative = _RELATIVE.fullmatch(text)
@@ -360,7 +360,7 @@ def parse_sql_timestamp_us(text: str, zone: dt.tzinfo, now_ms: int) -> int | Non
             hour or 0,
             minute or 0,
             second or 0,
-            # Digits beyond microseconds do not count.
+            # Digits beyond microseconds are ignored.
             int((fraction or "").ljust(6, "0")[:6]),
             own_zone,
         )
@@ -385,7 +385,7 @@ def _sql_zone(text: str) -> dt.tzinfo:
 
 
 def parse_interval_ms(option: str, value: object) -> int:
-    """Turn a user's interval into milliseconds.
+    """Parse an interval to milliseconds.
 
     Args:
         option: The option's name, for the error.
@@ -406,7 +406,7 @@ def parse_interval_ms(option: str, value: object) -> int:
             interval_ms = _interval_ms(option, text, text)
     elif not isinstance(value, bool):
         with contextlib.suppress(TypeError):
-            interval_ms = operator.index(value)  # type: ignore[arg-type]  # whatever is no integer raises
+            interval_ms = operator.index(value)  # type: ignore[arg-type]  # raises if it is no integer
     if interval_ms is None or not 0 <= interval_ms <= _MAX_TIMESTAMP_MS:
         raise OptionError(
             f"{option} is {_shown(value)}. Use an interval such as '10 minutes' or '1 hour 30 minutes', "
@@ -422,7 +422,7 @@ def _interval_ms(option: str, text: str, parts: str) -> int:
         unit_ms = _UNITS_MS.get(name) or _UNITS_MS.get(name.removesuffix("s"))
         if unit_ms is None:
             raise OptionError(
-                f"{option} is {text!r}, and {unit!r} is no unit of a fixed length. "
+                f"{option} is {text!r}, and {unit!r} is not a unit of a fixed length. "
                 "Use milliseconds, seconds, minutes, hours, days or weeks, as in '10 minutes'."
             )
         total_ms += int(count) * unit_ms
@@ -432,7 +432,7 @@ def _interval_ms(option: str, text: str, parts: str) -> int:
 def _datetime_ms(value: dt.datetime, zone: dt.tzinfo) -> int:
     aware = value if value.tzinfo is not None else value.replace(tzinfo=zone)
     microseconds = (aware - _EPOCH) // _ONE_MICROSECOND
-    # Rounded up: records carry whole milliseconds, and the first one at or after is meant.
+    # Rounded up to whole milliseconds, as records carry them: the first one at or after the value.
     return -(-microseconds // 1_000)
 
 

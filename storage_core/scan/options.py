@@ -1,7 +1,7 @@
 """The options of a read, parsed and validated in one pure function.
 
 Names and meanings are those of Spark's Kafka source where it has them. Every mistake is
-found here, before a directory is looked at, and reported in one line.
+found here, before a directory is read, and reported in one line.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
 
 from storage_core.errors import OptionError
+from storage_core.option_table import find_option
 from storage_core.scan.bounds import Bound, EarliestBound, LatestBound, parse_assignment, parse_bounds
-from storage_core.scan.option_table import find_option
 from storage_core.scan.option_values import (
     DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES,
     parse_boolean,
@@ -53,10 +53,10 @@ class ReadOptions:
         assign: Partitions by topic.
         starting: Where each partition starts.
         ending: Where each partition stops, exclusive.
-        where: Only rows for which it is true are wanted.
-        max_timestamp_disorder_ms: So much older than a record before it is a record at the most.
-        mode: What damage does.
-        corrupt_record_column: With mode PERMISSIVE, the column that describes it.
+        where: Only rows for which it is true are read.
+        max_timestamp_disorder_ms: A record is at most this much earlier than any record before it.
+        mode: How damage is handled.
+        corrupt_record_column: With mode PERMISSIVE, the column that describes damage.
     """
 
     paths: tuple[str, ...]
@@ -89,14 +89,14 @@ def parse_read_options(raw: Mapping[str, object], *, now_ms: int | None = None) 
     """Parse and check the options of a batch read. Nothing is opened or looked up.
 
     Args:
-        raw: Values by name. Names count in any case and in snake_case; values are texts, as
-            Spark passes them, or Python's own (numbers, booleans, lists, dicts, datetimes).
+        raw: Values by name. Names may have any case, or be in snake_case; values are texts, as
+            Spark passes them, or Python values (numbers, booleans, lists, dicts, datetimes).
             None means that the option is not given.
-        now_ms: What relative times are relative to; the clock if None.
+        now_ms: The time that relative times are relative to; the clock if None.
 
     Raises:
         OptionError: A name is unknown, a value is wrong, options contradict each other, or
-            one asks for what this version does not have.
+            one asks for a feature that this version does not have.
     """
     given = _by_documented_name(raw)
     _refuse_later_options(given)
@@ -157,7 +157,7 @@ def _by_documented_name(raw: Mapping[str, object]) -> dict[str, object]:
         option = find_option(name).name
         if value is None:
             continue
-        # Only here is it known whether the list form, `paths`, was used.
+        # Parsed here, where the name tells whether the list form, `paths`, was used.
         parsed = parse_paths(name.lower(), value) if option == "path" else value
         if option in given and not _same_value(given[option], parsed):
             raise OptionError(
@@ -225,10 +225,10 @@ def _parse_corrupt_record_column(given: Mapping[str, object]) -> str:
     name = given.get("columnNameOfCorruptRecord", CORRUPT_RECORD_COLUMN)
     if not isinstance(name, str) or not name.strip():
         raise OptionError(f"columnNameOfCorruptRecord is {name!r}. Use the name of a column.")
-    # Spark tells columns apart without regard to case.
+    # Spark compares column names without regard to case.
     if name.lower() in {known.lower() for known in (*_RECORD_COLUMNS, "headers", "_metadata")}:
         raise OptionError(
-            f"columnNameOfCorruptRecord is {name!r}, which is the name of a column of the records. Use another one."
+            f"columnNameOfCorruptRecord is {name!r}, which is the name of a record's column. Use another one."
         )
     return name
 

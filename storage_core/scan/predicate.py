@@ -1,12 +1,12 @@
 """Conditions on records: frozen nodes and the one evaluator.
 
 A predicate is a small tree over the columns ``topic``, ``partition``, ``offset``,
-``timestamp``, ``key`` and ``value``. Whoever has a condition (a filter that Spark pushes
-down, a condition in text) translates it into these nodes and hands them on.
+``timestamp``, ``key`` and ``value``. Filters that Spark pushes down and conditions in text are
+translated into these nodes.
 
 `evaluate` applies a predicate exactly, with SQL's three-valued logic: a comparison with a
-null is unknown, and a row is kept only where the whole predicate is true. What need not be
-read at all is derived in `storage_core.scan.pruning`.
+null is unknown, and a row is kept only where the whole predicate is true.
+`storage_core.scan.pruning` derives what need not be read.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ __all__ = [
 
 Operator: TypeAlias = Literal["=", "!=", "<", "<=", ">", ">="]
 Value: TypeAlias = str | int | bytes
-# Whoever walks down a predicate may do so by recursion.
+# Bounds the recursion over a predicate.
 MAX_DEPTH: Final = 64
-# What a value compared with a column must be. Timestamps are microseconds since 1970, the
-# unit of the column, so that no precision is lost and no time zone is left to guess.
+# The type of values by column. Timestamps are microseconds since 1970, the unit of the column: no
+# precision is lost, and no time zone is left to guess.
 _VALUE_TYPES: Final[dict[str, type]] = {
     "topic": str,
     "partition": int,
@@ -175,10 +175,10 @@ def is_beyond_int64(value: object) -> bool:
 
 
 def checked_predicate(value: object) -> Predicate:
-    """Take a predicate that somebody else has built, if it is one.
+    """Check a predicate that a caller built.
 
     Raises:
-        OptionError: It is something else, holds something else, or is deeper than `MAX_DEPTH`.
+        OptionError: It is no predicate, contains something else, or is deeper than `MAX_DEPTH`.
     """
     pending: list[tuple[object, int]] = [(value, 1)]
     while pending:
@@ -200,7 +200,7 @@ def checked_predicate(value: object) -> Predicate:
 
 
 def depth_of(predicate: Predicate) -> int:
-    """How many levels a predicate has: 1 without children. Not for one that `checked_predicate` has not seen."""
+    """How many levels a checked predicate has: 1 without children."""
     match predicate:
         case And(children) | Or(children):
             return 1 + max(map(depth_of, children), default=0)

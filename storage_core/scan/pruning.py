@@ -1,14 +1,10 @@
-"""What is left of a predicate where topic, partition and perhaps a range of offsets are known.
+"""Prune by a predicate: what is left of it for one partition, and the bounds that it sets to offsets and timestamps.
 
-All records of a partition share its topic and number, so conditions on these are decided once,
-exactly, and without looking at a record. What remains is simplified: a residual `ALWAYS` needs
-no evaluation, and `NEVER` no reading.
+All records of a partition share its topic and number, so conditions on these are decided exactly,
+without reading a record. `residual` is the rest: `ALWAYS` needs no evaluation, `NEVER` no reading.
 
-What a predicate makes unnecessary to read: the one pruner.
-
-`prune` derives bounds from a predicate. They may keep too much, and the predicate is
-applied to what was read anyway; they never leave out a row that could match. Topic and
-partition are decided exactly, before: `storage_core.scan.pruning` takes them out.
+`prune` derives bounds that never exclude a row that could match. They may include rows that do not,
+because the predicate is applied to every row that is read.
 """
 
 from __future__ import annotations
@@ -64,13 +60,13 @@ COMPARE: Final[dict[str, Callable[[Any, Any], bool]]] = {
 
 @dataclass(frozen=True, slots=True)
 class KnownFields:
-    """What all records concerned have in common.
+    """The fields that are known of some records before they are read.
 
     Attributes:
         topic: Their topic.
         partition: Their partition.
-        start_offset: None of their offsets is lower; None if not known.
-        end_offset: All their offsets are lower; None if not known.
+        start_offset: Their offsets are at or above this one; None if not known.
+        end_offset: Their offsets are below this one; None if not known.
     """
 
     topic: str
@@ -80,7 +76,7 @@ class KnownFields:
 
 
 def residual(predicate: Predicate, known: KnownFields) -> Predicate:
-    """A predicate that is true, false and unknown for the same of these records, and asks less of them."""
+    """Simplify a predicate: the result is true, false and unknown for the same of these records."""
     match predicate:
         case And(children):
             return _joined(And, children, known)
@@ -102,7 +98,7 @@ def residual(predicate: Predicate, known: KnownFields) -> Predicate:
 
 
 def conjunction(*predicates: Predicate | None) -> Predicate | None:
-    """What all of them together demand; None, as for an absent one, if that is nothing."""
+    """The conjunction of predicates; None if it is true for all rows."""
     given = [predicate for predicate in predicates if predicate is not None and predicate != ALWAYS]
     if len(given) <= 1:
         return given[0] if given else None
@@ -142,7 +138,7 @@ def _inverted(predicate: Predicate) -> Predicate:
 
 
 def _comparison_answer(column: str, comparison: str, value: object, known: KnownFields) -> bool | None:
-    """What the comparison answers for all of the records; None if that depends on the record."""
+    """The result of the comparison if it is the same for all records, otherwise None."""
     compare = COMPARE[comparison]
     if column == "topic":
         return compare(known.topic, value)
@@ -153,7 +149,7 @@ def _comparison_answer(column: str, comparison: str, value: object, known: Known
     answer = compare(known.start_offset, value)
     if compare(known.end_offset - 1, value) != answer:
         return None
-    # Where both ends are unequal to a value, one of the offsets between may equal it.
+    # A value that equals neither end may equal an offset between them.
     is_between = known.start_offset < value < known.end_offset - 1  # type: ignore[operator]  # an offset's
     return None if comparison in ("=", "!=") and is_between else answer
 
@@ -185,13 +181,13 @@ _NEGATED: Final[dict[Operator, Operator]] = {
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a predicate leaves to be read; None means that nothing is known.
+    """Bounds of the records that can match a predicate; None means that there is no bound.
 
     Attributes:
         offset_start: No offset below this one can match.
         offset_end: No offset at or above this one can match.
-        timestamp_start_ms: No record with an older timestamp can match.
-        timestamp_end_ms: No record with this timestamp or a younger one can match.
+        timestamp_start_ms: No record with an earlier timestamp can match.
+        timestamp_end_ms: No record with this timestamp or a later one can match.
     """
 
     offset_start: int | None = None
@@ -201,13 +197,13 @@ class Bounds:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no record at all can match."""
+        """Whether no record can match."""
         return _is_empty(self.offset_start, self.offset_end) or _is_empty(
             self.timestamp_start_ms, self.timestamp_end_ms
         )
 
     def intersection(self, other: Bounds) -> Bounds:
-        """What both leave."""
+        """The bounds of what both include."""
         return Bounds(
             _both(max, self.offset_start, other.offset_start),
             _both(min, self.offset_end, other.offset_end),
@@ -216,7 +212,7 @@ class Bounds:
         )
 
     def union(self, other: Bounds) -> Bounds:
-        """The narrowest bounds around what either leaves."""
+        """The narrowest bounds of what either includes."""
         if self.is_empty:
             return other
         if other.is_empty:
@@ -248,12 +244,12 @@ def _either(wider: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
 
 
 def prune_partition(predicate: Predicate, topic: str, partition: int) -> Bounds:
-    """Derive what must be read of one partition so that no row is missed."""
+    """Derive bounds of the records of one partition that can match."""
     return prune(residual(predicate, KnownFields(topic, partition)))
 
 
 def prune(predicate: Predicate) -> Bounds:
-    """Derive what must be read so that no row is missed for which ``predicate`` is true."""
+    """Derive bounds of the records that can match."""
     match predicate:
         case And(children):
             return functools.reduce(Bounds.intersection, map(prune, children), _EVERYTHING)
@@ -276,7 +272,7 @@ def prune(predicate: Predicate) -> Bounds:
 
 
 def _negate(predicate: Predicate) -> Predicate | None:
-    """A predicate that is true exactly where ``predicate`` is false; None if no node says it.
+    """A predicate that is true exactly where ``predicate`` is false; None if no node expresses it.
 
     Both are unknown in the same places, so pruning by the result is safe.
     """
@@ -299,16 +295,16 @@ def _comparison_bounds(column: str, operator: Operator, value: Value) -> Bounds:
     if isinstance(value, int) and column == "offset":
         return Bounds(*_range(operator, value, value))
     if isinstance(value, int) and column == "timestamp":
-        # Records carry whole milliseconds: rounded up, the first at or behind a moment; down, the last before.
+        # Records carry whole milliseconds: rounded up, the first one at or after the value; down, the last one before.
         first_ms, last_ms = -(-value // _US_PER_MS), value // _US_PER_MS
         return Bounds(None, None, *_range(operator, first_ms, last_ms))
     return _EVERYTHING
 
 
 def _range(operator: Operator, first: int, last: int) -> tuple[int | None, int | None]:
-    """From where, and to below where, whole numbers match.
+    """The range of whole numbers that match, its end exclusive.
 
-    ``first`` is the lowest one at or above the value compared with, ``last`` the highest at or below it.
+    ``first`` is the lowest one at or above the value compared with, ``last`` the highest one at or below it.
     """
     start = {"=": first, ">": last + 1, ">=": first}.get(operator)
     end = {"=": last + 1, "<": first, "<=": last + 1}.get(operator)

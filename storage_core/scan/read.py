@@ -1,11 +1,9 @@
-"""The records of chosen batches as rows: decompressed, decoded, made into Arrow batches.
+"""Run a task: its spans become Arrow record batches.
 
-Where damage does not end the read, a batch whose records contradict its header, although its CRC is
-right, is damaged alone: the others of its section are then decoded one by one.
+window of a file → valid batches, and damage between them → decompressed → columns → rows
 
-The read itself: a task's spans become Arrow record batches.
-
-window of a file → batches that count, and damage between them → decompressed → columns → rows
+A batch whose records contradict its header, although its CRC is right, is damaged too. Unless that
+fails the read, the batches of its section are then decoded one by one.
 """
 
 from __future__ import annotations
@@ -30,13 +28,13 @@ from storage_core.errors import (
 from storage_core.record import decode_records
 from storage_core.record.section import SectionMaker
 from storage_core.scan.isolation import AbortedTransactions
-from storage_core.scan.locate import locate_spans
+from storage_core.scan.offset_ranges import PartitionRange, locate_spans
 from storage_core.scan.rows import (
+    BatchBuilder,
     DamageReporter,
-    FilteredRows,
-    FittingRows,
-    RowMaker,
-    Rows,
+    PredicateFilter,
+    RecordBatchBuilder,
+    TimestampRangeFilter,
     schema_with_condition,
     wanted_fields,
 )
@@ -61,17 +59,17 @@ _DAMAGE: Final = (CorruptError, UnsupportedFormatError)
 
 
 class RecordReader:
-    """Makes rows of the records of batches.
+    """Decodes batches into rows.
 
     Args:
-        sections: Uncompresses records.
-        wanted: Which fields of them are decoded.
-        rows: Makes rows of them.
+        sections: Decompresses batches.
+        wanted: Which fields of the records to decode.
+        rows: Makes rows of the decoded columns.
         damage: Takes the batches that cannot be decoded.
     """
 
     def __init__(
-        self, sections: SectionMaker, wanted: WantedFields, rows: Rows, damage: DamageReporter
+        self, sections: SectionMaker, wanted: WantedFields, rows: BatchBuilder, damage: DamageReporter
     ) -> None:
         self._sections = sections
         self._wanted = wanted
@@ -81,9 +79,9 @@ class RecordReader:
     def batches(
         self, window: BatchWindow, indexes: npt.NDArray[np.int64], span: LogSpan
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of some batches of a window that lie within a span's offsets."""
+        """The rows of some batches of a window that are within a span's offsets."""
         while len(indexes):
-            # How many batches have given their rows, and how many are being decoded.
+            # How many batches are done, and how many are being decoded.
             done = pending = 0
             try:
                 for section in self._sections.sections(window, indexes):
@@ -94,7 +92,7 @@ class RecordReader:
             except _DAMAGE as error:
                 if self._damage.is_fatal:
                     raise
-                # A batch that its codec refuses has no section.
+                # Decompression failed before there was a section.
                 end = done + pending if pending else _count_up_to(window, indexes, error, done)
             else:
                 return
@@ -103,29 +101,29 @@ class RecordReader:
             indexes = indexes[end:]
 
     def _single(self, window: BatchWindow, index: int, span: LogSpan) -> Iterator[pa.RecordBatch]:
-        """The rows of one batch, or the report that it is damaged."""
+        """The rows of one batch, or the report of its damage."""
         made: list[pa.RecordBatch] = []
         try:
             for section in self._sections.sections(window, np.array([index], np.int64)):
                 columns = decode_records(section, self._wanted)
                 made += self._rows.batches(section, columns, span)
         except _DAMAGE as error:
-            end_offset = self._offset_behind(window, index)
+            end_offset = self._offset_after(window, index)
             yield from self._damage.report(_damaged_batch(window, index, end_offset, error), span)
             return
         yield from made
 
-    def _offset_behind(self, window: BatchWindow, index: int) -> int:
-        """The offset behind all that a damaged batch may have held.
+    def _offset_after(self, window: BatchWindow, index: int) -> int:
+        """The offset after all records that a damaged batch may have held.
 
-        A wrapper's own offset may be what is wrong with it: then the first one of the next batch tells.
+        A wrapper's own offset may be damaged. The first offset of the next batch is then the bound.
         """
         header = window.header(index)
         if not header.is_wrapper or index + 1 == len(window.starts):
             return header.next_offset
-        behind = window.header(index + 1)
-        if not behind.is_wrapper:
-            return max(header.next_offset, behind.base_offset)
+        next_header = window.header(index + 1)
+        if not next_header.is_wrapper:
+            return max(header.next_offset, next_header.base_offset)
         try:
             (section,) = self._sections.sections(window, np.array([index + 1], np.int64))
             return max(header.next_offset, int(decode_records(section, self._wanted).offsets[0]))
@@ -136,7 +134,7 @@ class RecordReader:
 def _count_up_to(
     window: BatchWindow, indexes: npt.NDArray[np.int64], error: SegmentLogError, done: int
 ) -> int:
-    """How many of the batches there are up to the one that an error names."""
+    """How many of the batches precede the one that an error names, itself included."""
     if error.position_bytes is None:
         return len(indexes)
     starts = window.starts[indexes] + window.position_bytes
@@ -157,7 +155,7 @@ def _damaged_batch(window: BatchWindow, index: int, end_offset: int, error: Segm
 
 
 _log = logging.getLogger(__name__)
-# How often a range is found again without any progress: a cleaner replaces a segment rarely.
+# How often a span is located again without progress: a cleaner rarely replaces a segment.
 _ATTEMPTS: Final = 5
 
 
@@ -167,17 +165,17 @@ def read_task(filesystem: FileSystem, task: ScanTask, schema: pa.Schema) -> Iter
     Args:
         filesystem: Where to read.
         task: As planned by `plan_scan`.
-        schema: The columns wanted, of `record_schema`.
+        schema: The columns to read, of `record_schema`.
 
     Yields:
-        Record batches of exactly that schema, none empty, 65,536 rows at the most.
+        Record batches of exactly that schema, none empty, each of at most 65,536 rows.
 
     Raises:
         CorruptRecordError: A batch is damaged.
         BatchTooLargeError: A batch is, or inflates to, more than the limit.
-        UnsupportedFormatError: A batch names a codec that there is none of.
+        UnsupportedFormatError: A batch names an unknown codec.
         TimestampRangeError: A timestamp does not fit the column.
-        DataLossError: Offsets vanished since the read was planned.
+        DataLossError: Offsets were deleted since the read was planned.
         LogTruncationError: The log was truncated or deleted since the read was planned.
     """
     reader = _TaskReader(filesystem, task, schema)
@@ -186,7 +184,7 @@ def read_task(filesystem: FileSystem, task: ScanTask, schema: pa.Schema) -> Iter
 
 
 class _TaskReader:
-    """Reads span after span with the same buffers."""
+    """Reads spans one after the other, with the same buffers."""
 
     def __init__(self, filesystem: FileSystem, task: ScanTask, schema: pa.Schema) -> None:
         self._filesystem = filesystem
@@ -194,10 +192,10 @@ class _TaskReader:
         predicate = task.settings.predicate
         needed = schema_with_condition(schema, predicate)
         wanted = wanted_fields(needed)
-        self._filter = None if predicate is None else FilteredRows(schema, predicate, task.settings)
-        rows: Rows = self._filter or RowMaker(schema, task.settings)
+        self._filter = None if predicate is None else PredicateFilter(schema, predicate, task.settings)
+        rows: BatchBuilder = self._filter or RecordBatchBuilder(schema, task.settings)
         if task.settings.mode == "DROPMALFORMED" and "timestamp" in needed.names:
-            rows = FittingRows(rows)
+            rows = TimestampRangeFilter(rows)
         self._damage = DamageReporter(schema, task.settings)
         self._records = RecordReader(
             SectionMaker(task.settings.max_batch_bytes, wanted), wanted, rows, self._damage
@@ -207,17 +205,17 @@ class _TaskReader:
         self._buffer = WindowBuffer(min(WINDOW_BYTES, largest_bytes))
 
     def read(self, span: LogSpan) -> Iterator[pa.RecordBatch]:
-        """Read a span as the log was when it was planned, or not to its end."""
+        """Read a span as the log was at planning; a truncation since then ends it."""
         try:
             for batch in self._read(span):
-                # Whatever it was made of was read before: it is of the same history.
+                # Its bytes were read before this check, so they were not written after a truncation.
                 self._require_same_history(span)
                 yield batch
             self._require_same_history(span)
         except _TruncatedError as truncated:
             self._report_truncation(span, truncated.offset)
         except SegmentLogError as error:
-            # What is read while it is cut off may look like anything.
+            # Bytes read during a truncation may look like any damage.
             offset = self._truncated_to(span, span.end_offset if error.offset is None else error.offset)
             if offset is None:
                 raise
@@ -242,7 +240,7 @@ class _TaskReader:
         is_sure = False
         for part in reader.parts():
             if isinstance(part, DamagedRange):
-                # A cleaner may have been at work between the listing and the look at the file.
+                # A cleaner may have replaced the segment between listing and opening.
                 if not is_sure and self._is_another_segment(span):
                     raise FileReplacedError
                 is_sure = True
@@ -252,13 +250,13 @@ class _TaskReader:
             else:
                 decoded = part.decoded
                 if self._filter is not None and self._damage.is_fatal:
-                    decoded = self._filter.worth_decoding(part.window.headers, decoded, span)
+                    decoded = self._filter.may_match(part.window.headers, decoded, span)
                 yield from self._records.batches(part.window, decoded, span)
                 next_offset = part.next_offset
             progress.next_offset = max(progress.next_offset, next_offset)
 
     def _is_another_segment(self, span: LogSpan) -> bool:
-        """Whether the segment ends at another offset by now than when it was planned."""
+        """Whether the segment now ends at another offset than at planning."""
         log = self._present_log(span)
         if log is None or span.segment_end_offset is None:
             return False
@@ -267,13 +265,11 @@ class _TaskReader:
         return next_index < len(base_offsets) and base_offsets[next_index] != span.segment_end_offset
 
     def _find_again(self, span: LogSpan, next_offset: int, attempts: int) -> list[LogSpan]:
-        """The rest of a span, where it lies now."""
+        """Locate the rest of a span in the present files."""
         if next_offset >= span.end_offset:
             return []
         if not attempts:
-            self._report_loss(
-                span, next_offset, "their segment replaced again and again while they were read"
-            )
+            self._report_loss(span, next_offset, "their segment replaced repeatedly while they were read")
             return []
         spans: list[LogSpan] = []
         try:
@@ -281,21 +277,21 @@ class _TaskReader:
             if log is not None:
                 start_offset = max(next_offset, log.log_start_offset)
                 is_complete = start_offset == next_offset and log.log_end_offset >= span.end_offset
-                found = locate_spans(
+                wanted = PartitionRange(
                     log,
                     start_offset,
                     span.end_offset,
                     AbortedTransactions(span.aborted_transactions),
                     is_first=span.is_first and start_offset == span.start_offset,
                 )
-                spans = list(found)
+                spans = list(locate_spans(wanted))
         except (DataLossError, FileNotFoundError):
-            # Replaced once more while it was looked for: the next attempt begins with what was planned.
+            # Replaced again meanwhile: the next attempt begins with the planned file.
             return [dataclasses.replace(span, start_offset=next_offset)]
         if log is None:
             self._report_loss(span, next_offset, "the partition's directory gone since the read was planned")
         elif not is_complete:
-            present = f"the log to go from offset {log.log_start_offset} to {log.log_end_offset} by now"
+            present = f"that the log now has offsets {log.log_start_offset} to {log.log_end_offset}"
             self._report_loss(span, next_offset, f"{present}: data was deleted or truncated")
         return spans
 
@@ -320,9 +316,9 @@ class _TaskReader:
             raise _TruncatedError(offset)
 
     def _truncated_to(self, span: LogSpan, begun_up_to: int | None = None) -> int | None:
-        """From which offset on records of a span have gone since it was planned; None if all are there.
+        """The offset that the log was truncated to since planning, if it is in the span; None if it is not.
 
-        A truncation that was under way by then counts if it goes to ``begun_up_to``, where something is wrong, or lower.
+        A truncation that had begun by then counts if it goes to ``begun_up_to``, where damage was found, or lower.
         """
         root = os.path.dirname(span.directory)
         since_bytes = self._truncations_bytes.get(root)
@@ -337,7 +333,7 @@ class _TaskReader:
         message = (
             f"Expected to read offsets {span.start_offset} to {span.end_offset - 1} of {span.topic}-{span.partition} as "
             f"they were when the read was planned, found that the log was truncated to offset {offset} since then, or "
-            "deleted: other records may stand there now."
+            "deleted: these offsets may belong to other records now."
         )
         if self._settings.fail_on_data_loss:
             raise LogTruncationError(
@@ -346,7 +342,7 @@ class _TaskReader:
                 offset=offset,
                 last_offset=span.end_offset - 1,
             ) from error
-        _log.warning("%s Reading goes on after them, because failOnDataLoss is false.", message)
+        _log.warning("%s The read continues after them, because failOnDataLoss is false.", message)
 
     def _report_loss(self, span: LogSpan, next_offset: int, found: str) -> None:
         message = (
@@ -355,16 +351,16 @@ class _TaskReader:
         )
         if self._settings.fail_on_data_loss:
             raise DataLossError(
-                f"{message} To read what is left, set failOnDataLoss to false.",
+                f"{message} To read the records left, set failOnDataLoss to false.",
                 path=span.directory,
                 offset=next_offset,
                 last_offset=span.end_offset - 1,
             )
-        _log.warning("%s Reading goes on with what is left, because failOnDataLoss is false.", message)
+        _log.warning("%s The read continues with the records left, because failOnDataLoss is false.", message)
 
 
 class _TruncatedError(Exception):
-    """Records of a span have gone since it was planned."""
+    """The log was truncated within a span since planning."""
 
     def __init__(self, offset: int) -> None:
         super().__init__(offset)
@@ -372,7 +368,7 @@ class _TruncatedError(Exception):
 
 
 class _Progress:
-    """How far the reading of one span has come."""
+    """How far a span has been read."""
 
     __slots__ = ("next_offset", "span")
 

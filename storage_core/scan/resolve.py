@@ -1,9 +1,7 @@
-"""Where a read of one partition starts and stops.
+"""From options to offset ranges of partitions: the first step of every read.
 
-Nothing is read that the answer does not need: a partition's end, which takes a walk over the
-tail of its last segment, is looked up only if the range is not known to lie below it.
-
-From options to partitions with offset ranges: the first step of every read.
+Only what the answer needs is read: a partition's end, which takes a walk over the tail of its last
+segment, is looked up only if the range may reach beyond it.
 """
 
 from __future__ import annotations
@@ -27,43 +25,25 @@ from storage_core.scan.bounds import (
     format_topic_partitions,
 )
 from storage_core.scan.isolation import last_stable_offset
+from storage_core.scan.offset_ranges import PartitionRange
 from storage_core.scan.option_values import path_of
+from storage_core.scan.pruning import prune_partition
 from storage_core.scan.topic_selection import select_partitions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from storage_core.directory import PartitionDirectory
     from storage_core.directory.visibility import CommitWatch
     from storage_core.filesystem import FileSystem
     from storage_core.scan.bounds import TopicPartition
     from storage_core.scan.options import ReadOptions
+    from storage_core.scan.predicate import Predicate
 
-__all__ = ["Resolution", "ResolvedPartition", "resolve", "resolve_partition", "resolve_wanted", "split_paths"]
+__all__ = ["Resolution", "resolve", "split_paths"]
 
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ResolvedPartition:
-    """A partition to read, and which offsets of it: ``end_offset`` is exclusive."""
-
-    log: PartitionLog
-    start_offset: int
-    end_offset: int
-
-
-def resolve_partition(log: PartitionLog, options: ReadOptions) -> ResolvedPartition:
-    """Turn both bounds into offsets of one partition, which they must name.
-
-    Raises:
-        OptionError: The start lies behind the end.
-        OffsetOutOfRangeError: Offsets are asked for that are not there.
-        TimestampNotFoundError: No record is as young as the starting timestamp.
-        LogDirectoryError: The high watermark is asked for, and not known.
-    """
-    return _PartitionResolver(log, options).resolve()
 
 
 class _PartitionResolver:
@@ -74,17 +54,25 @@ class _PartitionResolver:
         self._options = options
         self._name = f"{log.topic}-{log.partition}"
 
-    def resolve(self) -> ResolvedPartition:
+    def resolve(self) -> PartitionRange:
+        """Turn both bounds into offsets.
+
+        Raises:
+            OptionError: The start is after the end.
+            OffsetOutOfRangeError: Offsets are asked for that the log does not have.
+            TimestampNotFoundError: No record is at or after the starting timestamp.
+            LogDirectoryError: The high watermark is asked for, and not known.
+        """
         start_offset = self._start_offset()
         end_offset = self._end_offset()
         if start_offset > end_offset:
             self._check_inverted(start_offset, end_offset)
             start_offset = end_offset
-        return ResolvedPartition(self._log, start_offset, end_offset)
+        return PartitionRange(self._log, start_offset, end_offset)
 
     @cached_property
     def _limit_offset(self) -> int:
-        """What ``latest`` means; nothing is read at or behind it."""
+        """What ``latest`` means; nothing is read at or after it."""
         log, options = self._log, self._options
         limit_offset = log.log_end_offset
         if options.ending_at == "highWatermark":
@@ -162,12 +150,12 @@ class _PartitionResolver:
         )
         if self._options.fail_on_data_loss:
             raise OffsetOutOfRangeError(
-                f"{message} Set failOnDataLoss to false to read what there is.", path=self._log.path
+                f"{message} Set failOnDataLoss to false to read the records left.", path=self._log.path
             )
-        _log.warning("%s Reading goes on without them, because failOnDataLoss is false.", message)
+        _log.warning("%s The read continues without them, because failOnDataLoss is false.", message)
 
     def _check_inverted(self, start_offset: int, end_offset: int) -> None:
-        """Pass over a range that data loss has turned around; anything else is a mistake."""
+        """Accept a range that data loss has inverted; any other is an error."""
         log = self._log
         is_lost = end_offset < log.log_start_offset or not self._is_within_limit(start_offset)
         if is_lost and not self._options.fail_on_data_loss:
@@ -188,70 +176,61 @@ class _PartitionResolver:
 
 
 def _requested(bound: Bound, log: PartitionLog) -> int | TimestampBound:
-    """What a bound asks for in one partition: an offset, -1 or -2, or a timestamp."""
+    """The bound of one partition: an offset, -1 or -2, or a timestamp."""
     topic_partition = log.directory.topic_partition
     match bound:
         case EarliestBound():
             return EARLIEST_OFFSET
         case LatestBound():
             return LATEST_OFFSET
-        case OffsetsBound(offsets, topic_offsets):
-            return offsets.get(topic_partition, topic_offsets.get(log.topic, LATEST_OFFSET))
+        case OffsetsBound(by_partition, by_topic):
+            return by_partition.get(topic_partition, by_topic.get(log.topic, LATEST_OFFSET))
         case TimestampBound():
             return bound
-        case TimestampsBound(timestamps_ms, topic_timestamps_ms):
-            return TimestampBound(
-                timestamps_ms[topic_partition]
-                if topic_partition in timestamps_ms
-                else topic_timestamps_ms[log.topic]
-            )
+        case TimestampsBound(by_partition, by_topic):
+            timestamp_ms = by_partition.get(topic_partition)
+            return TimestampBound(by_topic[log.topic] if timestamp_ms is None else timestamp_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """What becomes of each partition that was found.
+    """Every partition that was found: read, or not read for one of two reasons.
 
     Attributes:
-        partitions: Those that are read, by topic and partition; also those of which there is nothing to read.
+        partitions: Those to read, by topic and partition, empty ranges among them.
         not_asked_for: Those that the options do not ask for.
-        ruled_out: Those that they ask for, and that are not wanted; none of their files was opened.
+        ruled_out: Those that the condition rules out; none of their files was opened.
     """
 
-    partitions: tuple[ResolvedPartition, ...]
+    partitions: tuple[PartitionRange, ...]
     not_asked_for: tuple[PartitionDirectory, ...] = ()
     ruled_out: tuple[PartitionDirectory, ...] = ()
 
 
-def resolve(filesystem: FileSystem, options: ReadOptions) -> tuple[ResolvedPartition, ...]:
-    """Find the partitions that a read takes, and where each starts and stops; see `resolve_wanted`."""
-    return resolve_wanted(filesystem, options, lambda *_: True).partitions
-
-
-def resolve_wanted(
+def resolve(
     filesystem: FileSystem,
     options: ReadOptions,
-    is_wanted: Callable[[str, int], bool],
+    condition: Predicate | None = None,
     watch: CommitWatch | None = None,
 ) -> Resolution:
-    """Find the partitions that a read takes, and where each starts and stops.
+    """Find the partitions to read, and where each starts and stops.
 
     Args:
         filesystem: Where to look.
         options: What to read.
-        is_wanted: Whether a partition that the options ask for is wanted, by topic and number.
-        watch: Is told of each log directory, and says what of it is visible.
+        condition: Partitions that it rules out are not opened.
+        watch: Notes each log directory, and says what is visible in it.
 
     Raises:
-        OptionError: A topic is not there, or bounds name other partitions than those read, or
-            a start lies behind its end.
+        OptionError: A topic does not exist, or bounds name other partitions than those read, or
+            a start is after its end.
         LogDirectoryError: A path is no log directory.
-        OffsetOutOfRangeError: Offsets are asked for that are not there.
-        TimestampNotFoundError: A partition has no record as young as the starting timestamp.
+        OffsetOutOfRangeError: Offsets are asked for that the log does not have.
+        TimestampNotFoundError: A partition has no record at or after the starting timestamp.
     """
-    paths = split_paths(filesystem, options.paths)
     found = find_partitions(
         filesystem,
-        paths,
+        split_paths(filesystem, options.paths),
         follow_symlinks=options.follow_symlinks,
         watch=watch,
         must_be_log_directory=True,
@@ -260,9 +239,16 @@ def resolve_wanted(
     assigned = {directory.topic_partition for directory in selected}
     _check_assigned(options.starting, "starting", assigned)
     _check_assigned(options.ending, "ending", assigned)
-    wanted = [directory for directory in selected if is_wanted(*directory.topic_partition)]
+    wanted = [
+        directory
+        for directory in selected
+        if condition is None or not prune_partition(condition, *directory.topic_partition).is_empty
+    ]
     return Resolution(
-        tuple(resolve_partition(_load(filesystem, directory, options), options) for directory in wanted),
+        tuple(
+            _PartitionResolver(_load(filesystem, directory, options), options).resolve()
+            for directory in wanted
+        ),
         _without(found, selected),
         _without(selected, wanted),
     )
@@ -276,7 +262,7 @@ def _without(
 
 
 def split_paths(filesystem: FileSystem, texts: Iterable[str]) -> list[str]:
-    """Split path texts at commas, but for those that exist as a whole; resolve ``file:`` URIs.
+    """Split path texts at commas, except those that exist as a whole; resolve ``file:`` URIs.
 
     Raises:
         OptionError: A path is a URI of another scheme.
@@ -285,7 +271,7 @@ def split_paths(filesystem: FileSystem, texts: Iterable[str]) -> list[str]:
     for text in texts:
         whole = path_of(text.strip())
         if text != text.strip() and filesystem.status(path_of(text), follow_symlinks=True) is not None:
-            # Blanks at its ends may belong to a name.
+            # Blanks at its ends may be part of a name.
             paths.append(path_of(text))
         elif "," not in text or filesystem.status(whole, follow_symlinks=True) is not None:
             paths.append(whole)
@@ -305,9 +291,9 @@ def _load(filesystem: FileSystem, directory: PartitionDirectory, options: ReadOp
 
 
 def _check_assigned(bound: Bound, position: str, assigned: set[TopicPartition]) -> None:
-    """Values for partitions must name exactly the partitions read, so that none is forgotten."""
+    """Require that bounds by partition name exactly the partitions to read, so that none is forgotten."""
     if isinstance(bound, OffsetsBound):
-        specified = _specified(bound.offsets, bound.topic_offsets, assigned)
+        specified = _specified(bound, assigned)
         if specified != assigned:
             raise OptionError(
                 "[KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED] Partitions specified for Kafka start offsets don't "
@@ -316,7 +302,7 @@ def _check_assigned(bound: Bound, position: str, assigned: set[TopicPartition]) 
                 f"Specified: {format_topic_partitions(specified)} Assigned: {format_topic_partitions(assigned)}"
             )
     if isinstance(bound, TimestampsBound):
-        specified = _specified(bound.timestamps_ms, bound.topic_timestamps_ms, assigned)
+        specified = _specified(bound, assigned)
         if specified != assigned:
             raise OptionError(
                 "[KAFKA_TIMESTAMP_OFFSET_DOES_NOT_MATCH_ASSIGNED] Partitions specified for Kafka timestamp based "
@@ -325,12 +311,10 @@ def _check_assigned(bound: Bound, position: str, assigned: set[TopicPartition]) 
             )
 
 
-def _specified(
-    by_partition: Iterable[TopicPartition], by_topic: Iterable[str], assigned: set[TopicPartition]
-) -> set[TopicPartition]:
-    specified = set(by_partition)
+def _specified(bound: OffsetsBound | TimestampsBound, assigned: set[TopicPartition]) -> set[TopicPartition]:
+    specified = set(bound.by_partition)
     topics = {topic for topic, _ in assigned}
-    for topic in by_topic:
+    for topic in bound.by_topic:
         if topic not in topics:
             raise OptionError(
                 f"An offset or timestamp is given for the topic '{topic}', which is not read. "

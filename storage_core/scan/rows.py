@@ -1,10 +1,7 @@
-"""What becomes of damage in a read: an error, a line in the log, a row that describes it.
+"""Build record batches of a read's schema from decoded columns, and report damage as its mode asks.
 
-Columns to rows: the decoded columns of a section become Arrow record batches of a read's schema.
-
-Rows without those whose timestamp does not fit the column: what DROPMALFORMED makes of them.
-
-Rows that meet a condition: what it needs is made into columns first, the rest only of rows that match.
+A condition is evaluated on the columns that it needs; the other columns are built for matching rows only.
+With ``mode=DROPMALFORMED``, rows whose timestamp does not fit its column are left out.
 """
 
 from __future__ import annotations
@@ -47,11 +44,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LARGEST_TIMESTAMP_MS",
+    "BatchBuilder",
     "DamageReporter",
-    "FilteredRows",
-    "FittingRows",
-    "RowMaker",
-    "Rows",
+    "PredicateFilter",
+    "RecordBatchBuilder",
+    "TimestampRangeFilter",
     "damage_json",
     "schema_with_condition",
     "unfit_timestamps",
@@ -63,7 +60,7 @@ _log = logging.getLogger(__name__)
 
 
 def damage_json(damage: DamagedRange, span: LogSpan) -> str:
-    """What the column for damage says. Ends are exclusive, offsets bounds of what may be lost."""
+    """The text of the column that describes damage. Ends are exclusive; offsets bound what may be lost."""
     return json.dumps(
         {
             "file": damage.path,
@@ -80,10 +77,10 @@ def damage_json(damage: DamagedRange, span: LogSpan) -> str:
 
 
 class DamageReporter:
-    """Does what the mode of a read asks for where there is damage.
+    """Handles damage by the mode of a read: an error, a log line, or also a row that describes it.
 
     Args:
-        schema: The columns of the read. Damage gets a row only if one of them is for it.
+        schema: The columns of the read. Damage gets a row only if one of them describes damage.
         settings: The mode, and the name of that column.
     """
 
@@ -98,13 +95,13 @@ class DamageReporter:
         return self._settings.mode == "FAILFAST"
 
     def report(self, damage: DamagedRange, span: LogSpan) -> Iterator[pa.RecordBatch]:
-        """Report damage that was met in a span, unless it is another span's to do so.
+        """Report damage found in a span, unless it belongs to another span.
 
         Yields:
             A row that describes it, if the read has such rows.
 
         Raises:
-            SegmentLogError: The read is to fail.
+            SegmentLogError: Damage fails the read.
         """
         if self.is_fatal:
             raise damage.error()
@@ -126,13 +123,13 @@ class DamageReporter:
 
 _US_PER_MS: Final = 1000
 LARGEST_TIMESTAMP_MS: Final = (2**63 - 1) // _US_PER_MS
-"""What is further from 1970, in either direction, does not fit the column of microseconds."""
+"""Timestamps further from 1970, in either direction, do not fit the column of microseconds."""
 _TIMESTAMP_TYPE: Final = pa.timestamp("us", tz="UTC")
 # As Kafka's TimestampType: messages of format v0 have no timestamp.
 _NO_TIMESTAMP_TYPE: Final = -1
 # An Arrow batch larger than this makes Spark slower.
 _MAX_BATCH_BYTES: Final = 8 << 20
-# A task may read thousands of partitions: their constants are not kept for ever.
+# A task may read thousands of partitions, so the cache of constants is bounded.
 _CONSTANTS_LIMIT: Final = 16
 
 
@@ -147,33 +144,35 @@ def wanted_fields(schema: pa.Schema) -> WantedFields:
     )
 
 
-class RowMaker:
-    """Makes record batches of one schema. Constant columns are kept and sliced."""
+class RecordBatchBuilder:
+    """Builds record batches of one schema. Constant columns are cached and sliced."""
 
     def __init__(self, schema: pa.Schema, settings: ReadSettings | None = None) -> None:
         self._schema = schema
         self._columns = dict(_COLUMNS)
         self._is_permissive = settings is not None and settings.mode == "PERMISSIVE"
         if settings is not None and self._is_permissive:
-            self._columns[settings.corrupt_record_column] = _Rows.corrupt_record
+            self._columns[settings.corrupt_record_column] = _SectionSlice.corrupt_record
         self._constants: dict[tuple[pa.DataType, object], pa.Array] = {}
 
     def batches(
         self, section: RecordSection, columns: RecordColumns, span: LogSpan
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of a section that lie within a span's offsets.
+        """The rows of a section that are within a span's offsets.
 
         Raises:
-            TimestampRangeError: A timestamp does not fit microseconds since 1970. Read permissively, it is
-                null, and the column for damage says why.
+            TimestampRangeError: A timestamp does not fit microseconds since 1970. With ``mode=PERMISSIVE``
+                it is null instead, and the column for damage says why.
         """
         # Offsets ascend, so the rows within the span are neighbours.
         first = int(np.searchsorted(columns.offsets, span.start_offset))
-        # The end may be the one number behind the largest that numpy's integers hold.
+        # The end may be 2^63, which does not fit numpy's integers.
         last = int(np.searchsorted(columns.offsets, span.end_offset - 1, side="right"))
-        # Not all at once: a batch may claim more rows than a column of its topic's name can hold.
+        # In parts, because a batch may claim more rows than a string column of its topic can hold.
         for start in range(first, last, MAX_ROWS):
-            rows = _Rows(section, columns, span, slice(start, min(start + MAX_ROWS, last)), self._constant)
+            rows = _SectionSlice(
+                section, columns, span, slice(start, min(start + MAX_ROWS, last)), self._constant
+            )
             if "timestamp" in self._schema.names:
                 rows.check_timestamps(is_permissive=self._is_permissive)
             arrays = [self._columns[name](rows) for name in self._schema.names]
@@ -184,22 +183,22 @@ class RowMaker:
         if known is None or len(known) < count:
             if len(self._constants) >= _CONSTANTS_LIMIT:
                 self._constants.clear()
-            # Twice as many as needed, so that growing sections rarely make it again and small ones do not pay for MAX_ROWS.
+            # Twice the size needed: growing sections rarely rebuild it, and small ones do not pay for MAX_ROWS.
             known = pa.repeat(pa.scalar(value, kind), max(count, min(2 * count, MAX_ROWS)))
             self._constants[kind, value] = known
         return known.slice(0, count)
 
 
 def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Cut a batch into pieces of a size that Spark likes."""
+    """Cut a batch into pieces of at most 8 MiB."""
     count = batch.num_rows
     step = max(1, count * _MAX_BATCH_BYTES // max(batch.nbytes, 1))
     for start in range(0, count, step):
         yield batch if step >= count else batch.slice(start, step)
 
 
-class _Rows:
-    """Neighbouring rows of a section: a method a column."""
+class _SectionSlice:
+    """Neighbouring rows of a section; each method builds one column."""
 
     def __init__(
         self,
@@ -218,7 +217,7 @@ class _Rows:
         self._unfit: npt.NDArray[np.bool_] | None = None
 
     def check_timestamps(self, *, is_permissive: bool) -> None:
-        """Find the timestamps that do not fit: they are an error, or null."""
+        """Find the timestamps that do not fit: an error, or nulls in a permissive read."""
         unfit = unfit_timestamps(self._timestamps_ms())
         if unfit is None:
             return
@@ -255,7 +254,7 @@ class _Rows:
         return pa.array(fitting_ms * _US_PER_MS, mask=self._unfit).view(_TIMESTAMP_TYPE)
 
     def corrupt_record(self) -> pa.StringArray:
-        """What is wrong with a record that has a row all the same."""
+        """What is wrong with the timestamp of a record that has a row."""
         if self._unfit is None:
             return self._constant(None, pa.string(), self._count)
         texts = [
@@ -302,7 +301,7 @@ class _Rows:
         return pa.StructArray.from_arrays(children, fields=list(METADATA_TYPE))
 
     def _base_offsets(self) -> npt.NDArray[np.int64]:
-        """Per batch: its base offset. The header of a wrapper does not tell, its first record does."""
+        """Per batch: its base offset, which for a wrapper only its first record tells."""
         headers = self._section.headers
         base_offsets: npt.NDArray[np.int64] = headers["base_offset"].astype(np.int64)
         wrappers = np.flatnonzero(wrapper_rows(headers))
@@ -311,7 +310,7 @@ class _Rows:
         return base_offsets
 
     def _per_batch(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Spread a value a batch over the batches' rows."""
+        """Repeat each batch's value for its rows."""
         ends = np.cumsum(self._columns.row_counts)
         starts = ends - self._columns.row_counts
         counts = np.minimum(ends, self._rows.stop) - np.maximum(starts, self._rows.start)
@@ -332,7 +331,7 @@ class _Rows:
         return np.where(first < 0, -1, wrapped).astype(np.int32)
 
     def _unfit_record(self, row: int) -> DamagedRange:
-        """The record of a row whose timestamp does not fit."""
+        """Describes the record of a row whose timestamp does not fit."""
         position_bytes = int(self._per_batch(self._section.positions)[row])
         offset = int(self._columns.offsets[self._rows][row])
         return DamagedRange(
@@ -363,39 +362,39 @@ def _part(column: Slices, rows: slice) -> Slices:
     return Slices(column.starts[rows], column.lengths[rows])
 
 
-_COLUMNS: Final[dict[str, Callable[[_Rows], pa.Array]]] = {
-    "key": _Rows.key,
-    "value": _Rows.value,
-    "topic": _Rows.topic,
-    "partition": _Rows.partition,
-    "offset": _Rows.offset,
-    "timestamp": _Rows.timestamp,
-    "timestampType": _Rows.timestamp_type,
-    "headers": _Rows.headers,
-    "_metadata": _Rows.metadata,
+_COLUMNS: Final[dict[str, Callable[[_SectionSlice], pa.Array]]] = {
+    "key": _SectionSlice.key,
+    "value": _SectionSlice.value,
+    "topic": _SectionSlice.topic,
+    "partition": _SectionSlice.partition,
+    "offset": _SectionSlice.offset,
+    "timestamp": _SectionSlice.timestamp,
+    "timestampType": _SectionSlice.timestamp_type,
+    "headers": _SectionSlice.headers,
+    "_metadata": _SectionSlice.metadata,
 }
 
 
-class Rows(Protocol):
-    """Makes rows: a `RowMaker`, `FilteredRows` or `FittingRows`."""
+class BatchBuilder(Protocol):
+    """A `RecordBatchBuilder`, or a filter of what one builds."""
 
     def batches(
         self, section: RecordSection, columns: RecordColumns, span: LogSpan
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of a section that lie within a span's offsets."""
+        """The rows of a section that are within a span's offsets."""
         ...
 
 
-class FittingRows:
-    """Makes the rows that others make, but for those whose timestamp does not fit."""
+class TimestampRangeFilter:
+    """Leaves out rows whose timestamp does not fit the column."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: BatchBuilder) -> None:
         self._rows = rows
 
     def batches(
         self, section: RecordSection, columns: RecordColumns, span: LogSpan
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of a section that lie within a span's offsets."""
+        """The rows of a section that are within a span's offsets."""
         timestamps_ms = columns.timestamps_ms
         unfit = None if timestamps_ms is None else unfit_timestamps(timestamps_ms)
         if unfit is None or timestamps_ms is None:
@@ -416,7 +415,7 @@ class FittingRows:
                 timestamps_ms[unfit_rows[within][0]],
             )
         start_offset = span.start_offset
-        # Between two that do not fit, and behind the last one.
+        # The rows between two that do not fit, and those after the last one.
         for offset in [*offsets[within].tolist(), span.end_offset]:
             if start_offset < offset:
                 part = dataclasses.replace(span, start_offset=start_offset, end_offset=offset)
@@ -424,12 +423,12 @@ class FittingRows:
             start_offset = offset + 1
 
 
-# Made of a record and those around it, or of several arrays: filtered after they are made.
+# These columns are built for a whole section, then filtered; others are built for the matching rows only.
 _NOT_BY_ROW: Final = frozenset({"headers", "_metadata"})
 
 
 def schema_with_condition(schema: pa.Schema, predicate: Predicate | None) -> pa.Schema:
-    """The columns of a schema, and behind them those that only a predicate needs."""
+    """The columns of a schema, followed by those that only a predicate needs."""
     if predicate is None:
         return schema
     records = record_schema()
@@ -438,11 +437,11 @@ def schema_with_condition(schema: pa.Schema, predicate: Predicate | None) -> pa.
     return schema
 
 
-class FilteredRows:
-    """Makes record batches of one schema, as `RowMaker` does, of the rows for which a predicate is true."""
+class PredicateFilter:
+    """Builds record batches, as `RecordBatchBuilder` does, of the rows for which a predicate is true."""
 
     def __init__(self, schema: pa.Schema, predicate: Predicate, settings: ReadSettings | None = None) -> None:
-        self._rows = RowMaker(schema, settings)
+        self._rows = RecordBatchBuilder(schema, settings)
         self._settings = settings
         self._predicate = predicate
         self._is_by_row = _NOT_BY_ROW.isdisjoint(schema.names)
@@ -451,15 +450,15 @@ class FilteredRows:
         self._bounds = Bounds()
         self._tested = self._rows
 
-    def worth_decoding(
+    def may_match(
         self, headers: npt.NDArray[Any], indexes: npt.NDArray[np.int64], span: LogSpan
     ) -> npt.NDArray[np.int64]:
-        """Those of some batches whose headers do not rule out that a record matches.
+        """The batches whose headers do not rule out that a record matches.
 
         Args:
-            headers: The headers of a window, whose CRC is right.
-            indexes: The batches.
-            span: What they are read for.
+            headers: The headers of a window, whose CRCs are right.
+            indexes: The batches to test.
+            span: The span that they are read for.
         """
         if span is not self._span:
             self._enter(span)
@@ -468,7 +467,7 @@ class FilteredRows:
             return indexes
         own = headers[indexes]
         base_offsets = own["base_offset"].astype(np.int64)
-        # Of a wrapper, the header does not say where it begins, and nobody has checked its timestamp.
+        # A wrapper's header has no base offset, and its timestamp is not verified.
         is_ruled_out = np.zeros(len(own), np.bool_)
         if bounds.offset_start is not None:
             is_ruled_out |= base_offsets + own["last_offset_delta"] < min(bounds.offset_start, MAX_OFFSET)
@@ -482,7 +481,7 @@ class FilteredRows:
     def batches(
         self, section: RecordSection, columns: RecordColumns, span: LogSpan
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of a section that lie within a span's offsets, and match.
+        """The rows of a section that are within a span's offsets, and match.
 
         Raises:
             TimestampRangeError: A timestamp does not fit microseconds since 1970.
@@ -514,20 +513,22 @@ class FilteredRows:
                     yield filtered
 
     def _enter(self, span: LogSpan) -> None:
-        """Find out what is left to be tested of a span's records."""
+        """Simplify the predicate for a span's partition and offsets."""
         self._span = span
         known = KnownFields(span.topic, span.partition, span.start_offset, span.end_offset)
         self._residual = residual(self._predicate, known)
         self._bounds = prune(self._residual)
-        # A batch without columns does not know how many rows it has.
+        # A record batch without columns has no row count.
         names = columns_of(self._residual) or {"offset"}
         records = record_schema()
-        self._tested = RowMaker(pa.schema([records.field(name) for name in sorted(names)]), self._settings)
+        self._tested = RecordBatchBuilder(
+            pa.schema([records.field(name) for name in sorted(names)]), self._settings
+        )
 
 
 def _chosen(columns: RecordColumns, rows: npt.NDArray[np.int64]) -> RecordColumns:
     """Some rows of a section's columns, in order."""
-    # How many of them stand in front of each batch's end.
+    # How many chosen rows come before each batch's end.
     up_to_batch = np.searchsorted(rows, np.cumsum(columns.row_counts))
     return dataclasses.replace(
         columns,

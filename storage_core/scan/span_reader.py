@@ -1,11 +1,7 @@
-"""Which batches of a window a read needs, decided by their headers alone.
+"""Read a span of a segment file: valid batches and damaged ranges, in file order and in bounded memory.
 
-Read a span of a segment file as windows of whole batches, in bounded memory.
-
-A span of a segment file, divided into batches that count and damaged ranges, in file order.
-
-Nothing is looked at twice where all is well: headers, CRCs and order are checked for a window as a
-whole. Where something is wrong, a `Resynchroniser` says what is damaged, from where to where.
+The file is read in windows of whole batches. Headers, CRCs and the order of offsets are checked for a
+window at once. Only if a check fails, a `Resynchroniser` finds out what is damaged, from where to where.
 """
 
 from __future__ import annotations
@@ -60,23 +56,23 @@ class BatchSelection:
 
     Attributes:
         decoded: Indexes of the batches with records that consumers may see.
-        misfits: Indexes of the batches that cannot count where they stand: the offsets do not ascend, or lie
-            outside of the segment, or the batch is too large.
+        out_of_place: Indexes of the batches that cannot be valid at their position: the offsets do not ascend, or
+            are outside of the segment, or the batch is too large.
         base_offsets: Per batch, its base offset.
         last_offsets: Per batch, its last offset.
     """
 
-    __slots__ = ("base_offsets", "decoded", "last_offsets", "misfits")
+    __slots__ = ("base_offsets", "decoded", "last_offsets", "out_of_place")
 
     def __init__(
         self,
         decoded: npt.NDArray[np.int64],
-        misfits: npt.NDArray[np.int64],
+        out_of_place: npt.NDArray[np.int64],
         base_offsets: npt.NDArray[np.int64],
         last_offsets: npt.NDArray[np.int64],
     ) -> None:
         self.decoded = decoded
-        self.misfits = misfits
+        self.out_of_place = out_of_place
         self.base_offsets = base_offsets
         self.last_offsets = last_offsets
 
@@ -84,14 +80,14 @@ class BatchSelection:
 def select_batches(
     window: BatchWindow, span: LogSpan, aborted: AbortedRanges, lowest_offset: int, max_batch_bytes: int
 ) -> BatchSelection:
-    """Choose the batches to decode, and find those that cannot be where they are.
+    """Choose the batches to decode by their headers, and find those that are out of place.
 
     Args:
         window: At least one batch.
-        span: The offsets wanted.
+        span: The offsets to read.
         aborted: The transactions to leave out.
-        lowest_offset: No batch may begin below it: the segment's base offset, or the offset
-            behind the batch before.
+        lowest_offset: No batch may begin below it: the segment's base offset, or the next offset
+            after the previous batch.
         max_batch_bytes: No batch may be larger.
     """
     headers = window.headers
@@ -103,20 +99,20 @@ def select_batches(
     lowest = np.empty_like(base_offsets)
     lowest[0] = min(lowest_offset, MAX_OFFSET)
     lowest[1:] = last_offsets[:-1] + 1
-    misfits = (base_offsets < lowest) | (last_offsets < base_offsets)
-    misfits |= headers["batch_length"] > max_batch_bytes - LOG_OVERHEAD_BYTES
+    out_of_place = (base_offsets < lowest) | (last_offsets < base_offsets)
+    out_of_place |= headers["batch_length"] > max_batch_bytes - LOG_OVERHEAD_BYTES
     if span.segment_end_offset is not None:
-        misfits |= last_offsets > span.segment_end_offset - 1
+        out_of_place |= last_offsets > span.segment_end_offset - 1
     return BatchSelection(
         np.flatnonzero(visible),
-        np.flatnonzero(misfits),
+        np.flatnonzero(out_of_place),
         base_offsets,
         last_offsets,
     )
 
 
 class AbortedRanges:
-    """The aborted transactions of a span, ready to be asked for each window."""
+    """The aborted transactions of a span, by producer."""
 
     def __init__(self, transactions: tuple[AbortedTransaction, ...]) -> None:
         by_producer: dict[int, list[tuple[int, int]]] = {}
@@ -127,7 +123,7 @@ class AbortedRanges:
         }
 
     def cover(self, headers: npt.NDArray[Any], base_offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Per batch: whether it is a producer's data between a transaction's first offset and its abort marker."""
+        """Per batch: whether it is data of an aborted transaction, from its first offset to its marker."""
         covered = np.zeros(len(headers), np.bool_)
         if not self._by_producer:
             return covered
@@ -149,27 +145,27 @@ class _OffsetRanges:
     def __init__(self, ranges: list[tuple[int, int]]) -> None:
         table = np.array(sorted(ranges), np.int64)
         self._first_offsets = table[:, 0]
-        # As far as this range or one that begins before it reaches.
+        # The highest last offset of this range and of those that begin before it.
         self._last_offsets = np.maximum.accumulate(table[:, 1])
 
     def cover(self, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Per offset: whether it lies in one of the ranges."""
+        """Per offset: whether it is in one of the ranges."""
         numbers = np.searchsorted(self._first_offsets, offsets, side="right") - 1
         covered: npt.NDArray[np.bool_] = (numbers >= 0) & (offsets <= self._last_offsets[numbers])
         return covered
 
 
-# The first window behind damage.
+# The first window after damage.
 _FIRST_WINDOW_BYTES: Final = 4096
 _WINDOW_GROWTH: Final = 4
 
 
 class FileReplacedError(Exception):
-    """The file is not the one that was planned, or is shorter: the span has to be found again."""
+    """The file is not the one that was planned, or is shorter: the span has to be located again."""
 
 
 def open_span(filesystem: FileSystem, span: LogSpan) -> OpenFile:
-    """Open the log file that was planned, under its name or the one that awaits its removal.
+    """Open the log file that was planned, under its name or with the suffix ``.deleted``.
 
     Raises:
         FileReplacedError: Neither name leads to the file that was planned.
@@ -196,10 +192,10 @@ def _is_as_planned(opened: OpenFile, span: LogSpan) -> bool:
 
 
 class WindowBuffer:
-    """A buffer that is filled again and again, and grows for a batch that does not fit."""
+    """A reusable buffer that grows for a batch that does not fit."""
 
     def __init__(self, size_bytes: int) -> None:
-        # Without a header, a window could not tell how much more it needs.
+        # A window needs room for a header to tell how large its batch is.
         self.array = np.empty(max(size_bytes, HEADER_SIZE_BYTES) + PADDING_BYTES, np.uint8)
 
     @property
@@ -208,7 +204,7 @@ class WindowBuffer:
         return len(self.array) - PADDING_BYTES
 
     def ensure(self, size_bytes: int, keep: npt.NDArray[np.uint8]) -> None:
-        """Make room for ``size_bytes`` in all, beginning with what is kept."""
+        """Make room for ``size_bytes``, with the bytes to keep at the start."""
         if size_bytes > self.size_bytes:
             grown = np.empty(size_bytes + PADDING_BYTES, np.uint8)
             grown[: len(keep)] = keep
@@ -218,7 +214,7 @@ class WindowBuffer:
 
 
 class WindowSource:
-    """Reads a span of a file, window by window, from wherever the reader wants to go on.
+    """Reads a span of a file, window by window; the caller says where the next window begins.
 
     Attributes:
         position_bytes: Where the next window begins.
@@ -231,7 +227,7 @@ class WindowSource:
         self._opened = opened
         self._end_bytes = span.end_position_bytes
         self._buffer = buffer
-        # What the buffer holds from the position on: where it begins, and how much it is.
+        # The bytes from the position on that the buffer holds: where in it, and how many.
         self._start = 0
         self._held_bytes = 0
         self._window_bytes = buffer.size_bytes
@@ -239,7 +235,7 @@ class WindowSource:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the span is read."""
+        """Whether the whole span has been read."""
         return self.position_bytes >= self._end_bytes
 
     @property
@@ -248,10 +244,10 @@ class WindowSource:
         return self.position_bytes + self.size_bytes >= self._end_bytes
 
     def window(self, lowest_offset: int) -> BatchWindow:
-        """The window that begins at the position. Its bytes are valid until the next one is asked for.
+        """The window that begins at the position. Its bytes are valid until the next call.
 
         Args:
-            lowest_offset: The offset behind the batch before.
+            lowest_offset: The next offset after the previous batch.
 
         Raises:
             FileReplacedError: The file became shorter.
@@ -272,14 +268,14 @@ class WindowSource:
             raise FileReplacedError
         self._start, self._held_bytes = 0, wanted_bytes
 
-    def go_behind(self, window: BatchWindow) -> None:
-        """Go on behind the batches of the window, which were all good."""
+    def advance_past(self, window: BatchWindow) -> None:
+        """Continue after the batches of a window, which are all valid."""
         self._go_to(window.position_bytes + window.end)
         self._needed_bytes = needed_bytes(window, self.size_bytes)
         self._window_bytes = min(_WINDOW_GROWTH * self._window_bytes, self._buffer.size_bytes)
 
-    def go_behind_damage(self, position_bytes: int) -> None:
-        """Go on behind damage, in small windows at first: where there is some, there may be more."""
+    def advance_past_damage(self, position_bytes: int) -> None:
+        """Continue after damage, with a small window first, because more damage may follow."""
         self._go_to(position_bytes)
         self._needed_bytes = 0
         self._window_bytes = min(_FIRST_WINDOW_BYTES, self._buffer.size_bytes)
@@ -292,23 +288,23 @@ class WindowSource:
 
 
 def needed_bytes(window: BatchWindow, size_bytes: int) -> int:
-    """How many bytes the batch takes that begins behind a window's last one; 0 if that is not known."""
+    """The size of the batch after a window's last one; 0 if it is not known."""
     return size_bytes - window.end + window.missing_bytes if window.missing_bytes else 0
 
 
 _OFFSET_BYTES: Final = 8
-# A batch that declares more than this is looked at twice before memory is given to it, once damage was met.
+# After damage, a batch that claims more than this is verified before memory is allocated for it.
 _LARGE_BATCH_BYTES: Final = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WindowPart:
-    """Neighbouring batches of a window that count.
+    """Neighbouring valid batches of a window.
 
     Attributes:
-        window: The window. Its bytes are valid until the next part is asked for.
-        decoded: Indexes of those batches whose records are wanted.
-        next_offset: The offset behind the last of the batches.
+        window: The window. Its bytes are valid until the next part is taken.
+        decoded: Indexes of the batches to decode.
+        next_offset: The next offset after the last batch.
     """
 
     window: BatchWindow
@@ -323,7 +319,7 @@ class SpanReader:
         opened: The file that the span was planned for.
         span: What to read.
         buffer: Where its bytes go.
-        max_batch_bytes: The largest batch that counts.
+        max_batch_bytes: The largest valid batch.
     """
 
     def __init__(self, opened: OpenFile, span: LogSpan, buffer: WindowBuffer, max_batch_bytes: int) -> None:
@@ -351,29 +347,27 @@ class SpanReader:
                     self._begin(window)
                 next_bytes = yield from self._good_batches(window)
             if next_bytes is None and not self._is_past_end:
-                damage = self._damage_behind(window)
+                damage = self._damage_after(window)
                 if damage is None:
                     if window.is_preallocated_after or source.is_last:
                         return
-                    source.go_behind(window)
+                    source.advance_past(window)
                     continue
                 yield damage
                 next_bytes = damage.end_bytes
             if next_bytes is not None:
-                source.go_behind_damage(next_bytes)
+                source.advance_past_damage(next_bytes)
 
     def _begin(self, window: BatchWindow) -> None:
-        """Check that the file is still the one that was planned: offsets may be missing in another one."""
+        """Check that the span still begins with the planned batch: a compacted file may lack it."""
         if self._span.position_bytes > 0:
             header = window.header(0)
             if header.base_offset > self._span.start_offset:
                 raise FileReplacedError
             self._lowest_offset = max(self._lowest_offset, known_offset(header))
 
-    # What is in a window.
-
     def _good_batches(self, window: BatchWindow) -> Generator[WindowPart | DamagedRange, None, int | None]:
-        """The parts of a window. Returns where to go on if the walk over it was wrong from some place on."""
+        """The parts of a window. Returns where to continue if batch boundaries after some damage are unknown."""
         chosen = select_batches(window, self._span, self._aborted, self._lowest_offset, self._max_batch_bytes)
         suspects = self._suspects(window, chosen)
         first, count = 0, len(window.starts)
@@ -391,7 +385,7 @@ class SpanReader:
             yield damage
             first = int(np.searchsorted(window.starts, damage.end_bytes - window.position_bytes))
             is_border = first < count and window.starts[first] == damage.end_bytes - window.position_bytes
-            # Where wrappers begin depends on the batch before, which was damaged.
+            # A wrapper's first offset depends on the previous batch, which was damaged.
             if not is_border or (window.headers["magic"] != MAGIC_V2).any():
                 return damage.end_bytes
         if first < count:
@@ -399,17 +393,17 @@ class SpanReader:
         return None
 
     def _suspects(self, window: BatchWindow, chosen: BatchSelection) -> list[int]:
-        """Indexes of batches at which something is wrong; their number if it is so behind the last one."""
-        # Also of those that seem to lie outside of the span's offsets: a damaged header hides what they hold.
+        """Indexes of batches that fail a check; the number of batches if the bytes after the last one do."""
+        # Batches outside of the span's offsets are checked too: their headers may be damaged.
         suspects: list[int] = window.crc_mismatches(np.arange(len(window.starts))).tolist()
-        if len(chosen.misfits):
-            suspects = sorted({*suspects, *chosen.misfits.tolist()})
-        if self._is_order_broken_behind(window, int(chosen.last_offsets[-1])):
+        if len(chosen.out_of_place):
+            suspects = sorted({*suspects, *chosen.out_of_place.tolist()})
+        if self._is_order_broken_after(window, int(chosen.last_offsets[-1])):
             suspects.append(len(window.starts))
         return suspects
 
-    def _is_order_broken_behind(self, window: BatchWindow, last_offset: int) -> bool:
-        """Whether the offset behind a window's last batch is none that may follow it."""
+    def _is_order_broken_after(self, window: BatchWindow, last_offset: int) -> bool:
+        """Whether the bytes after a window's last batch are an offset that may not follow it."""
         if window.is_preallocated_after:
             return False
         offset = bytes(window.buffer[window.end : min(window.end + _OFFSET_BYTES, self._source.size_bytes)])
@@ -422,7 +416,7 @@ class SpanReader:
         return int.from_bytes(offset, "big", signed=True) <= last_offset
 
     def _bad_index(self, window: BatchWindow, chosen: BatchSelection, first: int, suspect: int) -> int | None:
-        """Where damage begins that shows at a batch: there, or at the one before; None if all is well."""
+        """Index of the damaged batch: the suspect or the one before it; None if both are valid."""
         resynchroniser = self._resynchroniser
         for index in (suspect - 1, suspect):
             if first <= index < len(window.starts):
@@ -442,10 +436,8 @@ class SpanReader:
             decoded = decoded[slice(*np.searchsorted(decoded, (first, end)))]
         return WindowPart(window, decoded, self._lowest_offset)
 
-    # What is behind it.
-
-    def _damage_behind(self, window: BatchWindow) -> DamagedRange | None:
-        """The damage that begins behind a window's last batch; None if there is none, or it cannot be told yet."""
+    def _damage_after(self, window: BatchWindow) -> DamagedRange | None:
+        """The damage that begins after a window's last batch; None if there is none, or a larger window must tell."""
         position_bytes = window.position_bytes + window.end
         if window.is_preallocated_after:
             if not self._is_complete or not self._resynchroniser.is_blank(position_bytes):
@@ -472,7 +464,7 @@ class SpanReader:
         damage = self._resynchroniser.damage_at(position_bytes, self._lowest_offset)
         self._require_whole_file()
         if damage.end_bytes <= position_bytes:
-            # A sound batch, but the span ends within it: whoever planned it was told wrong by an index.
+            # A valid batch, but the span ends within it: a wrong index misled the planning.
             damage = dataclasses.replace(
                 damage,
                 end_bytes=self._span.end_position_bytes,
@@ -495,7 +487,7 @@ class SpanReader:
 
     @property
     def _is_complete(self) -> bool:
-        """Whether no offset is missing up to the next segment. Where some are, zeros may be what was lost."""
+        """Whether no offset is missing up to the next segment. If some are, zeros may be lost batches."""
         end_offset = self._span.segment_end_offset
         return end_offset is None or self._lowest_offset >= end_offset
 

@@ -1,8 +1,7 @@
-"""The columns of a read and their Arrow types: those of Spark's Kafka source, `_metadata`, and one for damage.
+"""What planning hands to a task, as plain data that travels to another process, and the schema of its rows.
 
-Spark compares schemas to the letter, so names, order, types and nullability are fixed here.
-
-What planning hands to a task: plain data that travels to another process.
+The columns are those of Spark's Kafka source, ``headers``, ``_metadata``, and one that describes damage.
+Spark compares schemas exactly, so names, order, types and nullability are fixed here.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ def record_schema(
 
 
 def project(schema: pa.Schema, columns: tuple[str, ...] | None) -> pa.Schema:
-    """The chosen columns, in the order asked for; None means all.
+    """Select columns of a schema, in the order given; None means all.
 
     Raises:
         OptionError: The schema has no such column, or it is named twice.
@@ -105,24 +104,24 @@ def project(schema: pa.Schema, columns: tuple[str, ...] | None) -> pa.Schema:
 
 
 DamageMode = Literal["FAILFAST", "DROPMALFORMED", "PERMISSIVE"]
-"""What damage does: it fails the read, is left out, or is left out and described in a row of its own."""
+"""Damage fails the read, is skipped, or is skipped and described in a row of its own."""
 CORRUPT_RECORD_COLUMN = "_corrupt_record"
-"""How the column for these rows is named unless an option says otherwise."""
+"""The default name of the column that describes damage."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadSettings:
-    """What a task has to know of the options.
+    """The options that a task needs.
 
     Attributes:
         max_batch_bytes: The largest batch that is read, compressed or not.
-        fail_on_data_loss: Whether offsets that are gone when the task runs are an error.
-        use_indexes: Whether a range that has to be found again may use indexes.
-        predicate: Only rows for which it is true are wanted; None for all.
-        mode: What damage does.
+        fail_on_data_loss: Whether offsets that were deleted since planning are an error.
+        use_indexes: Whether a range that has to be located again may use indexes.
+        predicate: Only rows for which it is true are read; None for all.
+        mode: How damage is handled.
         corrupt_record_column: Where a damaged range is described, if the schema has a column of that name.
-        truncations_bytes: By log directory, the size of its list of truncations at planning: whether a partition's
-            records are still those that were planned, what was added since tells.
+        truncations_bytes: By log directory, the size of its list of truncations at planning. Entries added since
+            tell whether a partition's records are still those that were planned.
     """
 
     max_batch_bytes: int
@@ -138,8 +137,8 @@ class ReadSettings:
 class LogSpan:
     """A range of offsets in one segment.
 
-    The offsets are the truth. Position and inode are hints: when the file is another one by
-    the time that a task reads, the range is found again by its offsets.
+    The offsets decide. Position and inode are hints: if the file was replaced when the task reads,
+    the range is located again by its offsets.
 
     Attributes:
         topic: The topic.
@@ -147,18 +146,18 @@ class LogSpan:
         directory: Path of the partition's directory.
         base_offset: The segment's base offset.
         file_name: The segment's log file.
-        start_offset: First offset wanted.
-        end_offset: First offset not wanted any more.
-        position_bytes: Where the first batch begins that may hold one.
+        start_offset: The first offset.
+        end_offset: The first offset after the span.
+        position_bytes: Where the first batch that may hold one of them begins.
         end_position_bytes: Where the last such batch ends.
         inode: Inode of the log file at planning.
         file_size_bytes: Size of a closed segment's file at planning; None if it may have grown. It tells
-            a file apart from its successor, which may have got its inode.
+            a file from its replacement, which may reuse the inode.
         aborted_transactions: Under read_committed, those with data in this range.
         segment_end_bytes: Where the segment ended at planning; None for the end of the span.
         segment_end_offset: No batch of the segment reaches this offset; None if that is not known.
-        is_first: Whether the read of the partition begins here: then damage that begins in front of
-            the first offset, and may reach it, is reported here and nowhere else.
+        is_first: Whether the read of the partition begins here. If so, damage that begins before the first
+            offset, and may reach it, is reported here and nowhere else.
     """
 
     topic: str
@@ -184,12 +183,10 @@ class LogSpan:
 
 
 class SpanList(Sequence[LogSpan]):
-    """Spans in their order. They are made when they are taken, so that a million of them take 100 MB.
-
-    It travels to another process as a tuple.
+    """A sequence of spans, each built when it is taken: a million of them take 100 MB. Pickled as a tuple.
 
     Attributes:
-        rows: Where their numbers are.
+        rows: The table that holds their fields.
     """
 
     __slots__ = ("_chosen", "rows")
@@ -204,7 +201,7 @@ class SpanList(Sequence[LogSpan]):
 
     @classmethod
     def joined(cls, parts: Iterable[SpanList]) -> SpanList:
-        """The spans of several lists, which are not used any more, and are no parts of others."""
+        """The spans of several lists. They must not be used afterwards, nor be slices of others."""
         rows: _SpanRows | None = None
         for part in parts:
             if rows is None:
@@ -276,24 +273,24 @@ _NUMBERS: Final = (
 )
 _START_OFFSET, _LAST_OFFSET, _POSITION_BYTES, _END_POSITION_BYTES = 1, 2, 3, 4
 _NONE: Final = -1 << 63
-# An inode is a number of 64 bits without a sign.
+# An inode is an unsigned 64-bit number.
 _INODES: Final = 1 << 64
 
 
 class _SpanRows:
-    """The numbers of spans, ten a span, and what few of them differ in.
+    """The fields of spans: ten numbers each, and sparse tables of the others.
 
-    Last offsets stand in the place of ends, which may be beyond what 63 bits hold.
+    Ends of offset ranges are kept as last offsets, because an end may be 2^63.
     """
 
     __slots__ = ("_aborted", "_file_names", "_partition_rows", "_partitions", "numbers")
 
     def __init__(self) -> None:
         self.numbers = array("q")
-        # From which row on spans belong to a partition: topic, number and directory.
+        # The first row of each partition; and its topic, number and directory.
         self._partition_rows: list[int] = []
         self._partitions: list[tuple[str, int, str]] = []
-        # By row, what is not as of most.
+        # By row, file names and transactions of the few spans that do not have the default.
         self._file_names: dict[int, str] = {}
         self._aborted: dict[int, tuple[AbortedTransaction, ...]] = {}
 
@@ -323,7 +320,7 @@ class _SpanRows:
         )
 
     def extend(self, other: _SpanRows) -> None:
-        """Add the rows of others."""
+        """Append the rows of another table."""
         first = len(self)
         for row, partition in zip(other._partition_rows, other._partitions, strict=True):
             self._begin_partition(first + row, partition)
@@ -332,7 +329,7 @@ class _SpanRows:
         self.numbers.extend(other.numbers)
 
     def span(self, row: int) -> LogSpan:
-        """One of them."""
+        """Build the span of a row."""
         first = row * len(_NUMBERS)
         (
             base_offset,
@@ -370,7 +367,7 @@ class _SpanRows:
 
 @dataclass(frozen=True, slots=True)
 class ScanTask:
-    """Spans that are read one after the other, by one task."""
+    """Spans that one task reads, in order."""
 
     spans: Sequence[LogSpan]
     settings: ReadSettings

@@ -1,28 +1,21 @@
-"""What a look-up in planning may cost, and what the indexes say of its gain before the log is looked at.
+"""Pruning of offset ranges by a condition, above all by its bounds on timestamps.
 
-A condition is applied to the rows anyway, so leaving out a part of a file is worth no more than
-it saves. What is read in looking is counted against that, and a look-up that would not pay is
-not made: then whole segments are read.
+A batch header holds the largest timestamp of the batch, but not the smallest. So everything before
+the first batch that reaches a lower bound can be left out. No header tells where the records below
+an upper bound end: only ``maxTimestampDisorder`` lets a read end, at the first record that is later
+than the bound by that much.
 
-Where a partition's records begin, or end, to be as young as a moment: pruning by timestamps.
+Pruning removes records from the result, so only their own timestamps count. The file's modification
+time, by which a broker judges segments without timestamps, does not.
 
-Batch headers hold the largest timestamp and none the smallest. So all in front of the first
-batch that is young enough can be left out without further ado. What follows the last one that
-is old enough cannot be told by any header: only a promise of how far timestamps are out of
-order lets a read end, at the first record that is younger by as much.
-
-An answer given here leaves out records for good, so nothing but a timestamp of theirs counts: a
-file's age, by which a broker judges segments without timestamps, says nothing of them. And an
-answer is optional: indexes are asked first what there is to be gained, the log is looked at only
-where that is more than the price, and damage is left for the reading to report.
-
-What a condition leaves of a partition's offsets: the step between resolving and locating.
+Pruning is optional, because the condition is applied to every row: a look-up must save more than it
+reads. The indexes tell first how much it can save; the log is read only if that exceeds the cost.
+Otherwise whole segments are read. Damage is left to the tasks to report.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
@@ -32,8 +25,8 @@ from storage_core.errors import CorruptError, UnsupportedFormatError
 from storage_core.record import batch_timestamps
 from storage_core.record.batch_header import HEADER_SIZE_BYTES, MAX_OFFSET, parse_batch_header
 from storage_core.scan.isolation import AbortedTransactions, aborted_transactions
+from storage_core.scan.offset_ranges import PartitionRange
 from storage_core.scan.pruning import prune_partition
-from storage_core.scan.resolve import ResolvedPartition
 from storage_core.segment.batch_walk import PAGE_SIZE_BYTES
 
 if TYPE_CHECKING:
@@ -43,47 +36,46 @@ if TYPE_CHECKING:
     from storage_core.record.batch_header import BatchHeader
     from storage_core.scan.options import ReadOptions
     from storage_core.scan.predicate import Predicate
-    from storage_core.segment import AbortedTransaction, SegmentReader, TimestampOffset
+    from storage_core.segment import SegmentReader, TimestampOffset
 
 __all__ = [
     "DAMAGE",
     "LARGE_BATCH_BYTES",
-    "LOOK_UP_PRICE_BYTES",
-    "Budget",
-    "NarrowedPartition",
-    "RangeOfSegments",
+    "LOOKUP_COST_BYTES",
+    "SegmentRange",
+    "WalkBudget",
     "batch_reaching",
     "end_offset_by_time",
     "first_header",
     "indexed_position",
-    "narrow_partition",
+    "prune_range",
     "report_bytes_beyond",
     "start_offset_by_time",
 ]
 
 
-# The most that it takes to find a batch by the indexes, to prove what they say, and to find it once more when
-# spans are located: a few blocks of a page and of four.
-LOOK_UP_PRICE_BYTES: Final = 96 << 10
-# Of batches from this size on, a walk reads the headers alone. Of smaller ones it reads most.
+# The most that is read to find a batch by the indexes, to prove their entries, and to find the batch again when
+# spans are located: a few blocks of one page and of four.
+LOOKUP_COST_BYTES: Final = 96 << 10
+# A walk over batches of this size or more reads their headers only; of smaller batches it reads nearly all.
 LARGE_BATCH_BYTES: Final = 16 << 10
-# What may be lost in looking without any gain: so little of the whole.
+# This fraction of the range may be read without saving anything.
 _LOSS_SHARE: Final = 64
-# One byte read is worth it where it saves so many.
+# A byte read must save this many.
 _GAIN: Final = 2
-# But planning is one thread's work: no look-up in one partition reads more, some seconds' worth of headers.
+# Planning has one thread: no look-up in one partition reads more than this, which takes some seconds.
 _MOST_BYTES: Final = 64 << 20
 DAMAGE: Final = (CorruptError, UnsupportedFormatError)
-"""What a look-up meets and leaves for the reading to report."""
+"""Errors that end a look-up; the task that reads there reports them."""
 
 
-class RangeOfSegments:
+class SegmentRange:
     """The segments that hold a range of offsets.
 
     Args:
-        log: The partition. Of its last segment only what stands in front of the log's end counts.
+        log: The partition. Its last segment counts up to the log end.
         start_offset: The first offset.
-        end_offset: The offset behind the last one.
+        end_offset: The first offset after the range.
     """
 
     def __init__(self, log: PartitionLog, start_offset: int, end_offset: int) -> None:
@@ -93,7 +85,7 @@ class RangeOfSegments:
         end = len(bases) if start_offset < end_offset else 0
         self.indexes = [index for index in range(first, end) if bases[index] < end_offset]
         if self.indexes and self.indexes[-1] == len(bases) - 1:
-            # From here on the last segment ends where the log does.
+            # Limits the last segment to the log end.
             _ = log.log_end_offset
 
     @cached_property
@@ -103,7 +95,7 @@ class RangeOfSegments:
         Raises:
             DataLossError: A segment vanished since the log was listed.
         """
-        return [self._log.ask(index, lambda segment: segment.size_bytes) for index in self.indexes]
+        return [self._log.read_segment(index, lambda segment: segment.size_bytes) for index in self.indexes]
 
     @property
     def size_bytes(self) -> int:
@@ -111,19 +103,19 @@ class RangeOfSegments:
         return sum(self.sizes_bytes)
 
     def sizes_from_bytes(self) -> list[int]:
-        """For each segment, its size and that of all behind it."""
+        """For each segment, the size from its start to the end of the range."""
         return list(accumulate(reversed(self.sizes_bytes)))[::-1]
 
     def is_complete(self, index: int) -> bool:
-        """Whether a broker has closed the time index, and so has written the largest timestamp into it."""
+        """Whether a broker has closed the time index, whose last entry is then the largest timestamp."""
         return index < len(self._log.segments) - 1 or self._log.is_clean
 
 
-class Budget:
-    """What walks over headers may read: little in vain, and otherwise less than they save.
+class WalkBudget:
+    """How much a walk over batch headers may read: a small fraction of the range, and half of what it saves.
 
     Args:
-        size_bytes: Of how many bytes there is to be saved.
+        size_bytes: The size of the range.
     """
 
     def __init__(self, size_bytes: int) -> None:
@@ -132,7 +124,7 @@ class Budget:
         self._passed_bytes = 0
 
     def pass_over(self, segment: SegmentReader, size_bytes: int) -> None:
-        """Note that so many bytes need not be read."""
+        """Note that the task need not read this many bytes."""
         self.spent_bytes(segment)
         self._passed_bytes += size_bytes
 
@@ -141,12 +133,12 @@ class Budget:
         return not self.allows(segment, 0)
 
     def allows(self, segment: SegmentReader, size_bytes: int) -> bool:
-        """Whether so many bytes more may be read."""
+        """Whether this many more bytes may be read."""
         allowed_bytes = self._free_bytes + self._passed_bytes // _GAIN
         return self.spent_bytes(segment) + size_bytes <= min(allowed_bytes, _MOST_BYTES)
 
     def spent_bytes(self, segment: SegmentReader) -> int:
-        """How many bytes were read since this was asked first."""
+        """How many bytes were read since the first call."""
         bytes_read = segment.filesystem.statistics.bytes_read
         if self._bytes_at_first is None:
             self._bytes_at_first = bytes_read
@@ -166,7 +158,7 @@ def first_header(segment: SegmentReader) -> BatchHeader | None:
 
 
 def batch_reaching(segment: SegmentReader, offset: int) -> BatchHeader | None:
-    """The first batch whose last offset is at least ``offset``; None if there is none, or damage in front of it."""
+    """The first batch whose last offset is at least ``offset``; None if there is none, or damage before it."""
     try:
         return segment.translate_offset(offset)
     except DAMAGE:
@@ -174,37 +166,37 @@ def batch_reaching(segment: SegmentReader, offset: int) -> BatchHeader | None:
 
 
 def indexed_position(segment: SegmentReader, offset: int) -> int:
-    """Where the offset index says that an offset stands, or something before it. Only the log can prove it."""
+    """The position at or before an offset by the offset index, which is not proven against the log."""
     if offset <= segment.base_offset:
         return 0
     return min(segment.offset_index.lookup(offset).position_bytes, segment.size_bytes)
 
 
-# Above this, a timestamp in milliseconds is no time that a column can hold: nobody vouches for it.
+# A larger timestamp in milliseconds does not fit the column of microseconds, so it is not taken for a time.
 _LARGEST_MS: Final = (2**63 - 1) // 1000
 
 
 def start_offset_by_time(log: PartitionLog, timestamp_ms: int, start_offset: int, end_offset: int) -> int:
-    """An offset such that every record from ``start_offset`` to it is older.
+    """An offset such that all records from ``start_offset`` to it have earlier timestamps.
 
     Returns:
-        ``end_offset`` if all are; ``start_offset`` if more is not worth finding out.
+        ``end_offset`` if all records of the range have; ``start_offset`` if a look-up does not pay.
 
     Raises:
         DataLossError: A segment vanished since the log was listed.
     """
-    segments = RangeOfSegments(log, start_offset, end_offset)
-    if segments.size_bytes < LOOK_UP_PRICE_BYTES:
+    segments = SegmentRange(log, start_offset, end_offset)
+    if segments.size_bytes < LOOKUP_COST_BYTES:
         return start_offset
     search = _StartSearch(timestamp_ms, segments.size_bytes)
     for index in segments.indexes:
         first_offset = max(start_offset, log.segments.base_offsets[index])
-        found = log.ask(
+        found = log.read_segment(
             index, partial(search.young_offset, first_offset, is_complete=segments.is_complete(index))
         )
         if found is not None:
             return min(found, end_offset)
-        # With thousands of segments, the indexes of those passed over would fill the memory.
+        # With thousands of segments, their indexes would fill the memory.
         log.segments[index].forget_indexes()
     return end_offset
 
@@ -214,32 +206,32 @@ def end_offset_by_time(
     timestamp_ms: int,
     start_offset: int,
     end_offset: int,
-    aborted_transactions: Iterable[AbortedTransaction] = (),
+    aborted: AbortedTransactions | None = None,
 ) -> int:
-    """The offset of the first record of a range that is as young as ``timestamp_ms``.
+    """The offset of the first record of a range with a timestamp at or after ``timestamp_ms``.
 
     Transaction markers do not count: they carry the clock of a broker, not that of a producer.
 
     Args:
         log: The partition.
         timestamp_ms: Milliseconds since 1970.
-        start_offset: Records in front of it do not count.
-        end_offset: Nor do those from here on.
-        aborted_transactions: Their records do not count either: nobody sees their timestamps.
+        start_offset: The first offset of the range.
+        end_offset: The first offset after the range.
+        aborted: Transactions whose records do not count, because the read does not return them.
 
     Returns:
-        ``end_offset`` if there is none, none that a time index leads to, or none that is far enough
-        from the end to be worth finding.
+        ``end_offset`` if there is none, if no time index leads to it, or if it is so close to the end
+        that the look-up does not pay.
 
     Raises:
         DataLossError: A segment vanished since the log was listed.
     """
-    segments = RangeOfSegments(log, start_offset, end_offset)
-    search = _EndSearch(timestamp_ms, start_offset, tuple(aborted_transactions))
-    for index, size_behind_bytes in zip(segments.indexes, segments.sizes_from_bytes(), strict=True):
-        if size_behind_bytes < LOOK_UP_PRICE_BYTES:
+    segments = SegmentRange(log, start_offset, end_offset)
+    search = _EndSearch(timestamp_ms, start_offset, aborted or AbortedTransactions())
+    for index, rest_bytes in zip(segments.indexes, segments.sizes_from_bytes(), strict=True):
+        if rest_bytes < LOOKUP_COST_BYTES:
             break
-        found = log.ask(index, partial(search.young_record, size_behind_bytes))
+        found = log.read_segment(index, partial(search.young_record, rest_bytes))
         if found is not None:
             return min(found, end_offset)
         log.segments[index].forget_indexes()
@@ -247,45 +239,45 @@ def end_offset_by_time(
 
 
 class _StartSearch:
-    """The search for the first batch that is young enough."""
+    """The search for the first batch that reaches a timestamp."""
 
     def __init__(self, timestamp_ms: int, size_bytes: int) -> None:
         self._timestamp_ms = timestamp_ms
-        self._budget = Budget(size_bytes)
+        self._budget = WalkBudget(size_bytes)
 
     def young_offset(self, start_offset: int, segment: SegmentReader, *, is_complete: bool) -> int | None:
-        """The first offset whose batch may be young enough; None if the whole segment is older."""
+        """The first offset whose batch may reach the timestamp; None if the whole segment is earlier."""
         if segment.size_bytes == 0:
             return None
         header = first_header(segment)
-        if header is None or self._may_be_young(header):
+        if header is None or self._may_reach(header):
             return start_offset
-        if segment.size_bytes < LOOK_UP_PRICE_BYTES or not len(segment.time_index):
+        if segment.size_bytes < LOOKUP_COST_BYTES or not len(segment.time_index):
             if not self._is_walk_worth_it(segment, header):
                 return start_offset
             return self._walk(segment, 0, start_offset)
         named, position_bytes = self._indexed_batch(segment, is_complete=is_complete)
-        if position_bytes - indexed_position(segment, start_offset) < LOOK_UP_PRICE_BYTES:
+        if position_bytes - indexed_position(segment, start_offset) < LOOKUP_COST_BYTES:
             return start_offset
         proven = _proven_batch(segment, named, position_bytes)
         return start_offset if proven is None else self._walk(segment, proven.position_bytes, start_offset)
 
-    def _may_be_young(self, header: BatchHeader) -> bool:
+    def _may_reach(self, header: BatchHeader) -> bool:
         # A v0 wrapper has no timestamp, but may hold v1 messages, which have (KAFKA-4298).
         return header.max_timestamp_ms >= self._timestamp_ms or (header.is_wrapper and header.magic == 0)
 
     def _is_walk_worth_it(self, segment: SegmentReader, header: BatchHeader) -> bool:
         if header.size_bytes >= LARGE_BATCH_BYTES:
             return self._budget.allows(segment, PAGE_SIZE_BYTES)
-        # Nearly all of it would be read.
-        return segment.size_bytes < LOOK_UP_PRICE_BYTES and self._budget.allows(segment, segment.size_bytes)
+        # The walk reads nearly the whole segment.
+        return segment.size_bytes < LOOKUP_COST_BYTES and self._budget.allows(segment, segment.size_bytes)
 
     def _indexed_batch(self, segment: SegmentReader, *, is_complete: bool) -> tuple[TimestampOffset, int]:
-        """An entry of the time index such that nothing in front of its batch is young enough, and what it saves."""
+        """The time index entry before whose batch no batch reaches the timestamp, and the position where a walk may begin."""
         entry = segment.time_index.lookup(self._timestamp_ms)
         position_bytes = indexed_position(segment, entry.offset)
         if is_complete and entry == segment.time_index.last_entry and entry.timestamp_ms < self._timestamp_ms:
-            # No entry follows because none was due: nothing up to the last indexed batch is younger.
+            # No entry follows because no later timestamp did: nothing up to the last indexed batch reaches it.
             position_bytes = indexed_position(segment, MAX_OFFSET)
         return entry, position_bytes
 
@@ -295,48 +287,48 @@ class _StartSearch:
         try:
             for header in segment.batches(position_bytes):
                 if header.position_bytes != position_bytes:
-                    # The walk has passed over damage, in which nobody knows what was.
+                    # The walk skipped damage, which may have held such a record.
                     return next_offset
-                if self._may_be_young(header) or self._budget.is_spent(segment):
+                if self._may_reach(header) or self._budget.is_spent(segment):
                     return max(start_offset, header.base_offset)
                 self._budget.pass_over(segment, header.size_bytes)
                 position_bytes = header.end_position_bytes
                 next_offset = max(next_offset, header.last_offset + 1)
         except DAMAGE:
             return next_offset
-        # A walk ends without an error at zeros or at half a batch, and nothing is known of what follows.
+        # A walk also ends, without an error, at zeros and at half a batch: the rest may hold such a record.
         return None if position_bytes == segment.size_bytes else next_offset
 
 
 class _EndSearch:
-    """The search for the first record that is young enough."""
+    """The search for the first record that reaches a timestamp."""
 
-    def __init__(self, timestamp_ms: int, start_offset: int, aborted: tuple[AbortedTransaction, ...]) -> None:
+    def __init__(self, timestamp_ms: int, start_offset: int, aborted: AbortedTransactions) -> None:
         self._timestamp_ms = timestamp_ms
         self._start_offset = start_offset
-        self._aborted = AbortedTransactions(aborted)
+        self._aborted = aborted
 
-    def young_record(self, size_behind_bytes: int, segment: SegmentReader) -> int | None:
-        """The offset of the first such record of a segment, if a time index leads to it and it is worth it.
+    def young_record(self, rest_bytes: int, segment: SegmentReader) -> int | None:
+        """The offset of the first such record of a segment, if a time index leads to it and the look-up pays.
 
         Args:
-            size_behind_bytes: How much there is from the segment's beginning to the end of the range.
+            rest_bytes: The size from the segment's start to the end of the range.
             segment: The segment.
         """
         last_entry = segment.time_index.last_entry
         if last_entry is None or last_entry.timestamp_ms < self._timestamp_ms:
             return None
         offset = max(segment.time_index.lookup(self._timestamp_ms).offset, self._start_offset)
-        gain_bytes = size_behind_bytes - _read_anyway_bytes(segment, indexed_position(segment, offset))
-        if gain_bytes < LOOK_UP_PRICE_BYTES:
+        gain_bytes = rest_bytes - _read_anyway_bytes(segment, indexed_position(segment, offset))
+        if gain_bytes < LOOKUP_COST_BYTES:
             return None
         first = batch_reaching(segment, offset)
         if first is None:
             return None
         try:
             for batch in segment.batches(first.position_bytes):
-                gain_bytes = size_behind_bytes - _read_anyway_bytes(segment, batch.end_position_bytes)
-                if gain_bytes < LOOK_UP_PRICE_BYTES + batch.size_bytes:
+                gain_bytes = rest_bytes - _read_anyway_bytes(segment, batch.end_position_bytes)
+                if gain_bytes < LOOKUP_COST_BYTES + batch.size_bytes:
                     return None
                 if self._may_count(batch):
                     found = self._record_of(segment, batch)
@@ -364,13 +356,13 @@ class _EndSearch:
 
 
 def _read_anyway_bytes(segment: SegmentReader, position_bytes: int) -> int:
-    """How much of a segment is read if the read could end at a position: near its end, it does not."""
+    """How much of a segment is read if the read could end at a position: close to its end, it goes on to the end."""
     rest_bytes = segment.size_bytes - position_bytes
-    return segment.size_bytes if rest_bytes < LOOK_UP_PRICE_BYTES else position_bytes
+    return segment.size_bytes if rest_bytes < LOOKUP_COST_BYTES else position_bytes
 
 
 def _proven_batch(segment: SegmentReader, entry: TimestampOffset, position_bytes: int) -> BatchHeader | None:
-    """The batch that a look-up may begin at, if the log bears out what the time index says of it."""
+    """The batch that a walk may begin with, if the log confirms the time index entry."""
     named = batch_reaching(segment, entry.offset)
     if named is None or named.base_offset > entry.offset or named.max_timestamp_ms != entry.timestamp_ms:
         segment.set_time_index_aside()
@@ -382,97 +374,79 @@ def _proven_batch(segment: SegmentReader, entry: TimestampOffset, position_bytes
 
 
 _log = logging.getLogger(__name__)
-# Reading less than this in vain is not worth a warning.
+# Reading less than this without need is not worth a warning.
 _WORTH_A_WARNING_BYTES: Final = 64 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class NarrowedPartition:
-    """What is left of a partition.
-
-    Attributes:
-        resolved: The range to read; its start is its end where nothing is left.
-        aborted_transactions: Those of the range, and perhaps others, if they had to be found; otherwise None.
-    """
-
-    resolved: ResolvedPartition
-    aborted_transactions: tuple[AbortedTransaction, ...] | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is left."""
-        return self.resolved.start_offset >= self.resolved.end_offset
-
-
-def narrow_partition(
-    resolved: ResolvedPartition, condition: Predicate, options: ReadOptions
-) -> NarrowedPartition:
-    """Leave out the offsets at both ends of which a condition rules out all.
+def prune_range(wanted: PartitionRange, condition: Predicate, options: ReadOptions) -> PartitionRange:
+    """Leave out the offsets at both ends of a range that a condition rules out.
 
     Within a segment an end is moved only where that saves more than it costs.
 
     Raises:
         DataLossError: A segment vanished since the log was listed.
     """
-    log = resolved.log
+    log = wanted.log
     bounds = prune_partition(condition, log.topic, log.partition)
-    start_offset = max(resolved.start_offset, bounds.offset_start or 0)
-    end_offset = (
-        resolved.end_offset if bounds.offset_end is None else min(resolved.end_offset, bounds.offset_end)
-    )
+    start_offset = max(wanted.start_offset, bounds.offset_start or 0)
+    end_offset = wanted.end_offset if bounds.offset_end is None else min(wanted.end_offset, bounds.offset_end)
     if bounds.is_empty or start_offset >= end_offset:
-        return NarrowedPartition(ResolvedPartition(log, resolved.start_offset, resolved.start_offset))
-    aborted: tuple[AbortedTransaction, ...] | None = None
+        return PartitionRange(log, wanted.start_offset, wanted.start_offset)
     if bounds.timestamp_start_ms is not None:
         found_offset = start_offset_by_time(log, bounds.timestamp_start_ms, start_offset, end_offset)
         if log.skip_damage and start_offset < found_offset < end_offset:
-            # How young the records were that are lost there, nobody knows.
-            found_offset = log.offset_of_damage_in_front(found_offset)
+            # The timestamps of lost records are not known.
+            found_offset = log.start_of_damage_before(found_offset)
         start_offset = max(start_offset, found_offset)
+    aborted: AbortedTransactions | None = None
     disorder_ms = options.max_timestamp_disorder_ms
     if bounds.timestamp_end_ms is not None and disorder_ms is not None and start_offset < end_offset:
         if options.isolation_level == "read_committed":
-            aborted = aborted_transactions(log, start_offset, end_offset)
+            aborted = AbortedTransactions(aborted_transactions(log, start_offset, end_offset))
         end_offset = end_offset_by_time(
-            log, bounds.timestamp_end_ms + disorder_ms, start_offset, end_offset, aborted or ()
+            log, bounds.timestamp_end_ms + disorder_ms, start_offset, end_offset, aborted
         )
     if start_offset < end_offset:
-        start_offset = _start_worth_finding(log, start_offset, resolved.start_offset)
-        end_offset = _end_worth_finding(log, end_offset, resolved.end_offset)
-    return NarrowedPartition(ResolvedPartition(log, start_offset, end_offset), aborted)
+        start_offset = _start_worth_finding(log, start_offset, wanted.start_offset)
+        end_offset = _end_worth_finding(log, end_offset, wanted.end_offset)
+    return PartitionRange(log, start_offset, end_offset, aborted)
 
 
 def _start_worth_finding(log: PartitionLog, start_offset: int, given_offset: int) -> int:
-    """A start, or an earlier one where reading on from there is cheaper than finding it."""
+    """The start, or an earlier one if reading from there is cheaper than locating the start."""
     index = log.segment_index_for(start_offset)
     if index is None or start_offset == given_offset:
         return start_offset
     earlier_offset = max(log.segments.base_offsets[index], given_offset)
-    gain_bytes = log.ask(index, partial(_bytes_between, start_offset=earlier_offset, end_offset=start_offset))
-    return start_offset if gain_bytes >= LOOK_UP_PRICE_BYTES else earlier_offset
+    gain_bytes = log.read_segment(
+        index, partial(_bytes_between, start_offset=earlier_offset, end_offset=start_offset)
+    )
+    return start_offset if gain_bytes >= LOOKUP_COST_BYTES else earlier_offset
 
 
 def _end_worth_finding(log: PartitionLog, end_offset: int, given_offset: int) -> int:
-    """An end, or a later one where reading on to there is cheaper than finding it."""
+    """The end, or a later one if reading up to there is cheaper than locating the end."""
     index = log.segment_index_for(end_offset - 1)
     if index is None or end_offset == given_offset:
         return end_offset
     bases = log.segments.base_offsets
     later_offset = min(bases[index + 1], given_offset) if index + 1 < len(bases) else given_offset
-    gain_bytes = log.ask(index, partial(_bytes_between, start_offset=end_offset, end_offset=later_offset))
-    return end_offset if gain_bytes >= LOOK_UP_PRICE_BYTES else later_offset
+    gain_bytes = log.read_segment(
+        index, partial(_bytes_between, start_offset=end_offset, end_offset=later_offset)
+    )
+    return end_offset if gain_bytes >= LOOKUP_COST_BYTES else later_offset
 
 
 def _bytes_between(segment: SegmentReader, start_offset: int, end_offset: int) -> int:
-    """About how many bytes lie between two offsets of a segment; 0 if a walk over small batches had to tell."""
-    if segment.size_bytes < LOOK_UP_PRICE_BYTES:
+    """About how many bytes are between two offsets of a segment; 0 if only a walk over small batches could tell."""
+    if segment.size_bytes < LOOKUP_COST_BYTES:
         return 0
     if len(segment.offset_index):
         start_bytes, end_bytes = (
             indexed_position(segment, start_offset),
             indexed_position(segment, end_offset),
         )
-        # Behind the last entry of an index, as before the first, it says nothing.
+        # An index says nothing about offsets after its last entry.
         return (
             end_bytes if end_bytes < indexed_position(segment, MAX_OFFSET) else segment.size_bytes
         ) - start_bytes
@@ -485,10 +459,8 @@ def _bytes_between(segment: SegmentReader, start_offset: int, end_offset: int) -
     return (segment.size_bytes if end is None else end.position_bytes) - start.position_bytes
 
 
-def report_bytes_beyond(
-    narrowed: Iterable[ResolvedPartition], condition: Predicate, options: ReadOptions
-) -> None:
-    """Say in one log line how much is read only because nobody vouches for the order of timestamps.
+def report_bytes_beyond(ranges: Iterable[PartitionRange], condition: Predicate, options: ReadOptions) -> None:
+    """Log how much is read only because ``maxTimestampDisorder`` is not set.
 
     Raises:
         DataLossError: A segment vanished since the log was listed.
@@ -496,13 +468,13 @@ def report_bytes_beyond(
     if options.max_timestamp_disorder_ms is not None:
         return
     bounded = []
-    for each in narrowed:
+    for each in ranges:
         end_ms = prune_partition(condition, each.log.topic, each.log.partition).timestamp_end_ms
-        if end_ms is not None and each.start_offset < each.end_offset:
+        if end_ms is not None and not each.is_empty:
             bounded.append((each, end_ms))
-    # Finding it out reads a little, so where nobody would hear of it, it is not found out.
+    # The look-up reads a little, so it is left out where nothing would be logged.
     sizes_bytes = (
-        RangeOfSegments(each.log, each.start_offset, each.end_offset).size_bytes for each, _ in bounded
+        SegmentRange(each.log, each.start_offset, each.end_offset).size_bytes for each, _ in bounded
     )
     if not _log.isEnabledFor(logging.INFO) and sum(sizes_bytes) < _WORTH_A_WARNING_BYTES:
         return
@@ -515,22 +487,22 @@ def report_bytes_beyond(
     if size_bytes:
         _log.log(
             logging.WARNING if size_bytes >= _WORTH_A_WARNING_BYTES else logging.INFO,
-            "The condition bounds timestamps from above, but nothing says how far they are out of order: about %d "
-            "bytes in %d segments of %d partitions are read from the first record on that is too young. "
-            "Set maxTimestampDisorder, for example to '1 hour', to end there.",
+            "The condition has an upper bound on timestamps, but maxTimestampDisorder is not set: about %d bytes in "
+            "%d segments of %d partitions are read after the first record beyond the bound. Set "
+            "maxTimestampDisorder, for example to '1 hour', to end the read there.",
             size_bytes,
             segments,
             partitions,
         )
 
 
-def _sizes_beyond(resolved: ResolvedPartition, timestamp_ms: int) -> list[int]:
-    """By segment, how many bytes are read from the first batch on that reaches a timestamp."""
-    log, end_offset = resolved.log, resolved.end_offset
-    offset = start_offset_by_time(log, timestamp_ms, resolved.start_offset, end_offset)
-    beyond = RangeOfSegments(log, offset, end_offset)
+def _sizes_beyond(wanted: PartitionRange, timestamp_ms: int) -> list[int]:
+    """By segment, how many bytes are read after the first batch that reaches a timestamp."""
+    log, end_offset = wanted.log, wanted.end_offset
+    offset = start_offset_by_time(log, timestamp_ms, wanted.start_offset, end_offset)
+    beyond = SegmentRange(log, offset, end_offset)
     sizes_bytes = list(beyond.sizes_bytes)
     if sizes_bytes and offset > log.segments.base_offsets[beyond.indexes[0]]:
-        header = log.ask(beyond.indexes[0], lambda segment: batch_reaching(segment, offset))
+        header = log.read_segment(beyond.indexes[0], lambda segment: batch_reaching(segment, offset))
         sizes_bytes[0] -= sizes_bytes[0] if header is None else header.position_bytes
     return sizes_bytes

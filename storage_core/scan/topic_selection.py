@@ -1,13 +1,11 @@
-r"""Java regular expressions, as ``subscribePattern`` takes them, as Python's.
-
-The two languages agree on most of what a topic pattern needs. Translated are quoted text
-(``\Q...\E``), named groups, POSIX and Unicode classes (``\p{Alpha}``), ``\h`` and ``\z``.
-Nested character classes, which Python would silently read as something else, are refused.
-
-Which of the partitions found on disk a read takes: ``subscribe``, ``subscribePattern``, ``assign``.
+r"""Select the partitions to read: ``subscribe``, ``subscribePattern``, ``assign``.
 
 As in Spark's Kafka source, a topic that is named must exist, a partition that is named need
-not, and a pattern may match nothing. Internal topics are read only if they are named.
+not, and a pattern may match no topic. Internal topics are read only if they are named.
+
+``subscribePattern`` is a Java regular expression, translated to Python's: quoted text (``\Q...\E``), named
+groups, POSIX and Unicode classes (``\p{Alpha}``), ``\h`` and ``\z``. Nested character classes, which Python
+would silently read as something else, are refused.
 """
 
 from __future__ import annotations
@@ -18,8 +16,8 @@ import warnings
 from typing import TYPE_CHECKING
 
 from storage_core.errors import OptionError
+from storage_core.option_table import nearest_hint
 from storage_core.scan.bounds import format_topic_partitions
-from storage_core.scan.option_table import nearest_hint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["compile_java_pattern", "select_partitions"]
 
 
-# Inside a character class. Topic names are ASCII, so the Unicode classes need no more.
+# As written within a character class. Topic names are ASCII, so Unicode classes need no more.
 _CLASSES = {
     "lower": "a-z",
     "upper": "A-Z",
@@ -78,7 +76,7 @@ def compile_java_pattern(option: str, text: str) -> re.Pattern[str]:
     """Compile a Java regular expression for Python's `re`.
 
     Raises:
-        OptionError: It is empty, malformed, or uses a construct that is not translated.
+        OptionError: The pattern is empty, malformed, or uses a construct that is not translated.
     """
     pattern = text.strip()
     if not pattern:
@@ -87,7 +85,7 @@ def compile_java_pattern(option: str, text: str) -> re.Pattern[str]:
         )
     try:
         with warnings.catch_warnings():
-            # Python warns of sets that a later version may read as nested; that is refused below.
+            # Python warns of sets that a later version may read as nested; the translation refuses them.
             warnings.simplefilter("ignore", FutureWarning)
             return re.compile(_translate(pattern), re.ASCII)
     except (re.error, _UnsupportedPatternError, ValueError, OverflowError, RecursionError) as error:
@@ -183,10 +181,10 @@ _log = logging.getLogger(__name__)
 def select_partitions(
     directories: Sequence[PartitionDirectory], options: ReadOptions
 ) -> list[PartitionDirectory]:
-    """Take the partitions that the options ask for, in the order given.
+    """Select the partitions that the options ask for, in the order given.
 
     Raises:
-        OptionError: A topic is named that is not there.
+        OptionError: A topic that is named does not exist.
     """
     if options.subscribe is not None:
         _check_topics("subscribe", options.subscribe, directories)
@@ -220,7 +218,7 @@ def _check_topics(option: str, wanted: Iterable[str], directories: Sequence[Part
         if topic not in topics:
             hint = nearest_hint(topic, _public_topics(directories) or topics)
             raise OptionError(
-                f"UnknownTopicOrPartition: {option} names the topic '{topic}', which is not there.{hint}"
+                f"UnknownTopicOrPartition: {option} names the topic '{topic}', which does not exist.{hint}"
             )
 
 

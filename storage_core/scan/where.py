@@ -1,11 +1,11 @@
 """The option ``where``: a condition in SQL, parsed into predicate nodes.
 
 One regular expression splits the text into parts: keywords, symbols and operands. Parentheses are parsed from
-the inside: when one closes, what it encloses becomes a single operand of what surrounds it. So the parser does
+the inside: when one closes, its content becomes a single operand of the text around it. So the parser does
 not recurse, and only the depth of the predicate is limited, not that of the parentheses.
 
-A column is compared with literals of its own type only. Where Spark would cast between a number and a text,
-this is an error: the cast may fail for some rows only, or compare what nobody meant.
+A column is compared with literals of its own type only. Where Spark would cast between a number and a string,
+this is an error: the cast may fail for some rows only, or compare other values than the user meant.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias, cast
 
 from storage_core.errors import OptionError
-from storage_core.scan.option_table import nearest_hint
+from storage_core.option_table import nearest_hint
 from storage_core.scan.option_values import parse_sql_timestamp_us
 from storage_core.scan.predicate import (
     INT64_LIMIT,
@@ -47,7 +47,7 @@ _Parsed: TypeAlias = tuple[Predicate, int]  # With its depth.
 
 _MOST_DIGITS: Final = 30  # No column holds more; of a number with more, only the sign counts.
 _LONGEST_SHOWN: Final = 80
-# What is expected for a column.
+# The literals that a column is compared with.
 _COLUMNS: Final = {
     "topic": "a text ('orders')",
     "partition": "a whole number",
@@ -56,7 +56,7 @@ _COLUMNS: Final = {
     "key": "a text ('k1') or bytes (X'6b31')",
     "value": "a text ('v1') or bytes (X'7631')",
 }
-# What an operand is called where something else is expected.
+# The names of operands in errors.
 _OPERANDS: Final = {
     "column": "another column", "text": "a text", "time": "a timestamp", "number": "a number", "bytes": "bytes",
     "null": "NULL", "condition": "a condition",
@@ -99,10 +99,10 @@ _PART: Final = re.compile(
 )
 _REFUSED: Final = {
     "comment": "comments are not available in a condition.",
-    "glued": "expected a blank behind it.",
+    "glued": "expected a blank after it.",
     "no_bytes": "expected hexadecimal digits in X'...'.",
     "open": "expected the quote that begins here to end.",
-    "sign": "arithmetic is not available in a condition; a sign stands before a number.",
+    "sign": "arithmetic is not available in a condition; a sign comes before a number.",
     "other": "it is not available in a condition.",
 }
 _LITERAL: Final = re.compile(rf"[rR]{_RAW}|{_STRING}", re.DOTALL)
@@ -117,10 +117,10 @@ def parse_where(text: str, zone: dt.tzinfo, now_ms: int | None = None) -> Predic
     Args:
         text: As in ``offset >= 100 AND key = 'k1'``, of at most `MAX_TEXT_BYTES` in UTF-8.
         zone: The zone of timestamps that name none.
-        now_ms: What relative timestamps are relative to; the clock if None.
+        now_ms: The time that relative timestamps are relative to; the clock if None.
 
     Raises:
-        OptionError: It is none, or too long or too deep.
+        OptionError: The text is no condition, or is too long or too deep.
     """
     size_bytes = len(text.encode("utf-8", "surrogatepass"))
     if size_bytes > MAX_TEXT_BYTES:
@@ -153,7 +153,7 @@ def parse_where(text: str, zone: dt.tzinfo, now_ms: int | None = None) -> Predic
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A condition in text, and what its timestamps are relative to."""
+    """A condition in text, and the zone and time that its timestamps are relative to."""
 
     text: str
     zone: dt.tzinfo
@@ -162,7 +162,7 @@ class _Source:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A keyword, a symbol or an operand, and where it stands.
+    """A keyword, a symbol or an operand, and its place in the text.
 
     Attributes:
         kind: The keyword in upper case, the symbol, a key of `_OPERANDS`, or ``list`` for what follows IN.
@@ -183,13 +183,13 @@ class _Part:
         return self.source.text[self.start : self.end]
 
     def error(self, message: str) -> OptionError:
-        """Say why the condition is refused for what stands here."""
+        """The error that this part makes the condition invalid."""
         found = self.raw if len(self.raw) <= _LONGEST_SHOWN else f"{self.raw[:_LONGEST_SHOWN]}..."
         where = f"at character {self.start + 1}, {f'`{found}`' if found else 'its end'}"
         return OptionError(f"The condition in where is not understood {where}: {message}")
 
     def unexpected(self, expected: str) -> OptionError:
-        """Say what may stand here instead."""
+        """The error that something else was expected here."""
         if self.kind == "ESCAPE":
             return self.error("expected LIKE 'pattern' ESCAPE 'character'.")
         return self.error(f"expected {expected} {'before it' if self.kind == 'end' else 'here'}.")
@@ -254,7 +254,7 @@ def _why_unknown(word: str, following: str) -> str:
 
 
 def _text(part: _Part) -> str:
-    """The text that adjacent string literals make up, by Spark's rules."""
+    """The text of adjacent string literals, by Spark's rules."""
     raw, text = part.raw, ""
     try:
         for literal in _LITERAL.finditer(raw):
@@ -262,10 +262,10 @@ def _text(part: _Part) -> str:
             if quote in "rR":
                 text += content[1:]
             else:
-                # A doubled quote ends one literal and begins the next: it stands for one quote.
+                # A doubled quote ends one literal and begins the next; the text has one quote.
                 is_doubled = literal.start() > 0 and raw[literal.start() - 1] == quote
                 text += quote * is_doubled + _ESCAPE.sub(_unescaped, content)
-        # As in Java, two escapes may make up one character.
+        # As in Java, two escapes may be a surrogate pair.
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
     except (ValueError, OverflowError):
         message = "expected a text of Unicode characters, found half of a pair or no character."
@@ -289,14 +289,14 @@ def _items(parts: Sequence[_Part], whole: _Part) -> tuple[_Part, ...]:
 
 
 class _Group:
-    """Parses the parts between two parentheses, or the whole text; inner parentheses are single parts by then."""
+    """Parses the parts between two parentheses, or the whole text; inner parentheses are single parts already."""
 
     def __init__(self, parts: Sequence[_Part], end: _Part) -> None:
         self._parts = [*parts, replace(end, kind="end")]
         self._next = 0
 
     def operand(self) -> _Part:
-        """What the group is to its surroundings: a condition, or the operand that is alone in it."""
+        """The group as one operand: a condition, or the only operand in it."""
         first, last = self._parts[0], self._parts[-2:][0]
         if first is last and first.kind in _OPERANDS:
             return first
@@ -306,7 +306,7 @@ class _Group:
         return replace(first, kind="condition", value=predicate, depth=depth)
 
     def _chain(self, kind: type[And | Or], link: Callable[[], _Parsed]) -> _Parsed:
-        """Links joined by AND, or by OR, as one node; those in parentheses join it if their word is the same."""
+        """Links joined by AND, or by OR, as one node; parentheses with the same word are merged into it."""
         links = [link()]
         while self._accept(kind.__name__.upper()):
             links.append(link())
@@ -362,7 +362,7 @@ class _Group:
                 low = self._operand("a value")
                 if not self._accept("AND"):
                     misfit = low if self._kind == "end" else self._take()
-                    raise misfit.error("it does not fit what stands before it.")
+                    raise misfit.error("it does not fit the text before it.")
                 if tested.kind != "null":
                     _column(tested, "BETWEEN")
                 high = self._operand("a value")
@@ -379,7 +379,7 @@ class _Group:
         if literal.kind != "text" or literal.raw.startswith("("):
             raise escape.unexpected("")
         if len(literal.value) != 1:
-            raise literal.error("expected one character behind ESCAPE.")
+            raise literal.error("expected one character after ESCAPE.")
         return str(literal.value)
 
     @property
@@ -402,7 +402,7 @@ class _Group:
 
 
 def _condition(operand: _Part) -> Predicate:
-    """An operand that stands alone, or beside AND, OR or NOT."""
+    """An operand that is a whole condition, alone or beside AND, OR or NOT."""
     if operand.kind not in ("condition", "null"):
         what = "the column alone" if operand.kind == "column" else "a literal alone"
         raise operand.error(f"expected a condition (offset >= 100), found {what}.")
@@ -428,7 +428,7 @@ def _comparison(left: _Part, comparison: _Comparison, right: _Part) -> Predicate
         value = _value(left.value, right)
         if not is_beyond_int64(value):
             return Comparison(left.value, comparison, value)
-        # No 64-bit integer is as large, or as small: the same answer for all but nulls.
+        # No 64-bit integer is as large, or as small: the result is the same for all but nulls.
         return Comparison(left.value, ">=" if COMPARE[comparison](0, value) else "<", -INT64_LIMIT)
     if left.kind != right.kind or left.kind == "time":
         raise replace(left, end=right.end).error("expected a column on one side, found two literals.")
@@ -449,7 +449,7 @@ def _membership(operand: _Part, items: Sequence[_Part]) -> Predicate:
     column = _column(operand, "IN")
     values = [_value(column, item) for item in items if item.kind != "null"]
     fitting = In(column, tuple(value for value in values if not is_beyond_int64(value)))
-    # Equal to none of the values, but perhaps to what is not known.
+    # With a NULL in the list, a value that equals none of the others is unknown.
     return fitting if len(values) == len(items) else Or((fitting, Unknown()))
 
 
@@ -460,12 +460,13 @@ def _like(operand: _Part, pattern: _Part, escape: str) -> Predicate:
     if column not in ("topic", "key", "value"):
         raise operand.error("expected topic, key or value before LIKE.")
     if pattern.kind != "text":
-        raise pattern.error("expected a pattern in quotes behind LIKE ('abc%').")
+        raise pattern.error("expected a pattern in quotes after LIKE ('abc%').")
     escaped = re.escape(escape)
     rest = re.sub(rf"(?:{escaped}[%_{escaped}]|[^%_{escaped}])*+", "", pattern.value, count=1)
     if rest.startswith(escape):
         raise pattern.error(
-            f"expected %, _ or the escape character itself behind the escape character {escape!r} in a LIKE pattern, found {pattern.value!r}."
+            f"expected %, _ or the escape character itself after the escape character {escape!r} in a LIKE pattern, "
+            f"found {pattern.value!r}."
         )
     if rest.strip("%"):
         raise pattern.error(

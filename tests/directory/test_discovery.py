@@ -100,7 +100,7 @@ def test_other_things_in_a_log_directory_are_passed_over(tmp_path, make_partitio
     with caplog.at_level(logging.WARNING):
         assert found(tmp_path, "logs") == [("orders", 0, "logs/orders-0", "logs")]
     assert [record.getMessage() for record in caplog.records] == [
-        f"Left out directories in {tmp_path}/logs that are no partitions: empty-0"
+        f"Left out directories in {tmp_path}/logs that are not partitions: empty-0"
     ]
 
 
@@ -138,7 +138,7 @@ def test_a_log_directory_of_deleted_partitions_is_empty(tmp_path, make_partition
 def test_a_suffixed_directory_that_was_named_is_mentioned(tmp_path, make_partition, caplog):
     make_partition(f"logs/gone-0.{UUID}-delete", files=EPOCHS)
     assert found(tmp_path, f"logs/gone-0.{UUID}-delete") == []
-    assert "-delete is no live partition" in caplog.text
+    assert "-delete is not a live partition" in caplog.text
 
 
 def test_nothing_there(tmp_path):
@@ -192,7 +192,7 @@ def test_linked_partitions_need_a_word(tmp_path, make_partition, caplog):
     (tmp_path / "logs/broken-0").symlink_to("nowhere")
     assert found(tmp_path, "logs") == [("orders", 0, "logs/orders-0", "logs")]
     assert len(caplog.records) == 1
-    assert "orders-1. With followSymlinks they are read" in caplog.text
+    assert "orders-1. Set followSymlinks to read them" in caplog.text
     assert found(tmp_path, "logs", follow_symlinks=True) == [
         ("orders", 0, "logs/orders-0", "logs"),
         ("orders", 1, "logs/orders-1", "logs"),

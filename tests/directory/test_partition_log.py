@@ -423,5 +423,5 @@ def test_of_very_many_segments_only_some_are_held(make_partition, make_batch, lo
     assert log.segments[0] is not first
     assert log.segments[-1] is last
     assert [segment.base_offset for segment in log.segments] == list(range(0, 20, 2))
-    assert log.segments.open_again(4) is log.segments[4]
+    assert log.segments.reopen(4) is log.segments[4]
     assert log.segments[-1] is last

@@ -93,7 +93,7 @@ def test_a_copy_with_corrupt_epochs_is_taken_for_an_old_one(copies, tmp_path, ca
     (tmp_path / "broker-1/orders-0/leader-epoch-checkpoint").write_text("garbage")
     (directory,) = find_partitions(FileSystem(), paths)
     assert directory.root.path == paths[1]
-    assert "Took a copy of orders-0 for an old one" in caplog.text
+    assert "A copy of orders-0 counts as an old one" in caplog.text
 
 
 def test_who_cannot_be_identified_is_an_error(copies, tmp_path):

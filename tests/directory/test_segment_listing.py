@@ -11,7 +11,7 @@ from storage_core.filesystem import DirectoryEntry, FileSystem
 
 
 def names(*descriptions):
-    """'0.log' stands for 00000000000000000000.log."""
+    """'0.log' means 00000000000000000000.log."""
     padded = []
     for description in descriptions:
         base, _, suffix = description.partition(".")

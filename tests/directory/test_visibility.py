@@ -7,7 +7,7 @@ from storage_core.commit_files.journal import CommitJournal, JournalledPartition
 from storage_core.directory.visibility import (
     NOTHING_COMMITTED,
     CommitWatch,
-    look_until_settled,
+    read_consistently,
     read_visibility,
 )
 from storage_core.errors import CorruptRecordError, DataLossError
@@ -96,7 +96,7 @@ class TestLooking:
             return len(seen)
 
         watch = CommitWatch(FileSystem(), known)
-        return look_until_settled(watch, look_once), seen, watch
+        return read_consistently(watch, look_once), seen, watch
 
     def test_once_if_nothing_happens(self, tmp_path):
         count, seen, watch = self.looks(tmp_path)
@@ -142,5 +142,5 @@ class TestLooking:
 
     def test_not_for_ever(self, tmp_path):
         steps = [lambda number=number: begin(tmp_path, number) for number in range(1, 100)]
-        with pytest.raises(DataLossError, match="looked 10 times in vain"):
+        with pytest.raises(DataLossError, match="each of 10 attempts"):
             self.looks(tmp_path, *steps)

@@ -79,7 +79,7 @@ def batch(
     payload=None,
     record_count=None,
 ):
-    """One v2 batch; ``payload`` stands in for the (compressed) records."""
+    """One v2 batch; ``payload`` replaces the (compressed) records."""
     first_timestamp_ms, max_timestamp_ms = timestamps_ms
     is_sequenced = producer_id >= 0 and not attributes & CONTROL
     checked = struct.pack(
@@ -465,7 +465,7 @@ def ranges_of():
         resolved = resolve(FileSystem(), parse_read_options({"path": str(log_root.path), **options}))
         return {
             f"{each.log.topic}-{each.log.partition}": (each.start_offset, each.end_offset)
-            for each in resolved
+            for each in resolved.partitions
         }
 
     return ranges_of

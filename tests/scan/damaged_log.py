@@ -1,6 +1,6 @@
 """Logs that are damaged at known places: which batches survive, and which ranges are lost, is known without reading them.
 
-A segment is a list of pieces, one behind the other: undamaged batches, and bytes that are none.
+A segment is a list of pieces, one after the other: undamaged batches, and other bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tests.record.encoding import Batch, Record
 from tests.record.legacy_encoding import Message, Wrapper
 
 LENGTH, MAGIC = 8, 16
-# Per magic: where the bytes begin that the CRC covers, and where it stands.
+# Per magic: where the bytes that the CRC covers begin, and the position of the CRC.
 COVERED_START = (16, 16, 21)
 CRC_POSITION = (12, 12, 17)
 
@@ -22,14 +22,14 @@ CRC_POSITION = (12, 12, 17)
 class Piece:
     """Some bytes of a file; an undamaged batch if ``offsets`` says which records it holds.
 
-    ``last_offset`` is that of the batch, which may lie behind its last record's.
+    ``last_offset`` is that of the batch, which may be above its last record's.
     """
 
     data: bytes
     offsets: list[int] | None = None
     last_offset: int = -1
     lost_data: bytes | None = None
-    # What stands in a wrapper, by itself a batch where it is not compressed.
+    # The content of a wrapper, itself a batch if it is not compressed.
     messages: tuple[bytes, ...] = ()
 
     @property
@@ -41,7 +41,7 @@ class Piece:
         return self.data[MAGIC]
 
     def lose(self, data):
-        """Let these bytes stand here instead: no batch any more."""
+        """Replace the batch by these bytes."""
         self.data, self.offsets, self.lost_data = bytes(data), None, self.data
 
 
@@ -107,7 +107,7 @@ class DamagedLog:
     # What it holds before it is damaged.
 
     def batch(self, count=3, value=b"v", *, codec=0, rest=0, **fields):
-        """Append a batch of format v2; so many offsets as ``rest`` behind its records are empty."""
+        """Append a batch of format v2; ``rest`` offsets after its records are empty."""
         records = tuple(Record(delta, self.next_offset + delta, None, value) for delta in range(count))
         made = Batch(records, self.next_offset, codec, last_offset_delta=count - 1 + rest, **fields)
         return self._append(
@@ -228,8 +228,8 @@ def cut(segment, index, rng):
         end -= 1
     data = first_piece.data[:start] + last_piece.data[end:]
     # Where equal bytes stood on both sides, nothing may be missing.
-    behind = b"".join(piece.data for piece in segment.pieces[last + 1 :])
-    if not (data + behind).startswith(first_piece.data) and not data.endswith(last_piece.data):
+    rest_data = b"".join(piece.data for piece in segment.pieces[last + 1 :])
+    if not (data + rest_data).startswith(first_piece.data) and not data.endswith(last_piece.data):
         segment.pieces[index : last + 1] = [
             Piece(
                 data,
@@ -254,7 +254,7 @@ def insert_inside(segment, index, rng):
 
 
 def repeat(segment, index, rng):
-    """Let some pieces stand twice."""
+    """Repeat some pieces."""
     end = index + rng.choice((1, 2))
     segment.pieces[end:end] = [dataclasses.replace(piece) for piece in segment.pieces[index:end]]
 
@@ -279,8 +279,8 @@ def damage(log, rng, count):
             kind(segment, rng.choice(batches), rng)
     for segment in log.segments:
         for index, piece in enumerate(segment.pieces):
-            behind = b"".join(each.data for each in segment.pieces[index:])
-            if piece.lost_data is not None and behind.startswith(piece.lost_data):
+            rest_data = b"".join(each.data for each in segment.pieces[index:])
+            if piece.lost_data is not None and rest_data.startswith(piece.lost_data):
                 # What was cut off, the next bytes happen to be.
                 piece.data += b"\xff"
             for message in piece.messages if piece.lost_data is not None else ():

@@ -141,7 +141,7 @@ def test_all_that_is_left_is_read_and_all_that_is_lost_is_said_once(
     items = read(path, "PERMISSIVE", **options)
     assert offsets_of(items) == expected
     wanted = [lost for lost in log.lost if lost.concerns(start, end)]
-    # Where nothing is lost, damage at a bound may be looked at or not, and an index may lead behind it.
+    # Where nothing is lost, damage at a bound may be found or not, and an index may lead past it.
 
     def is_sure(lost):
         is_nothing_lost = lost.start_offset == lost.end_offset

@@ -24,7 +24,7 @@ def explanation():
     read = PartitionExplanation(
         "a", 0, "/logs/a-0", None, 0, 9, 0, 9, 2, 5, 4, 1, 2, 1, 3600, (span(2), span(3), span(4))
     )
-    unread = PartitionExplanation("longer-name", 12, "/logs/longer-name-12", "nobody wants it")
+    unread = PartitionExplanation("longer-name", 12, "/logs/longer-name-12", "not wanted")
     return ScanExplanation(
         (read, unread),
         (TaskExplanation(3, 300, 3),),
@@ -44,7 +44,7 @@ def test_plain_data(explanation):
     plain = explanation.to_dict()
     assert list(plain) == ["partitions", "tasks", "totals", "planning"]
     assert plain["partitions"][0]["spans"][1]["position_bytes"] == 300
-    assert plain["partitions"][1]["skipped"] == "nobody wants it"
+    assert plain["partitions"][1]["skipped"] == "not wanted"
     assert plain["partitions"][1]["spans"] == []
     assert plain["tasks"] == [{"spans": 3, "size_bytes": 300, "batches": 3}]
     assert plain["planning"]["bytes_read"] == 61
@@ -57,7 +57,7 @@ def test_the_table(explanation):
         "  0.log  bytes 200 to 300 of 900, offsets 2 to 3, 1 batches, task 0",
         "  0.log  bytes 300 to 400 of 900, offsets 3 to 4, 1 batches, task 0",
         "  0.log  bytes 400 to 500 of 900, offsets 4 to 5, 1 batches, task 0",
-        "longer-name-12  not read: nobody wants it",
+        "longer-name-12  not read: not wanted",
         "1 of 2 partitions, 1 of 4 segments, 300 of 3600 bytes, 3 batches in 3 pieces for 1 tasks",
         "planning opened 2 files, listed 1 directories and read 61 bytes",
     ]

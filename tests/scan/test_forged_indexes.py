@@ -72,8 +72,8 @@ def write_time_index(log, segment, entries):
 def with_entry(entries, forged):
     """Entries that ascend, with one that was forged among them."""
     before = [each for each in entries if each[0] < forged[0] and each[1] < forged[1]]
-    behind = [each for each in entries if each[0] > forged[0] and each[1] > forged[1]]
-    return [*before, forged, *behind]
+    after = [each for each in entries if each[0] > forged[0] and each[1] > forged[1]]
+    return [*before, forged, *after]
 
 
 def check_reads(log, read_rows, rng):

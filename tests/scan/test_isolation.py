@@ -117,7 +117,7 @@ def test_empty_indexes_alone_do_not_say_that_nothing_was_aborted(log_root):
     "index",
     [
         b"\0\1" + GOLDEN_TRANSACTION_INDEX[2:],
-        # Of another segment: its marker lies behind this one.
+        # Of another segment: its marker is after this one.
         GOLDEN_TRANSACTION_INDEX[:18] + (99).to_bytes(8, "big") + GOLDEN_TRANSACTION_INDEX[26:],
     ],
 )
@@ -263,7 +263,7 @@ def test_an_index_is_not_believed_while_a_broker_builds_it_anew(log_root, tail):
     assert aborted_transactions(open_log(log.path), 0, 7) == THREE_ABORTED
 
 
-@pytest.mark.parametrize("moment", ["in front of it", "behind it"])
+@pytest.mark.parametrize("moment", ["before it", "after it"])
 def test_an_index_is_not_believed_that_a_broker_begins_to_build_meanwhile(log_root, moment):
     log = three_aborts(log_root)
     log_root.checkpoint("recovery-point-offset-checkpoint", {("orders", 0): 7})
@@ -326,7 +326,7 @@ def test_an_index_that_appears_after_the_listing_is_found(log_root):
 @pytest.mark.parametrize("moment", ["kafka_cleanshutdown", f"{4:020d}.txnindex"])
 @pytest.mark.parametrize("is_clean_again", [True, False])
 def test_a_log_that_was_opened_since_it_was_listed(log_root, moment, is_clean_again):
-    """The marker that was seen is gone, or another one: whoever opened the log may have changed any index."""
+    """The marker is gone, or another one: the process that opened the log may have changed any index."""
     log = three_aborts(log_root)
     log_root.mark_clean()
     marker = log.path.parent / ".kafka_cleanshutdown"

@@ -300,7 +300,7 @@ def overtake(states: list[State], begin: int, end: int, at: int) -> int:
 
 
 def moments_from_a_closed_log(states: list[State]) -> list[tuple[int, int]]:
-    """From each state in which the log directory was just closed, to some moments behind it.
+    """From each state in which the log directory was just closed, to some moments after it.
 
     Among them those when the log has the first abort marker since then, which no transaction index has.
     """

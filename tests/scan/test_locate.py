@@ -8,7 +8,7 @@ from storage_core.directory import PartitionLog, find_partitions
 from storage_core.errors import DataLossError
 from storage_core.filesystem import FileSystem
 from storage_core.scan.isolation import AbortedTransactions
-from storage_core.scan.locate import locate_spans
+from storage_core.scan.offset_ranges import PartitionRange, locate_spans
 from storage_core.segment import AbortedTransaction
 
 # A batch of ten values of 300 bytes: more than a page after two of them, so that indexes count.
@@ -45,7 +45,7 @@ def load(log, **options):
 
 
 def located(log, start, end, *aborted, **options):
-    return list(locate_spans(load(log, **options), start, end, AbortedTransactions(aborted)))
+    return list(locate_spans(PartitionRange(load(log, **options), start, end, AbortedTransactions(aborted))))
 
 
 def places(spans):
@@ -117,7 +117,7 @@ def test_a_segment_in_the_middle_is_not_opened(log):
     opened = []
     for segment in found.segments:
         segment.filesystem = Opened(opened)
-    assert len(list(locate_spans(found, 5, 225))) == 3
+    assert len(list(locate_spans(PartitionRange(found, 5, 225)))) == 3
     assert {path.rpartition("/")[2].partition(".")[0] for path in opened} == {f"{0:020d}", f"{200:020d}"}
 
 
@@ -157,7 +157,7 @@ class TestGaps:
 
 
 class TestWhereAWalkStops:
-    """A walk ends silently at a torn batch and at zeros, but what is behind must not be passed over."""
+    """A walk ends without an error at a torn batch and at zeros, but the bytes after them must be read."""
 
     def test_behind_a_batch_that_is_cut_off(self, log):
         path = log.log_path()
@@ -199,7 +199,7 @@ def test_an_empty_segment_is_passed_over(log_root):
 def test_a_segment_that_was_renamed_since_the_listing(log):
     found = load(log)
     log.log_path(100).rename(f"{log.log_path(100)}.deleted")
-    spans = list(locate_spans(found, 150, 160))
+    spans = list(locate_spans(PartitionRange(found, 150, 160)))
     assert [span.file_name for span in spans] == ["00000000000000000100.log.deleted"]
 
 
@@ -207,4 +207,4 @@ def test_a_segment_that_is_gone_since_the_listing(log):
     found = load(log)
     log.log_path(100).unlink()
     with pytest.raises(DataLossError, match="listed a moment ago"):
-        list(locate_spans(found, 150, 160))
+        list(locate_spans(PartitionRange(found, 150, 160)))

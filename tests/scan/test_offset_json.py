@@ -4,7 +4,8 @@ import pytest
 
 from storage_core.errors import OptionError
 from storage_core.scan.bounds import (
-    PartitionValues,
+    OffsetsBound,
+    TimestampsBound,
     format_topic_partitions,
     parse_assignment,
     parse_partition_offsets,
@@ -53,7 +54,7 @@ def test_malformed_assignment(value):
 
 def test_offsets():
     values = parse_offsets('{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}')
-    assert values == PartitionValues({("topicA", 0): 23, ("topicA", 1): -1, ("topicB", 0): -2})
+    assert values == OffsetsBound({("topicA", 0): 23, ("topicA", 1): -1, ("topicB", 0): -2})
 
 
 def test_offsets_of_whole_topics():
@@ -79,9 +80,9 @@ def test_offsets_as_python_values():
         ('{"topicA":{"0":"5"}}', "'5'"),
         ('{"topicA":{"0":5.0}}', "5.0"),
         ('{"topicA":{"0":true}}', "True"),
-        ('{"topicA":{"0":-3}}', "-3 is no offset"),
-        ('{"topicA":{"0":9223372036854775808}}', "is no offset"),
-        ('{"topicA":{"0":1,"0":2}}', "'0' stands there twice"),
+        ('{"topicA":{"0":-3}}', "-3 is not an offset"),
+        ('{"topicA":{"0":9223372036854775808}}', "is not an offset"),
+        ('{"topicA":{"0":1,"0":2}}', "'0' is given twice"),
         ({1: {0: 5}}, "a topic is not a text"),
     ],
 )
@@ -97,7 +98,7 @@ def test_malformed_offsets(value, reason):
 
 def test_timestamps():
     values = parse_partition_timestamps("startingOffsetsByTimestamp", '{"topicA":{"0":1000},"topicB":7}', int)
-    assert values == PartitionValues({("topicA", 0): 1000}, {"topicB": 7})
+    assert values == TimestampsBound({("topicA", 0): 1000}, {"topicB": 7})
 
 
 def test_malformed_timestamps():

@@ -120,7 +120,7 @@ def test_columns(value):
         ("key,", "unknown column ''"),
         ("", "names no column. Use some of: key, value, timestampType."),
         ("[]", "names no column"),
-        ('["key"', "no JSON list of column names"),
+        ('["key"', "not a JSON list of column names"),
         ('["key",1]', "list of column names"),
         (5, "list of column names"),
     ],
@@ -153,7 +153,7 @@ def test_paths(option, value, expected):
     [
         ("path", 5, "list of paths"),
         ("path", ["/a", 5], "list of paths"),
-        ("paths", '["/a"', "no JSON list of paths"),
+        ("paths", '["/a"', "not a JSON list of paths"),
         ("path", "/a\0b", "NUL"),
         ("path", "s3://bucket/logs", "has the scheme 's3'"),
         ("path", "hdfs:/logs", "has the scheme 'hdfs'"),

@@ -6,8 +6,8 @@ import pickle
 import pytest
 
 from storage_core.errors import OptionError
+from storage_core.option_table import READ_OPTIONS
 from storage_core.scan.bounds import EarliestBound, LatestBound, OffsetsBound, TimestampBound
-from storage_core.scan.option_table import READ_OPTIONS
 from storage_core.scan.options import ReadOptions, parse_read_options
 from storage_core.scan.predicate import Comparison, IsNull, Not
 
@@ -219,7 +219,7 @@ def test_the_column_for_damage():
 
 @pytest.mark.parametrize("name", ["key", "OFFSET", "timestamptype", "Headers", "_metadata"])
 def test_the_column_for_damage_is_none_of_the_records(name):
-    with pytest.raises(OptionError, match="the name of a column of the records"):
+    with pytest.raises(OptionError, match="which is the name of a record's column"):
         parse({"mode": "PERMISSIVE", "columnNameOfCorruptRecord": name})
 
 

@@ -172,6 +172,6 @@ def test_the_end_of_the_log_is_not_looked_up_without_need(three_partitions):
     filesystem = FileSystem()
     bounds = {"startingOffsets": '{"orders":{"0":1}}', "endingOffsets": '{"orders":{"0":6}}'}
     options = parse_read_options({"path": str(three_partitions.path), "assign": '{"orders":[0]}', **bounds})
-    (resolved,) = resolve(filesystem, options)
+    (resolved,) = resolve(filesystem, options).partitions
     assert (resolved.start_offset, resolved.end_offset) == (1, 6)
     assert not [name for name in vars(resolved.log) if name == "log_end_offset"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 import storage_core.scan.plan as plan_module
 from storage_core.errors import DataLossError, OffsetOutOfRangeError
 from storage_core.filesystem import FileSystem
+from storage_core.scan.offset_ranges import PartitionRange, split_ranges
 from storage_core.scan.options import parse_read_options
-from storage_core.scan.plan import PartitionRange, plan_scan, split_ranges
+from storage_core.scan.plan import plan_scan
 from storage_core.scan.predicate import And, Comparison, In, Or
 
 VALUE = b"x" * 1000
@@ -103,7 +105,7 @@ def test_there_are_at_least_as_many_tasks_as_asked_for(log, count):
     assert len(planned.tasks) >= min(count, 500)
     # Cut as Spark's Kafka source cuts.
     if count > 1:
-        expected = split_ranges([PartitionRange("events", 0, 0, 500)], count)
+        expected = split_ranges([PartitionRange(SimpleNamespace(topic="events", partition=0), 0, 500)], count)
         assert [(task.spans[0].start_offset, task.spans[-1].end_offset) for task in planned.tasks] == [
             (each.start_offset, each.end_offset) for pieces in expected for each in pieces
         ]
@@ -170,7 +172,9 @@ def test_every_offset_is_planned_once_and_in_order(log, start, end, split):
     # Spark's rounding may give fewer than asked for.
     count = split.get("min_partitions")
     pieces = split_ranges(
-        [PartitionRange("events", 0, start, end)], count, split.get("max_records_per_partition")
+        [PartitionRange(SimpleNamespace(topic="events", partition=0), start, end)],
+        count,
+        split.get("max_records_per_partition"),
     )
     assert len(planned.tasks) >= min(count or 0, sum(each.count for each in pieces))
 
@@ -301,7 +305,7 @@ def test_a_directory_that_never_comes_to_rest_is_an_error(log, monkeypatch):
         attempts.append(arguments)
         raise DataLossError("gone")
 
-    monkeypatch.setattr(plan_module, "_split", never)
+    monkeypatch.setattr(plan_module, "_plan_tasks", never)
     with pytest.raises(DataLossError, match="gone"):
         plan(log.path)
     assert len(attempts) == 3

@@ -84,7 +84,7 @@ def build(log, steps, record_of):
             log.roll()
         else:
             getattr(log, name)(argument)
-    # The log ends with a batch: behind the last one, a gap does not show.
+    # The log ends with a batch: a gap after it does not show.
     return log.values(1)
 
 

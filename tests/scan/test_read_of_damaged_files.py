@@ -98,7 +98,7 @@ class TestDamage:
 
     def test_behind_a_hole_the_index_leads_on(self, damaged, path, place, scan, overwrite):
         overwrite(path, place[0], bytes(place[1] - place[0]))
-        # From the batch behind the one right after the hole: the entry before that is in the hole.
+        # From the second batch after the hole: the entry before that is in the hole.
         for others in ((36, 60), (37, 38), (39, 41)):
             self.check(scan, damaged, *others)
 

@@ -125,7 +125,7 @@ class TestLive:
             live.log_path(0).unlink()
             live.log_path(40).unlink()
 
-        with pytest.raises(DataLossError, match="log to go from offset 80 to 120") as caught:
+        with pytest.raises(DataLossError, match="log now has offsets 80 to 120") as caught:
             read(delete)
         first = 40 if read.is_during else 0
         assert (caught.value.path, caught.value.offset) == (str(live.path), first)
@@ -137,7 +137,7 @@ class TestLive:
             live.log_path(40).unlink()
 
         assert read(delete, fail_on_data_loss=False) == [*range(40 * read.is_during), *range(80, 120)]
-        assert "Reading goes on with what is left" in caplog.text
+        assert "The read continues with the records left" in caplog.text
 
     def test_deleted_records(self, live, read, log_root):
         """What is logically deleted after planning is still there."""
@@ -156,7 +156,7 @@ class TestLive:
             live.log_path(80).unlink()
 
         if fail_on_data_loss:
-            with pytest.raises(DataLossError, match="log to go from offset 0 to 60") as caught:
+            with pytest.raises(DataLossError, match="log now has offsets 0 to 60") as caught:
                 read(truncate)
             assert (caught.value.offset, caught.value.last_offset) == (40, 79)
         else:
@@ -209,7 +209,7 @@ class TestLive:
 
 
 class CompactedMeanwhile(FileSystem):
-    """The first two segments become one behind the listing, and in front of the first look at them."""
+    """The first two segments become one after the listing, before they are opened."""
 
     def __init__(self, path, content):
         super().__init__()
@@ -264,7 +264,7 @@ class ReplacedAgainAndAgain(FileSystem):
 def test_endless_replacement_is_an_error_at_last(live, scan):
     planned = scan(live.path, columns=["offset"])
     planned.filesystem = ReplacedAgainAndAgain()
-    with pytest.raises(DataLossError, match="replaced again and again"):
+    with pytest.raises(DataLossError, match="replaced repeatedly"):
         planned.rows()
     assert planned.filesystem.count < 50
 
@@ -273,7 +273,7 @@ def test_endless_replacement_with_loss_allowed(live, scan, caplog):
     planned = scan(live.path, columns=["offset"], fail_on_data_loss=False)
     planned.filesystem = ReplacedAgainAndAgain()
     assert planned.offsets() == []
-    assert caplog.text.count("replaced again and again") == 3
+    assert caplog.text.count("replaced repeatedly") == 3
 
 
 @pytest.mark.parametrize("every", [5, 7, 11, 16])

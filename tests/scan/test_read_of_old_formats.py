@@ -65,8 +65,8 @@ def test_windows_that_break_between_formats(log, read_rows, small_windows, windo
 def test_every_start_and_every_end(log, scan, use_indexes):
     end = log.next_offset
     for offset in range(end + 1):
-        behind = scan(log.path, start=offset, use_indexes=use_indexes)
-        assert behind.offsets() == [row["offset"] for row in within(log, offset, end)]
+        after = scan(log.path, start=offset, use_indexes=use_indexes)
+        assert after.offsets() == [row["offset"] for row in within(log, offset, end)]
         before = scan(log.path, start=0, end=offset, use_indexes=use_indexes)
         assert before.offsets() == [row["offset"] for row in within(log, 0, offset)]
 

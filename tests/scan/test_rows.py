@@ -9,7 +9,7 @@ import pytest
 from storage_core.errors import TimestampRangeError
 from storage_core.record import WantedFields, decode_records
 from storage_core.record.section import MAX_ROWS, SectionMaker
-from storage_core.scan.rows import RowMaker, wanted_fields
+from storage_core.scan.rows import RecordBatchBuilder, wanted_fields
 from storage_core.scan.spans import project, record_schema
 
 SCHEMA = record_schema(include_headers=True, include_metadata=True)
@@ -23,7 +23,7 @@ def batches(window_of, span_of):
 
     def batches(log, *columns, maker=None, **span):
         schema = project(SCHEMA, columns or None)
-        maker = maker or RowMaker(schema)
+        maker = maker or RecordBatchBuilder(schema)
         window = window_of(bytes(log.segments[-1].data))
         visible = np.flatnonzero(window.headers["record_count"])
         wanted = wanted_fields(schema)
@@ -141,7 +141,7 @@ def test_metadata_is_what_was_written(log_root, record_of, rows):
 
 
 def test_constants_change_with_the_span(log_root, batches):
-    maker = RowMaker(project(SCHEMA, ("topic", "_metadata")))
+    maker = RecordBatchBuilder(project(SCHEMA, ("topic", "_metadata")))
     seen = []
     for topic in ("a", "b", "a"):
         (found,) = batches(log_root.rows().values(3), "topic", "_metadata", maker=maker, topic=topic)
@@ -150,7 +150,7 @@ def test_constants_change_with_the_span(log_root, batches):
 
 
 def test_constants_are_made_once(log_root, batches, monkeypatch):
-    maker = RowMaker(project(SCHEMA, ("topic", "_metadata")))
+    maker = RecordBatchBuilder(project(SCHEMA, ("topic", "_metadata")))
     made = []
     repeat = pa.repeat
     monkeypatch.setattr(pa, "repeat", lambda *arguments: made.append(arguments) or repeat(*arguments))
@@ -252,7 +252,9 @@ def test_rows_own_their_bytes(log_root, window_of, span_of):
     window = window_of(bytes(log.segments[0].data))
     wanted = wanted_fields(SCHEMA)
     (section,) = SectionMaker(64 << 20, wanted).sections(window, np.arange(1))
-    (found,) = RowMaker(SCHEMA).batches(section, decode_records(section, wanted), span_of(end_offset=5))
+    (found,) = RecordBatchBuilder(SCHEMA).batches(
+        section, decode_records(section, wanted), span_of(end_offset=5)
+    )
     before = found.to_pylist()
     window.buffer[:] = 0xEE
     assert found.to_pylist() == before

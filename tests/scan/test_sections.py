@@ -97,7 +97,7 @@ def small_output(monkeypatch):
     ("sizes", "expected"),
     [
         ([300] * 5, [3, 2]),  # 900 bytes are enough
-        ([700, 700, 100], [1, 2]),  # the second does not fit behind the first
+        ([700, 700, 100], [1, 2]),  # the second does not fit after the first
         ([1000, 1], [1, 1]),
         ([1001, 1], [1, 1]),  # one too many: the buffer grows
         ([5000, 100, 20_000, 7], [2, 2]),
@@ -222,7 +222,7 @@ class TestHeadersOnly:
 
 @pytest.fixture
 def older_sections(window_of):
-    """Makes the sections of messages, wrappers and batches as they stand in a file."""
+    """Makes the sections of messages, wrappers and batches as they are in a file."""
 
     def older_sections(entries, wanted=EVERYTHING, limit_bytes=LIMIT):
         window = window_of(b"".join(entry.encode() for entry in entries), 7000)

@@ -55,11 +55,11 @@ def test_the_offsets_of_each_batch(select):
 def test_control_batches_and_empty_ones_are_not_decoded(select):
     chosen = select([(0, 0, {"attributes": CONTROL | TRANSACTIONAL}), (1, 0, {"count": 0}), (2, 0, {})])
     assert chosen.decoded.tolist() == [2]
-    assert chosen.misfits.tolist() == []
+    assert chosen.out_of_place.tolist() == []
 
 
 @pytest.mark.parametrize(
-    ("batches", "lowest_offset", "misfits"),
+    ("batches", "lowest_offset", "out_of_place"),
     [
         ([(0, 9, {}), (10, 9, {}), (30, 0, {})], 0, []),
         ([(0, 9, {}), (5, 9, {})], 0, [1]),
@@ -74,22 +74,22 @@ def test_control_batches_and_empty_ones_are_not_decoded(select):
         ([(-1, 0, {})], 0, [0]),
     ],
 )
-def test_offsets_must_ascend(select, batches, lowest_offset, misfits):
-    assert select(batches, lowest_offset=lowest_offset).misfits.tolist() == misfits
+def test_offsets_must_ascend(select, batches, lowest_offset, out_of_place):
+    assert select(batches, lowest_offset=lowest_offset).out_of_place.tolist() == out_of_place
 
 
 def test_offsets_must_lie_in_front_of_the_next_segment(select):
     batches = [(0, 9, {}), (10, 9, {})]
-    assert select(batches, segment_end_offset=None).misfits.tolist() == []
-    assert select(batches, segment_end_offset=20).misfits.tolist() == []
-    assert select(batches, segment_end_offset=19).misfits.tolist() == [1]
-    assert select(batches, segment_end_offset=9).misfits.tolist() == [0, 1]
+    assert select(batches, segment_end_offset=None).out_of_place.tolist() == []
+    assert select(batches, segment_end_offset=20).out_of_place.tolist() == []
+    assert select(batches, segment_end_offset=19).out_of_place.tolist() == [1]
+    assert select(batches, segment_end_offset=9).out_of_place.tolist() == [0, 1]
 
 
 def test_batches_must_not_be_larger_than_the_limit(select):
     size = 62
-    assert select([(0, 0, {})], limit_bytes=size).misfits.tolist() == []
-    assert select([(0, 0, {})], limit_bytes=size - 1).misfits.tolist() == [0]
+    assert select([(0, 0, {})], limit_bytes=size).out_of_place.tolist() == []
+    assert select([(0, 0, {})], limit_bytes=size - 1).out_of_place.tolist() == [0]
 
 
 class TestOlderFormats:
@@ -129,7 +129,7 @@ class TestOlderFormats:
     def test_a_wrapper_may_hold_anything_behind_the_batch_before(self, choose, start, end, chosen):
         selected = choose(start=start, end=end)
         assert selected.decoded.tolist() == chosen
-        assert selected.misfits.tolist() == []
+        assert selected.out_of_place.tolist() == []
         assert selected.last_offsets.tolist() == [3, 4, 10, 12, 22]
 
     @pytest.mark.parametrize(
@@ -148,14 +148,14 @@ class TestOlderFormats:
     )
     def test_offsets_must_ascend(self, choose, entries):
         selected = choose(entries)
-        assert selected.misfits.tolist() == [1]
+        assert selected.out_of_place.tolist() == [1]
         last = entries[1].offset if isinstance(entries[1], Message) else entries[1].last_offset
         assert selected.last_offsets[1] == last
 
     @pytest.mark.parametrize("entry", [Message(9), Wrapper(plain_messages(3, start=7))])
     def test_nothing_ends_below_the_lowest_offset(self, choose, entry):
-        assert choose([entry], lowest_offset=9).misfits.tolist() == []
-        assert choose([entry], lowest_offset=10).misfits.tolist() == [0]
+        assert choose([entry], lowest_offset=9).out_of_place.tolist() == []
+        assert choose([entry], lowest_offset=10).out_of_place.tolist() == [0]
 
 
 class TestAborted:

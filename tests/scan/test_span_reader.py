@@ -227,7 +227,7 @@ def test_a_span_that_ends_within_a_batch_makes_no_row_of_it(log, read):
 
 
 def test_a_first_batch_behind_the_planned_offsets(log, read):
-    # Some of the planned offsets stand in front of it by now, as after a compaction.
+    # The file has some of the planned offsets before it, as after a compaction.
     with pytest.raises(FileReplacedError):
         read(position_bytes=positions(log)[1], start_offset=9)
     assert read(position_bytes=positions(log)[1], start_offset=10)

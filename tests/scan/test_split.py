@@ -60,7 +60,7 @@ class TestCutting:
         assert (pieces[0].start_offset, pieces[0].position_bytes) == (0, 0)
         assert (pieces[-1].end_offset, pieces[-1].end_position_bytes) == (200, span.end_position_bytes)
         batch_bytes = borders[1]
-        # An entry of the index stands behind every third batch.
+        # The index has an entry after every third batch.
         assert max(piece.size_bytes for piece in pieces) <= target_bytes + batch_bytes * (
             3 if use_indexes else 1
         )

@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 
 from storage_core.directory import PartitionLog, find_partitions
 from storage_core.filesystem import FileSystem
-from storage_core.scan import time_pruning as look_up
-from storage_core.scan import time_pruning as narrow
-from storage_core.scan import time_pruning as time_bounds
-from storage_core.scan.isolation import aborted_transactions
+from storage_core.scan import time_pruning
+from storage_core.scan.isolation import AbortedTransactions, aborted_transactions
 from storage_core.scan.predicate import Comparison
 from storage_core.scan.time_pruning import end_offset_by_time, start_offset_by_time
 from tests.record.encoding import GZIP
@@ -118,11 +116,10 @@ def eager(monkeypatch):
     """Makes look-ups try what would not pay, as a log of some kilobytes never does."""
 
     def eager(price_bytes, *, is_patient):
-        monkeypatch.setattr(time_bounds, "LOOK_UP_PRICE_BYTES", price_bytes)
-        monkeypatch.setattr(narrow, "LOOK_UP_PRICE_BYTES", price_bytes)
+        monkeypatch.setattr(time_pruning, "LOOKUP_COST_BYTES", price_bytes)
         if is_patient:
-            monkeypatch.setattr(look_up.Budget, "allows", lambda *_: True)
-            monkeypatch.setattr(time_bounds, "LARGE_BATCH_BYTES", 0)
+            monkeypatch.setattr(time_pruning.WalkBudget, "allows", lambda *_: True)
+            monkeypatch.setattr(time_pruning, "LARGE_BATCH_BYTES", 0)
 
     return eager
 
@@ -242,7 +239,7 @@ def test_a_read_ends_at_the_first_record_that_is_young_enough(
     log = build(new_log_root().rows(), record_of, events, old_formats=False).write(index_interval_bytes=1)
     _, partition = load(log)
     timestamp_ms = START_MS + after_ms
-    aborted = aborted_transactions(partition, 0, log.next_offset) if is_committed else ()
+    aborted = AbortedTransactions(aborted_transactions(partition, 0, log.next_offset) if is_committed else ())
     counting = [row for row in log.rows if not is_committed or row["offset"] not in log.aborted_offsets]
     young = [row["offset"] for row in counting if row["timestamp"] >= timestamp_ms * 1000]
     found = end_offset_by_time(partition, timestamp_ms, 0, log.next_offset, aborted)
@@ -348,7 +345,7 @@ def test_the_age_of_a_file_says_nothing_of_messages_without_timestamps(log_root,
 
 
 def test_a_time_index_that_is_not_of_this_log_is_set_aside(log, log_root, record_of):
-    # A record of long ago stands where the foreign index has its youngest.
+    # An early record is where the foreign index has its latest timestamp.
     other = log_root.rows("other")
     for number in range(100):
         other.append(record_of(4, START_MS + 500 - number, b"k", b"x" * 5000))
@@ -374,5 +371,5 @@ def test_damage_is_left_to_the_reading(log, overwrite):
     _, partition = load(log)
     assert start_offset_by_time(partition, START_MS + 400, 0, 2500) == 1000
     assert start_offset_by_time(partition, START_MS + 100, 0, 2500) == 500
-    # To what is behind the damage, the index leads.
+    # The index leads past the damage.
     assert end_offset_by_time(partition, START_MS + 201, 0, 2500) == 1009

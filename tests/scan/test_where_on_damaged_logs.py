@@ -10,9 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from storage_core.errors import CorruptRecordError
-from storage_core.scan import time_pruning as look_up
-from storage_core.scan import time_pruning as narrow
-from storage_core.scan import time_pruning as time_bounds
+from storage_core.scan import time_pruning
 from storage_core.scan.predicate import And, Comparison, Or
 
 START_MS = 1_000_000
@@ -38,11 +36,10 @@ def eager(monkeypatch):
     """Makes look-ups try what would not pay."""
 
     def eager(price_bytes):
-        monkeypatch.setattr(time_bounds, "LOOK_UP_PRICE_BYTES", price_bytes)
-        monkeypatch.setattr(narrow, "LOOK_UP_PRICE_BYTES", price_bytes)
+        monkeypatch.setattr(time_pruning, "LOOKUP_COST_BYTES", price_bytes)
         if price_bytes < 0:
-            monkeypatch.setattr(look_up.Budget, "allows", lambda *_: True)
-            monkeypatch.setattr(time_bounds, "LARGE_BATCH_BYTES", 0)
+            monkeypatch.setattr(time_pruning.WalkBudget, "allows", lambda *_: True)
+            monkeypatch.setattr(time_pruning, "LARGE_BATCH_BYTES", 0)
 
     return eager
 

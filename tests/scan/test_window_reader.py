@@ -32,7 +32,7 @@ def read_windows(opened, span, buffer):
             yield window
         if source.is_last:
             assert window.end == source.size_bytes
-        source.go_behind(window)
+        source.advance_past(window)
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_nothing_is_read_twice_but_what_a_window_cuts_off(log, span_of):
 
 
 def test_a_buffer_too_small_for_a_header_makes_progress(read):
-    # As when a stub of a file was planned, and a whole one stands there by the time it is read.
+    # As when a stub of a file was planned, and it is complete when it is read.
     assert len(read(window_bytes=0)) == 10
 
 
@@ -116,13 +116,13 @@ def test_behind_damage_the_windows_begin_anew(log, span_of, window_bytes, number
     with FileSystem().open(str(log.log_path())) as opened:
         source = WindowSource(opened, span_of(end_position_bytes=size), WindowBuffer(window_bytes))
         source.window(0)
-        source.go_behind_damage(at[number])
+        source.advance_past_damage(at[number])
         found = []
         while not source.is_at_end:
             window = source.window(0)
             assert window.position_bytes == source.position_bytes
             found += window.headers["base_offset"].tolist()
-            source.go_behind(window)
+            source.advance_past(window)
     assert found == list(range(10 * number, 100, 10))
 
 
@@ -133,7 +133,7 @@ def test_behind_damage_what_the_buffer_holds_is_not_read_again(log, span_of):
         source = WindowSource(opened, span_of(end_position_bytes=size), WindowBuffer(1 << 20))
         source.window(0)
         for position in positions(log)[1:]:
-            source.go_behind_damage(position)
+            source.advance_past_damage(position)
             source.window(0)
     assert filesystem.statistics.bytes_read == size
 
@@ -147,9 +147,9 @@ def test_behind_damage_windows_are_small_at_first(log_root, span_of):
     sizes = []
     with FileSystem().open(str(log.log_path())) as opened:
         source = WindowSource(opened, span_of(end_position_bytes=size), WindowBuffer(1 << 20))
-        source.go_behind_damage(log.places[0][1][0])
+        source.advance_past_damage(log.places[0][1][0])
         while not source.is_at_end:
-            source.go_behind(source.window(0))
+            source.advance_past(source.window(0))
             sizes.append(source.size_bytes)
     assert sizes[:3] == [4096, 4 * 4096, 16 * 4096]
     assert len(sizes) < 8

@@ -82,13 +82,13 @@ def test_every_filter_is_handed_back():
 def test_filters_are_taken_only_in_the_worker_that_pushes(monkeypatch):
     name = "pyspark.sql.worker.data_source_pushdown_filters"
     monkeypatch.delitem(sys.modules, name, raising=False)
-    assert not pushdown.is_offered()
+    assert not pushdown.is_pushdown_offered()
     monkeypatch.setitem(sys.modules, name, sys)
-    assert pushdown.is_offered()
+    assert pushdown.is_pushdown_offered()
     # Without Spark's daemon the worker is the main program.
     monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace(__spec__=SimpleNamespace(name=name)))
-    assert pushdown.is_offered()
+    assert pushdown.is_pushdown_offered()
 
 
 CONDITIONS = {

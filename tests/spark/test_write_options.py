@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 
-from spark_segmentlog.write_options import WRITE_OPTIONS, ignored_write_options, write_options
+from spark_segmentlog.write_options import ignored_write_options, write_options
 from storage_core.errors import OptionError
+from storage_core.option_table import WRITE_OPTIONS
 
 
 def options(**given):
@@ -166,7 +167,7 @@ def test_unknown_options_are_refused_with_the_nearest_name(given, message):
         ({"txnAppId": "a", "txnVersion": "1.5"}, "txnVersion is '1.5'"),
         (
             {"message__timestamp__type": "LogAppendTime"},
-            "message.timestamp.type is 'LogAppendTime', but rows keep the timestamps",
+            "message.timestamp.type is 'LogAppendTime', but rows keep their timestamps",
         ),
     ],
 )

@@ -146,7 +146,7 @@ def test_what_does_not_go_together_is_refused_before_anything_is_made(root, logs
 
 def test_a_path_with_a_comma_counts_as_one_only_if_it_is_there(tmp_path):
     path = tmp_path / "a,b"
-    with pytest.raises(OptionError, match=r"a,b' names several directories, or one that is not there"):
+    with pytest.raises(OptionError, match=r"a,b' names several directories, or one that does not exist"):
         writer_of(path, "value", topic="t")
     path.mkdir()
     write(writer_of(path, "value", topic="t"), [batch(value=[b"1"])])

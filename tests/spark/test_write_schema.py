@@ -105,7 +105,7 @@ def test_a_value_is_needed():
 
 @pytest.mark.parametrize(("given", "name"), [("Value", "value"), ("VALUE", "value")])
 def test_names_count_exactly(given, name):
-    with pytest.raises(InvalidRecordError, match=f"There is a column '{given}': names count exactly"):
+    with pytest.raises(InvalidRecordError, match=f"There is a column '{given}': names are case-sensitive"):
         write_columns(frame(**{given: StringType()}), WITH_TOPIC)
 
 

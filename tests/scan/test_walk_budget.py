@@ -6,10 +6,10 @@ import pytest
 
 from storage_core.directory import PartitionLog, find_partitions
 from storage_core.filesystem import FileSystem
-from storage_core.scan import time_pruning as look_up
+from storage_core.scan import time_pruning
 from storage_core.scan.time_pruning import (
-    Budget,
-    RangeOfSegments,
+    SegmentRange,
+    WalkBudget,
     batch_reaching,
     first_header,
     indexed_position,
@@ -37,33 +37,33 @@ def load(log):
 def test_a_range_of_offsets_knows_its_segments_and_their_sizes(log):
     partition = load(log)
     sizes = [log.log_path(base).stat().st_size for base in (0, 10, 20)]
-    found = RangeOfSegments(partition, 5, 25)
+    found = SegmentRange(partition, 5, 25)
     assert found.indexes == [0, 1, 2]
     assert found.sizes_bytes == sizes
     assert found.size_bytes == sum(sizes)
     assert found.sizes_from_bytes() == [sum(sizes), sum(sizes[1:]), sizes[2]]
-    assert RangeOfSegments(partition, 10, 20).indexes == [1]
-    assert RangeOfSegments(partition, 10, 10).indexes == []
-    assert RangeOfSegments(partition, 30, 10).size_bytes == 0
+    assert SegmentRange(partition, 10, 20).indexes == [1]
+    assert SegmentRange(partition, 10, 10).indexes == []
+    assert SegmentRange(partition, 30, 10).size_bytes == 0
 
 
 def test_the_last_segment_ends_where_the_log_does(log):
     with log.log_path(20).open("ab") as file:
         file.write(bytes(8000))
-    assert RangeOfSegments(load(log), 20, 30).size_bytes == log.places[20][-1][1]
+    assert SegmentRange(load(log), 20, 30).size_bytes == log.places[20][-1][1]
 
 
 def test_only_closed_indexes_are_complete(log, log_root):
-    found = RangeOfSegments(load(log), 0, 30)
+    found = SegmentRange(load(log), 0, 30)
     assert [found.is_complete(index) for index in found.indexes] == [True, True, False]
     log_root.mark_clean()
-    assert RangeOfSegments(load(log), 0, 30).is_complete(2)
+    assert SegmentRange(load(log), 0, 30).is_complete(2)
 
 
 def test_little_is_read_in_vain_and_less_than_is_saved(log, monkeypatch):
     segment = load(log).segments[0]
     statistics = segment.filesystem.statistics
-    budget = Budget(640_000)
+    budget = WalkBudget(640_000)
     assert budget.allows(segment, 10_000)
     assert not budget.allows(segment, 10_001)
     statistics.bytes_read += 4000
@@ -78,7 +78,7 @@ def test_little_is_read_in_vain_and_less_than_is_saved(log, monkeypatch):
     budget.pass_over(segment, 2)
     assert not budget.is_spent(segment)
     # However much there is to be saved: planning waits for it.
-    monkeypatch.setattr(look_up, "_MOST_BYTES", 15_000)
+    monkeypatch.setattr(time_pruning, "_MOST_BYTES", 15_000)
     assert budget.is_spent(segment)
 
 

@@ -1,4 +1,7 @@
-"""The table of read options: the one list that parsing, documentation and error messages share."""
+"""The tables of read and write options, which parsing, documentation and error messages share.
+
+Kafka's topic-level keys, which writes take too, are in `storage_core.config`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,16 @@ from storage_core.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["READ_OPTIONS", "TRIGGER_OPTIONS", "OptionSpec", "find_option", "nearest_hint", "option_key"]
+__all__ = [
+    "READ_OPTIONS",
+    "TRIGGER_OPTIONS",
+    "WRITE_OPTIONS",
+    "OptionSpec",
+    "find_option",
+    "names_by_key",
+    "nearest_hint",
+    "option_key",
+]
 
 
 _SHOWN_NAMES = 40
@@ -19,7 +31,7 @@ _SHOWN_NAMES = 40
 
 @dataclass(frozen=True, slots=True)
 class OptionSpec:
-    """One read option.
+    """An option.
 
     Attributes:
         name: The documented name.
@@ -126,7 +138,7 @@ READ_OPTIONS: tuple[OptionSpec, ...] = (
         "failOnDataLoss",
         "boolean",
         "true",
-        "Whether offsets that are asked for and not there (any more) are an error, or are passed over with a warning.",
+        "Whether offsets that are asked for and do not exist (any more) are an error, or are skipped with a warning.",
     ),
     _batch("minPartitions", "count", "", "Cut the offset ranges into at least about this many tasks."),
     _batch("maxRecordsPerPartition", "count", "", "Cut the offset ranges so that no task has more offsets."),
@@ -134,13 +146,13 @@ READ_OPTIONS: tuple[OptionSpec, ...] = (
         "maxBytesPerPartition",
         "size",
         "",
-        "About how many bytes of log a task reads (default: at most 128 MiB, less if there are processors to spare), as `64m` or plain bytes.",
+        "About how many bytes of log a task reads (default: at most 128 MiB, less if there are idle processors), as `64m` or plain bytes.",
     ),
     _batch(
         "endingAt",
         "`logEnd` or `highWatermark`",
         "logEnd",
-        "What `latest` means: behind the last whole batch, or the broker's last checkpointed high watermark.",
+        "What `latest` means: after the last whole batch, or the broker's last checkpointed high watermark.",
     ),
     _batch("useIndexes", "boolean", "true", "`false` walks every batch header instead of using index files."),
     _batch(
@@ -171,15 +183,15 @@ READ_OPTIONS: tuple[OptionSpec, ...] = (
         "maxTimestampDisorder",
         "interval",
         "",
-        "Your word that no record is older by more than this (`10 minutes`) than any before it in its partition: "
-        "then a read with `timestamp < ...` in its condition ends at the first record that is younger by as much.",
+        "Your promise that no record is earlier by more than this (`10 minutes`) than any record before it in its partition: "
+        "then a read with `timestamp < ...` in its condition ends at the first record that is later by this much.",
     ),
     _batch(
         "mode",
         "`FAILFAST`, `DROPMALFORMED` or `PERMISSIVE`",
         "FAILFAST",
-        "What a damaged range of a log file does: fail the read, with its bytes and offsets named; go on at the "
-        "next valid batch, with a warning; or besides add a row that describes it.",
+        "What a damaged range of a log file does: fail the read, naming its bytes and offsets; continue at the "
+        "next valid batch, with a warning; or also add a row that describes it.",
     ),
     _batch(
         "columnNameOfCorruptRecord",
@@ -195,23 +207,100 @@ READ_OPTIONS: tuple[OptionSpec, ...] = (
     _later("maxTriggerDelay", "interval", "Streaming: how long to wait for them."),
     _later("maxBytesPerTrigger", "size", "Streaming: bytes in one micro-batch at most."),
 )
-# Spark's Kafka source ignores these in a batch read; callers that want the same take them out first.
+WRITE_OPTIONS: tuple[OptionSpec, ...] = (
+    _batch("path", "path", "", "Required. The log directory; it is created if it does not exist.", "paths"),
+    _batch("topic", "topic", "", "The topic of every row, whatever the column `topic` says."),
+    _batch(
+        "partitions",
+        "count",
+        "1",
+        "How many partitions a new topic gets. An existing topic keeps its own; with `brokerDirectory`, how many it has in "
+        "the cluster, if some are on other disks.",
+    ),
+    _batch(
+        "partitioner",
+        "`default`, `roundRobin` or `random`",
+        "default",
+        "Where rows go whose column `partition` is null or missing: `default` by the hash of the key as Kafka's Java "
+        "producer does, and without a key to one partition until a batch is full.",
+    ),
+    _batch(
+        "compression.type",
+        "`none`, `gzip`, `snappy`, `lz4` or `zstd`",
+        "none",
+        "How batches are compressed; also Kafka's words for topics, `uncompressed` and `producer`.",
+        "kafka.compression.type",
+    ),
+    _batch("compression.level", "number", "", "The level of that codec."),
+    _batch("batch.size", "bytes", "131072", "The most that a batch takes before it is compressed."),
+    _batch(
+        "maxDecompressedBatchBytes",
+        "size",
+        "64m",
+        "The largest batch, before it is compressed, that the readers of these rows take. A row that makes a larger one is "
+        "refused: raise this, `max.message.bytes`, and the option of the same name of each read.",
+    ),
+    _batch(
+        "flush",
+        "`commit` or `none`",
+        "commit",
+        "Whether everything is on disk before the rows become visible. `none` leaves it to the system: quicker, and the "
+        "rows are visible at once, but a power cut may lose some of them. The directory is then left as by a running "
+        "broker: the next broker or program that opens it, other than such a job, recovers its logs first.",
+    ),
+    _batch(
+        "txnAppId",
+        "text",
+        "",
+        "With `txnVersion`: the application that writes. A job whose version is not above the last one that this application "
+        "committed here does nothing.",
+    ),
+    _batch("txnVersion", "number", "", "With `txnAppId`: grows with each job."),
+    _batch(
+        "topicIds", "JSON", "", 'Ids of new topics, as a cluster knows them: `{"topicA":"<22 characters>"}`.'
+    ),
+    _batch(
+        "brokerDirectory",
+        "boolean",
+        "false",
+        "Whether to write into a directory that belongs to a (stopped) broker.",
+    ),
+    _batch(
+        "preserveOffsets",
+        "boolean",
+        "false",
+        "Whether records get the offsets of the column `offset`, which must be above the existing ones.",
+    ),
+    _batch(
+        "offsetsFrom",
+        "paths",
+        "",
+        "With `preserveOffsets`: the directory that the rows were read from; the start and end of its logs are "
+        "restored, too.",
+    ),
+)
+# Spark's Kafka source ignores these in a batch read; a caller that does the same removes them first.
 TRIGGER_OPTIONS = frozenset(spec.name for spec in READ_OPTIONS if spec.name.endswith(("PerTrigger", "Delay")))
 
 
 def option_key(name: str) -> str:
-    """The form in which names are compared: neither case, underscores nor dots count."""
+    """The form in which names are compared: in lower case, without underscores and dots."""
     return name.lower().replace("_", "").replace(".", "")
+
+
+def names_by_key(options: Iterable[OptionSpec]) -> dict[str, str]:
+    """The documented name of each option, by the key of each of its names."""
+    return {option_key(name): spec.name for spec in options for name in (spec.name, *spec.aliases)}
 
 
 _BY_KEY = {option_key(name): spec for spec in READ_OPTIONS for name in (spec.name, *spec.aliases)}
 
 
 def find_option(name: str) -> OptionSpec:
-    """Look up an option by its name in any case, or in snake_case.
+    """Look up a read option by its name in any case, or in snake_case.
 
     Raises:
-        OptionError: There is no such option; the nearest name is suggested.
+        OptionError: The option is unknown; the error suggests the nearest name.
     """
     spec = _BY_KEY.get(option_key(name))
     if spec is None:

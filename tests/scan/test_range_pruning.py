@@ -7,12 +7,12 @@ import logging
 import pytest
 
 from storage_core.filesystem import FileSystem
-from storage_core.scan import time_pruning as narrow_module
+from storage_core.scan import time_pruning as time_pruning_module
 from storage_core.scan.options import parse_read_options
 from storage_core.scan.plan import plan_scan
 from storage_core.scan.predicate import And, Comparison, In, Not, Or, Unknown
 from storage_core.scan.resolve import resolve
-from storage_core.scan.time_pruning import narrow_partition
+from storage_core.scan.time_pruning import prune_range
 
 VALUE = b"x" * 20_000
 START_MS = 1_000_000
@@ -30,17 +30,16 @@ def log(log_root, record_of):
 
 
 @pytest.fixture
-def narrowed(log):
+def pruned(log):
     """The offsets that a condition leaves."""
 
-    def narrowed(predicate, **options):
+    def pruned(predicate, **options):
         parsed = parse_read_options({"path": str(log.path), **options})
-        (resolved,) = resolve(FileSystem(), parsed)
-        left = narrow_partition(resolved, predicate, parsed)
-        assert left.is_empty == (left.resolved.start_offset >= left.resolved.end_offset)
-        return left.resolved.start_offset, left.resolved.end_offset
+        (wanted,) = resolve(FileSystem(), parsed).partitions
+        left = prune_range(wanted, predicate, parsed)
+        return left.start_offset, left.end_offset
 
-    return narrowed
+    return pruned
 
 
 def offset(operator, value):
@@ -78,8 +77,8 @@ NOTHING = (0, 0)
         (And((timestamp(">=", 500), timestamp("<", 400))), NOTHING),
     ],
 )
-def test_the_ends_that_a_condition_rules_out_are_left_out(narrowed, predicate, expected):
-    assert narrowed(predicate) == expected
+def test_the_ends_that_a_condition_rules_out_are_left_out(pruned, predicate, expected):
+    assert pruned(predicate) == expected
 
 
 @pytest.mark.parametrize(
@@ -94,8 +93,8 @@ def test_the_ends_that_a_condition_rules_out_are_left_out(narrowed, predicate, e
         (timestamp(">=", 230), (20, 100)),
     ],
 )
-def test_what_saves_less_than_it_costs_is_read(narrowed, predicate, expected):
-    assert narrowed(predicate) == expected
+def test_what_saves_less_than_it_costs_is_read(pruned, predicate, expected):
+    assert pruned(predicate) == expected
 
 
 @pytest.mark.parametrize(
@@ -114,25 +113,25 @@ def test_what_saves_less_than_it_costs_is_read(narrowed, predicate, expected):
         (Or((timestamp("<", 500), offset("=", 99))), "0 ms", (0, 100)),
     ],
 )
-def test_a_promise_lets_a_read_end_early(narrowed, predicate, disorder, expected):
-    assert narrowed(predicate, max_timestamp_disorder=disorder) == expected
+def test_a_promise_lets_a_read_end_early(pruned, predicate, disorder, expected):
+    assert pruned(predicate, max_timestamp_disorder=disorder) == expected
 
 
-def test_offsets_that_the_options_leave_out_stay_out(narrowed):
+def test_offsets_that_the_options_leave_out_stay_out(pruned):
     bounds = {
         "starting_offsets": {"events": {"0": 10}},
         "ending_offsets": {"events": {"0": 65}},
     }
-    assert narrowed(And((offset(">=", 5), offset("<", 80))), **bounds) == (10, 65)
-    assert narrowed(And((offset(">=", 18), offset("<", 63))), **bounds) == (18, 65)
-    assert narrowed(And((offset(">=", 1), offset("<", 64))), use_indexes=False, **bounds) == (10, 65)
-    assert narrowed(timestamp(">=", 950), **bounds) == (65, 65)
-    assert narrowed(offset(">=", 80), **bounds) == (10, 10)
+    assert pruned(And((offset(">=", 5), offset("<", 80))), **bounds) == (10, 65)
+    assert pruned(And((offset(">=", 18), offset("<", 63))), **bounds) == (18, 65)
+    assert pruned(And((offset(">=", 1), offset("<", 64))), use_indexes=False, **bounds) == (10, 65)
+    assert pruned(timestamp(">=", 950), **bounds) == (65, 65)
+    assert pruned(offset(">=", 80), **bounds) == (10, 10)
 
 
-def test_without_indexes_large_batches_are_found_by_a_walk(narrowed):
+def test_without_indexes_large_batches_are_found_by_a_walk(pruned):
     predicate = And((offset(">=", 30), offset("<", 70)))
-    assert narrowed(predicate, use_indexes=False) == (30, 70)
+    assert pruned(predicate, use_indexes=False) == (30, 70)
 
 
 def test_without_indexes_small_batches_are_read(log_root, record_of):
@@ -141,8 +140,8 @@ def test_without_indexes_small_batches_are_read(log_root, record_of):
         log.append(record_of(0, START_MS + 10 * number, b"k", b"x" * 5000))
     log.write(indexes=False)
     parsed = parse_read_options({"path": str(log.path)})
-    (resolved,) = resolve(FileSystem(), parsed)
-    left = narrow_partition(resolved, And((offset(">=", 30), offset("<", 70))), parsed).resolved
+    (wanted,) = resolve(FileSystem(), parsed).partitions
+    left = prune_range(wanted, And((offset(">=", 30), offset("<", 70))), parsed)
     assert (left.start_offset, left.end_offset) == (0, 100)
 
 
@@ -155,12 +154,14 @@ def test_aborted_transactions_are_looked_for_once(log_root, record_of, isolation
     parsed = parse_read_options(
         {"path": str(log.path), "isolation_level": isolation, "max_timestamp_disorder": 0}
     )
-    (resolved,) = resolve(FileSystem(), parsed)
-    left = narrow_partition(resolved, timestamp("<", 100), parsed)
-    # What nobody sees does not end a read.
-    assert left.resolved.end_offset == (10 if isolation == "read_uncommitted" else 31)
-    known = left.aborted_transactions
-    assert known is None if isolation == "read_uncommitted" else [each.first_offset for each in known] == [0]
+    (wanted,) = resolve(FileSystem(), parsed).partitions
+    left = prune_range(wanted, timestamp("<", 100), parsed)
+    # Records that no reader sees do not end a read.
+    assert left.end_offset == (10 if isolation == "read_uncommitted" else 31)
+    if isolation == "read_uncommitted":
+        assert left.aborted is None
+    else:
+        assert [each.first_offset for each in left.aborted.touching(0, 31)] == [0]
 
 
 # -- What is said --------
@@ -183,7 +184,7 @@ def test_one_line_says_how_much_is_read_beyond_an_upper_bound(log, caplog):
 
 
 def test_much_that_is_read_in_vain_is_worth_a_warning(log, caplog, monkeypatch):
-    monkeypatch.setattr(narrow_module, "_WORTH_A_WARNING_BYTES", 100_000)
+    monkeypatch.setattr(time_pruning_module, "_WORTH_A_WARNING_BYTES", 100_000)
     (line,) = said(log, caplog, level=logging.WARNING, where=timestamp("<", 500))
     assert line.levelno == logging.WARNING
 
@@ -203,5 +204,5 @@ def test_nothing_is_said_where_nothing_is_read_in_vain(log, caplog, options):
 
 
 def test_nothing_is_looked_up_for_a_line_that_nobody_sees(log, monkeypatch):
-    monkeypatch.delattr(narrow_module, "_sizes_beyond")
+    monkeypatch.delattr(time_pruning_module, "_sizes_beyond")
     plan_scan(FileSystem(), parse_read_options({"path": str(log.path), "where": timestamp("<", 500)}))
