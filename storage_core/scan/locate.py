@@ -144,7 +144,7 @@ def _place_over_damage(
     del is_closed  # What no batch holds any more is lost at the end of any segment.
     position_bytes = 0
     if start_offset > segment.base_offset:
-        around = segment.around(start_offset)
+        around = segment.locate_offset(start_offset)
         damage = around.damage
         is_own = damage is not None and (
             damage.start_offset >= start_offset or (is_first and damage.end_offset > start_offset)
@@ -161,7 +161,7 @@ def _place_over_damage(
     known_end = segment.known_end
     if known_end is not None and last_offset + 1 == known_end.next_offset:
         return _found_place(segment, start_offset, position_bytes, known_end.position_bytes)
-    around = segment.around(last_offset)
+    around = segment.locate_offset(last_offset)
     if around.found is not None and around.found.base_offset <= last_offset:
         end_position_bytes = around.found.end_position_bytes
     elif around.damage is not None:

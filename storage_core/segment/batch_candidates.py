@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from storage_core.segment.batch_walk import BatchProbe
 
 __all__ = [
-    "MAX_BATCH_BYTES",
+    "MAX_ENCODABLE_BATCH_BYTES",
     "BatchContents",
     "RecordCandidates",
     "RecordLengths",
@@ -53,7 +53,7 @@ __all__ = [
 
 
 # What the length field can say at most.
-MAX_BATCH_BYTES: Final = (1 << 31) - 1 + LOG_OVERHEAD_BYTES
+MAX_ENCODABLE_BATCH_BYTES: Final = (1 << 31) - 1 + LOG_OVERHEAD_BYTES
 # The attribute bits that Kafka has assigned in format v2; the others are zero. In older formats a broker
 # takes any others.
 _KNOWN_ATTRIBUTES: Final = 0x7F
@@ -66,7 +66,7 @@ _Int64Array = npt.NDArray[np.int64]
 
 
 def batch_candidates(
-    block: _Bytes, remaining_bytes: int, lowest_offset: int, *, largest_bytes: int = MAX_BATCH_BYTES
+    block: _Bytes, remaining_bytes: int, lowest_offset: int, *, largest_bytes: int = MAX_ENCODABLE_BATCH_BYTES
 ) -> list[tuple[int, int]]:
     """Places in a block that look like a batch of any format, each with its size, ascending.
 
@@ -221,7 +221,7 @@ class RecordLengths:
             return BatchContents(magic, start_bytes, position_bytes, 0)
         return BatchContents(magic, key_end, end, 1)
 
-    def end_of_rest(self, value_end_bytes: int) -> int:
+    def end_of_batch_after_value(self, value_end_bytes: int) -> int:
         """Where a batch ends by what comes after a value: the record's headers, then other records; 0 if nowhere."""
         try:
             end = self._end_of_headers(value_end_bytes, self._probe.end_bytes)
@@ -229,14 +229,14 @@ class RecordLengths:
             return 0
         return 0 if end is None else self._end_of_records(end)[0]
 
-    def is_told_by_length(self, start_bytes: int, end_bytes: int, goal_bytes: int) -> bool:
+    def has_length_leading_to(self, start_bytes: int, end_bytes: int, goal_bytes: int) -> bool:
         """Whether a length of formats v0 and v1 that stands between two places leads exactly to a third one."""
         block = np.frombuffer(self._probe.read_at(end_bytes - start_bytes, start_bytes), np.uint8)
         places = np.arange(len(block) - LENGTH_BYTES + 1)
         lengths = gather(block, places, LENGTH_DTYPE).astype(np.int64)
         return bool((places + LENGTH_BYTES + lengths == goal_bytes - start_bytes).any())
 
-    def ends_of_values_before(self, position_bytes: int) -> list[int]:
+    def value_ends_by_length_before(self, position_bytes: int) -> list[int]:
         """Where a value of format v2 would end that begins at a place, by what may be its length in front of it."""
         front_bytes = max(0, position_bytes - VARINT_LIMIT_BYTES)
         front = self._probe.read_at(position_bytes - front_bytes, front_bytes)
@@ -250,7 +250,7 @@ class RecordLengths:
                 ends.append(position_bytes + length)
         return ends
 
-    def ends_of_messages_before(self, position_bytes: int, start_bytes: int) -> list[int]:
+    def message_ends_by_length_before(self, position_bytes: int, start_bytes: int) -> list[int]:
         """Where a message that does not begin before a place would end, of which a value begins at another one."""
         length_bytes = position_bytes - LENGTH_BYTES
         if length_bytes < start_bytes + min(KEY_LENGTH_POSITIONS) + LENGTH_BYTES:
@@ -264,7 +264,7 @@ class RecordLengths:
         starts, ends = record_candidates(block)
         return RecordCandidates(starts + start_bytes, ends + start_bytes)
 
-    def end_around(self, start_bytes: int, end_bytes: int, candidates: RecordCandidates) -> int:
+    def end_of_record_around(self, start_bytes: int, end_bytes: int, candidates: RecordCandidates) -> int:
         """Where a whole record ends that has all bytes between two places within its value; 0 if there is none."""
         starts, ends = candidates
         for start in starts[(starts < start_bytes) & (ends > end_bytes)].tolist():

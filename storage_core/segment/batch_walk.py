@@ -61,8 +61,8 @@ if TYPE_CHECKING:
     from storage_core.record.batch_window import BatchWindow
 
 __all__ = [
-    "LARGEST_BATCH_BYTES",
     "PAGE_SIZE_BYTES",
+    "USUAL_MAX_BATCH_BYTES",
     "WINDOW_BYTES",
     "BatchProbe",
     "BatchWalk",
@@ -351,7 +351,7 @@ SkimmedBatch: TypeAlias = tuple[int, int, int, int, int]
 A wrapper's base offset is a lower bound.
 """
 PAGE_SIZE_BYTES: Final = 4096
-LARGEST_BATCH_BYTES: Final = 2 * 1024 * 1024
+USUAL_MAX_BATCH_BYTES: Final = 2 * 1024 * 1024
 """A batch is hardly ever larger, as brokers are configured: 1 MiB and a head."""
 _LARGEST_BLOCK_BYTES: Final = 64 * 1024
 # Base offset, batch length, magic, last offset delta and max timestamp of a v2 header.
@@ -471,7 +471,7 @@ class BatchWalk:
         A walk believes the lengths that it hops over, and one that was damaged may lead into a record's value.
         Farther back than a batch is large, nothing is looked at.
         """
-        far_bytes = position_bytes - LARGEST_BATCH_BYTES
+        far_bytes = position_bytes - USUAL_MAX_BATCH_BYTES
         for place in self._block_places:
             if start_position_bytes < place <= far_bytes:
                 start_position_bytes = place
@@ -503,7 +503,7 @@ class BatchWalk:
                 position_bytes,
                 end_position_bytes,
                 self._base_offset,
-                max_batch_bytes=LARGEST_BATCH_BYTES,
+                max_batch_bytes=USUAL_MAX_BATCH_BYTES,
                 window_bytes=min(WINDOW_BYTES, end_position_bytes - position_bytes),
             )
             try:
@@ -599,7 +599,7 @@ class BatchWalk:
         while places and places[-1] >= position_bytes:
             places.pop()
         places.append(position_bytes)
-        while len(places) > 1 and places[1] <= position_bytes - LARGEST_BATCH_BYTES:
+        while len(places) > 1 and places[1] <= position_bytes - USUAL_MAX_BATCH_BYTES:
             places.popleft()
 
     def _is_zero_tail(self, position_bytes: int) -> bool:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from storage_core.filesystem import FileSystem, OpenFile, PooledFile
 
-__all__ = ["MAX_INDEX_SIZE_BYTES", "EntryFile", "IndexContent", "read_index_file", "rename_if_there"]
+__all__ = ["MAX_INDEX_SIZE_BYTES", "EntryFile", "IndexContent", "read_index_file", "rename_if_exists"]
 
 
 MAX_INDEX_SIZE_BYTES: Final = 64 * 1024 * 1024
@@ -90,7 +90,7 @@ def read_index_file(filesystem: FileSystem, path: str, entry_size_bytes: int) ->
     return IndexContent(data[: entries * entry_size_bytes], size_bytes, None)
 
 
-def rename_if_there(filesystem: FileSystem, source: str, target: str) -> None:
+def rename_if_exists(filesystem: FileSystem, source: str, target: str) -> None:
     """Rename a file; without one, do nothing: an index that nobody has written does not appear."""
     if source == target:
         return
@@ -178,7 +178,7 @@ class EntryFile:
         self._open().write_at([entries], self._count * self._entry_size_bytes)
         self._count += len(entries) // self._entry_size_bytes
 
-    def forget_behind(self, count: int) -> None:
+    def forget_after(self, count: int) -> None:
         """Take back what was written last; the bytes are written over by what comes next."""
         self._count = min(self._count, count)
 
@@ -282,7 +282,7 @@ class EntryFile:
 
     def rename(self, path: str) -> None:
         """Give the file another name, if there is a file."""
-        rename_if_there(self._filesystem, self.path, path)
+        rename_if_exists(self._filesystem, self.path, path)
         self.path = path
         if self._file is not None:
             self._file.path = path

@@ -31,7 +31,7 @@ from storage_core.segment.segment_reader import DEFAULT_MAX_BATCH_BYTES, Segment
 from storage_core.segment.segment_recovery import RecoveredSegment, scan_segment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
     import numpy.typing as npt
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from storage_core.segment.time_index import TimeIndexFile
     from storage_core.segment.transaction_index import TransactionIndexFile
 
-__all__ = ["LogSegment", "RollParameters", "SegmentContents", "SegmentWriter", "draw_roll_jitter_ms"]
+__all__ = ["LogSegment", "RollParameters", "draw_roll_jitter_ms"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,162 +76,20 @@ def draw_roll_jitter_ms(config: LogConfig) -> int:
     return random.randrange(min(config.segment_jitter_ms, config.segment_ms) or 1)  # noqa: S311  (no secret)
 
 
-class SegmentWriter:
-    """Appends to one segment, and knows what decides about the next index entry.
-
-    Args:
-        log: The log file.
-        indexes: Its indexes.
-        base_offset: The segment's base offset.
-        index_interval_bytes: ``index.interval.bytes``.
-
-    Attributes:
-        bytes_since_last_entry: How much was appended since the last index entry, or since the segment was
-            opened: as with a broker, what was there before does not count.
-    """
-
-    __slots__ = (
-        "_base_offset",
-        "_index_interval_bytes",
-        "_indexes",
-        "_largest_timestamp",
-        "_log",
-        "bytes_since_last_entry",
-    )
-
-    def __init__(
-        self, log: LogFile, indexes: SegmentIndexes, base_offset: int, index_interval_bytes: int
-    ) -> None:
-        self.bytes_since_last_entry = 0
-        self._log = log
-        self._indexes = indexes
-        self._base_offset = base_offset
-        self._index_interval_bytes = index_interval_bytes
-        self._largest_timestamp: TimestampOffset | None = None
-
-    @property
-    def largest_timestamp(self) -> TimestampOffset:
-        """The largest timestamp and its batch's last offset; of what was there before, what the time index ends with."""
-        if self._largest_timestamp is None:
-            self._largest_timestamp = self._indexes.times.last_entry
-        return self._largest_timestamp
-
-    @property
-    def known_largest_timestamp(self) -> TimestampOffset | None:
-        """The same; None if nobody has asked for it, and nothing was appended."""
-        return self._largest_timestamp
-
-    def restart(self, largest_timestamp: TimestampOffset | None) -> None:
-        """Go on behind another end: the segment was cut, or recovered."""
-        self._largest_timestamp = largest_timestamp
-        self.bytes_since_last_entry = 0
-
-    def append(self, batches: RecordBatches) -> None:
-        """Write batches, and index them; see `LogSegment.append`."""
-        if batches.count == 1:
-            self._append_one(batches)
-        elif batches.count:
-            timestamps_ms = batches.headers["max_timestamp_ms"]
-            self._append_many(batches.pieces, batches.last_offsets, timestamps_ms, batches.sizes_bytes)
-
-    def append_pieces(self, headers: npt.NDArray[Any], pieces: Sequence[BytesLike]) -> None:
-        """Write batches whose bytes are in pieces of any size, and index them; see `LogSegment.append_pieces`."""
-        last_offsets = headers["base_offset"].astype(np.int64) + headers["last_offset_delta"]
-        sizes_bytes = headers["batch_length"] + np.int64(LOG_OVERHEAD_BYTES)
-        self._append_many(pieces, last_offsets, headers["max_timestamp_ms"], sizes_bytes)
-
-    def append_windows(self, windows: Iterable[BatchWindow]) -> int:
-        """Append the batches of windows, up to the first whose last offset does not fit; return their bytes."""
-        copied_bytes = 0
-        for window in windows:
-            headers = window.headers
-            last_offsets = headers["base_offset"].astype(np.int64) + headers["last_offset_delta"]
-            relative_offsets = last_offsets - self._base_offset
-            fits = (relative_offsets >= 0) & (relative_offsets <= LARGEST_RELATIVE_OFFSET)
-            count = len(fits) if fits.all() else int(fits.argmin())
-            borders = np.append(window.starts, window.end)[: count + 1]
-            if count:
-                size_bytes = int(borders[-1])
-                pieces = [window.buffer.data[:size_bytes]]
-                timestamps_ms = headers["max_timestamp_ms"][:count]
-                self._append_many(pieces, last_offsets[:count], timestamps_ms, np.diff(borders))
-                copied_bytes += size_bytes
-            if count < len(fits):
-                break
-        return copied_bytes
-
-    def _append_one(self, batches: RecordBatches) -> None:
-        # Plain numbers: for one batch, numpy takes longer than the write.
-        base_offset, batch_length, _, _, _, _, offset_delta, _, max_timestamp_ms, *_ = batches.headers[
-            0
-        ].item()
-        size_bytes = batch_length + LOG_OVERHEAD_BYTES
-        last_offset = base_offset + offset_delta
-        if not 0 <= last_offset - self._base_offset <= LARGEST_RELATIVE_OFFSET:
-            raise offset_overflow(self._log.path, self._base_offset, last_offset)
-        largest = self.largest_timestamp
-        if max_timestamp_ms > largest.timestamp_ms:
-            largest = TimestampOffset(max_timestamp_ms, last_offset)
-        indexes = self._indexes
-        if not indexes.is_open:
-            indexes.open()
-        log = self._log
-        log.write(batches.pieces, size_bytes)
-        counted_bytes = self.bytes_since_last_entry
-        if counted_bytes > self._index_interval_bytes:
-            indexes.add_one(last_offset, log.size_bytes, largest)
-            counted_bytes = 0
-        log.advance(size_bytes)
-        self._largest_timestamp = largest
-        self.bytes_since_last_entry = counted_bytes + size_bytes
-
-    def _append_many(
-        self,
-        pieces: Sequence[BytesLike],
-        last_offsets: npt.NDArray[np.int64],
-        max_timestamps_ms: npt.NDArray[Any],
-        sizes_bytes: npt.NDArray[np.int64],
-    ) -> None:
-        for last_offset in (int(last_offsets[0]), int(last_offsets[-1])):
-            if not 0 <= last_offset - self._base_offset <= LARGEST_RELATIVE_OFFSET:
-                raise offset_overflow(self._log.path, self._base_offset, last_offset)
-        indexes = self._indexes
-        entries = index_entries(
-            last_offsets,
-            max_timestamps_ms,
-            sizes_bytes,
-            self._log.size_bytes,
-            self._index_interval_bytes,
-            largest_timestamp=self.largest_timestamp,
-            bytes_since_last_entry=self.bytes_since_last_entry,
-        )
-        size_bytes = int(sizes_bytes.sum())
-        if not indexes.is_open:
-            indexes.open()
-        self._log.write(pieces, size_bytes)
-        indexes.add(entries)
-        self._log.advance(size_bytes)
-        self._largest_timestamp = entries.largest_timestamp
-        self.bytes_since_last_entry = entries.bytes_since_last_entry
-
-
 _LARGEST_TIMESTAMP_MS: Final = 2**63 - 1
+_COPY_BYTES: Final = 1 << 20
 
 
-class SegmentContents:
-    """A log file and its indexes, and what they hold. No file is opened before it is needed.
+class LogSegment:
+    """A log file and its indexes. Make one by `create` or `open`; no file is opened before it is needed.
 
-    Args:
-        filesystem: Through which the files are read and written.
-        directory: The partition's directory.
-        base_offset: Lower bound of the offsets inside.
-        config: The log's configuration.
-        now_ms: The time, from which the segment's age counts.
-        suffix: What follows the file names.
+    One writer; readers get a `reader`, or ask for what a `LogFileView` answers.
 
     Attributes:
         base_offset: Lower bound of the offsets inside.
         roll_jitter_ms: How much earlier than ``segment.ms`` says this segment rolls.
+        bytes_since_last_entry: How much was appended since the last index entry, or since the segment was
+            opened: as with a broker, earlier batches do not count.
     """
 
     __slots__ = (
@@ -240,13 +98,15 @@ class SegmentContents:
         "_directory",
         "_filesystem",
         "_first_batch_timestamp_ms",
+        "_index_interval_bytes",
         "_indexes",
         "_is_sealed",
+        "_largest_timestamp",
         "_log",
         "_max_batch_bytes",
         "_suffix",
-        "_writer",
         "base_offset",
+        "bytes_since_last_entry",
         "roll_jitter_ms",
     )
 
@@ -268,12 +128,44 @@ class SegmentContents:
         self._config = config
         self._log = LogFile(filesystem, self._log_path(directory, suffix))
         self._indexes = SegmentIndexes(filesystem, directory, base_offset, suffix, config.segment_index_bytes)
-        self._writer = SegmentWriter(self._log, self._indexes, base_offset, config.index_interval_bytes)
+        self._largest_timestamp: TimestampOffset | None = None
+        self._index_interval_bytes = config.index_interval_bytes
+        self.bytes_since_last_entry = 0
         self._created_ms = now_ms
         self._is_sealed = False
         self._max_batch_bytes = _max_batch_bytes(config)
         # None if it is not known, or if there is no batch.
         self._first_batch_timestamp_ms: int | None = None
+
+    @classmethod
+    def create(
+        cls,
+        filesystem: FileSystem,
+        directory: str,
+        base_offset: int,
+        config: LogConfig,
+        *,
+        now_ms: int,
+        suffix: str = "",
+    ) -> Self:
+        """Make a segment with an empty log file, of its full size with ``preallocate``. Its indexes follow later."""
+        segment = cls(filesystem, directory, base_offset, config, now_ms=now_ms, suffix=suffix)
+        segment._log.create(config.max_segment_bytes if config.preallocate else 0)
+        return segment
+
+    @classmethod
+    def open(
+        cls,
+        filesystem: FileSystem,
+        directory: str,
+        base_offset: int,
+        config: LogConfig,
+        *,
+        now_ms: int,
+        suffix: str = "",
+    ) -> Self:
+        """A segment whose log file exists, and ends where its batches end. Nothing is looked at yet."""
+        return cls(filesystem, directory, base_offset, config, now_ms=now_ms, suffix=suffix)
 
     @property
     def path(self) -> str:
@@ -317,7 +209,9 @@ class SegmentContents:
 
         Of a segment that was opened, it is what its time index ends with.
         """
-        return self._writer.largest_timestamp
+        if self._largest_timestamp is None:
+            self._largest_timestamp = self._indexes.times.last_entry
+        return self._largest_timestamp
 
     @property
     def first_batch_timestamp_ms(self) -> int:
@@ -428,70 +322,6 @@ class SegmentContents:
         first_ms = self._load_first_batch_timestamp()
         return now_ms - self._created_ms if first_ms is None or first_ms < 0 else max_timestamp_ms - first_ms
 
-    @property
-    def _is_open(self) -> bool:
-        """Whether one of the files is open for writing."""
-        return self._log.is_open or self._indexes.is_open
-
-    def _view(self) -> LogFileView:
-        return LogFileView(self._filesystem, self.path, self.base_offset, self.size_bytes, self.offset_index)
-
-    def _load_first_batch_timestamp(self) -> int | None:
-        if self._first_batch_timestamp_ms is None:
-            first = self._view().first_batch()
-            if first is not None:
-                self._first_batch_timestamp_ms = first[4]
-        return self._first_batch_timestamp_ms
-
-    def _log_path(self, directory: str, suffix: str) -> str:
-        return f"{directory}/{log_file_name(self.base_offset)}{suffix}"
-
-
-def _max_batch_bytes(config: LogConfig) -> int:
-    return max(DEFAULT_MAX_BATCH_BYTES, config.max_message_bytes + LOG_OVERHEAD_BYTES)
-
-
-_COPY_BYTES: Final = 1 << 20
-
-
-class LogSegment(SegmentContents):
-    """A log file and its indexes, and how they change. Make one by `create` or `open`.
-
-    One writer; readers get a `reader`, or ask for what a `LogFileView` answers.
-    """
-
-    __slots__ = ()
-
-    @classmethod
-    def create(
-        cls,
-        filesystem: FileSystem,
-        directory: str,
-        base_offset: int,
-        config: LogConfig,
-        *,
-        now_ms: int,
-        suffix: str = "",
-    ) -> Self:
-        """Make a segment with an empty log file, of its full size with ``preallocate``. Its indexes follow later."""
-        segment = cls(filesystem, directory, base_offset, config, now_ms=now_ms, suffix=suffix)
-        segment._log.create(config.max_segment_bytes if config.preallocate else 0)
-        return segment
-
-    @classmethod
-    def open(
-        cls,
-        filesystem: FileSystem,
-        directory: str,
-        base_offset: int,
-        config: LogConfig,
-        *,
-        now_ms: int,
-        suffix: str = "",
-    ) -> Self:
-        """A segment whose log file exists, and ends where its batches end. Nothing is looked at yet."""
-        return cls(filesystem, directory, base_offset, config, now_ms=now_ms, suffix=suffix)
-
     def append(self, batches: RecordBatches) -> None:
         """Write batches at the end, and index them. They are not flushed.
 
@@ -501,12 +331,18 @@ class LogSegment(SegmentContents):
             StorageError: Not everything could be written.
         """
         self._is_sealed = False
-        self._writer.append(batches)
+        if batches.count == 1:
+            self._append_one(batches)
+        elif batches.count:
+            timestamps_ms = batches.headers["max_timestamp_ms"]
+            self._append_many(batches.pieces, batches.last_offsets, timestamps_ms, batches.sizes_bytes)
 
     def append_pieces(self, headers: npt.NDArray[Any], pieces: Sequence[BytesLike]) -> None:
         """Do the same with batches, at least one: their headers, and all their bytes in pieces of any size."""
         self._is_sealed = False
-        self._writer.append_pieces(headers, pieces)
+        last_offsets = headers["base_offset"].astype(np.int64) + headers["last_offset_delta"]
+        sizes_bytes = headers["batch_length"] + np.int64(LOG_OVERHEAD_BYTES)
+        self._append_many(pieces, last_offsets, headers["max_timestamp_ms"], sizes_bytes)
 
     def append_from_file(self, source: LogSegment, start_position_bytes: int = 0) -> int:
         """Copy batches of another segment as they are, up to the first whose last offset does not fit.
@@ -519,7 +355,23 @@ class LogSegment(SegmentContents):
             How many bytes were copied.
         """
         self._is_sealed = False
-        return self._writer.append_windows(source.windows(start_position_bytes, window_bytes=_COPY_BYTES))
+        copied_bytes = 0
+        for window in source.windows(start_position_bytes, window_bytes=_COPY_BYTES):
+            headers = window.headers
+            last_offsets = headers["base_offset"].astype(np.int64) + headers["last_offset_delta"]
+            relative_offsets = last_offsets - self.base_offset
+            fits = (relative_offsets >= 0) & (relative_offsets <= LARGEST_RELATIVE_OFFSET)
+            count = len(fits) if fits.all() else int(fits.argmin())
+            borders = np.append(window.starts, window.end)[: count + 1]
+            if count:
+                size_bytes = int(borders[-1])
+                pieces = [window.buffer.data[:size_bytes]]
+                timestamps_ms = headers["max_timestamp_ms"][:count]
+                self._append_many(pieces, last_offsets[:count], timestamps_ms, np.diff(borders))
+                copied_bytes += size_bytes
+            if count < len(fits):
+                break
+        return copied_bytes
 
     def append_aborted_transaction(self, transaction: AbortedTransaction) -> None:
         """Note a transaction whose abort marker was appended."""
@@ -561,7 +413,7 @@ class LogSegment(SegmentContents):
             confirm(recovered)
         self._indexes.rebuild(scan.entries, scan.aborted_transactions)
         self._log.cut_at(scan.end_position_bytes)
-        self._writer.restart(scan.largest_timestamp)
+        self._restart(scan.largest_timestamp)
         self._first_batch_timestamp_ms = None
         self._indexes.trim(scan.largest_timestamp)
         # Many segments may be recovered, one after the other.
@@ -586,7 +438,7 @@ class LogSegment(SegmentContents):
         if self.size_bytes == 0:
             self._created_ms = now_ms
             self._first_batch_timestamp_ms = None
-        self._writer.restart(
+        self._restart(
             self._view().largest_timestamp_from(self.time_index.last_entry)
             if known.timestamp_ms >= 0
             else known
@@ -638,7 +490,7 @@ class LogSegment(SegmentContents):
             if self._is_open:
                 if self._log.trim():
                     self._log.flush()
-                if self._indexes.trim(self._writer.known_largest_timestamp):
+                if self._indexes.trim(self._largest_timestamp):
                     self._indexes.flush()
         finally:
             self.close_handlers()
@@ -663,3 +515,84 @@ class LogSegment(SegmentContents):
         self._log.rename(self._log_path(self._directory, suffix))
         self._indexes.rename(self._directory, suffix)
         self._suffix = suffix
+
+    def _append_one(self, batches: RecordBatches) -> None:
+        # Plain numbers: for one batch, numpy takes longer than the write.
+        base_offset, batch_length, _, _, _, _, offset_delta, _, max_timestamp_ms, *_ = batches.headers[
+            0
+        ].item()
+        size_bytes = batch_length + LOG_OVERHEAD_BYTES
+        last_offset = base_offset + offset_delta
+        if not 0 <= last_offset - self.base_offset <= LARGEST_RELATIVE_OFFSET:
+            raise offset_overflow(self._log.path, self.base_offset, last_offset)
+        largest = self.largest_timestamp
+        if max_timestamp_ms > largest.timestamp_ms:
+            largest = TimestampOffset(max_timestamp_ms, last_offset)
+        indexes = self._indexes
+        if not indexes.is_open:
+            indexes.open()
+        log = self._log
+        log.write(batches.pieces, size_bytes)
+        counted_bytes = self.bytes_since_last_entry
+        if counted_bytes > self._index_interval_bytes:
+            indexes.add_one(last_offset, log.size_bytes, largest)
+            counted_bytes = 0
+        log.advance(size_bytes)
+        self._largest_timestamp = largest
+        self.bytes_since_last_entry = counted_bytes + size_bytes
+
+    def _append_many(
+        self,
+        pieces: Sequence[BytesLike],
+        last_offsets: npt.NDArray[np.int64],
+        max_timestamps_ms: npt.NDArray[Any],
+        sizes_bytes: npt.NDArray[np.int64],
+    ) -> None:
+        for last_offset in (int(last_offsets[0]), int(last_offsets[-1])):
+            if not 0 <= last_offset - self.base_offset <= LARGEST_RELATIVE_OFFSET:
+                raise offset_overflow(self._log.path, self.base_offset, last_offset)
+        indexes = self._indexes
+        entries = index_entries(
+            last_offsets,
+            max_timestamps_ms,
+            sizes_bytes,
+            self._log.size_bytes,
+            self._index_interval_bytes,
+            largest_timestamp=self.largest_timestamp,
+            bytes_since_last_entry=self.bytes_since_last_entry,
+        )
+        size_bytes = int(sizes_bytes.sum())
+        if not indexes.is_open:
+            indexes.open()
+        self._log.write(pieces, size_bytes)
+        indexes.add(entries)
+        self._log.advance(size_bytes)
+        self._largest_timestamp = entries.largest_timestamp
+        self.bytes_since_last_entry = entries.bytes_since_last_entry
+
+    @property
+    def _is_open(self) -> bool:
+        """Whether one of the files is open for writing."""
+        return self._log.is_open or self._indexes.is_open
+
+    def _restart(self, largest_timestamp: TimestampOffset | None) -> None:
+        """Continue after another end: the segment was cut, or recovered."""
+        self._largest_timestamp = largest_timestamp
+        self.bytes_since_last_entry = 0
+
+    def _view(self) -> LogFileView:
+        return LogFileView(self._filesystem, self.path, self.base_offset, self.size_bytes, self.offset_index)
+
+    def _load_first_batch_timestamp(self) -> int | None:
+        if self._first_batch_timestamp_ms is None:
+            first = self._view().first_batch()
+            if first is not None:
+                self._first_batch_timestamp_ms = first[4]
+        return self._first_batch_timestamp_ms
+
+    def _log_path(self, directory: str, suffix: str) -> str:
+        return f"{directory}/{log_file_name(self.base_offset)}{suffix}"
+
+
+def _max_batch_bytes(config: LogConfig) -> int:
+    return max(DEFAULT_MAX_BATCH_BYTES, config.max_message_bytes + LOG_OVERHEAD_BYTES)

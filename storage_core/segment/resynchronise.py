@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Final
 
 from storage_core.errors import CorruptError, SegmentLogError
 from storage_core.record import batch_timestamps
-from storage_core.segment.batch_candidates import MAX_BATCH_BYTES
+from storage_core.segment.batch_candidates import MAX_ENCODABLE_BATCH_BYTES
 from storage_core.segment.batch_search import BatchSearch
-from storage_core.segment.batch_walk import LARGEST_BATCH_BYTES, BatchProbe, BatchWalk, read_batch
+from storage_core.segment.batch_walk import USUAL_MAX_BATCH_BYTES, BatchProbe, BatchWalk, read_batch
 from storage_core.segment.damage import DamagedRange, OffsetLimits, known_offset, reason_at
 from storage_core.segment.file_names import SegmentEnd
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from storage_core.record.batch_header import BatchHeader
     from storage_core.segment.batch_walk import SkimmedBatch
 
-__all__ = ["Resynchroniser", "Surroundings", "TolerantWalk", "end_of_batches"]
+__all__ = ["BatchLocation", "Resynchroniser", "TolerantWalk", "end_of_batches"]
 
 
 # A transaction's marker is a batch of its own, of 78 bytes as brokers write it today.
@@ -74,34 +74,34 @@ class Resynchroniser:
         self._max_batch_bytes = max_batch_bytes
         self._search = BatchSearch(self.probe, self.limits, max_batch_bytes)
 
-    def accepted(self, position_bytes: int, lowest_offset: int) -> BatchHeader | None:
+    def log_batch_at(self, position_bytes: int, lowest_offset: int) -> BatchHeader | None:
         """The batch at a boundary, if it counts.
 
         Args:
             position_bytes: Where it would begin.
             lowest_offset: The offset behind the last batch that counts in front of it.
         """
-        header = self._search.sound(position_bytes, lowest_offset)
+        header = self._search.valid_batch_at(position_bytes, lowest_offset)
         if header is None or self._is_outlier(header, lowest_offset):
             return None
         return header
 
-    def next_accepted(self, position_bytes: int, lowest_offset: int) -> BatchHeader | None:
+    def next_log_batch(self, position_bytes: int, lowest_offset: int) -> BatchHeader | None:
         """The first batch that counts at a boundary or behind it; None if none follows."""
-        found = self.accepted(position_bytes, lowest_offset)
+        found = self.log_batch_at(position_bytes, lowest_offset)
         while found is None and position_bytes < self.end_bytes:
             self.probe.advance_to(position_bytes)
-            next_position = self._search.behind(position_bytes, lowest_offset)
+            next_position = self._search.position_after_damage(position_bytes, lowest_offset)
             if next_position is None:
                 return None
             position_bytes = next_position
-            found = self.accepted(position_bytes, lowest_offset)
+            found = self.log_batch_at(position_bytes, lowest_offset)
         return found
 
     def damage_at(self, position_bytes: int, lowest_offset: int) -> DamagedRange:
         """The damaged range that begins at a boundary where no batch counts."""
         error = self._reason(position_bytes, lowest_offset)
-        found = self.next_accepted(position_bytes, lowest_offset)
+        found = self.next_log_batch(position_bytes, lowest_offset)
         if found is not None:
             end_bytes, end_offset = found.position_bytes, self._first_offset(found)
         else:
@@ -128,7 +128,7 @@ class Resynchroniser:
         found out, anything else behind the last batch is a torn append, and no damage either.
         """
         while position_bytes < self.end_bytes:
-            header = self.accepted(position_bytes, lowest_offset)
+            header = self.log_batch_at(position_bytes, lowest_offset)
             if header is None:
                 if self._is_complete(lowest_offset) and self.is_blank(position_bytes):
                     return
@@ -151,7 +151,7 @@ class Resynchroniser:
 
     def is_intact(self, position_bytes: int) -> bool:
         """Whether a whole batch with a right CRC stands here, whatever its offsets."""
-        return self._search.whole(position_bytes) is not None
+        return self._search.intact_batch_at(position_bytes) is not None
 
     def _reason(self, position_bytes: int, lowest_offset: int) -> SegmentLogError:
         error = reason_at(self.probe, self.limits, position_bytes, lowest_offset, self._max_batch_bytes)
@@ -177,7 +177,7 @@ class Resynchroniser:
                 return False
             if not behind.is_wrapper and lowest_offset + header.last_offset_delta + 1 == behind.base_offset:
                 return True
-        third = self._search.whole(behind.end_position_bytes)
+        third = self._search.intact_batch_at(behind.end_position_bytes)
         if third is None:
             return not header.is_wrapper
         if not (behind.is_wrapper or third.is_wrapper):
@@ -224,7 +224,7 @@ _REMEMBERED_BATCHES: Final = 256
 _REMEMBERED_BYTES: Final = 64 * 1024
 
 
-class Surroundings:
+class BatchLocation:
     """What stands around an offset.
 
     Attributes:
@@ -308,19 +308,19 @@ class TolerantWalk:
             CorruptRecordError: There is damage on the way, and it may have taken the offset.
         """
         if self._skip_damage:
-            return self.around(offset, position_bytes).found
+            return self.locate_offset(offset, position_bytes).found
         found = next((batch for batch in self.skim(position_bytes) if batch[3] >= offset), None)
         if found is None:
             return None
         if self.raw.is_proven(found[0], position_bytes):
             header = self.raw.batch_at(found[0])
             return None if header is None else header.with_lower_base(found[2])
-        around = self.around(offset, position_bytes)
+        around = self.locate_offset(offset, position_bytes)
         if around.damage is not None and around.damage.end_offset > offset:
             raise around.damage.error()
         return around.found
 
-    def first_at_or_behind(self, position_bytes: int, start_bytes: int) -> SkimmedBatch | None:
+    def first_at_or_after(self, position_bytes: int, start_bytes: int) -> SkimmedBatch | None:
         """The first batch that does not begin in front of a place, walking from a boundary; None if none follows.
 
         Where a plain walk hops over the place, or meets damage, every CRC on the way decides.
@@ -330,22 +330,22 @@ class TolerantWalk:
             found = next((batch for batch in self.raw.skim(start_bytes) if batch[0] >= position_bytes), None)
             if found is not None and found[0] == position_bytes:
                 return found
-        if position_bytes - start_bytes > LARGEST_BATCH_BYTES:
+        if position_bytes - start_bytes > USUAL_MAX_BATCH_BYTES:
             return found
         for item in self._resynchroniser.items(start_bytes, self._base_offset):
             if not isinstance(item, DamagedRange) and item.position_bytes >= position_bytes:
                 return _skimmed(item)
         return None
 
-    def around(self, offset: int, position_bytes: int) -> Surroundings:
+    def locate_offset(self, offset: int, position_bytes: int) -> BatchLocation:
         """What stands around an offset, walking from a boundary in front of it. Every CRC near it is checked."""
-        return self.first_that(lambda header: header.last_offset >= offset, position_bytes)
+        return self.locate_first(lambda header: header.last_offset >= offset, position_bytes)
 
-    def first_counted(self, place_bytes: int, position_bytes: int) -> BatchHeader | None:
+    def first_log_batch(self, place_bytes: int, position_bytes: int) -> BatchHeader | None:
         """The first batch that counts and does not begin in front of a place, walking from a boundary."""
-        return self.first_that(lambda header: header.position_bytes >= place_bytes, position_bytes).found
+        return self.locate_first(lambda header: header.position_bytes >= place_bytes, position_bytes).found
 
-    def first_that(self, is_reached: Callable[[BatchHeader], bool], start_bytes: int) -> Surroundings:
+    def locate_first(self, is_reached: Callable[[BatchHeader], bool], start_bytes: int) -> BatchLocation:
         """What stands around the first batch of a kind, walking from a boundary. Every CRC near it is checked."""
         before = found = None
         damage_end_bytes, next_bytes = start_bytes, start_bytes
@@ -364,31 +364,31 @@ class TolerantWalk:
         start_bytes, lowest_offset = self._far_boundary(places, end_bytes, start_bytes)
         is_whole = found is not None and damage_end_bytes <= start_bytes
         if is_whole and self.raw.are_crcs_right(start_bytes, next_bytes):
-            return Surroundings(before, None, found)
+            return BatchLocation(before, None, found)
         return self._divided(is_reached, start_bytes, lowest_offset)
 
     def _far_boundary(self, places: deque[BatchHeader], end_bytes: int, start_bytes: int) -> tuple[int, int]:
         """Where a batch that counts begins, with its offset, so far in front of a place that it does not reach it."""
         for header in reversed(places):
-            if header.position_bytes <= end_bytes - LARGEST_BATCH_BYTES:
+            if header.position_bytes <= end_bytes - USUAL_MAX_BATCH_BYTES:
                 lowest_offset = known_offset(header)
-                if self._resynchroniser.accepted(header.position_bytes, lowest_offset) is not None:
+                if self._resynchroniser.log_batch_at(header.position_bytes, lowest_offset) is not None:
                     return header.position_bytes, lowest_offset
         return start_bytes, self._base_offset
 
     def _divided(
         self, is_reached: Callable[[BatchHeader], bool], start_bytes: int, lowest_offset: int
-    ) -> Surroundings:
+    ) -> BatchLocation:
         before: BatchHeader | None = None
         damage: DamagedRange | None = None
         for item in self._resynchroniser.items(start_bytes, lowest_offset):
             if isinstance(item, DamagedRange):
                 damage = item
             elif is_reached(item):
-                return Surroundings(before, damage, item)
+                return BatchLocation(before, damage, item)
             else:
                 before, damage = item, None
-        return Surroundings(before, damage, None)
+        return BatchLocation(before, damage, None)
 
     def _hop(self, start_bytes: int) -> Iterator[BatchHeader]:
         """Walk from a boundary to the end, hopping over damage."""
@@ -399,11 +399,11 @@ class TolerantWalk:
                 if position_bytes == start_bytes > 0:
                     # Whoever found the place has proven what begins there.
                     lowest_offset = max(lowest_offset, known_offset(header))
-                if not is_followed and resynchroniser.accepted(position_bytes, lowest_offset) is None:
+                if not is_followed and resynchroniser.log_batch_at(position_bytes, lowest_offset) is None:
                     break
                 yield header
                 position_bytes, lowest_offset = header.end_position_bytes, header.next_offset
-            found = resynchroniser.next_accepted(position_bytes, lowest_offset)
+            found = resynchroniser.next_log_batch(position_bytes, lowest_offset)
             if found is None:
                 return
             yield found
@@ -438,7 +438,7 @@ class TolerantWalk:
                 lowest_offset = before[3] + 1
             elif position_bytes > 0:
                 lowest_offset = last[2]
-            if self._resynchroniser.accepted(position_bytes, lowest_offset) is not None:
+            if self._resynchroniser.log_batch_at(position_bytes, lowest_offset) is not None:
                 position_bytes, lowest_offset = last[1], last[3] + 1
         damage = self._resynchroniser.damage_at(position_bytes, lowest_offset)
         return error if damage.end_bytes == damage.start_bytes else damage.error()
@@ -480,7 +480,9 @@ def end_of_batches(
         CorruptRecordError: There is damage with a valid batch behind it.
     """
     # The size of a batch does not matter here: one that is too large for a reader is still no torn append.
-    resynchroniser = Resynchroniser(log_file, base_offset, end_position_bytes, None, MAX_BATCH_BYTES)
+    resynchroniser = Resynchroniser(
+        log_file, base_offset, end_position_bytes, None, MAX_ENCODABLE_BATCH_BYTES
+    )
     walk = TolerantWalk(log_file, base_offset, resynchroniser, skip_damage=skip_damage)
     batches = (walk if skip_damage else walk.raw).skim(start_position_bytes)
     last = _last_valid(batches, resynchroniser)
@@ -491,7 +493,7 @@ def end_of_batches(
         next_offset = last_offset + 1
     if resynchroniser.is_blank(position_bytes):
         return None if last is None else SegmentEnd(next_offset, position_bytes)
-    found = resynchroniser.next_accepted(position_bytes, next_offset)
+    found = resynchroniser.next_log_batch(position_bytes, next_offset)
     # What is whole is not torn, even if its offsets are those of another place.
     is_damaged = found is not None or resynchroniser.is_intact(position_bytes)
     if is_damaged or resynchroniser.probe.is_exhausted:

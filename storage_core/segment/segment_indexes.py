@@ -250,7 +250,7 @@ class SegmentIndexes:
             if self.times.room:
                 self.times.maybe_append(largest_timestamp.timestamp_ms, largest_timestamp.offset)
         except BaseException:
-            self.offsets.forget_behind(count)
+            self.offsets.forget_after(count)
             raise
 
     def add(self, entries: IndexEntries) -> None:
@@ -264,7 +264,7 @@ class SegmentIndexes:
         try:
             self.times.extend(entries.timestamps_ms, entries.timestamp_offsets)
         except BaseException:
-            self.offsets.forget_behind(count)
+            self.offsets.forget_after(count)
             raise
 
     def rebuild(self, parts: Iterable[IndexEntries], aborted: Iterable[AbortedTransaction]) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from storage_core.errors import CorruptError, DataLossError, UnsupportedFormatError
 from storage_core.record import batch_timestamps
-from storage_core.segment.batch_walk import LARGEST_BATCH_BYTES, PAGE_SIZE_BYTES, read_batch
+from storage_core.segment.batch_walk import PAGE_SIZE_BYTES, USUAL_MAX_BATCH_BYTES, read_batch
 from storage_core.segment.file_names import (
     SegmentEnd,
     TimestampOffset,
@@ -28,7 +28,7 @@ from storage_core.segment.file_names import (
 )
 from storage_core.segment.offset_index import ENTRY_SIZE_BYTES as OFFSET_ENTRY_BYTES
 from storage_core.segment.offset_index import OffsetIndex
-from storage_core.segment.resynchronise import Resynchroniser, Surroundings, TolerantWalk, end_of_batches
+from storage_core.segment.resynchronise import BatchLocation, Resynchroniser, TolerantWalk, end_of_batches
 from storage_core.segment.time_index import NO_TIMESTAMP_MS, TimeIndex
 from storage_core.segment.transaction_index import TransactionIndex
 
@@ -40,17 +40,21 @@ if TYPE_CHECKING:
     from storage_core.segment.batch_walk import BatchWalk, SkimmedBatch
     from storage_core.segment.damage import DamagedRange
 
-__all__ = ["DEFAULT_MAX_BATCH_BYTES", "SegmentFiles", "SegmentReader"]
+__all__ = ["DEFAULT_MAX_BATCH_BYTES", "SegmentReader"]
 
 
 DEFAULT_MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
 """The largest batch that is read, compressed or not."""
 _LOGGER: Final = logging.getLogger(__name__)
+# After this many entries of the offset index that the log contradicts, the index is set aside.
+_MAX_REFUTED_ENTRIES: Final = 4
 
 
 @dataclass(slots=True, eq=False)
-class SegmentFiles:
-    """The files of one segment.
+class SegmentReader:
+    """One segment for reading: its log file, and its indexes, each read at first use.
+
+    Positions that are passed in are batch boundaries: 0, or taken from a batch header.
 
     Args:
         filesystem: Through which the files are read.
@@ -81,6 +85,8 @@ class SegmentFiles:
     _offset_index: OffsetIndex | None = field(default=None, init=False, repr=False)
     _time_index: TimeIndex | None = field(default=None, init=False, repr=False)
     _transaction_index: TransactionIndex | None = field(default=None, init=False, repr=False)
+    _end: SegmentEnd | None = field(default=None, init=False, repr=False)
+    _largest_timestamp: TimestampOffset | None = field(default=None, init=False, repr=False)
 
     @property
     def log_path(self) -> str:
@@ -250,21 +256,6 @@ class SegmentFiles:
         if problem is not None and self.use_indexes:
             _LOGGER.info("%s: %s not used, the log is walked instead: %s", self.log_path, kind, problem)
 
-
-# So many entries of the offset index that the log does not bear out, and the index is set aside.
-_MOST_ENTRIES_IN_VAIN: Final = 4
-
-
-@dataclass(slots=True, eq=False)
-class SegmentReader(SegmentFiles):
-    """One segment: its files, see `SegmentFiles`, and what can be asked of them.
-
-    Positions that are passed in are batch boundaries: 0, or taken from a batch header.
-    """
-
-    _end: SegmentEnd | None = field(default=None, init=False, repr=False)
-    _largest_timestamp: TimestampOffset | None = field(default=None, init=False, repr=False)
-
     def batches(
         self, position_bytes: int = 0, end_position_bytes: int | None = None
     ) -> Iterator[BatchHeader]:
@@ -323,20 +314,20 @@ class SegmentReader(SegmentFiles):
             walk = self._walk(log_file)
             return walk.first_reaching(offset, self._start_position(walk, offset, boundary_bytes))
 
-    def around(self, offset: int) -> Surroundings:
+    def locate_offset(self, offset: int) -> BatchLocation:
         """What stands around an offset. Whatever the segment is to do about damage, it is hopped over."""
         with self.open_log() as log_file:
             walk = self._walk(log_file)
             number = -1 if self.is_one_page else self.offset_index.number_at_or_below(offset - 1)
             while True:
                 start_bytes = self._proven_position(walk, number)
-                found = walk.around(offset, start_bytes)
+                found = walk.locate_offset(offset, start_bytes)
                 if found.before is not None or start_bytes == 0:
                     return found
                 # A walk that begins at the batch that was looked for does not show what stands in front of it.
                 number -= 1
 
-    def is_blank_behind(self, position_bytes: int, next_offset: int) -> bool:
+    def is_blank_after(self, position_bytes: int, next_offset: int) -> bool:
         """Whether nothing follows, or only zeros: the rest of a preallocated file.
 
         Zeros where offsets are missing up to the segment's end may be what was lost.
@@ -374,7 +365,7 @@ class SegmentReader(SegmentFiles):
                 lowest_offset = before[3] + 1
             elif behind is not None and behind[0] > 0:
                 lowest_offset = behind[2]
-            if behind is not None and resynchroniser.accepted(behind[0], lowest_offset) is None:
+            if behind is not None and resynchroniser.log_batch_at(behind[0], lowest_offset) is None:
                 raise resynchroniser.damage_at(behind[0], lowest_offset).error()
 
     def stop_position(self, offset: int) -> int:
@@ -410,7 +401,7 @@ class SegmentReader(SegmentFiles):
                 self._end = self._find_end(log_file)
         return self._end
 
-    def end_in_front_of(self, offset: int) -> None:
+    def end_before(self, offset: int) -> None:
         """End the segment behind the batch that reaches an offset, whatever follows: it does not count yet.
 
         If no batch reaches it, nothing was added to this segment, and it ends where it ends.
@@ -534,7 +525,7 @@ class SegmentReader(SegmentFiles):
         before it matters to a look-up of that offset.
         """
         number = min(number, len(self.offset_index) - 1)
-        for each in range(number, max(number - _MOST_ENTRIES_IN_VAIN, -1), -1):
+        for each in range(number, max(number - _MAX_REFUTED_ENTRIES, -1), -1):
             if self._is_borne_out(walk, each):
                 return self.offset_index.entry(each).position_bytes
         if 0 <= number < len(self.offset_index):
@@ -548,7 +539,7 @@ class SegmentReader(SegmentFiles):
         if number:
             before = index.entry(number - 1)
             start_bytes, lowest_offset = before.position_bytes, before.offset + 1
-        batch = walk.first_at_or_behind(entry.position_bytes, start_bytes)
+        batch = walk.first_at_or_after(entry.position_bytes, start_bytes)
         if batch is None:
             if number == len(index) - 1:
                 # The last append was indexed, but is torn: the log ends in front of it.
@@ -612,7 +603,7 @@ class SegmentReader(SegmentFiles):
                 return end
         # A torn append, or damage. Or else the entries at the end lead into a record's value: who walks there from
         # farther back than a batch is large comes to the batch that it belongs to.
-        number = int(self.offset_index.positions.searchsorted(start_bytes - LARGEST_BATCH_BYTES)) - 1
+        number = int(self.offset_index.positions.searchsorted(start_bytes - USUAL_MAX_BATCH_BYTES)) - 1
         start_bytes = self._proven_position(walk, number)
         return end_of_batches(
             log_file, self.base_offset, start_bytes, stop_bytes, skip_damage=self.skip_damage
@@ -680,7 +671,7 @@ class SegmentReader(SegmentFiles):
                 header = walk.batch_at(position_bytes)
                 found = header and self._first_record(log_file, header, timestamp_ms, start_offset)
                 if header and found:
-                    sooner = self._hopped_over(walk, header, start_bytes, timestamp_ms, start_offset)
+                    sooner = self._skipped_batch(walk, header, start_bytes, timestamp_ms, start_offset)
                     return (
                         sooner and self._first_record(log_file, sooner, timestamp_ms, start_offset)
                     ) or found
@@ -688,7 +679,7 @@ class SegmentReader(SegmentFiles):
             raise _StaleTimeIndexError
         return None
 
-    def _hopped_over(
+    def _skipped_batch(
         self, walk: TolerantWalk, found: BatchHeader, start_bytes: int, timestamp_ms: int, start_offset: int
     ) -> BatchHeader | None:
         """The batch that should have been found, if a damaged length has led the walk past it.
@@ -698,7 +689,7 @@ class SegmentReader(SegmentFiles):
         """
         if self.skip_damage or walk.raw.is_proven(found.position_bytes, start_bytes):
             return None
-        around = walk.first_that(
+        around = walk.locate_first(
             lambda header: header.max_timestamp_ms >= timestamp_ms and header.last_offset >= start_offset,
             start_bytes,
         )
@@ -744,7 +735,7 @@ class SegmentReader(SegmentFiles):
         start_bytes = self._proven_after(walk, number, boundary_bytes)
         if self.skip_damage:
             # A damaged batch is no border: whoever reads the piece in front has to find its end.
-            return walk.first_counted(position_bytes, start_bytes)
+            return walk.first_log_batch(position_bytes, start_bytes)
         for batch in walk.skim(start_bytes):
             if batch[0] >= position_bytes:
                 header = walk.batch_at(batch[0])

@@ -284,9 +284,9 @@ class TimeIndexFile:
                 offset=last.offset,
             )
 
-    def forget_behind(self, count: int) -> None:
+    def forget_after(self, count: int) -> None:
         """Take back entries that were added last, because the append that they belong to has failed."""
-        self.file.forget_behind(count)
+        self.file.forget_after(count)
         self._last_entry = None
 
     @property

@@ -30,7 +30,7 @@ import numpy as np
 from storage_core.checkpoint.checkpoint_file import replace_file
 from storage_core.errors import CorruptIndexError, OffsetsOutOfOrderError
 from storage_core.segment.file_names import AbortedTransaction
-from storage_core.segment.index_file import rename_if_there
+from storage_core.segment.index_file import rename_if_exists
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -303,7 +303,7 @@ class TransactionIndexFile:
     def rename(self, path: str) -> None:
         """Give the file another name, if there is a file."""
         if not self._is_absent:
-            rename_if_there(self._filesystem, self.path, path)
+            rename_if_exists(self._filesystem, self.path, path)
         self.path = path
         if self._file is not None:
             self._file.path = path

@@ -202,9 +202,9 @@ def test_what_could_not_be_written_does_not_count(path):
 def test_entries_that_are_taken_back_are_written_over(path):
     entries = open_entries(path)
     entries.write(b"entry 01entry 02")
-    entries.forget_behind(1)
+    entries.forget_after(1)
     assert entries.count == 1
-    entries.forget_behind(5)
+    entries.forget_after(5)
     assert entries.count == 1
     entries.write(b"entry 03")
     assert path.read_bytes()[:24] == b"entry 01entry 03" + bytes(8)

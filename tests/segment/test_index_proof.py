@@ -165,7 +165,7 @@ class TestEntriesThatPointIntoAValue:
             header = open_segment(directory, **options).translate_offset(offset)
             assert header.base_offset == offset
             assert not self.around[0] < header.position_bytes < self.around[1]
-            around = open_segment(directory, **options).around(offset)
+            around = open_segment(directory, **options).locate_offset(offset)
             assert (around.found.base_offset, around.damage) == (offset, None)
         assert opened.end() == SegmentEnd(100, len(log.log))
         for target in (1, 500, 3000):

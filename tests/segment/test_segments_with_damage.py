@@ -99,7 +99,7 @@ class TestOneDamagedBatch:
 
     def test_what_stands_around_an_offset(self, opened, segment, number, change):
         for offset in range(1, 200):
-            around = opened.around(offset)
+            around = opened.locate_offset(offset)
             lost = (2 * number, 2 * number + 2)
             is_near = offset // 2 in (number, number + 1) and offset < 2 * number + 4
             expected_before = offset // 2 * 2 - 2
@@ -136,7 +136,7 @@ def test_a_batch_with_a_wrong_crc_is_no_border_and_holds_no_timestamp(open_damag
     cuts = opened.cut_points(0, len(segment.log), 500)
     assert {header.base_offset // 2 for header in cuts} <= {*range(10), *range(90, 100)}
     assert opened.offset_for_timestamp(1050) == TimestampOffset(1180, 180)
-    around = opened.around(100)
+    around = opened.locate_offset(100)
     assert (around.damage.start_offset, around.damage.end_offset) == (20, 180)
 
 
@@ -184,12 +184,12 @@ class TestGaps:
 def test_zeros_and_nothing_are_blank(open_damaged, segment):
     opened = open_damaged([(99, 0, bytes(len(segment.log) - segment.batches[99][0]))])
     zeros, behind = segment.batches[99][0], len(segment.log)
-    assert opened.is_blank_behind(zeros, opened.end_offset)
-    assert not opened.is_blank_behind(zeros, opened.end_offset - 1), "offsets are missing"
-    assert opened.is_blank_behind(behind, opened.end_offset - 1), "nothing is there"
-    assert not opened.is_blank_behind(segment.batches[98][0], opened.end_offset)
+    assert opened.is_blank_after(zeros, opened.end_offset)
+    assert not opened.is_blank_after(zeros, opened.end_offset - 1), "offsets are missing"
+    assert opened.is_blank_after(behind, opened.end_offset - 1), "nothing is there"
+    assert not opened.is_blank_after(segment.batches[98][0], opened.end_offset)
     opened.end_offset = None
-    assert opened.is_blank_behind(zeros, 0)
+    assert opened.is_blank_after(zeros, 0)
 
 
 def test_the_offsets_of_a_batchs_records(open_damaged):
