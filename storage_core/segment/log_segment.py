@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 import numpy as np
 
@@ -48,7 +48,9 @@ if TYPE_CHECKING:
     from storage_core.segment.time_index import TimeIndexFile
     from storage_core.segment.transaction_index import TransactionIndexFile
 
-__all__ = ["LogSegment", "RollParameters", "draw_roll_jitter_ms"]
+_IntOrArray = TypeVar("_IntOrArray", int, "npt.NDArray[np.int64]")
+
+__all__ = ["LogSegment", "RollParameters", "draw_roll_jitter_ms", "exceeds_segment"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,35 @@ def draw_roll_jitter_ms(config: LogConfig) -> int:
 
 _LARGEST_TIMESTAMP_MS: Final = 2**63 - 1
 _COPY_BYTES: Final = 1 << 20
+
+
+def exceeds_segment(
+    config: LogConfig,
+    size_bytes: _IntOrArray,
+    waited_ms: _IntOrArray | None,
+    relative_offset: _IntOrArray,
+    *,
+    roll_jitter_ms: int = 0,
+) -> bool | npt.NDArray[np.bool_]:
+    """The rule for when a segment rolls: whether it would exceed its limits with an append.
+
+    An index without room is one more reason, which the owner of the indexes adds.
+
+    Args:
+        config: The log's configuration.
+        size_bytes: Size of the log file with the append; a number, or one for each of several appends.
+        waited_ms: Distance of the append's largest timestamp from the first batch's; None without a first one.
+        relative_offset: Distance of the append's last offset from the base offset.
+        roll_jitter_ms: How much earlier than ``segment.ms`` says the segment rolls.
+    """
+    is_beyond = (
+        (size_bytes > config.max_segment_bytes)
+        | (relative_offset < 0)
+        | (relative_offset > LARGEST_RELATIVE_OFFSET)
+    )
+    if waited_ms is not None:
+        is_beyond |= waited_ms > config.max_segment_ms - roll_jitter_ms
+    return is_beyond
 
 
 class LogSegment:
@@ -302,19 +333,22 @@ class LogSegment:
         self._max_batch_bytes = max(self._max_batch_bytes, _max_batch_bytes(config))
 
     def should_roll(self, parameters: RollParameters) -> bool:
-        """Whether what is to be appended goes to a new segment."""
-        config = self._config
+        """Whether an append goes to a new segment; see `exceeds_segment`."""
         size_bytes = self.size_bytes
+        waited_ms = None
+        if size_bytes:
+            waited_ms = self.time_waited_for_roll_ms(parameters.now_ms, parameters.max_timestamp_ms)
         return (
-            size_bytes > config.max_segment_bytes - parameters.messages_size_bytes
-            or (
-                size_bytes > 0
-                and self.time_waited_for_roll_ms(parameters.now_ms, parameters.max_timestamp_ms)
-                > config.max_segment_ms - self.roll_jitter_ms
+            bool(
+                exceeds_segment(
+                    self._config,
+                    size_bytes + parameters.messages_size_bytes,
+                    waited_ms,
+                    parameters.max_offset - self.base_offset,
+                    roll_jitter_ms=self.roll_jitter_ms,
+                )
             )
-            or self.offset_index.is_full
-            or self.time_index.is_full
-            or not self.offset_index.can_append(parameters.max_offset)
+            or self.free_index_entries == 0
         )
 
     def time_waited_for_roll_ms(self, now_ms: int, max_timestamp_ms: int) -> int:
