@@ -117,7 +117,7 @@ class EntryFile:
         max_size_bytes: ``segment.index.bytes``: the size of the whole file while it grows, rounded down to
             whole entries.
         is_zero_an_entry: Whether a file of just one entry of zeros holds an entry. In a longer file
-            such an entry, with nothing but zeros behind it, is preallocated space.
+            such an entry, followed by zeros only, is preallocated space.
     """
 
     __slots__ = (

@@ -1,15 +1,8 @@
-"""When a segment makes room for a new one (Kafka's ``RollParams`` and ``LogSegment.shouldRoll``).
+"""One segment of a log, for writing (Kafka's ``LogSegment``), and the rule for when it rolls.
 
-Appending batches to a log file and to its indexes.
-
-What is in a segment that is written, and what can be asked of it (the half of ``LogSegment`` that changes nothing).
-
-One segment of a log, for writing (Kafka's ``LogSegment``).
-
-The log file is written first, its indexes after it: whoever reads meanwhile, in this process or in
-another one, never meets an index entry before the batch that it names. An append that fails leaves
-the object as it was, but not necessarily the files: whoever owns the log is to close it then, and
-to recover the segment.
+The log file is written before its indexes: a concurrent reader, in this process or in another one,
+never finds an index entry before its batch. An append that fails leaves the object as it was, but not
+necessarily the files: the owner of the log must then close it and recover the segment.
 """
 
 from __future__ import annotations
@@ -55,13 +48,13 @@ __all__ = ["LogSegment", "RollParameters", "draw_roll_jitter_ms", "exceeds_segme
 
 @dataclass(frozen=True, slots=True)
 class RollParameters:
-    """What is about to be appended, as far as rolling is concerned.
+    """The properties of an append that decide whether the segment rolls.
 
     Args:
-        messages_size_bytes: Its size.
+        messages_size_bytes: Size of the append.
         max_timestamp_ms: Its largest timestamp.
         max_offset: Its last offset.
-        now_ms: The time.
+        now_ms: The current time.
     """
 
     messages_size_bytes: int
@@ -71,11 +64,10 @@ class RollParameters:
 
 
 def draw_roll_jitter_ms(config: LogConfig) -> int:
-    """How much earlier than ``segment.ms`` says one segment rolls, so that not all of them roll at once."""
+    """How much earlier than ``segment.ms`` a segment rolls, so that segments do not all roll at once."""
     if config.segment_jitter_ms == 0:
         return 0
-    # No secret: only spreads load.
-    return random.randrange(min(config.segment_jitter_ms, config.segment_ms) or 1)  # noqa: S311  (no secret)
+    return random.randrange(min(config.segment_jitter_ms, config.segment_ms) or 1)  # noqa: S311  (only spreads load)
 
 
 _LARGEST_TIMESTAMP_MS: Final = 2**63 - 1
@@ -90,16 +82,16 @@ def exceeds_segment(
     *,
     roll_jitter_ms: int = 0,
 ) -> bool | npt.NDArray[np.bool_]:
-    """The rule for when a segment rolls: whether it would exceed its limits with an append.
+    """Whether a segment would exceed its limits with an append, and therefore rolls (``LogSegment.shouldRoll``).
 
-    An index without room is one more reason, which the owner of the indexes adds.
+    A full index is one more reason, which the owner of the indexes checks.
 
     Args:
         config: The log's configuration.
         size_bytes: Size of the log file with the append; a number, or one for each of several appends.
         waited_ms: Distance of the append's largest timestamp from the first batch's; None without a first one.
         relative_offset: Distance of the append's last offset from the base offset.
-        roll_jitter_ms: How much earlier than ``segment.ms`` says the segment rolls.
+        roll_jitter_ms: How much earlier than ``segment.ms`` the segment rolls.
     """
     is_beyond = (
         (size_bytes > config.max_segment_bytes)
@@ -118,7 +110,7 @@ class LogSegment:
 
     Attributes:
         base_offset: Lower bound of the offsets inside.
-        roll_jitter_ms: How much earlier than ``segment.ms`` says this segment rolls.
+        roll_jitter_ms: How much earlier than ``segment.ms`` this segment rolls.
         bytes_since_last_entry: How much was appended since the last index entry, or since the segment was
             opened: as with a broker, earlier batches do not count.
     """
@@ -179,7 +171,7 @@ class LogSegment:
         now_ms: int,
         suffix: str = "",
     ) -> Self:
-        """Make a segment with an empty log file, of its full size with ``preallocate``. Its indexes follow later."""
+        """Create a segment with an empty log file, of full size with ``preallocate``. The first append creates its indexes."""
         segment = cls(filesystem, directory, base_offset, config, now_ms=now_ms, suffix=suffix)
         segment._log.create(config.max_segment_bytes if config.preallocate else 0)
         return segment
@@ -195,7 +187,7 @@ class LogSegment:
         now_ms: int,
         suffix: str = "",
     ) -> Self:
-        """A segment whose log file exists, and ends where its batches end. Nothing is looked at yet."""
+        """A segment whose log file exists and ends with its last batch. Nothing is read yet."""
         return cls(filesystem, directory, base_offset, config, now_ms=now_ms, suffix=suffix)
 
     @property
@@ -210,7 +202,7 @@ class LogSegment:
 
     @property
     def modified_ms(self) -> int:
-        """When the log file was changed; 0 if it is not there."""
+        """Modification time of the log file; 0 if the file does not exist."""
         status = self._filesystem.status(self.path)
         return 0 if status is None else status.modified_ms
 
@@ -238,7 +230,7 @@ class LogSegment:
     def largest_timestamp(self) -> TimestampOffset:
         """The largest timestamp, and the last offset of the first batch that holds it; (-1, base offset) if none.
 
-        Of a segment that was opened, it is what its time index ends with.
+        For a segment that was opened, it is the last entry of its time index.
         """
         if self._largest_timestamp is None:
             self._largest_timestamp = self._indexes.times.last_entry
@@ -246,12 +238,12 @@ class LogSegment:
 
     @property
     def first_batch_timestamp_ms(self) -> int:
-        """The first batch's largest timestamp; the largest number there is without a batch or a timestamp."""
+        """The first batch's largest timestamp; the largest possible number without a batch or a timestamp."""
         timestamp_ms = self._load_first_batch_timestamp()
         return _LARGEST_TIMESTAMP_MS if timestamp_ms is None or timestamp_ms < 0 else timestamp_ms
 
     def reader(self) -> SegmentReader:
-        """Read what is in the segment now; what is appended later does not show."""
+        """A reader of the segment as it is now: batches that are appended later are not visible."""
         status = self._filesystem.status(self.path)
         return SegmentReader(
             self._filesystem,
@@ -269,9 +261,9 @@ class LogSegment:
         *,
         window_bytes: int = WINDOW_BYTES,
     ) -> Iterator[BatchWindow]:
-        """The whole batches from a boundary on, in windows that are valid until the next one. No CRC is checked.
+        """The whole batches from a boundary on, in windows, each valid until the next one. No CRC is checked.
 
-        They end quietly where there is no whole batch.
+        The windows end without an error where there is no whole batch.
         """
         if end_position_bytes is None:
             end_position_bytes = self.size_bytes
@@ -288,7 +280,7 @@ class LogSegment:
             )
 
     def translate_offset(self, offset: int, start_position_bytes: int = 0) -> BatchHeader | None:
-        """The first batch whose last offset is at least ``offset``, if there is one; behind a gap if it lies in one."""
+        """The first batch whose last offset is at least ``offset``: the one after a gap if it is in a gap."""
         return self._view().translate_offset(offset, start_position_bytes)
 
     def read(
@@ -299,37 +291,37 @@ class LogSegment:
         *,
         min_one_message: bool = False,
     ) -> FetchedData | None:
-        """Read bytes from the batch on that holds an offset, or from the one behind the gap that it lies in.
+        """Read bytes from the batch on that holds an offset, or from the one after the gap that it is in.
 
         Args:
             start_offset: The offset. The batch may begin below it.
-            max_size_bytes: How much to read. The last batch is cut there.
+            max_size_bytes: How much to read. The last batch is cut off there.
             max_position_bytes: Where in the file to stop; None for where the batches end.
             min_one_message: Whether the first batch is read whole even if it is larger.
 
         Returns:
-            None if the offset lies behind the last batch.
+            None if the offset is beyond the last batch.
         """
         return self._view().read(
             start_offset, max_size_bytes, max_position_bytes, min_one_message=min_one_message
         )
 
     def read_next_offset(self) -> int:
-        """The offset behind the last batch, read from the file; the base offset without a batch."""
+        """The offset after the last batch, read from the file; the base offset without a batch."""
         return self._view().next_offset()
 
     def walked_next_offset(self) -> int:
-        """The same, whatever the offset index says: found by a walk over all headers."""
+        """The same without the offset index, by a walk over all headers."""
         return self._view().walked_next_offset()
 
     def offset_for_timestamp(self, timestamp_ms: int, start_offset: int = 0) -> TimestampOffset | None:
-        """The first record at least so young whose offset is not below another one."""
+        """The first record with at least this timestamp and at least this offset."""
         return self.reader().offset_for_timestamp(timestamp_ms, max(start_offset, self.base_offset))
 
     def alter_config(self, config: LogConfig) -> None:
-        """Roll, and take batches, as another configuration says. Its index files stay as they were begun."""
+        """Use another configuration for rolling and for the size of batches. The index files keep their settings."""
         self._config = config
-        # What was written when larger ones were taken is still read.
+        # Batches that were written under a larger limit are still read.
         self._max_batch_bytes = max(self._max_batch_bytes, _max_batch_bytes(config))
 
     def should_roll(self, parameters: RollParameters) -> bool:
@@ -352,7 +344,7 @@ class LogSegment:
         )
 
     def time_waited_for_roll_ms(self, now_ms: int, max_timestamp_ms: int) -> int:
-        """How far a timestamp lies behind the first batch's; the segment's age if that has none."""
+        """Distance of a timestamp from the first batch's; the segment's age if the first batch has none."""
         first_ms = self._load_first_batch_timestamp()
         return now_ms - self._created_ms if first_ms is None or first_ms < 0 else max_timestamp_ms - first_ms
 
@@ -372,18 +364,18 @@ class LogSegment:
             self._append_many(batches.pieces, batches.last_offsets, timestamps_ms, batches.sizes_bytes)
 
     def append_pieces(self, headers: npt.NDArray[Any], pieces: Sequence[BytesLike]) -> None:
-        """Do the same with batches, at least one: their headers, and all their bytes in pieces of any size."""
+        """The same for at least one batch, given the headers, and all bytes in pieces of any size."""
         self._is_sealed = False
         last_offsets = headers["base_offset"].astype(np.int64) + headers["last_offset_delta"]
         sizes_bytes = headers["batch_length"] + np.int64(LOG_OVERHEAD_BYTES)
         self._append_many(pieces, last_offsets, headers["max_timestamp_ms"], sizes_bytes)
 
     def append_from_file(self, source: LogSegment, start_position_bytes: int = 0) -> int:
-        """Copy batches of another segment as they are, up to the first whose last offset does not fit.
+        """Copy batches of another segment unchanged, up to the first whose last offset does not fit.
 
         Args:
             source: The other segment.
-            start_position_bytes: Where to begin, a batch boundary.
+            start_position_bytes: The batch boundary to begin at.
 
         Returns:
             How many bytes were copied.
@@ -408,7 +400,7 @@ class LogSegment:
         return copied_bytes
 
     def append_aborted_transaction(self, transaction: AbortedTransaction) -> None:
-        """Note a transaction whose abort marker was appended."""
+        """Index a transaction whose abort marker was appended."""
         self.transaction_index.append(transaction)
 
     def recover(
@@ -417,20 +409,20 @@ class LogSegment:
         *,
         confirm: Callable[[RecoveredSegment], None] | None = None,
     ) -> RecoveredSegment:
-        """Build the indexes anew from the valid batches at the log's beginning, and cut off what stands behind them.
+        """Rebuild the indexes from the valid batches at the log's beginning, and cut off what follows them.
 
-        All bytes are read, and every CRC checked; then the files are changed.
+        All bytes are read, and every CRC is checked, before any file is changed.
 
         Args:
-            observe: Is shown the valid batches. It returns the transactions that were aborted among them.
-            confirm: Is told what was found before any file is changed, and raises an error if that is not wanted.
+            observe: Receives the valid batches, and returns the transactions that were aborted among them.
+            confirm: Receives the result before any file is changed, and raises an error to prevent the change.
 
         Raises:
             OffsetOverflowError: A valid batch has an offset that does not fit the segment. Nothing was changed.
             BatchTooLargeError: A valid batch is too large to be read. Nothing was changed.
         """
         with self._filesystem.open(self.path) as log_file:
-            # A preallocated rest counts, like everything that stands behind the batches.
+            # Preallocated space counts, like everything else after the batches.
             size_bytes = log_file.size_bytes()
             scan = scan_segment(
                 log_file,
@@ -450,16 +442,16 @@ class LogSegment:
         self._restart(scan.largest_timestamp)
         self._first_batch_timestamp_ms = None
         self._indexes.trim(scan.largest_timestamp)
-        # Many segments may be recovered, one after the other.
+        # Many segments may be recovered in a row.
         self.close_handlers()
         return recovered
 
     def truncate_to(self, offset: int, *, now_ms: int) -> int:
-        """Drop the batch that holds an offset, and all behind it.
+        """Drop the batch that holds an offset, and all later ones.
 
         Args:
-            offset: The offset. If it lies in a gap, all behind the gap is dropped.
-            now_ms: The time, from which an empty segment's age counts.
+            offset: The offset. If it is in a gap, all batches after the gap are dropped.
+            now_ms: The current time, from which an empty segment's age counts.
 
         Returns:
             How many bytes were cut off.
@@ -480,29 +472,29 @@ class LogSegment:
         return cut_bytes
 
     def resize_indexes(self, *, on_write: bool = False) -> None:
-        """Make offset and time index their full size, so that they can be appended to.
+        """Give offset and time index their full size, so that they can be appended to.
 
         Args:
-            on_write: Whether the files are left alone until there is something to write. The segment does not
-                roll for want of room in them meanwhile.
+            on_write: Whether to leave the files alone until there is something to write. Until then they count
+                as having room.
         """
         self._is_sealed = False
         self._indexes.resize(on_write=on_write)
 
     def set_modified_ms(self, modified_ms: int) -> None:
-        """Say when the log file was changed: it holds what another one held. For good with the next flush."""
+        """Set the modification time of the log file, which replaces another one. The next flush makes it durable."""
         self._filesystem.set_modified_ms(self.path, modified_ms)
 
     def flush_log(self) -> None:
-        """Have the operating system write the log file alone to the disk."""
+        """Flush the log file alone to disk."""
         self._log.flush()
 
     def prepare_log_flush(self) -> PreparedFlush:
-        """The same, but for the wait, see `PooledFile.prepare_flush`."""
+        """Prepare a flush of the log file; see `PooledFile.prepare_flush`."""
         return self._log.prepare_flush()
 
     def flush(self) -> None:
-        """Have the operating system write all files to the disk. Offset and time index are made if they do not exist."""
+        """Flush all files to disk. Offset and time index are created if they do not exist."""
         is_written = self._is_open and not self._is_sealed
         if not self._is_open:
             self._indexes.trim(None)
@@ -513,13 +505,13 @@ class LogSegment:
             self.close_handlers()
 
     def seal(self) -> None:
-        """Close what only the last segment of a log has: complete the time index, and cut the files to what they hold."""
+        """End the time as a log's last segment: complete the time index, and cut the files to their contents."""
         self._indexes.trim(self.largest_timestamp)
         self._log.trim()
         self._is_sealed = True
 
     def close(self) -> None:
-        """Close the files, cut to what they hold, and flush what that changed. One that was only read is left alone."""
+        """Cut the files to their contents, flush what that changed, and close them. Files that were only read stay as they are."""
         try:
             if self._is_open:
                 if self._log.trim():
@@ -535,14 +527,14 @@ class LogSegment:
         self._indexes.close()
 
     def delete(self) -> None:
-        """Delete the files. It does not matter which of them exist."""
-        # First, so that nothing stays open if the file system refuses to delete.
+        """Delete the files that exist."""
+        # Before deleting, so that nothing stays open if the file system refuses.
         self.close_handlers()
         self._log.delete()
         self._indexes.delete()
 
     def change_suffix(self, old_suffix: str, new_suffix: str) -> None:
-        """Rename the files, such as exist. With the suffix of deleted files they are closed first: nobody writes to them."""
+        """Rename the files that exist. Deleted files are closed first, since nothing writes to them anymore."""
         if new_suffix == DELETED_SUFFIX:
             self.close_handlers()
         suffix = self._suffix.removesuffix(old_suffix) + new_suffix
@@ -551,7 +543,7 @@ class LogSegment:
         self._suffix = suffix
 
     def _append_one(self, batches: RecordBatches) -> None:
-        # Plain numbers: for one batch, numpy takes longer than the write.
+        # Plain numbers: for one batch, numpy would take longer than the write.
         base_offset, batch_length, _, _, _, _, offset_delta, _, max_timestamp_ms, *_ = batches.headers[
             0
         ].item()
@@ -621,7 +613,7 @@ class LogSegment:
         if self._first_batch_timestamp_ms is None:
             first = self._view().first_batch()
             if first is not None:
-                self._first_batch_timestamp_ms = first[4]
+                *_, self._first_batch_timestamp_ms = first
         return self._first_batch_timestamp_ms
 
     def _log_path(self, directory: str, suffix: str) -> str:

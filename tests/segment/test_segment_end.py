@@ -203,7 +203,7 @@ def test_a_whole_batch_with_another_offset_is_no_torn_one(end_of, end_over_damag
         end_of(content)
     # Behind the damage, so that a read to the end of the log is told of it.
     assert end_over_damage(content) == SegmentEnd(12, 6 * 69)
-    assert "The log ends in front of damage" in caplog.text
+    assert "The log ends before damage" in caplog.text
 
 
 def test_a_preallocated_rest_is_not_read(tmp_path, batches):
