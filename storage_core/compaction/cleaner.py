@@ -37,7 +37,7 @@ from storage_core.record.control_records import CONTROL_KEY, MOST_CONTROL_BYTES,
 from storage_core.record.decode import decode_records
 from storage_core.record.section import Slices, WantedFields
 from storage_core.record.sections import SectionMaker
-from storage_core.segment.batch_walk import WINDOW_BYTES
+from storage_core.segment.batch_windows import WINDOW_BYTES
 from storage_core.segment.segment_reader import DEFAULT_MAX_BATCH_BYTES
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from storage_core.errors import CorruptRecordError
 from storage_core.record.batch_header import HEADER_SIZE_BYTES
 from storage_core.record.control_records import ControlType
-from storage_core.segment.batch_walk import WINDOW_BYTES
+from storage_core.segment.batch_windows import WINDOW_BYTES
 from storage_core.segment.segment_reader import DEFAULT_MAX_BATCH_BYTES
 
 if TYPE_CHECKING:

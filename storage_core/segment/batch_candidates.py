@@ -39,7 +39,7 @@ from storage_core.record.varint import (
 )
 
 if TYPE_CHECKING:
-    from storage_core.segment.batch_walk import BatchProbe
+    from storage_core.segment.batch_probe import BatchProbe
 
 __all__ = [
     "MAX_ENCODABLE_BATCH_BYTES",

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from storage_core.record.batch_header import BatchHeader
     from storage_core.segment.batch_candidates import BatchContents, RecordCandidates
-    from storage_core.segment.batch_walk import BatchProbe
+    from storage_core.segment.batch_probe import BatchProbe
 
 __all__ = ["BatchSearch"]
 

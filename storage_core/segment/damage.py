@@ -17,7 +17,7 @@ from storage_core.record.batch_header import (
 
 if TYPE_CHECKING:
     from storage_core.record.batch_header import BatchHeader
-    from storage_core.segment.batch_walk import BatchProbe
+    from storage_core.segment.batch_probe import BatchProbe
 
 __all__ = ["DamagedRange", "OffsetLimits", "known_offset", "reason_at"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from storage_core.errors import CorruptError, CorruptRecordError, OffsetOverflowError
-from storage_core.segment.batch_walk import read_windows
+from storage_core.segment.batch_windows import read_windows
 from storage_core.segment.file_names import AbortedTransaction, TimestampOffset
 from storage_core.segment.offset_index import LARGEST_RELATIVE_OFFSET
 from storage_core.segment.segment_indexes import index_entries

@@ -6,7 +6,7 @@ import struct
 import pytest
 
 from storage_core.errors import BatchTooLargeError
-from storage_core.segment.batch_walk import read_windows
+from storage_core.segment.batch_windows import read_windows
 
 
 @pytest.fixture
