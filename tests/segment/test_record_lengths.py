@@ -79,11 +79,11 @@ class TestContents:
 
 class TestRest:
     @pytest.mark.parametrize("headers", [(), HEADERS])
-    @pytest.mark.parametrize("behind", [0, 1, 2])
-    def test_headers_and_records_behind_a_value(self, lengths_of, headers, behind):
+    @pytest.mark.parametrize("following", [0, 1, 2])
+    def test_headers_and_records_after_a_value(self, lengths_of, headers, following):
         record = Record(1, 5, b"key", b"value", headers).encode(0)
         rest = record[record.index(b"value") + 5 :] + b"".join(
-            each.encode(1_000) for each in RECORDS[:behind]
+            each.encode(1_000) for each in RECORDS[:following]
         )
         assert lengths_of(b"value" + rest + b"\0" * 9).end_of_batch_after_value(5) == 5 + len(rest)
 
@@ -106,13 +106,13 @@ class TestAround:
         assert lengths.end_of_record_around(value, value + 201, candidates) == 0
         assert lengths.end_of_record_around(start + 1, start + 2, candidates) == 0
 
-    def test_lengths_in_front_of_a_value(self, lengths_of):
+    def test_lengths_before_a_value(self, lengths_of):
         assert lengths_of(b"\x0a-----").value_ends_by_length_before(1) == [6]
         # As one byte, as two, or as three: an odd number is negative.
         assert lengths_of(b"\x81\x80\x01" + b"-" * 9).value_ends_by_length_before(3) == [3 + 64]
         assert lengths_of(b"-----").value_ends_by_length_before(0) == []
 
-    def test_lengths_in_front_of_the_value_of_an_old_message(self, lengths_of):
+    def test_lengths_before_the_value_of_an_old_message(self, lengths_of):
         head = b"\xff" * 22
         assert lengths_of(head + b"\0\0\0\5-----").message_ends_by_length_before(26, 0) == [31]
         assert lengths_of(head + b"\0\0\0\5-----").message_ends_by_length_before(26, 1) == []

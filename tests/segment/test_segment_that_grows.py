@@ -29,8 +29,8 @@ TAILS = {
     "a torn batch": build_batch(2 * COUNT, (10**9,))[:-1],
     "half a header": build_batch(2 * COUNT, (10**9,))[:30],
     "zeros": bytes(5000),
-    "zeros in front of a batch": bytes(200) + build_batch(2 * COUNT + 9, (10**9,)),
-    "garbage in front of a batch": b"\xff" * 200 + build_batch(2 * COUNT + 9, (10**9,)),
+    "zeros before a batch": bytes(200) + build_batch(2 * COUNT + 9, (10**9,)),
+    "garbage before a batch": b"\xff" * 200 + build_batch(2 * COUNT + 9, (10**9,)),
     "batches of another place": build_batch(0, (0, 1)),
 }
 
@@ -38,7 +38,7 @@ TAILS = {
 @pytest.mark.parametrize("use_indexes", [True, False])
 @pytest.mark.parametrize("skip_damage", [True, False])
 @pytest.mark.parametrize("tail", TAILS.values(), ids=TAILS)
-def test_what_stands_behind_does_not_count(tmp_path, tail, skip_damage, use_indexes):
+def test_what_comes_after_does_not_count(tmp_path, tail, skip_damage, use_indexes):
     segment = built()
     segment.write(tmp_path)
     with open(tmp_path / f"{0:020d}.log", "ab") as file:
@@ -83,7 +83,7 @@ def test_an_index_that_grows_leads_nobody_astray(tmp_path, tail):
     assert reader.largest_timestamp(is_complete=False).timestamp_ms == 1000 * (COUNT - 1) + 1
 
 
-def test_in_front_of_every_batch(tmp_path):
+def test_before_every_batch(tmp_path):
     segment = built(20)
     segment.write(tmp_path)
     for position, end, _, last_offset, _ in segment.batches:

@@ -89,12 +89,12 @@ class TestDamage:
         assert bases(walk.skim()) == self.expected(number)
         assert [header.base_offset for header in walk.batches()] == self.expected(number)
 
-    def test_from_any_boundary_in_front_of_it(self, open_walk, batches, number, position, value):
+    def test_from_any_boundary_before_it(self, open_walk, batches, number, position, value):
         walk = open_walk(changed(batches, number, position, value))
         for start in range(number):
             assert bases(walk.skim(start * SIZE)) == self.expected(number, start)
 
-    def test_look_ups_go_on_behind_it(self, open_walk, batches, number, position, value):
+    def test_look_ups_continue_after_it(self, open_walk, batches, number, position, value):
         walk = open_walk(changed(batches, number, position, value))
         for offset in range(100, 120):
             expected = next((base for base in self.expected(number) if base + 1 >= offset), None)
@@ -105,15 +105,15 @@ class TestDamage:
         walk = open_walk(changed(batches, number, position, value))
         kept = self.expected(number)
         for offset in range(100, 120):
-            # A walk that begins at the batch itself, or at damage, does not show what stands in front of it.
+            # A walk that begins at the batch itself, or at damage, does not show what precedes it.
             for start in {0, max(0, min(number, (offset - 100) // 2) - 1)}:
                 around = walk.locate_offset(offset, start * SIZE)
                 before = [base for base in kept if base + 1 < offset and base >= 100 + 2 * start]
-                behind = [base for base in kept if base + 1 >= offset]
+                following = [base for base in kept if base + 1 >= offset]
                 assert (around.before and around.before.base_offset) == (before[-1] if before else None)
-                assert around.found.base_offset == behind[0]
+                assert around.found.base_offset == following[0]
                 lost = (100 + 2 * number, 102 + 2 * number)
-                is_between = (before[-1] if before else -1) < lost[0] < behind[0]
+                is_between = (before[-1] if before else -1) < lost[0] < following[0]
                 found = around.damage and (around.damage.start_offset, around.damage.end_offset)
                 assert found == (lost if is_between else None)
 
@@ -144,7 +144,7 @@ def test_near_an_offset_every_crc_is_checked(open_walk, batches):
         assert (around.damage.start_offset, around.damage.end_offset) == (106, 108)
 
 
-def test_however_many_are_damaged_in_front_of_an_offset(open_walk, make_batch):
+def test_however_many_are_damaged_before_an_offset(open_walk, make_batch):
     made = [bytearray(make_batch(offset, (1,))) for offset in range(100, 900)]
     for batch in made[10:700]:
         batch[66] ^= 1
@@ -154,7 +154,7 @@ def test_however_many_are_damaged_in_front_of_an_offset(open_walk, make_batch):
     assert (around.damage.start_offset, around.damage.end_offset) == (110, 800)
 
 
-def test_behind_the_last_batch(open_walk, batches):
+def test_after_the_last_batch(open_walk, batches):
     around = open_walk(b"".join(batches)[:-1]).locate_offset(119, 0)
     assert (around.before.base_offset, around.found) == (116, None)
     assert (around.damage.start_offset, around.damage.end_offset) == (118, 120)
