@@ -413,7 +413,7 @@ class IndexFile(Generic[Entry]):
     @property
     def is_full(self) -> bool:
         """Whether there is no room for another entry."""
-        return self.room == 0
+        return self.file.capacity - self.file.count <= self.reserved_entries
 
     @property
     def last_entry(self) -> Entry:

@@ -79,7 +79,6 @@ def exceeds_segment(
     size_bytes: _IntOrArray,
     waited_ms: _IntOrArray | None,
     relative_offset: _IntOrArray,
-    *,
     roll_jitter_ms: int = 0,
 ) -> bool | npt.NDArray[np.bool_]:
     """Whether a segment would exceed its limits with an append, and therefore rolls (``LogSegment.shouldRoll``).
@@ -330,18 +329,14 @@ class LogSegment:
         waited_ms = None
         if size_bytes:
             waited_ms = self.time_waited_for_roll_ms(parameters.now_ms, parameters.max_timestamp_ms)
-        return (
-            bool(
-                exceeds_segment(
-                    self._config,
-                    size_bytes + parameters.messages_size_bytes,
-                    waited_ms,
-                    parameters.max_offset - self.base_offset,
-                    roll_jitter_ms=self.roll_jitter_ms,
-                )
-            )
-            or self.free_index_entries == 0
+        is_beyond = exceeds_segment(
+            self._config,
+            size_bytes + parameters.messages_size_bytes,
+            waited_ms,
+            parameters.max_offset - self.base_offset,
+            self.roll_jitter_ms,
         )
+        return bool(is_beyond) or self._indexes.offsets.is_full or self._indexes.times.is_full
 
     def time_waited_for_roll_ms(self, now_ms: int, max_timestamp_ms: int) -> int:
         """Distance of a timestamp from the first batch's; the segment's age if the first batch has none."""
