@@ -37,7 +37,7 @@ from pyspark.sql.types import (
 
 from storage_core.checkpoint import PARTITION_METADATA
 from storage_core.commit.job import CommitJob
-from storage_core.commit.manifest import JobSettings
+from storage_core.commit.job_context import JobSettings
 from storage_core.directory import INTERNAL_TOPICS, find_partitions, parse_partition_directory_name
 from storage_core.errors import (
     CorruptError,

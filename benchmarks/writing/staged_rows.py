@@ -75,7 +75,7 @@ def make_job(
 ) -> CommitJob:
     """The job, begun."""
     from storage_core.commit.job import CommitJob
-    from storage_core.commit.manifest import JobSettings
+    from storage_core.commit.job_context import JobSettings
 
     job = CommitJob(filesystem, root, JobSettings(job_id=job_id, new_partitions=new_partitions, flush=flush))
     job.begin()

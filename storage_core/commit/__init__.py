@@ -1,7 +1,8 @@
-"""Writing many rows at once: tasks stage them beside the partitions, then one commit publishes all of them or none."""
+"""Jobs that write many rows: tasks stage them next to the partitions, and one commit publishes all or none."""
 
 from storage_core.commit.job import CommitJob, CommitOutcome
-from storage_core.commit.manifest import JobSettings, StagedManifest
+from storage_core.commit.job_context import JobSettings
+from storage_core.commit.manifest import StagedManifest
 from storage_core.commit.routing import RoutedRows
 from storage_core.commit.staging import StageWriter
 

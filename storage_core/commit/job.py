@@ -1,16 +1,9 @@
-"""Holding a log directory for a job: locked, with nothing unfinished, and nothing that has to be recovered.
+"""The driver's side of a job: locks the log directory, and commits what the tasks have staged, all of it or nothing.
 
-Trying out, before a job begins, what its commit will ask of the file system.
+    lock: complete an interrupted commit → root is clean → prepare → interlock → journal → finish_commit
 
-Deleting what jobs have staged and left: of jobs that were committed, and what nobody has touched for a week.
-
-Committing what the tasks of a job have staged: all of its rows are visible at one moment, or none ever.
-
-    with the lock: finish what is unfinished → root clean → prepare → interlock → journal → finish_commit
-
-Up to the journal nothing was done, and an error leaves the root as it was. Behind it the job will be
-completed, by this process or by whoever writes next: `commit_replay.replay` does it, and knows no
-difference.
+Until the journal is written, nothing has changed and an error leaves the root as it was. After that, this process or
+the next writer completes the job: `commit_replay.replay` does it in either case.
 """
 
 from __future__ import annotations
@@ -23,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from storage_core.checkpoint import META_PROPERTIES, has_clean_shutdown_file
+from storage_core.commit.job_context import JobContext
 from storage_core.commit.prepare import prepare, require_root
 from storage_core.commit_files.commits_file import (
     OWN_PREFIX,
@@ -58,49 +52,66 @@ from storage_core.log.log_root import make_root, partitions_to_load
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
-    from contextlib import AbstractContextManager
 
-    from storage_core.commit.manifest import JobSettings, StagedManifest
+    from storage_core.commit.job_context import JobSettings
+    from storage_core.commit.manifest import StagedManifest
     from storage_core.commit_files.journal import CommitJournal
     from storage_core.directory import PartitionDirectory
     from storage_core.filesystem import FileLock, FileSystem
     from storage_core.log.background import Clock
 
-__all__ = ["CommitJob", "CommitOutcome", "HeldRoot", "held_root", "probe_target", "sweep"]
+__all__ = [
+    "CommitJob",
+    "CommitOutcome",
+    "LockedLogDir",
+    "locked_log_dir",
+    "probe_filesystem",
+    "remove_orphan_files",
+]
 
 
 _log = logging.getLogger(__name__)
 _LOCK_POLL_SECONDS: Final = 0.05
-# Each further attempt means that somebody else has left the root unclean in the meantime.
-_MOST_ATTEMPTS: Final = 10
+# Each attempt after the first means that another process left the root unclean in the meantime.
+_MAX_ATTEMPTS: Final = 10
+_PROBE: Final = f"{OWN_PREFIX}probe"
+_CONTENT: Final = b"segmentlog"
+_PATCHED: Final = b"segment***"
+_WEEK_MS: Final = 7 * 24 * 60 * 60 * 1000
+# A larger commits file is compacted.
+_LONG_COMMITS_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class HeldRoot:
-    """What is there while the lock is held: the commits so far, and the partitions."""
+class LockedLogDir:
+    """A log directory while this process holds its lock.
+
+    Attributes:
+        commits: The commits so far.
+        directories: The existing partitions.
+    """
 
     commits: CommitsFile
     directories: list[PartitionDirectory]
 
 
 @contextlib.contextmanager
-def held_root(
-    filesystem: FileSystem, root: str, settings: JobSettings, clock: Clock, wait_seconds: float
-) -> Iterator[HeldRoot]:
-    """Hold the lock of a log directory, which is made if it is missing, recovered if it has to be.
+def locked_log_dir(job: JobContext, clock: Clock, wait_seconds: float) -> Iterator[LockedLogDir]:
+    """Lock a log directory, after creating a missing one and recovering one that was not closed cleanly.
 
     Raises:
-        LogDirectoryLockedError: Somebody else has held it all the while.
-        LogDirectoryError: It is no log directory, or a broker's.
-        RecoveryWouldDiscard: It was not closed cleanly, and recovery would drop whole batches.
+        LogDirectoryLockedError: Another process held the lock during the whole wait.
+        LogDirectoryError: It is not a log directory, or belongs to a broker.
+        RecoveryWouldDiscard: It was not closed cleanly, and recovery would drop complete batches.
         StorageError: The file system refused.
     """
+    filesystem, root, settings = job.filesystem, job.root, job.settings
     make_root(filesystem, root)
-    for _ in range(_MOST_ATTEMPTS):
-        if filesystem.status(os.path.join(root, LOCK_FILE)) is None:
-            # Looked at before the lock leaves a file behind in somebody's home.
+    for _ in range(_MAX_ATTEMPTS):
+        if filesystem.status(job.path(LOCK_FILE)) is None:
+            # Refuse other directories before locking creates a file in them.
             partitions_to_load(filesystem, root, broker_directory=settings.broker_directory)
-        lock = _lock(filesystem, root, wait_seconds)
+        lock = _lock(job, wait_seconds)
         try:
             directories = partitions_to_load(filesystem, root, broker_directory=settings.broker_directory)
             finished = finish_commit(
@@ -109,8 +120,8 @@ def held_root(
             if finished is not None:
                 directories = partitions_to_load(filesystem, root, broker_directory=settings.broker_directory)
             commits = read_commits_file(filesystem, root)
-            if _is_settled(filesystem, root, settings, commits):
-                yield HeldRoot(commits, directories)
+            if _is_clean(job, commits):
+                yield LockedLogDir(commits, directories)
                 return
         finally:
             lock.release()
@@ -121,45 +132,40 @@ def held_root(
             filesystem=filesystem,
             clock=clock,
         ):
-            _log.info("%s was new, or was not closed cleanly: its logs were loaded.", root)
+            _log.info("%s was new or was not closed cleanly, so its logs were loaded.", root)
     raise LogDirectoryError(
-        f"Expected a log directory that stays clean, found it unclean {_MOST_ATTEMPTS} times. Stop who writes to it.",
+        f"Expected a log directory that stays clean, found it unclean {_MAX_ATTEMPTS} times. Stop the "
+        "other programs that write to it.",
         path=root,
     )
 
 
-def _lock(filesystem: FileSystem, root: str, wait_seconds: float) -> FileLock:
+def _lock(job: JobContext, wait_seconds: float) -> FileLock:
     end = time.monotonic() + wait_seconds
     while True:
         try:
-            return filesystem.lock(os.path.join(root, LOCK_FILE))
+            return job.filesystem.lock(job.path(LOCK_FILE))
         except LogDirectoryLockedError:
             if time.monotonic() >= end:
                 raise
         time.sleep(_LOCK_POLL_SECONDS)
 
 
-def _is_settled(filesystem: FileSystem, root: str, settings: JobSettings, commits: CommitsFile) -> bool:
-    """Whether nothing has to be recovered before this job."""
-    if has_clean_shutdown_file(filesystem, root):
+def _is_clean(job: JobContext, commits: CommitsFile) -> bool:
+    """Whether no log must be recovered before this job."""
+    if has_clean_shutdown_file(job.filesystem, job.root):
         return True
-    # What the job before did not flush is there, unless the machine was off: a job that does not flush, either,
-    # need not wait for it.
-    return not settings.flush and is_as_left_unflushed(filesystem, root, commits.generation)
+    # A job that does not flush may follow another one, unless the machine was rebooted in between.
+    return not job.settings.flush and is_as_left_unflushed(job.filesystem, job.root, commits.generation)
 
 
-_PROBE: Final = f"{OWN_PREFIX}probe"
-_CONTENT: Final = b"segmentlog"
-_PATCHED: Final = b"segment***"
+def probe_filesystem(filesystem: FileSystem, root: str, *, flush: bool = True) -> None:
+    """Try what a commit needs of the file system: write, change in place, flush, link, rename and read a small file.
 
-
-def probe_target(filesystem: FileSystem, root: str, *, flush: bool = True) -> None:
-    """Write, patch in place, flush, link, rename and read back a small file in the root, which is locked.
-
-    A job that does not flush tries no flush.
+    The root is locked. A job that does not flush does not try to flush.
 
     Raises:
-        StorageError: One of these failed; the message says which.
+        StorageError: A step failed; the message says which.
     """
     path = os.path.join(root, _PROBE)
     linked, renamed = path + ".link", path + ".renamed"
@@ -179,7 +185,7 @@ def probe_target(filesystem: FileSystem, root: str, *, flush: bool = True) -> No
 
     def read_back() -> None:
         if filesystem.read_file(renamed, len(_CONTENT)) != _PATCHED:
-            raise StorageError("Other bytes were read than were written.", path=renamed)
+            raise StorageError("The bytes read are not those written.", path=renamed)
 
     steps: tuple[tuple[str, Callable[[], object]], ...] = (
         ("delete a file", lambda: [filesystem.delete(each) for each in (path, linked, renamed)]),
@@ -197,25 +203,24 @@ def probe_target(filesystem: FileSystem, root: str, *, flush: bool = True) -> No
         except SegmentLogError as error:
             raise StorageError(
                 f"Expected a file system on which a commit can {name}, found one that refused: {error} Write to "
-                "another one, a local or shared POSIX file system.",
+                "another local or shared POSIX file system.",
                 path=root,
             ) from error
 
 
-_WEEK_MS: Final = 7 * 24 * 60 * 60 * 1000
-
-
-def sweep(
+def remove_orphan_files(
     filesystem: FileSystem, root: str, *, committed_jobs: Collection[str], running_job: str, now_ms: int
 ) -> int:
-    """Delete staged files that no job will commit any more; return how many. The root is locked, without a journal.
+    """Delete staged files that no job will commit, and return their number. The root is locked and has no journal.
+
+    These are files of committed jobs, and files that were not changed for a week.
 
     Args:
         filesystem: Where to delete.
         root: The log directory.
-        committed_jobs: The jobs whose rows are visible: a task of theirs may have been late.
-        running_job: The job that is at work: its files are left alone.
-        now_ms: The time.
+        committed_jobs: The committed jobs. A late task of such a job may have staged files after the commit.
+        running_job: The running job, whose files are kept.
+        now_ms: The current time.
     """
     count = 0
     for entry in filesystem.list_directory(root):
@@ -231,17 +236,13 @@ def sweep(
     return count
 
 
-# Beyond this size the commits file is shortened.
-_LONG_COMMITS_BYTES: Final = 1 << 20
-
-
 @dataclass(frozen=True, slots=True)
 class CommitOutcome:
-    """How a commit ended.
+    """The result of a commit.
 
     Attributes:
-        generation: Counts the commits of the log directory.
-        was_committed_before: Whether this job, or this txnVersion, was there already: then nothing was done.
+        generation: Number of the last commit in the log directory.
+        was_committed_before: Whether the job, or its txnVersion, had been committed before, so that nothing was done.
     """
 
     generation: int
@@ -249,13 +250,13 @@ class CommitOutcome:
 
 
 class CommitJob:
-    """The driver's side of a job: `begin`, then tasks stage, then `commit` or `abort`.
+    """The driver's side of a job: `begin`, then the tasks stage rows, then `commit` or `abort`.
 
     Args:
         filesystem: Through which everything is read and written.
         root: The log directory.
         settings: The job.
-        clock: What time it is.
+        clock: The clock; None: the system's.
     """
 
     def __init__(
@@ -268,35 +269,45 @@ class CommitJob:
         self.settings = settings
         self.root = os.path.abspath(os.fspath(root))
         self._filesystem = filesystem
+        self._job = JobContext(filesystem, self.root, settings)
         self._clock = clock or SystemClock()
 
     def begin(self) -> bool:
-        """Make sure, before a task starts, that the directory can be written to. It is made if it is missing.
+        """Create the log directory if it is missing, and check before any task starts that it can be written to.
 
         Returns:
-            False if there is nothing to do: the job, or its txnVersion, is committed already.
+            False if there is nothing to do, because the job or its txnVersion is committed already.
 
         Raises:
-            LogDirectoryLockedError: A broker, or another process, has it open for writing.
-            LogDirectoryError: It is no log directory, or a broker's.
-            RecoveryWouldDiscard: It was not closed cleanly, and recovery would drop whole batches.
-            StorageError: The file system does not do what a commit needs.
+            LogDirectoryLockedError: A broker or another process has it open for writing.
+            LogDirectoryError: It is not a log directory, or belongs to a broker.
+            RecoveryWouldDiscard: It was not closed cleanly, and recovery would drop complete batches.
+            StorageError: The file system lacks something that a commit needs.
         """
-        with self._held(self._begin_wait_seconds()) as held:
-            probe_target(self._filesystem, self.root, flush=self.settings.flush)
+        # Another job releases the lock soon, but a broker does not.
+        is_brokers = self._filesystem.status(self._job.path(META_PROPERTIES)) is not None
+        wait_seconds = 0.0 if is_brokers else self.settings.lock_wait_seconds
+        with locked_log_dir(self._job, self._clock, wait_seconds) as locked:
+            probe_filesystem(self._filesystem, self.root, flush=self.settings.flush)
             require_root(self._filesystem, self.root)
-            self._sweep(held.commits)
-            return not self._is_committed(held.commits)
+            remove_orphan_files(
+                self._filesystem,
+                self.root,
+                committed_jobs=frozenset(entry.job_id for entry in locked.commits.entries),
+                running_job=self.settings.job_id,
+                now_ms=self._clock.now_ms(),
+            )
+            return not self._is_committed(locked.commits)
 
     def commit(self, manifests: Sequence[StagedManifest]) -> CommitOutcome:
-        """Make the rows visible that these manifests name.
+        """Make the rows in these manifests visible.
 
         Raises:
-            CommitInDoubtError: Something failed behind the journal: the job will be completed.
-            SegmentLogError: Something failed before: nothing was changed, and `abort` removes what was staged.
+            CommitInDoubtError: An error after the journal was written: the next writer will complete the job.
+            SegmentLogError: An error before that: nothing has changed, and `abort` removes the staged files.
         """
-        with self._held(self.settings.lock_wait_seconds) as held:
-            commits = held.commits
+        with locked_log_dir(self._job, self._clock, self.settings.lock_wait_seconds) as locked:
+            commits = locked.commits
             if self._is_committed(commits):
                 delete_staged_files(self._filesystem, self.root, self.settings.job_id)
                 _log.info("Job %s was committed before: nothing was done.", self.settings.job_id)
@@ -304,20 +315,18 @@ class CommitJob:
             if commits.size_bytes > _LONG_COMMITS_BYTES:
                 replace_commits_file(self._filesystem, self.root, shortened_commits(commits.entries))
             journal = prepare(
-                self._filesystem,
-                self.root,
-                self.settings,
+                self._job,
                 manifests,
-                held.directories,
+                locked.directories,
                 generation=commits.generation + 1,
                 time_ms=self._clock.now_ms(),
             )
             self._journal(journal)
             self._finish(journal)
-            return CommitOutcome(journal.generation, was_committed_before=False)
+            return CommitOutcome(journal.entry.generation, was_committed_before=False)
 
     def abort(self) -> bool:
-        """Remove what the job has staged. Behind its journal, nothing is done.
+        """Remove the staged files of the job, unless its journal is written.
 
         Returns:
             False if the job is in doubt and will be completed, or is committed already.
@@ -330,20 +339,12 @@ class CommitJob:
             return True
         if journal is not None and journal.job_id == job_id and not commits.has_job(job_id):
             _log.warning(
-                "Job %s is in doubt: it will be completed by whoever writes to %s next.", job_id, self.root
+                "Job %s is in doubt: the next process to write to %s will complete it.", job_id, self.root
             )
             return False
         if self._filesystem.status(self.root) is not None:
             delete_staged_files(self._filesystem, self.root, job_id)
         return not commits.has_job(job_id)
-
-    def _held(self, wait_seconds: float) -> AbstractContextManager[HeldRoot]:
-        return held_root(self._filesystem, self.root, self.settings, self._clock, wait_seconds)
-
-    def _begin_wait_seconds(self) -> float:
-        """Another job lets go of the lock soon. A broker does not, and tasks need not start if it has it."""
-        is_brokers = self._filesystem.status(os.path.join(self.root, META_PROPERTIES)) is not None
-        return 0.0 if is_brokers else self.settings.lock_wait_seconds
 
     def _is_committed(self, commits: CommitsFile) -> bool:
         settings = self.settings
@@ -355,10 +356,9 @@ class CommitJob:
         return last is not None and settings.txn_version <= last
 
     def _journal(self, journal: CommitJournal) -> None:
-        """Make the interlock, and write the journal. If that fails for sure, the root is as it was."""
+        """Create the interlock and write the journal. If no journal was written, the interlock is removed."""
         filesystem, root = self._filesystem, self.root
-        interlock = os.path.join(root, COMMIT_IN_PROGRESS)
-        filesystem.make_directory(interlock)
+        filesystem.make_directory(self._job.path(COMMIT_IN_PROGRESS))
         try:
             if journal.is_flushed:
                 filesystem.flush_directory(root)
@@ -366,7 +366,7 @@ class CommitJob:
         except SegmentLogError as error:
             if self._has_journal():
                 raise self._in_doubt(error) from error
-            # If this fails, too, whoever writes next does it.
+            # If this fails, too, the next writer does it.
             with contextlib.suppress(SegmentLogError):
                 finish_commit(filesystem, root, self.settings.config_of, keeps_note=True)
             raise
@@ -383,13 +383,13 @@ class CommitJob:
                 journal=journal,
             )
             if not settings.flush:
-                note_unflushed(self._filesystem, self.root, journal.generation)
+                note_unflushed(self._filesystem, self.root, journal.entry.generation)
         except SegmentLogError as error:
             if not self._is_visible():
                 raise self._in_doubt(error) from error
             _log.warning(
-                "Job %s is committed, but not all that led there could be removed: %s Whoever writes to %s next does it; "
-                "a broker does not start before that.",
+                "Job %s is committed, but its journal and staged files could not all be removed: %s The next process to "
+                "write to %s removes them; until then, no broker starts.",
                 settings.job_id,
                 error,
                 self.root,
@@ -403,30 +403,21 @@ class CommitJob:
 
     def _has_journal(self) -> bool:
         try:
-            return self._filesystem.status(os.path.join(self.root, COMMIT_JOURNAL)) is not None
+            return self._filesystem.status(self._job.path(COMMIT_JOURNAL)) is not None
         except SegmentLogError:
             return True
 
     def _in_doubt(self, error: SegmentLogError) -> CommitInDoubtError:
         if self.settings.txn_app_id is None:
             advice = (
-                "open it with LogDirectory.open. Do not write these rows again: they would be there twice"
+                "open it with LogDirectory.open. Do not write these rows again, which would duplicate them"
             )
         else:
             advice = (
                 "repeat the write with the same txnAppId and txnVersion, or open it with LogDirectory.open"
             )
         return CommitInDoubtError(
-            f"Job {self.settings.job_id} is in doubt, and will be completed: {error} Its journal is written. Whoever "
-            f"writes to the log directory next completes it: free what is missing, and {advice}.",
+            f"Job {self.settings.job_id} is in doubt, and will be completed: {error} Its journal is written, so the "
+            f"next process to write to the log directory completes it. Remove the cause of the error, and {advice}.",
             path=self.root,
-        )
-
-    def _sweep(self, commits: CommitsFile) -> None:
-        sweep(
-            self._filesystem,
-            self.root,
-            committed_jobs=frozenset(entry.job_id for entry in commits.entries),
-            running_job=self.settings.job_id,
-            now_ms=self._clock.now_ms(),
         )

@@ -1,10 +1,10 @@
-"""What a partition is before a commit: its offsets and epochs, and the end of its last segment.
+"""The state of a partition before a commit: its offsets and leader epochs, and the end of its last segment.
 
-Its log directory was closed cleanly, so the last segment has a complete time index, and nothing is preallocated.
+The log directory was closed cleanly, so the last segment has a complete time index and no preallocated space.
 
-No index alone says where the log ends. From its last entry a walk leads to the end of the file; if it finds the offset
-and an epoch that the checkpoints say, too, which were written when the log was closed, that is the end. Otherwise the
-whole segment is walked over, header by header, from its beginning.
+An index alone does not prove where the log ends. The last batches are read from its last entry on, and accepted if
+they agree with the offset and epoch in the checkpoints, which were written when the log was closed. Otherwise the
+whole segment is read, header by header.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import struct
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from storage_core.checkpoint import (
     LEADER_EPOCH_CHECKPOINT,
@@ -49,18 +49,17 @@ from storage_core.segment.time_index import ENTRY_SIZE_BYTES as TIME_ENTRY_BYTES
 from storage_core.segment.time_index import TimeIndexFile
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Iterator
 
     from storage_core.directory import PartitionDirectory
     from storage_core.filesystem import FileSystem, OpenFile
-    from storage_core.segment.batch_walk import SkimmedBatch
     from storage_core.segment.file_names import OffsetPosition
 
 __all__ = ["PartitionState", "SegmentTail", "new_partition_state", "read_partition_state"]
 
 
 _log = logging.getLogger(__name__)
-# Leader epoch and magic of a batch, from its byte 12 on.
+# Leader epoch and magic of a batch, which begin at byte 12.
 _EPOCH_AND_MAGIC: Final = struct.Struct(">12xib")
 
 
@@ -69,12 +68,12 @@ class SegmentTail:
     """The end of a log's last segment.
 
     Attributes:
-        base_offset: The segment.
-        size_bytes: Of its log file.
-        index_size_bytes: Of its offset index.
-        time_index_size_bytes: Of its time index.
-        first_timestamp_ms: The largest timestamp of its first batch; None without a batch.
-        is_open: Whether more may be appended. Not where an index is missing or wrong: it would be wrong from there on.
+        base_offset: The segment's base offset.
+        size_bytes: Size of its log file.
+        index_size_bytes: Size of its offset index.
+        time_index_size_bytes: Size of its time index.
+        first_timestamp_ms: The max timestamp of its first batch; None without a batch.
+        is_open: Whether batches may be appended. False if an index is missing or wrong, and would stay so.
     """
 
     base_offset: int
@@ -90,16 +89,16 @@ class PartitionState:
     """One partition that a job writes to.
 
     Attributes:
-        topic: Its topic.
-        partition: Its number.
-        is_new: Whether there is no directory yet.
-        log_start_offset: Where it begins.
-        log_end_offset: Where it ends.
-        epochs: Its leader epochs.
-        leader_epoch: The last one on disk, or 0.
-        snapshot_from: Where the producer snapshot at the new log end comes from; see `JournalledPartition`.
-        tail: The end of its last segment; None if there is none.
-        has_metadata: Whether its directory has a ``partition.metadata``, or gets one when it is made.
+        topic: The topic.
+        partition: The partition's number.
+        is_new: Whether the directory does not exist yet.
+        log_start_offset: The log start offset.
+        log_end_offset: The log end offset.
+        epochs: The entries of its leader epoch checkpoint.
+        leader_epoch: The last epoch on disk, or 0.
+        snapshot_from: Source of the producer snapshot at the new log end; see `JournalledPartition`.
+        tail: The end of its last segment; None without a segment.
+        has_metadata: Whether its directory has a ``partition.metadata``, or gets one when it is created.
     """
 
     topic: str
@@ -115,42 +114,42 @@ class PartitionState:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it holds no offsets."""
+        """Whether the log has no offsets."""
         return self.log_end_offset <= self.log_start_offset
 
     @property
     def epochs_after(self) -> tuple[EpochEntry, ...]:
-        """The epochs once batches are appended."""
+        """The leader epochs after an append."""
         if self.epochs and self.epochs[-1].epoch >= self.leader_epoch:
             return self.epochs
         return (*self.epochs, EpochEntry(self.leader_epoch, self.log_end_offset))
 
 
 def new_partition_state(topic: str, partition: int) -> PartitionState:
-    """A partition that does not exist yet."""
+    """The state of a partition that does not exist yet."""
     return PartitionState(topic, partition, True, 0, 0, (), 0, "empty", None)
 
 
 def read_partition_state(
     filesystem: FileSystem, directory: PartitionDirectory, checkpointed_start: int
 ) -> PartitionState:
-    """Read what a commit has to know of a partition.
+    """Read the state of an existing partition.
 
     Args:
         filesystem: Where to read.
         directory: The partition.
-        checkpointed_start: Its log start offset as the root says.
+        checkpointed_start: Its log start offset in the root's checkpoint.
 
     Raises:
-        LogDirectoryError: A transaction is open in it, or a segment is no regular file.
-        CorruptError: It is not as a log directory is left when it is closed.
+        LogDirectoryError: A transaction is open in it, or a segment is not a regular file.
+        CorruptError: The partition is not as a clean shutdown leaves it.
     """
     path = directory.path
     names = regular_file_names(filesystem, path)
     if any(suffix.endswith(SWAP_SUFFIX) for suffix in names.suffixes):
         raise CorruptError(
-            "Expected a partition that was closed, found a compaction that was interrupted. Open the log directory "
-            "with LogDirectory.open, and close it: that finishes it.",
+            "Expected a partition that was closed, found an interrupted compaction. Open the log directory with "
+            "LogDirectory.open and close it, which completes the compaction.",
             path=path,
         )
     bases = names.base_offsets(LOG_SUFFIX)
@@ -162,8 +161,8 @@ def read_partition_state(
     )
     if log_end < log_start:
         raise CorruptError(
-            f"Expected the log to end at its start offset {log_start} or behind it, found its end at {log_end}. Open "
-            "the log directory with LogDirectory.open, and close it.",
+            f"Expected the log to end at or after its start offset {log_start}, found its end at {log_end}. Open the "
+            "log directory with LogDirectory.open and close it.",
             path=path,
         )
     snapshot_from = _check_transactions(filesystem, directory, log_end, names, is_empty=log_end <= log_start)
@@ -182,23 +181,33 @@ def read_partition_state(
     )
 
 
+class _Batch(NamedTuple):
+    """The fields of a batch that `BatchWalk.skim` yields."""
+
+    position_bytes: int
+    end_position_bytes: int
+    base_offset: int
+    last_offset: int
+    max_timestamp_ms: int
+
+
 @dataclass(frozen=True, slots=True)
 class _ClosedLog:
-    """What the checkpoints say of a log that was closed.
+    """The end of a closed log according to the checkpoints.
 
     Attributes:
-        end_offset: Where it ended.
-        leader_epoch: Its last epoch; 0 if it has none.
+        end_offset: The log end offset.
+        leader_epoch: The last leader epoch; 0 without one.
     """
 
     end_offset: int
     leader_epoch: int
 
-    def ends_with(self, log_file: OpenFile, batch: SkimmedBatch) -> bool:
-        """Whether a batch at the end of a file is the last one of the log."""
+    def ends_with(self, log_file: OpenFile, batch: _Batch) -> bool:
+        """Whether a batch is the last one of the file and of the log."""
         return (
-            batch[1] == log_file.status.size_bytes
-            and batch[3] + 1 == self.end_offset
+            batch.end_position_bytes == log_file.status.size_bytes
+            and batch.last_offset + 1 == self.end_offset
             and _leader_epoch(log_file, batch) <= self.leader_epoch
         )
 
@@ -208,7 +217,7 @@ def _checkpointed_end(directory: PartitionDirectory) -> int:
     recovery_point = root.recovery_points.get(key, 0)
     if root.clean_shutdown:
         return recovery_point
-    # Left so by jobs that flush nothing: they move the high watermark alone.
+    # Jobs that do not flush only advance the high watermark.
     try:
         return max(recovery_point, root.high_watermarks.get(key, 0))
     except CorruptCheckpointError:
@@ -218,7 +227,7 @@ def _checkpointed_end(directory: PartitionDirectory) -> int:
 def _read_tail(
     filesystem: FileSystem, path: str, base_offset: int, names: Collection[str], closed: _ClosedLog
 ) -> tuple[SegmentTail, int, int]:
-    """The end of the last segment, the log end offset, and the last batch's leader epoch."""
+    """The end of the last segment, the log end offset, and the leader epoch of the last batch."""
     log_path = os.path.join(path, log_file_name(base_offset))
     index_name, time_index_name = offset_index_file_name(base_offset), time_index_file_name(base_offset)
     offsets = OffsetIndexFile(filesystem, os.path.join(path, index_name), base_offset, 0)
@@ -227,27 +236,27 @@ def _read_tail(
     with filesystem.open(log_path) as log_file:
         size_bytes = log_file.status.size_bytes
         if size_bytes == 0:
-            # What its indexes may hold belongs to nothing.
+            # Its indexes may have stale entries.
             return SegmentTail(base_offset), base_offset, 0
-        first = next(BatchWalk(log_file, base_offset, size_bytes).skim(), None)
+        first = next(_batches(log_file, base_offset), None)
         entry = offsets.entry(len(offsets) - 1) if len(offsets) else None
         indexed = None if entry is None else _indexed_last_batch(log_file, base_offset, entry)
         last = indexed
         if indexed is None or not closed.ends_with(log_file, indexed):
-            last = _last_batch(BatchWalk(log_file, base_offset, size_bytes).skim())
-        if first is None or last is None or last[1] != size_bytes:
+            last = _last_batch(_batches(log_file, base_offset))
+        if first is None or last is None or last.end_position_bytes != size_bytes:
             raise CorruptError(
-                "Expected whole batches up to the end of a log that was closed, found something else there. Delete "
-                "the file .kafka_cleanshutdown in the log directory, open it with LogDirectory.open, and close it: "
-                "that recovers the log.",
+                "Expected complete batches up to the end of a log that was closed, found something else there. Delete "
+                "the file .kafka_cleanshutdown in the log directory, open it with LogDirectory.open, and close it, "
+                "which recovers the log.",
                 path=log_path,
-                position_bytes=size_bytes if last is None else last[1],
+                position_bytes=size_bytes if last is None else last.end_position_bytes,
             )
         epoch = _leader_epoch(log_file, last)
     is_indexed = index_name in names and time_index_name in names
     if entry is not None and indexed != last:
         _log.warning(
-            "Nothing more is appended to %s: the last entry of its offset index does not lead to its end.",
+            "No more batches are appended to %s: the last entry of its offset index does not lead to its end.",
             log_path,
         )
         is_indexed = False
@@ -257,48 +266,54 @@ def _read_tail(
             size_bytes,
             len(offsets) * OFFSET_ENTRY_BYTES,
             len(times) * TIME_ENTRY_BYTES,
-            first[4],
-            is_open=is_indexed and (len(times) > 0 or first[4] < 0),
+            first.max_timestamp_ms,
+            is_open=is_indexed and (len(times) > 0 or first.max_timestamp_ms < 0),
         ),
-        last[3] + 1,
+        last.last_offset + 1,
         epoch,
     )
 
 
 def _require_closed_index(filesystem: FileSystem, path: str, count: int) -> None:
-    """Refuse an index with room for more entries: whoever made the room did not close it."""
+    """Refuse an index with preallocated space, which closing the log would have removed."""
     status = filesystem.status(path)
     if status is not None and status.size_bytes > count * OFFSET_ENTRY_BYTES:
         raise CorruptError(
             f"Expected an index of {count * OFFSET_ENTRY_BYTES} bytes, as closing a log leaves it, found "
-            f"{status.size_bytes}: a broker, or another program, was at work and did not end in good order. Open the "
-            "log directory with LogDirectory.open, and close it: that recovers it.",
+            f"{status.size_bytes}: a broker or another program did not shut down cleanly. Open the log directory with "
+            "LogDirectory.open and close it, which recovers it.",
             path=path,
         )
 
 
-def _indexed_last_batch(log_file: OpenFile, base_offset: int, entry: OffsetPosition) -> SkimmedBatch | None:
-    """The last batch as the last entry of an index has it; None if no batch after it fits."""
-    size_bytes = log_file.status.size_bytes
-    if not 0 <= entry.position_bytes < size_bytes:
+def _batches(log_file: OpenFile, base_offset: int, position_bytes: int = 0) -> Iterator[_Batch]:
+    walk = BatchWalk(log_file, base_offset, log_file.status.size_bytes)
+    return map(_Batch._make, walk.skim(position_bytes))
+
+
+def _indexed_last_batch(log_file: OpenFile, base_offset: int, entry: OffsetPosition) -> _Batch | None:
+    """The last batch, found from the last entry of the offset index; None if the entry does not match."""
+    if not 0 <= entry.position_bytes < log_file.status.size_bytes:
         return None
-    batches = BatchWalk(log_file, base_offset, size_bytes).skim(entry.position_bytes)
+    batches = _batches(log_file, base_offset, entry.position_bytes)
     try:
         first = next(batches, None)
         last = _last_batch(batches) or first
     except CorruptRecordError:
         return None
-    is_meant = first is not None and last is not None and first[2] <= entry.offset <= last[3]
-    return last if is_meant else None
+    is_match = (
+        first is not None and last is not None and first.base_offset <= entry.offset <= last.last_offset
+    )
+    return last if is_match else None
 
 
-def _last_batch(batches: Iterable[SkimmedBatch]) -> SkimmedBatch | None:
+def _last_batch(batches: Iterable[_Batch]) -> _Batch | None:
     found = deque(batches, maxlen=1)
     return found[0] if found else None
 
 
-def _leader_epoch(log_file: OpenFile, batch: SkimmedBatch) -> int:
-    epoch, magic = _EPOCH_AND_MAGIC.unpack(log_file.read_at(_EPOCH_AND_MAGIC.size, batch[0]))
+def _leader_epoch(log_file: OpenFile, batch: _Batch) -> int:
+    epoch, magic = _EPOCH_AND_MAGIC.unpack(log_file.read_at(_EPOCH_AND_MAGIC.size, batch.position_bytes))
     return int(epoch) if magic == MAGIC_V2 else 0
 
 
@@ -310,7 +325,7 @@ def _check_transactions(
     *,
     is_empty: bool,
 ) -> int | Literal["empty"] | None:
-    """Refuse an open transaction, behind which nobody would see the rows; say which snapshot holds the producers."""
+    """Refuse an open transaction, which would hide the rows from ``read_committed``; return the snapshot's source."""
     name = snapshot_file_name(log_end)
     if name in names:
         try:
@@ -337,8 +352,8 @@ def _check_transactions(
 def _open_transaction(directory: PartitionDirectory, first_offset: int) -> LogDirectoryError:
     return LogDirectoryError(
         f"Expected no open transaction in {directory.topic}-{directory.partition}, found one from offset "
-        f"{first_offset} on: who reads committed records would not see what is written behind it. Let its producer "
-        "commit or abort it first.",
+        f"{first_offset} on: read_committed consumers would not see the rows after it. Let its producer commit or "
+        "abort it first.",
         path=directory.path,
         offset=first_offset,
     )

@@ -1,21 +1,13 @@
-"""Putting offsets and a leader epoch into a staged segment, in place: no CRC covers them.
+"""Preparing a commit: decides what happens to each partition, and assembles the journal.
 
-The offsets are counted from what is not changed, so doing it twice is harmless.
-
-What becomes of one partition: its part of the journal, and the staged segments that are patched for it.
-
-Whether what a commit is to write to can be written to. Asked before the journal: behind it, it is too late to fail.
-
-The journal of a job: what becomes of each partition. Nothing that is done here is visible.
-
-Staged segments are patched, and a pack of the driver's own may be staged. A crash leaves staged
-files, which are swept.
+Nothing here is visible to readers: staged segments get their offsets and leader epoch in place, and a pack file with
+padding may be staged. A crash leaves staged files, which a later commit removes. Everything that may make the commit
+fail is checked here, before the journal is written.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -37,8 +29,14 @@ from storage_core.commit.partition_state import (
     new_partition_state,
     read_partition_state,
 )
-from storage_core.commit.placement import FillStage, Placement, pieces_by_partition, portions_of
-from storage_core.commit_files.commits_file import COMMITS_FILE
+from storage_core.commit.placement import (
+    PaddingStage,
+    Placement,
+    checked_batches,
+    not_as_staged,
+    staged_by_partition,
+)
+from storage_core.commit_files.commits_file import COMMITS_FILE, CommitEntry
 from storage_core.commit_files.journal import (
     COMMIT_JOURNAL,
     AppendOperation,
@@ -52,7 +50,7 @@ from storage_core.commit_replay.staged_batches import (
     in_parallel,
     write_places,
 )
-from storage_core.errors import CorruptError, CorruptRecordError, LogDirectoryError, OptionError, StorageError
+from storage_core.errors import CorruptError, LogDirectoryError, OptionError, StorageError
 from storage_core.log.log_root import check_topic_partition, choose_topic_id
 from storage_core.record.batch_header import MAX_OFFSET
 from storage_core.segment.file_names import (
@@ -65,17 +63,16 @@ from storage_core.segment.file_names import (
 from storage_core.segment.offset_index import LARGEST_RELATIVE_OFFSET
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from storage_core.commit.manifest import JobSettings, StagedManifest, StagedPiece
-    from storage_core.commit.placement import Portion
+    from storage_core.commit.job_context import JobContext, JobSettings
+    from storage_core.commit.manifest import StagedBatches, StagedManifest
     from storage_core.directory import PartitionDirectory
     from storage_core.filesystem import FileSystem
 
 __all__ = [
     "PartitionPlan",
-    "SegmentPatch",
-    "patch_segment",
+    "assign_offsets",
     "plan_partition",
     "prepare",
     "require_root",
@@ -84,135 +81,176 @@ __all__ = [
 ]
 
 
+# The commits file is appended to. Other files are replaced, so their temporary names are written.
+_ROOT_FILES: Final = (
+    COMMITS_FILE,
+    *(
+        name + TEMPORARY_SUFFIX
+        for name in (
+            COMMIT_JOURNAL,
+            RECOVERY_POINT_CHECKPOINT,
+            REPLICATION_OFFSET_CHECKPOINT,
+            LOG_START_OFFSET_CHECKPOINT,
+            CLEANER_OFFSET_CHECKPOINT,
+        )
+    ),
+)
+# Per partition: directory, indexes, snapshot and epochs, each rounded up by the file system.
+_SMALL_FILES_BYTES: Final = 24 * 1024
+# Interlock, journal, commits file, clean-shutdown file, and a checkpoint that replaces another.
+_NEW_FILES_OF_ROOT: Final = 5
+# Snapshot and epochs; a new partition also has its directory and metadata.
+_NEW_FILES_OF_PARTITION: Final = 2
+_NEW_FILES_OF_NEW_PARTITION: Final = 4
+_FILES_OF_SEGMENT: Final = 3
+_MAX_CLEAN_SHUTDOWN_BYTES: Final = 4096
+
+
 @dataclass(frozen=True, slots=True)
-class SegmentPatch:
-    """A staged segment, and what it gets.
+class PartitionPlan:
+    """What happens to one partition.
 
     Attributes:
-        file: Its name without suffix.
-        base_offset: The offset of its first batch.
-        leader_epoch: The epoch that its batches get.
-        size_bytes: Its size.
-        fingerprint: That of its batches, as they were staged.
-        offset_count: How many offsets they take.
-        keep_offsets: Whether the batches have their offsets already.
+        partition: Its part of the journal.
+        linked: The staged segments that are linked, each with its base offset.
     """
 
-    file: str
-    base_offset: int
-    leader_epoch: int
-    size_bytes: int
-    fingerprint: int
-    offset_count: int
-    keep_offsets: bool
+    partition: JournalledPartition
+    linked: tuple[tuple[StagedBatches, int], ...]
 
 
-def patch_segment(filesystem: FileSystem, root: str, segment: SegmentPatch, *, flush: bool) -> None:
-    """Give the batches of a staged segment their offsets and their epoch.
+def prepare(
+    job: JobContext,
+    manifests: Sequence[StagedManifest],
+    directories: Sequence[PartitionDirectory],
+    *,
+    generation: int,
+    time_ms: int,
+) -> CommitJournal:
+    """Prepare a job's commit. The log directory is locked and clean.
+
+    Args:
+        job: The job.
+        manifests: The manifests that its tasks have reported.
+        directories: The existing partitions.
+        generation: The generation of this commit.
+        time_ms: The current time.
 
     Raises:
-        CorruptRecordError: It is not what was staged.
+        OptionError: The rows or the settings do not fit the existing partitions.
+        LogDirectoryError: A partition cannot be written to.
+        CorruptError: A staged file or a partition is damaged.
+        StorageError: The file system refused, or has too little space.
+    """
+    filesystem, root, settings = job.filesystem, job.root, job.settings
+    staged = staged_by_partition(job, manifests)
+    states = _states(job, staged, directories)
+    topic_ids = _topic_ids(job, states, directories)
+    padding = PaddingStage(job)
+    plans = [
+        plan_partition(job, state, staged.get(key, ()), topic_ids[state.topic], padding)
+        for key, state in sorted(states.items())
+    ]
+    padding.write()
+    partitions = tuple(plan.partition for plan in plans)
+    require_targets(filesystem, root, partitions)
+    require_space(filesystem, root, partitions)
+    in_parallel(
+        lambda args: assign_offsets(job, *args),
+        [(*linked, plan.partition.leader_epoch) for plan in plans for linked in plan.linked],
+        settings.threads,
+    )
+    _write_missing_topic_ids(job, states, topic_ids)
+    clean_shutdown = filesystem.read_file(job.path(CLEAN_SHUTDOWN_FILE), _MAX_CLEAN_SHUTDOWN_BYTES)
+    if clean_shutdown is None and not settings.flush:
+        # A job that does not flush does not restore the file.
+        clean_shutdown = b""
+    if clean_shutdown is None:
+        raise CorruptError(
+            f"Expected {CLEAN_SHUTDOWN_FILE} to exist while the log directory is locked, found it deleted. Stop the "
+            "program that deletes it, and write again.",
+            path=root,
+        )
+    return CommitJournal(
+        entry=CommitEntry(generation, settings.job_id, time_ms, settings.txn_app_id, settings.txn_version),
+        clean_shutdown=clean_shutdown,
+        manifests=tuple(manifest.name for manifest in manifests),
+        partitions=partitions,
+        is_flushed=settings.flush,
+    )
+
+
+def assign_offsets(job: JobContext, staged: StagedBatches, base_offset: int, leader_epoch: int) -> None:
+    """Write the final offsets and the leader epoch to the batches of a staged segment, in place.
+
+    No CRC covers these fields. Offsets are derived from fields that do not change, so this can be repeated.
+
+    Raises:
+        CorruptRecordError: The segment is not what was staged.
         StorageError: The file system refused.
     """
-    path = os.path.join(root, segment.file + LOG_SUFFIX)
-    with filesystem.open_for_writing(path) as file:
-        if file.size_bytes() != segment.size_bytes:
-            raise _not_as_staged(path, segment)
-        found, end_offset = 0, segment.base_offset
-        for heads in batch_heads(file, 0, segment.size_bytes):
-            placed = heads.placed(None if segment.keep_offsets else end_offset, segment.leader_epoch)
+    path = job.path(staged.file + LOG_SUFFIX)
+    has_offsets = staged.min_offset is not None
+    with job.filesystem.open_for_writing(path) as file:
+        if file.size_bytes() != staged.size_bytes:
+            raise not_as_staged(path, staged)
+        found, end_offset = 0, base_offset
+        for heads in batch_heads(file, 0, staged.size_bytes):
+            placed = heads.placed(None if has_offsets else end_offset, leader_epoch)
             is_changed = placed.headers != heads.headers
             if is_changed.any():
                 write_places(file, BatchHeads(placed.positions_bytes[is_changed], placed.headers[is_changed]))
             found = fingerprint([heads], found)
             end_offset = int(placed.last_offsets[-1]) + 1
-        if found != segment.fingerprint or end_offset != segment.base_offset + segment.offset_count:
-            raise _not_as_staged(path, segment)
-        if flush:
+        if found != staged.fingerprint or end_offset != base_offset + staged.offset_count:
+            raise not_as_staged(path, staged)
+        if job.settings.flush:
             file.flush()
 
 
-def _not_as_staged(path: str, segment: SegmentPatch) -> CorruptRecordError:
-    return CorruptRecordError(
-        f"Expected the {segment.size_bytes} bytes of batches that a task has staged, with the fingerprint "
-        f"{segment.fingerprint:08x} and {segment.offset_count} offsets, found something else. Abort the job, and "
-        "write it again.",
-        path=path,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionPlan:
-    """What becomes of one partition.
-
-    Attributes:
-        partition: Its part of the journal.
-        segments: The staged segments that become its own.
-    """
-
-    partition: JournalledPartition
-    segments: tuple[SegmentPatch, ...]
-
-
 def plan_partition(
-    filesystem: FileSystem,
-    root: str,
-    settings: JobSettings,
+    job: JobContext,
     state: PartitionState,
-    pieces: Sequence[StagedPiece],
+    staged: Sequence[StagedBatches],
     topic_id: str | None,
-    fill: FillStage,
+    padding: PaddingStage,
 ) -> PartitionPlan:
-    """Check what was staged for a partition, and say what becomes of it.
+    """Check what was staged for a partition, and place it.
 
     Args:
-        filesystem: Where to read.
-        root: The log directory.
-        settings: The job.
-        state: The partition as it is.
-        pieces: What was staged for it, in the order of its rows.
-        topic_id: What its ``partition.metadata`` is to say, if it is new.
-        fill: Takes batches that stand in for offsets without records.
+        job: The job.
+        state: The partition before the commit.
+        staged: What was staged for it, in the order of its rows.
+        topic_id: The id for ``partition.metadata`` if the partition is new.
+        padding: Stages batches for offsets without records.
 
     Raises:
         OptionError: The offsets that rows are to keep do not fit.
-        CorruptError: A staged file is not what its manifest says.
+        CorruptError: A staged file does not match its manifest.
     """
+    settings = job.settings
     config = settings.config_of(state.topic)
-    keep_offsets = settings.preserve_offsets
-    portions = portions_of(filesystem, root, pieces, config, keep_offsets=keep_offsets)
+    batches = checked_batches(job, staged, config)
     tail = state.tail
     if settings.mode == "overwrite" and tail is not None and tail.size_bytes:
-        # So that what is overwritten can be deleted in whole segments.
+        # Begin a new segment, so that retention can delete the overwritten ones.
         tail = dataclasses.replace(tail, is_open=False)
     placement = Placement(state.log_end_offset, tail, config)
     log_start, restored_end = _restored_bounds(settings, state)
-    if keep_offsets:
-        _require_within(state, portions, log_start)
-        end_offset = portions[-1].end_offset if portions else state.log_end_offset
+    if settings.preserve_offsets:
+        _require_after_log_end(state, batches, log_start)
+        end_offset = (batches[-1].max_offset or 0) + 1 if batches else state.log_end_offset
         if restored_end is not None:
-            # In one go with the rows: each segment has at most one append.
-            portions = portions + _fill(state, end_offset, log_start, restored_end, fill)
-        _begin(placement, state, portions, log_start)
-    placement.place_all(portions)
+            # Placed together with the rows, because each segment has at most one append.
+            batches += padding.pad(state, max(end_offset, log_start), restored_end)
+        _begin_log(placement, state, batches, log_start)
+    placement.place_all(batches)
     if restored_end is not None and placement.next_offset < restored_end:
-        # Nothing but a place in the order of offsets.
+        # Too far for padding: an empty segment marks the log end.
         placement.begin_segment(restored_end)
-    segments = tuple(
-        SegmentPatch(
-            portion.file,
-            placement.link_bases[portion.file],
-            state.leader_epoch,
-            portion.size_bytes,
-            portion.fingerprint,
-            portion.offset_count,
-            keep_offsets,
-        )
-        for portion in portions
-        if portion.file in placement.link_bases
-    )
     return PartitionPlan(
-        _journalled(state, placement, log_start, topic_id, keep_offsets=keep_offsets), segments
+        _journalled(state, placement, log_start, topic_id, keep_offsets=settings.preserve_offsets),
+        tuple(placement.linked),
     )
 
 
@@ -228,12 +266,12 @@ def _journalled(
     if log_end > MAX_OFFSET:
         raise OptionError(
             f"Expected offsets below {MAX_OFFSET} in {state.topic}-{state.partition}, found rows up to {log_end - 1}. "
-            "Leave them out, or write to another partition.",
+            "Leave those out, or write them to another partition.",
             offset=log_end - 1,
         )
     epochs = state.epochs_after if log_end > state.log_end_offset else state.epochs
     if epochs != state.epochs and not state.epochs:
-        # Of a log that begins behind offset 0, the first epoch does, too.
+        # The first epoch of a log begins at the log start.
         epochs = (dataclasses.replace(epochs[-1], start_offset=max(log_start, state.log_end_offset)),)
     return JournalledPartition(
         topic=state.topic,
@@ -253,7 +291,7 @@ def _journalled(
 
 
 def _restored_bounds(settings: JobSettings, state: PartitionState) -> tuple[int, int | None]:
-    """The log start offset from now on, and the log end that is asked for, if one is."""
+    """The log start offset after the commit, and the log end offset to restore, if any."""
     start = state.log_end_offset if settings.mode == "overwrite" else state.log_start_offset
     restored = settings.restored_offsets.get((state.topic, state.partition))
     if restored is None:
@@ -264,68 +302,39 @@ def _restored_bounds(settings: JobSettings, state: PartitionState) -> tuple[int,
     return start, restored_end
 
 
-def _require_within(state: PartitionState, portions: Sequence[Portion], log_start: int) -> None:
-    """Refuse rows in front of the log's end, or of where it is to start."""
-    if not portions:
+def _require_after_log_end(state: PartitionState, staged: Sequence[StagedBatches], log_start: int) -> None:
+    """Refuse rows before the log end or the new log start."""
+    if not staged:
         return
-    first_offset = portions[0].min_offset or 0
+    first_offset = staged[0].min_offset or 0
     if first_offset < max(state.log_end_offset, log_start):
         raise OptionError(
-            f"Expected rows of {state.topic}-{state.partition} from its log end {state.log_end_offset}, and from the "
-            f"log start {log_start}, on, found some from offset {first_offset} on: what is there keeps its offsets, "
-            "too. Write to another directory, or leave out the rows that are there.",
+            f"Expected rows of {state.topic}-{state.partition} at or after its log end {state.log_end_offset} and log "
+            f"start {log_start}, found offset {first_offset}: existing rows keep their offsets, too. Write to another "
+            "directory, or leave out the rows that exist.",
             offset=first_offset,
         )
 
 
-def _fill(
-    state: PartitionState, end_offset: int, log_start: int, restored_end: int, fill: FillStage
-) -> list[Portion]:
-    """Stand in for what lies between the last row and where the log is to end, if it ends behind it."""
-    return fill.portions(max(end_offset, log_start), restored_end, state.leader_epoch)
-
-
-def _begin(placement: Placement, state: PartitionState, portions: Sequence[Portion], log_start: int) -> None:
-    """A new log whose first offset is not its first row's begins with a segment that has it as its name."""
-    if not state.is_new or not portions or log_start == portions[0].min_offset:
+def _begin_log(
+    placement: Placement, state: PartitionState, staged: Sequence[StagedBatches], log_start: int
+) -> None:
+    """Name the first segment of a new log after its start offset, even if the first row comes later."""
+    if not state.is_new or not staged or log_start == staged[0].min_offset:
         return
-    gap = (portions[0].min_offset or 0) - log_start
-    if portions[0].index_size_bytes is None and gap + portions[0].offset_count <= LARGEST_RELATIVE_OFFSET:
+    gap = (staged[0].min_offset or 0) - log_start
+    if staged[0].index_size_bytes is None and gap + staged[0].offset_count <= LARGEST_RELATIVE_OFFSET:
         placement.tail = SegmentTail(log_start)
     else:
         placement.begin_segment(log_start)
 
 
-# What is appended to; what is replaced is written under another name first.
-_ROOT_FILES: Final = (
-    COMMITS_FILE,
-    *(
-        name + TEMPORARY_SUFFIX
-        for name in (
-            COMMIT_JOURNAL,
-            RECOVERY_POINT_CHECKPOINT,
-            REPLICATION_OFFSET_CHECKPOINT,
-            LOG_START_OFFSET_CHECKPOINT,
-            CLEANER_OFFSET_CHECKPOINT,
-        )
-    ),
-)
-# Of each partition: a directory, indexes, a snapshot, epochs, each rounded up by the file system.
-_SMALL_FILES_BYTES: Final = 24 * 1024
-# Of the root: interlock, journal, commits, marker, and a checkpoint that takes the place of another.
-_NEW_FILES_OF_ROOT: Final = 5
-# A snapshot, epochs; of a new one its directory and its metadata, too.
-_NEW_FILES_OF_PARTITION: Final = 2
-_NEW_FILES_OF_NEW_PARTITION: Final = 4
-_FILES_OF_SEGMENT: Final = 3
-
-
 def require_root(filesystem: FileSystem, root: str) -> None:
-    """Refuse a log directory whose own files this user may not write to.
+    """Refuse a log directory in which this user may not write to the directory or the files of a commit.
 
     Raises:
-        UnreadableError: This user may not write to one of them, or to the directory.
-        LogDirectoryError: In the place of one of them stands something else.
+        UnreadableError: This user may not write to the directory or a file in it.
+        LogDirectoryError: Something else has the name of such a file.
     """
     filesystem.require_writable(root)
     for name in _ROOT_FILES:
@@ -333,12 +342,12 @@ def require_root(filesystem: FileSystem, root: str) -> None:
 
 
 def require_targets(filesystem: FileSystem, root: str, partitions: Iterable[JournalledPartition]) -> None:
-    """Refuse what this user may not write to, and partitions into whose directories nothing can be linked.
+    """Refuse partitions that this user may not write to, or into whose directories files cannot be linked.
 
     Raises:
-        UnreadableError: This user may not write to a directory, or to a file that is written to.
-        LogDirectoryError: A partition's directory is on another file system than the root, or in the place of a file
-            stands something else.
+        UnreadableError: This user may not write to a directory or file of the commit.
+        LogDirectoryError: A partition's directory is on another file system than the root, or something else has the
+            name of a file.
     """
     require_root(filesystem, root)
     status = filesystem.status(root, follow_symlinks=True)
@@ -352,7 +361,7 @@ def require_targets(filesystem: FileSystem, root: str, partitions: Iterable[Jour
         if status is not None and status.device != device:
             raise LogDirectoryError(
                 "Expected the directory of a partition on the file system of its log directory, found it on another "
-                "one, to which staged files cannot be linked. Write to the log directory that is on that one, or move "
+                "one, to which staged files cannot be linked. Write to a log directory on that file system, or move "
                 "the partition's directory.",
                 path=directory,
             )
@@ -369,12 +378,10 @@ def require_targets(filesystem: FileSystem, root: str, partitions: Iterable[Jour
 
 
 def require_space(filesystem: FileSystem, root: str, partitions: Sequence[JournalledPartition]) -> None:
-    """Refuse to begin what the disk has no room for: bytes, or files where it takes only so many.
-
-    What a quota of this user allows, no file system says.
+    """Refuse a commit for which the file system has too few free bytes or inodes. Quotas are not known.
 
     Raises:
-        StorageError: There is too little.
+        StorageError: There is too little space.
     """
     operations = [operation for partition in partitions for operation in partition.operations]
     appends = [operation for operation in operations if isinstance(operation, AppendOperation)]
@@ -383,11 +390,11 @@ def require_space(filesystem: FileSystem, root: str, partitions: Sequence[Journa
     free_bytes = filesystem.free_bytes(root)
     if free_bytes < needed_bytes:
         raise StorageError(
-            f"Expected {needed_bytes} bytes of free space for the commit, found {free_bytes}. Free some, and write "
-            "again.",
+            f"Expected {needed_bytes} bytes of free space for the commit, found {free_bytes}. Free some space and "
+            "write again.",
             path=root,
         )
-    # What is linked is there already, but tmpfs takes each name for a file.
+    # Linked files exist already, but tmpfs counts an inode for each name.
     new_segments = len(operations) - sum(operation.size_before_bytes > 0 for operation in appends)
     needed_files = _NEW_FILES_OF_ROOT + _FILES_OF_SEGMENT * new_segments
     for partition in partitions:
@@ -397,7 +404,7 @@ def require_space(filesystem: FileSystem, root: str, partitions: Sequence[Journa
     if free_files is not None and free_files < needed_files:
         raise StorageError(
             f"Expected room for {needed_files} more files (inodes) for the commit, found room for {free_files}. Delete "
-            "some files on this file system, and write again.",
+            "some files on this file system and write again.",
             path=root,
         )
 
@@ -408,97 +415,25 @@ def _require_file(filesystem: FileSystem, path: str) -> None:
         return
     if not status.is_regular_file:
         raise LogDirectoryError(
-            "Expected a regular file, or nothing, where a commit writes one, found something else. Move it away.",
+            "Expected a regular file or nothing where a commit writes a file, found something else. Move it away.",
             path=path,
         )
     filesystem.require_writable(path)
 
 
-_MAX_MARKER_BYTES: Final = 4096
-
-
-def prepare(
-    filesystem: FileSystem,
-    root: str,
-    settings: JobSettings,
-    manifests: Sequence[StagedManifest],
-    directories: Sequence[PartitionDirectory],
-    *,
-    generation: int,
-    time_ms: int,
-) -> CommitJournal:
-    """Find out what a job does to each partition, and do what of it nobody sees. The root is clean, and locked.
-
-    Args:
-        filesystem: Where to read and write.
-        root: The log directory.
-        settings: The job.
-        manifests: What its tasks have reported.
-        directories: The partitions that are there.
-        generation: That of this commit.
-        time_ms: The time.
-
-    Raises:
-        OptionError: The rows, or the settings, do not fit what is there.
-        LogDirectoryError: A partition cannot be written to.
-        CorruptError: A staged file, or a partition, is damaged.
-        StorageError: The file system refused, or has no room for what is to be written.
-    """
-    pieces = pieces_by_partition(filesystem, root, settings, manifests)
-    states = _states(filesystem, root, settings, pieces, directories)
-    topic_ids = _topic_ids(filesystem, root, settings, states, directories)
-    fill = FillStage(filesystem, root, settings.job_id)
-    placed = [
-        plan_partition(filesystem, root, settings, state, pieces.get(key, ()), topic_ids[state.topic], fill)
-        for key, state in sorted(states.items())
-    ]
-    fill.write(flush=settings.flush)
-    partitions = tuple(each.partition for each in placed)
-    require_targets(filesystem, root, partitions)
-    require_space(filesystem, root, partitions)
-    segments = [segment for each in placed for segment in each.segments]
-    in_parallel(
-        lambda segment: patch_segment(filesystem, root, segment, flush=settings.flush),
-        segments,
-        settings.threads,
-    )
-    _complete(filesystem, root, states, topic_ids)
-    marker = filesystem.read_file(os.path.join(root, CLEAN_SHUTDOWN_FILE), _MAX_MARKER_BYTES)
-    if marker is None and not settings.flush:
-        # Nobody puts it back.
-        marker = b""
-    if marker is None:
-        raise CorruptError(
-            f"Expected {CLEAN_SHUTDOWN_FILE} to stay, it was deleted. Stop who does so, and write again.",
-            path=root,
-        )
-    return CommitJournal(
-        job_id=settings.job_id,
-        generation=generation,
-        time_ms=time_ms,
-        txn_app_id=settings.txn_app_id,
-        txn_version=settings.txn_version,
-        clean_shutdown=marker,
-        manifests=tuple(manifest.name for manifest in manifests),
-        partitions=partitions,
-        is_flushed=settings.flush,
-    )
-
-
 def _states(
-    filesystem: FileSystem,
-    root: str,
-    settings: JobSettings,
-    pieces: dict[tuple[str, int], list[StagedPiece]],
+    job: JobContext,
+    staged: Mapping[tuple[str, int], Sequence[StagedBatches]],
     directories: Sequence[PartitionDirectory],
 ) -> dict[tuple[str, int], PartitionState]:
-    """Every partition that changes, as it is now."""
+    """The present state of every partition that changes."""
+    settings = job.settings
     known = {directory.topic_partition: directory for directory in directories}
     restored = set(settings.restored_offsets)
-    targeted = {topic for topic, _ in pieces} | set(settings.targeted_topics)
-    changed = set(pieces) | restored
+    targeted = {topic for topic, _ in staged} | set(settings.targeted_topics)
+    changed = set(staged) | restored
     for topic, count in settings.new_partitions.items():
-        _require_count(root, settings, topic, count, sum(name == topic for name, _ in known))
+        _require_count(job, topic, count, sum(name == topic for name, _ in known))
         changed |= {(topic, number) for number in range(count) if (topic, number) not in known}
     if settings.mode == "overwrite":
         changed |= {key for key in known if key[0] in targeted}
@@ -508,47 +443,46 @@ def _states(
         directory = known.get(key)
         if directory is not None:
             start = directory.root.log_start_offsets.get(key, 0)
-            states[key] = read_partition_state(filesystem, directory, start)
+            states[key] = read_partition_state(job.filesystem, directory, start)
             continue
         if key[1] >= settings.new_partitions.get(key[0], 0) and key not in restored:
             raise OptionError(
-                f"Expected rows for partitions that exist, or for new ones of a topic whose number of partitions is "
-                f"given, found some for {key[0]}-{key[1]}. Say with 'partitions' how many the topic has."
+                f"Expected rows for existing partitions, or for new ones of a topic with a given number of partitions, "
+                f"found some for {key[0]}-{key[1]}. Set the number with 'partitions'."
             )
-        if filesystem.status(os.path.join(root, f"{key[0]}-{key[1]}")) is not None:
+        path = job.path(f"{key[0]}-{key[1]}")
+        if job.filesystem.status(path) is not None:
             raise LogDirectoryError(
-                "Expected nothing where a partition's directory is to be made, found something. Move it away.",
-                path=os.path.join(root, f"{key[0]}-{key[1]}"),
+                "Expected nothing at the path of a new partition's directory, found something. Move it away.",
+                path=path,
             )
         states[key] = new_partition_state(*key)
     return states
 
 
-def _require_count(root: str, settings: JobSettings, topic: str, count: int, found: int) -> None:
-    """Rows were routed by how many partitions there are: nobody may have made others meanwhile."""
-    if found not in (0, count) and not settings.restored_offsets:
+def _require_count(job: JobContext, topic: str, count: int, found: int) -> None:
+    """Rows were routed by the number of partitions, which another job must not have changed."""
+    if found not in (0, count) and not job.settings.restored_offsets:
         raise OptionError(
-            f"Expected topic {topic} to be new, or to have {count} partitions, found {found}: another job has made "
-            "it meanwhile. Write again.",
-            path=root,
+            f"Expected topic {topic} to be new or to have {count} partitions, found {found}: another job has created "
+            "it in the meantime. Write again.",
+            path=job.root,
         )
 
 
 def _topic_ids(
-    filesystem: FileSystem,
-    root: str,
-    settings: JobSettings,
+    job: JobContext,
     states: dict[tuple[str, int], PartitionState],
     directories: Sequence[PartitionDirectory],
 ) -> dict[str, str | None]:
-    """The id of each topic of which a partition is made, or which has to have the id that is asked for."""
+    """The id of each topic that gets partitions, misses an id, or must have the id in the settings; else None."""
     found: dict[str, str | None] = {}
-    is_brokers = filesystem.status(os.path.join(root, META_PROPERTIES)) is not None
+    is_brokers = job.filesystem.status(job.path(META_PROPERTIES)) is not None
     for topic in sorted({topic for topic, _ in states}):
-        wanted = settings.topic_ids.get(topic)
+        wanted = job.settings.topic_ids.get(topic)
         of_topic = [state for state in states.values() if state.topic == topic]
         has_new = any(state.is_new for state in of_topic)
-        # What a broker made is left as it is.
+        # Partitions that a broker created are not changed.
         is_complete = is_brokers or all(state.has_metadata for state in of_topic)
         if not has_new and wanted is None and is_complete:
             found[topic] = None
@@ -556,26 +490,23 @@ def _topic_ids(
         paths = [directory.path for directory in directories if directory.topic == topic]
         if is_brokers and has_new and not paths and wanted is None:
             raise OptionError(
-                f"Expected the id that the cluster gave to topic {topic}, found none: a broker puts a directory "
-                "with another id aside, and makes an empty log in its place. Create the topic first, and give its "
+                f"Expected the id that the cluster gave to topic {topic}, found none: a broker moves a directory "
+                "with another id aside and creates an empty log in its place. Create the topic first, and pass its "
                 "id with topicIds.",
-                path=root,
+                path=job.root,
             )
-        found[topic] = choose_topic_id(filesystem, topic, paths, wanted)
+        found[topic] = choose_topic_id(job.filesystem, topic, paths, wanted)
     return found
 
 
-def _complete(
-    filesystem: FileSystem,
-    root: str,
-    states: dict[tuple[str, int], PartitionState],
-    topic_ids: dict[str, str | None],
+def _write_missing_topic_ids(
+    job: JobContext, states: dict[tuple[str, int], PartitionState], topic_ids: dict[str, str | None]
 ) -> None:
-    """Give an id to partitions without one, as `LogDirectory.open` does: a broker would put them aside."""
+    """Write the topic id of partitions without one, as `LogDirectory.open` does: a broker would move them aside."""
     without = [state for state in states.values() if not state.has_metadata]
-    if without and filesystem.status(os.path.join(root, META_PROPERTIES)) is None:
+    if without and job.filesystem.status(job.path(META_PROPERTIES)) is None:
         for state in without:
             topic_id = topic_ids[state.topic]
             if topic_id is not None:
-                path = os.path.join(root, f"{state.topic}-{state.partition}", PARTITION_METADATA)
-                write_partition_metadata(filesystem, path, topic_id)
+                path = job.path(f"{state.topic}-{state.partition}/{PARTITION_METADATA}")
+                write_partition_metadata(job.filesystem, path, topic_id)

@@ -1,9 +1,7 @@
-"""Rows and where they go; bringing the rows of each partition together.
+"""Rows with their topic and partition, and sorting them by partition.
 
-Rows that are held until they are brought into another order; of their bytes nothing is copied before that.
-
-Keys and values are kept as Arrow's views, 16 bytes each, which are laid out in `storage_core.record.column_encode`: to
-bring rows into another order is to bring their views into it.
+Rows are buffered without copying their bytes. Keys and values are kept as Arrow views of 16 bytes each, as
+`storage_core.record.column_encode` lays them out, and sorting rows moves only the views.
 """
 
 from __future__ import annotations
@@ -32,27 +30,33 @@ __all__ = [
 ]
 
 
+OFFSET_COLUMN: Final = "offset"
+_VIEWED_COLUMNS: Final = frozenset({"key", "value"})
+_INLINE_BYTES: Final = 12
+_VIEW_BYTES: Final = 16
+# Per row: the partition's number, the position in the order, and temporary arrays.
+_ORDER_BYTES: Final = 32
 _Int64Array = npt.NDArray[np.int64]
 _PARTITION_BITS: Final = 32
 _PARTITION_MASK: Final = (1 << _PARTITION_BITS) - 1
 _SHORT_NUMBERS: Final = 1 << 16
 _UNKNOWN: Final = _SHORT_NUMBERS - 1
-# Of those above, places are searched for.
+# Higher partitions are found by a binary search.
 _TABLE_PARTITIONS: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoutedRows:
-    """Rows that know their topic and partition.
+    """Rows with their topic and partition.
 
     Args:
-        records: Their columns: ``value``, and maybe ``key``, ``timestamp``, ``headers`` and ``offset``.
+        records: The columns: ``value``, and optionally ``key``, ``timestamp``, ``headers`` and ``offset``.
         topics: The topics that occur.
-        topic_indexes: Per row, its place in ``topics``; None: all rows are of the first one.
+        topic_indexes: Per row, an index into ``topics``; None: all rows belong to the first topic.
         partitions: Per row, its partition.
 
     Raises:
-        InvalidRecordError: Columns do not fit together.
+        InvalidRecordError: The columns do not fit together.
     """
 
     records: pa.RecordBatch
@@ -82,16 +86,16 @@ class RoutedRows:
 
 
 class PartitionNumbers:
-    """Gives each partition that occurs a number: 0, 1, 2 and so on."""
+    """Numbers the partitions that occur: 0, 1, 2 and so on."""
 
     def __init__(self) -> None:
         self._topics: dict[str, int] = {}
         self._names: list[str] = []
         self._partitions: list[tuple[str, int]] = []
-        # Topic and partition in one integer, ascending, and the number of each.
+        # Topic and partition as one integer, ascending, and the number of each partition.
         self._codes: _Int64Array = np.zeros(0, np.int64)
         self._numbers: _Int64Array = np.zeros(0, np.int64)
-        # By topic, the numbers of its first partitions.
+        # By topic, the numbers of its low partitions.
         self._tables: dict[str, npt.NDArray[np.uint16]] = {}
 
     def __len__(self) -> int:
@@ -105,7 +109,7 @@ class PartitionNumbers:
         """Per row, the number of its partition.
 
         Raises:
-            OptionError: There can be no such partition.
+            OptionError: A topic or partition is not valid.
         """
         if rows.topic_indexes is None:
             found = self._of_one_topic(rows.topics[0], rows.partitions)
@@ -131,7 +135,7 @@ class PartitionNumbers:
     def _of_one_topic(
         self, topic: str, partitions: npt.NDArray[np.integer[Any]]
     ) -> npt.NDArray[np.uint16] | None:
-        """Per row of one topic, the number of its partition, looked up in a table; None if some are new, or too many."""
+        """Look up the partition numbers of one topic's rows in a table; None if it lacks some."""
         table = self._tables.get(topic)
         if table is None or not len(partitions) or int(partitions.max()) >= len(table):
             return None
@@ -169,12 +173,12 @@ class PartitionNumbers:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SortedRows:
-    """Rows by partition, those of one partition in the order that they came in.
+    """Rows sorted by partition, in their original order within a partition.
 
     Attributes:
-        order: The rows' places before; None if they stand in this order already.
+        order: The original positions of the rows; None if they were sorted.
         numbers: The numbers of the partitions that have rows, ascending.
-        ends: Behind which row, in the new order, each of them ends.
+        ends: For each of them, the end of its rows in the new order.
     """
 
     order: _Int64Array | None
@@ -183,10 +187,10 @@ class SortedRows:
 
 
 def sort_rows(numbers: npt.NDArray[np.integer[Any]]) -> SortedRows:
-    """Bring rows together by the numbers of their partitions; there is at least one row."""
+    """Sort rows, at least one, by the numbers of their partitions."""
     order = None
     if not np.all(numbers[1:] >= numbers[:-1]):
-        # A stable sort of 16 bits takes one pass or two, whatever the order.
+        # A stable sort of 16-bit integers is a radix sort.
         is_short = int(numbers.max()) < _SHORT_NUMBERS
         order = np.argsort(numbers.astype(np.uint16, copy=False) if is_short else numbers, kind="stable")
         numbers = numbers[order]
@@ -194,16 +198,8 @@ def sort_rows(numbers: npt.NDArray[np.integer[Any]]) -> SortedRows:
     return SortedRows(order, numbers[ends - 1].astype(np.int64), ends)
 
 
-OFFSET_COLUMN: Final = "offset"
-_VIEWED_COLUMNS: Final = frozenset({"key", "value"})
-_INLINE_BYTES: Final = 12
-_VIEW_BYTES: Final = 16
-# The number of a row's partition, its place in the order, and what finding these takes.
-_ORDER_BYTES: Final = 32
-
-
 def held_bytes(records: pa.RecordBatch) -> int:
-    """How much memory rows take until they are written."""
+    """The memory that rows take until they are written."""
     views = sum(name in _VIEWED_COLUMNS for name in records.schema.names)
     return int(records.nbytes + records.num_rows * (_VIEW_BYTES * views + _ORDER_BYTES))
 
@@ -213,9 +209,9 @@ class _Views:
     """A column of byte strings.
 
     Attributes:
-        views: Per row, its view, as four integers: length, prefix, number of the buffer, position in it.
-        is_valid: Per row, whether it is not null; None: no row is.
-        buffers: What the views point into.
+        views: Per row, its view as four integers: length, prefix, buffer number, position in the buffer.
+        is_valid: Per row, whether it is not null; None: no row is null.
+        buffers: The buffers that the views point into.
     """
 
     views: npt.NDArray[np.int32]
@@ -247,7 +243,7 @@ class _Views:
 
     @classmethod
     def _of_plain(cls, arrays: Sequence[pa.Array]) -> _Views:
-        """The same, the views being laid out here: they need not be copied again, as those of many casts."""
+        """Lay out the views here, which saves copying the results of many casts."""
         buffers: list[pa.Buffer] = []
         views = np.empty((sum(map(len, arrays)), 2), np.uint64)
         start = 0
@@ -274,7 +270,7 @@ class _Views:
         if isinstance(rows, slice):
             views = np.ascontiguousarray(self.views[rows])
         else:
-            # Items of 16 bytes: one place is looked up a row, not four.
+            # As items of 16 bytes, numpy takes a row at once.
             views = self.views.view(np.complex128).ravel().take(rows).view(np.int32).reshape(-1, 4)
         validity = None
         if self.is_valid is not None:
@@ -284,10 +280,10 @@ class _Views:
 
 
 class RowBlock:
-    """Rows of some record batches with equal columns, which can be had in any order.
+    """The rows of some record batches with equal columns, for access in any order.
 
     Args:
-        batches: At least one, and at least one row.
+        batches: At least one batch with at least one row in all.
     """
 
     def __init__(self, batches: Sequence[pa.RecordBatch]) -> None:
@@ -304,7 +300,7 @@ class RowBlock:
                 self._columns[name] = pa.concat_arrays(arrays)
 
     def rows(self, order: _Int64Array | None, start: int, stop: int) -> pa.RecordBatch:
-        """The rows from a place to before another one, in an order, or in the one that they came in."""
+        """The rows at positions ``start`` to before ``stop`` of an order; None: of the original order."""
         places = slice(start, stop) if order is None else order[start:stop]
         arrays = []
         for column in self._columns.values():

@@ -1,14 +1,7 @@
-"""A piece that is still being written.
+"""Where a task stages its batches: those of small partitions in a pack file, others in segments of their own.
 
-Encoded batches that stand partition after partition, and what has to be known of any run of them.
-
-The files that a task stages its rows in: any number of them, written to by turns, few open at a time.
-
-A staged segment: the batches of one partition with their indexes, ready to be given its place in a log.
-
-Index entries are relative to its base offset, so that they stay right when it gets another one.
-
-Which batches go where: those of a partition with few of them to the pack file, others to segments.
+A staged segment has indexes with entries relative to its base offset, so that they stay valid when the commit assigns
+another one.
 """
 
 from __future__ import annotations
@@ -22,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
-from storage_core.commit.manifest import StagedPiece, encode_piece
+from storage_core.commit.manifest import StagedBatches, encode_staged
 from storage_core.errors import StorageError
 from storage_core.filesystem import PooledFile
 from storage_core.record.batch_header import FINGERPRINTED_BYTES, fingerprinted_bytes
@@ -43,105 +36,30 @@ if TYPE_CHECKING:
 __all__ = [
     "BatchRuns",
     "OpenFiles",
-    "OpenPiece",
     "PartitionStage",
     "PlacedRun",
-    "RunFigures",
     "StagePlacement",
     "StagedSegment",
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class RunFigures:
-    """What a piece has to know of batches that are added to it.
-
-    Attributes:
-        size_bytes: Their size.
-        batch_count: How many there are.
-        record_count: How many records they hold.
-        offset_count: How many offsets they take.
-        first_timestamp_ms: The largest timestamp of the first of them.
-        max_timestamp_ms: The largest timestamp of all.
-        first_offset: The first one's base offset, if they keep their offsets.
-        last_offset: The last one's last offset, likewise.
-        fingerprinted: What the fingerprint is computed of.
-    """
-
-    size_bytes: int
-    batch_count: int
-    record_count: int
-    offset_count: int
-    first_timestamp_ms: int
-    max_timestamp_ms: int
-    first_offset: int | None
-    last_offset: int | None
-    fingerprinted: BytesLike
-
-
-@dataclass(slots=True)
-class OpenPiece:
-    """Batches of one partition, back to back in one staged file, to which more are added."""
-
-    topic: str
-    partition: int
-    file: str
-    position_bytes: int
-    size_bytes: int = 0
-    batch_count: int = 0
-    record_count: int = 0
-    offset_count: int = 0
-    first_timestamp_ms: int = 0
-    max_timestamp_ms: int = 0
-    fingerprint: int = 0
-    min_offset: int | None = None
-    max_offset: int | None = None
-
-    def add(self, run: RunFigures) -> None:
-        """Count batches that were put behind the last."""
-        if self.batch_count:
-            self.max_timestamp_ms = max(self.max_timestamp_ms, run.max_timestamp_ms)
-        else:
-            self.first_timestamp_ms, self.max_timestamp_ms = run.first_timestamp_ms, run.max_timestamp_ms
-            self.min_offset = run.first_offset
-        self.max_offset = run.last_offset
-        self.size_bytes += run.size_bytes
-        self.batch_count += run.batch_count
-        self.record_count += run.record_count
-        self.offset_count += run.offset_count
-        self.fingerprint = int(crc32c(run.fingerprinted, self.fingerprint))
-
-    def staged(self) -> StagedPiece:
-        """What the manifest says of it."""
-        return StagedPiece(
-            topic=self.topic,
-            partition=self.partition,
-            file=self.file,
-            position_bytes=self.position_bytes,
-            size_bytes=self.size_bytes,
-            batch_count=self.batch_count,
-            record_count=self.record_count,
-            first_timestamp_ms=self.first_timestamp_ms,
-            max_timestamp_ms=self.max_timestamp_ms,
-            fingerprint=self.fingerprint,
-            min_offset=self.min_offset,
-            max_offset=self.max_offset,
-        )
-
-
 _NONE: Final = -1
+_FLUSHING_THREADS: Final = 8
+_FLUSHED_AT_ONCE_BYTES: Final = 8 << 20
+# Index entries are buffered up to this size.
+_SPILL_BYTES: Final = 4096
 _Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedRun:
-    """A run of batches of one partition, and where it goes.
+    """A run of adjacent batches of one partition, and its place.
 
     Attributes:
-        start: Number of its first batch.
-        stop: Number behind that of its last.
-        segment: The segment that it is appended to; None: the pack file.
-        first_offset: How many offsets stand before it in its piece.
+        start: Number of the first batch.
+        stop: Number after that of the last batch.
+        segment: The segment that the run is appended to; None: the pack file.
+        first_offset: How many offsets precede the run in its piece.
     """
 
     start: int
@@ -151,16 +69,16 @@ class PlacedRun:
 
 
 class BatchRuns:
-    """Batches, and the runs of those of one partition.
+    """Encoded batches, grouped into runs of one partition each.
 
     Args:
         batches: The batches.
         partitions: Per batch, the number of its partition.
-        keeps_offsets: Whether batches have their final offsets; otherwise theirs mean nothing.
+        keeps_offsets: Whether the batches have their final offsets; otherwise their offsets have no meaning.
 
     Attributes:
         starts: Per run, its first batch.
-        stops: Per run, the batch behind its last.
+        stops: Per run, the batch after its last.
         partitions: Per run, its partition.
         sizes_bytes: Per run, its size.
         base_offsets: Per batch, its base offset.
@@ -180,35 +98,43 @@ class BatchRuns:
         self._offset_ends = _ends(self._last_offset_deltas + 1)
         self._max_timestamps_ms: _Int64Array = headers["max_timestamp_ms"].astype(np.int64)
         self._fingerprinted = fingerprinted_bytes(headers)
-        # Of most runs there are few batches: for these, lists are quicker than arrays.
-        ends = (self._size_ends, _ends(headers["record_count"]), self._offset_ends)
-        self._listed_ends = [column.tolist() for column in ends]
+        # Most runs have few batches, for which lists are faster than arrays.
+        self._listed_size_ends = self._size_ends.tolist()
+        self._listed_record_ends = _ends(headers["record_count"]).tolist()
         self._listed_timestamps_ms = self._max_timestamps_ms.tolist()
 
-    def figures(self, start: int, stop: int) -> RunFigures:
-        """What a piece has to know of a run."""
-        first_offset = last_offset = None
-        if self.keeps_offsets:
-            first_offset = int(self.base_offsets[start])
-            last_offset = int(self.base_offsets[stop - 1] + self._last_offset_deltas[stop - 1])
-        size_bytes, record_count, offset_count = (ends[stop] - ends[start] for ends in self._listed_ends)
+    def added_to(self, piece: StagedBatches, start: int, stop: int) -> StagedBatches:
+        """A piece with the batches of a run appended to it."""
         timestamps_ms = self._listed_timestamps_ms[start:stop]
-        return RunFigures(
-            size_bytes=size_bytes,
-            batch_count=stop - start,
-            record_count=record_count,
-            offset_count=offset_count,
-            first_timestamp_ms=timestamps_ms[0],
-            max_timestamp_ms=max(timestamps_ms),
-            first_offset=first_offset,
-            last_offset=last_offset,
-            fingerprinted=self._fingerprinted[start * FINGERPRINTED_BYTES : stop * FINGERPRINTED_BYTES],
+        max_timestamp_ms = max(timestamps_ms)
+        min_offset, max_offset = piece.min_offset, None
+        if self.keeps_offsets:
+            if min_offset is None:
+                min_offset = int(self.base_offsets[start])
+            max_offset = int(self.base_offsets[stop - 1] + self._last_offset_deltas[stop - 1])
+        fingerprinted = self._fingerprinted[start * FINGERPRINTED_BYTES : stop * FINGERPRINTED_BYTES]
+        sizes, records = self._listed_size_ends, self._listed_record_ends
+        return StagedBatches(
+            piece.topic,
+            piece.partition,
+            piece.file,
+            piece.position_bytes,
+            size_bytes=piece.size_bytes + sizes[stop] - sizes[start],
+            batch_count=piece.batch_count + stop - start,
+            record_count=piece.record_count + records[stop] - records[start],
+            first_timestamp_ms=piece.first_timestamp_ms if piece.batch_count else timestamps_ms[0],
+            max_timestamp_ms=max(piece.max_timestamp_ms, max_timestamp_ms)
+            if piece.batch_count
+            else max_timestamp_ms,
+            fingerprint=int(crc32c(fingerprinted, piece.fingerprint)),
+            min_offset=min_offset,
+            max_offset=max_offset,
         )
 
-    def fitting(self, start: int, stop: int, piece: OpenPiece, config: LogConfig | None) -> int:
-        """Behind which batch of a run a piece is full: its offsets must fit an index.
+    def fitting(self, start: int, stop: int, piece: StagedBatches, config: LogConfig | None) -> int:
+        """The end of the batches of a run that fit a piece, whose offsets must fit an index.
 
-        With a configuration, what Kafka asks for in a segment counts, too (``LogSegment.shouldRoll``).
+        With a configuration, the limits of a segment apply, too (``LogSegment.shouldRoll``).
         """
         ends = self._size_ends[start + 1 : stop + 1] - self._size_ends[start]
         if self.keeps_offsets:
@@ -227,7 +153,7 @@ class BatchRuns:
         return start + int(is_beyond.argmax()) if is_beyond.any() else stop
 
     def with_offsets(self, placed: Sequence[PlacedRun]) -> RecordBatches:
-        """The batches with the offsets that they have in their pieces, if they do not keep their own."""
+        """The batches with their offsets relative to their piece, unless they keep their own."""
         if self.keeps_offsets:
             return self.batches
         starts = np.array([each.start for each in placed], np.int64)
@@ -239,23 +165,19 @@ class BatchRuns:
 
 
 def _ends(counts: npt.NDArray[Any]) -> _Int64Array:
-    """0, and behind it the sums of the first one, the first two, and so on."""
+    """The cumulative sums of the counts, after a 0."""
     ends = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=ends[1:])
     return ends
 
 
-_FLUSHING_THREADS: Final = 8
-_FLUSHED_AT_ONCE_BYTES: Final = 8 << 20
-
-
 class OpenFiles:
-    """New files in one directory, of which as many are open at a time as the file system allows.
+    """The new files of a task attempt, any number of them, in one directory. The file system limits how many are open.
 
     Args:
         filesystem: Through which they are written.
-        directory: Where they are.
-        begins_flushes: Whether they will be flushed: then the system is asked early to write them to the disk.
+        directory: Their directory.
+        begins_flushes: Whether the files will be flushed, so that writeback can begin early.
     """
 
     def __init__(self, filesystem: FileSystem, directory: str, *, begins_flushes: bool = False) -> None:
@@ -263,27 +185,27 @@ class OpenFiles:
         self._directory = directory
         self._files: dict[str, PooledFile] = {}
         self._begins_flushes = begins_flushes
-        # By name, up to where a file is being written to the disk.
+        # By name, the position up to which writeback has begun.
         self._begun_bytes: dict[str, int] = {}
 
     @property
     def names(self) -> list[str]:
-        """The files, in the order in which they were made."""
+        """The file names in the order of creation."""
         return list(self._files)
 
     def create(self, name: str) -> None:
-        """Make an empty file.
+        """Create an empty file.
 
         Raises:
-            StorageError: There is a file of this name, or the file system refused.
+            StorageError: A file of this name has content, or the file system refused.
         """
         path = os.path.join(self._directory, name)
         file = self._filesystem.open_pooled(path, create=True)
         if file.size_bytes():
             file.close()
             raise StorageError(
-                "Expected no file of this name, found one with content. Two attempts at a task go by one number: "
-                "give each its own.",
+                "Expected no file of this name, found one with content. Two attempts at a task have the same number: "
+                "assign each its own.",
                 path=path,
             )
         self._files[name] = file
@@ -300,10 +222,10 @@ class OpenFiles:
             self._begin_flush(name, file, position_bytes)
 
     def flush(self) -> None:
-        """Bring all of them to the disk itself, and close them. The directory is not flushed.
+        """Flush and close all files. The directory is not flushed.
 
         Raises:
-            StorageError: The file system refused; what is on the disk is not known.
+            StorageError: The file system refused; what is on disk is unknown.
         """
         with ThreadPoolExecutor(min(_FLUSHING_THREADS, len(self._files) or 1)) as threads:
             for _ in threads.map(PooledFile.flush, self._files.values()):
@@ -311,12 +233,12 @@ class OpenFiles:
         self.close()
 
     def close(self) -> None:
-        """Close them without flushing."""
+        """Close all files without a flush."""
         for file in self._files.values():
             file.close()
 
     def delete(self) -> list[StorageError]:
-        """Delete those made here, as far as the file system lets that happen; what it says otherwise is returned."""
+        """Delete all files; return the errors for those that the file system refused to delete."""
         errors = []
         for name in self._files:
             try:
@@ -326,19 +248,15 @@ class OpenFiles:
         return errors
 
     def _begin_flush(self, name: str, file: PooledFile, position_bytes: int) -> None:
-        """Once there is much of a file, have it written: all of it but what was written last, which may be added to."""
+        """Begin writeback of a large file, except for the last write, whose last page may still change."""
         begun_bytes = self._begun_bytes.get(name, 0)
         if position_bytes - begun_bytes >= _FLUSHED_AT_ONCE_BYTES:
             file.begin_flush(begun_bytes, position_bytes - begun_bytes)
             self._begun_bytes[name] = position_bytes
 
 
-# So much of an index is kept before it is written.
-_SPILL_BYTES: Final = 4096
-
-
 class _IndexFile:
-    """The entries of an index, written some at a time."""
+    """An index file with a write buffer."""
 
     def __init__(self, files: OpenFiles, name: str) -> None:
         self._files = files
@@ -347,16 +265,12 @@ class _IndexFile:
         self._kept = bytearray()
 
     def add(self, entries: bytes) -> None:
-        """Add entries."""
         self._kept += entries
         if len(self._kept) >= _SPILL_BYTES and self._written_bytes + len(self._kept) > _SPILL_BYTES:
-            self._write()
+            self.complete()
 
     def complete(self) -> None:
-        """Write what is left; make the file if there was nothing."""
-        self._write()
-
-    def _write(self) -> None:
+        """Write the buffered entries, and create the file if there are none."""
         if not self._written_bytes:
             self._files.create(self._name)
         self._files.write(self._name, [bytes(self._kept)], self._written_bytes)
@@ -365,13 +279,13 @@ class _IndexFile:
 
 
 class StagedSegment:
-    """A segment that batches are appended to until it is sealed.
+    """A staged segment, which takes batches until it is sealed.
 
     Args:
-        files: Where its files are made.
+        files: Creates and writes its files.
         base_name: Their name without suffix.
-        base_offset: What its index entries count from.
-        config: Where index entries are due, and how many there may be.
+        base_offset: The offset that its index entries are relative to.
+        config: Decides where index entries are due, and how many fit.
     """
 
     def __init__(self, files: OpenFiles, base_name: str, base_offset: int, config: LogConfig) -> None:
@@ -385,11 +299,11 @@ class StagedSegment:
 
     @property
     def has_full_index(self) -> bool:
-        """Whether an index takes no more entries: then a segment ends."""
+        """Whether an index is full, so that the segment must end."""
         return self._indexes.is_full
 
     def append(self, batches: RecordBatches) -> None:
-        """Write batches behind the last, with their final distance from the base offset.
+        """Append batches, whose offsets relative to the base offset are final.
 
         Raises:
             StorageError: The file system refused.
@@ -411,55 +325,55 @@ class StagedSegment:
 
 @dataclass(slots=True)
 class PartitionStage:
-    """What was staged for one partition.
+    """The staging state of one partition.
 
     Attributes:
-        topic: Its topic.
-        partition: Its number in the topic.
-        packed_bytes: How much of it is in the pack file.
-        segment: The segment that takes what comes next; None: the pack file does, or a new segment.
-        piece: The piece that the last segment is; None: there was none.
-        last_offset: The last offset that was given with its rows.
+        topic: The topic.
+        partition: The partition's number.
+        packed_bytes: Size of its batches in the pack file.
+        segment: The segment that takes its next batches; None: the pack file, or a new segment.
+        piece: What the last segment holds; None before its first segment.
+        last_offset: The last offset given with its rows.
     """
 
     topic: str
     partition: int
     packed_bytes: int = 0
     segment: StagedSegment | None = None
-    piece: OpenPiece | None = None
+    piece: StagedBatches | None = None
     last_offset: int = _NONE
 
 
 class StagePlacement:
-    """Finds a place for each run of batches, and keeps the account of what is where.
+    """Decides where each run of batches goes, and records the pieces for the manifest.
 
-    Files are made here, and written to by whoever asks.
+    It creates the files; the caller writes the batches.
 
     Args:
-        files: Where files are made.
-        stage: Whose they are.
-        config: When segments end.
-        piece_bytes: So much of one partition is worth a segment.
+        files: Creates the files.
+        stage: The task attempt.
+        config: Decides when segments end.
+        piece_bytes: A partition of at least this size gets a segment.
     """
 
     def __init__(self, files: OpenFiles, stage: StageId, config: LogConfig, piece_bytes: int) -> None:
         self._files = files
         self._stage = stage
         self._config = config
-        # What is in the pack file has to fit a segment, too.
+        # A piece of the pack file must fit a segment, too.
         self._piece_bytes = min(piece_bytes, config.max_segment_bytes)
-        # As the manifest will have them: there may be very many.
+        # Encoded for the manifest, because there may be very many.
         self._finished: list[bytes] = []
-        self._pack_piece: OpenPiece | None = None
+        self._pack_piece: StagedBatches | None = None
         self._pack_size_bytes = 0
         self._segment_count = 0
-        # They take no more; what was placed into them may still have to be written.
+        # Batches placed in these may still have to be written.
         self._full_segments: list[StagedSegment] = []
 
     def place(self, runs: BatchRuns, stages: Sequence[PartitionStage]) -> list[PlacedRun]:
-        """Find a place for each run, given what was staged of each partition by its number.
+        """Find a place for each run, given the states of partitions by their number.
 
-        What is placed is to be written before `seal_full_segments`, and that is to be called before this is again.
+        Before the next call, the caller writes the placed batches and calls `seal_full_segments`.
         """
         placed: list[PlacedRun] = []
         columns = (runs.starts, runs.stops, runs.partitions, runs.sizes_bytes)
@@ -473,12 +387,12 @@ class StagePlacement:
         return placed
 
     def seal_full_segments(self) -> None:
-        """Complete the indexes of segments that take no more."""
+        """Complete the indexes of full segments."""
         while self._full_segments:
             self._full_segments.pop().seal()
 
     def complete(self, stages: Sequence[PartitionStage]) -> list[bytes]:
-        """Complete the indexes of all segments; the pieces as the manifest has them."""
+        """Complete the indexes of all segments, and return the encoded pieces for the manifest."""
         self._end_pack_piece()
         for stage in stages:
             self._end_segment(stage)
@@ -495,24 +409,23 @@ class StagePlacement:
             end = runs.fitting(start, stop, piece, None) if runs.keeps_offsets else stop
             if end > start:
                 yield PlacedRun(start, end, None, piece.offset_count)
-                figures = runs.figures(start, end)
-                piece.add(figures)
-                self._pack_size_bytes += figures.size_bytes
+                self._pack_piece = runs.added_to(piece, start, end)
+                self._pack_size_bytes += self._pack_piece.size_bytes - piece.size_bytes
             if end < stop:
                 self._end_pack_piece()
             start = end
 
-    def _begin_pack_piece(self, stage: PartitionStage) -> OpenPiece:
+    def _begin_pack_piece(self, stage: PartitionStage) -> StagedBatches:
         if not self._pack_size_bytes:
             self._files.create(self._stage.pack_name)
         self._end_pack_piece()
-        piece = OpenPiece(stage.topic, stage.partition, self._stage.base_name, self._pack_size_bytes)
+        piece = StagedBatches(stage.topic, stage.partition, self._stage.base_name, self._pack_size_bytes)
         self._pack_piece = piece
         return piece
 
     def _end_pack_piece(self) -> None:
         if self._pack_piece is not None:
-            self._finished.append(encode_piece(self._pack_piece.staged()))
+            self._finished.append(encode_staged(self._pack_piece))
             self._pack_piece = None
 
     def _place_in_segments(
@@ -528,24 +441,24 @@ class StagePlacement:
             end = runs.fitting(start, stop, piece, self._config)
             if end > start:
                 yield PlacedRun(start, end, segment, piece.offset_count)
-                piece.add(runs.figures(start, end))
+                stage.piece = runs.added_to(piece, start, end)
             if end < stop:
                 self._end_segment(stage)
             start = end
 
-    def _begin_segment(self, stage: PartitionStage, base_offset: int) -> tuple[StagedSegment, OpenPiece]:
+    def _begin_segment(self, stage: PartitionStage, base_offset: int) -> tuple[StagedSegment, StagedBatches]:
         if stage.packed_bytes and stage.piece is None:
-            # The pieces of a partition are listed in their order.
+            # The manifest lists the pieces of a partition in order.
             self._end_pack_piece()
         base_name = self._stage.segment_base_name(self._segment_count)
         self._segment_count += 1
         segment = StagedSegment(self._files, base_name, base_offset, self._config)
-        piece = OpenPiece(stage.topic, stage.partition, base_name, position_bytes=0)
+        piece = StagedBatches(stage.topic, stage.partition, base_name, position_bytes=0)
         stage.segment, stage.piece = segment, piece
         return segment, piece
 
     def _end_segment(self, stage: PartitionStage) -> None:
         if stage.segment is not None and stage.piece is not None:
-            self._finished.append(encode_piece(stage.piece.staged()))
+            self._finished.append(encode_staged(stage.piece))
             self._full_segments.append(stage.segment)
             stage.segment = None

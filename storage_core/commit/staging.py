@@ -1,6 +1,6 @@
-"""Encodes rows of many partitions and writes them: small pieces into one pack file, large ones into segments.
+"""The task's side of a job: encodes rows and stages them next to the partitions, invisible until the commit.
 
-Staging: what a task writes beside the partitions, and nobody sees until the job is committed.
+Small pieces of many partitions go to one pack file, large ones to segments of their own.
 """
 
 from __future__ import annotations
@@ -39,26 +39,40 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_MEMORY_LIMIT_BYTES", "DEFAULT_PIECE_BYTES", "BlockWriter", "StageWriter"]
 
 
+_log = logging.getLogger(__name__)
+# The process needs about 100 MB more than this for staging.
+DEFAULT_MEMORY_LIMIT_BYTES: Final = 192 << 20
+DEFAULT_PIECE_BYTES: Final = 8 << 20
+# Rows are buffered until each partition has this many full batches, if memory allows, because more rows of a partition
+# at a time make larger batches.
+_BATCHES_HELD: Final = 4
+_LEAST_BLOCK_BYTES: Final = 8 << 20
+# By unit, the range that fits; all nanoseconds do. Microseconds are floored.
+_FITTING_TIMESTAMPS: Final = {
+    "s": (-(LARGEST_TIMESTAMP_MS // 1000), LARGEST_TIMESTAMP_MS // 1000),
+    "ms": (-LARGEST_TIMESTAMP_MS, LARGEST_TIMESTAMP_MS),
+    "us": (-LARGEST_TIMESTAMP_MS * 1000, 2**63 - 1),
+}
 _LARGEST_OFFSET: Final = (1 << 63) - 2
 _Int64Array = npt.NDArray[np.int64]
 
 
 class BlockWriter:
-    """Stages rows, a block of them at a time, which are sorted by partition and encoded together.
+    """Stages rows block by block: sorts a block by partition, encodes it and writes the batches.
 
     Args:
         filesystem: Through which files are written.
         root: The log directory.
-        stage: Whose rows they are.
-        encoding: How batches are made.
-        config: Of all logs.
-        default_timestamp_ms: For records without a timestamp.
-        piece_bytes: So much of one partition is worth a segment.
-        begins_flushes: Whether all will be flushed in the end.
+        stage: The task attempt.
+        encoding: How to encode batches.
+        config: The configuration of all logs.
+        default_timestamp_ms: The timestamp of records without one.
+        piece_bytes: A partition of at least this size gets a segment.
+        begins_flushes: Whether the files will be flushed in the end.
 
     Attributes:
-        files: What was staged.
-        numbers: The partitions that rows were given for, of which rows may still come.
+        files: The staged files.
+        numbers: The numbers of the partitions, including those of rows that are not written yet.
     """
 
     def __init__(
@@ -83,11 +97,11 @@ class BlockWriter:
         self._pack_size_bytes = 0
 
     def write(self, rows: Sequence[RoutedRows], numbers: Sequence[npt.NDArray[np.integer[Any]]]) -> None:
-        """Encode and write rows, of which there is at least one. They are not flushed.
+        """Encode and write rows, at least one, without a flush.
 
         Args:
-            rows: They.
-            numbers: The same rows' partitions, as `numbers` calls them.
+            rows: The rows.
+            numbers: Per row, the number of its partition.
 
         Raises:
             InvalidRecordError: Offsets do not ascend within a partition, or a record cannot be encoded.
@@ -96,7 +110,7 @@ class BlockWriter:
             StorageError: The file system refused.
         """
         ordered = sort_rows(np.concatenate(numbers))
-        # They ascend: the largest one stands at the end.
+        # They ascend.
         for number in range(len(self._stages), int(ordered.numbers[-1]) + 1):
             self._stages.append(PartitionStage(*self.numbers.topic_partition(number)))
         block = RowBlock([each.records for each in rows])
@@ -115,11 +129,11 @@ class BlockWriter:
             self._placement.seal_full_segments()
 
     def complete(self) -> list[bytes]:
-        """Complete what was written, but for flushing it; the pieces as the manifest has them."""
+        """Complete the files without a flush, and return the encoded pieces for the manifest."""
         return self._placement.complete(self._stages)
 
     def _write(self, batches: RecordBatches, placed: Sequence[PlacedRun]) -> None:
-        # What goes to the pack file without a segment in between is written at once.
+        # Adjacent runs for the pack file are written with one call.
         start = 0
         for run in placed:
             if run.segment is not None:
@@ -145,7 +159,7 @@ class BlockWriter:
             validate_leader_append(batches.select(number, number + 1), self._config, path=where)
 
     def _check_offsets(self, offsets: _Int64Array, ordered: SortedRows) -> None:
-        """Offsets ascend within a partition, from block to block, too."""
+        """Refuse offsets that do not ascend within a partition, also across blocks."""
         starts = np.concatenate([np.zeros(1, np.int64), ordered.ends[:-1]])
         stages = [self._stages[number] for number in ordered.numbers.tolist()]
         before = np.empty(len(offsets), np.int64)
@@ -157,7 +171,7 @@ class BlockWriter:
             stage = stages[int(ordered.ends.searchsorted(row, "right"))]
             raise InvalidRecordError(
                 f"Expected the column {OFFSET_COLUMN} to ascend within a partition and a task, from 0 to "
-                f"{_LARGEST_OFFSET}, found {int(offsets[row])} behind {int(before[row])} in {stage.topic}-"
+                f"{_LARGEST_OFFSET}, found {int(offsets[row])} after {int(before[row])} in {stage.topic}-"
                 f"{stage.partition}. Sort the rows: repartition by topic and partition, then "
                 "sortWithinPartitions by offset.",
                 offset=int(offsets[row]),
@@ -166,41 +180,24 @@ class BlockWriter:
             stage.last_offset = last_offset
 
 
-_log = logging.getLogger(__name__)
-# The process takes some 100 MB more than this, and what it takes without it.
-DEFAULT_MEMORY_LIMIT_BYTES: Final = 192 << 20
-DEFAULT_PIECE_BYTES: Final = 8 << 20
-# Rows are held until each partition has so many full batches, or as long as memory allows: the more are
-# encoded together, the larger the batches of many partitions become.
-_BATCHES_HELD: Final = 4
-_LEAST_BLOCK_BYTES: Final = 8 << 20
-# By unit, the first and the last that fit; all nanoseconds do. Microseconds are floored.
-_FITTING_TIMESTAMPS: Final = {
-    "s": (-(LARGEST_TIMESTAMP_MS // 1000), LARGEST_TIMESTAMP_MS // 1000),
-    "ms": (-LARGEST_TIMESTAMP_MS, LARGEST_TIMESTAMP_MS),
-    "us": (-LARGEST_TIMESTAMP_MS * 1000, 2**63 - 1),
-}
-
-
 class StageWriter:
-    """Stages the rows of one attempt at one task. Use as a context manager: an error removes what was staged.
+    """Stages the rows of one task attempt. Used as a context manager, it removes the staged files after an error.
 
-    While rows come in, those before them are encoded and written by another thread. Its errors are raised by a later
-    `append` or by `finish`, and then again and again: such an attempt can only be given up.
+    Another thread encodes and writes earlier rows while new ones are appended. Its errors are raised by a later
+    `append` or `finish`, and by every call after that: the attempt can only be aborted.
 
-    A process that was forked from the one that stages can neither stage nor remove anything: what it has is a copy.
+    A forked process can neither stage nor remove files, because it only has a copy of the writer.
 
     Args:
         filesystem: Through which files are written.
         root: The log directory.
-        stage: Whose rows they are. No other attempt has the same.
-        encoding: How batches are made.
-        config: Of all logs: how large batches and segments may be, and where index entries are due.
-        default_timestamp_ms: For records without a timestamp.
-        memory_limit_bytes: The most that rows take which are not written yet.
-        piece_bytes: So much of one partition becomes a segment; what is less goes to one file with all others.
-        flush: Whether no power cut takes away anything behind `finish`. Then the system is asked on the way to
-            write to the disk.
+        stage: The task attempt. No other attempt has the same id.
+        encoding: How to encode batches.
+        config: The configuration of all logs: sizes of batches and segments, and where index entries are due.
+        default_timestamp_ms: The timestamp of records without one.
+        memory_limit_bytes: The memory for rows that are not written yet.
+        piece_bytes: A partition of at least this size gets a segment; smaller ones share the pack file.
+        flush: Whether `finish` flushes all files, so that they survive a power cut. Writeback then begins early.
     """
 
     def __init__(  # noqa: PLR0913  (the last ones are rarely given)
@@ -231,7 +228,7 @@ class StageWriter:
         )
         self._flush = flush
         self._batch_size_bytes = encoding.batch_size_bytes
-        # One block is filled while another one is written.
+        # One block is filled while another is written.
         self._most_block_bytes = memory_limit_bytes // 2
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="segmentlog-stage")
         self._being_written: Future[None] | None = None
@@ -243,18 +240,18 @@ class StageWriter:
         self._owner = OwningProcess()
 
     def append(self, rows: RoutedRows) -> None:
-        """Stage rows: the columns of `storage_core.Log.append`, and ``offset`` if they keep theirs.
+        """Stage rows with the columns of `storage_core.Log.append`, and ``offset`` if they keep their offsets.
 
-        The buffers of ``rows`` must not change any more.
+        The buffers of ``rows`` must not change afterwards.
 
         Raises:
-            OptionError: There can be no such topic or partition.
-            InvalidRecordError: A column is missing, unknown, of a wrong type, or not as in the rows before; a header
+            OptionError: A topic or partition is not valid.
+            InvalidRecordError: A column is missing, unknown, of a wrong type, or unlike that of earlier rows; a header
                 has no key; offsets do not ascend within a partition.
-            InvalidTimestampError: A timestamp does not fit the column in which it is read.
+            InvalidTimestampError: A timestamp does not fit the column that it is read into.
             RecordTooLargeError: A batch is larger than ``max.message.bytes``.
             RecordBatchTooLargeError: A batch is larger than ``segment.bytes``.
-            LogForkedError: Another process stages, from which this one was forked.
+            LogForkedError: This process was forked from the one that stages.
             StorageError: The file system refused.
         """
         self._owner.check(self._root)
@@ -262,7 +259,7 @@ class StageWriter:
         self._check(records)
         if not records.num_rows:
             return
-        # Here and not where they are written: with so many partitions, how many rows are worth a block?
+        # Numbered here because the number of partitions decides the size of a block.
         self._numbers.append(self._writer.numbers.of_rows(rows))
         self._rows.append(rows)
         self._rows_bytes += held_bytes(records)
@@ -271,7 +268,7 @@ class StageWriter:
             self._hand_over()
 
     def finish(self) -> StagedManifest:
-        """Write what is left, and the manifest.
+        """Write the remaining rows and the manifest.
 
         Raises:
             SegmentLogError: As `append` does.
@@ -284,7 +281,7 @@ class StageWriter:
         files = self._writer.files
         files.create(self._stage.manifest_name)
         files.write(self._stage.manifest_name, [data], 0)
-        # In any order: nobody looks for the manifest before it is reported.
+        # In any order: the manifest is not read before it is reported.
         if self._flush:
             files.flush()
             self._filesystem.flush_directory(self._root)
@@ -293,10 +290,10 @@ class StageWriter:
         return reported_manifest(self._stage, data)
 
     def abort(self) -> None:
-        """Remove what was staged. What cannot be removed is logged, and left to the sweep of a later commit.
+        """Remove the staged files. Those that cannot be removed are logged, and left to a later job.
 
         Raises:
-            LogForkedError: Another process stages, from which this one was forked.
+            LogForkedError: This process was forked from the one that stages.
         """
         self._owner.check(self._root)
         self._rows.clear()
@@ -309,7 +306,7 @@ class StageWriter:
             refused.append(error)
         refused.extend(files.delete())
         for each in refused:
-            _log.warning("Staged rows could not be removed: %s", each)
+            _log.warning("A staged file could not be removed: %s", each)
 
     def __enter__(self) -> Self:
         return self
@@ -317,7 +314,7 @@ class StageWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # A forked process has staged nothing.
+        # The files belong to the process that staged them.
         if not self._is_finished and self._owner.is_this:
             self.abort()
 
@@ -331,20 +328,20 @@ class StageWriter:
             if column.type != pa.int64() or column.null_count:
                 raise InvalidRecordError(
                     f"Expected the column {OFFSET_COLUMN} to be int64 without nulls, found {column.type} with "
-                    f"{column.null_count} nulls. Every row needs the offset that it is to keep."
+                    f"{column.null_count} nulls. Every row needs an offset to keep."
                 )
         check_columns(_without_offsets(records))
         check_rows(_without_offsets(records))
         _check_timestamps(records)
         if self._schema is not None and not records.schema.equals(self._schema):
             raise InvalidRecordError(
-                f"Expected the columns of all rows to be alike, found {_words(self._schema)}, then "
-                f"{_words(records.schema)}. Cast them."
+                f"Expected all rows to have the same columns, found {_described(self._schema)}, then "
+                f"{_described(records.schema)}. Cast them."
             )
         self._schema = records.schema
 
     def _hand_over(self) -> None:
-        """Have the rows written by the other thread, as soon as it is done with those before."""
+        """Pass the rows to the other thread once it has written the earlier ones."""
         self._wait()
         if self._rows:
             self._being_written = self._thread.submit(self._writer.write, self._rows, self._numbers)
@@ -356,7 +353,7 @@ class StageWriter:
 
 
 def _check_timestamps(records: pa.RecordBatch) -> None:
-    """Refuse timestamps that a log would keep, and no reader could show in a column of microseconds."""
+    """Refuse timestamps that a log can hold, but a column of microseconds cannot."""
     if "timestamp" not in records.schema.names or pa.types.is_null(records.schema.field("timestamp").type):
         return
     column = records.column("timestamp")
@@ -373,7 +370,7 @@ def _check_timestamps(records: pa.RecordBatch) -> None:
     raise InvalidTimestampError(
         f"Expected timestamps from {first} to {last} {unit} since 1970, which fit a column of microseconds when they "
         f"are read, found {wrong} in row {pc.index(numbers, wrong).as_py()}. Leave such rows out, or give them another "
-        "timestamp, or none."
+        "timestamp or none."
     )
 
 
@@ -382,5 +379,5 @@ def _without_offsets(records: pa.RecordBatch) -> pa.RecordBatch:
     return records.drop_columns([OFFSET_COLUMN]) if OFFSET_COLUMN in names else records
 
 
-def _words(schema: pa.Schema) -> str:
+def _described(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name}: {field.type}" for field in schema)

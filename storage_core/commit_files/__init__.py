@@ -1,6 +1,6 @@
-"""The files of a commit in a log directory: the journal, the commits file and the names of staged files.
+"""The files that a commit leaves in a log directory: the journal, the commits file and the staged files.
 
-A broker ignores all of them. Kafka's own small files are in `storage_core.checkpoint`.
+Brokers ignore all of them. Kafka's own small files are in `storage_core.checkpoint`.
 """
 
 from __future__ import annotations

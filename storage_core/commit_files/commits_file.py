@@ -1,10 +1,11 @@
-"""``.segmentlog-commits`` in a log directory's root: a line for each job whose rows are visible, appended.
+"""``.segmentlog-commits`` in a log directory's root: one line for each committed job, in commit order.
 
-The line is what makes them visible. Each is the CRC-32C of its JSON as 8 hexadecimal digits, a blank, and the JSON:
+Appending the line makes the job's rows visible. A line is the CRC-32C of its JSON as 8 hexadecimal digits, a space,
+and the JSON:
 
     <crc> {"generation":8,"job":"<32 hex>","time_ms":…,"txn_app_id":null,"txn_version":null}
 
-What stands behind the last whole line with a right CRC was never committed; the next commit cuts it.
+Bytes after the last complete line with a valid CRC were never committed; the next commit truncates them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from crc32c import crc32c
 
@@ -23,6 +24,7 @@ from storage_core.errors import CorruptCheckpointError, LogDirectoryError, Optio
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from storage_core.commit_files.json_fields import JsonFields
     from storage_core.filesystem import FileSystem
 
 __all__ = [
@@ -30,7 +32,6 @@ __all__ = [
     "JOB_ID",
     "MAX_COMMITS_BYTES",
     "OWN_PREFIX",
-    "TXN_APP_ID",
     "CommitEntry",
     "CommitsFile",
     "append_commit",
@@ -45,12 +46,12 @@ __all__ = [
 
 
 OWN_PREFIX: Final = ".segmentlog-"
-"""What the names of this package's own files in a log directory begin with: no topic is made whose name does, too."""
+"""The prefix of this package's own files in a log directory; topic names with this prefix are refused."""
 COMMITS_FILE: Final = f"{OWN_PREFIX}commits"
-# It is shortened beyond 1 MiB; 30,000 lines of different applications may remain.
+# A file beyond 1 MiB is compacted, but the last line of each application stays.
 MAX_COMMITS_BYTES: Final = 64 * 1024 * 1024
 JOB_ID: Final = re.compile(r"[0-9a-f]{32}")
-TXN_APP_ID: Final = re.compile(r".+", re.DOTALL)
+_TXN_APP_ID: Final = re.compile(r".+", re.DOTALL)
 _LONGEST_LINE_BYTES: Final = 8192
 _LINE: Final = re.compile(rb"([0-9a-f]{8}) ([^\n]*)\n")
 _LINES_KEPT: Final = 1000
@@ -58,14 +59,14 @@ _LINES_KEPT: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class CommitEntry:
-    """A job whose rows are visible.
+    """One job's commit.
 
     Attributes:
-        generation: Counts the commits of this log directory, from 1 on.
+        generation: Number of this commit in its log directory; the first is 1.
         job_id: 32 hexadecimal digits.
-        time_ms: When it was committed.
-        txn_app_id: The application that numbers its commits, if it does.
-        txn_version: The number that it gave to this one.
+        time_ms: Commit time.
+        txn_app_id: The application that numbers its commits, if any.
+        txn_version: The application's number for this commit.
     """
 
     generation: int
@@ -74,14 +75,40 @@ class CommitEntry:
     txn_app_id: str | None = None
     txn_version: int | None = None
 
+    @classmethod
+    def parse(cls, fields: JsonFields) -> CommitEntry:
+        """Take the entry from the fields of a JSON object that may have others, too.
+
+        Raises:
+            CorruptCheckpointError: A field is missing or out of range.
+        """
+        has_txn = not fields.is_null("txn_app_id")
+        return cls(
+            generation=fields.integer("generation", minimum=1),
+            job_id=fields.text("job", JOB_ID, "32 hexadecimal digits"),
+            time_ms=fields.integer("time_ms", minimum=-INT64_MAX),
+            txn_app_id=fields.text("txn_app_id", _TXN_APP_ID, "a text") if has_txn else None,
+            txn_version=fields.integer("txn_version", minimum=-INT64_MAX - 1) if has_txn else None,
+        )
+
+    def json_values(self) -> dict[str, Any]:
+        """The fields as `parse` reads them."""
+        return {
+            "generation": self.generation,
+            "job": self.job_id,
+            "time_ms": self.time_ms,
+            "txn_app_id": self.txn_app_id,
+            "txn_version": self.txn_version,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class CommitsFile:
-    """What the file says.
+    """The content of the commits file.
 
     Attributes:
-        entries: In the order of their commits.
-        size_bytes: Where the last whole line ends; what stands behind it was never committed.
+        entries: The commits in order.
+        size_bytes: End of the last complete line; bytes after it were never committed.
     """
 
     entries: tuple[CommitEntry, ...] = ()
@@ -89,15 +116,15 @@ class CommitsFile:
 
     @property
     def generation(self) -> int:
-        """The generation of the last commit; 0 if there was none."""
+        """The generation of the last commit; 0 without one."""
         return self.entries[-1].generation if self.entries else 0
 
     def has_job(self, job_id: str) -> bool:
-        """Whether a job's rows are visible."""
+        """Whether a job is committed."""
         return any(entry.job_id == job_id for entry in self.entries)
 
     def last_txn_version(self, txn_app_id: str) -> int | None:
-        """The highest number that an application gave to a commit; None if it gave none."""
+        """The highest number that an application gave to a commit; None without one."""
         versions = [
             entry.txn_version
             for entry in self.entries
@@ -107,11 +134,11 @@ class CommitsFile:
 
 
 def read_commits_file(filesystem: FileSystem, root: str) -> CommitsFile:
-    """Read the commits of a log directory; a missing file has none.
+    """Read the commits of a log directory. A missing file holds none.
 
     Raises:
-        CorruptCheckpointError: A line in front of the last whole one is damaged.
-        UnreadableError: This user may not read it.
+        CorruptCheckpointError: A line before the last complete one is damaged.
+        UnreadableError: This user may not read the file.
     """
     path = os.path.join(root, COMMITS_FILE)
     data = read_small_file(filesystem, path, MAX_COMMITS_BYTES)
@@ -119,10 +146,10 @@ def read_commits_file(filesystem: FileSystem, root: str) -> CommitsFile:
 
 
 def parse_commits_file(data: bytes, path: str) -> CommitsFile:
-    """Parse the content of the file.
+    """Parse the content of a commits file.
 
     Raises:
-        CorruptCheckpointError: A line in front of the last whole one is damaged.
+        CorruptCheckpointError: A line before the last complete one is damaged.
     """
     entries: list[CommitEntry] = []
     position_bytes = size_bytes = 0
@@ -142,11 +169,11 @@ def parse_commits_file(data: bytes, path: str) -> CommitsFile:
 
 
 def read_last_commit(filesystem: FileSystem, root: str) -> CommitEntry | None:
-    """The last commit of a log directory, without reading those before; None if there was none.
+    """Read the last commit of a log directory from the end of the file; None without commits.
 
     Raises:
-        CorruptCheckpointError: The end of the file holds no whole line.
-        UnreadableError: This user may not read it.
+        CorruptCheckpointError: The end of the file holds no complete line.
+        UnreadableError: This user may not read the file.
     """
     path = os.path.join(root, COMMITS_FILE)
     try:
@@ -159,7 +186,7 @@ def read_last_commit(filesystem: FileSystem, root: str) -> CommitEntry | None:
         raise CorruptCheckpointError(error.args[0], path=path) from error
     with opened:
         size_bytes = opened.status.size_bytes
-        # A line that was not finished, and the whole one in front of it.
+        # Room for an incomplete line and the complete one before it.
         position_bytes = max(0, size_bytes - 2 * _LONGEST_LINE_BYTES)
         data = opened.read_at(size_bytes - position_bytes, position_bytes)
     for line in reversed(_lines(data)):
@@ -174,17 +201,17 @@ def read_last_commit(filesystem: FileSystem, root: str) -> CommitEntry | None:
 def append_commit(
     filesystem: FileSystem, root: str, entry: CommitEntry, size_bytes: int, *, flush: bool = True
 ) -> None:
-    """Append a line behind the last whole one: the job's rows are visible when this returns, for good with ``flush``.
+    """Append a line after the last complete one, which makes the job's rows visible.
 
     Args:
         filesystem: Where to write.
         root: The log directory.
         entry: The job.
-        size_bytes: Where the last whole line ends, as `read_commits_file` found it.
-        flush: Whether it has to be on the disk.
+        size_bytes: End of the last complete line, from `read_commits_file`.
+        flush: Whether to flush the line and the directory.
 
     Raises:
-        OptionError: The line would be longer than any that is read.
+        OptionError: The line would exceed the longest that readers accept.
         StorageError: The file system refused.
     """
     line = commit_line(entry)
@@ -198,7 +225,7 @@ def append_commit(
 
 
 def flush_commits(filesystem: FileSystem, root: str) -> None:
-    """Bring the lines that are there to the disk: their jobs' rows are visible for good when this returns.
+    """Flush the lines written so far, so that they survive a power cut.
 
     Raises:
         StorageError: The file system refused.
@@ -209,10 +236,10 @@ def flush_commits(filesystem: FileSystem, root: str) -> None:
 
 
 def replace_commits_file(filesystem: FileSystem, root: str, entries: Sequence[CommitEntry]) -> None:
-    """Replace the whole file.
+    """Replace the file atomically.
 
     Raises:
-        OptionError: A line would be longer than any that is read.
+        OptionError: A line would exceed the longest that readers accept.
         StorageError: The file system refused.
     """
     data = b"".join(map(commit_line, entries))
@@ -220,7 +247,7 @@ def replace_commits_file(filesystem: FileSystem, root: str, entries: Sequence[Co
 
 
 def shortened_commits(entries: Sequence[CommitEntry]) -> list[CommitEntry]:
-    """The last 1,000 entries, and in front of them the last one of each application that is not among those."""
+    """The last 1,000 entries, preceded by the last entry of each application that is not among them."""
     kept = list(entries[-_LINES_KEPT:])
     applications = {entry.txn_app_id for entry in kept}
     older = []
@@ -232,55 +259,39 @@ def shortened_commits(entries: Sequence[CommitEntry]) -> list[CommitEntry]:
 
 
 def commit_line(entry: CommitEntry) -> bytes:
-    """One line of the file.
+    """Format one line of the file.
 
     Raises:
-        OptionError: It would be longer than any that is read.
+        OptionError: It would exceed the longest line that readers accept.
     """
-    data = json_bytes(
-        {
-            "generation": entry.generation,
-            "job": entry.job_id,
-            "time_ms": entry.time_ms,
-            "txn_app_id": entry.txn_app_id,
-            "txn_version": entry.txn_version,
-        }
-    )
+    data = json_bytes(entry.json_values())
     line = b"%08x %b\n" % (crc32c(data), data)
     if len(line) > _LONGEST_LINE_BYTES:
         raise OptionError(
-            f"Expected a txnAppId with which a line of {COMMITS_FILE} has at most {_LONGEST_LINE_BYTES} bytes, "
+            f"Expected a txnAppId that keeps a line of {COMMITS_FILE} within {_LONGEST_LINE_BYTES} bytes, "
             f"found one of {len(entry.txn_app_id or '')} characters. Choose a shorter one."
         )
     return line
 
 
 def _lines(data: bytes) -> list[bytes]:
-    """The lines with their ends; the last one may lack it."""
+    """The lines with their line feeds, which the last one may lack."""
     *whole, rest = data.split(b"\n")
     lines = [line + b"\n" for line in whole]
     return [*lines, rest] if rest else lines
 
 
 def _entry(line: bytes, path: str) -> CommitEntry | None:
-    """What a line says; None if it is none, or not whole."""
+    """Parse a line; None if it is damaged or incomplete."""
     match = _LINE.fullmatch(line)
     if match is None or int(match[1], 16) != crc32c(match[2]):
         return None
-    fields = parse_json_object(match[2], path)
-    is_txn = not fields.is_null("txn_app_id")
-    return CommitEntry(
-        generation=fields.integer("generation", minimum=1),
-        job_id=fields.text("job", JOB_ID, "32 hexadecimal digits"),
-        time_ms=fields.integer("time_ms", minimum=-INT64_MAX),
-        txn_app_id=fields.text("txn_app_id", TXN_APP_ID, "a text") if is_txn else None,
-        txn_version=fields.integer("txn_version", minimum=-INT64_MAX - 1) if is_txn else None,
-    )
+    return CommitEntry.parse(parse_json_object(match[2], path))
 
 
 def _damaged(path: str, position_bytes: int) -> CorruptCheckpointError:
     message = (
-        "Expected a line with a right CRC-32C, found another one. Which jobs were committed is not known for "
-        "sure: restore the file, or take out the damaged lines and what those jobs may write again."
+        "Expected a line with a valid CRC-32C, found a damaged one, so it is not certain which jobs are committed. "
+        "Restore the file, or remove the damaged lines and prevent those jobs from writing again."
     )
     return CorruptCheckpointError(message, path=path, position_bytes=position_bytes)

@@ -1,13 +1,10 @@
-"""What a commit's journal says: the values of `commit_journal`.
+"""``.segmentlog-journal`` in a log directory's root: everything that a commit is going to do.
 
-Parsing a commit's journal; `commit_journal` shows its layout.
+The journal is written before the first change. While it exists and its job is not in ``.segmentlog-commits``, the
+commit is changing the partitions that the journal names: readers take each of them to end at ``log_end_before``. The
+next process that opens the log directory for writing completes the commit.
 
-``.segmentlog-journal`` in a log directory's root: what a commit does, written before the first of it is done.
-
-While it is there, and its job is not in ``.segmentlog-commits``, the partitions that it names
-are being changed: readers take each to end at ``log_end_before``. Whoever finds it finishes it.
-
-Two lines: JSON, and its CRC-32C as 8 hexadecimal digits. Offsets and bytes are integers:
+The file has two lines, JSON and its CRC-32C as 8 hexadecimal digits. Offsets and byte counts are integers:
 
     {"version":1,"job":"<32 hex>","generation":8,"time_ms":…,"txn_app_id":null,"txn_version":null,
      "clean_shutdown":"<base64>","flushed":true,"manifests":["<name>",…],
@@ -31,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from storage_core.checkpoint.checkpoint_file import INT32_MAX, INT64_MAX, read_small_file, replace_file
 from storage_core.checkpoint.partition_files import EpochEntry
-from storage_core.commit_files.commits_file import JOB_ID, OWN_PREFIX, TXN_APP_ID
+from storage_core.commit_files.commits_file import OWN_PREFIX, CommitEntry
 from storage_core.commit_files.json_fields import json_file_bytes, parse_json_file
 from storage_core.commit_files.stage_names import STAGE_PREFIX
 from storage_core.errors import OptionError
@@ -58,9 +55,23 @@ __all__ = [
 ]
 
 
+COMMIT_JOURNAL: Final = f"{OWN_PREFIX}journal"
+COMMIT_IN_PROGRESS: Final = "segmentlog.commit-in-progress"
+"""A directory next to the journal. Brokers refuse to start with it, as its name is not that of a partition."""
+# 300,000 partitions of about 800 bytes each.
+MAX_JOURNAL_BYTES: Final = 256 * 1024 * 1024
+JOURNAL_VERSION: Final = 1
+_TOPIC_ID: Final = re.compile(r"[A-Za-z0-9_-]{22}")
+# A file name without a directory: staged files are in the root.
+_STAGED_FILE: Final = re.compile(rf"{re.escape(STAGE_PREFIX)}[A-Za-z0-9._-]{{1,200}}")
+_STAGED_FILE_EXPECTED: Final = "the name of a staged file"
+_BASE64: Final = re.compile(r"[A-Za-z0-9+/]*={0,2}")
+_EMPTY: Final = re.compile("empty")
+
+
 @dataclass(frozen=True, slots=True)
 class PackRange:
-    """Whole batches in a pack file; ``file`` is its name without the suffix."""
+    """A range of complete batches in a staged file; ``file`` is its name without suffix."""
 
     file: str
     position_bytes: int
@@ -69,15 +80,15 @@ class PackRange:
 
 @dataclass(frozen=True, slots=True)
 class AppendOperation:
-    """Ranges of pack files, in this order, to the end of one segment.
+    """Append ranges of staged files to one segment.
 
     Attributes:
-        ranges: What is appended.
-        base_offset: The offset of its first batch.
-        segment_base_offset: The segment; it is made if it is ``base_offset`` and ``size_before_bytes`` is 0.
-        size_before_bytes: Where in its log file the first batch goes.
-        index_size_before_bytes: The size of its offset index before.
-        time_index_size_before_bytes: The size of its time index before.
+        ranges: The ranges in the order in which they are appended.
+        base_offset: The offset of the first batch.
+        segment_base_offset: The segment, created if it equals ``base_offset`` and ``size_before_bytes`` is 0.
+        size_before_bytes: The size of the segment's log file before the append.
+        index_size_before_bytes: The size of its offset index before the append.
+        time_index_size_before_bytes: The size of its time index before the append.
     """
 
     ranges: tuple[PackRange, ...]
@@ -90,7 +101,7 @@ class AppendOperation:
 
 @dataclass(frozen=True, slots=True)
 class LinkOperation:
-    """A staged segment that becomes one of the log; ``file`` is its name without the suffix."""
+    """Link a staged segment into the log; ``file`` is its name without suffix."""
 
     file: str
     base_offset: int
@@ -100,23 +111,23 @@ class LinkOperation:
 
 @dataclass(frozen=True, slots=True)
 class JournalledPartition:
-    """What becomes of one partition: first its bounds before and after, then how.
+    """What a commit changes in one partition.
 
     Attributes:
-        topic: Its topic.
-        partition: Its number.
-        is_new: Whether the directory is made by this commit.
-        topic_id: What a new one's ``partition.metadata`` says; None: it gets none.
-        leader_epoch: The epoch of the batches.
-        log_start_before: Its log start offset until the commit is visible.
-        log_start_after: Its log start offset from then on.
-        log_end_before: Its log end offset until the commit is visible.
-        log_end_after: Its log end offset from then on.
-        epochs_after: Its leader epochs from then on.
-        snapshot_from: Where the producer snapshot at the new log end comes from: the offset of another one,
-            ``"empty"``, or None if there is to be none.
-        operations: What to do in it, in this order.
-        keep_offsets: Whether the staged batches have the offsets that they are to keep.
+        topic: The topic.
+        partition: The partition's number.
+        is_new: Whether the commit creates the directory.
+        topic_id: The id in a new partition's ``partition.metadata``; None: no such file is written.
+        leader_epoch: The leader epoch of the new batches.
+        log_start_before: The log start offset before the commit.
+        log_start_after: The log start offset after the commit.
+        log_end_before: The log end offset before the commit.
+        log_end_after: The log end offset after the commit.
+        epochs_after: The leader epochs after the commit.
+        snapshot_from: Source of the producer snapshot at the new log end: the offset of an existing snapshot,
+            ``"empty"``, or None for no snapshot.
+        operations: The changes to segments, in order.
+        keep_offsets: Whether the staged batches already have their final offsets.
     """
 
     topic: str
@@ -135,53 +146,41 @@ class JournalledPartition:
 
     @property
     def topic_partition(self) -> tuple[str, int]:
-        """The key of this partition in checkpoints."""
+        """The partition's key in checkpoints."""
         return self.topic, self.partition
 
 
 @dataclass(frozen=True, slots=True)
 class CommitJournal:
-    """A commit that was begun.
+    """A commit that has begun.
 
     Attributes:
-        job_id: 32 hexadecimal digits.
-        generation: One more than that of the commit before.
-        time_ms: When it was written.
-        txn_app_id: The application that numbers its commits, if it does.
-        txn_version: The number that it gave to this one.
-        clean_shutdown: What the clean-shutdown file held; this commit has deleted it, or will.
+        entry: The line that the commit appends to the commits file.
+        clean_shutdown: The content of the clean-shutdown file, which the commit deletes and later restores.
         manifests: The manifests of the staged files.
-        partitions: Each partition that changes.
-        is_flushed: Whether all is flushed before the rows are visible. Otherwise the marker is not put back, and
-            the recovery points stay: whoever opens the log directory recovers it.
+        partitions: The partitions that change.
+        is_flushed: Whether everything is flushed before the rows become visible. Otherwise the clean-shutdown file
+            is not restored and the recovery points stay, so that the next process to open the log directory
+            recovers it.
     """
 
-    job_id: str
-    generation: int
-    time_ms: int
-    txn_app_id: str | None
-    txn_version: int | None
+    entry: CommitEntry
     clean_shutdown: bytes
     manifests: tuple[str, ...]
     partitions: tuple[JournalledPartition, ...]
     is_flushed: bool = True
 
-
-JOURNAL_VERSION: Final = 1
-_TOPIC_ID: Final = re.compile(r"[A-Za-z0-9_-]{22}")
-# A name in the root, and in no other directory.
-_STAGED_FILE: Final = re.compile(rf"{re.escape(STAGE_PREFIX)}[A-Za-z0-9._-]{{1,200}}")
-_STAGED_FILE_EXPECTED: Final = "the name of a staged file"
-_BASE64: Final = re.compile(r"[A-Za-z0-9+/]*={0,2}")
-_EMPTY: Final = "empty"
-_EMPTY_PATTERN: Final = re.compile(_EMPTY)
+    @property
+    def job_id(self) -> str:
+        """The job that is committed."""
+        return self.entry.job_id
 
 
 def parse_commit_journal(data: bytes, path: str) -> CommitJournal:
     """Parse the content of a journal.
 
     Raises:
-        CorruptCheckpointError: The CRC is wrong, or something in it is not as the format says.
+        CorruptCheckpointError: The CRC does not match, or a field violates the format.
     """
     fields = parse_json_file(data, path, JOURNAL_VERSION)
     manifests = fields.elements("manifests")
@@ -190,13 +189,8 @@ def parse_commit_journal(data: bytes, path: str) -> CommitJournal:
     partitions = tuple(_partition(each) for each in fields.objects("partitions"))
     if len({each.topic_partition for each in partitions}) != len(partitions):
         raise fields.error("partitions", "each partition once")
-    is_txn = not fields.is_null("txn_app_id")
     return CommitJournal(
-        job_id=fields.text("job", JOB_ID, "32 hexadecimal digits"),
-        generation=fields.integer("generation", minimum=1),
-        time_ms=fields.integer("time_ms", minimum=-INT64_MAX),
-        txn_app_id=fields.text("txn_app_id", TXN_APP_ID, "a text") if is_txn else None,
-        txn_version=fields.integer("txn_version", minimum=-INT64_MAX - 1) if is_txn else None,
+        entry=CommitEntry.parse(fields),
         clean_shutdown=_decoded(fields, "clean_shutdown"),
         manifests=tuple(manifests),
         partitions=partitions,
@@ -214,12 +208,11 @@ def _decoded(fields: JsonFields, name: str) -> bytes:
 def _partition(fields: JsonFields) -> JournalledPartition:
     log_start_before, log_start_after = fields.integer("log_start_before"), fields.integer("log_start_after")
     topic, partition = fields.topic_partition()
-    is_new = fields.flag("is_new")
     has_topic_id = not fields.is_null("topic_id")
     return JournalledPartition(
         topic=topic,
         partition=partition,
-        is_new=is_new,
+        is_new=fields.flag("is_new"),
         topic_id=fields.text("topic_id", _TOPIC_ID, "22 characters") if has_topic_id else None,
         leader_epoch=fields.integer("leader_epoch", maximum=INT32_MAX),
         log_start_before=log_start_before,
@@ -245,7 +238,7 @@ def _snapshot_from(fields: JsonFields) -> int | Literal["empty"] | None:
         return None
     if isinstance(fields.values["snapshot_from"], int):
         return fields.integer("snapshot_from")
-    fields.text("snapshot_from", _EMPTY_PATTERN, "an offset, 'empty' or null")
+    fields.text("snapshot_from", _EMPTY, "an offset, 'empty' or null")
     return "empty"
 
 
@@ -275,18 +268,11 @@ def _range(fields: JsonFields) -> PackRange:
     )
 
 
-COMMIT_JOURNAL: Final = f"{OWN_PREFIX}journal"
-COMMIT_IN_PROGRESS: Final = "segmentlog.commit-in-progress"
-"""A directory beside the journal, over which no broker starts: its name is not that of a partition."""
-# 300,000 partitions of about 800 bytes each.
-MAX_JOURNAL_BYTES: Final = 256 * 1024 * 1024
-
-
 def read_commit_journal(filesystem: FileSystem, root: str) -> CommitJournal | None:
-    """Read the journal in a log directory; None if there is none.
+    """Read the journal of a log directory; None without one.
 
     Raises:
-        CorruptCheckpointError: It is damaged, or written by a newer release.
+        CorruptCheckpointError: It is damaged, or a newer release wrote it.
         UnreadableError: This user may not read it.
     """
     data = read_journal_bytes(filesystem, root)
@@ -294,44 +280,40 @@ def read_commit_journal(filesystem: FileSystem, root: str) -> CommitJournal | No
 
 
 def read_journal_bytes(filesystem: FileSystem, root: str) -> bytes | None:
-    """Read the journal in a log directory without parsing it; None if there is none."""
+    """Read the journal of a log directory without parsing it; None without one."""
     return read_small_file(filesystem, os.path.join(root, COMMIT_JOURNAL), MAX_JOURNAL_BYTES)
 
 
 def write_commit_journal(filesystem: FileSystem, root: str, journal: CommitJournal) -> None:
-    """Write the journal of a log directory: it is there for good when this returns, or as it was before.
+    """Write the journal of a log directory atomically and flush it.
 
-    Of a job that does not flush, only the content is on the disk: a journal that cannot be read would be in the way
-    of everybody.
+    The content is flushed even if the job does not flush, because an unreadable journal blocks every other process.
+    Only the name is not flushed then.
 
     Raises:
-        OptionError: It would be longer than any that is read.
-        CorruptCheckpointError: Nobody could read it.
+        OptionError: It would exceed the largest journal that readers accept.
+        CorruptCheckpointError: A reader would refuse it.
         StorageError: The file system refused.
     """
     data = commit_journal_bytes(journal)
     path = os.path.join(root, COMMIT_JOURNAL)
     if len(data) > MAX_JOURNAL_BYTES:
         raise OptionError(
-            f"Expected a commit whose journal has at most {MAX_JOURNAL_BYTES} bytes, found {len(data)} for "
+            f"Expected a commit with a journal of at most {MAX_JOURNAL_BYTES} bytes, found {len(data)} for "
             f"{len(journal.partitions)} partitions. Write fewer partitions, or fewer and larger files, at once.",
             path=path,
         )
-    # Behind a journal that is refused, nobody reads or writes any more.
+    # A journal that readers refuse would block all reads and writes.
     parse_commit_journal(data, path)
     replace_file(filesystem, path, data, flush_name=journal.is_flushed)
 
 
 def commit_journal_bytes(journal: CommitJournal) -> bytes:
-    """The content of a journal."""
+    """Format a journal."""
     return json_file_bytes(
         {
             "version": JOURNAL_VERSION,
-            "job": journal.job_id,
-            "generation": journal.generation,
-            "time_ms": journal.time_ms,
-            "txn_app_id": journal.txn_app_id,
-            "txn_version": journal.txn_version,
+            **journal.entry.json_values(),
             "clean_shutdown": base64.b64encode(journal.clean_shutdown).decode("ascii"),
             "flushed": journal.is_flushed,
             "manifests": list(journal.manifests),

@@ -1,7 +1,7 @@
-"""JSON as the files of a commit hold it: compact, keys sorted, UTF-8, guarded by a CRC-32C as 8 hexadecimal digits.
+"""JSON in the files of a commit: compact, keys sorted, UTF-8, with a CRC-32C as 8 hexadecimal digits.
 
-Two layouts: a whole file of two lines, the second one the CRC of the first; and a line that
-begins with the CRC of its rest. Unknown keys are ignored, so that a later version may add some.
+A file either consists of two lines, of which the second is the CRC of the first, or of lines that each begin with
+the CRC of their rest. Readers ignore unknown keys, so that a later version can add some.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 __all__ = ["JsonFields", "json_bytes", "json_file_bytes", "parse_json_file", "parse_json_object"]
 
 
-# What a topic may be called in Kafka; with a partition's number behind it, it is a file name.
+# Kafka's legal topic names. A topic followed by a partition number is a directory name.
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _FINGERPRINT: Final = re.compile(r"[0-9a-f]{8}")
-# The CRC of a file's first line: 8 digits, and the line ends around them.
+# The CRC line: 8 digits between two line feeds.
 _CRC_LINE_BYTES: Final = 10
 _QUOTED_LENGTH: Final = 80
 
 
 def json_bytes(value: Mapping[str, Any]) -> bytes:
-    """One object as these files hold it, without a line end."""
+    """Encode one object, without a line feed."""
     return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode()
 
 
 def json_file_bytes(value: Mapping[str, Any]) -> bytes:
-    """A file of two lines: the object, and its CRC."""
+    """Encode a file of two lines: the object and its CRC."""
     data = json_bytes(value)
     return b"%b\n%08x\n" % (data, crc32c(data))
 
@@ -45,22 +45,20 @@ def parse_json_file(data: bytes, path: str, version: int) -> JsonFields:
     """Check and parse a file of two lines.
 
     Raises:
-        CorruptCheckpointError: It is cut, its CRC is wrong, or it has another version.
+        CorruptCheckpointError: It is truncated, its CRC does not match, or it has another version.
     """
     body, crc_line = data[:-_CRC_LINE_BYTES], data[-_CRC_LINE_BYTES:]
     crc = crc32c(body)
     if crc_line != b"\n%08x\n" % crc:
         message = (
             f"Expected a line of JSON and a line with its CRC-32C {crc:08x}, found {crc_line!r} as the last "
-            f"{_CRC_LINE_BYTES} bytes. The file is damaged, or no whole one."
+            f"{_CRC_LINE_BYTES} bytes. The file is damaged or incomplete."
         )
         raise CorruptCheckpointError(message, path=path)
     fields = parse_json_object(body, path)
     found = fields.integer("version", maximum=INT32_MAX)
     if found != version:
-        message = (
-            f"Expected version {version} in this file, found {found}. A newer release wrote it: use that."
-        )
+        message = f"Expected version {version} in this file, found {found}. A newer release wrote it: use that release."
         raise CorruptCheckpointError(message, path=path)
     return fields
 
@@ -69,7 +67,7 @@ def parse_json_object(data: bytes, path: str) -> JsonFields:
     """Parse one object.
 
     Raises:
-        CorruptCheckpointError: It is something else.
+        CorruptCheckpointError: It is not a JSON object.
     """
     try:
         value = json.loads(data)
@@ -82,7 +80,7 @@ def parse_json_object(data: bytes, path: str) -> JsonFields:
 
 @dataclass(frozen=True, slots=True)
 class JsonFields:
-    """An object of a file, whose fields are checked as they are taken.
+    """A JSON object whose fields are checked on access.
 
     Args:
         values: The fields by name.
@@ -96,7 +94,7 @@ class JsonFields:
         """An integer within bounds.
 
         Raises:
-            CorruptCheckpointError: It is missing, or something else.
+            CorruptCheckpointError: The field is missing or something else.
         """
         value = self.values.get(name)
         if type(value) is not int or not minimum <= value <= maximum:
@@ -104,14 +102,14 @@ class JsonFields:
         return value
 
     def flag(self, name: str) -> bool:
-        """True or false."""
+        """A boolean."""
         value = self.values.get(name)
         if not isinstance(value, bool):
             raise self.error(name, "true or false")
         return value
 
     def text(self, name: str, pattern: re.Pattern[str], expected: str) -> str:
-        """A text that matches a pattern; ``expected`` says in words which one."""
+        """A string that matches a pattern, which ``expected`` describes in messages."""
         value = self.values.get(name)
         if not isinstance(value, str) or not pattern.fullmatch(value):
             raise self.error(name, expected)
@@ -126,11 +124,11 @@ class JsonFields:
         return int(self.text("fingerprint", _FINGERPRINT, "8 hexadecimal digits"), 16)
 
     def is_null(self, name: str) -> bool:
-        """Whether a field is null, or missing."""
+        """Whether a field is null or missing."""
         return self.values.get(name) is None
 
     def elements(self, name: str) -> list[Any]:
-        """A list of anything."""
+        """A list with elements of any type."""
         value = self.values.get(name)
         if not isinstance(value, list):
             raise self.error(name, "a list")
@@ -144,9 +142,9 @@ class JsonFields:
         ]
 
     def error(self, name: str, expected: str) -> CorruptCheckpointError:
-        """The error for one field."""
+        """The error for a field that is not as expected."""
         found = repr(self.values[name])[:_QUOTED_LENGTH] if name in self.values else "nothing"
-        message = f"Expected {expected} as {name!r}, found {found}. The file is damaged, or not one of ours."
+        message = f"Expected {expected} as {name!r}, found {found}. The file is damaged, or another program wrote it."
         return CorruptCheckpointError(message, path=self.path)
 
 

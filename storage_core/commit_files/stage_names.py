@@ -1,10 +1,10 @@
-"""The names of staged files: what a job has written into a log directory's root and not yet committed.
+"""The names of staged files: what a job's tasks write to a log directory's root before the commit.
 
-    .segmentlog-stage-<job>-<task>-<attempt>.pack         batches of many partitions, one piece behind the other
-    .segmentlog-stage-<job>-<task>-<attempt>-<n>.log      a segment of one partition; beside it .index and .timeindex
-    .segmentlog-stage-<job>-<task>-<attempt>.manifest     what stands in them
+    .segmentlog-stage-<job>-<task>-<attempt>.pack         batches of many partitions, back to back
+    .segmentlog-stage-<job>-<task>-<attempt>-<n>.log      a segment of one partition, with its .index and .timeindex
+    .segmentlog-stage-<job>-<task>-<attempt>.manifest     the content of the attempt's other files
 
-A broker leaves files of such names alone. A manifest that is being written has one more suffix, ``.tmp``.
+Brokers ignore files with such names. A manifest may have the additional suffix ``.tmp``.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ __all__ = [
     "data_suffix_of",
     "job_of",
     "job_prefix",
+    "require_job_id",
     "stage_of",
 ]
 
@@ -45,15 +46,15 @@ _FILE_NAME: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class StageId:
-    """One attempt at one task of a job.
+    """One task attempt of a job.
 
     Args:
         job_id: 32 hexadecimal digits.
-        task: Which part of the job's rows.
-        attempt: No two attempts of a job at a task have the same one.
+        task: The task's number in the job.
+        attempt: A number that no other attempt at this task has.
 
     Raises:
-        OptionError: Names could not be made of these.
+        OptionError: A value does not fit a file name.
     """
 
     job_id: str
@@ -61,17 +62,14 @@ class StageId:
     attempt: int
 
     def __post_init__(self) -> None:
-        if not JOB_ID.fullmatch(self.job_id):
-            raise OptionError(
-                f"Expected 32 lower-case hexadecimal digits as the id of a job, found {self.job_id!r}."
-            )
+        require_job_id(self.job_id)
         for name, number in (("task", self.task), ("attempt", self.attempt)):
             if not 0 <= number < 1 << 63:
                 raise OptionError(f"Expected a number from 0 to 2^63 - 1 as {name}, found {number}.")
 
     @property
     def base_name(self) -> str:
-        """What all its files' names begin with, and the pack file's name without its suffix."""
+        """The common prefix of the attempt's files, and the name of its pack file without suffix."""
         return f"{STAGE_PREFIX}{self.job_id}-{self.task}-{self.attempt}"
 
     @property
@@ -85,28 +83,38 @@ class StageId:
         return self.base_name + MANIFEST_SUFFIX
 
     def segment_base_name(self, number: int) -> str:
-        """The name of a staged segment, without suffix."""
+        """The name of a staged segment without suffix."""
         return f"{self.base_name}-{number}"
 
 
+def require_job_id(job_id: str) -> None:
+    """Refuse a job id that is not 32 hexadecimal digits.
+
+    Raises:
+        OptionError: It is something else.
+    """
+    if not JOB_ID.fullmatch(job_id):
+        raise OptionError(f"Expected 32 lower-case hexadecimal digits as the id of a job, found {job_id!r}.")
+
+
 def job_prefix(job_id: str) -> str:
-    """What the names of all staged files of a job begin with, and of no other job's."""
+    """The prefix that the names of a job's staged files share with no other job's."""
     return f"{STAGE_PREFIX}{job_id}-"
 
 
 def job_of(file_name: str) -> str | None:
-    """The id of the job that staged a file; None if it is no staged file."""
+    """The id of the job that staged a file; None for other files."""
     match = _FILE_NAME.fullmatch(file_name)
     return match["job"] if match else None
 
 
 def stage_of(base_name: str) -> StageId | None:
-    """The attempt that a file belongs to, by its name without suffix; None if that is none."""
+    """The task attempt that a staged file belongs to, given its name without suffix; None for other names."""
     match = STAGED_BASE_NAME.fullmatch(base_name)
     return StageId(match["job"], int(match["task"]), int(match["attempt"])) if match else None
 
 
 def data_suffix_of(base_name: str) -> str:
-    """The suffix of the file that holds the batches: a segment's, if the name has a number behind its attempt."""
+    """The suffix of the file that holds the batches: ``.log`` if a segment number follows the attempt."""
     match = STAGED_BASE_NAME.fullmatch(base_name)
     return _LOG_SUFFIX if match and match["number"] else PACK_SUFFIX

@@ -1,7 +1,7 @@
-"""Making a job's staged files part of a log directory, as its journal says, however often that was begun.
+"""Replaying a commit's journal: publishes a job's staged files in a log directory, idempotently.
 
-Below the logs: whoever opens a log directory for writing finishes here what a crash has left. What
-goes into the journal is decided in `storage_core.commit`.
+This layer is below the logs, because opening a log directory for writing completes a commit that a crash
+interrupted. `storage_core.commit` decides what the journal says.
 """
 
 from __future__ import annotations

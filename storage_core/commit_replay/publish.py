@@ -1,14 +1,10 @@
-"""What to say, and to do, when a commit cannot be completed because a file that its tasks have staged is gone.
+"""Publishing staged batches in one partition, as the journal says: the replay of a commit, partition by partition.
 
-Appending staged batches to the end of a segment, as a broker does it: the log file, and the entries of its indexes.
+Batches are appended to a segment with their index entries, as a broker appends them, or a staged segment is linked
+into the partition's directory, the log file last. A link is used rather than a rename because POSIX does not
+guarantee that the new name is on disk once the old one is gone.
 
-Everything is counted from the sizes in the journal. So it comes to the same however often it was begun.
-
-A staged segment becomes one of a log: its files get their second names, the log file last.
-
-A link, no rename: POSIX does not say that the new name is on the disk when the old one is gone.
-
-What a commit does in the directory of one partition. To do it twice is harmless.
+Every step starts from the sizes in the journal, so repeating it has no further effect.
 """
 
 from __future__ import annotations
@@ -55,106 +51,276 @@ if TYPE_CHECKING:
     from storage_core.log_config import LogConfig
 
 __all__ = [
-    "append_staged",
+    "PartitionPublisher",
     "flush_published",
     "is_published_copy",
-    "link_staged",
     "lost_staged_file",
-    "open_cut",
-    "publish_partition",
+    "open_truncated",
 ]
 
 
+# Index entries are added for at least this many batches at a time.
+_JOINED_BATCHES: Final = 1024
+_MAX_SNAPSHOT_BYTES: Final = 16 * 1024 * 1024
+
+
 def lost_staged_file(path: str) -> CorruptError:
-    """The error for a staged file that is not there."""
+    """The error for a staged file that is missing, so that the commit cannot be completed."""
     job_id = job_of(os.path.basename(path)) or "?"
     return CorruptError(
-        f"Expected a file that the commit of job {job_id} needs, which was interrupted and is being completed, found "
-        "none: somebody has deleted it. Bring it back, then open the log directory again. Or give the job up: delete "
+        f"Expected a staged file that the interrupted commit of job {job_id} needs, found none: it has been deleted. "
+        "Restore it, then open the log directory again. Or give the job up: delete "
         f"{COMMIT_JOURNAL}, then the directory {COMMIT_IN_PROGRESS}, then {job_prefix(job_id)}*, all in "
-        f"{os.path.dirname(path)}, and open it with LogDirectory.open, which recovers its logs. What was there before "
-        "stays. Partitions that were done before this one keep their rows of the job, others have none, and it does "
-        "not count as committed: written again, those rows are there twice.",
+        f"{os.path.dirname(path)}, and open it with LogDirectory.open, which recovers its logs. Earlier rows are kept. "
+        "Partitions that the commit completed keep the job's rows, others have none, and the job does not count as "
+        "committed: writing it again duplicates those rows.",
         path=path,
     )
 
 
-_JOINED_BATCHES: Final = 1024
-
-
-def append_staged(
-    filesystem: FileSystem,
-    root: str,
-    directory: str,
-    operation: AppendOperation,
-    leader_epoch: int,
-    config: LogConfig,
-    *,
-    keep_offsets: bool = False,
-) -> list[str]:
-    """Cut a segment's files to their journalled sizes, and append to them. Nothing is flushed.
+class PartitionPublisher:
+    """Publishes what the journal says of one partition.
 
     Args:
         filesystem: Where to read and write.
-        root: The log directory, in which the staged files stand.
-        directory: The partition's directory.
-        operation: What to append, and where.
-        leader_epoch: The epoch that the batches get.
-        config: Says how far index entries lie apart, and how many there may be.
-        keep_offsets: Whether the batches have the offsets already that they are to have.
+        root: The log directory.
+        partition: The partition's part of the journal.
+        config: The topic's configuration, which decides where index entries are due.
 
-    Returns:
-        The files to be flushed.
+    Attributes:
+        directory: The partition's directory.
+    """
+
+    def __init__(
+        self, filesystem: FileSystem, root: str, partition: JournalledPartition, config: LogConfig
+    ) -> None:
+        self.directory = f"{root}/{partition.topic}-{partition.partition}"
+        self._filesystem = filesystem
+        self._root = root
+        self._partition = partition
+        self._config = config
+
+    def publish(self, *, is_flushed: bool = True) -> list[str]:
+        """Make all changes to the partition, without a flush.
+
+        Args:
+            is_flushed: Whether the caller flushes the result. If not, the log will be recovered. Recovery rebuilds a
+                missing leader epoch file from the batches, but a torn one prevents opening the log: a changed one is
+                therefore flushed here.
+
+        Returns:
+            The files for `flush_published`, the partition's directory last.
+
+        Raises:
+            CorruptError: The partition is not as it was when the commit began.
+            StorageError: The file system refused.
+        """
+        written = self._create_directory() if self._partition.is_new else []
+        for operation in self._partition.operations:
+            if isinstance(operation, LinkOperation):
+                self.link(operation)
+            else:
+                written += self.append(operation)
+        written += self._write_snapshot()
+        written += self._write_epochs(is_flushed=is_flushed)
+        return [*dict.fromkeys(written), self.directory] if written or self._partition.operations else []
+
+    def append(self, operation: AppendOperation) -> list[str]:
+        """Truncate a segment's files to their journalled sizes and append to them; return the files to flush.
+
+        Raises:
+            CorruptError: A file is shorter than the journal says, or a staged batch is damaged.
+            StorageError: The file system refused.
+        """
+        filesystem, directory = self._filesystem, self.directory
+        segment = operation.segment_base_offset
+        paths = [
+            f"{directory}/{name(segment)}"
+            for name in (log_file_name, offset_index_file_name, time_index_file_name)
+        ]
+        log_path, index_path, time_index_path = paths
+        if not operation.size_before_bytes:
+            # A leftover of a deleted segment.
+            filesystem.delete(f"{directory}/{transaction_index_file_name(segment)}")
+        offset_entries, time_entries = bytearray(), bytearray()
+        with open_truncated(
+            filesystem, time_index_path, operation.time_index_size_before_bytes
+        ) as time_index:
+            indexes = _index_builder(time_index, operation, self._config)
+            with open_truncated(filesystem, log_path, operation.size_before_bytes) as log:
+                for heads in _joined(self._append_ranges(operation, log)):
+                    timestamps_ms = heads.headers["max_timestamp_ms"]
+                    added = indexes.add(
+                        heads.last_offsets, timestamps_ms, heads.sizes_bytes, heads.start_bytes
+                    )
+                    offset_entries += added[0]
+                    time_entries += added[1]
+            with open_truncated(filesystem, index_path, operation.index_size_before_bytes) as index:
+                index.write_at([offset_entries], operation.index_size_before_bytes)
+            time_entries += indexes.last_entry()
+            time_index.write_at([time_entries], operation.time_index_size_before_bytes)
+        return paths
+
+    def _append_ranges(self, operation: AppendOperation, log: WritableFile) -> Iterator[BatchHeads]:
+        """Append the ranges in order."""
+        leader_epoch = self._partition.leader_epoch
+        offset = None if self._partition.keep_offsets else operation.base_offset
+        position_bytes = operation.size_before_bytes
+        # Ranges of one file are adjacent.
+        for file, ranges in groupby(operation.ranges, key=attrgetter("file")):
+            with _open_staged(self._filesystem, f"{self._root}/{file}{data_suffix_of(file)}") as pack:
+                for staged in ranges:
+                    for heads in copy_batches(pack, staged, log, position_bytes, offset, leader_epoch):
+                        if offset is not None:
+                            offset += heads.offset_count
+                        yield heads
+                    position_bytes += staged.size_bytes
+
+    def link(self, operation: LinkOperation) -> None:
+        """Link the files of a staged segment into the partition's directory, unless they are there already.
+
+        Raises:
+            CorruptError: Another segment has its place.
+            StorageError: The file system refused.
+        """
+        filesystem = self._filesystem
+        stem, target = f"{self._root}/{operation.file}", f"{self.directory}/{operation.base_offset:020d}"
+        is_copy = is_published_copy(filesystem, stem, target)
+        if is_copy:
+            # Copying a directory may turn links into copies, so the content decides.
+            _require_published(filesystem, target + LOG_SUFFIX, operation)
+        # A leftover of a deleted segment.
+        filesystem.delete(target + TRANSACTION_INDEX_SUFFIX)
+        for suffix in (TIME_INDEX_SUFFIX, OFFSET_INDEX_SUFFIX, LOG_SUFFIX):
+            existing = filesystem.status(target + suffix)
+            if existing is not None and is_copy:
+                continue
+            try:
+                _link(filesystem, stem + suffix, target + suffix, existing)
+            except FileNotFoundError as error:
+                if filesystem.status(stem + suffix) is None:
+                    raise lost_staged_file(stem + suffix) from error
+                raise
+
+    def _create_directory(self) -> list[str]:
+        filesystem, directory, partition = self._filesystem, self.directory, self._partition
+        if filesystem.status(directory) is None:
+            filesystem.make_directory(directory)
+        written = []
+        if partition.topic_id is not None:
+            path = f"{directory}/{PARTITION_METADATA}"
+            _write_file(filesystem, path, partition_metadata_bytes(partition.topic_id, path))
+            written.append(path)
+        if not partition.operations:
+            # A log needs at least one segment.
+            for name in (log_file_name, offset_index_file_name, time_index_file_name):
+                path = f"{directory}/{name(partition.log_end_after)}"
+                _write_file(filesystem, path, b"")
+                written.append(path)
+        return written
+
+    def _write_snapshot(self) -> list[str]:
+        filesystem, directory, partition = self._filesystem, self.directory, self._partition
+        source = partition.snapshot_from
+        if source is None or partition.log_end_after == partition.log_end_before:
+            return []
+        content: bytes | None
+        if not isinstance(source, int):
+            content = producer_snapshot_bytes(())
+        else:
+            content = filesystem.read_file(f"{directory}/{snapshot_file_name(source)}", _MAX_SNAPSHOT_BYTES)
+        if content is None:
+            raise CorruptError(
+                f"Expected the producer snapshot at offset {source}, which existed when a commit began, found none. "
+                "Restore it, then open the log directory again, which completes the commit.",
+                path=directory,
+            )
+        path = f"{directory}/{snapshot_file_name(partition.log_end_after)}"
+        _write_file(filesystem, path, content)
+        return [path]
+
+    def _write_epochs(self, *, is_flushed: bool) -> list[str]:
+        partition = self._partition
+        if not partition.epochs_after or partition.log_end_after == partition.log_end_before:
+            return []
+        path = os.path.join(self.directory, LEADER_EPOCH_CHECKPOINT)
+        known: tuple[EpochEntry, ...] | None
+        try:
+            known = read_leader_epoch_checkpoint(self._filesystem, path)
+        except CorruptCheckpointError:
+            # Torn by an earlier, interrupted attempt.
+            known = None
+        if not is_flushed and known == ():
+            return []
+        if known != partition.epochs_after:
+            write_leader_epoch_checkpoint(
+                self._filesystem, path, partition.epochs_after, flush=not is_flushed
+            )
+        # An unchanged file is flushed, too: an interrupted attempt may have written it without a flush.
+        return [path]
+
+
+def flush_published(filesystem: FileSystem, paths: list[str]) -> None:
+    """Flush what was published in one partition.
 
     Raises:
-        CorruptError: A file is shorter than the journal says, or a staged batch is damaged.
         StorageError: The file system refused.
     """
-    segment = operation.segment_base_offset
-    paths = [
-        f"{directory}/{name(segment)}"
-        for name in (log_file_name, offset_index_file_name, time_index_file_name)
-    ]
-    log_path, index_path, time_index_path = paths
-    if not operation.size_before_bytes:
-        # Of a segment that was deleted.
-        filesystem.delete(f"{directory}/{transaction_index_file_name(segment)}")
-    offset_entries, time_entries = bytearray(), bytearray()
-    with open_cut(filesystem, time_index_path, operation.time_index_size_before_bytes) as time_index:
-        indexes = _index_builder(time_index, operation, config)
-        with open_cut(filesystem, log_path, operation.size_before_bytes) as log:
-            offset = None if keep_offsets else operation.base_offset
-            for heads in _joined(_appended(filesystem, root, operation, log, offset, leader_epoch)):
-                timestamps_ms = heads.headers["max_timestamp_ms"]
-                added = indexes.add(heads.last_offsets, timestamps_ms, heads.sizes_bytes, heads.start_bytes)
-                offset_entries += added[0]
-                time_entries += added[1]
-        with open_cut(filesystem, index_path, operation.index_size_before_bytes) as index:
-            index.write_at([offset_entries], operation.index_size_before_bytes)
-        time_entries += indexes.last_entry()
-        time_index.write_at([time_entries], operation.time_index_size_before_bytes)
-    return paths
+    if paths:
+        for path in paths[:-1]:
+            with filesystem.open_for_writing(path) as file:
+                file.flush()
+        filesystem.flush_directory(paths[-1])
 
 
-def _appended(
-    filesystem: FileSystem,
-    root: str,
-    operation: AppendOperation,
-    log: WritableFile,
-    offset: int | None,
-    leader_epoch: int,
-) -> Iterator[BatchHeads]:
-    """Append the ranges, one behind the other."""
-    position_bytes = operation.size_before_bytes
-    # Those of one file stand together.
-    for file, ranges in groupby(operation.ranges, key=attrgetter("file")):
-        with _open_staged(filesystem, f"{root}/{file}{data_suffix_of(file)}") as pack:
-            for staged in ranges:
-                for heads in copy_batches(pack, staged, log, position_bytes, offset, leader_epoch):
-                    if offset is not None:
-                        offset += heads.offset_count
-                    yield heads
-                position_bytes += staged.size_bytes
+def is_published_copy(filesystem: FileSystem, stem: str, target: str) -> bool:
+    """Whether a segment's place is taken by a log file that has content and is not a link to the staged one.
+
+    Args:
+        filesystem: Where to look.
+        stem: Path of the staged segment, without suffix.
+        target: Path of its place in the log, without suffix.
+    """
+    found = filesystem.status(target + LOG_SUFFIX)
+    return (
+        found is not None
+        and found.size_bytes > 0
+        and not _is_same(found, filesystem.status(stem + LOG_SUFFIX))
+    )
+
+
+def _link(filesystem: FileSystem, source: str, target: str, existing: FileStatus | None) -> None:
+    if existing is None:
+        filesystem.link(source, target)
+    elif not _is_same(existing, filesystem.status(source)):
+        # Replace the empty last segment of the log.
+        filesystem.delete(target + TEMPORARY_SUFFIX)
+        filesystem.link(source, target + TEMPORARY_SUFFIX)
+        filesystem.rename(target + TEMPORARY_SUFFIX, target)
+
+
+def _is_same(one: FileStatus, other: FileStatus | None) -> bool:
+    return other is not None and (one.device, one.inode) == (other.device, other.inode)
+
+
+def _require_published(filesystem: FileSystem, path: str, operation: LinkOperation) -> None:
+    """Refuse a segment that is not the one to be published here."""
+    with filesystem.open(path) as file:
+        is_long_enough = file.status.size_bytes >= operation.size_bytes
+        found = 0
+        if is_long_enough:
+            try:
+                found = fingerprint(batch_heads(file, 0, operation.size_bytes))
+            except CorruptError:
+                is_long_enough = False
+    if not is_long_enough or found != operation.fingerprint:
+        raise CorruptError(
+            f"Expected no segment, an empty one, or the one that a commit publishes here, with {operation.size_bytes} "
+            f"bytes and the fingerprint {operation.fingerprint:08x}, found another one: another program has written "
+            "it since. Move it away, then open the log directory again, which completes the commit.",
+            path=path,
+            offset=operation.base_offset,
+        )
 
 
 def _open_staged(filesystem: FileSystem, path: str) -> OpenFile:
@@ -165,7 +331,7 @@ def _open_staged(filesystem: FileSystem, path: str) -> OpenFile:
 
 
 def _joined(parts: Iterable[BatchHeads]) -> Iterator[BatchHeads]:
-    """The same batches, more of them at a time: what is done with them takes as long for one as for many."""
+    """The same batches in larger parts, because adding to the indexes costs the same for one batch as for many."""
     pending: list[BatchHeads] = []
     count = 0
     for heads in parts:
@@ -178,11 +344,11 @@ def _joined(parts: Iterable[BatchHeads]) -> Iterator[BatchHeads]:
         yield BatchHeads.joined(pending)
 
 
-def open_cut(filesystem: FileSystem, path: str, size_bytes: int) -> WritableFile:
-    """Open a file, which is made if it is to be empty, and cut it to a size.
+def open_truncated(filesystem: FileSystem, path: str, size_bytes: int) -> WritableFile:
+    """Open a file and truncate it to a size; a file of size 0 is created.
 
     Raises:
-        CorruptError: It is shorter.
+        CorruptError: The file is shorter.
     """
     file = filesystem.open_for_writing(path, create=size_bytes == 0)
     try:
@@ -196,15 +362,15 @@ def open_cut(filesystem: FileSystem, path: str, size_bytes: int) -> WritableFile
         file.close()
         raise CorruptError(
             f"Expected at least the {size_bytes} bytes that this file had when a commit began, found "
-            f"{found_bytes}: somebody else has changed it since. Bring it back, then open the log directory "
-            "again: the commit is completed then.",
+            f"{found_bytes}: another program has changed it since. Restore it, then open the log directory again, "
+            "which completes the commit.",
             path=path,
         )
     return file
 
 
 def _index_builder(time_index: WritableFile, operation: AppendOperation, config: LogConfig) -> IndexBuilder:
-    """Goes on where the indexes end. The time index was completed when the log was closed."""
+    """Continue the segment's indexes. Closing the log has completed its time index."""
     segment, size_bytes = operation.segment_base_offset, operation.time_index_size_before_bytes
     last_time = None
     if size_bytes >= TIME_ENTRY_BYTES:
@@ -219,205 +385,9 @@ def _index_builder(time_index: WritableFile, operation: AppendOperation, config:
     )
 
 
-def link_staged(filesystem: FileSystem, root: str, directory: str, operation: LinkOperation) -> None:
-    """Link the files of a staged segment into a partition's directory, those that are not there yet.
-
-    Raises:
-        CorruptError: Another segment stands in its place.
-        StorageError: The file system refused.
-    """
-    stem, target = f"{root}/{operation.file}", f"{directory}/{operation.base_offset:020d}"
-    is_copy = is_published_copy(filesystem, stem, target)
-    if is_copy:
-        # Links do not survive every copy of a directory: what it holds tells.
-        _require_published(filesystem, target + LOG_SUFFIX, operation)
-    # Of a segment that was deleted.
-    filesystem.delete(target + TRANSACTION_INDEX_SUFFIX)
-    for suffix in (TIME_INDEX_SUFFIX, OFFSET_INDEX_SUFFIX, LOG_SUFFIX):
-        there = filesystem.status(target + suffix)
-        if there is not None and is_copy:
-            continue
-        try:
-            _link(filesystem, stem + suffix, target + suffix, there)
-        except FileNotFoundError as error:
-            if filesystem.status(stem + suffix) is None:
-                raise lost_staged_file(stem + suffix) from error
-            raise
-
-
-def is_published_copy(filesystem: FileSystem, stem: str, target: str) -> bool:
-    """Whether a segment that is not empty, and no link to the staged one, stands in its place already.
-
-    Args:
-        filesystem: Where to look.
-        stem: The staged segment, without suffix.
-        target: Its place, without suffix.
-    """
-    found = filesystem.status(target + LOG_SUFFIX)
-    return (
-        found is not None
-        and found.size_bytes > 0
-        and not _is_same(found, filesystem.status(stem + LOG_SUFFIX))
-    )
-
-
-def _link(filesystem: FileSystem, source: str, target: str, there: FileStatus | None) -> None:
-    if there is None:
-        filesystem.link(source, target)
-    elif not _is_same(there, filesystem.status(source)):
-        # The empty last segment of the log makes room.
-        filesystem.delete(target + TEMPORARY_SUFFIX)
-        filesystem.link(source, target + TEMPORARY_SUFFIX)
-        filesystem.rename(target + TEMPORARY_SUFFIX, target)
-
-
-def _is_same(one: FileStatus, other: FileStatus | None) -> bool:
-    return other is not None and (one.device, one.inode) == (other.device, other.inode)
-
-
-def _require_published(filesystem: FileSystem, path: str, operation: LinkOperation) -> None:
-    """Refuse to go on if a segment is not the one that was to be published here."""
-    with filesystem.open(path) as file:
-        is_long_enough = file.status.size_bytes >= operation.size_bytes
-        found = 0
-        if is_long_enough:
-            try:
-                found = fingerprint(batch_heads(file, 0, operation.size_bytes))
-            except CorruptError:
-                is_long_enough = False
-    if not is_long_enough or found != operation.fingerprint:
-        raise CorruptError(
-            f"Expected no segment, an empty one, or the one that a commit publishes here, with {operation.size_bytes} "
-            f"bytes and the fingerprint {operation.fingerprint:08x}, found another one: somebody else has written "
-            "it since. Move it away, then open the log directory again: the commit is completed then.",
-            path=path,
-            offset=operation.base_offset,
-        )
-
-
-_MAX_SNAPSHOT_BYTES: Final = 16 * 1024 * 1024
-
-
-def publish_partition(
-    filesystem: FileSystem,
-    root: str,
-    partition: JournalledPartition,
-    config: LogConfig,
-    *,
-    is_flushed: bool = True,
-) -> list[str]:
-    """Do what the journal says of one partition. Nothing of it is flushed here.
-
-    Args:
-        filesystem: Where to read and write.
-        root: The log directory.
-        partition: What to do.
-        config: Of its topic.
-        is_flushed: Whether it is flushed afterwards. If not, the log is recovered, which makes a first epoch file from its
-            batches; a changed one is flushed here: torn, it would keep everybody from opening the log.
-
-    Returns:
-        The files that `flush_published` is to flush, the partition's directory last.
-
-    Raises:
-        CorruptError: The partition is not as it was when the commit began.
-        StorageError: The file system refused.
-    """
-    directory = f"{root}/{partition.topic}-{partition.partition}"
-    written: list[str] = []
-    if partition.is_new:
-        written += _make_directory(filesystem, directory, partition)
-    for operation in partition.operations:
-        if isinstance(operation, LinkOperation):
-            link_staged(filesystem, root, directory, operation)
-        else:
-            written += append_staged(
-                filesystem,
-                root,
-                directory,
-                operation,
-                partition.leader_epoch,
-                config,
-                keep_offsets=partition.keep_offsets,
-            )
-    written += _put_snapshot(filesystem, directory, partition)
-    written += _put_epochs(filesystem, directory, partition, is_flushed=is_flushed)
-    return [*dict.fromkeys(written), directory] if written or partition.operations else []
-
-
-def flush_published(filesystem: FileSystem, paths: list[str]) -> None:
-    """Bring what was published in one partition to the disk.
-
-    Raises:
-        StorageError: The file system refused.
-    """
-    if paths:
-        for path in paths[:-1]:
-            with filesystem.open_for_writing(path) as file:
-                file.flush()
-        filesystem.flush_directory(paths[-1])
-
-
-def _make_directory(filesystem: FileSystem, directory: str, partition: JournalledPartition) -> list[str]:
-    if filesystem.status(directory) is None:
-        filesystem.make_directory(directory)
-    written = []
-    if partition.topic_id is not None:
-        path = f"{directory}/{PARTITION_METADATA}"
-        _put_file(filesystem, path, partition_metadata_bytes(partition.topic_id, path))
-        written.append(path)
-    if not partition.operations:
-        # A log without any segment is none.
-        for name in (log_file_name, offset_index_file_name, time_index_file_name):
-            path = f"{directory}/{name(partition.log_end_after)}"
-            _put_file(filesystem, path, b"")
-            written.append(path)
-    return written
-
-
-def _put_snapshot(filesystem: FileSystem, directory: str, partition: JournalledPartition) -> list[str]:
-    source = partition.snapshot_from
-    if source is None or partition.log_end_after == partition.log_end_before:
-        return []
-    content: bytes | None
-    if not isinstance(source, int):
-        content = producer_snapshot_bytes(())
-    else:
-        content = filesystem.read_file(f"{directory}/{snapshot_file_name(source)}", _MAX_SNAPSHOT_BYTES)
-    if content is None:
-        raise CorruptError(
-            f"Expected the snapshot of the producers at offset {source}, which was there when a commit began, found none. Bring it back, "
-            "then open the log directory again: the commit is completed then.",
-            path=directory,
-        )
-    path = f"{directory}/{snapshot_file_name(partition.log_end_after)}"
-    _put_file(filesystem, path, content)
-    return [path]
-
-
-def _put_epochs(
-    filesystem: FileSystem, directory: str, partition: JournalledPartition, *, is_flushed: bool
-) -> list[str]:
-    if not partition.epochs_after or partition.log_end_after == partition.log_end_before:
-        return []
-    path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
-    known: tuple[EpochEntry, ...] | None
-    try:
-        known = read_leader_epoch_checkpoint(filesystem, path)
-    except CorruptCheckpointError:
-        # Torn while this was done before.
-        known = None
-    if not is_flushed and known == ():
-        return []
-    if known != partition.epochs_after:
-        write_leader_epoch_checkpoint(filesystem, path, partition.epochs_after, flush=not is_flushed)
-    # Also if it was written before: by whom, and whether it was flushed, is not known.
-    return [path]
-
-
-def _put_file(filesystem: FileSystem, path: str, content: bytes) -> None:
+def _write_file(filesystem: FileSystem, path: str, content: bytes) -> None:
     with filesystem.open_for_writing(path, create=True) as file:
-        # What stands there was begun by the same commit.
+        # Existing content is from an earlier attempt at the same commit.
         size_bytes = file.size_bytes()
         if size_bytes == len(content) and file.read_at(size_bytes, 0) == content:
             return

@@ -1,32 +1,23 @@
-"""What the checkpoints in the root say of published partitions: all of it is on disk, replicated, and perhaps the log start.
+"""Completing or undoing a commit: the one just journalled, or one that a crash interrupted.
 
-``.segmentlog-unflushed`` in a root: the last commit has left it unflushed, and nobody was at work since.
+    interlock, no journal     nothing has begun                → the interlock is removed
+    journal, not committed    any step may have been done      → all steps are done again
+    journal, committed        the rows are visible             → leftovers are removed
+    journal, no interlock     another program removed it       → an error; nothing is changed
+    journal, not flushed, and a power cut, or another program  → the journal is removed; recovery keeps
+    not everything complete   has written since                  the complete batches
 
-A job that flushes nothing leaves its log directory like that of a running broker: without the marker of a clean
-shutdown, so that whoever opens it next recovers its logs. Only the next such job need not: as long as the machine
-runs, what was written is there. Two lines, JSON and its CRC:
+The interlock is created before the journal and removed after it, so no broker runs while there is a journal. No step
+depends on how far an earlier attempt came.
 
-    {"version":1,"generation":8,"boot":"<id of this run of the machine>","checkpoints":[[<inode>,<ms>,<bytes>],…]}
+A job that does not flush leaves its log directory like that of a running broker, without the clean-shutdown file, so
+that the next process to open it recovers its logs. Only another such job need not, because its machine still has all
+that was written unless it was rebooted. ``.segmentlog-unflushed`` says so, in two lines, JSON and its CRC:
 
-The generation is that of the last commit. The checkpoints are those that a broker writes while it runs. Where there
-is no such file, or one that does not fit, the root is recovered.
+    {"version":1,"generation":8,"boot":"<boot id>","checkpoints":[[<inode>,<ms>,<bytes>],…]}
 
-Whether all is there that a journal names: asked where the job did not flush, and somebody else is to finish it.
-
-What was written is there as long as the machine runs, whoever was killed. After a power cut some of it may be torn
-or missing, and then the commit cannot be completed. Where somebody has appended since, it must not be.
-
-Finishing, or undoing, a commit: the one that was just journalled, or one that a crash has left.
-
-    interlock, no journal     nothing was begun           → the interlock goes
-    journal, not committed    anything may have been done → all is done, as if nothing had been
-    journal, committed        the rows are visible        → what is left over goes
-    journal, no interlock     somebody took it away       → reported; nothing is changed
-    journal, not flushed, and a power cut, or somebody    → the journal goes; recovery finds what is whole
-    not all it names is whole has written since
-
-The interlock is made before the journal and removed after it, so no broker has been at work while
-there was a journal. Nothing here depends on how far a crash let it come.
+The generation is that of the last commit. The checkpoints are those that a broker writes while it runs. A root without
+this file, or with one that does not match, is recovered.
 """
 
 from __future__ import annotations
@@ -51,7 +42,6 @@ from storage_core.checkpoint import (
 from storage_core.checkpoint.checkpoint_file import TEMPORARY_SUFFIX
 from storage_core.commit_files.commits_file import (
     OWN_PREFIX,
-    CommitEntry,
     append_commit,
     flush_commits,
     read_commits_file,
@@ -65,7 +55,7 @@ from storage_core.commit_files.journal import (
 )
 from storage_core.commit_files.json_fields import json_file_bytes
 from storage_core.commit_files.stage_names import data_suffix_of, job_prefix
-from storage_core.commit_replay.publish import flush_published, is_published_copy, publish_partition
+from storage_core.commit_replay.publish import PartitionPublisher, flush_published, is_published_copy
 from storage_core.commit_replay.staged_batches import in_parallel
 from storage_core.errors import CorruptCheckpointError, CorruptError, LogDirectoryError, SegmentLogError
 from storage_core.record.batch_header import batch_fingerprint
@@ -88,21 +78,37 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT_THREADS",
     "UNFLUSHED_FILE",
+    "can_complete",
     "delete_staged_files",
     "finish_commit",
     "forget_unflushed",
     "has_unfinished_commit",
     "is_as_left_unflushed",
-    "is_whole",
     "note_unflushed",
     "write_root_checkpoints",
 ]
 
 
-def write_root_checkpoints(filesystem: FileSystem, root: str, journal: CommitJournal) -> None:
-    """Bring the checkpoints up to a journal; one that says so already is left alone.
+_log = logging.getLogger(__name__)
+DEFAULT_THREADS: Final = 16
+# More threads make a local file system slower at creating files. Flushes wait for the disk.
+_WRITING_THREADS: Final = 2
+# For at least this many partitions, one sync of the file system makes their flushes cheap.
+_MANY_PARTITIONS: Final = 64
+UNFLUSHED_FILE: Final = f"{OWN_PREFIX}unflushed"
+_VERSION: Final = 1
+# This file reports a size of 0.
+_BOOT_ID_FILE: Final = "/proc/sys/kernel/random/boot_id"
+_LONGEST_BOOT_ID_BYTES: Final = 64
+_BOOT_ID: Final = re.compile(rb"[0-9A-Za-z-]{1,64}")
+_LIMIT_BYTES: Final = 4096
+_WINDOW_BYTES: Final = 1024 * 1024
 
-    What was not flushed is to be recovered: of that, the recovery points stay.
+
+def write_root_checkpoints(filesystem: FileSystem, root: str, journal: CommitJournal) -> None:
+    """Update the checkpoints in the root after a commit, where they change.
+
+    If the job does not flush, its rows must be recovered, so the recovery points stay.
 
     Raises:
         StorageError: The file system refused.
@@ -113,7 +119,7 @@ def write_root_checkpoints(filesystem: FileSystem, root: str, journal: CommitJou
         for each in journal.partitions
         if each.log_start_after != each.log_start_before
     }
-    # Of a partition that was removed without its checkpoints, a new one of its name knows nothing.
+    # Checkpoints may have entries of a deleted partition with the name of a new one.
     stale = frozenset(each.topic_partition for each in journal.partitions if each.is_new)
     points = ends if journal.is_flushed else {}
     _update(filesystem, os.path.join(root, RECOVERY_POINT_CHECKPOINT), points, stale)
@@ -131,7 +137,7 @@ def _update(
     try:
         known = read_offset_checkpoint(filesystem, path)
     except CorruptCheckpointError:
-        # As a broker does: what it said is not known any more.
+        # Brokers ignore the content of a damaged checkpoint, too.
         known = {}
     kept = {key: offset for key, offset in known.items() if key not in stale}
     merged = {**kept, **offsets}
@@ -139,17 +145,8 @@ def _update(
         write_offset_checkpoint(filesystem, path, merged)
 
 
-UNFLUSHED_FILE: Final = f"{OWN_PREFIX}unflushed"
-_VERSION: Final = 1
-# Linux gives each run of the machine one; the file says that it is empty.
-_BOOT_ID_FILE: Final = "/proc/sys/kernel/random/boot_id"
-_LONGEST_BOOT_ID_BYTES: Final = 64
-_BOOT_ID: Final = re.compile(rb"[0-9A-Za-z-]{1,64}")
-_LIMIT_BYTES: Final = 4096
-
-
 def note_unflushed(filesystem: FileSystem, root: str, generation: int) -> None:
-    """Note that a commit has left the root unflushed. Where the machine has no id, nothing is noted.
+    """Record that a commit has left the root unflushed, unless the machine has no boot id.
 
     Raises:
         StorageError: The file system refused.
@@ -162,7 +159,7 @@ def note_unflushed(filesystem: FileSystem, root: str, generation: int) -> None:
 
 
 def is_as_left_unflushed(filesystem: FileSystem, root: str, generation: int) -> bool:
-    """Whether the root is as the commit with a generation, which did not flush, has left it in this run of the machine."""
+    """Whether a commit without flush has left the root as it is now, since the machine was booted."""
     try:
         data = filesystem.read_file(os.path.join(root, UNFLUSHED_FILE), _LIMIT_BYTES)
     except LogDirectoryError:
@@ -171,7 +168,7 @@ def is_as_left_unflushed(filesystem: FileSystem, root: str, generation: int) -> 
 
 
 def forget_unflushed(filesystem: FileSystem, root: str) -> None:
-    """Have the root recovered by whoever writes next, unless it is clean.
+    """Remove the record, so that the next writer recovers the root unless it is clean.
 
     Raises:
         StorageError: The file system refused.
@@ -198,7 +195,7 @@ def _identity(filesystem: FileSystem, path: str) -> list[Any] | None:
 
 
 def _boot_id_of_machine(filesystem: FileSystem) -> str | None:
-    """What this run of the machine goes by; None where it does not tell."""
+    """The id that Linux draws when it boots; None on other systems."""
     try:
         with filesystem.open(_BOOT_ID_FILE) as file:
             data = file.read_at(_LONGEST_BOOT_ID_BYTES, 0).strip()
@@ -207,53 +204,50 @@ def _boot_id_of_machine(filesystem: FileSystem) -> str | None:
     return data.decode("ascii") if _BOOT_ID.fullmatch(data) else None
 
 
-_WINDOW_BYTES: Final = 1024 * 1024
+def can_complete(filesystem: FileSystem, root: str, journal: CommitJournal) -> bool:
+    """Whether a commit without flush can still be completed: all batches are intact, and no others were written.
 
-
-def is_whole(filesystem: FileSystem, root: str, journal: CommitJournal) -> bool:
-    """Whether a commit can be completed: all that it names is whole, and nothing else stands where it goes.
-
-    All bytes are read, and their CRCs checked.
+    After a power cut, some of them may be torn or missing. All bytes are read and all CRCs checked.
 
     Raises:
-        UnreadableError: This user may not read something.
+        UnreadableError: This user may not read a file.
         StorageError: The file system refused.
     """
     try:
         for partition in journal.partitions:
-            _Check(filesystem, root, partition).run()
+            _CompletionCheck(filesystem, root, partition).run()
     except (CorruptError, FileNotFoundError):
         return False
     return True
 
 
-class _Check:
-    """Of one partition. What is wrong is raised."""
+class _CompletionCheck:
+    """Checks one partition; raises what prevents the commit."""
 
     def __init__(self, filesystem: FileSystem, root: str, partition: JournalledPartition) -> None:
         self._filesystem = filesystem
         self._root = root
         self._partition = partition
         self._directory = f"{root}/{partition.topic}-{partition.partition}"
-        # How long the log files are that are written to, once all is done.
+        # By base offset, the final size of each log file that the commit writes.
         self._ends_bytes: dict[int, int] = {}
         self._linked: dict[int, dict[str, str]] = {}
 
     def run(self) -> None:
         partition = self._partition
         if not partition.is_new:
-            self._require_there(self._directory)
+            self._require_file(self._directory)
         if isinstance(partition.snapshot_from, int) and partition.log_end_after != partition.log_end_before:
-            self._require_there(f"{self._directory}/{snapshot_file_name(partition.snapshot_from)}")
+            self._require_file(f"{self._directory}/{snapshot_file_name(partition.snapshot_from)}")
         for operation in partition.operations:
             if isinstance(operation, LinkOperation):
                 self._link(operation)
             else:
                 self._append(operation)
-        self._require_no_others()
+        self._require_no_later_appends()
 
     def _link(self, operation: LinkOperation) -> None:
-        """The staged segment, or what was published of it, has its batches at their places, and both indexes."""
+        """The staged segment, or its published copy, has its batches at their offsets, and both indexes."""
         target = f"{self._directory}/{operation.base_offset:020d}"
         stem = f"{self._root}/{operation.file}"
         is_copy = is_published_copy(self._filesystem, stem, target)
@@ -264,12 +258,12 @@ class _Check:
             for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
         }
         for path in paths.values():
-            self._require_there(path)
+            self._require_file(path)
         found, next_offset = 0, operation.base_offset
         with self._filesystem.open(paths[LOG_SUFFIX]) as log:
             for batches in _batches(log, 0, operation.size_bytes, next_offset):
                 found = batch_fingerprint(batches.headers, found)
-                # No CRC covers what was patched.
+                # No CRC covers the fields that were assigned.
                 next_offset = _next_offset(
                     log.path, batches, next_offset, has_gaps=self._partition.keep_offsets
                 )
@@ -281,7 +275,7 @@ class _Check:
         self._linked[operation.base_offset] = paths
 
     def _append(self, operation: AppendOperation) -> None:
-        """The ranges are whole, and so is what they are appended to."""
+        """The ranges are intact, and so is the segment that they are appended to."""
         segment = operation.segment_base_offset
         linked = self._linked.get(segment)
         stem = f"{self._directory}/{segment:020d}"
@@ -290,9 +284,9 @@ class _Check:
             (OFFSET_INDEX_SUFFIX, operation.index_size_before_bytes),
             (TIME_INDEX_SUFFIX, operation.time_index_size_before_bytes),
         ):
-            # What is to be empty is made.
+            # An index that begins empty is created.
             if size_bytes:
-                self._require_there(paths[suffix], size_bytes)
+                self._require_file(paths[suffix], size_bytes)
         if linked is None and operation.size_before_bytes:
             next_offset = segment
             with self._filesystem.open(stem + LOG_SUFFIX) as log:
@@ -310,13 +304,13 @@ class _Check:
         appended_bytes = sum(staged.size_bytes for staged in operation.ranges)
         self._ends_bytes[segment] = operation.size_before_bytes + appended_bytes
 
-    def _require_there(self, path: str, size_bytes: int = 0) -> None:
+    def _require_file(self, path: str, size_bytes: int = 0) -> None:
         status = self._filesystem.status(path)
         if status is None or status.size_bytes < size_bytes:
             raise CorruptError(f"Expected at least {size_bytes} bytes.", path=path)
 
-    def _require_no_others(self) -> None:
-        """Nobody has appended to the log since: what a power cut brings back may be the journal of a job that was through."""
+    def _require_no_later_appends(self) -> None:
+        """A power cut may bring back the journal of a completed job, after which others have appended."""
         if self._filesystem.status(self._directory) is None:
             return
         for entry in self._filesystem.list_directory(self._directory):
@@ -326,16 +320,16 @@ class _Check:
             path = f"{self._directory}/{entry.name}"
             end_bytes = self._ends_bytes.get(base_offset)
             if end_bytes is None:
-                is_others = base_offset > self._partition.log_end_before
+                is_foreign = base_offset > self._partition.log_end_before
             else:
                 status = self._filesystem.status(path)
-                is_others = status is not None and status.size_bytes > end_bytes
-            if is_others:
-                raise CorruptError("Expected no more than the job itself has written.", path=path)
+                is_foreign = status is not None and status.size_bytes > end_bytes
+            if is_foreign:
+                raise CorruptError("Expected no batches after those of the job.", path=path)
 
 
 def _batches(file: OpenFile, start_bytes: int, end_bytes: int, next_offset: int) -> Iterator[RecordBatches]:
-    """Whole batches with right CRCs, from one position to another one."""
+    """Read the batches between two positions and check their CRCs."""
     window_bytes = _WINDOW_BYTES
     while start_bytes < end_bytes:
         data = file.read_at(min(window_bytes, end_bytes - start_bytes), start_bytes)
@@ -345,29 +339,21 @@ def _batches(file: OpenFile, start_bytes: int, end_bytes: int, next_offset: int)
             start_bytes += batches.size_bytes
             next_offset = batches.next_offset
         elif len(data) < window_bytes:
-            raise CorruptError("Expected whole batches.", path=file.path, position_bytes=start_bytes)
+            raise CorruptError("Expected complete batches.", path=file.path, position_bytes=start_bytes)
         else:
             window_bytes *= 2
 
 
 def _next_offset(path: str, batches: RecordBatches, next_offset: int, *, has_gaps: bool) -> int:
-    """The offset behind some batches, which begin at an offset, or behind it."""
+    """The offset after some batches, which follow on ``next_offset`` or, with gaps, come after it."""
     gaps = batches.headers["base_offset"] - np.append(next_offset, batches.last_offsets[:-1] + 1)
     if (gaps < 0).any() or (gaps.any() and not has_gaps):
         raise CorruptError("Expected batches with other offsets.", path=path)
     return batches.next_offset
 
 
-_log = logging.getLogger(__name__)
-DEFAULT_THREADS: Final = 16
-# Making files takes a local file system longer the more threads do it; flushes wait for the disk.
-_WRITING_THREADS: Final = 2
-# From so many partitions on, one call that writes all makes their flushes cheap.
-_MANY_PARTITIONS: Final = 64
-
-
 def has_unfinished_commit(filesystem: FileSystem, root: str) -> bool:
-    """Whether a commit is at work in a log directory, or has left something to finish or to undo."""
+    """Whether a commit is running in a log directory, or was interrupted there."""
     return any(
         filesystem.status(os.path.join(root, name)) is not None
         for name in (COMMIT_IN_PROGRESS, COMMIT_JOURNAL)
@@ -383,62 +369,43 @@ def finish_commit(
     keeps_note: bool = False,
     journal: CommitJournal | None = None,
 ) -> str | None:
-    """Finish the commit that is journalled in a log directory, or undo one that was not. The caller holds its lock.
+    """Complete the journalled commit of a log directory, or undo one without a journal. The caller holds the lock.
 
     Args:
         filesystem: Where to read and write.
         root: The log directory.
-        config_of: The configuration of a topic, for the entries of its indexes.
-        threads: How many partitions are worked on at a time.
-        journal: The one that was written there just now, if the caller knows; otherwise it is read.
-        keeps_note: Whether it stays noted that the last commit did not flush: for who writes no log otherwise.
+        config_of: Returns a topic's configuration, for its index entries.
+        threads: How many partitions to publish in parallel.
+        keeps_note: Whether to keep the record that the last commit did not flush, because the caller writes to no
+            log except by a commit.
+        journal: The journal that the caller has just written; None: it is read.
 
     Returns:
-        The id of the job that was finished; None if none was journalled.
+        The id of the job that was completed; None if there was no journal or its commit was given up.
 
     Raises:
-        CorruptError: The journal is damaged, or the directory was changed since it was written.
-        LogDirectoryError: The interlock was taken away while there was a journal.
-        StorageError: The file system refused. It can be tried again.
+        CorruptError: The journal is damaged, or the directory has changed since it was written.
+        LogDirectoryError: There is a journal, but another program has removed the interlock.
+        StorageError: The file system refused. The call can be repeated.
     """
     if not keeps_note:
         forget_unflushed(filesystem, root)
-    is_known_whole = journal is not None
+    is_fresh = journal is not None
     journal = journal or read_commit_journal(filesystem, root)
     has_interlock = filesystem.status(os.path.join(root, COMMIT_IN_PROGRESS)) is not None
     if journal is None:
         if has_interlock:
             filesystem.delete(os.path.join(root, COMMIT_JOURNAL + TEMPORARY_SUFFIX))
-            # Whoever deleted the journal may have been killed before its flush: it must not come back alone.
+            # The journal may have been deleted without a flush. It must not reappear without the interlock.
             filesystem.flush_directory(root)
             _remove_interlock(filesystem, root)
         return None
-    commits = read_commits_file(filesystem, root)
-    is_committed = commits.has_job(journal.job_id)
-    if not journal.is_flushed and not is_committed:
-        # A power cut may have taken the interlock, too. Without it, a broker may have been at work.
-        if not has_interlock or not (is_known_whole or is_whole(filesystem, root, journal)):
-            _give_up(filesystem, root, journal, has_interlock=has_interlock)
-            return None
-    elif journal.is_flushed and not has_interlock:
-        raise _without_interlock(root, journal)
-    if is_committed:
-        if journal.is_flushed:
-            # Whoever wrote the line may have been killed before its flush: without it, staged files are needed.
-            flush_commits(filesystem, root)
-    else:
-        _delete_marker(filesystem, root, journal)
-        _publish(filesystem, root, journal, config_of, threads=threads)
-        entry = CommitEntry(
-            journal.generation, journal.job_id, journal.time_ms, journal.txn_app_id, journal.txn_version
-        )
-        append_commit(filesystem, root, entry, commits.size_bytes, flush=journal.is_flushed)
-    _clear_away(filesystem, root, journal, has_interlock=has_interlock)
-    return journal.job_id
+    replay = _CommitReplay(filesystem, root, journal, has_interlock=has_interlock)
+    return journal.job_id if replay.run(config_of, threads, is_fresh=is_fresh) else None
 
 
 def delete_staged_files(filesystem: FileSystem, root: str, job_id: str) -> int:
-    """Delete what a job has staged; return how many files that were."""
+    """Delete the staged files of a job and return their number."""
     prefix = job_prefix(job_id)
     return sum(
         filesystem.delete(os.path.join(root, entry.name))
@@ -447,81 +414,113 @@ def delete_staged_files(filesystem: FileSystem, root: str, job_id: str) -> int:
     )
 
 
-def _without_interlock(root: str, journal: CommitJournal) -> LogDirectoryError:
-    return LogDirectoryError(
-        f"Expected the directory {COMMIT_IN_PROGRESS} beside {COMMIT_JOURNAL}, found none: somebody took it away "
-        f"in the middle of the commit of job {journal.job_id}, and a broker may have been at work since. Nothing "
-        "was changed. Compare the partitions that the journal names with it; delete it once they are as you want "
-        "them.",
-        path=root,
-    )
-
-
-def _publish(
-    filesystem: FileSystem,
-    root: str,
-    journal: CommitJournal,
-    config_of: Callable[[str], LogConfig],
-    *,
-    threads: int,
-) -> None:
-    written = in_parallel(
-        lambda partition: publish_partition(
-            filesystem, root, partition, config_of(partition.topic), is_flushed=journal.is_flushed
-        ),
-        journal.partitions,
-        min(threads, _WRITING_THREADS),
-    )
-    if journal.is_flushed:
-        if len(written) >= _MANY_PARTITIONS:
-            filesystem.sync(root)
-        in_parallel(lambda paths: flush_published(filesystem, paths), written, threads)
-        filesystem.flush_directory(root)
-    write_root_checkpoints(filesystem, root, journal)
-
-
-def _give_up(filesystem: FileSystem, root: str, journal: CommitJournal, *, has_interlock: bool) -> None:
-    """Forget a commit that flushed nothing and cannot be completed. Its marker was deleted for good first."""
-    _log.warning(
-        "The machine stopped soon after job %s, or in the middle of it, whose rows were not flushed: not all of them "
-        "are there any more. What is whole of them stays in %s.",
-        journal.job_id,
-        root,
-    )
-    forget_unflushed(filesystem, root)
-    delete_staged_files(filesystem, root, journal.job_id)
-    filesystem.delete(os.path.join(root, COMMIT_JOURNAL))
-    filesystem.flush_directory(root)
-    if has_interlock:
-        _remove_interlock(filesystem, root)
-
-
-def _delete_marker(filesystem: FileSystem, root: str, journal: CommitJournal) -> None:
-    """Before anything is changed, for good: without the marker, a power cut has the logs recovered."""
-    if journal.is_flushed:
-        delete_clean_shutdown_file(filesystem, root)
-    elif filesystem.delete(os.path.join(root, CLEAN_SHUTDOWN_FILE)):
-        filesystem.flush_directory(root)
-
-
-def _clear_away(filesystem: FileSystem, root: str, journal: CommitJournal, *, has_interlock: bool) -> None:
-    """The rows are visible: remove what led there, the interlock last."""
-    delete_staged_files(filesystem, root, journal.job_id)
-    if journal.is_flushed:
-        forget_unflushed(filesystem, root)
-        with filesystem.open_for_writing(os.path.join(root, CLEAN_SHUTDOWN_FILE), create=True) as file:
-            file.truncate(0)
-            file.write_at([journal.clean_shutdown], 0)
-            file.flush()
-        filesystem.flush_directory(root)
-    filesystem.delete(os.path.join(root, COMMIT_JOURNAL))
-    if journal.is_flushed:
-        filesystem.flush_directory(root)
-    if has_interlock:
-        _remove_interlock(filesystem, root, flush=journal.is_flushed)
-
-
 def _remove_interlock(filesystem: FileSystem, root: str, *, flush: bool = True) -> None:
     filesystem.delete_directory(os.path.join(root, COMMIT_IN_PROGRESS))
     if flush:
         filesystem.flush_directory(root)
+
+
+class _CommitReplay:
+    """Completes one journalled commit.
+
+    Args:
+        filesystem: Where to read and write.
+        root: The log directory.
+        journal: Its journal.
+        has_interlock: Whether the interlock exists.
+    """
+
+    def __init__(
+        self, filesystem: FileSystem, root: str, journal: CommitJournal, *, has_interlock: bool
+    ) -> None:
+        self._filesystem = filesystem
+        self._root = root
+        self._journal = journal
+        self._has_interlock = has_interlock
+
+    def run(self, config_of: Callable[[str], LogConfig], threads: int, *, is_fresh: bool) -> bool:
+        """Complete the commit; False if it had to be given up. A fresh one was prepared by this process."""
+        filesystem, root, journal = self._filesystem, self._root, self._journal
+        commits = read_commits_file(filesystem, root)
+        is_committed = commits.has_job(journal.job_id)
+        if not journal.is_flushed and not is_committed:
+            # A power cut may have removed the interlock, and a broker may have run since.
+            if not self._has_interlock or not (is_fresh or can_complete(filesystem, root, journal)):
+                self._give_up()
+                return False
+        elif journal.is_flushed and not self._has_interlock:
+            raise self._without_interlock()
+        if is_committed:
+            if journal.is_flushed:
+                # The line may not be flushed yet. Without it, the staged files are still needed.
+                flush_commits(filesystem, root)
+        else:
+            self._delete_clean_shutdown_file()
+            self._publish(config_of, threads)
+            append_commit(filesystem, root, journal.entry, commits.size_bytes, flush=journal.is_flushed)
+        self._clean_up()
+        return True
+
+    def _without_interlock(self) -> LogDirectoryError:
+        return LogDirectoryError(
+            f"Expected the directory {COMMIT_IN_PROGRESS} next to {COMMIT_JOURNAL}, found none: it was removed during "
+            f"the commit of job {self._journal.job_id}, and a broker may have run since. Nothing was changed. Compare "
+            f"the partitions that the journal names with it, and delete {COMMIT_JOURNAL} once they are as you want "
+            "them.",
+            path=self._root,
+        )
+
+    def _publish(self, config_of: Callable[[str], LogConfig], threads: int) -> None:
+        filesystem, root, journal = self._filesystem, self._root, self._journal
+        written = in_parallel(
+            lambda partition: PartitionPublisher(
+                filesystem, root, partition, config_of(partition.topic)
+            ).publish(is_flushed=journal.is_flushed),
+            journal.partitions,
+            min(threads, _WRITING_THREADS),
+        )
+        if journal.is_flushed:
+            if len(written) >= _MANY_PARTITIONS:
+                filesystem.sync(root)
+            in_parallel(lambda paths: flush_published(filesystem, paths), written, threads)
+            filesystem.flush_directory(root)
+        write_root_checkpoints(filesystem, root, journal)
+
+    def _give_up(self) -> None:
+        """Drop a commit that cannot be completed. Its clean-shutdown file was deleted and flushed first."""
+        _log.warning(
+            "The machine stopped during or soon after job %s, which did not flush its rows, and some of them are lost. "
+            "The complete batches stay in %s.",
+            self._journal.job_id,
+            self._root,
+        )
+        forget_unflushed(self._filesystem, self._root)
+        delete_staged_files(self._filesystem, self._root, self._journal.job_id)
+        self._delete_journal(flush=True)
+
+    def _delete_clean_shutdown_file(self) -> None:
+        """Flushed before any change: without this file, the logs are recovered after a power cut."""
+        if self._journal.is_flushed:
+            delete_clean_shutdown_file(self._filesystem, self._root)
+        elif self._filesystem.delete(os.path.join(self._root, CLEAN_SHUTDOWN_FILE)):
+            self._filesystem.flush_directory(self._root)
+
+    def _clean_up(self) -> None:
+        """Remove the commit's files once the rows are visible, the interlock last."""
+        filesystem, root = self._filesystem, self._root
+        delete_staged_files(filesystem, root, self._journal.job_id)
+        if self._journal.is_flushed:
+            forget_unflushed(filesystem, root)
+            with filesystem.open_for_writing(os.path.join(root, CLEAN_SHUTDOWN_FILE), create=True) as file:
+                file.truncate(0)
+                file.write_at([self._journal.clean_shutdown], 0)
+                file.flush()
+            filesystem.flush_directory(root)
+        self._delete_journal(flush=self._journal.is_flushed)
+
+    def _delete_journal(self, *, flush: bool) -> None:
+        self._filesystem.delete(os.path.join(self._root, COMMIT_JOURNAL))
+        if flush:
+            self._filesystem.flush_directory(self._root)
+        if self._has_interlock:
+            _remove_interlock(self._filesystem, self._root, flush=flush)

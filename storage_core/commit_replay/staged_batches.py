@@ -1,10 +1,7 @@
-"""The headers of the batches in a staged file, which hold all that offsets and a fingerprint are made of.
+"""Staged batches: reads their headers, gives them offsets and a leader epoch, and copies them to a log.
 
-Copying staged batches to their place in a log; their offsets and epochs are put in on the way.
-
-Bytes are not looked at but for the headers: each holds the CRC of its batch.
-
-The same work on many things, several at a time: most of it waits for the disk.
+The header holds all that this takes. The bytes after it are neither parsed nor changed: no CRC covers the fields that
+are assigned.
 """
 
 from __future__ import annotations
@@ -46,13 +43,20 @@ __all__ = [
 
 
 PLACE_BYTES: Final = 16
-"""So much of a header says where its batch stands: base offset, length and leader epoch. No CRC covers it."""
+"""The header's first bytes hold base offset, length and leader epoch, which the CRC does not cover."""
 _SMALLEST_LENGTH: Final = MINIMUM_LENGTHS[MAGIC_V2]
 _BLOCK_BYTES: Final = 64 * 1024
-# Of larger batches, only the headers are read.
+# Larger batches are skipped after their header.
 _LARGEST_READ_WHOLE_BYTES: Final = 4096
-_MOST_HEADS: Final = 4096
+_MAX_BATCHES: Final = 4096
+# Many smaller batches are written with one call.
+_SMALL_BATCH_BYTES: Final = 8 * 1024
+_BUFFER_BYTES: Final = 256 * 1024
+# Several chunks per thread, so that a slow chunk does not delay the rest.
+_CHUNKS_PER_THREAD: Final = 8
 _Int64Array = npt.NDArray[np.int64]
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
 class _Readable(Protocol):
@@ -63,10 +67,10 @@ class _Readable(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchHeads:
-    """Some batches of a file, back to back, by their headers.
+    """The headers of adjacent batches in a file.
 
     Attributes:
-        positions_bytes: Per batch, where it begins in the file.
+        positions_bytes: Per batch, its position in the file.
         headers: Per batch, its header: a structured array of `HEADER_DTYPE`.
     """
 
@@ -81,7 +85,7 @@ class BatchHeads:
 
     @classmethod
     def joined(cls, parts: Sequence[BatchHeads]) -> BatchHeads:
-        """Batches that stand back to back, of which there is at least one."""
+        """Concatenate parts, at least one, that are adjacent in the file."""
         if len(parts) == 1:
             return parts[0]
         return cls(
@@ -91,12 +95,12 @@ class BatchHeads:
 
     @property
     def start_bytes(self) -> int:
-        """Where the first one begins."""
+        """The position of the first batch."""
         return int(self.positions_bytes[0])
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes all of them take."""
+        """The size of all batches."""
         last_bytes = int(self.headers["batch_length"][-1]) + LOG_OVERHEAD_BYTES
         return int(self.positions_bytes[-1]) + last_bytes - self.start_bytes
 
@@ -109,11 +113,11 @@ class BatchHeads:
 
     @property
     def offset_count(self) -> int:
-        """How many offsets the batches take, gaps between them left out."""
+        """How many offsets the batches span, without gaps between them."""
         return int(self.headers["last_offset_delta"].sum(dtype=np.int64)) + len(self.headers)
 
     def placed(self, base_offset: int | None, leader_epoch: int) -> BatchHeads:
-        """The same batches under an epoch, at consecutive offsets; None: at those that they have."""
+        """The same batches with a leader epoch and consecutive offsets; None: with the offsets that they have."""
         headers = self.headers.copy()
         headers["leader_epoch"] = leader_epoch
         if base_offset is not None:
@@ -122,7 +126,7 @@ class BatchHeads:
         return BatchHeads(self.positions_bytes, headers)
 
     def moved(self, by_bytes: int) -> BatchHeads:
-        """The same batches so many bytes further behind."""
+        """The same batches at positions shifted by a number of bytes."""
         return BatchHeads(self.positions_bytes + by_bytes, self.headers)
 
     def places(self) -> bytes:
@@ -132,14 +136,14 @@ class BatchHeads:
 
 
 def batch_heads(file: _Readable, start_bytes: int, end_bytes: int) -> Iterator[BatchHeads]:
-    """The batches of format v2 from one position to another one, up to some thousand at a time.
+    """Read the headers of the v2 batches between two positions, up to some thousand at a time.
 
     Raises:
-        CorruptRecordError: Bytes are no batch, or the last one is cut.
+        CorruptRecordError: Bytes are not a v2 batch, or the last batch is truncated.
     """
     position_bytes = block_start = start_bytes
     block = b""
-    # The first one tells how large batches are.
+    # The first batch tells how large the others may be.
     read_bytes = min(_LARGEST_READ_WHOLE_BYTES, end_bytes - start_bytes)
     positions: list[int] = []
     heads: list[bytes] = []
@@ -159,7 +163,7 @@ def batch_heads(file: _Readable, start_bytes: int, end_bytes: int) -> Iterator[B
         read_bytes = HEADER_SIZE_BYTES
         if size_bytes <= _LARGEST_READ_WHOLE_BYTES:
             read_bytes = max(read_bytes, min(_BLOCK_BYTES, end_bytes - position_bytes))
-        if len(heads) == _MOST_HEADS:
+        if len(heads) == _MAX_BATCHES:
             yield _joined(file.path, positions, heads)
             positions, heads = [], []
     if heads:
@@ -167,11 +171,11 @@ def batch_heads(file: _Readable, start_bytes: int, end_bytes: int) -> Iterator[B
 
 
 def fingerprint(heads: Iterable[BatchHeads], found: int = 0) -> int:
-    """The fingerprint of batches: a CRC of what an offset and an epoch do not change.
+    """The fingerprint of batches: a CRC of the header fields that do not depend on offsets and epoch.
 
     Args:
         heads: The batches.
-        found: The fingerprint of those before them.
+        found: The fingerprint of the batches before them.
     """
     for each in heads:
         found = batch_fingerprint(each.headers, found)
@@ -188,16 +192,11 @@ def _joined(path: str, positions: list[int], heads: list[bytes]) -> BatchHeads:
 
 def _no_batch(path: str, position_bytes: int) -> CorruptRecordError:
     return CorruptRecordError(
-        "Expected a whole record batch of format v2 in a staged file, found something else. Abort the job, and "
-        "write it again.",
+        "Expected a complete record batch of format v2 in a staged file, found something else. Abort the job and "
+        "write again.",
         path=path,
         position_bytes=position_bytes,
     )
-
-
-# Of smaller batches, one write for many of them costs less than one for each.
-_SMALL_BATCH_BYTES: Final = 8 * 1024
-_BUFFER_BYTES: Final = 256 * 1024
 
 
 def copy_batches(
@@ -208,28 +207,29 @@ def copy_batches(
     base_offset: int | None,
     leader_epoch: int,
 ) -> Iterator[BatchHeads]:
-    """Copy a range of a staged file to a position in a log.
+    """Copy a range of a staged file to a log, and assign offsets and leader epoch.
 
     Args:
         pack: The staged file.
-        staged: Which part of it.
-        log: Where to write.
-        position_bytes: Where in it the first batch goes.
-        base_offset: The first batch's offset, behind which the others follow; None: they have theirs already.
-        leader_epoch: The epoch that they get.
+        staged: The range to copy.
+        log: The log file to write to.
+        position_bytes: The position of the first batch in the log file.
+        base_offset: The offset of the first batch, from which the others are numbered; None: the batches keep the
+            offsets that they have.
+        leader_epoch: The leader epoch to assign.
 
     Yields:
-        What was written, some batches at a time, by their headers and positions in the log.
+        The headers of the batches that were written, some at a time, with their positions in the log file.
 
     Raises:
-        CorruptRecordError: They are not whole batches.
+        CorruptRecordError: The range does not consist of complete batches.
         StorageError: The file system refused.
     """
     end_bytes = staged.position_bytes + staged.size_bytes
     if end_bytes > pack.status.size_bytes:
         raise CorruptRecordError(
-            f"Expected whole batches in {staged.size_bytes} bytes of a staged file, found a file of "
-            f"{pack.status.size_bytes} bytes. Abort the job, and write it again.",
+            f"Expected {staged.size_bytes} bytes of complete batches in a staged file, found a file of "
+            f"{pack.status.size_bytes} bytes. Abort the job and write again.",
             path=pack.path,
             position_bytes=staged.position_bytes,
         )
@@ -248,20 +248,20 @@ def copy_batches(
 
 
 def write_places(file: WritableFile, heads: BatchHeads) -> None:
-    """Write base offset and epoch of batches that stand in a file already, where they stand."""
+    """Overwrite base offset and leader epoch of batches in place."""
     places = heads.places()
     for number, position_bytes in enumerate(heads.positions_bytes.tolist()):
         file.write_at([places[number * PLACE_BYTES : (number + 1) * PLACE_BYTES]], position_bytes)
 
 
 def _copy_with_places(pack: OpenFile, log: WritableFile, heads: BatchHeads, moved_bytes: int) -> None:
-    """Copy small batches, some of them at a time."""
+    """Copy small batches, several with each write."""
     places = np.frombuffer(heads.places(), np.uint8).reshape(-1, PLACE_BYTES)
     ends_bytes = heads.positions_bytes + heads.sizes_bytes
     first = 0
     while first < len(places):
         start_bytes = int(heads.positions_bytes[first])
-        # At least one.
+        # At least one batch.
         stop = max(first + 1, int(ends_bytes.searchsorted(start_bytes + _BUFFER_BYTES, "right")))
         size_bytes = int(ends_bytes[stop - 1]) - start_bytes
         data = np.frombuffer(bytearray(pack.read_at(size_bytes, start_bytes - moved_bytes)), np.uint8)
@@ -271,25 +271,21 @@ def _copy_with_places(pack: OpenFile, log: WritableFile, heads: BatchHeads, move
         first = stop
 
 
-_Item = TypeVar("_Item")
-_Result = TypeVar("_Result")
-# So many shares a thread: a share that takes long does not hold up the rest.
-_SHARES = 8
+def in_parallel(work: Callable[[_Item], _Result], items: Sequence[_Item], max_threads: int) -> list[_Result]:
+    """Call a function for all items with some threads, and return the results in order.
 
-
-def in_parallel(work: Callable[[_Item], _Result], items: Sequence[_Item], most_threads: int) -> list[_Result]:
-    """The results for all items, in their order. With an error, what was not begun yet is left out.
+    After an error, calls that have not started are cancelled.
 
     Raises:
-        BaseException: The first that the work has raised.
+        BaseException: The first error that a call raised.
     """
-    threads = min(most_threads, len(items))
+    threads = min(max_threads, len(items))
     if threads <= 1:
         return [work(item) for item in items]
-    size = -(-len(items) // (threads * _SHARES))
-    shares = [items[start : start + size] for start in range(0, len(items), size)]
+    size = -(-len(items) // (threads * _CHUNKS_PER_THREAD))
+    chunks = [items[start : start + size] for start in range(0, len(items), size)]
     with ThreadPoolExecutor(threads, thread_name_prefix="segmentlog-commit") as pool:
-        futures = [pool.submit(lambda share: [work(item) for item in share], share) for share in shares]
+        futures = [pool.submit(lambda chunk: [work(item) for item in chunk], chunk) for chunk in chunks]
         try:
             return [result for future in futures for result in future.result()]
         finally:

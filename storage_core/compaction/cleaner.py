@@ -1,39 +1,27 @@
-"""What is to become of batches, as far as their headers and their transactions tell (``checkBatchRetention``).
+"""The log cleaner: which records a pass retains, and the segments that they are written to (Kafka's ``Cleaner``).
 
-Which records survive (``Cleaner.shouldRetainRecord``), by column.
-
-Cleaning segments into another one (Kafka's ``Cleaner.cleanSegments`` and ``cleanInto``).
-
-A window of batches at a time is read and judged; what survives is appended section by section, so that memory does not
-grow with what a window inflates to.
-
-Building the offset map of a pass (Kafka's ``Cleaner.buildOffsetMap``).
+Unlike a broker, it checks the CRC of every batch before it uses the batch, and refuses a segment that is not made of
+complete batches up to its end: what it discards is lost, and what it rewrites gets a new CRC.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from storage_core.compaction.cleaned_transactions import last_offsets_of, read_transactions
 from storage_core.compaction.rewriting import SectionRewriter, WindowOutput
-from storage_core.compaction.values import (
-    CleanStatistics,
-    MapStatistics,
-    TransactionalBatches,
-    last_offsets_of,
-    source_windows,
-)
+from storage_core.errors import CorruptRecordError
 from storage_core.record.batch_header import (
     CONTROL_FLAG,
     DELETE_HORIZON_FLAG,
+    HEADER_SIZE_BYTES,
     MAGIC_V2,
-    TRANSACTIONAL_FLAG,
-    gather,
 )
-from storage_core.record.control_records import CONTROL_KEY, MOST_CONTROL_BYTES, ControlType, control_type
 from storage_core.record.decode import decode_records
 from storage_core.record.section import Slices, WantedFields
 from storage_core.record.sections import SectionMaker
@@ -41,11 +29,11 @@ from storage_core.segment.batch_windows import WINDOW_BYTES
 from storage_core.segment.segment_reader import DEFAULT_MAX_BATCH_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
+    from storage_core.compaction.cleaned_transactions import CleanedTransactions
     from storage_core.compaction.offset_map import OffsetMap
     from storage_core.compaction.rewriting import OutputBatches
-    from storage_core.compaction.values import CleanedTransactions, CleanRules, LastRecord, Throttle
     from storage_core.record.batch_window import BatchWindow
     from storage_core.record.section import RecordColumns, RecordSection
     from storage_core.segment.file_names import AbortedTransaction
@@ -54,42 +42,188 @@ if TYPE_CHECKING:
 __all__ = [
     "ActiveProducers",
     "BatchDecisions",
+    "CleanRules",
+    "CleanStatistics",
+    "LastRecord",
+    "MapStatistics",
+    "Throttle",
     "build_offset_map",
     "clean_into",
     "count_of_unkeyed",
     "decide_batches",
-    "read_transactions",
-    "surviving_records",
+    "retained_records",
+    "source_windows",
 ]
 
 
-_CONTROL_KEY = np.dtype([("version", ">i2"), ("type", ">i2")])
-_KEYS_WANTED = WantedFields(timestamp=False, value=False)
-_NO_OFFSET = -1
+_KEYS_WANTED: Final = WantedFields(timestamp=False, value=False)
+# Headers are decoded to check them, because malformed ones must not get a new CRC.
+_RECORDS_WANTED: Final = WantedFields(headers=True, tails=True)
+_NO_OFFSET: Final = -1
 _Int64Array = npt.NDArray[np.int64]
 _BoolArray = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True)
-class BatchDecisions:
-    """What is decided of the batches of a window, by column.
+Throttle: TypeAlias = Callable[[int], None]
+"""Called with the number of bytes read or written since the last call. It may wait, or raise an error to stop."""
+
+
+class LastRecord(NamedTuple):
+    """The last record of an active producer.
 
     Attributes:
-        discards_records: Whether no record survives, whatever it is.
-        stays_empty: Whether the batch stays if no record survives: it is the last one of its producer, or of the pass.
-        is_idle_marker: Whether it is a marker whose transaction has left no data: it goes once its delete horizon has
+        last_data_offset: The last offset of its last data batch; None if it only has a marker.
+        producer_epoch: The producer's epoch.
+    """
+
+    last_data_offset: int | None
+    producer_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class CleanRules:
+    """What decides about retention, besides the offset map and the transactions.
+
+    Attributes:
+        now_ms: The time of the pass.
+        delete_retention_ms: ``delete.retention.ms``: how long a tombstone or a marker is retained from now on.
+        legacy_delete_horizon_ms: Tombstones of formats v0 and v1 are retained in segments modified after this time.
+        upper_bound_offset: The first offset that this pass does not clean.
+        last_records: The last records of the active producers, by producer id.
+        window_bytes: How much of a segment is read at once, unless a batch is larger.
+        max_batch_bytes: The maximum size of a decompressed batch.
+    """
+
+    now_ms: int
+    delete_retention_ms: int
+    legacy_delete_horizon_ms: int
+    upper_bound_offset: int
+    last_records: Mapping[int, LastRecord] = field(default_factory=dict)
+    window_bytes: int = WINDOW_BYTES
+    max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class MapStatistics:
+    """Statistics of building an offset map.
+
+    Attributes:
+        records_read: Number of records read.
+        bytes_read: Size of their batches.
+        is_full: Whether the map was full before the last record.
+    """
+
+    records_read: int
+    bytes_read: int
+    is_full: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CleanStatistics:
+    """Statistics of cleaning. Those of several groups of segments can be added.
+
+    Attributes:
+        records_read: Number of records read, without those of batches that were discarded as a whole.
+        bytes_read: Size of all batches.
+        records_retained: Number of retained records.
+        bytes_retained: Size of the retained batches.
+        invalid_records: Number of records that were discarded because they have no key.
+    """
+
+    records_read: int = 0
+    bytes_read: int = 0
+    records_retained: int = 0
+    bytes_retained: int = 0
+    invalid_records: int = 0
+
+    def __add__(self, other: CleanStatistics) -> CleanStatistics:
+        return CleanStatistics(
+            self.records_read + other.records_read,
+            self.bytes_read + other.bytes_read,
+            self.records_retained + other.records_retained,
+            self.bytes_retained + other.bytes_retained,
+            self.invalid_records + other.invalid_records,
+        )
+
+
+def source_windows(
+    segment: LogSegment, start_position_bytes: int = 0, *, window_bytes: int = WINDOW_BYTES
+) -> Iterator[BatchWindow]:
+    """Read a segment from a batch boundary on, window by window. A window's bytes are valid until the next one.
+
+    Raises:
+        CorruptRecordError: Bytes are not a batch, a CRC does not match, or batches are out of order.
+        BatchTooLargeError: A batch is larger than the segment's configuration allows to read.
+    """
+    # A window must hold at least a header, which tells how large the batch is.
+    window_bytes = max(window_bytes, HEADER_SIZE_BYTES)
+    position_bytes = start_position_bytes
+    lowest_offset = segment.base_offset
+    for window in segment.windows(start_position_bytes, window_bytes=window_bytes):
+        position_bytes = window.position_bytes + window.end
+        if len(window.starts):
+            lowest_offset = _check(window, lowest_offset)
+            yield window
+        if window.error is not None:
+            raise window.error
+    if position_bytes != segment.size_bytes:
+        raise CorruptRecordError(
+            f"Expected complete record batches up to the segment's end at {segment.size_bytes}, found other bytes. The "
+            "log is not cleaned before it is recovered.",
+            path=segment.path,
+            position_bytes=position_bytes,
+        )
+
+
+def _check(window: BatchWindow, lowest_offset: int) -> int:
+    """Check CRCs and offsets of a window, and return the offset after the last batch."""
+    wrong = window.crc_mismatches(np.arange(len(window.starts)))
+    if len(wrong):
+        _fail(window, int(wrong[0]), "the CRC in its header", "another one")
+    base_offsets = window.headers["base_offset"].astype(np.int64)
+    last_offsets = last_offsets_of(window)
+    lowest = np.append(lowest_offset, last_offsets[:-1] + 1)
+    misfits = np.flatnonzero((base_offsets < lowest) | (last_offsets < base_offsets))
+    if len(misfits):
+        index = int(misfits[0])
+        found = f"offsets {base_offsets[index]} to {last_offsets[index]}"
+        _fail(window, index, f"offsets from {lowest[index]} on", found)
+    return int(last_offsets[-1]) + 1
+
+
+def _fail(window: BatchWindow, index: int, expected: str, found: str) -> NoReturn:
+    header = window.header(index)
+    raise CorruptRecordError(
+        f"Expected a record batch with {expected}, found one with {found}. The file is damaged, so the log is not "
+        "cleaned.",
+        path=window.path,
+        position_bytes=header.position_bytes,
+        end_position_bytes=header.end_position_bytes,
+        offset=header.base_offset,
+        last_offset=header.last_offset,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class BatchDecisions:
+    """The decisions about the batches of a window, by column (``checkBatchRetention``).
+
+    Attributes:
+        discards_records: Whether all records are discarded, regardless of their keys.
+        retains_empty: Whether the batch is retained even without records, as the last one of its producer or the pass.
+        is_idle_marker: Whether it is the marker of a transaction without data, discarded once its delete horizon has
             passed.
-        kept_transactions: The aborted transactions whose markers stay.
+        kept_transactions: The aborted transactions whose markers are retained.
     """
 
     discards_records: _BoolArray
-    stays_empty: _BoolArray
+    retains_empty: _BoolArray
     is_idle_marker: _BoolArray
     kept_transactions: list[AbortedTransaction]
 
 
 class ActiveProducers:
-    """What is known of the active producers, by column."""
+    """The last records of the active producers, by column."""
 
     def __init__(self, last_records: Mapping[int, LastRecord]) -> None:
         producer_ids = sorted(last_records)
@@ -103,7 +237,7 @@ class ActiveProducers:
         self._epochs = np.array([last.producer_epoch for last in known], np.int64)
 
     def last_batches(self, headers: npt.NDArray[Any], last_offsets: _Int64Array) -> _BoolArray:
-        """Per batch, whether it holds the last that is known of its producer: its last data, or else its last marker."""
+        """Per batch, whether it has the last record of its producer: its last data, or else its last marker."""
         is_last = np.zeros(len(headers), np.bool_)
         producer_ids = headers["producer_id"].astype(np.int64)
         rows = np.flatnonzero(producer_ids >= 0)
@@ -125,7 +259,7 @@ class ActiveProducers:
 def decide_batches(
     window: BatchWindow, transactions: CleanedTransactions, producers: ActiveProducers, rules: CleanRules
 ) -> BatchDecisions:
-    """Decide about the batches of a window, which stands behind those decided before."""
+    """Decide about the batches of a window, which follows the previous one."""
     headers = window.headers
     last_offsets = last_offsets_of(window)
     may_go, kept_transactions = read_transactions(window, transactions)
@@ -133,63 +267,15 @@ def decide_batches(
     is_idle_marker = may_go & ((attributes & CONTROL_FLAG) != 0)
     has_passed = (attributes & DELETE_HORIZON_FLAG) != 0
     has_passed &= headers["base_timestamp_ms"] <= rules.now_ms
-    stays_empty = producers.last_batches(headers, last_offsets)
-    # Without the last batch of the pass, the next one would not know where this one ended.
-    stays_empty |= last_offsets == rules.upper_bound_offset - 1
+    retains_empty = producers.last_batches(headers, last_offsets)
+    # The next pass begins after the last batch of this one.
+    retains_empty |= last_offsets == rules.upper_bound_offset - 1
     return BatchDecisions(
-        may_go & (~is_idle_marker | has_passed), stays_empty, is_idle_marker, kept_transactions
+        may_go & (~is_idle_marker | has_passed), retains_empty, is_idle_marker, kept_transactions
     )
 
 
-def read_transactions(
-    window: BatchWindow, transactions: CleanedTransactions
-) -> tuple[_BoolArray, list[AbortedTransaction]]:
-    """Per batch of a window, whether it is no longer needed, and the transactions that stay; see `CleanedTransactions`."""
-    attributes = window.headers["attributes"]
-    indexes = np.flatnonzero(attributes & (TRANSACTIONAL_FLAG | CONTROL_FLAG))
-    headers = window.headers.take(indexes)
-    is_control = (headers["attributes"] & CONTROL_FLAG) != 0
-    batches = TransactionalBatches(
-        indexes,
-        headers["producer_id"].astype(np.int64),
-        last_offsets_of(window)[indexes],
-        is_control,
-        _control_types(window, indexes[is_control]),
-    )
-    return transactions.discardable(batches, len(attributes))
-
-
-def _control_types(window: BatchWindow, indexes: _Int64Array) -> dict[int, ControlType | None]:
-    """By index, the type of the first record of a control batch; None if it has no record."""
-    types: dict[int, ControlType | None] = dict.fromkeys(indexes.tolist())
-    indexes = indexes[window.headers["record_count"][indexes] > 0]
-    if not len(indexes):
-        return types
-    known = {int(kind): kind for kind in ControlType}
-    for section in SectionMaker(MOST_CONTROL_BYTES, _KEYS_WANTED).sections(window, indexes):
-        columns = decode_records(section, _KEYS_WANTED)
-        assert columns.keys is not None  # noqa: S101  (they were asked for)
-        firsts = np.cumsum(columns.row_counts) - columns.row_counts
-        starts, lengths = columns.keys.starts[firsts], columns.keys.lengths[firsts]
-        numbers = np.searchsorted(window.starts, section.positions - window.position_bytes)
-        for index in numbers[lengths < CONTROL_KEY.size].tolist():
-            _fail_control(window, index)
-        keys = gather(section.buffer, starts, _CONTROL_KEY)
-        for index in numbers[keys["version"] < 0].tolist():
-            _fail_control(window, index)
-        for index, number in zip(numbers.tolist(), keys["type"].tolist(), strict=True):
-            types[index] = known.get(number, ControlType.UNKNOWN)
-    return types
-
-
-def _fail_control(window: BatchWindow, index: int) -> None:
-    """Raise the error for a control record without a proper key."""
-    header = window.header(index)
-    start = int(window.starts[index])
-    control_type(window.buffer.data[start : start + header.size_bytes], header, path=window.path)
-
-
-def surviving_records(
+def retained_records(
     section: RecordSection,
     columns: RecordColumns,
     offset_map: OffsetMap,
@@ -197,55 +283,51 @@ def surviving_records(
     now_ms: int,
     keeps_legacy_tombstones: bool,
 ) -> _BoolArray:
-    """Per record of some batches that are not discarded as a whole, whether it survives.
+    """Per record of batches that are not discarded as a whole, whether it is retained (``shouldRetainRecord``).
 
     Args:
-        section: Where the records lie.
-        columns: Their offsets, keys and values.
-        offset_map: The last offset of each key. What lies above all that it knows survives.
+        section: The batches.
+        columns: Offsets, keys and values of their records.
+        offset_map: The last offset of each key. Records after its ``latest_offset`` are retained.
         now_ms: The time of the pass.
-        keeps_legacy_tombstones: Whether tombstones of formats v0 and v1 survive.
+        keeps_legacy_tombstones: Whether tombstones of formats v0 and v1 are retained.
     """
     keys, values = columns.keys, columns.values
-    assert keys is not None and values is not None  # noqa: S101, PT018  (they were asked for)
-    survives = ~_is_judged(section, columns, offset_map)
-    rows = np.flatnonzero(~survives & (keys.lengths >= 0))
+    assert keys is not None and values is not None  # noqa: S101, PT018  (requested above)
+    is_retained = ~_is_decided_by_key(section, columns, offset_map)
+    rows = np.flatnonzero(~is_retained & (keys.lengths >= 0))
     found = offset_map.get_many(section.buffer, Slices(keys.starts[rows], keys.lengths[rows]))
-    survives[rows] = columns.offsets[rows] >= found
+    is_retained[rows] = columns.offsets[rows] >= found
     is_tombstone = values.lengths[rows] < 0
     if is_tombstone.any():
         protects = _protects_tombstones(section.headers, now_ms, keeps_legacy_tombstones)
-        survives[rows] &= ~is_tombstone | np.repeat(protects, columns.row_counts)[rows]
-    return survives
+        is_retained[rows] &= ~is_tombstone | np.repeat(protects, columns.row_counts)[rows]
+    return is_retained
 
 
 def count_of_unkeyed(section: RecordSection, columns: RecordColumns, offset_map: OffsetMap) -> int:
-    """How many of the records do not survive because they have no key."""
-    assert columns.keys is not None  # noqa: S101  (they were asked for)
+    """How many of the records are discarded because they have no key."""
+    assert columns.keys is not None  # noqa: S101  (requested above)
     is_unkeyed = columns.keys.lengths < 0
     if not is_unkeyed.any():
         return 0
-    return int(np.count_nonzero(is_unkeyed & _is_judged(section, columns, offset_map)))
+    return int(np.count_nonzero(is_unkeyed & _is_decided_by_key(section, columns, offset_map)))
 
 
-def _is_judged(section: RecordSection, columns: RecordColumns, offset_map: OffsetMap) -> _BoolArray:
-    """Per record, whether its key decides: it is data, and the map knows about its offset."""
-    is_judged: _BoolArray = columns.offsets <= offset_map.latest_offset
+def _is_decided_by_key(section: RecordSection, columns: RecordColumns, offset_map: OffsetMap) -> _BoolArray:
+    """Per record, whether its key decides: it is data, and the map covers its offset."""
+    is_decided_by_key: _BoolArray = columns.offsets <= offset_map.latest_offset
     is_control = (section.headers["attributes"] & CONTROL_FLAG) != 0
     if is_control.any():
-        is_judged &= ~np.repeat(is_control, columns.row_counts)
-    return is_judged
+        is_decided_by_key &= ~np.repeat(is_control, columns.row_counts)
+    return is_decided_by_key
 
 
 def _protects_tombstones(headers: npt.NDArray[Any], now_ms: int, keeps_legacy_tombstones: bool) -> _BoolArray:
-    """Per batch, whether its tombstones survive: its delete horizon has not passed, or is yet to be set."""
+    """Per batch, whether its tombstones are retained: its delete horizon has not passed, or is not set yet."""
     protects: _BoolArray = (headers["attributes"] & DELETE_HORIZON_FLAG) == 0
     protects |= headers["base_timestamp_ms"] > now_ms
     return np.where(headers["magic"] < MAGIC_V2, keeps_legacy_tombstones, protects)
-
-
-# Headers are asked for so that they are checked: what is malformed does not get a new CRC.
-_RECORDS_WANTED: Final = WantedFields(headers=True, tails=True)
 
 
 def clean_into(
@@ -257,20 +339,23 @@ def clean_into(
     *,
     throttle: Throttle | None = None,
 ) -> CleanStatistics:
-    """Append to a segment what survives of others, batches and aborted transactions. It is neither sealed nor flushed.
+    """Append the retained batches of some segments to another one, which is neither sealed nor flushed.
+
+    A window of batches is read at a time, and its records are decoded section by section, which bounds the memory
+    that compressed batches take.
 
     Args:
         destination: A new segment with the base offset of the first source.
-        sources: Neighbouring segments, in order.
+        sources: Adjacent segments in order.
         offset_map: The last offset of each key, up to its ``latest_offset``.
-        transactions: One for all groups of a pass, in order. It has to know the aborted transactions that reach into
-            the sources (see `CleanedTransactions.add_aborted`); to know some twice does no harm.
-        rules: What else decides.
-        throttle: Is told of what was read and written.
+        transactions: One object for all groups of a pass, in order. The aborted transactions that reach into the
+            sources must have been added (see `CleanedTransactions.add_aborted`), possibly more than once.
+        rules: What else decides about retention.
+        throttle: Called with the bytes read and written.
 
     Raises:
-        CorruptRecordError: Bytes of a source are no batch, or a CRC is wrong.
-        BatchTooLargeError: A batch is larger than may be read, or inflates to more.
+        CorruptRecordError: Bytes of a source are not a batch, or a CRC does not match.
+        BatchTooLargeError: A batch, or its decompressed content, is larger than allowed.
         OffsetOverflowError: An offset does not fit the destination.
     """
     cleaner = _Cleaner(destination, offset_map, transactions, rules, throttle)
@@ -280,7 +365,7 @@ def clean_into(
 
 
 class _Cleaner:
-    """Cleans one segment after the other."""
+    """Cleans segments in order."""
 
     def __init__(
         self,
@@ -301,7 +386,7 @@ class _Cleaner:
         self._rewriter = SectionRewriter(rules.now_ms + rules.delete_retention_ms)
 
     def clean(self, source: LogSegment) -> None:
-        """Append what survives of one segment."""
+        """Append the retained batches of one segment."""
         keeps_legacy_tombstones = source.modified_ms > self._rules.legacy_delete_horizon_ms
         for window in source_windows(source, window_bytes=self._rules.window_bytes):
             if self._throttle is not None:
@@ -315,7 +400,7 @@ class _Cleaner:
         self, window: BatchWindow, decisions: BatchDecisions, keeps_legacy_tombstones: bool
     ) -> None:
         has_records = ~decisions.discards_records & (window.headers["record_count"] != 0)
-        output = WindowOutput(window, np.flatnonzero(decisions.stays_empty & ~has_records))
+        output = WindowOutput(window, np.flatnonzero(decisions.retains_empty & ~has_records))
         for section in self._sections.sections(window, np.flatnonzero(has_records)):
             indexes = np.searchsorted(window.starts, section.positions - window.position_bytes)
             self._clean_section(section, indexes, decisions, output, keeps_legacy_tombstones)
@@ -331,7 +416,7 @@ class _Cleaner:
         keeps_legacy_tombstones: bool,
     ) -> None:
         columns = decode_records(section, _RECORDS_WANTED)
-        survives = surviving_records(
+        is_retained = retained_records(
             section,
             columns,
             self._offset_map,
@@ -339,15 +424,15 @@ class _Cleaner:
             keeps_legacy_tombstones=keeps_legacy_tombstones,
         )
         self.statistics += CleanStatistics(
-            records_read=len(survives),
-            records_retained=int(np.count_nonzero(survives)),
+            records_read=len(is_retained),
+            records_retained=int(np.count_nonzero(is_retained)),
             invalid_records=count_of_unkeyed(section, columns, self._offset_map),
         )
-        rewritten = self._rewriter.rewrite(section, columns, survives, decisions.is_idle_marker[indexes])
-        output.add_unchanged(indexes[rewritten.stays])
-        output.add(indexes[rewritten.rewritten], rewritten.headers, rewritten.bodies)
-        stays_empty = decisions.stays_empty[indexes[rewritten.emptied]]
-        output.add_empty(indexes[rewritten.emptied[stays_empty]], rewritten.emptied_headers[stays_empty])
+        filtered = self._rewriter.rewrite(section, columns, is_retained, decisions.is_idle_marker[indexes])
+        output.add_unchanged(indexes[filtered.is_unchanged])
+        output.add_rewritten(indexes[filtered.rewritten], filtered.headers, filtered.bodies)
+        retains_empty = decisions.retains_empty[indexes[filtered.emptied]]
+        output.add_empty(indexes[filtered.emptied[retains_empty]], filtered.emptied_headers[retains_empty])
 
     def _append(self, batches: OutputBatches | None) -> None:
         if batches is None:
@@ -370,24 +455,24 @@ def build_offset_map(
     window_bytes: int = WINDOW_BYTES,
     max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
 ) -> MapStatistics:
-    """Clear a map, and put the keys of the dirty records into it, as many as it takes.
+    """Fill an offset map with the keys of the dirty records, until it is full (``Cleaner.buildOffsetMap``).
 
-    Its ``latest_offset`` is then the last offset that it knows all about: what lies above it is not to be cleaned.
+    The map then covers all offsets up to its ``latest_offset``. Records after it must not be cleaned.
 
     Args:
-        segments: The dirty segments, in order; the first one may begin below the first dirty offset.
-        first_dirty_offset: Records below it were cleaned before.
-        end_offset: The base offset of the first segment behind them.
-        offset_map: The map.
-        transactions: Of its own, not that of the cleaning which follows. It has to know the aborted transactions that
-            reach into the dirty offsets.
-        throttle: Is told of what was read.
+        segments: The dirty segments in order. The first may begin below the first dirty offset.
+        first_dirty_offset: Records below this offset have been cleaned.
+        end_offset: The base offset of the first segment after them.
+        offset_map: The map, which is cleared first.
+        transactions: An object of its own, not that of the cleaning that follows. The aborted transactions that reach
+            into the dirty offsets must have been added.
+        throttle: Called with the bytes read.
         window_bytes: How much is read at once, unless a batch is larger.
-        max_batch_bytes: The most that a batch may inflate to.
+        max_batch_bytes: The maximum size of a decompressed batch.
 
     Raises:
-        CorruptRecordError: Bytes of a segment are no batch, or a CRC is wrong.
-        BatchTooLargeError: A batch is larger than may be read, or inflates to more.
+        CorruptRecordError: Bytes of a segment are not a batch, or a CRC does not match.
+        BatchTooLargeError: A batch, or its decompressed content, is larger than allowed.
     """
     offset_map.clear()
     builder = _MapBuilder(offset_map, transactions, first_dirty_offset, max_batch_bytes)
@@ -400,13 +485,13 @@ def build_offset_map(
             builder.add(window)
             if builder.is_full:
                 return builder.statistics()
-        # Offsets that are missing at the end of a segment are no reason to come back.
+        # Missing offsets at the end of a segment need no further pass.
         offset_map.latest_offset = next_base - 1
     return builder.statistics()
 
 
 class _MapBuilder:
-    """Puts the keys of one window after the other into a map."""
+    """Adds the keys of windows, in order, to an offset map."""
 
     def __init__(
         self,
@@ -424,11 +509,11 @@ class _MapBuilder:
         self._bytes_read = 0
 
     def statistics(self) -> MapStatistics:
-        """What it took so far."""
+        """The statistics so far."""
         return MapStatistics(self._records_read, self._bytes_read, self.is_full)
 
     def add(self, window: BatchWindow) -> None:
-        """Put the keys of a window, up to where the map is full."""
+        """Add the keys of a window until the map is full."""
         headers = window.headers
         last_offsets = last_offsets_of(window)
         may_go, _ = read_transactions(window, self._transactions)
@@ -438,7 +523,7 @@ class _MapBuilder:
         for section in self._sections.sections(window, np.flatnonzero(is_wanted)):
             columns = decode_records(section, _KEYS_WANTED)
             keys = columns.keys
-            assert keys is not None  # noqa: S101  (they were asked for)
+            assert keys is not None  # noqa: S101  (requested above)
             self._records_read += len(columns.offsets)
             rows = np.flatnonzero((keys.lengths >= 0) & (columns.offsets >= self._first_dirty_offset))
             offsets = columns.offsets[rows]
@@ -446,12 +531,12 @@ class _MapBuilder:
             taken = self._offset_map.put_many(section.buffer, slices, offsets)
             if taken < len(rows):
                 self.is_full = True
-                self._end_in_front_of(int(offsets[taken]), last_offsets)
+                self._end_before(int(offsets[taken]), last_offsets)
                 return
         self._raise_latest_offset(int(last_offsets[-1]))
 
-    def _end_in_front_of(self, offset: int, last_offsets: _Int64Array) -> None:
-        """The record at an offset was not taken: all is known up to the last key taken, or the last batch before."""
+    def _end_before(self, offset: int, last_offsets: _Int64Array) -> None:
+        """The map had no room for the record at an offset. It covers the last key added, and all batches before it."""
         number = int(last_offsets.searchsorted(offset))
         if number:
             self._raise_latest_offset(int(last_offsets[number - 1]))

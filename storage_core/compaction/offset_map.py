@@ -1,30 +1,28 @@
-"""A seeded hash of 128 bits for byte strings of any length, by column.
+"""The last offset of each key, in bounded memory (Kafka's ``SkimpyOffsetMap``).
 
-Kafka's map of offsets stands for keys by their MD5, and takes equal hashes for equal keys. Keys of one MD5 can be made
-on purpose, and each would then delete the other's records. Here every map draws a function of its own from a
-universal family, so that nobody can aim at it, and numpy computes it for many keys at a time.
+A key is represented by a hash of 128 bits, so that it takes 24 bytes whatever its length:
 
-A key is its length and its bytes as words of 32 bits, with zeros behind them: w0, w1, … Each of four lanes has random
-multipliers of 64 bits of its own, a, m0, m1, …, and gives the upper half of
+    bytes 0-15   hash of the key
+    bytes 16-23  offset + 1; 0 if the slot is free
+
+Collisions are resolved by double hashing: the hash of a key also decides the step to its next slot. The number of slots
+is prime, so every step visits all of them. Many keys are processed in lockstep.
+
+Kafka hashes keys with MD5 and takes equal hashes for equal keys. Different keys with the same MD5 can be constructed,
+and each would then delete the records of the other. Here every map draws its own hash function from a universal
+family, which an attacker cannot predict and numpy computes for many keys at a time.
+
+A key consists of its length and of its bytes as 32-bit words, padded with zeros: w0, w1, … Each of four lanes has its
+own random 64-bit multipliers a, m0, m1, … and yields the upper half of
 
     a + m0·w0 + m1·w1 + …   modulo 2**64
 
-This is strongly universal (D. Lemire, O. Kaser: Strongly universal string hashing is fast, theorem 3.1): for two
-different keys, whoever chose them without knowing the multipliers, one lane agrees with a probability of 2**-32, all
-four with one of 2**-128. Keys above 256 bytes are hashed by keyed BLAKE2b, one by one.
+This family is strongly universal (D. Lemire, O. Kaser: Strongly universal string hashing is fast, theorem 3.1): for two
+different keys, chosen without knowledge of the multipliers, one lane collides with a probability of 2**-32, and all
+four with 2**-128. Keys above 256 bytes are hashed with keyed BLAKE2b, one by one.
 
-So for n keys in a map and k looked up, the chance that any two are taken for one another is below n·(n + k) / 2**128.
-With five million keys, the default memory, and a thousand million records that is 10**-22.
-
-The last offset of each key, in bounded memory (Kafka's ``SkimpyOffsetMap``).
-
-A key is known by its hash alone, so that it takes 24 bytes however long it is:
-
-    bytes 0-15   hash of the key (`storage_core.compaction.offset_map`)
-    bytes 16-23  offset + 1; 0 if the slot is free
-
-Keys that want a slot which another one has taken go on by a step of their own, which their hash decides (double
-hashing). The number of slots is a prime, so that every step leads to all of them. Many keys go that way in lockstep.
+With n keys in a map and k look-ups, the probability of any collision is therefore below n·(n + k) / 2**128. For five
+million keys, the default memory, and 10**9 records that is 10**-22.
 """
 
 from __future__ import annotations
@@ -46,20 +44,26 @@ if TYPE_CHECKING:
 __all__ = ["MAP_SLOT_BYTES", "SEED_BYTES", "KeyHash", "OffsetMap"]
 
 
+MAP_SLOT_BYTES: Final = 24
+"""The memory for one key: 16 bytes of its hash, and an offset."""
+_SLOT: Final = np.dtype((np.void, MAP_SLOT_BYTES))
+_COLUMNS: Final = 3
+# The number of keys in lockstep, whose data fits a processor's cache.
+_ROWS: Final = 1 << 14
 SEED_BYTES: Final = 32
 HASH_BYTES: Final = 16
 _LANES: Final = 4
 _WORD_BYTES: Final = 4
-# Keys up to each of these lengths are looked at together.
+# Keys are grouped by these maximum lengths.
 _LENGTH_CLASSES: Final = (8, 16, 32, 64, 128, 256)
 _LONGEST_BYTES: Final = _LENGTH_CLASSES[-1]
-# What is added, and what the length is multiplied by, stand before the multipliers of the words.
+# The addend and the multiplier of the length precede the multipliers of the words.
 _MULTIPLIERS: Final = 2 + _LONGEST_BYTES // _WORD_BYTES
-# So many keys are hashed at once: what it takes stays in a processor's cache.
+# The number of keys hashed at once, whose data fits a processor's cache.
 _HASHED_ROWS: Final = 1 << 13
 _UPPER_HALF: Final = np.uint64(0xFFFFFFFF_00000000)
 _HALF_BITS: Final = np.uint64(32)
-# By the number of a word's bytes that belong to a key.
+# By the number of bytes of a word that belong to the key.
 _WORD_MASKS: Final = np.array([0, 0xFF, 0xFFFF, 0xFFFFFF, 0xFFFFFFFF], np.uint64)
 _Bytes = npt.NDArray[np.uint8]
 _Int64Array = npt.NDArray[np.int64]
@@ -67,10 +71,10 @@ _UInt64Array = npt.NDArray[np.uint64]
 
 
 class KeyHash:
-    """One function of the family.
+    """One hash function of the family.
 
     Args:
-        seed: What it is made from; random if it is left out.
+        seed: Determines the function; None: random.
     """
 
     def __init__(self, seed: bytes | None = None) -> None:
@@ -79,7 +83,7 @@ class KeyHash:
         self._multipliers: _UInt64Array = np.frombuffer(drawn, "<u8").reshape(_MULTIPLIERS, _LANES)
 
     def hash_slices(self, buffer: _Bytes, slices: Slices) -> tuple[_UInt64Array, _UInt64Array]:
-        """The two halves of each slice's hash; the slices lie within the buffer, and none is null."""
+        """The two halves of each slice's hash. The slices are within the buffer, and none is null."""
         count = len(slices.starts)
         halves = np.empty((2, count), np.uint64)
         for first in range(0, count, _HASHED_ROWS):
@@ -144,7 +148,7 @@ class KeyHash:
 
 
 def _words(buffer: _Bytes, starts: _Int64Array, word_count: int) -> npt.NDArray[np.uint32]:
-    """So many words from each place on; behind the buffer's end there are zeros."""
+    """A number of words from each position on, padded with zeros after the end of the buffer."""
     size_bytes = word_count * _WORD_BYTES
     if not size_bytes:
         return np.empty((len(starts), 0), np.uint32)
@@ -163,30 +167,22 @@ def _words(buffer: _Bytes, starts: _Int64Array, word_count: int) -> npt.NDArray[
     return found.view("<u4").reshape(-1, word_count)
 
 
-MAP_SLOT_BYTES: Final = 24
-"""What one key takes: 16 bytes of its hash, and an offset."""
-_SLOT: Final = np.dtype((np.void, MAP_SLOT_BYTES))
-_COLUMNS: Final = 3
-# So many keys go in lockstep: what they take stays in a processor's cache.
-_ROWS: Final = 1 << 14
-
-
 class OffsetMap:
-    """A map from keys to their last offsets. Equal keys have equal hashes; that others have not is as good as sure.
+    """A map from keys to their last offsets.
 
     Args:
-        memory_bytes: How much memory it takes. It is taken as keys come.
-        load_factor: Which share of the slots may be taken.
-        seed: What the hash function is made from; random if it is left out.
+        memory_bytes: The memory for keys. It is touched only as keys are added.
+        load_factor: The share of the slots that may be used.
+        seed: Determines the hash function; None: random.
 
     Attributes:
-        slots: How many keys there is memory for.
-        limit: How many keys it takes.
-        size: How many keys it has.
-        latest_offset: Up to this offset its maker has put everything into it; -1 if nothing.
+        slots: The number of slots in the given memory.
+        limit: The maximum number of keys.
+        size: The number of keys.
+        latest_offset: The map covers all records up to this offset; -1 for none.
 
     Raises:
-        OptionError: There is no memory for two keys.
+        OptionError: The memory is too small for two keys.
     """
 
     def __init__(self, memory_bytes: int, load_factor: float = 0.9, *, seed: bytes | None = None) -> None:
@@ -197,32 +193,32 @@ class OffsetMap:
         if self.slots * load_factor <= 1 or not 0 < load_factor <= 1:
             raise OptionError(
                 f"Expected memory for more than one key, found {memory_bytes} bytes at {MAP_SLOT_BYTES} bytes a key, "
-                f"of which a share of {load_factor} may be used. Raise log.cleaner.dedupe.buffer.size."
+                f"of which a share of {load_factor} may be used. Increase log.cleaner.dedupe.buffer.size."
             )
-        # One slot at least is always free: who looks for a key comes to an end there.
+        # At least one slot is always free, where the search for a missing key ends.
         self._slot_count = _prime_above(self.slots)
         self._hash = KeyHash(seed)
         self._table = np.zeros((self._slot_count, _COLUMNS), np.uint64)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all keys."""
         if self.size:
-            # New memory is not touched before it is needed.
+            # Unlike clearing, allocating does not touch the memory.
             del self._table
             self._table = np.zeros((self._slot_count, _COLUMNS), np.uint64)
         self.size = 0
         self.latest_offset = -1
 
     def put_many(self, buffer: _Bytes, keys: Slices, offsets: _Int64Array) -> int:
-        """Note the offsets of keys, one after the other, as long as the map is not full.
+        """Put the offsets of keys in order, until the map is full.
 
         Args:
-            buffer: Where the keys lie.
+            buffer: The buffer that holds the keys.
             keys: The keys, none of them null.
             offsets: Their offsets, ascending and not negative.
 
         Returns:
-            How many were taken: a full map takes no further key, be it known or not.
+            How many keys were put. A full map takes no further key, not even one that it has.
         """
         count = len(offsets)
         low, high = self._hash.hash_slices(buffer, keys)
@@ -235,7 +231,7 @@ class OffsetMap:
         return taken
 
     def get_many(self, buffer: _Bytes, keys: Slices) -> _Int64Array:
-        """The offset of each key, none of which is null; -1 if the map does not have it."""
+        """The offset of each key, none of which is null; -1 for a missing key."""
         low, high = self._hash.hash_slices(buffer, keys)
         offsets = np.empty(len(low), np.int64)
         for first in range(0, len(low), _ROWS):
@@ -246,34 +242,34 @@ class OffsetMap:
     def _get(self, low: _UInt64Array, high: _UInt64Array) -> _Int64Array:
         offsets = np.empty(len(low), np.int64)
         rows = np.arange(len(low))
-        places, steps = self._walk(low, high)
+        places, steps = self._probe(low, high)
         while True:
             found = self._table.take(places, axis=0)
             stored = found[:, 2]
-            goes_on = ((found[:, 0] != low) | (found[:, 1] != high)) & (stored != 0)
-            # Of those that go on this is overwritten later. A free slot gives -1.
+            continues = ((found[:, 0] != low) | (found[:, 1] != high)) & (stored != 0)
+            # A free slot yields -1. For keys that continue, this is overwritten later.
             offsets[rows] = stored.view(np.int64) - 1
-            if not goes_on.any():
+            if not continues.any():
                 return offsets
-            rows, low, high, steps = rows[goes_on], low[goes_on], high[goes_on], steps[goes_on]
-            places = self._next(places[goes_on], steps)
+            rows, low, high, steps = rows[continues], low[continues], high[continues], steps[continues]
+            places = self._next(places[continues], steps)
 
     def _put(self, low: _UInt64Array, high: _UInt64Array, offsets: _Int64Array) -> int:
-        """Put some keys that the map has room for, if they are all new; otherwise as many as it has."""
+        """Put as many of some keys as the map has room for, and return their number."""
         count = len(offsets)
         if self.size + count > self.limit:
             count = self._fitting(low, high)
             low, high, offsets = low[:count], high[:count], offsets[:count]
         entries = np.empty((count, _COLUMNS), np.uint64)
         entries[:, 0], entries[:, 1], entries[:, 2] = low, high, offsets + 1
-        places, steps = self._walk(low, high)
+        places, steps = self._probe(low, high)
         slots, stored = self._table.view(_SLOT)[:, 0], self._table[:, 2]
         while True:
             found = self._table.take(places, axis=0)
             is_here = (found[:, 0] == entries[:, 0]) & (found[:, 1] == entries[:, 1])
             free = np.flatnonzero(found[:, 2] == 0)
             if len(free):
-                # Of several that want one slot the last one gets it.
+                # Of several keys for one slot, the last one gets it.
                 slots[places[free]] = entries[free].view(_SLOT)[:, 0]
                 found = self._table.take(places[free], axis=0)
                 is_same = found == entries[free]
@@ -283,23 +279,23 @@ class OffsetMap:
                 stored[places] = entries[:, 2]
                 return count
             stored[places[is_here]] = entries[is_here, 2]
-            goes_on = ~is_here
-            entries, steps = entries[goes_on], steps[goes_on]
-            places = self._next(places[goes_on], steps)
+            continues = ~is_here
+            entries, steps = entries[continues], steps[continues]
+            places = self._next(places[continues], steps)
 
     def _fitting(self, low: _UInt64Array, high: _UInt64Array) -> int:
-        """How many keys can be put before the map is full."""
+        """How many of the keys fit before the map is full."""
         room = self.limit - self.size
         new = np.flatnonzero(self._get(low, high) < 0)
         new = new[np.lexsort((high[new], low[new]))]
         is_first = np.ones(len(new), np.bool_)
-        # The order is stable: of equal keys the first row stands first.
+        # The sort is stable, so the first of equal keys comes first.
         is_first[1:] = (np.diff(low[new]) != 0) | (np.diff(high[new]) != 0)
         firsts = np.sort(new[is_first])
         return int(firsts[room - 1]) + 1 if len(firsts) >= room else len(low)
 
-    def _walk(self, low: _UInt64Array, high: _UInt64Array) -> tuple[_Int64Array, _Int64Array]:
-        """Where each key is looked for first, and by how many slots it goes on."""
+    def _probe(self, low: _UInt64Array, high: _UInt64Array) -> tuple[_Int64Array, _Int64Array]:
+        """The first slot of each key, and the step to its next slots."""
         places = (low % np.uint64(self._slot_count)).view(np.int64)
         steps = (high % np.uint64(self._slot_count - 1)).view(np.int64)
         steps += 1

@@ -1,20 +1,15 @@
-"""Writing surviving records anew, by column.
+"""The batches that hold the retained records (Kafka's ``MemoryRecords.filterTo``).
 
-A record keeps its offset and its batch the base offset, so that all behind a record's timestamp delta stays as it is and
-is copied. In front of it stand its length and the new delta:
+A batch without discarded records is unchanged, byte by byte. Another one is rewritten with the same base offset, last
+offset, producer fields and leader epoch, so that producers, transactions and epochs are not affected. Its base
+timestamp becomes that of the first retained record or, while a tombstone or an idle marker awaits its removal, the
+delete horizon. A batch that must be retained without records is a header alone. Messages of formats v0 and v1 become
+batches of format v2 in any case.
+
+Records keep their offset and batches their base offset, so the bytes of a record after its timestamp delta are copied
+as they are. Before them are the length and the new delta:
 
     length varint, attributes 0, timestamp delta varlong | offset delta, key, value, headers
-
-The batches that hold what survives (Kafka's ``MemoryRecords.filterTo``).
-
-A batch of which nothing was dropped stays as it is, byte by byte. Another keeps its base offset, its last offset, its
-producer's fields and its leader epoch, so that what is known of producers, transactions and epochs does not change with
-it. Its base timestamp becomes that of the first survivor or, while a tombstone or an idle marker awaits its removal,
-the delete horizon. A batch without survivors that has to stay is a header alone.
-
-Messages of formats v0 and v1 become batches of format v2, whether something was dropped or not.
-
-What becomes of the batches of a window, put together in their order, ready to be written.
 """
 
 from __future__ import annotations
@@ -52,34 +47,41 @@ if TYPE_CHECKING:
     from storage_core.record.section import RecordColumns, RecordSection
 
 __all__ = [
+    "FilterResult",
     "OutputBatches",
-    "RewrittenBatches",
+    "RetainedRecordEncoder",
+    "RetainedRecords",
     "SectionRewriter",
-    "SurvivorEncoder",
-    "Survivors",
     "WindowOutput",
     "emptied_headers",
 ]
 
 
+_NO_TIMESTAMP_MS: Final = -1
+_NO_EPOCH: Final = -1
+_KEPT_FLAGS: Final = LOG_APPEND_TIME_FLAG | TRANSACTIONAL_FLAG | CONTROL_FLAG
+_WRAP: Final = 1 << 64
+_LENGTH_WITHOUT_RECORDS: Final = HEADER_SIZE_BYTES - LOG_OVERHEAD_BYTES
 _ZERO: Final = np.zeros(1, np.uint64)
 _ONE: Final = np.ones(1, np.int64)
 _WORD_BYTES: Final = 8
 _BYTE_BITS: Final = np.uint64(8)
 _Bytes = npt.NDArray[np.uint8]
 _Int64Array = npt.NDArray[np.int64]
+_BoolArray = npt.NDArray[np.bool_]
+_Rows = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Survivors:
-    """The surviving records of some batches that are written anew, by column.
+class RetainedRecords:
+    """The retained records of batches that are rewritten, by column.
 
     Attributes:
-        counts: Per batch, how many survive: at least one.
+        counts: Per batch, the number of its records: at least one.
         offsets: Per record, its offset.
         timestamps_ms: Per record, its timestamp.
-        tails: Per record, what stands behind its timestamp delta.
-        buffer: Where the tails lie.
+        tails: Per record, the bytes after its timestamp delta.
+        buffer: The buffer that holds the tails.
     """
 
     counts: _Int64Array
@@ -95,8 +97,8 @@ class Survivors:
         return rows
 
 
-class SurvivorEncoder:
-    """Writes records; keeps the memory that it works in."""
+class RetainedRecordEncoder:
+    """Encodes records, and reuses its memory."""
 
     def __init__(self) -> None:
         self._joiner = ViewJoiner()
@@ -104,9 +106,9 @@ class SurvivorEncoder:
     def message_tails(
         self, buffer: _Bytes, columns: RecordColumns, rows: _Int64Array, offset_deltas: _Int64Array
     ) -> tuple[_Bytes, Slices]:
-        """What stands behind the timestamp delta of some messages of formats v0 and v1, once they are records."""
+        """The bytes after the timestamp delta of messages of formats v0 and v1 when they become records."""
         keys, values = columns.keys, columns.values
-        assert keys is not None and values is not None  # noqa: S101, PT018  (they were asked for)
+        assert keys is not None and values is not None  # noqa: S101, PT018  (requested above)
         key_lengths, value_lengths = np.maximum(keys.lengths[rows], -1), np.maximum(values.lengths[rows], -1)
         pieces = [varint_words(column) for column in (offset_deltas, key_lengths, value_lengths)]
         offset_piece, key_piece, value_piece = (ShortBytes(words, _ZERO, sizes) for words, sizes in pieces)
@@ -127,42 +129,42 @@ class SurvivorEncoder:
             lengths += sizes
         return np.frombuffer(data, np.uint8), Slices(np.cumsum(lengths) - lengths, lengths)
 
-    def encode(self, survivors: Survivors, base_timestamps_ms: _Int64Array) -> list[memoryview]:
-        """Per batch, its records.
+    def encode(self, retained: RetainedRecords, base_timestamps_ms: _Int64Array) -> list[memoryview]:
+        """Encode the records of each batch.
 
         Args:
-            survivors: The records.
-            base_timestamps_ms: Per batch, what the timestamps count from. A delta wraps at 64 bits, as in Java.
+            retained: The records.
+            base_timestamps_ms: Per batch, its base timestamp. A delta wraps at 64 bits, as in Java.
         """
-        deltas = survivors.timestamps_ms - np.repeat(base_timestamps_ms, survivors.counts)
+        deltas = retained.timestamps_ms - np.repeat(base_timestamps_ms, retained.counts)
         if not len(deltas):
             return []
         if int(deltas.min()) in WORD_RANGE and int(deltas.max()) in WORD_RANGE:
-            data, lengths = self._by_column(survivors, deltas)
+            data, lengths = self._by_column(retained, deltas)
         else:
-            data, lengths = _one_by_one(survivors, deltas)
-        ends = np.cumsum(lengths)[np.cumsum(survivors.counts) - 1]
+            data, lengths = _one_by_one(retained, deltas)
+        ends = np.cumsum(lengths)[np.cumsum(retained.counts) - 1]
         return [data[start:end] for start, end in pairwise([0, *ends.tolist()])]
 
-    def _by_column(self, survivors: Survivors, deltas: _Int64Array) -> tuple[memoryview, _Int64Array]:
+    def _by_column(self, retained: RetainedRecords, deltas: _Int64Array) -> tuple[memoryview, _Int64Array]:
         times, time_sizes = varint_words(deltas)
-        bodies = 1 + time_sizes + survivors.tails.lengths
+        bodies = 1 + time_sizes + retained.tails.lengths
         words, sizes = varint_words(bodies)
-        # The attributes behind the length are a byte of zero.
+        # The byte of attributes after the length is 0.
         sizes = sizes + 1
         heads = [ShortBytes(words, _ZERO, sizes), ShortBytes(times, _ZERO, time_sizes)]
         if int(sizes.max()) + int(time_sizes.max()) <= _WORD_BYTES:
             together = words | (times << (sizes.view(np.uint64) * _BYTE_BITS))
             heads = [ShortBytes(together, _ZERO, sizes + time_sizes)]
-        tails = ByteStrings(survivors.buffer, survivors.tails.starts, survivors.tails.lengths)
+        tails = ByteStrings(retained.buffer, retained.tails.starts, retained.tails.lengths)
         data = self._joiner.join(len(deltas), [*heads, tails])
         return data, bodies + sizes - 1
 
 
-def _one_by_one(survivors: Survivors, deltas: _Int64Array) -> tuple[memoryview, _Int64Array]:
-    """The same for timestamps of geological distance."""
-    view = survivors.buffer.data
-    starts, lengths = survivors.tails.starts.tolist(), survivors.tails.lengths.tolist()
+def _one_by_one(retained: RetainedRecords, deltas: _Int64Array) -> tuple[memoryview, _Int64Array]:
+    """The same for timestamps too far apart for `varint_words`."""
+    view = retained.buffer.data
+    starts, lengths = retained.tails.starts.tolist(), retained.tails.lengths.tolist()
     records = []
     for delta, start, length in zip(deltas.tolist(), starts, lengths, strict=True):
         body = b"\0" + varint_bytes(delta) + bytes(view[start : start + length])
@@ -170,29 +172,20 @@ def _one_by_one(survivors: Survivors, deltas: _Int64Array) -> tuple[memoryview, 
     return memoryview(b"".join(records)), np.array([len(record) for record in records], np.int64)
 
 
-_NO_TIMESTAMP_MS: Final = -1
-_NONE: Final = -1
-_KEPT_FLAGS: Final = LOG_APPEND_TIME_FLAG | TRANSACTIONAL_FLAG | CONTROL_FLAG
-_WRAP: Final = 1 << 64
-_LENGTH_WITHOUT_RECORDS: Final = HEADER_SIZE_BYTES - LOG_OVERHEAD_BYTES
-_BoolArray = npt.NDArray[np.bool_]
-_Rows = npt.NDArray[Any]
-
-
 @dataclass(frozen=True, slots=True, eq=False)
-class RewrittenBatches:
-    """What becomes of the batches of a section.
+class FilterResult:
+    """The filtered batches of a section (``MemoryRecords.FilterResult``).
 
     Attributes:
-        stays: Per batch, whether it stays as it is.
-        rewritten: The numbers of the batches that are written anew, ascending.
+        is_unchanged: Per batch, whether it is unchanged.
+        rewritten: The numbers of the rewritten batches, ascending.
         headers: Their new headers.
         bodies: Their new records.
-        emptied: The numbers of the batches of which no record survives, ascending.
-        emptied_headers: What their headers are, should they stay empty.
+        emptied: The numbers of the batches without retained records, ascending.
+        emptied_headers: Their headers, if they are retained.
     """
 
-    stays: _BoolArray
+    is_unchanged: _BoolArray
     rewritten: _Int64Array
     headers: _Rows
     bodies: list[BytesLike]
@@ -201,65 +194,65 @@ class RewrittenBatches:
 
 
 class SectionRewriter:
-    """Writes batches anew, section by section.
+    """Rewrites batches, section by section.
 
     Args:
-        new_horizon_ms: The delete horizon of a batch that has none, and now needs one. Beyond 64 bits it wraps, and
-            below 0 it is none.
+        new_horizon_ms: The delete horizon for batches that need one and have none. It wraps at 64 bits; a negative
+            one counts as none.
     """
 
     def __init__(self, new_horizon_ms: int) -> None:
         self._new_horizon_ms = (new_horizon_ms + _WRAP // 2) % _WRAP - _WRAP // 2
-        self._encoder = SurvivorEncoder()
+        self._encoder = RetainedRecordEncoder()
         self._compressors: dict[int, Compressor | None] = {}
 
     def rewrite(
         self,
         section: RecordSection,
         columns: RecordColumns,
-        survives: _BoolArray,
+        is_retained: _BoolArray,
         is_idle_marker: _BoolArray,
-    ) -> RewrittenBatches:
-        """Write what survives of a section.
+    ) -> FilterResult:
+        """Filter the batches of a section.
 
         Args:
             section: The batches.
-            columns: All fields of their records but the headers, and the tails.
-            survives: Per record, whether it survives.
-            is_idle_marker: Per batch, whether it is a marker that goes once a delete horizon has passed.
+            columns: All fields of their records except headers, and the tails.
+            is_retained: Per record, whether it is retained.
+            is_idle_marker: Per batch, whether it is a marker that is discarded once its delete horizon has passed.
         """
         headers = section.headers
         values = columns.values
-        assert values is not None  # noqa: S101  (they were asked for)
+        assert values is not None  # noqa: S101  (requested above)
         first_rows = np.cumsum(columns.row_counts) - columns.row_counts
-        counts = np.add.reduceat(survives, first_rows, dtype=np.int64)
-        has_tombstone = np.logical_or.reduceat(survives & (values.lengths < 0), first_rows)
+        counts = np.add.reduceat(is_retained, first_rows, dtype=np.int64)
+        has_tombstone = np.logical_or.reduceat(is_retained & (values.lengths < 0), first_rows)
         has_horizon = (headers["attributes"] & DELETE_HORIZON_FLAG) != 0
         needs_horizon = (has_tombstone | is_idle_marker) & ~has_horizon
         is_current = headers["magic"] == MAGIC_V2
-        stays = (counts == columns.row_counts) & ~needs_horizon & is_current
-        rewritten = np.flatnonzero(~stays & (counts > 0))
+        is_unchanged = (counts == columns.row_counts) & ~needs_horizon & is_current
+        rewritten = np.flatnonzero(~is_unchanged & (counts > 0))
         horizons_ms = np.where(has_horizon, headers["base_timestamp_ms"].astype(np.int64), _NO_TIMESTAMP_MS)
         horizons_ms[needs_horizon] = self._new_horizon_ms
         emptied = np.flatnonzero(counts == 0)
         empty_headers = headers.take(emptied)
         is_legacy = ~is_current[emptied]
         if is_legacy.any():
-            # Where a wrapper begins is known only now.
+            # The first offset of a wrapper is only known from its messages.
             base_offsets = columns.offsets[first_rows[emptied]][is_legacy]
             _move_bases(empty_headers, is_legacy, base_offsets)
         new_headers, bodies = self._rewritten(
-            section, columns, survives, rewritten, counts[rewritten], horizons_ms[rewritten]
+            section, columns, is_retained, rewritten, counts[rewritten], horizons_ms[rewritten]
         )
-        return RewrittenBatches(
-            stays, rewritten, new_headers, bodies, emptied, emptied_headers(empty_headers)
+        return FilterResult(
+            is_unchanged, rewritten, new_headers, bodies, emptied, emptied_headers(empty_headers)
         )
 
     def _rewritten(
         self,
         section: RecordSection,
         columns: RecordColumns,
-        survives: _BoolArray,
+        is_retained: _BoolArray,
         rewritten: _Int64Array,
         counts: _Int64Array,
         horizons_ms: _Int64Array,
@@ -269,21 +262,21 @@ class SectionRewriter:
             return headers, []
         is_rewritten = np.zeros(len(section.headers), np.bool_)
         is_rewritten[rewritten] = True
-        rows = np.flatnonzero(survives & np.repeat(is_rewritten, columns.row_counts))
-        survivors = self._survivors(section, columns, rows, counts)
-        first_rows = survivors.first_rows
+        rows = np.flatnonzero(is_retained & np.repeat(is_rewritten, columns.row_counts))
+        retained = self._retained(section, columns, rows, counts)
+        first_rows = retained.first_rows
         has_horizon = horizons_ms >= 0
-        base_timestamps_ms = np.where(has_horizon, horizons_ms, survivors.timestamps_ms[first_rows])
-        records = self._encoder.encode(survivors, base_timestamps_ms)
+        base_timestamps_ms = np.where(has_horizon, horizons_ms, retained.timestamps_ms[first_rows])
+        records = self._encoder.encode(retained, base_timestamps_ms)
 
         attributes = headers["attributes"] & (_KEPT_FLAGS | CODEC_MASK)
         bodies = self._compressed(records, (attributes & CODEC_MASK).tolist())
-        largest_ms = np.maximum(np.maximum.reduceat(survivors.timestamps_ms, first_rows), _NO_TIMESTAMP_MS)
+        largest_ms = np.maximum(np.maximum.reduceat(retained.timestamps_ms, first_rows), _NO_TIMESTAMP_MS)
         is_legacy = headers["magic"] < MAGIC_V2
         if is_legacy.any():
             lasts = first_rows + counts - 1
-            _move_bases(headers, is_legacy, survivors.offsets[first_rows][is_legacy])
-            _move_ends(headers, is_legacy, survivors.offsets[lasts][is_legacy])
+            _move_bases(headers, is_legacy, retained.offsets[first_rows][is_legacy])
+            _move_ends(headers, is_legacy, retained.offsets[lasts][is_legacy])
         headers["magic"] = MAGIC_V2
         headers["batch_length"] = (
             np.fromiter(map(len, bodies), np.int64, len(bodies)) + _LENGTH_WITHOUT_RECORDS
@@ -296,18 +289,18 @@ class SectionRewriter:
         put_crcs(headers, bodies)
         return headers, bodies
 
-    def _survivors(
+    def _retained(
         self, section: RecordSection, columns: RecordColumns, rows: _Int64Array, counts: _Int64Array
-    ) -> Survivors:
+    ) -> RetainedRecords:
         offsets = columns.offsets[rows]
         timestamps_ms = columns.timestamps_ms
-        assert timestamps_ms is not None  # noqa: S101  (they were asked for)
+        assert timestamps_ms is not None  # noqa: S101  (requested above)
         if columns.tails is not None:
             buffer, tails = section.buffer, Slices(columns.tails.starts[rows], columns.tails.lengths[rows])
         else:
             deltas = offsets - np.repeat(offsets[np.cumsum(counts) - counts], counts)
             buffer, tails = self._encoder.message_tails(section.buffer, columns, rows, deltas)
-        return Survivors(counts, offsets, timestamps_ms[rows], tails, buffer)
+        return RetainedRecords(counts, offsets, timestamps_ms[rows], tails, buffer)
 
     def _compressed(self, records: list[memoryview], codecs: list[int]) -> list[BytesLike]:
         if not any(codecs):
@@ -322,7 +315,7 @@ class SectionRewriter:
 
 
 def emptied_headers(headers: _Rows) -> _Rows:
-    """What the headers of batches become whose records are all gone."""
+    """The headers of batches that are retained without records."""
     empty = headers.copy()
     empty["magic"] = MAGIC_V2
     empty["batch_length"] = _LENGTH_WITHOUT_RECORDS
@@ -334,11 +327,11 @@ def emptied_headers(headers: _Rows) -> _Rows:
 
 
 def _move_bases(headers: _Rows, rows: _BoolArray, base_offsets: _Int64Array) -> None:
-    """Let some batches begin elsewhere, and end where they did. Formats v0 and v1 know of no leader epoch."""
+    """Change the base offsets of some batches of formats v0 and v1, but not their last offsets."""
     last_offsets = headers["base_offset"][rows].astype(np.int64) + headers["last_offset_delta"][rows]
     headers["base_offset"][rows] = base_offsets
     headers["last_offset_delta"][rows] = last_offsets - base_offsets
-    headers["leader_epoch"][rows] = _NONE
+    headers["leader_epoch"][rows] = _NO_EPOCH
 
 
 def _move_ends(headers: _Rows, rows: _BoolArray, last_offsets: _Int64Array) -> None:
@@ -348,11 +341,11 @@ def _move_ends(headers: _Rows, rows: _BoolArray, last_offsets: _Int64Array) -> N
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OutputBatches:
-    """Batches to be written, at least one.
+    """Batches to append, at least one.
 
     Attributes:
         headers: Per batch, its header.
-        pieces: The bytes of all of them. Neighbours that stay as they are come in one piece.
+        pieces: The bytes of all batches. Adjacent unchanged batches are one piece.
     """
 
     headers: _Rows
@@ -360,77 +353,78 @@ class OutputBatches:
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes they take together."""
+        """The size of all batches."""
         return int(self.headers["batch_length"].sum(dtype=np.int64)) + LOG_OVERHEAD_BYTES * len(self.headers)
 
 
 class WindowOutput:
-    """Collects what becomes of the batches of a window.
+    """Collects the retained batches of a window and returns them in order, part by part.
 
     Args:
-        window: The window. Batches that stay are not copied out of it.
-        empty: Those of which nothing but a header stays, whatever their records; ascending.
+        window: The window. Unchanged batches are not copied out of it.
+        empty: The batches that are retained as a header alone, whatever their records; ascending.
     """
 
     def __init__(self, window: BatchWindow, empty: _Int64Array) -> None:
         self._window = window
-        # Nobody has taken these yet.
         self._empty = empty
         self._empty_headers = emptied_headers(window.headers.take(empty))
-        self._begin()
+        self._clear()
 
-    def _begin(self) -> None:
-        self._unchanged: list[_Int64Array] = []
-        self._indexes: list[_Int64Array] = []
-        self._headers: list[_Rows] = []
+    def _clear(self) -> None:
+        self._unchanged: list[_Int64Array] = [np.zeros(0, np.int64)]
+        self._rewritten: list[_Int64Array] = [np.zeros(0, np.int64)]
+        self._headers: list[_Rows] = [np.zeros(0, HEADER_DTYPE)]
         self._bodies: list[BytesLike] = []
 
     def add_unchanged(self, indexes: _Int64Array) -> None:
-        """Batches of format v2 that stay as they are, ascending."""
+        """Add unchanged batches of format v2, ascending."""
         self._unchanged.append(indexes)
 
-    def add(self, indexes: _Int64Array, headers: _Rows, bodies: Sequence[BytesLike]) -> None:
-        """Batches that were written anew."""
-        self._indexes.append(indexes)
+    def add_rewritten(self, indexes: _Int64Array, headers: _Rows, bodies: Sequence[BytesLike]) -> None:
+        """Add rewritten batches with their headers and records."""
+        self._rewritten.append(indexes)
         self._headers.append(headers)
         self._bodies.extend(bodies)
 
     def add_empty(self, indexes: _Int64Array, headers: _Rows) -> None:
-        """Batches without records."""
-        self.add(indexes, headers, [b""] * len(indexes))
+        """Add batches without records."""
+        self.add_rewritten(indexes, headers, [b""] * len(indexes))
 
     def take(self, end_index: int) -> OutputBatches | None:
-        """All batches up to before one of the window that were not taken before; None if there are none."""
-        count = int(self._empty.searchsorted(end_index))
-        self.add_empty(self._empty[:count], self._empty_headers[:count])
-        self._empty, self._empty_headers = self._empty[count:], self._empty_headers[count:]
-        unchanged, indexes = (
-            np.concatenate([*self._unchanged, self._empty[:0]]),
-            np.concatenate(self._indexes),
-        )
-        headers, bodies = np.concatenate(self._headers, dtype=HEADER_DTYPE), self._bodies
-        self._begin()
-        if not len(unchanged) and not len(indexes):
+        """Remove and return the collected batches, all of which are before ``end_index``; None without any."""
+        empty_count = int(self._empty.searchsorted(end_index))
+        self.add_empty(self._empty[:empty_count], self._empty_headers[:empty_count])
+        self._empty, self._empty_headers = self._empty[empty_count:], self._empty_headers[empty_count:]
+        unchanged, rewritten = np.concatenate(self._unchanged), np.concatenate(self._rewritten)
+        new_headers, bodies = np.concatenate(self._headers, dtype=HEADER_DTYPE), self._bodies
+        self._clear()
+        if not len(unchanged) and not len(rewritten):
             return None
-        firsts, pieces = self._unchanged_pieces(unchanged)
-        heads = headers.tobytes()
-        starts = range(0, len(heads), HEADER_SIZE_BYTES)
-        pieces += [
-            (heads[start : start + HEADER_SIZE_BYTES], body)
-            for start, body in zip(starts, bodies, strict=True)
-        ]
-        ordered: list[BytesLike] = []
-        for number in np.argsort(np.concatenate([firsts, indexes])).tolist():
-            ordered += pieces[number]
-        all_headers = np.concatenate([self._window.headers.take(unchanged), headers], dtype=HEADER_DTYPE)
-        return OutputBatches(all_headers.take(np.argsort(np.concatenate([unchanged, indexes]))), ordered)
+        order = np.argsort(np.concatenate([unchanged, rewritten]))
+        headers = np.concatenate([self._window.headers.take(unchanged), new_headers], dtype=HEADER_DTYPE)
+        # By the number of its first batch, the bytes of each run of unchanged batches and of each rewritten batch.
+        pieces = self._unchanged_runs(unchanged)
+        pieces.update(zip(rewritten.tolist(), _rewritten_pieces(new_headers, bodies), strict=True))
+        ordered = [piece for number in sorted(pieces) for piece in pieces[number]]
+        return OutputBatches(headers.take(order), ordered)
 
-    def _unchanged_pieces(self, indexes: _Int64Array) -> tuple[_Int64Array, list[tuple[BytesLike, ...]]]:
-        """The runs of neighbours among some batches: the first batch of each, and the bytes of all."""
-        is_first = np.diff(indexes, prepend=-2) != 1
-        firsts, lasts = indexes[is_first], indexes[np.append(is_first[1:], True)[: len(indexes)]]
+    def _unchanged_runs(self, indexes: _Int64Array) -> dict[int, tuple[BytesLike, ...]]:
+        """The bytes of each run of adjacent batches, by the number of its first batch."""
+        if not len(indexes):
+            return {}
         window = self._window
+        is_first = np.diff(indexes, prepend=-2) != 1
+        firsts, lasts = indexes[is_first], indexes[np.append(is_first[1:], True)]
         ends = window.starts[lasts] + LOG_OVERHEAD_BYTES + window.headers["batch_length"][lasts]
         view = window.buffer.data
-        borders = zip(window.starts[firsts].tolist(), ends.tolist(), strict=True)
-        return firsts, [(view[start:end],) for start, end in borders]
+        runs = zip(firsts.tolist(), window.starts[firsts].tolist(), ends.tolist(), strict=True)
+        return {first: (view[start:end],) for first, start, end in runs}
+
+
+def _rewritten_pieces(headers: _Rows, bodies: list[BytesLike]) -> list[tuple[BytesLike, ...]]:
+    heads = headers.tobytes()
+    starts = range(0, len(heads), HEADER_SIZE_BYTES)
+    return [
+        (heads[start : start + HEADER_SIZE_BYTES], body) for start, body in zip(starts, bodies, strict=True)
+    ]

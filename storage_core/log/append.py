@@ -1,12 +1,7 @@
-"""Appending to a log (Kafka's ``UnifiedLog.append``).
+"""Appending to a log (Kafka's ``UnifiedLog.append`` and ``appendAsLeader``).
 
-encode → validate → per part that fits a segment: offsets, epoch, roll, bytes and index entries, log
-end, epochs, producers, high watermark. Everything that can be refused is refused before the first
-byte is written.
-
-Appends whose offsets the log assigns (``UnifiedLog.appendAsLeader``): of records, of batches that a producer made, of markers.
-
-Whatever can be refused is refused before the first byte is written.
+encode → validate → for each part that fits a segment: offsets, epoch, roll, bytes and index entries, log end, epochs,
+producers, high watermark. Everything that can be rejected is rejected before the first byte is written.
 """
 
 from __future__ import annotations
@@ -16,11 +11,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from storage_core.errors import InvalidRecordError, OffsetOverflowError, OptionError
 from storage_core.log.local_log import flush_if_due, forget_expired_producers, roll
-from storage_core.log.log_records import batches_of_records
-from storage_core.log.log_validator import accept_client_batches, check_origin, markers_of
+from storage_core.log.log_validator import (
+    accept_client_batches,
+    check_origin,
+    markers_of,
+    validate_leader_append,
+    validate_records,
+)
 from storage_core.log.producer_append_info import (
     ProducedRecords,
     check_coordinator_epoch,
@@ -34,22 +35,23 @@ from storage_core.log.producer_append_info import (
 from storage_core.log.producer_batches import ProducerBatches
 from storage_core.record.batch_header import MAGIC_V2, MAX_OFFSET, NO_TIMESTAMP_MS, TRANSACTIONAL_FLAG
 from storage_core.record.control_records import ControlType, end_transaction_marker
+from storage_core.record.encode import encode_records
 from storage_core.record.record_batches import RecordBatches
 from storage_core.segment.log_segment import RollParameters
 from storage_core.segment.offset_index import LARGEST_RELATIVE_OFFSET
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from storage_core.log.log_state import LogState
     from storage_core.log.log_validator import AppendOrigin
     from storage_core.log.producer_append_info import DuplicateAppend
     from storage_core.log_config import LogConfig
+    from storage_core.record.encode import BatchEncoding
     from storage_core.record.record_batches import ProducerSequence
 
 __all__ = [
     "AppendInfo",
-    "append_chunks",
     "append_client_batches",
     "append_marker",
     "append_records",
@@ -59,24 +61,29 @@ __all__ = [
 ]
 
 
-_MOST_PENDING_BYTES: Final = 1 << 20
-_NO_OFFSET: Final = -1
+_MAX_PENDING_BYTES: Final = 1 << 20
+# Up to this size, all records are encoded before the first byte is written.
+_MAX_ENCODED_BYTES: Final = 64 << 20
+# More than the varints, a header's names and what a codec adds to incompressible data.
+_RECORD_OVERHEAD_BYTES: Final = 1024
+_SLACK: Final = 1.02
+_NONE: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class AppendInfo:
-    """What an append did.
+    """The result of an append.
 
     Attributes:
         first_offset: The offset of its first record; the log end offset if there was none.
         last_offset: The offset of its last record.
         max_timestamp_ms: The largest timestamp; -1 without any.
         offset_of_max_timestamp: The last offset of the first batch that holds it; -1 without any.
-        size_bytes: How many bytes of the log it takes.
-        batch_count: How many batches it became.
-        log_append_time_ms: The time that the log gave its records; None if they keep their own.
-        is_duplicate: Whether a producer has repeated itself: the records were there already, nothing was appended, and
-            everything here but ``size_bytes`` and ``batch_count``, which are 0, tells of them.
+        size_bytes: The size of its batches in the log.
+        batch_count: The number of its batches.
+        log_append_time_ms: The timestamp that the log assigned to its records; None if they keep their own.
+        is_duplicate: Whether the log already had the records: nothing was appended. ``size_bytes`` and
+            ``batch_count`` are 0, and the other attributes describe the existing records.
     """
 
     first_offset: int
@@ -89,208 +96,8 @@ class AppendInfo:
     is_duplicate: bool = False
 
 
-def append_chunks(
-    state: LogState,
-    chunks: Iterable[RecordBatches],
-    leader_epoch: int,
-    now_ms: int,
-    *,
-    is_pending: bool = False,
-    log_append_time_ms: int | None = None,
-) -> AppendInfo:
-    """Append validated batches at the log end, under a leader epoch.
-
-    Args:
-        state: The log, locked.
-        chunks: Batches of format v2; their offsets are not looked at.
-        leader_epoch: Under which they are written.
-        now_ms: The time.
-        is_pending: Whether they may wait in memory.
-        log_append_time_ms: The time that the batches got, for the answer.
-    """
-    if not is_pending:
-        write_pending(state)
-    first_offset = next_offset = state.next_offset
-    infos = []
-    for chunk in chunks:
-        batches = chunk.with_offsets(next_offset, leader_epoch)
-        next_offset = batches.next_offset
-        infos.append(_info(batches))
-        if is_pending:
-            _keep_pending(state, batches)
-        else:
-            _write(state, batches, now_ms)
-    if len(infos) == 1 and log_append_time_ms is None:
-        return infos[0]
-    return _sum(infos, first_offset, next_offset, log_append_time_ms)
-
-
-def append_replicated(state: LogState, batches: RecordBatches, now_ms: int) -> AppendInfo:
-    """Append batches of any format that keep their offsets and epochs, validated but for their producers."""
-    write_pending(state)
-    if not batches.count:
-        return _sum([], state.next_offset, state.next_offset, None)
-    producers = state.producers
-    transactional = batches.count_with(TRANSACTIONAL_FLAG)
-    if transactional < batches.count and (transactional or producers.open_transactions):
-        of_producers = ProducerBatches.of_record_batches(batches, path=state.path)
-        check_replicated(producers.producers, of_producers.batches, path=state.path)
-    state.is_only_replica = False
-    _write(state, batches, now_ms)
-    return _info(batches)
-
-
-def write_pending(state: LogState) -> None:
-    """Write the batches that wait in memory. What cannot be written is lost, and the log has failed."""
-    pending = state.pending
-    if not pending.batches:
-        return
-    batches = pending.batches
-    try:
-        _write(state, batches[0] if len(batches) == 1 else _joined(batches), state.clock.now_ms())
-    except BaseException as error:
-        # Whatever it is: they were acknowledged, and cannot be refused any more.
-        state.fail(error)
-        raise
-    pending.clear()
-
-
-def _keep_pending(state: LogState, batches: RecordBatches) -> None:
-    state.pending.add(batches)
-    if state.pending.size_bytes >= _MOST_PENDING_BYTES:
-        write_pending(state)
-
-
-def _joined(parts: list[RecordBatches]) -> RecordBatches:
-    return RecordBatches(
-        np.concatenate([part.headers for part in parts]),
-        np.concatenate([part.sizes_bytes for part in parts]),
-        [piece for part in parts for piece in part.pieces],
-    )
-
-
-def _write(state: LogState, batches: RecordBatches, now_ms: int) -> None:
-    """Write batches that have their offsets, a segment's share at a time."""
-    while True:
-        count = _make_room(state, batches, now_ms)
-        if count == batches.count:
-            _write_to_active_segment(state, batches)
-            break
-        _write_to_active_segment(state, batches.select(0, count))
-        batches = batches.select(count, batches.count)
-    flush_if_due(state, now_ms)
-
-
-def _make_room(state: LogState, batches: RecordBatches, now_ms: int) -> int:
-    """How many batches the active segment takes: as many as if each were appended by itself.
-
-    If it does not even take the first one, a new segment is begun.
-    """
-    segment = state.segments.active
-    count = _count_that_fits(state, batches)
-    if count == 0 or segment.should_roll(_roll_parameters(batches, 0, 1, now_ms)):
-        # The offset in front of a set of older messages is known no better than that.
-        first_offset = batches.base_offset
-        is_known = int(batches.headers["magic"][0]) >= MAGIC_V2
-        roll(state, first_offset if is_known else batches.last_offset - LARGEST_RELATIVE_OFFSET)
-        count = max(1, _count_that_fits(state, batches))
-        segment = state.segments.active
-    if count == 1:
-        return 1
-    if segment.size_bytes == 0:
-        timestamps_ms = batches.headers["max_timestamp_ms"][:count]
-        age_ms = int(timestamps_ms.max()) - int(timestamps_ms[0])
-        # The first batch decides how old the segment is, so it goes first.
-        return 1 if age_ms > state.config.max_segment_ms - state.config.segment_jitter_ms else count
-    if not segment.should_roll(_roll_parameters(batches, 0, count, now_ms)):
-        return count
-    return next(
-        (
-            number
-            for number in range(1, count)
-            if segment.should_roll(_roll_parameters(batches, number, number + 1, now_ms))
-        ),
-        count,
-    )
-
-
-def _count_that_fits(state: LogState, batches: RecordBatches) -> int:
-    """How many of the batches leave the active segment within ``segment.bytes``, and its indexes within theirs."""
-    segment = state.segments.active
-    room_bytes = state.config.max_segment_bytes - segment.size_bytes
-    if batches.count == 1:
-        return 1 if int(batches.sizes_bytes[0]) <= room_bytes else 0
-    count = int(np.searchsorted(batches.sizes_bytes.cumsum(), room_bytes, side="right"))
-    return min(count, max(1, segment.free_index_entries))
-
-
-def _roll_parameters(batches: RecordBatches, start: int, stop: int, now_ms: int) -> RollParameters:
-    headers = batches.headers
-    if batches.count == 1:
-        row = headers[0]
-        return RollParameters(
-            int(batches.sizes_bytes[0]), int(row["max_timestamp_ms"]), batches.last_offset, now_ms
-        )
-    return RollParameters(
-        int(batches.sizes_bytes[start:stop].sum()),
-        int(headers["max_timestamp_ms"][start:stop].max()),
-        int(headers["base_offset"][stop - 1]) + int(headers["last_offset_delta"][stop - 1]),
-        now_ms,
-    )
-
-
-def _write_to_active_segment(state: LogState, batches: RecordBatches) -> None:
-    # A malformed marker is noticed before anything is written.
-    of_producers = ProducerBatches.of_record_batches(batches, path=state.path)
-    state.leader_epochs.assign_batches(batches.headers)
-    segment = state.segments.active
-    segment.append(batches)
-    for transaction in state.producers.update(of_producers):
-        segment.append_aborted_transaction(transaction)
-    state.publish(state.offsets.appended(batches.next_offset, is_only_replica=state.is_only_replica))
-
-
-def _info(batches: RecordBatches) -> AppendInfo:
-    headers = batches.headers
-    timestamps_ms = headers["max_timestamp_ms"]
-    latest = 0 if batches.count == 1 else int(timestamps_ms.argmax())
-    max_timestamp_ms = int(timestamps_ms[latest])
-    last_offset = batches.last_offset
-    offset_of_max_timestamp = last_offset
-    if max_timestamp_ms == NO_TIMESTAMP_MS:
-        offset_of_max_timestamp = _NO_OFFSET
-    elif batches.count > 1:
-        offset_of_max_timestamp = int(batches.last_offsets[latest])
-    return AppendInfo(
-        batches.base_offset,
-        last_offset,
-        max_timestamp_ms,
-        offset_of_max_timestamp,
-        batches.size_bytes,
-        batches.count,
-    )
-
-
-def _sum(
-    infos: list[AppendInfo], first_offset: int, next_offset: int, log_append_time_ms: int | None
-) -> AppendInfo:
-    latest = max(infos, key=lambda info: info.max_timestamp_ms, default=None)
-    return AppendInfo(
-        first_offset,
-        next_offset - 1,
-        NO_TIMESTAMP_MS if latest is None else latest.max_timestamp_ms,
-        _NO_OFFSET if latest is None else latest.offset_of_max_timestamp,
-        sum(info.size_bytes for info in infos),
-        sum(info.batch_count for info in infos),
-        log_append_time_ms,
-    )
-
-
-_NONE: Final = -1
-
-
 class _Prepared(NamedTuple):
-    """Batches that are checked but for their producers, what those say of them, and how many records they hold."""
+    """Batches to append, validated except for their producers, and what these produced."""
 
     chunks: Iterable[RecordBatches]
     produced: Sequence[ProducedRecords]
@@ -311,25 +118,31 @@ def append_records(
 
     Args:
         state: The log, not locked.
-        records: What is appended.
-        leader_epoch: Under which they are written; the latest one if None.
-        is_pending: Whether they may wait in memory. Those of a producer do not.
-        producer: Who numbers them, and the number of the first one; -1 if they have none.
-        is_transactional: Whether they belong to a transaction of the producer's.
-        check: Is called when the log is locked, and may refuse.
+        records: The records.
+        leader_epoch: Their leader epoch; the latest one if None.
+        is_pending: Whether they may stay in memory; records of a producer never do.
+        producer: The producer and the sequence number of the first record, which is -1 for a coordinator.
+        is_transactional: Whether they belong to a transaction of the producer.
+        check: Called with the log locked; it may reject the append.
     """
     if not isinstance(records, (pa.Table, pa.RecordBatch)):
         raise InvalidRecordError(
             f"Expected a pyarrow.Table or pyarrow.RecordBatch to append, found {type(records).__name__}."
         )
     if producer is None and is_transactional:
-        raise OptionError("Expected a producer for records of a transaction, found none.")
+        raise OptionError("Expected a producer for transactional records, found none.")
     now_ms = state.clock.now_ms()
     count = records.num_rows
-    produced = () if producer is None or not count else (_produced(producer, count, is_transactional),)
+    produced: tuple[ProducedRecords, ...] = ()
+    if producer is not None and count:
+        produced = (
+            ProducedRecords(
+                producer.producer_id, producer.producer_epoch, producer.base_sequence, count, is_transactional
+            ),
+        )
 
     def prepare(config: LogConfig) -> _Prepared:
-        chunks = batches_of_records(
+        chunks = _batches_of_records(
             records,
             config,
             state.encoding,
@@ -351,7 +164,7 @@ def append_client_batches(
     leader_epoch: int | None = None,
     origin: AppendOrigin = "client",
 ) -> AppendInfo:
-    """Append batches that a producer or a coordinator made; for the errors see `Log.append_as_leader`."""
+    """Append batches of a producer or a coordinator; see `Log.append_as_leader`."""
     check_origin(origin)
     now_ms = state.clock.now_ms()
 
@@ -374,13 +187,13 @@ def _append_prepared(
     are_client_batches: bool = False,
     check: Callable[[], None] | None = None,
 ) -> AppendInfo:
-    """Prepare batches without the log's lock, then append them under it, all by the same configuration."""
+    """Prepare batches without the log's lock, then append them under it, with the same configuration throughout."""
     while True:
         config = state.config
         chunks, produced, count = prepare(config)
         with state.writing():
             if state.config is not config:
-                # Altered meanwhile: nothing is written any more as the old one wants it.
+                # The configuration was altered meanwhile: prepare the batches again.
                 continue
             if check is not None:
                 check()
@@ -430,16 +243,16 @@ def append_marker(
     transaction_version: int = 1,
     leader_epoch: int | None = None,
 ) -> AppendInfo:
-    """Append the marker that ends a producer's transaction. One without data ends nothing.
+    """Append the marker that ends a producer's transaction, if it has one.
 
     Args:
         state: The log, locked.
         producer_id: The producer.
-        producer_epoch: Its epoch from now on.
-        is_abort: Whether the transaction is taken back.
-        coordinator_epoch: Of who says so.
-        transaction_version: From 2 on, the epoch has to be above that of the data.
-        leader_epoch: Under which it is written; the latest one if None.
+        producer_epoch: Its new epoch.
+        is_abort: Whether the transaction is aborted.
+        coordinator_epoch: The epoch of the transaction coordinator.
+        transaction_version: From 2 on, the epoch must be above that of the data.
+        leader_epoch: The leader epoch of the marker; the latest one if None.
     """
     check_producer_id(producer_id)
     check_producer_epoch(producer_epoch)
@@ -466,7 +279,7 @@ def append_marker(
 
 
 def assign_epoch_start_offset(state: LogState, leader_epoch: int) -> int:
-    """Let a leader epoch begin at the log end, before its first batch; see `Log.assign_epoch_start_offset`."""
+    """Begin a leader epoch at the log end, before its first batch; see `Log.assign_epoch_start_offset`."""
     write_pending(state)
     epoch = _epoch(state, leader_epoch)
     state.leader_epochs.assign(epoch, state.offsets.log_end_offset)
@@ -484,7 +297,18 @@ def _append(
     is_pending: bool = False,
     are_client_batches: bool = False,
 ) -> AppendInfo:
-    """Append ``count`` records in batches that are checked but for their producers."""
+    """Append validated batches at the log end; here their producers are checked.
+
+    Args:
+        state: The log, locked.
+        chunks: Batches of format v2; the log assigns their offsets.
+        produced: What producers wrote, for the check of duplicates and sequence numbers.
+        count: The number of records.
+        leader_epoch: The leader epoch of the batches.
+        now_ms: The current time.
+        is_pending: Whether they may stay in memory.
+        are_client_batches: Whether each item of ``produced`` is one batch of a client.
+    """
     _require_room(state, count)
     log_append_time_ms = now_ms if state.config.has_log_append_time else None
     if produced:
@@ -494,14 +318,21 @@ def _append(
         )
         if duplicate is not None:
             return _info_of_duplicate(duplicate, is_append_time=log_append_time_ms is not None)
-    return append_chunks(
-        state,
-        chunks,
-        leader_epoch,
-        now_ms,
-        is_pending=is_pending,
-        log_append_time_ms=log_append_time_ms,
-    )
+    if not is_pending:
+        write_pending(state)
+    first_offset = next_offset = state.next_offset
+    infos = []
+    for chunk in chunks:
+        batches = chunk.with_offsets(next_offset, leader_epoch)
+        next_offset = batches.next_offset
+        infos.append(_info(batches))
+        if is_pending:
+            _keep_pending(state, batches)
+        else:
+            _write(state, batches, now_ms)
+    if len(infos) == 1 and log_append_time_ms is None:
+        return infos[0]
+    return _sum(infos, first_offset, next_offset, log_append_time_ms)
 
 
 def _info_of_duplicate(duplicate: DuplicateAppend, *, is_append_time: bool) -> AppendInfo:
@@ -518,17 +349,11 @@ def _info_of_duplicate(duplicate: DuplicateAppend, *, is_append_time: bool) -> A
     )
 
 
-def _produced(producer: ProducerSequence, count: int, is_transactional: bool) -> ProducedRecords:
-    return ProducedRecords(
-        producer.producer_id, producer.producer_epoch, producer.base_sequence, count, is_transactional
-    )
-
-
 def _require_room(state: LogState, count: int) -> None:
     if state.next_offset > MAX_OFFSET - count:
         raise OffsetOverflowError(
-            f"Expected offsets below {MAX_OFFSET}, the largest that a log may end with, found {count} records to be "
-            f"appended from {state.next_offset} on. Go on in another partition.",
+            f"Expected offsets below {MAX_OFFSET}, the largest log end offset, found {count} records to append from "
+            f"offset {state.next_offset} on. Use another partition.",
             path=state.path,
             offset=state.next_offset,
         )
@@ -537,7 +362,7 @@ def _require_room(state: LogState, count: int) -> None:
 def _epoch(state: LogState, leader_epoch: int | None) -> int:
     latest = state.leader_epochs.latest_epoch or 0
     if state.pending.batches:
-        # Their epoch becomes known to the log with the first of them that is written.
+        # The log learns their epoch only when they are written.
         latest = max(latest, int(state.pending.batches[-1].headers["leader_epoch"][-1]))
     if leader_epoch is None:
         return latest
@@ -548,3 +373,226 @@ def _epoch(state: LogState, leader_epoch: int | None) -> int:
             path=state.path,
         )
     return leader_epoch
+
+
+def _batches_of_records(
+    records: pa.Table | pa.RecordBatch,
+    config: LogConfig,
+    encoding: BatchEncoding,
+    now_ms: int,
+    path: str,
+    *,
+    producer: ProducerSequence | None = None,
+    is_transactional: bool = False,
+) -> Iterable[RecordBatches]:
+    """Encode records. Everything that the log does not accept is rejected before this returns.
+
+    Raises:
+        InvalidRecordError: The columns are invalid, or a key is missing in a compacted log.
+        InvalidTimestampError: A timestamp is too far from the present.
+        RecordTooLargeError: A record makes a batch larger than ``max.message.bytes`` or the limit of reads.
+        RecordBatchTooLargeError: A batch is larger than ``segment.bytes``.
+    """
+
+    def encoded() -> Iterator[RecordBatches]:
+        return encode_records(
+            records,
+            encoding,
+            default_timestamp_ms=now_ms,
+            producer=producer,
+            is_transactional=is_transactional,
+        )
+
+    chunks = encoded()
+    validate_records(records, config, now_ms, path=path)
+    # A slice counts with its own size, not with that of its buffers.
+    if records.num_rows == 1 or records.get_total_buffer_size() <= _MAX_ENCODED_BYTES:
+        return list(_checked(chunks, config, now_ms, path))
+    if not _is_surely_small(records, config):
+        # Encoding twice is better than a partial append, or than holding everything in memory.
+        for _ in _checked(chunks, config, now_ms, path):
+            pass
+        chunks = encoded()
+    return _checked(chunks, config, now_ms, path)
+
+
+def _checked(
+    chunks: Iterable[RecordBatches], config: LogConfig, now_ms: int, path: str
+) -> Iterator[RecordBatches]:
+    for chunk in chunks:
+        validate_leader_append(chunk, config, path=path)
+        yield chunk.with_log_append_time(now_ms) if config.has_log_append_time else chunk
+
+
+def _is_surely_small(records: pa.Table | pa.RecordBatch, config: LogConfig) -> bool:
+    """Whether the lengths of keys and values prove that no record makes a batch too large."""
+    if "headers" in records.schema.names:
+        return False
+    length_bytes = sum(
+        pc.max(pc.binary_length(records.column(name))).as_py() or 0
+        for name in ("key", "value")
+        if name in records.schema.names and not pa.types.is_null(records.schema.field(name).type)
+    )
+    largest_bytes = max(length_bytes + _RECORD_OVERHEAD_BYTES, config.batch_size) * _SLACK
+    return bool(largest_bytes <= min(config.max_message_bytes, config.max_segment_bytes))
+
+
+def append_replicated(state: LogState, batches: RecordBatches, now_ms: int) -> AppendInfo:
+    """Append batches of any format that keep their offsets and epochs. Only their producers are checked here."""
+    write_pending(state)
+    if not batches.count:
+        return _sum([], state.next_offset, state.next_offset, None)
+    producers = state.producers
+    transactional = batches.count_with(TRANSACTIONAL_FLAG)
+    if transactional < batches.count and (transactional or producers.open_transactions):
+        of_producers = ProducerBatches.of_record_batches(batches, path=state.path)
+        check_replicated(producers.producers, of_producers.batches, path=state.path)
+    state.is_only_replica = False
+    _write(state, batches, now_ms)
+    return _info(batches)
+
+
+def write_pending(state: LogState) -> None:
+    """Write the batches in memory. If that fails, they are lost and the log has failed."""
+    pending = state.pending
+    if not pending.batches:
+        return
+    batches = pending.batches
+    try:
+        _write(state, batches[0] if len(batches) == 1 else _joined(batches), state.clock.now_ms())
+    except BaseException as error:
+        # Any error at all: the batches are already acknowledged, so they cannot be rejected.
+        state.fail(error)
+        raise
+    pending.clear()
+
+
+def _keep_pending(state: LogState, batches: RecordBatches) -> None:
+    state.pending.add(batches)
+    if state.pending.size_bytes >= _MAX_PENDING_BYTES:
+        write_pending(state)
+
+
+def _joined(parts: list[RecordBatches]) -> RecordBatches:
+    return RecordBatches(
+        np.concatenate([part.headers for part in parts]),
+        np.concatenate([part.sizes_bytes for part in parts]),
+        [piece for part in parts for piece in part.pieces],
+    )
+
+
+def _write(state: LogState, batches: RecordBatches, now_ms: int) -> None:
+    """Write batches that have offsets, segment by segment."""
+    while True:
+        count = _make_room(state, batches, now_ms)
+        if count == batches.count:
+            _write_to_active_segment(state, batches)
+            break
+        _write_to_active_segment(state, batches.select(0, count))
+        batches = batches.select(count, batches.count)
+    flush_if_due(state, now_ms)
+
+
+def _make_room(state: LogState, batches: RecordBatches, now_ms: int) -> int:
+    """Return how many batches go into the active segment: as many as if each were appended separately.
+
+    If even the first one requires a new segment, roll first.
+    """
+    segment = state.segments.active
+    count = _count_that_fits(state, batches)
+    if count == 0 or segment.should_roll(_roll_parameters(batches, 0, 1, now_ms)):
+        # The first offset of a message set of an older format is unknown; this is Kafka's lower bound.
+        first_offset = batches.base_offset
+        is_known = int(batches.headers["magic"][0]) >= MAGIC_V2
+        roll(state, first_offset if is_known else batches.last_offset - LARGEST_RELATIVE_OFFSET)
+        count = max(1, _count_that_fits(state, batches))
+        segment = state.segments.active
+    if count == 1:
+        return 1
+    if segment.size_bytes == 0:
+        timestamps_ms = batches.headers["max_timestamp_ms"][:count]
+        age_ms = int(timestamps_ms.max()) - int(timestamps_ms[0])
+        # The first batch determines the age of the segment, so it is written alone.
+        return 1 if age_ms > state.config.max_segment_ms - state.config.segment_jitter_ms else count
+    if not segment.should_roll(_roll_parameters(batches, 0, count, now_ms)):
+        return count
+    return next(
+        (
+            number
+            for number in range(1, count)
+            if segment.should_roll(_roll_parameters(batches, number, number + 1, now_ms))
+        ),
+        count,
+    )
+
+
+def _count_that_fits(state: LogState, batches: RecordBatches) -> int:
+    """How many of the batches fit ``segment.bytes`` and the indexes of the active segment."""
+    segment = state.segments.active
+    room_bytes = state.config.max_segment_bytes - segment.size_bytes
+    if batches.count == 1:
+        return 1 if int(batches.sizes_bytes[0]) <= room_bytes else 0
+    count = int(np.searchsorted(batches.sizes_bytes.cumsum(), room_bytes, side="right"))
+    return min(count, max(1, segment.free_index_entries))
+
+
+def _roll_parameters(batches: RecordBatches, start: int, stop: int, now_ms: int) -> RollParameters:
+    headers = batches.headers
+    if batches.count == 1:
+        row = headers[0]
+        return RollParameters(
+            int(batches.sizes_bytes[0]), int(row["max_timestamp_ms"]), batches.last_offset, now_ms
+        )
+    return RollParameters(
+        int(batches.sizes_bytes[start:stop].sum()),
+        int(headers["max_timestamp_ms"][start:stop].max()),
+        int(headers["base_offset"][stop - 1]) + int(headers["last_offset_delta"][stop - 1]),
+        now_ms,
+    )
+
+
+def _write_to_active_segment(state: LogState, batches: RecordBatches) -> None:
+    # First: a malformed marker must be rejected before anything is written.
+    of_producers = ProducerBatches.of_record_batches(batches, path=state.path)
+    state.leader_epochs.assign_batches(batches.headers)
+    segment = state.segments.active
+    segment.append(batches)
+    for transaction in state.producers.update(of_producers):
+        segment.append_aborted_transaction(transaction)
+    state.publish(state.offsets.appended(batches.next_offset, is_only_replica=state.is_only_replica))
+
+
+def _info(batches: RecordBatches) -> AppendInfo:
+    headers = batches.headers
+    timestamps_ms = headers["max_timestamp_ms"]
+    latest = 0 if batches.count == 1 else int(timestamps_ms.argmax())
+    max_timestamp_ms = int(timestamps_ms[latest])
+    last_offset = batches.last_offset
+    offset_of_max_timestamp = last_offset
+    if max_timestamp_ms == NO_TIMESTAMP_MS:
+        offset_of_max_timestamp = _NONE
+    elif batches.count > 1:
+        offset_of_max_timestamp = int(batches.last_offsets[latest])
+    return AppendInfo(
+        batches.base_offset,
+        last_offset,
+        max_timestamp_ms,
+        offset_of_max_timestamp,
+        batches.size_bytes,
+        batches.count,
+    )
+
+
+def _sum(
+    infos: list[AppendInfo], first_offset: int, next_offset: int, log_append_time_ms: int | None
+) -> AppendInfo:
+    latest = max(infos, key=lambda info: info.max_timestamp_ms, default=None)
+    return AppendInfo(
+        first_offset,
+        next_offset - 1,
+        NO_TIMESTAMP_MS if latest is None else latest.max_timestamp_ms,
+        _NONE if latest is None else latest.offset_of_max_timestamp,
+        sum(info.size_bytes for info in infos),
+        sum(info.batch_count for info in infos),
+        log_append_time_ms,
+    )

@@ -1,9 +1,4 @@
-"""What time it is: injected, so that a test decides.
-
-What a log directory does by itself, now and then, if it is asked to (the scheduled tasks of Kafka's ``LogManager``).
-
-Forcing logs to disk that have ``flush.ms``, while nobody appends (Kafka's ``LogManager.flushDirtyLogs``).
-"""
+"""Background tasks of a log directory, and their clock (the scheduled tasks of Kafka's ``LogManager``)."""
 
 from __future__ import annotations
 
@@ -16,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from storage_core.errors import LogClosedError, LogFailedError, OptionError, SegmentLogError
 from storage_core.log.append import write_pending
 from storage_core.log.local_log import flush_appended, forget_expired_producers, is_flush_due, take_due_files
+from storage_core.log.log_state import ScheduledDeletion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,8 +32,25 @@ __all__ = [
 ]
 
 
+_log = logging.getLogger(__name__)
+RETENTION_CHECK_INTERVAL_MS: Final = 300_000
+"""Kafka's ``log.retention.check.interval.ms``."""
+_INITIAL_DELAY_MS: Final = 30_000
+"""Kafka's ``log.initial.task.delay.ms``."""
+_FILES_INTERVAL_MS: Final = 1_000
+_RETRY_INTERVAL_MS: Final = 60_000
+_PRODUCERS_INTERVAL_MS: Final = 60_000
+_CHECKPOINT_INTERVAL_MS: Final = 60_000
+_NEVER_MS: Final = 2**63 - 1
+# The clock may be changed, or stop while the machine sleeps, so no wait is long.
+_MIN_WAIT_SECONDS: Final = 0.01
+_MAX_WAIT_SECONDS: Final = 1.0
+_MIN_FLUSH_WAIT_SECONDS: Final = 0.005
+_MAX_FLUSH_WAIT_SECONDS: Final = 60.0
+
+
 class Clock(Protocol):
-    """Tells the time."""
+    """A clock, injected so that tests control the time."""
 
     def now_ms(self) -> int:
         """Milliseconds since 1970."""
@@ -45,35 +58,21 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The time of this machine."""
+    """The clock of this machine."""
 
     def now_ms(self) -> int:
         """Milliseconds since 1970."""
         return time.time_ns() // 1_000_000
 
 
-_log = logging.getLogger(__name__)
-RETENTION_CHECK_INTERVAL_MS: Final = 300_000
-"""Kafka's ``log.retention.check.interval.ms``."""
-_INITIAL_DELAY_MS: Final = 30_000
-"""Kafka's ``log.initial.task.delay.ms``."""
-_FILES_INTERVAL_MS: Final = 1_000
-_REFUSED_FILES_INTERVAL_MS: Final = 60_000
-_PRODUCERS_INTERVAL_MS: Final = 60_000
-_CHECKPOINT_INTERVAL_MS: Final = 60_000
-# The clock may be moved, or stop while the machine sleeps: nobody waits for long without a look at it.
-_SHORTEST_WAIT_SECONDS: Final = 0.01
-_LONGEST_WAIT_SECONDS: Final = 1.0
-
-
 @dataclass(frozen=True, slots=True)
 class PeriodicTask:
-    """Something to do again and again.
+    """A task to run repeatedly.
 
     Attributes:
-        name: For log lines.
-        interval_ms: How long it rests after each time.
-        run: Does it.
+        name: Its name in log messages.
+        interval_ms: The pause after each run.
+        run: Runs it.
     """
 
     name: str
@@ -82,7 +81,7 @@ class PeriodicTask:
 
 
 class PeriodicTasks:
-    """Tasks that one thread does when their time has come, by a clock. One that fails is done again like the others."""
+    """Runs tasks in one thread when they are due by a clock. A task that fails is run again at its next time."""
 
     def __init__(self, name: str, clock: Clock, tasks: Sequence[PeriodicTask]) -> None:
         self._clock = clock
@@ -93,37 +92,37 @@ class PeriodicTasks:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End, and wait for the task that is being done."""
+        """Stop, and wait for the running task."""
         self._is_over.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def run_due(self) -> None:
-        """Do what is due."""
+        """Run the tasks that are due."""
         for number, task in enumerate(self._tasks):
             if self._is_over.is_set():
                 return
             if self._clock.now_ms() >= self._due_ms[number]:
                 try:
                     task.run()
-                except Exception as error:  # noqa: BLE001  (the other tasks are done all the same)
-                    _log.warning("%s did not succeed, and is tried again later: %s", task.name, error)
+                except Exception as error:  # noqa: BLE001  (the other tasks run anyway)
+                    _log.warning("%s failed, and is retried later: %s", task.name, error)
                 self._due_ms[number] = self._clock.now_ms() + task.interval_ms
 
     def wait_seconds(self) -> float:
-        """How long nothing is due, within bounds."""
+        """The time until the next task is due, within bounds."""
         now_ms = self._clock.now_ms()
-        # A clock that was set back keeps no task from its turn.
+        # If the clock was set back, no task is delayed by more than its interval.
         self._due_ms = [
             min(due_ms, now_ms + task.interval_ms)
             for due_ms, task in zip(self._due_ms, self._tasks, strict=True)
         ]
         wait_seconds = (min(self._due_ms) - now_ms) / 1000
-        return min(_LONGEST_WAIT_SECONDS, max(_SHORTEST_WAIT_SECONDS, wait_seconds))
+        return min(_MAX_WAIT_SECONDS, max(_MIN_WAIT_SECONDS, wait_seconds))
 
     def _run(self) -> None:
         while not self._is_over.wait(self.wait_seconds()):
@@ -131,7 +130,7 @@ class PeriodicTasks:
 
 
 class Housekeeping:
-    """The threads of a log directory. There are none before `start`, and none after `stop`."""
+    """The threads of a log directory: none before `start`, and none after `stop`."""
 
     def __init__(self) -> None:
         self._threads: list[PeriodicTasks] = []
@@ -139,21 +138,21 @@ class Housekeeping:
         self._lock = threading.Lock()
 
     def start(self, threads: Sequence[PeriodicTasks]) -> None:
-        """Begin.
+        """Start the threads.
 
         Raises:
-            OptionError: That was done before.
+            OptionError: They were started before.
         """
         with self._lock:
             if self._threads:
-                raise OptionError("Expected housekeeping to be started once, found it at work already.")
+                raise OptionError("Expected housekeeping to be started once, found it running already.")
             if not self._is_over:
                 self._threads = list(threads)
                 for thread in self._threads:
                     thread.start()
 
     def stop(self) -> None:
-        """End for good, and wait for what is being done."""
+        """Stop for good, and wait for the running tasks."""
         with self._lock:
             self._is_over = True
             for thread in self._threads:
@@ -167,13 +166,13 @@ def tasks_of_logs(
     apply_retention: Callable[[], object],
     retention_check_interval_ms: int,
 ) -> list[PeriodicTask]:
-    """What is to be done for the logs of a log directory.
+    """The periodic tasks of a log directory.
 
     Args:
         checkpoints: Its checkpoints, and its logs.
-        deleted_logs: Those that were deleted.
-        apply_retention: Deletes their old segments.
-        retention_check_interval_ms: How long between two looks for those.
+        deleted_logs: Its deleted logs.
+        apply_retention: Deletes old segments.
+        retention_check_interval_ms: The interval of ``apply_retention``.
 
     Raises:
         OptionError: The interval is not positive.
@@ -193,24 +192,22 @@ def tasks_of_logs(
 
 def _delete_due_files(checkpoints: RootCheckpoints) -> None:
     for state in tuple(checkpoints.states.values()):
-        if state.doomed_files and not state.is_closed:
+        if state.scheduled_deletions and not state.is_closed:
             with state.lock:
                 due = take_due_files(state)
-            # Not under the lock: there may be many, and they are in nobody's way.
-            refused = [delete for delete in due if not _is_deleted(state, delete)]
-            if refused:
-                again_ms = state.clock.now_ms() + _REFUSED_FILES_INTERVAL_MS
+            # Without the lock: there may be many files.
+            failed = [delete for delete in due if not _try_delete(state, delete)]
+            if failed:
+                retry_ms = state.clock.now_ms() + _RETRY_INTERVAL_MS
                 with state.lock:
-                    state.doomed_files += [(again_ms, delete) for delete in refused]
+                    state.scheduled_deletions += [ScheduledDeletion(retry_ms, delete) for delete in failed]
 
 
-def _is_deleted(state: LogState, delete: Callable[[], object]) -> bool:
+def _try_delete(state: LogState, delete: Callable[[], object]) -> bool:
     try:
         delete()
     except SegmentLogError as error:
-        _log.warning(
-            "%s: a file of a deleted segment is still there, and is deleted later: %s", state.path, error
-        )
+        _log.warning("%s: a file of a deleted segment could not be deleted yet: %s", state.path, error)
         return False
     return True
 
@@ -224,24 +221,22 @@ def _forget_producers(checkpoints: RootCheckpoints) -> None:
             continue
 
 
-_NEVER_MS: Final = 2**63 - 1
-_SHORTEST_SECONDS: Final = 0.005
-_LONGEST_SECONDS: Final = 60.0
-
-
 class PeriodicFlush:
-    """A thread that looks after the logs of a log directory; there is none as long as none has ``flush.ms``."""
+    """A thread that flushes logs with ``flush.ms`` when no append does (Kafka's ``LogManager.flushDirtyLogs``).
+
+    It runs only if at least one log has ``flush.ms``.
+    """
 
     def __init__(self) -> None:
         self._states: list[LogState] = []
         self._is_over = False
-        # Set when the thread has something else to wait for.
+        # Set when the thread must compute its wait again.
         self._has_changed = threading.Event()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
     def update(self, state: LogState) -> None:
-        """Look after a log if its configuration asks for it, and from now on as it does."""
+        """Apply the current ``flush.ms`` of a log."""
         if state.config.flush_ms == _NEVER_MS:
             self.remove(state)
             return
@@ -254,13 +249,13 @@ class PeriodicFlush:
         self._has_changed.set()
 
     def remove(self, state: LogState) -> None:
-        """Leave a log alone from now on."""
+        """Stop flushing a log."""
         with self._lock:
             if state in self._states:
                 self._states = [each for each in self._states if each is not state]
 
     def stop(self) -> None:
-        """End the thread, and wait for it."""
+        """Stop the thread, and wait for it."""
         with self._lock:
             self._is_over = True
         self._has_changed.set()
@@ -268,7 +263,7 @@ class PeriodicFlush:
             self._thread.join()
 
     def flush_due(self) -> None:
-        """Force those logs to disk whose time has come."""
+        """Flush the logs that are due."""
         for state in self._states:
             if state.is_closed or state.failure is not None:
                 continue
@@ -280,9 +275,9 @@ class PeriodicFlush:
                     flush_appended(state)
             except LogClosedError:
                 continue
-            except Exception as error:  # noqa: BLE001  (the other logs are still looked after)
-                # Whoever appends next is told.
-                _log.warning("%s could not be forced to disk, and has failed: %s", state.path, error)
+            except Exception as error:  # noqa: BLE001  (the other logs are flushed anyway)
+                # The next append reports it to its caller.
+                _log.warning("%s could not be flushed, and has failed: %s", state.path, error)
 
     def _run(self) -> None:
         while True:
@@ -293,6 +288,6 @@ class PeriodicFlush:
             self.flush_due()
 
     def _wait_seconds(self) -> float:
-        # Half the time: nothing waits much longer than it was promised.
+        # Half of the shortest interval, so that no record waits much longer than its `flush.ms`.
         shortest_ms = min((state.config.flush_ms for state in self._states), default=_NEVER_MS)
-        return min(_LONGEST_SECONDS, max(_SHORTEST_SECONDS, shortest_ms / 2000))
+        return min(_MAX_FLUSH_WAIT_SECONDS, max(_MIN_FLUSH_WAIT_SECONDS, shortest_ms / 2000))

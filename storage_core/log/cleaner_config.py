@@ -1,8 +1,6 @@
-"""The configuration of cleaning (Kafka's ``CleanerConfig``): the broker's keys ``log.cleaner.*``.
+"""The configuration and the statistics of cleaning (Kafka's ``CleanerConfig`` and ``CleanerStats``).
 
-What belongs to a topic, such as ``min.cleanable.dirty.ratio`` or ``delete.retention.ms``, stands in `LogConfig`.
-
-What a cleaning did (Kafka's ``CleanerStats``).
+The keys are the broker's ``log.cleaner.*``. Keys of a topic, such as ``min.cleanable.dirty.ratio``, are in `LogConfig`.
 """
 
 from __future__ import annotations
@@ -25,15 +23,15 @@ _PREFIX: Final = "log.cleaner."
 # fmt: off
 CLEANER_KEYS: Final = (
     ConfigKey("log.cleaner.dedupe.buffer.size", 134_217_728, ConfigKind.LONG, unit="bytes", minimum=1,
-              doc="Memory for the last offset of each key; with more keys than fit, a pass goes up to where it is full."),
+              doc="Memory for the last offset of each key. If it fills up, a pass cleans only up to there."),
     ConfigKey("log.cleaner.io.buffer.size", 524_288, ConfigKind.INT, unit="bytes", minimum=0, maximum=INT_MAX,
-              doc="How much of a segment is read at a time; here 4 MiB at the least."),
+              doc="How much of a segment is read at a time, at least 4 MiB."),
     ConfigKey("log.cleaner.io.buffer.load.factor", 0.9, ConfigKind.DOUBLE, minimum=0, maximum=1,
               doc="How full the memory for keys may become."),
     ConfigKey("log.cleaner.io.max.bytes.per.second", None, ConfigKind.DOUBLE, unit="bytes a second", minimum=0, excluded=(0,),
-              doc="What is read and written a second, on average; no limit if it is not set."),
+              doc="The average rate of reading and writing; unlimited if not set."),
     ConfigKey("log.cleaner.backoff.ms", 15_000, ConfigKind.LONG, unit="milliseconds", minimum=0,
-              doc="How long is waited before another look at logs of which none was to be cleaned."),
+              doc="The pause between two checks for logs to clean."),
 )
 # fmt: on
 
@@ -42,20 +40,19 @@ _KEYS: Final = {key.name.removeprefix(_PREFIX).replace(".", "_"): key for key in
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerConfig:
-    """How logs are cleaned: Kafka's keys without ``log.cleaner.``, with underscores for dots, and Kafka's defaults.
+    """The configuration of cleaning: Kafka's keys without ``log.cleaner.``, with underscores, and Kafka's defaults.
 
-    Values may also be given as text.
+    Values may also be strings.
 
     Attributes:
-        dedupe_buffer_size: Memory for the last offset of each key. With more keys than fit, a pass goes up to where
-            it is full.
-        io_buffer_size: How much of a segment is read at a time; here 4 MiB at the least.
+        dedupe_buffer_size: Memory for the last offset of each key. If it fills up, a pass cleans only up to there.
+        io_buffer_size: How much of a segment is read at a time, at least 4 MiB.
         io_buffer_load_factor: How full the memory for keys may become.
-        io_max_bytes_per_second: What is read and written a second, on average; None for no limit.
-        backoff_ms: How long is waited before another look at logs of which none was to be cleaned.
+        io_max_bytes_per_second: The average rate of reading and writing; unlimited if None.
+        backoff_ms: The pause between two checks for logs to clean.
 
     Raises:
-        OptionError: A value is of the wrong type or out of its range, or the memory is too small for two keys.
+        OptionError: A value has the wrong type or is out of range, or the memory is too small for two keys.
     """
 
     dedupe_buffer_size: int = 134_217_728
@@ -65,25 +62,25 @@ class CleanerConfig:
     backoff_ms: int = 15_000
 
     def __post_init__(self) -> None:
-        """Bring each value to its type and check its range."""
+        """Convert each value to its type, and check its range."""
         for name, key in _KEYS.items():
             given = getattr(self, name)
             if given is not None or key.default is not None:
                 object.__setattr__(self, name, parse_config_value(key, given))
-        # A map of one key is full before the second: a log of several keys would never become clean.
+        # With room for one key only, a pass would stop at the second key, and the log would never become clean.
         if self.dedupe_buffer_size // MAP_SLOT_BYTES * self.io_buffer_load_factor <= 1:
             raise OptionError(
-                "Expected memory for more than one key in log.cleaner.dedupe.buffer.size, of which each takes "
-                f"{MAP_SLOT_BYTES} bytes, found {self.dedupe_buffer_size} bytes to be filled to "
+                "Expected memory for more than one key in log.cleaner.dedupe.buffer.size, at "
+                f"{MAP_SLOT_BYTES} bytes a key, found {self.dedupe_buffer_size} bytes with a load factor of "
                 f"{self.io_buffer_load_factor}."
             )
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Make a configuration of ``{"log.cleaner.backoff.ms": "15000"}`` or ``{"backoff_ms": 15000}``.
+        """Make a configuration from ``{"log.cleaner.backoff.ms": "15000"}`` or ``{"backoff_ms": 15000}``.
 
         Raises:
-            OptionError: There is no such key, it is given twice, or a value is wrong.
+            OptionError: A key is unknown or given twice, or a value is invalid.
         """
         fields: dict[str, Any] = {}
         for name, value in values.items():
@@ -106,27 +103,27 @@ def _field_of(name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerStatistics:
-    """What one pass over one log did.
+    """The statistics of one pass over one log.
 
     Attributes:
         topic: The topic.
         partition: The partition's number.
         start_offset: The first offset that was dirty.
-        end_offset: Up to where the log is clean now.
-        bytes_read: Size of the batches that were cleaned.
-        bytes_written: Size of what is left of them.
-        records_before: How many records were looked at; those of batches that were dropped unseen do not count.
-        records_after: How many records are left.
-        invalid_records: How many records without a key were dropped.
-        map_bytes_read: Size of the dirty batches, in which the last offset of each key was looked up first.
-        map_records_read: How many records they had.
-        map_size: How many keys there were among them.
-        map_utilization: How full that made the memory for keys, from 0 to 1.
-        segments_before: How many segments were cleaned.
-        segments_after: How many took their place.
-        started_ms: When it began.
-        map_built_ms: When all keys were known.
-        ended_ms: When it ended.
+        end_offset: The first offset that is dirty now.
+        bytes_read: The size of the batches that were cleaned.
+        bytes_written: The size of the batches that remain of them.
+        records_before: The number of records read; batches that were dropped without decoding do not count.
+        records_after: The number of records that remain.
+        invalid_records: The number of dropped records without a key.
+        map_bytes_read: The size of the dirty batches, from which the map of last offsets was built.
+        map_records_read: The number of their records.
+        map_size: The number of their keys.
+        map_utilization: How full the memory for keys became, from 0 to 1.
+        segments_before: The number of segments cleaned.
+        segments_after: The number of segments that replaced them.
+        started_ms: When the pass began.
+        map_built_ms: When the map was complete.
+        ended_ms: When the pass ended.
     """
 
     topic: str

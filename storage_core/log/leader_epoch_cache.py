@@ -1,9 +1,8 @@
-"""Which offset each leader epoch began with (Kafka's ``LeaderEpochFileCache``).
+"""The start offset of each leader epoch (Kafka's ``LeaderEpochFileCache``).
 
-Epochs and start offsets both ascend. What changes is written to ``leader-epoch-checkpoint`` before
-the call returns. A crash may bring back data that a truncation had cut, and with it an older or a
-newer checkpoint: whoever loads a log truncates the cache to the log's offsets again, and recovery
-assigns what it finds in the batches. An epoch that begins at the log end has no batch yet: it stays.
+Both epochs and start offsets ascend. A change is written to ``leader-epoch-checkpoint`` before the call returns. A crash
+may restore truncated data, and with it an older or a newer checkpoint: loading a log truncates the cache to the log's
+offsets again, and recovery adds the epochs that it finds in batches. An epoch may begin at the log end without a batch.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ _UNDEFINED_EPOCH_OFFSET: Final = -1
 
 
 class EpochEndOffset(NamedTuple):
-    """Up to where a replica agrees with a log: the pair (leader epoch, end offset).
+    """The latest leader epoch that a replica shares with a log, and where it ends.
 
     Args:
-        leader_epoch: The latest epoch that both know; -1 if there is no telling.
-        end_offset: The offset behind its last record in the log; -1 likewise.
+        leader_epoch: The latest epoch that both have; -1 if unknown.
+        end_offset: The offset after its last record in the log; -1 if unknown.
     """
 
     leader_epoch: int
@@ -44,23 +43,21 @@ class EpochEndOffset(NamedTuple):
 
 
 class LeaderEpochCache:
-    """The leader epochs of one log. One writer; readers may ask at any time.
+    """The leader epochs of one log, for one writer and any number of readers.
 
     Args:
-        filesystem: Where the checkpoint stands.
+        filesystem: The file system.
         path: The checkpoint; it need not exist.
-        read_only: Changes stay in memory.
 
     Raises:
         CorruptCheckpointError: The checkpoint cannot be parsed.
         UnreadableError: This user may not read it.
     """
 
-    def __init__(self, filesystem: FileSystem, path: str, *, read_only: bool = False) -> None:
+    def __init__(self, filesystem: FileSystem, path: str) -> None:
         self._filesystem = filesystem
         self._path = path
-        self._read_only = read_only
-        # Replaced as a whole by every change, so that a reader sees one state.
+        # Replaced by every change, so that a reader sees one state.
         self._entries: tuple[EpochEntry, ...] = read_leader_epoch_checkpoint(filesystem, path)
         self._is_changed = False
 
@@ -71,14 +68,14 @@ class LeaderEpochCache:
 
     @property
     def latest_epoch(self) -> int | None:
-        """The last epoch that is known; it may have no batch yet."""
+        """The latest epoch; it may have no batch yet."""
         entries = self._entries
         return entries[-1].epoch if entries else None
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Let an epoch begin; nothing happens if it is the latest one and began earlier.
+        """Add an epoch, unless it is the latest one and began earlier.
 
-        Entries that are not below it in epoch and start offset make room for it.
+        Entries whose epoch or start offset is not below the new one's are removed.
 
         Raises:
             ValueError: A negative epoch or offset.
@@ -87,7 +84,7 @@ class LeaderEpochCache:
         self.flush()
 
     def assign_batches(self, headers: npt.NDArray[Any]) -> None:
-        """Do what every batch of an append says: assign its epoch, or clear, if its format knows none.
+        """Assign the epoch of every batch of an append; a batch of an older format, without epochs, clears the cache.
 
         Args:
             headers: The batches' headers, a structured array of `HEADER_DTYPE`.
@@ -105,7 +102,7 @@ class LeaderEpochCache:
         self.flush()
 
     def observe(self, headers: npt.NDArray[Any]) -> None:
-        """Assign what batches say that recovery found: epochs above the latest one only."""
+        """Assign the epochs of batches that recovery found, if they are above the latest one."""
         epochs = headers["leader_epoch"]
         latest = -1 if not self._entries else self._entries[-1].epoch
         added: list[EpochEntry] = []
@@ -115,20 +112,20 @@ class LeaderEpochCache:
                 latest = epoch
                 added.append(EpochEntry(epoch, int(headers["base_offset"][index])))
         if added:
-            # The first may take the place of others; those behind it ascend. There may be as many as batches.
+            # Only the first can replace entries; the others ascend. There may be one for every batch.
             self._assign(added[0].epoch, added[0].start_offset)
             self._replace((*self._entries, *added[1:]))
         self.flush()
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Forget the epochs that begin at an offset or behind it."""
+        """Remove the epochs that begin at or after an offset."""
         entries = self._entries
         if end_offset >= 0 and entries and entries[-1].start_offset >= end_offset:
             self._replace(entries[: bisect_left(entries, end_offset, key=_start_offset)])
             self.flush()
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget the epochs that end at an offset or before it; the one that holds it begins there."""
+        """Remove the epochs that end at or before an offset; the epoch that holds the offset begins there."""
         entries = self._entries
         count = bisect_right(entries, start_offset, key=_start_offset)
         if count == 0 or (count == 1 and entries[0].start_offset == start_offset):
@@ -137,18 +134,18 @@ class LeaderEpochCache:
         self.flush()
 
     def clear(self) -> None:
-        """Forget all epochs."""
+        """Remove all epochs."""
         if self._entries:
             self._replace(())
         self.flush()
 
     def flush(self) -> None:
-        """Write the checkpoint if anything has changed since.
+        """Write the checkpoint if anything has changed.
 
         Raises:
-            StorageError: The file could not be written; a later flush tries again.
+            StorageError: The file could not be written; a later flush retries it.
         """
-        if self._is_changed and not self._read_only:
+        if self._is_changed:
             write_leader_epoch_checkpoint(self._filesystem, self._path, self._entries)
         self._is_changed = False
 
@@ -170,16 +167,16 @@ class LeaderEpochCache:
 
 
 def end_offset_for(entries: Sequence[EpochEntry], epoch: int, log_end_offset: int) -> EpochEndOffset:
-    """The epoch up to which a replica with ``epoch`` agrees with this log, and where that one ends.
+    """The latest epoch that a replica at ``epoch`` shares with this log, and where it ends.
 
     Args:
         entries: The epochs of the log, ascending.
-        epoch: The last epoch that the replica has.
-        log_end_offset: Where the latest epoch ends.
+        epoch: The latest epoch of the replica.
+        log_end_offset: The end of the log's latest epoch.
 
     Returns:
-        The epoch and the offset behind its last record. -1 and -1 if the epoch is undefined or above
-        all that are known; the epoch itself and where the first one begins if it is below them.
+        The epoch and the offset after its last record. -1 and -1 if ``epoch`` is undefined or above all known epochs;
+        ``epoch`` and the start of the first known epoch if it is below them.
     """
     if epoch == _UNDEFINED_EPOCH:
         return EpochEndOffset(_UNDEFINED_EPOCH, _UNDEFINED_EPOCH_OFFSET)
@@ -192,7 +189,7 @@ def end_offset_for(entries: Sequence[EpochEntry], epoch: int, log_end_offset: in
 
 
 def epoch_for_offset(entries: Sequence[EpochEntry], offset: int) -> int | None:
-    """The epoch in which an offset was, or will be, written; None if it lies before all that are known."""
+    """The epoch of an offset, also one not yet written; None before all known epochs."""
     count = bisect_right(entries, offset, key=_start_offset)
     return entries[count - 1].epoch if count else None
 
@@ -206,7 +203,7 @@ def _start_offset(entry: EpochEntry) -> int:
 
 
 def _changes(values: npt.NDArray[Any]) -> list[int]:
-    """Where each run of equal values begins."""
+    """The start index of each run of equal values."""
     if len(values) < 2:  # noqa: PLR2004  (one batch, the usual append, is a run)
         return list(range(len(values)))
     is_start = np.ones(len(values), np.bool_)

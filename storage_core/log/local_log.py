@@ -1,20 +1,7 @@
-"""Forcing a log to disk (Kafka's ``UnifiedLog.flush``).
+"""Changing the segments of a log: flush, roll, delete, truncate, replace (Kafka's ``LocalLog``).
 
-Beginning a new segment (Kafka's ``UnifiedLog.roll``).
-
-Taking segments out of a log, and deleting their files some time later (Kafka's ``LocalLog.removeAndDeleteSegments``).
-
-Removing records from either end of a log (Kafka's ``truncateTo``, ``maybeIncrementLogStartOffset``).
-
-Putting segments in the place of others (Kafka's ``LocalLog.replaceSegments``), after a compaction or a split.
-
-1. The new ones are complete as ``.cleaned``.
-2. They become ``.swap``, the one with the lowest base offset last: as long as it is ``.cleaned``, the old ones count.
-3. The old ones become ``.deleted``.
-4. The new ones get their plain names.
-
-Each step is on disk before the next begins. So a crash leaves either all of the old ones or all of the new ones, once
-`interrupted_work`, or a broker, has finished what it interrupted.
+The order of writes and flushes here makes a log crash-safe: a crash at any point leaves a log that recovery, or a broker,
+completes or rolls back.
 """
 
 from __future__ import annotations
@@ -29,8 +16,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from storage_core.errors import LogClosedError, OptionError, StorageError
-from storage_core.log.log_read import partition_log_of_view
-from storage_core.log.log_state import GroupCommit
+from storage_core.log.log_state import GroupCommit, ScheduledDeletion, partition_log_of_view
 from storage_core.log.producer_state_manager import rebuild_producer_state
 from storage_core.record.batch_header import MAX_OFFSET
 from storage_core.scan.isolation import open_transactions
@@ -52,6 +38,7 @@ if TYPE_CHECKING:
     from storage_core.log.log_state import LogOffsets, LogState
 
 __all__ = [
+    "announced_truncation",
     "create_segment",
     "delete_due_files",
     "delete_left_over_files",
@@ -69,20 +56,24 @@ __all__ = [
     "roll",
     "segments_below_log_start",
     "take_due_files",
-    "told_to_readers",
     "truncate_fully_and_start_at",
     "truncate_to",
 ]
 
+_log = logging.getLogger(__name__)
+_EXPIRATION_INTERVAL_MS: Final = 600_000
+"""Kafka's ``producer.id.expiration.check.interval.ms``."""
+_base_offset_of = attrgetter("base_offset")
+
 
 def flush_up_to(state: LogState, offset: int, *, with_indexes: bool = True) -> None:
-    """Force to disk what lies below an offset, and let the recovery point follow.
+    """Flush everything below an offset, and move the recovery point to it (Kafka's ``UnifiedLog.flush``).
 
     Args:
         state: The log, locked; nothing is pending.
         offset: At most the log end offset.
-        with_indexes: Whether the active segment's indexes are forced to disk too. Recovery makes those of
-            the segment that holds the recovery point anew; those below it have to be whole.
+        with_indexes: Whether to flush the active segment's indexes too. Recovery rebuilds the indexes of the segment
+            that holds the recovery point; those of earlier segments must be intact.
     """
     recovery_point = state.offsets.recovery_point
     if offset > recovery_point:
@@ -98,28 +89,28 @@ def flush_up_to(state: LogState, offset: int, *, with_indexes: bool = True) -> N
 
 
 def flush_appended(state: LogState) -> None:
-    """Force to disk what was appended so far, together with others who want the same. The log is not locked.
+    """Flush what was appended so far, sharing the flush with other threads. The log is not locked.
 
     Raises:
-        StorageError: It may not be on disk; the log has failed.
+        StorageError: The flush failed, and with it the log.
     """
     end_offset = state.offsets.log_end_offset
 
     def is_covered() -> bool:
-        # A roll, a close, or whatever else flushes, may come first; a truncation may leave nothing to be flushed.
+        # A roll or a close may flush first, and a truncation may leave nothing to flush.
         offsets = state.offsets
         return offsets.recovery_point >= min(end_offset, offsets.log_end_offset)
 
     try:
         _group_commit(state).flush(is_covered, lambda: _flush_while_others_append(state))
     except LogClosedError:
-        # Whoever has closed it meanwhile has forced everything to disk, unless that failed.
+        # A successful close has flushed everything.
         if not is_covered():
             raise
 
 
 def _group_commit(state: LogState) -> GroupCommit:
-    # Most logs of many never need it.
+    # Of many logs, most never need one.
     group_commit = state.group_commit
     if group_commit is None:
         with state.lock:
@@ -128,11 +119,11 @@ def _group_commit(state: LogState) -> GroupCommit:
 
 
 def _flush_while_others_append(state: LogState) -> None:
-    """Force to disk what was appended so far; the log is not locked while the disk is at work."""
+    """Flush what was appended so far, without holding the lock during the flush."""
     failure = state.failure
     if failure is not None:
         raise StorageError(
-            f"The records were appended, but not forced to disk: a write to this log has failed meanwhile ({failure}). "
+            f"The records were appended, but not flushed: a write to this log has failed meanwhile ({failure}). "
             "Open its log directory again.",
             path=state.path,
         ) from failure
@@ -140,7 +131,7 @@ def _flush_while_others_append(state: LogState) -> None:
         offsets, segment = state.offsets, state.segments.active
         end_offset = offsets.log_end_offset
         if offsets.recovery_point < segment.base_offset or state.unflushed_directory:
-            # Once a segment: not worth a thought about who changes what meanwhile.
+            # Happens once per segment, so holding the lock is acceptable.
             flush_up_to(state, end_offset, with_indexes=False)
             return
         begun_ms, truncations = state.clock.now_ms(), state.truncations
@@ -153,26 +144,26 @@ def _flush_while_others_append(state: LogState) -> None:
         raise
     with state.lock:
         state.last_flush_ms = max(state.last_flush_ms, begun_ms)
-        # Behind a truncation other records may stand at these offsets now, which came too late for this flush.
+        # After a truncation, these offsets may hold newer records, which this flush did not cover.
         if state.truncations == truncations:
             state.publish(state.offsets.flushed(end_offset))
 
 
 def flush_directory_if_changed(state: LogState) -> None:
-    """Force the names in the log's directory to disk, if any has changed."""
+    """Flush the log's directory if a file in it was created or renamed."""
     if state.unflushed_directory:
         state.filesystem.flush_directory(state.path)
         state.unflushed_directory = False
 
 
 def flush_if_due(state: LogState, now_ms: int) -> None:
-    """Force the log to disk if ``flush.messages`` or ``flush.ms`` say so. The log is locked."""
+    """Flush the log if ``flush.messages`` or ``flush.ms`` requires it. The log is locked."""
     if is_flush_due(state, now_ms):
         flush_up_to(state, state.offsets.log_end_offset, with_indexes=False)
 
 
 def is_flush_due(state: LogState, now_ms: int) -> bool:
-    """Whether ``flush.messages`` or ``flush.ms`` say that the log is to be forced to disk."""
+    """Whether ``flush.messages`` or ``flush.ms`` requires a flush."""
     offsets, config = state.offsets, state.config
     unflushed = offsets.log_end_offset - offsets.recovery_point
     return unflushed >= config.flush_messages or (
@@ -180,15 +171,10 @@ def is_flush_due(state: LogState, now_ms: int) -> bool:
     )
 
 
-_log = logging.getLogger(__name__)
-_EXPIRATION_INTERVAL_MS: Final = 600_000
-"""Kafka's ``producer.id.expiration.check.interval.ms``."""
-
-
 def roll(state: LogState, expected_next_offset: int = 0) -> LogSegment:
-    """Close the active segment and begin another at the log end offset, or at a higher one that is expected.
+    """Close the active segment, and begin a new one at the log end offset or a higher expected one (``UnifiedLog.roll``).
 
-    The segment that was active is on disk when this returns, as are all before it.
+    The previously active segment, and all before it, are on disk when this returns.
 
     Returns:
         The new active segment.
@@ -196,23 +182,23 @@ def roll(state: LogState, expected_next_offset: int = 0) -> LogSegment:
     active = state.segments.active
     new_base_offset = max(expected_next_offset, state.offsets.log_end_offset)
     if new_base_offset == active.base_offset and active.size_bytes == 0:
-        # Kafka deletes the segment and makes it anew. But its name alone tells where the log is.
-        _log.info("%s: rolled an empty segment: it begins anew.", active.path)
+        # Kafka deletes and recreates the segment. But the log's position is known only from this file's name.
+        _log.info("%s: rolled an empty segment: it starts over.", active.path)
         active.truncate_to(active.base_offset, now_ms=state.clock.now_ms())
         active.resize_indexes()
         return active
     if new_base_offset <= active.base_offset:
         raise StorageError(
-            f"Expected the log end offset to be above the base offset {active.base_offset} of the segment that is "
-            f"to be closed, found {new_base_offset}. The log is damaged: open its log directory again.",
+            f"Expected the log end offset to be above the base offset {active.base_offset} of the segment to close, "
+            f"found {new_base_offset}. The log is damaged: open its log directory again.",
             path=state.path,
         )
     active.seal()
     if state.offsets.recovery_point >= state.offsets.log_end_offset:
-        # Its records are on disk, but not its indexes: from here on, no recovery makes them anew.
+        # Its records are on disk, but its indexes are not, and no later recovery rebuilds them.
         active.flush()
         flush_directory_if_changed(state)
-    # Before there is a successor: then no crash leaves a gap in front of something newer.
+    # Before its successor exists: no crash may leave a gap before newer records.
     flush_up_to(state, state.offsets.log_end_offset)
     state.producers.move_map_end_offset(new_base_offset)
     forget_expired_producers(state)
@@ -224,7 +210,7 @@ def roll(state: LogState, expected_next_offset: int = 0) -> LogSegment:
 
 
 def forget_expired_producers(state: LogState) -> None:
-    """Forget who was silent for too long, as seldom as a broker does, so that snapshots tell the same."""
+    """Remove expired producers, as rarely as a broker does, so that snapshots have the same contents."""
     now_ms = state.clock.now_ms()
     if now_ms - state.last_expiration_ms >= _EXPIRATION_INTERVAL_MS:
         state.last_expiration_ms = now_ms
@@ -232,7 +218,7 @@ def forget_expired_producers(state: LogState) -> None:
 
 
 def create_segment(state: LogState, base_offset: int) -> LogSegment:
-    """Begin a segment, and add it to the log."""
+    """Create a segment, and add it to the log."""
     delete_left_over_files(state, base_offset)
     segment = LogSegment.create(
         state.filesystem, state.path, base_offset, state.config, now_ms=state.clock.now_ms()
@@ -244,7 +230,7 @@ def create_segment(state: LogState, base_offset: int) -> LogSegment:
 
 
 def delete_left_over_files(state: LogState, base_offset: int) -> None:
-    """Delete what an earlier life of the log has left under the names of a new segment."""
+    """Delete files with the names of a new segment that an earlier crash left."""
     for name in (
         log_file_name(base_offset),
         offset_index_file_name(base_offset),
@@ -253,73 +239,80 @@ def delete_left_over_files(state: LogState, base_offset: int) -> None:
     ):
         path = os.path.join(state.path, name)
         if state.filesystem.delete(path):
-            _log.warning("Deleted %s, which stood where a new segment begins.", path)
+            _log.warning("Deleted %s, a leftover file with the name of a new segment.", path)
 
 
 def segments_below_log_start(state: LogState) -> list[LogSegment]:
-    """The segments all of whose offsets lie below the log start offset; never the active one."""
+    """The segments that end at or below the log start offset; never the active one."""
     log_start_offset, segments = state.offsets.log_start_offset, state.segments.values()
     return [segment for segment, following in pairwise(segments) if following.base_offset <= log_start_offset]
 
 
 def remove_below_log_start(state: LogState, segments: Sequence[LogSegment]) -> None:
-    """Remove segments that lie below the log start offset as a whole. A checkpoint on disk tells of that offset.
+    """Remove segments that end at or below the log start offset.
 
-    Whatever a crash leaves of their names, what counts begins behind them.
+    The log start checkpoint is already on disk: whichever of their files a crash brings back, the log starts after them.
     """
     log_start_offset = state.offsets.log_start_offset
     state.leader_epochs.truncate_from_start(log_start_offset)
     state.producers.on_log_start_offset_incremented(log_start_offset)
     remove_segments(state, segments)
-    # A log start that is the base offset of a segment is told by its name alone, later on.
+    # The checkpoint omits a log start that equals the first segment's base offset.
     flush_directory_if_changed(state)
     state.publish_segments(state.offsets)
 
 
 def remove_segments(state: LogState, segments: Sequence[LogSegment]) -> None:
-    """Take segments out of the log. Their files keep their bytes for ``file.delete.delay.ms``."""
+    """Remove segments from the log; their files are deleted after ``file.delete.delay.ms``."""
     if not segments:
         return
     due_ms = state.clock.now_ms() + state.config.file_delete_delay_ms
     renamed: list[int] = []
-    # A crash may bring back any of the old names.
+    # A crash may restore any of the old names.
     state.unflushed_directory = True
     try:
         for segment in segments:
-            # As long as the rename may fail, somebody has to know of the segment, and close it.
+            # The segment stays in the list until its rename succeeds, so that it is closed in any case.
             segment.change_suffix("", DELETED_SUFFIX)
             renamed.append(segment.base_offset)
-            state.doomed_files.append((due_ms, segment.delete))
+            state.scheduled_deletions.append(ScheduledDeletion(due_ms, segment.delete))
     finally:
         state.segments.remove_all(renamed)
-    for snapshot_path in state.producers.snapshots.mark_deleted(renamed):
-        state.doomed_files.append((due_ms, partial(state.filesystem.delete, snapshot_path)))
+    _delete_snapshots(state, renamed, due_ms)
     delete_due_files(state)
 
 
+def _delete_snapshots(state: LogState, base_offsets: Sequence[int], due_ms: int) -> None:
+    state.scheduled_deletions += [
+        ScheduledDeletion(due_ms, partial(state.filesystem.delete, path))
+        for path in state.producers.snapshots.mark_deleted(base_offsets)
+    ]
+
+
 def delete_due_files(state: LogState) -> None:
-    """Delete the files of removed segments whose time has come."""
+    """Delete the files of removed segments whose delay has passed."""
     for delete in take_due_files(state):
         delete()
 
 
 def take_due_files(state: LogState) -> list[Callable[[], object]]:
-    """How to delete the files whose time has come: the caller's task from now on, with the log locked or not."""
-    if not state.doomed_files:
+    """Take the due deletions off the schedule: the caller makes them, with or without the lock."""
+    scheduled = state.scheduled_deletions
+    if not scheduled:
         return []
     now_ms = state.clock.now_ms()
-    due = [delete for due_ms, delete in state.doomed_files if due_ms <= now_ms]
-    state.doomed_files[:] = [each for each in state.doomed_files if each[0] > now_ms]
+    due = [each.delete for each in scheduled if each.due_ms <= now_ms]
+    scheduled[:] = [each for each in scheduled if each.due_ms > now_ms]
     return due
 
 
 def truncate_to(state: LogState, target_offset: int) -> bool:
-    """Remove all records from an offset on; the log ends there exactly, and the removal is on disk.
+    """Remove all records at or after an offset, which becomes the log end offset, and flush the removal.
 
-    The batch that holds the offset goes as a whole, with its records below the offset.
+    The batch that holds the offset is removed entirely, including its records below the offset.
 
     Returns:
-        Whether there was anything to remove.
+        Whether anything was removed.
     """
     _require_offset(target_offset)
     offsets = state.offsets
@@ -333,20 +326,20 @@ def truncate_to(state: LogState, target_offset: int) -> bool:
     lowered = replace(
         offsets.truncated(target_offset), first_unstable_offset=_first_unstable(state, lowest_removed)
     )
-    with told_to_readers(state, lowest_removed):
+    with announced_truncation(state, lowest_removed):
         _truncate_to(state, target_offset, lowered)
     return True
 
 
 def _truncate_to(state: LogState, target_offset: int, lowered: LogOffsets) -> None:
-    # Lowered on disk first: nothing behind the new end may count as flushed once other records stand there.
+    # Lower the checkpoints first: records appended after the new end must not count as flushed.
     state.publish_lowered(lowered)
     state.checkpoint()
     last = state.segments.floor(target_offset)
     _lower_cleaner_checkpoint(state, target_offset if last is None else last.base_offset)
     if _remove_from_the_end(state, target_offset):
-        # Who has looked at a segment that is gone now, and has yet to look at this one, would miss what is cut off.
-        _tell_readers_again(state)
+        # A reader that has read a removed segment, but not yet this one, would otherwise miss the cut.
+        _announce_truncation_again(state)
     active = state.segments.active
     active.truncate_to(target_offset, now_ms=state.clock.now_ms())
     active.resize_indexes()
@@ -365,9 +358,9 @@ def _truncate_to(state: LogState, target_offset: int, lowered: LogOffsets) -> No
 
 
 def truncate_fully_and_start_at(state: LogState, offset: int) -> None:
-    """Remove everything: the log begins and ends at an offset."""
+    """Remove all records: the log begins and ends at an offset."""
     _require_offset(offset)
-    with told_to_readers(state, 0):
+    with announced_truncation(state, 0):
         restarted = state.offsets.restarted(offset)
         state.restarts_at = offset
         state.publish(restarted)
@@ -383,12 +376,12 @@ def truncate_fully_and_start_at(state: LogState, offset: int) -> None:
 
 
 def delete_records(state: LogState, before_offset: int) -> int:
-    """Delete the records below an offset: the log starts there from now on, also after a crash.
+    """Delete the records below an offset: the log starts there, also after a crash.
 
-    Segments that lie below it as a whole are removed.
+    Segments entirely below it are removed.
 
     Returns:
-        The log start offset.
+        The new log start offset.
 
     Raises:
         OffsetOutOfRangeError: The offset is above the high watermark.
@@ -399,7 +392,7 @@ def delete_records(state: LogState, before_offset: int) -> int:
     moved = offsets.with_log_start(before_offset)
     if moved is offsets:
         return offsets.log_start_offset
-    # The recovery point goes along, and has to be true: what it leaves behind, nobody flushes any more.
+    # The recovery point moves too, and nothing below it is flushed later.
     flush_up_to(state, moved.recovery_point, with_indexes=False)
     moved = state.offsets.with_log_start(moved.log_start_offset)
     state.publish(moved)
@@ -409,8 +402,8 @@ def delete_records(state: LogState, before_offset: int) -> int:
 
 
 @contextlib.contextmanager
-def told_to_readers(state: LogState, offset: int) -> Iterator[None]:
-    """Let readers know, in this process and in others, that the records from an offset on go: nothing may have changed yet."""
+def announced_truncation(state: LogState, offset: int) -> Iterator[None]:
+    """Announce to readers, in this and other processes, that records at or after an offset are about to be removed."""
     directory, truncations_file = state.directory, state.truncations_file
     state.truncated_to, state.is_truncating = offset, True
     try:
@@ -423,49 +416,49 @@ def told_to_readers(state: LogState, offset: int) -> Iterator[None]:
         state.is_truncating = False
 
 
-def _tell_readers_again(state: LogState) -> None:
-    """Have those look once more who have begun to look since readers were told."""
+def _announce_truncation_again(state: LogState) -> None:
+    """Make readers retry that began after the first announcement."""
     directory = state.directory
     if state.truncations_file is not None:
         state.truncations_file.note_begin(directory.topic, directory.partition, state.truncated_to)
 
 
 def _lowest_removed(state: LogState, target_offset: int) -> int:
-    """The first offset whose record goes: the batch that holds the target goes as a whole."""
+    """The first offset that a truncation removes: the batch that holds the target is removed entirely."""
     segment = state.segments.floor(target_offset)
     batch = None if segment is None else segment.translate_offset(target_offset)
     return target_offset if batch is None else min(target_offset, batch.base_offset)
 
 
 def _first_unstable(state: LogState, end_offset: int) -> int | None:
-    """Where the oldest transaction begins that is undecided at an offset, also if its marker comes after it."""
+    """The start of the oldest transaction that is undecided at an offset, even if its marker comes after it."""
     if state.producers.is_empty:
         return None
     end_offset = min(end_offset, state.offsets.high_watermark)
-    log = partition_log_of_view(state.filesystem, state.directory, state.view, 0, with_file_names=True)
+    log = partition_log_of_view(state, state.view, 0, with_file_names=True)
     return next((each.first_offset for each in open_transactions(log, end_offset)), None)
 
 
 def _lower_cleaner_checkpoint(state: LogState, active_base_offset: int) -> None:
-    """What is going to stand behind the log end has not been cleaned: as in Kafka, from the active segment on."""
+    """Mark what will be appended after the truncation as dirty: as in Kafka, from the active segment on."""
     checkpoint = state.cleaning.checkpoint
-    # Also of a log that is not compacted now: what was said of it counts as soon as it is again.
+    # Also for a log that is not compacted now: the checkpoint applies again as soon as it is.
     if checkpoint is not None:
         checkpoint.lower(state.directory.topic_partition, active_base_offset)
 
 
 def _remove_from_the_end(state: LogState, target_offset: int) -> bool:
-    """Remove the segments that begin after an offset, the last one first. Says whether there were any.
+    """Remove the segments that begin after an offset, and return whether any did.
 
-    A crash on the way leaves no gap: each is off the disk before the one in front of it goes.
+    They are removed last first, each on disk before the next, so that no crash leaves a gap.
     """
-    is_any = False
+    has_removed = False
     for segment in reversed(state.segments.values()):
         if segment.base_offset > target_offset:
-            is_any = True
+            has_removed = True
             remove_segments(state, [segment])
             flush_directory_if_changed(state)
-    return is_any
+    return has_removed
 
 
 def _require_offset(offset: int) -> None:
@@ -473,19 +466,24 @@ def _require_offset(offset: int) -> None:
         raise OptionError(f"Expected an offset from 0 to {MAX_OFFSET - 1}, found {offset}.")
 
 
-_base_offset_of = attrgetter("base_offset")
-
-
 def rename_files(
     filesystem: FileSystem, path: str, new_segments: Sequence[LogSegment], old_segments: Sequence[LogSegment]
 ) -> None:
-    """Let the files of segments take the place of others', which are ``.deleted`` afterwards.
+    """Replace the files of segments, after a compaction or a split (Kafka's ``LocalLog.replaceSegments``).
+
+    1. The new segments are complete, with the suffix ``.cleaned``.
+    2. They become ``.swap``, the lowest base offset last: while it is ``.cleaned``, the old segments count.
+    3. The old segments become ``.deleted``.
+    4. The new segments lose their suffix.
+
+    Each step is on disk before the next begins. After a crash, `complete_interrupted_swaps`, or a broker, restores either
+    all of the old segments or all of the new ones.
 
     Args:
-        filesystem: Where to work.
+        filesystem: The file system.
         path: The partition's directory.
-        new_segments: Complete as ``.cleaned``, and their files on disk.
-        old_segments: All whose offsets lie between the first base offset of the new ones and their end.
+        new_segments: Complete as ``.cleaned``, with their files on disk.
+        old_segments: All segments from the first base offset of the new ones to their end.
     """
     filesystem.flush_directory(path)
     in_order = sorted(new_segments, key=_base_offset_of)
@@ -494,7 +492,7 @@ def rename_files(
         filesystem.flush_directory(path)
     for segment in sorted(old_segments, key=_base_offset_of):
         segment.change_suffix("", DELETED_SUFFIX)
-    # Without a `.swap`, nobody would know that one of them is to go.
+    # Without a `.swap` file, a crash could restore one of them.
     filesystem.flush_directory(path)
     for segment in in_order:
         segment.change_suffix(SWAP_SUFFIX, "")
@@ -502,30 +500,26 @@ def rename_files(
 
 
 def replace_segments(state: LogState, new_segment: LogSegment, old_segments: Sequence[LogSegment]) -> None:
-    """Let a segment take the place of others in a log that is open for writing, and is locked.
-
-    The old files keep their bytes for ``file.delete.delay.ms``.
+    """Replace segments of an open log by one segment; the old files are deleted after ``file.delete.delay.ms``.
 
     Args:
-        state: The log.
-        new_segment: Complete as ``.cleaned``, and its files on disk.
-        old_segments: What it was made of, ascending. The first one has its base offset.
+        state: The log, locked.
+        new_segment: Complete as ``.cleaned``, with its files on disk.
+        old_segments: The segments it was made of, ascending. The first one has the same base offset.
     """
-    # What a crash interrupts is completed up to here. Of the segments behind, nothing was left.
+    # After a crash, a swap is completed up to this offset. Segments beyond it kept no record.
     end_offset = max(new_segment.read_next_offset(), new_segment.base_offset + 1)
     replaced = [segment for segment in old_segments if segment.base_offset < end_offset]
     due_ms = state.clock.now_ms() + state.config.file_delete_delay_ms
     rename_files(state.filesystem, state.path, [new_segment], replaced)
     state.unflushed_directory = False
-    state.doomed_files += [(due_ms, segment.delete) for segment in replaced]
-    # As of the base offsets of segments that there are no more.
-    gone = [segment.base_offset for segment in replaced if segment.base_offset != new_segment.base_offset]
-    for snapshot_path in state.producers.snapshots.mark_deleted(gone):
-        state.doomed_files.append((due_ms, partial(state.filesystem.delete, snapshot_path)))
-    state.segments.remove_all(gone)
+    state.scheduled_deletions += [ScheduledDeletion(due_ms, segment.delete) for segment in replaced]
+    removed = [segment.base_offset for segment in replaced if segment.base_offset != new_segment.base_offset]
+    _delete_snapshots(state, removed, due_ms)
+    state.segments.remove_all(removed)
     state.segments.add(new_segment)
     state.publish_segments(state.offsets)
-    # One by one: without a null value that is gone, an older value of the same key would be back.
+    # One by one, in order: if a crash restored a value but not its later tombstone, the value would reappear.
     for segment in old_segments[len(replaced) :]:
         remove_segments(state, [segment])
         flush_directory_if_changed(state)

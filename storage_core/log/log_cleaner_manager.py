@@ -1,15 +1,9 @@
-"""What of a log is to be cleaned, and which log first (Kafka's ``LogCleanerManager`` and ``LogToClean``).
+"""Which part of a log to clean, and in which groups of segments (Kafka's ``LogCleanerManager`` and ``LogToClean``).
 
     log start   ≤   first dirty offset   ≤   first uncleanable offset   ≤   log end
 
-What lies below the first dirty offset was cleaned before: it has each key once. What follows, up to the first
-uncleanable offset, is dirty. Nothing here touches a file.
-
-What of a log that is open is to be cleaned: the facts by which `cleanable_log` decides, and the checkpoint.
-
-Which segments a cleaning joins into one (Kafka's ``Cleaner.groupSegmentsBySize``).
-
-The segments of a log as a pass of the cleaner found them.
+Everything below the first dirty offset was cleaned before: each key occurs once in it. What follows, up to the first
+uncleanable offset, is dirty.
 """
 
 from __future__ import annotations
@@ -33,35 +27,36 @@ if TYPE_CHECKING:
     from storage_core.segment.log_segment import LogSegment
 
 __all__ = [
-    "CleanableLog",
     "CleaningSources",
     "FirstDirtyOffset",
     "LogFacts",
+    "LogToClean",
     "SegmentFacts",
     "SegmentSizes",
-    "cleanable_log",
     "find_first_dirty_offset",
+    "find_log_to_clean",
     "first_dirty_offset",
+    "group_log_segments",
     "group_segments",
-    "groups_of",
-    "what_is_cleanable",
+    "log_to_clean",
 ]
 
 
+_log = logging.getLogger(__name__)
 _base_offset_of = attrgetter("base_offset")
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
-    """What counts of a segment here.
+    """The properties of a segment that decide about cleaning.
 
     Attributes:
         base_offset: Its base offset.
-        size_bytes: Size of its log file.
-        largest_timestamp_ms: Its largest timestamp, or when the file was changed if it has none. Only of a dirty
-            segment, and if ``min.compaction.lag.ms`` is set.
-        first_timestamp_ms: The largest timestamp of its first batch; none above 0 if that has none. Only of a dirty
-            segment, and if ``max.compaction.lag.ms`` is set.
+        size_bytes: The size of its log file.
+        largest_timestamp_ms: Its largest timestamp, or the modification time of the file without any. Only set for
+            dirty segments, and with ``min.compaction.lag.ms``.
+        first_timestamp_ms: The largest timestamp of its first batch; not above 0 without any. Only set for dirty
+            segments, and with ``max.compaction.lag.ms``.
     """
 
     base_offset: int
@@ -72,13 +67,13 @@ class SegmentFacts:
 
 @dataclass(frozen=True, slots=True)
 class LogFacts:
-    """What counts of a log here.
+    """The properties of a log that decide about cleaning.
 
     Attributes:
         segments: Its segments, ascending; the last one is active, and never cleaned.
-        log_start_offset: Where it begins.
-        log_end_offset: Where it ends.
-        last_stable_offset: Up to here every transaction is decided, and every replica has everything.
+        log_start_offset: The log start offset.
+        log_end_offset: The log end offset.
+        last_stable_offset: The offset below which every transaction is decided and every replica has all records.
     """
 
     segments: tuple[SegmentFacts, ...]
@@ -92,7 +87,7 @@ class LogFacts:
         return self.segments[-1].base_offset
 
     def inactive_from(self, offset: int) -> Sequence[SegmentFacts]:
-        """The inactive segments from the one on that holds an offset."""
+        """The inactive segments, beginning with the one that holds an offset."""
         if offset > self.active_base_offset:
             return ()
         first = bisect_right(self.segments, offset, key=_base_offset_of) - 1
@@ -109,7 +104,7 @@ class FirstDirtyOffset:
 
     Attributes:
         offset: The first offset that was not cleaned yet.
-        is_reset: Whether the checkpoint said something that cannot be, and is to be written anew.
+        is_reset: Whether the checkpointed offset was outside of the log, and must be replaced.
     """
 
     offset: int
@@ -117,16 +112,17 @@ class FirstDirtyOffset:
 
 
 @dataclass(frozen=True, slots=True)
-class CleanableLog:
-    """How much of a log is to be cleaned.
+class LogToClean:
+    """The part of a log to clean.
 
     Attributes:
-        first_dirty_offset: Where a cleaning begins.
-        first_uncleanable_offset: Where it ends, the base offset of a segment. It may lie below the first dirty
-            offset: then there is nothing to clean.
-        clean_bytes: How much lies in front of the first dirty offset.
-        cleanable_bytes: How much lies between the two; a segment that holds the first dirty offset counts in both.
-        is_overdue: Whether something in it waits for longer than ``max.compaction.lag.ms``.
+        first_dirty_offset: Where the cleaning begins.
+        first_uncleanable_offset: Where it ends, the base offset of a segment. If it is below the first dirty offset,
+            there is nothing to clean.
+        clean_bytes: The size of the segments before the first dirty offset.
+        cleanable_bytes: The size of the segments between the two; a segment that holds the first dirty offset counts
+            in both.
+        is_overdue: Whether a record is older than ``max.compaction.lag.ms``.
     """
 
     first_dirty_offset: int
@@ -137,12 +133,12 @@ class CleanableLog:
 
     @property
     def cleanable_ratio(self) -> float:
-        """The dirty ratio: which part of the log is to be cleaned."""
+        """The dirty ratio: the fraction of the log to clean."""
         total_bytes = self.clean_bytes + self.cleanable_bytes
         return self.cleanable_bytes / total_bytes if total_bytes else 0.0
 
     def is_eligible(self, min_cleanable_dirty_ratio: float) -> bool:
-        """Whether it is time to clean it."""
+        """Whether the log needs cleaning now."""
         if self.is_overdue and self.cleanable_bytes:
             return True
         return self.cleanable_ratio > min_cleanable_dirty_ratio
@@ -151,7 +147,7 @@ class CleanableLog:
 def first_dirty_offset(
     checkpointed_offset: int | None, log_start_offset: int, log_end_offset: int
 ) -> FirstDirtyOffset:
-    """Where a cleaning begins, by what the checkpoint says. Without one, everything is dirty."""
+    """Where a cleaning begins, given the checkpointed offset. Without one, everything is dirty."""
     if checkpointed_offset is None:
         return FirstDirtyOffset(log_start_offset, is_reset=False)
     if log_start_offset <= checkpointed_offset <= log_end_offset:
@@ -159,21 +155,21 @@ def first_dirty_offset(
     return FirstDirtyOffset(log_start_offset, is_reset=True)
 
 
-def cleanable_log(log: LogFacts, dirty_offset: int, config: LogConfig, now_ms: int) -> CleanableLog:
-    """How much of a log is to be cleaned.
+def log_to_clean(log: LogFacts, dirty_offset: int, config: LogConfig, now_ms: int) -> LogToClean:
+    """Determine the part of a log to clean.
 
     Args:
         log: The log.
         dirty_offset: Its first dirty offset.
         config: Its configuration.
-        now_ms: The time.
+        now_ms: The current time.
     """
     uncleanable_offset = _uncleanable_offset(log, dirty_offset, config, now_ms)
     # Only whole segments are cleaned.
     inactive = log.inactive_from(uncleanable_offset)
     end_offset = inactive[0].base_offset if inactive else log.active_base_offset
     cleanable = _between(log, min(dirty_offset, end_offset), end_offset)
-    return CleanableLog(
+    return LogToClean(
         dirty_offset,
         end_offset,
         clean_bytes=sum(segment.size_bytes for segment in log.below(dirty_offset)),
@@ -183,7 +179,7 @@ def cleanable_log(log: LogFacts, dirty_offset: int, config: LogConfig, now_ms: i
 
 
 def _uncleanable_offset(log: LogFacts, dirty_offset: int, config: LogConfig, now_ms: int) -> int:
-    """The first offset that may not be cleaned yet."""
+    """The first offset that must not be cleaned yet."""
     offsets = [log.last_stable_offset, log.active_base_offset]
     if config.min_compaction_lag_ms > 0:
         oldest_ms = now_ms - config.min_compaction_lag_ms
@@ -202,16 +198,13 @@ def _is_overdue(log: LogFacts, dirty_offset: int, config: LogConfig, now_ms: int
 
 
 def _between(log: LogFacts, start_offset: int, end_offset: int) -> Sequence[SegmentFacts]:
-    """The segments from the one on that holds an offset, up to one that begins at another."""
+    """The segments from the one that holds the start offset to the one that begins at the end offset, exclusive."""
     first = max(0, bisect_right(log.segments, start_offset, key=_base_offset_of) - 1)
     return log.segments[first : bisect_left(log.segments, end_offset, key=_base_offset_of)]
 
 
-_log = logging.getLogger(__name__)
-
-
 def find_first_dirty_offset(state: LogState) -> int:
-    """Where the next cleaning of a log begins. A checkpoint that cannot be true is set right.
+    """Where the next cleaning of a log begins. A checkpointed offset outside of the log is replaced.
 
     Raises:
         SegmentLogError: The checkpoint cannot be read or written.
@@ -221,11 +214,11 @@ def find_first_dirty_offset(state: LogState) -> int:
     checkpointed = None if checkpoint is None else checkpoint.offset(key)
     dirty = first_dirty_offset(checkpointed, offsets.log_start_offset, offsets.log_end_offset)
     if dirty.is_reset and checkpoint is not None:
-        # What retention has taken was clean, or is gone all the same.
+        # Retention may remove records below the checkpointed offset, so this is expected then.
         is_usual = "delete" in state.config.cleanup_policy and (checkpointed or 0) < offsets.log_start_offset
         _log.log(
             logging.DEBUG if is_usual else logging.WARNING,
-            "%s: expected to have cleaned up to an offset from %d to %d, found %d. All counts as dirty.",
+            "%s: expected a cleaner checkpoint from %d to %d, found %d. The whole log counts as dirty.",
             state.path,
             offsets.log_start_offset,
             offsets.log_end_offset,
@@ -235,16 +228,16 @@ def find_first_dirty_offset(state: LogState) -> int:
     return dirty.offset
 
 
-def what_is_cleanable(state: LogState, now_ms: int) -> CleanableLog:
-    """How much of a log is to be cleaned now. A checkpoint that cannot be true is set right.
+def find_log_to_clean(state: LogState, now_ms: int) -> LogToClean:
+    """Determine the part of an open log to clean now. A checkpointed offset outside of the log is replaced.
 
     Raises:
-        SegmentLogError: A file cannot be read, or the checkpoint not be written.
+        SegmentLogError: A file cannot be read, or the checkpoint cannot be written.
     """
     dirty_offset = find_first_dirty_offset(state)
     view, config = state.view, state.config
     offsets = view.offsets
-    # What takes a look into files is left out where it decides nothing.
+    # Timestamps require reading files, so they are read only where they matter.
     with_largest, with_first = config.min_compaction_lag_ms > 0, config.max_compaction_lag_ms < LONG_MAX
     bases = (segment.base_offset for segment in reversed(view.segments))
     dirty_base_offset = next((base for base in bases if base <= dirty_offset), dirty_offset)
@@ -259,7 +252,7 @@ def what_is_cleanable(state: LogState, now_ms: int) -> CleanableLog:
         for is_dirty in [segment.base_offset >= dirty_base_offset and segment is not view.segments[-1]]
     ]
     log = LogFacts(tuple(facts), offsets.log_start_offset, offsets.log_end_offset, offsets.last_stable_offset)
-    return cleanable_log(log, dirty_offset, config, now_ms)
+    return log_to_clean(log, dirty_offset, config, now_ms)
 
 
 def _largest_timestamp_ms(segment: LogSegment) -> int:
@@ -269,13 +262,13 @@ def _largest_timestamp_ms(segment: LogSegment) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SegmentSizes:
-    """A segment that is to be cleaned.
+    """The sizes of a segment to clean.
 
     Attributes:
         base_offset: Its base offset.
-        log_bytes: Size of its log file.
-        offset_index_bytes: Size of its offset index.
-        time_index_bytes: Size of its time index.
+        log_bytes: The size of its log file.
+        offset_index_bytes: The size of its offset index.
+        time_index_bytes: The size of its time index.
     """
 
     base_offset: int
@@ -287,16 +280,16 @@ class SegmentSizes:
 def group_segments(
     segments: Sequence[SegmentSizes], *, max_log_bytes: int, max_index_bytes: int, end_offset: int
 ) -> tuple[range, ...]:
-    """Divide segments into groups, each of which fits one segment whatever is left of it.
+    """Divide segments into groups that each fit one segment (Kafka's ``Cleaner.groupSegmentsBySize``).
 
     Args:
         segments: The segments, ascending.
         max_log_bytes: ``segment.bytes``.
         max_index_bytes: ``segment.index.bytes``.
-        end_offset: Every offset in the segments lies below it.
+        end_offset: An offset above all offsets in the segments.
 
     Returns:
-        Of each group, the positions of its segments; each segment is in exactly one.
+        The positions of the segments of each group; each segment is in exactly one.
     """
     groups: list[range] = []
     start = 0
@@ -310,14 +303,14 @@ def group_segments(
             log_bytes += segment.log_bytes
             offset_index_bytes += segment.offset_index_bytes
             time_index_bytes += segment.time_index_bytes
-            # What is really the last offset would take a look into the file.
-            behind = segments[end + 1].base_offset if end + 1 < len(segments) else end_offset
+            # An upper bound, because the exact last offset requires reading the file.
+            next_offset = segments[end + 1].base_offset if end + 1 < len(segments) else end_offset
             if (
                 log_bytes > max_log_bytes
                 or offset_index_bytes > max_index_bytes
                 or time_index_bytes > max_index_bytes
-                # An empty one reaches nowhere: otherwise one would be left for every 2^31 offsets.
-                or (segment.log_bytes and behind - 1 - first.base_offset > LARGEST_RELATIVE_OFFSET)
+                # Empty segments do not count: otherwise one would remain for every 2^31 offsets.
+                or (segment.log_bytes and next_offset - 1 - first.base_offset > LARGEST_RELATIVE_OFFSET)
             ):
                 break
             end += 1
@@ -327,11 +320,7 @@ def group_segments(
 
 
 class CleaningSources:
-    """Segments, ascending; the last one is active.
-
-    Args:
-        segments: The segments.
-    """
+    """The segments of a log at the start of a pass, ascending; the last one is active."""
 
     __slots__ = ("_base_offsets", "_segments")
 
@@ -340,16 +329,16 @@ class CleaningSources:
         self._base_offsets = [segment.base_offset for segment in segments]
 
     def between(self, start_offset: int | None, end_offset: int | None) -> Sequence[LogSegment]:
-        """The segments from the one on that holds an offset, up to one that begins at another; None for the ends."""
+        """The segments from the one that holds the start to the one that begins at the end, exclusive; None is no limit."""
         first = 0 if start_offset is None else max(0, bisect_right(self._base_offsets, start_offset) - 1)
-        behind = None if end_offset is None else bisect_left(self._base_offsets, end_offset)
-        return self._segments[first:behind]
+        stop = None if end_offset is None else bisect_left(self._base_offsets, end_offset)
+        return self._segments[first:stop]
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> Iterator[AbortedTransaction]:
-        """The aborted transactions that reach into a range; their markers may stand behind it.
+        """The aborted transactions that overlap a range; their markers may come after it.
 
         Raises:
-            CorruptIndexError: A transaction index is damaged: what was aborted would count as if it were not.
+            CorruptIndexError: A transaction index is damaged: aborted records would be taken for committed ones.
         """
         for segment in self.between(start_offset, None):
             index = segment.transaction_index.read()
@@ -361,16 +350,16 @@ class CleaningSources:
                 return
 
     def aborted_transactions_of(self, sources: Sequence[LogSegment]) -> Iterator[AbortedTransaction]:
-        """Those that reach into some of the first segments, none of them active."""
+        """The aborted transactions that overlap a run of inactive segments."""
         if sources:
-            behind = self._base_offsets[bisect_right(self._base_offsets, sources[-1].base_offset)]
-            yield from self.aborted_transactions(sources[0].base_offset, behind)
+            end_offset = self._base_offsets[bisect_right(self._base_offsets, sources[-1].base_offset)]
+            yield from self.aborted_transactions(sources[0].base_offset, end_offset)
 
 
-def groups_of(
+def group_log_segments(
     sources: Sequence[LogSegment], config: LogConfig, end_offset: int
 ) -> list[Sequence[LogSegment]]:
-    """Segments in groups each of which fits one segment, see `group_segments`."""
+    """Divide segments into groups that each fit one segment, see `group_segments`."""
     sizes = [
         SegmentSizes(
             segment.base_offset,

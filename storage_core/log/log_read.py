@@ -1,86 +1,384 @@
-"""The bytes of a log, as a follower fetches them (Kafka's ``UnifiedLog.read``).
+"""Reading a log (Kafka's ``UnifiedLog.read`` and ``fetchOffsetByTimestamp``).
 
-Reading a log: its files at one moment, for the one read path of ``scan``.
-
-Offsets for timestamps (Kafka's ``UnifiedLog.fetchOffsetByTimestamp``).
+Every read takes the files of one moment, as a `PartitionLog`, and uses the read path of ``scan``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
-from storage_core.directory import LogDirectoryFiles, PartitionDirectory, PartitionLog, Segments
-from storage_core.directory.segment_listing import FileNames, SegmentListing
-from storage_core.directory.visibility import Visibility
-from storage_core.errors import OffsetOutOfRangeError, OptionError
+from storage_core.directory import LogDirectoryFiles, PartitionDirectory, PartitionLog
+from storage_core.directory.visibility import CommitWatch, look_until_settled
+from storage_core.errors import (
+    DataLossError,
+    LogTruncationError,
+    OffsetOutOfRangeError,
+    OptionError,
+    SegmentLogError,
+)
+from storage_core.log.append import write_pending
 from storage_core.log.leader_epoch_cache import epoch_for_offset
+from storage_core.log.log_state import partition_log_of_view
 from storage_core.record.batch_window import walk_window
 from storage_core.record.section import PADDING_BYTES
 from storage_core.scan import project, read_task, record_schema
-from storage_core.scan.isolation import aborted_transactions
+from storage_core.scan.isolation import aborted_transactions, last_stable_offset
 from storage_core.scan.options import parse_read_options
 from storage_core.scan.plan import plan_partition
 from storage_core.scan.resolve import ResolvedPartition
-from storage_core.segment import SegmentEnd, SegmentReader, TimestampOffset
+from storage_core.segment import SegmentReader, TimestampOffset
 from storage_core.segment.file_records import FetchedData
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
     from storage_core.checkpoint import EpochEntry
-    from storage_core.directory.visibility import CommitWatch
+    from storage_core.directory.visibility import Visibility
     from storage_core.filesystem import FileSystem
-    from storage_core.log.log_state import LogView
+    from storage_core.log.log_state import LogOffsets, LogState
     from storage_core.record.batch_header import BatchHeader
     from storage_core.scan import ReadOptions
 
 __all__ = [
+    "LogQueries",
     "OffsetAndTimestamp",
     "fetch",
     "fetch_isolation",
+    "high_watermark_of",
+    "last_stable_offset_of",
     "offset_for_timestamp",
-    "partition_log_of_view",
-    "partition_log_on_disk",
     "read_options",
     "read_records",
-    "require_within",
 ]
 
 
-_OF_CONSUMERS: Final = {"read_uncommitted": "high_watermark", "read_committed": "committed"}
+_READ_ATTEMPTS: Final = 3
+# Kafka's ListOffsetsRequest gives these negative timestamps a meaning.
+_LATEST: Final = -1
+_EARLIEST: Final = -2
+_MAX_TIMESTAMP: Final = -3
+_EARLIEST_LOCAL: Final = -4
+_LATEST_TIERED: Final = -5
+_NONE: Final = -1
+_ISOLATION_OF_LEVEL: Final = {"read_uncommitted": "high_watermark", "read_committed": "committed"}
+# Log.read has parameters of its own for these, or no use for them.
+_NOT_FOR_A_LOG: Final = frozenset(
+    {"path", "paths", "subscribe", "subscribepattern", "assign", "startingoffsets", "endingoffsets"}
+)
+_MAX_BATCH_BYTES: Final = "maxdecompressedbatchbytes"
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAndTimestamp:
+    """The result of a look-up by timestamp.
+
+    Attributes:
+        offset: The offset; -1 for the latest tiered offset, which never exists.
+        timestamp_ms: The record's timestamp; -1 if no record was asked for.
+        leader_epoch: The leader epoch of the offset; None if unknown.
+    """
+
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int | None
+
+
+class LogQueries:
+    """Answers queries about one log, each from one consistent state of it.
+
+    If this process has the log open for writing, that state is what the writer last published. Otherwise it is what is
+    on disk now.
+
+    Attributes:
+        max_batch_bytes: The largest decompressed batch that a read accepts.
+    """
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        directory: PartitionDirectory,
+        state: LogState | None,
+        max_batch_bytes: int,
+    ) -> None:
+        self.max_batch_bytes = max_batch_bytes
+        self._filesystem = filesystem
+        self._directory = directory
+        self._state = state
+        # Where the next search for visible commits may begin. The mapping is replaced, never changed.
+        self._known_commits: Mapping[str, Visibility] = {}
+
+    def raise_max_batch_bytes(self, max_batch_bytes: int) -> None:
+        """Accept larger batches from now on."""
+        self.max_batch_bytes = max(self.max_batch_bytes, max_batch_bytes)
+
+    def ask_either(
+        self, of_state: Callable[[LogState], _Answer], of_disk: Callable[[PartitionLog], _Answer]
+    ) -> _Answer:
+        """Query the open log, or the log on disk if this process does not have it open."""
+        state = self._live_state
+        return self.ask_disk(of_disk) if state is None else of_state(state)
+
+    def ask_disk(self, query: Callable[[PartitionLog], _Answer]) -> _Answer:
+        """Query the log as it is on disk now, with all rows of a job's commit or none."""
+        watch = CommitWatch(self._filesystem, self._known_commits)
+        answer = look_until_settled(watch, lambda watch: query(self._log_on_disk(watch)))
+        self._known_commits = watch.known
+        return answer
+
+    def ask(
+        self, query: Callable[[PartitionLog, LogOffsets | None], _Answer], *, with_file_names: bool = False
+    ) -> _Answer:
+        """Query the files of the log; retry if segments that the answer needs were removed meanwhile.
+
+        Args:
+            query: Receives the log, and its offsets if this process has it open.
+            with_file_names: Whether the query needs the directory listing, as transactions do.
+
+        Raises:
+            LogTruncationError: The log was truncated or deleted meanwhile.
+        """
+        state = self._live_state
+        for attempts_left in reversed(range(_READ_ATTEMPTS)):
+            try:
+                if state is None:
+                    return self.ask_disk(lambda log: query(log, None))
+                return self._ask_state(state, query, with_file_names=with_file_names)
+            except DataLossError:
+                if not attempts_left:
+                    raise
+                if state is not None:
+                    # A thread that removes segments publishes the remaining ones only at the end.
+                    with state.lock:
+                        pass
+        raise AssertionError
+
+    def leader_epochs(self) -> tuple[EpochEntry, ...]:
+        """The leader epochs of the log, including those of batches that are still in memory."""
+        state = self._live_state
+        if state is None:
+            return self.ask_disk(lambda log: log.leader_epochs)
+        _write_acknowledged(state)
+        return state.leader_epochs.entries
+
+    @property
+    def _live_state(self) -> LogState | None:
+        """The state, if this process opened the log. A forked process has a stale copy, whose locks may be held."""
+        state = self._state
+        return state if state is not None and state.owner.is_this else None
+
+    def _log_on_disk(self, watch: CommitWatch) -> PartitionLog:
+        """The files of the log as they are on disk now; nothing that was read earlier is reused."""
+        directory = self._directory
+        root = LogDirectoryFiles(self._filesystem, directory.root.path)
+        root.visibility = watch.visibility_of(root.path)
+        fresh = PartitionDirectory(directory.path, directory.topic, directory.partition, root)
+        return PartitionLog.load(self._filesystem, fresh, max_batch_bytes=self.max_batch_bytes)
+
+    def _ask_state(
+        self,
+        state: LogState,
+        query: Callable[[PartitionLog, LogOffsets | None], _Answer],
+        *,
+        with_file_names: bool,
+    ) -> _Answer:
+        state.check_open()
+        _write_acknowledged(state)
+        # Read before the view: the view contains every truncation noted by now, or the end of one will be noted.
+        truncations_file, truncations = state.truncations_file, state.truncations
+        truncations_bytes = 0 if truncations_file is None else truncations_file.size_bytes
+        if state.is_truncating:
+            # The files agree neither with the view nor with the producer state.
+            raise _truncated(state)
+        view = state.view
+        try:
+            log = partition_log_of_view(state, view, truncations_bytes, with_file_names=with_file_names)
+            answer = query(log, view.offsets)
+        except SegmentLogError as error:
+            # Bytes that are cut off while they are read can look like any kind of damage.
+            if not state.has_been_truncated(truncations):
+                raise
+            raise _truncated(state) from error
+        if state.truncations != truncations:
+            raise _truncated(state)
+        return answer
+
+
+def _write_acknowledged(state: LogState) -> None:
+    """Write the batches in memory, so that reads see them; wait if another thread is writing them."""
+    if state.pending.batches:
+        with state.lock:
+            # They are lost if the log has failed meanwhile.
+            if state.pending.batches:
+                with state.writing():
+                    write_pending(state)
+
+
+def _truncated(state: LogState) -> LogTruncationError:
+    # A log that was deleted cannot be read again.
+    state.check_open()
+    # The log may have grown again since then.
+    offset = state.truncated_to
+    return LogTruncationError(
+        f"Expected the log to stay unchanged during a read, found it truncated to offset {offset}. Read again.",
+        path=state.path,
+        offset=offset,
+    )
+
+
+def high_watermark_of(log: PartitionLog) -> int:
+    """The high watermark of a log on disk; the log end if no checkpoint has one."""
+    return log.log_end_offset if log.high_watermark is None else log.high_watermark
+
+
+def last_stable_offset_of(log: PartitionLog, offsets: LogOffsets | None = None) -> int:
+    """The last stable offset of a log, given its offsets if it is open in this process."""
+    return last_stable_offset(log, high_watermark_of(log)) if offsets is None else offsets.last_stable_offset
+
+
+def read_options(
+    path: str, isolation_level: str, options: Mapping[str, Any], max_batch_bytes: int
+) -> ReadOptions:
+    """Parse the options of `Log.read`; ``max_batch_bytes`` is the default of ``maxDecompressedBatchBytes``.
+
+    Raises:
+        OptionError: An option is unknown or invalid, or does not concern records.
+    """
+    for name in options:
+        if name.lower().replace("_", "") in _NOT_FOR_A_LOG:
+            raise OptionError(
+                f"Option '{name}' is not for the read of one log. Use start_offset and end_offset, or "
+                "storage_core.read_table."
+            )
+    parsed = parse_read_options({"path": [path], "isolationLevel": isolation_level, **options})
+    if any(name.lower().replace("_", "") == _MAX_BATCH_BYTES for name in options):
+        return parsed
+    return replace(parsed, max_decompressed_batch_bytes=max_batch_bytes)
+
+
+def read_records(
+    log: PartitionLog,
+    offsets: LogOffsets | None,
+    *,
+    filesystem: FileSystem,
+    start_offset: int | None,
+    end_offset: int | None,
+    options: ReadOptions,
+    max_bytes: int | None,
+) -> Iterator[pa.RecordBatch]:
+    """Read a range of a log's offsets. The range is checked before the first batch is requested.
+
+    Args:
+        log: The log as of now.
+        offsets: Its offsets, if it is open in this process.
+        filesystem: The file system to read from.
+        start_offset: The first offset; the log start if None.
+        end_offset: The offset at which to stop; None for the limit of the isolation level.
+        options: Options of the read.
+        max_bytes: Stop after the batch that reaches this many bytes; at least one batch is returned.
+
+    Raises:
+        OffsetOutOfRangeError: The start is below the log start or beyond the log end.
+    """
+    is_committed = options.isolation_level == "read_committed"
+    limit_offset = last_stable_offset_of(log, offsets) if is_committed else log.log_end_offset
+    start_offset = log.log_start_offset if start_offset is None else start_offset
+    _require_within(log, start_offset)
+    if max_bytes is not None and max_bytes < 0:
+        raise OptionError(f"Expected max_bytes of 0 or more, found {max_bytes}.")
+    end_offset = limit_offset if end_offset is None else min(end_offset, limit_offset)
+    schema = project(
+        record_schema(
+            include_headers=options.include_headers,
+            include_metadata=options.include_metadata,
+            corrupt_record_column=options.corrupt_record_column if options.mode == "PERMISSIVE" else None,
+        ),
+        options.columns,
+    )
+    if start_offset >= end_offset or max_bytes == 0:
+        return iter(())
+    plan = plan_partition(ResolvedPartition(log, start_offset, end_offset), options)
+    batches = (batch for task in plan.tasks for batch in read_task(filesystem, task, schema))
+    return batches if max_bytes is None else _up_to(batches, max_bytes)
+
+
+def _up_to(batches: Iterator[pa.RecordBatch], max_bytes: int) -> Iterator[pa.RecordBatch]:
+    taken_bytes = 0
+    for batch in batches:
+        yield batch
+        taken_bytes += batch.nbytes
+        if taken_bytes >= max_bytes:
+            return
+
+
+def _require_within(log: PartitionLog, offset: int) -> None:
+    if not log.log_start_offset <= offset <= log.log_end_offset:
+        raise OffsetOutOfRangeError(
+            f"Expected an offset from {log.log_start_offset}, the log start, to {log.log_end_offset}, the log end, "
+            f"found {offset}. Start the read within this range.",
+            path=log.path,
+            offset=offset,
+        )
+
+
+def fetch_isolation(isolation: str | None, isolation_level: str | None) -> str:
+    """The isolation of a fetch, given by either of its two parameters (Kafka's ``FetchIsolation``).
+
+    Raises:
+        OptionError: The isolation is unknown, or both are given.
+    """
+    if isolation_level is None:
+        if isolation not in (None, "log_end", "high_watermark", "committed"):
+            raise OptionError(
+                f"Expected isolation log_end, high_watermark or committed, found {isolation!r}."
+            )
+        return isolation or "log_end"
+    if isolation is not None:
+        raise OptionError("Expected isolation or isolation_level, found both. Give one of them.")
+    if isolation_level not in _ISOLATION_OF_LEVEL:
+        raise OptionError(
+            f"Expected isolation_level read_uncommitted or read_committed, found {isolation_level!r}."
+        )
+    return _ISOLATION_OF_LEVEL[isolation_level]
 
 
 def fetch(
     log: PartitionLog,
+    offsets: LogOffsets | None,
+    *,
     start_offset: int,
     max_size_bytes: int,
-    limit_offset: int,
-    *,
+    isolation: str,
     min_one_message: bool,
-    is_committed: bool = False,
 ) -> FetchedData:
-    """Read bytes of one segment, from the batch on that holds an offset.
+    """Read bytes of one segment, beginning with the batch that holds an offset.
 
     Args:
-        log: The log as it is at this moment.
-        start_offset: The offset. If it lies in a gap, the batch behind the gap comes first.
-        max_size_bytes: So many bytes at the most.
-        limit_offset: No batch at or behind it is given out.
-        min_one_message: Whether the first batch comes as a whole, however large it is.
-        is_committed: Whether the aborted transactions among the batches are to be told.
+        log: The log as of now.
+        offsets: Its offsets, if it is open in this process.
+        start_offset: The offset. If it lies in a gap, the first batch after the gap comes first.
+        max_size_bytes: Return at most this many bytes.
+        isolation: What limits the read; with ``committed``, aborted transactions are returned too.
+        min_one_message: Whether the first batch is returned in full, however large it is.
 
     Raises:
-        OffsetOutOfRangeError: The start lies below the log start or behind the log end.
+        OffsetOutOfRangeError: The start is below the log start or beyond the log end.
     """
+    is_committed = isolation == "committed"
+    limit_offset = log.log_end_offset
+    if isolation == "high_watermark":
+        limit_offset = high_watermark_of(log)
+    elif is_committed:
+        limit_offset = last_stable_offset_of(log, offsets)
     if max_size_bytes < 0:
         raise OptionError(f"Expected a size of at least 0 bytes to fetch, found {max_size_bytes}.")
-    require_within(log, start_offset)
+    _require_within(log, start_offset)
     bases = log.segments.base_offsets
     if start_offset < limit_offset:
         for index in range(log.segment_index_for(start_offset) or 0, len(bases)):
@@ -104,52 +402,16 @@ def fetch(
 def _with_aborted(
     log: PartitionLog, start_offset: int, fetched: FetchedData, first: BatchHeader
 ) -> FetchedData:
-    """With the aborted transactions that a consumer of the batches has to leave out."""
+    """Add the aborted transactions whose records a consumer of the batches must skip."""
     end_offset = start_offset
     if fetched.data:
         size_bytes = len(fetched.data)
         buffer = np.zeros(size_bytes + PADDING_BYTES, np.uint8)
         buffer[:size_bytes] = np.frombuffer(fetched.data, np.uint8)
         window = walk_window(log.path, fetched.position_bytes, buffer, size_bytes, fetched.base_offset)
-        # Of a batch that is cut off nothing can be read.
+        # No record of a batch that is cut off can be read.
         end_offset = window.header(-1).next_offset if len(window.starts) else first.next_offset
     return replace(fetched, aborted_transactions=aborted_transactions(log, start_offset, end_offset))
-
-
-def fetch_isolation(isolation: str | None, isolation_level: str | None) -> str:
-    """What limits a fetch, as it was asked for by one word or the other (Kafka's ``FetchIsolation``).
-
-    Raises:
-        OptionError: There is no such isolation, or both are given.
-    """
-    if isolation_level is None:
-        if isolation not in (None, "log_end", "high_watermark", "committed"):
-            raise OptionError(
-                f"Expected isolation log_end, high_watermark or committed, found {isolation!r}."
-            )
-        return isolation or "log_end"
-    if isolation is not None:
-        raise OptionError("Expected isolation or isolation_level, found both. Give one of them.")
-    if isolation_level not in _OF_CONSUMERS:
-        raise OptionError(
-            f"Expected isolation_level read_uncommitted or read_committed, found {isolation_level!r}."
-        )
-    return _OF_CONSUMERS[isolation_level]
-
-
-def require_within(log: PartitionLog, offset: int) -> None:
-    """Refuse an offset that a log does not have.
-
-    Raises:
-        OffsetOutOfRangeError: It lies below the log start or behind the log end.
-    """
-    if not log.log_start_offset <= offset <= log.log_end_offset:
-        raise OffsetOutOfRangeError(
-            f"Expected an offset from {log.log_start_offset}, the log start, to {log.log_end_offset}, the log end, "
-            f"found {offset}. Read from one of them on.",
-            path=log.path,
-            offset=offset,
-        )
 
 
 def _fetch_of_segment(
@@ -183,197 +445,33 @@ def _fetch_of_segment(
     return fetched, first
 
 
-# Log.read has these as parameters of its own, or has no use for them.
-_NOT_FOR_A_LOG: Final = frozenset(
-    {"path", "paths", "subscribe", "subscribepattern", "assign", "startingoffsets", "endingoffsets"}
-)
-_MAX_BATCH_BYTES: Final = "maxdecompressedbatchbytes"
-
-
-def partition_log_of_view(
-    filesystem: FileSystem,
-    directory: PartitionDirectory,
-    view: LogView,
-    truncations_bytes: int,
-    *,
-    with_file_names: bool,
-) -> PartitionLog:
-    """The files of a log as a view shows them: what is appended later is not seen.
-
-    Args:
-        filesystem: Where to read.
-        directory: The partition.
-        view: What the log's writer showed last.
-        truncations_bytes: The size of the log directory's list of truncations before that.
-        with_file_names: Whether the directory is listed, which only transactions need.
-    """
-    offsets = view.offsets
-    readers = {segment.base_offset: segment for segment in view.segments}
-    base_offsets = tuple(readers)
-    ends = dict(zip(base_offsets, (*base_offsets[1:], offsets.log_end_offset), strict=True))
-
-    def open_segment(base_offset: int, file_names: Collection[str] | None, suffix: str) -> SegmentReader:
-        if suffix or file_names is None:
-            return SegmentReader(filesystem, directory.path, base_offset, None, suffix=suffix)
-        reader = readers[base_offset].reader()
-        reader.end_offset = ends[base_offset]
-        if base_offset == base_offsets[-1]:
-            reader.known_status = replace(reader.status, size_bytes=view.active_size_bytes)
-            reader.known_end = SegmentEnd(offsets.log_end_offset, view.active_size_bytes)
-        return reader
-
-    names = FileNames()
-    if with_file_names:
-        names = FileNames(entry.name for entry in filesystem.walk_directory(directory.path))
-    root = LogDirectoryFiles(filesystem, directory.root.path)
-    # The files of the root are as old as the last checkpoint.
-    root.is_own, root.clean_shutdown = True, False
-    root.visibility = Visibility(truncations_bytes=truncations_bytes)
-    root.recovery_points = {directory.topic_partition: offsets.recovery_point}
-    root.log_start_offsets = {directory.topic_partition: offsets.log_start_offset}
-    root.high_watermarks = {directory.topic_partition: offsets.high_watermark}
-    log = PartitionLog(
-        filesystem,
-        PartitionDirectory(directory.path, directory.topic, directory.partition, root),
-        Segments(SegmentListing(base_offsets, names), open_segment),
-    )
-    log.log_start_offset = offsets.log_start_offset
-    log.log_end_offset = offsets.log_end_offset
-    return log
-
-
-def partition_log_on_disk(
-    filesystem: FileSystem, directory: PartitionDirectory, watch: CommitWatch, max_batch_bytes: int
-) -> PartitionLog:
-    """The files of a log as they stand on disk now. Nothing that was read of them before counts."""
-    root = LogDirectoryFiles(filesystem, directory.root.path)
-    root.visibility = watch.visibility_of(root.path)
-    fresh = PartitionDirectory(directory.path, directory.topic, directory.partition, root)
-    return PartitionLog.load(filesystem, fresh, max_batch_bytes=max_batch_bytes)
-
-
-def read_options(
-    path: str, isolation_level: str, options: Mapping[str, Any], max_batch_bytes: int
-) -> ReadOptions:
-    """The options of one log's read, which takes batches of a size unless they say otherwise.
-
-    Raises:
-        OptionError: An option is unknown or wrong, or is about something else than records.
-    """
-    for name in options:
-        if name.lower().replace("_", "") in _NOT_FOR_A_LOG:
-            raise OptionError(
-                f"Option '{name}' is not for the read of one log. Use start_offset and end_offset, or "
-                "storage_core.read_table."
-            )
-    parsed = parse_read_options({"path": [path], "isolationLevel": isolation_level, **options})
-    if any(name.lower().replace("_", "") == _MAX_BATCH_BYTES for name in options):
-        return parsed
-    return replace(parsed, max_decompressed_batch_bytes=max_batch_bytes)
-
-
-def read_records(
-    filesystem: FileSystem,
-    log: PartitionLog,
-    start_offset: int | None,
-    end_offset: int | None,
-    limit_offset: int,
-    options: ReadOptions,
-    max_bytes: int | None,
-) -> Iterator[pa.RecordBatch]:
-    """Read a range of a log's offsets. The range is checked before the first batch is asked for.
-
-    Args:
-        filesystem: Where to read.
-        log: The log as it is at this moment.
-        start_offset: The first offset wanted; the log start if None.
-        end_offset: The first offset not wanted any more; None for the limit.
-        limit_offset: Nothing at or behind it is read: the log end, or the last stable offset.
-        options: What is wanted of the records.
-        max_bytes: No more batches are given out once they hold this many bytes; at least one is.
-
-    Raises:
-        OffsetOutOfRangeError: The start lies below the log start or behind the log end.
-    """
-    start_offset = log.log_start_offset if start_offset is None else start_offset
-    require_within(log, start_offset)
-    if max_bytes is not None and max_bytes < 0:
-        raise OptionError(f"Expected max_bytes of 0 or more, found {max_bytes}.")
-    end_offset = limit_offset if end_offset is None else min(end_offset, limit_offset)
-    schema = project(
-        record_schema(
-            include_headers=options.include_headers,
-            include_metadata=options.include_metadata,
-            corrupt_record_column=options.corrupt_record_column if options.mode == "PERMISSIVE" else None,
-        ),
-        options.columns,
-    )
-    if start_offset >= end_offset or max_bytes == 0:
-        return iter(())
-    plan = plan_partition(ResolvedPartition(log, start_offset, end_offset), options)
-    batches = (batch for task in plan.tasks for batch in read_task(filesystem, task, schema))
-    return batches if max_bytes is None else _up_to(batches, max_bytes)
-
-
-def _up_to(batches: Iterator[pa.RecordBatch], max_bytes: int) -> Iterator[pa.RecordBatch]:
-    taken_bytes = 0
-    for batch in batches:
-        yield batch
-        taken_bytes += batch.nbytes
-        if taken_bytes >= max_bytes:
-            return
-
-
-LATEST: Final = -1
-EARLIEST: Final = -2
-MAX_TIMESTAMP: Final = -3
-EARLIEST_LOCAL: Final = -4
-LATEST_TIERED: Final = -5
-_NONE: Final = -1
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetAndTimestamp:
-    """The answer to a look-up by time.
-
-    Attributes:
-        offset: The offset; -1 for the latest tiered one, of which there is none.
-        timestamp_ms: The record's own timestamp; -1 where no record was asked for.
-        leader_epoch: The epoch that the offset belongs to; None if it is not known.
-    """
-
-    offset: int
-    timestamp_ms: int
-    leader_epoch: int | None
-
-
 def offset_for_timestamp(
     log: PartitionLog, timestamp_ms: int, epochs: Sequence[EpochEntry]
 ) -> OffsetAndTimestamp | None:
-    """Look up a timestamp, or one of the negative numbers that Kafka gives a meaning.
+    """Look up a timestamp, or one of the special negative timestamps of Kafka's ``ListOffsetsRequest``.
 
     Args:
-        log: The log as it is at this moment.
-        timestamp_ms: From 0 on, the first record that young is looked for. -1: the log end; -2 and -4: the log
-            start; -3: the first record with the largest timestamp, wherever the log starts; -5: the end of what
-            was moved to another tier.
+        log: The log as of now.
+        timestamp_ms: From 0 on: the first record with at least this timestamp. -1: the log end; -2 and -4: the log
+            start; -3: the first record with the largest timestamp, wherever the log starts; -5: the end of the tiered
+            part of the log.
         epochs: The log's leader epochs.
 
     Returns:
-        What was found; None if there is no such record.
+        The record found; None if there is none.
 
     Raises:
         OptionError: Another negative number.
     """
     if timestamp_ms >= 0:
         return _answer(log.offset_for_timestamp(timestamp_ms), epochs)
-    if timestamp_ms == LATEST:
+    if timestamp_ms == _LATEST:
         return _answer(TimestampOffset(_NONE, log.log_end_offset), epochs)
-    if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
+    if timestamp_ms in (_EARLIEST, _EARLIEST_LOCAL):
         return _answer(TimestampOffset(_NONE, log.log_start_offset), epochs)
-    if timestamp_ms == MAX_TIMESTAMP:
+    if timestamp_ms == _MAX_TIMESTAMP:
         return _answer(_offset_of_max_timestamp(log), epochs)
-    if timestamp_ms == LATEST_TIERED:
+    if timestamp_ms == _LATEST_TIERED:
         return OffsetAndTimestamp(_NONE, _NONE, None)
     raise OptionError(f"Expected a timestamp of 0 or more, or a number from -5 to -1, found {timestamp_ms}.")
 
@@ -381,7 +479,7 @@ def offset_for_timestamp(
 def _offset_of_max_timestamp(log: PartitionLog) -> TimestampOffset | None:
     largest_ms, largest_index = _NONE, None
     last = len(log.segments) - 1
-    # What is behind the log end in a file is not seen once the end is known.
+    # Once the log end is known, bytes after it are ignored.
     log_end_offset = log.log_end_offset
     for index in range(len(log.segments)):
         is_complete = index < last or log.is_clean

@@ -1,11 +1,4 @@
-"""Closing a log so that the next one to open it, here or in a broker, need not recover it.
-
-What stands in a log directory's root, and whether it may be written to (Kafka's ``LogManager``).
-
-Loading all logs of a log directory, several at a time, and closing them.
-
-Names and ids of topics (Kafka's ``Topic`` and ``Uuid``).
-"""
+"""The root of a log directory (Kafka's ``LogManager``): checking it, loading and closing its logs, names and ids of topics."""
 
 from __future__ import annotations
 
@@ -15,6 +8,7 @@ import logging
 import os
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -62,6 +56,7 @@ if TYPE_CHECKING:
     from storage_core.log_config import LogConfig
 
 __all__ = [
+    "LogRoot",
     "check_recovery",
     "check_topic_partition",
     "choose_topic_id",
@@ -76,17 +71,240 @@ __all__ = [
 ]
 
 
+_log = logging.getLogger(__name__)
+_ID_CHARACTERS: Final = 22
+_MAX_THREADS: Final = 8
+# From this number on, logs are closed in parallel.
+_MANY_LOGS: Final = 64
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class LogRoot:
+    """A log directory that is open for writing.
+
+    Attributes:
+        filesystem: The file system.
+        path: The directory.
+        clock: The clock of its logs.
+        config_of: Returns the configuration of a topic's logs.
+    """
+
+    filesystem: FileSystem
+    path: str
+    clock: Clock
+    config_of: Callable[[str], LogConfig]
+
+
+def make_root(filesystem: FileSystem, path: str) -> None:
+    """Create a log directory, and its parents, if it does not exist."""
+    status = filesystem.status(path, follow_symlinks=True)
+    if status is None:
+        parent = os.path.dirname(path)
+        if parent != path:
+            make_root(filesystem, parent)
+        filesystem.make_directory(path)
+        filesystem.flush_directory(parent)
+    elif not status.is_directory:
+        raise LogDirectoryError("Expected a directory, found something else. Check the path.", path=path)
+
+
+def partitions_to_load(
+    filesystem: FileSystem, path: str, *, broker_directory: bool
+) -> list[PartitionDirectory]:
+    """The partitions of a log directory to open for writing, without deleted, stray and future ones.
+
+    Raises:
+        LogDirectoryError: It holds something that no log directory holds, or belongs to a broker and
+            ``broker_directory`` is not set.
+    """
+    entries = filesystem.list_directory(path)
+    names = {entry.name for entry in entries}
+    if META_PROPERTIES in names and not broker_directory:
+        raise LogDirectoryError(
+            f"Expected a log directory that is not a broker's, found {META_PROPERTIES}. Open it read-only, "
+            "or, with the broker stopped, with broker_directory=True; in Spark, with the option brokerDirectory=true.",
+            path=path,
+        )
+    root = LogDirectoryFiles(filesystem, path)
+    found = [
+        directory for entry in entries if (directory := _partition(filesystem, path, entry, root)) is not None
+    ]
+    visible = [entry.name for entry in entries if not entry.name.startswith(".")]
+    if visible and not found and not is_log_directory(entries) and not _has_only_directories(entries):
+        raise _no_log_directory(path, visible[0])
+    return found
+
+
+def has_future_logs(filesystem: FileSystem, path: str) -> bool:
+    """Whether a broker was moving logs here. A broker loads such logs, this package does not."""
+    names = (parse_partition_directory_name(entry.name) for entry in filesystem.list_directory(path))
+    return any(name is not None and name.suffix == "future" for name in names)
+
+
+def _partition(
+    filesystem: FileSystem, path: str, entry: DirectoryEntry, root: LogDirectoryFiles
+) -> PartitionDirectory | None:
+    if not (entry.is_directory or entry.is_symlink):
+        return None
+    if entry.name in OTHER_DIRECTORIES:
+        return None
+    partition_path = os.path.join(path, entry.name)
+    name = parse_partition_directory_name(entry.name)
+    # File systems and desktops create hidden directories; a topic's name may also begin with a dot.
+    is_hidden = entry.name.startswith(".")
+    if name is None:
+        if entry.is_symlink or is_hidden:
+            return None
+        raise _no_log_directory(path, entry.name)
+    if name.suffix is not None or name.topic == CLUSTER_METADATA_TOPIC:
+        _log.info("Skipped %s: it is not a live partition of a topic.", partition_path)
+        return None
+    if entry.is_symlink:
+        raise LogDirectoryError(
+            "Expected a partition's directory, found a symbolic link. Replace it by the directory itself.",
+            path=partition_path,
+        )
+    if not _is_partition(filesystem, partition_path):
+        if is_hidden:
+            return None
+        raise _no_log_directory(path, entry.name)
+    return PartitionDirectory(partition_path, name.topic, name.partition, root)
+
+
+def _is_partition(filesystem: FileSystem, path: str) -> bool:
+    """Whether a directory with a partition's name holds a partition. An empty one was just created."""
+    known = (LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA)
+    if any(filesystem.status(os.path.join(path, each)) is not None for each in known):
+        return True
+    entries = filesystem.list_directory(path)
+    return not entries or any(
+        entry.name.startswith(known) or base_offset_of(entry.name) is not None for entry in entries
+    )
+
+
+def _has_only_directories(entries: list[DirectoryEntry]) -> bool:
+    return all(entry.is_directory for entry in entries if not entry.name.startswith("."))
+
+
+def _no_log_directory(path: str, name: str) -> LogDirectoryError:
+    return LogDirectoryError(
+        f"Expected an empty directory or a log directory, found {name!r} in it, which belongs to neither. Choose "
+        "another path, or move that away.",
+        path=path,
+    )
+
+
+def check_recovery(
+    root: LogRoot, files: LogDirectoryFiles, directories: Sequence[PartitionDirectory]
+) -> dict[str, tuple[str, ...]]:
+    """Check that a recovery by Kafka's rules would discard no complete batch. Nothing is changed.
+
+    Returns:
+        The regular files in each partition's directory.
+
+    Raises:
+        RecoveryWouldDiscard: It would discard some.
+    """
+    found = _in_parallel(
+        lambda directory: check_directory(
+            root.filesystem,
+            directory.path,
+            max(0, files.recovery_points.get(directory.topic_partition, 0)),
+            is_clean=files.clean_shutdown,
+            max_batch_bytes=max(DEFAULT_MAX_BATCH_BYTES, root.config_of(directory.topic).max_message_bytes),
+        ),
+        directories,
+    )
+    dropped = tuple(text for checked in found for text in checked.dropped)
+    if dropped:
+        raise RecoveryWouldDiscard(
+            "Expected only torn bytes after the last valid batch of each log, found complete batches that a "
+            f"recovery by Kafka's rules discards: {'; '.join(dropped)}. Copy the directory first; then open it with "
+            "LogDirectory.open and recovery='kafka' to discard them.",
+            discarded=dropped,
+            path=root.path,
+        )
+    return {directory.path: checked.file_names for directory, checked in zip(directories, found, strict=True)}
+
+
+def load_logs(
+    root: LogRoot,
+    files: LogDirectoryFiles,
+    directories: Sequence[PartitionDirectory],
+    file_names: Mapping[str, tuple[str, ...]],
+    *,
+    note_cut: Callable[[PartitionDirectory, int], None] | None = None,
+) -> list[LogState]:
+    """Load logs in parallel; if one cannot be loaded, all are closed again.
+
+    Args:
+        root: The log directory.
+        files: Its checkpoints and marker.
+        directories: The logs' directories.
+        file_names: The regular files in each directory, if already listed.
+        note_cut: Called with the first offset of a log that is about to be cut off, if valid batches may go.
+
+    Raises:
+        SegmentLogError: The error of the first log that cannot be loaded.
+    """
+    loaded: list[LogState] = []
+    high_watermarks = _high_watermarks(files)
+
+    def load(directory: PartitionDirectory) -> LogState:
+        key = directory.topic_partition
+        options = LoadOptions(
+            root.config_of(directory.topic),
+            is_clean=files.clean_shutdown,
+            recovery_point=max(0, files.recovery_points.get(key, 0)),
+            log_start_offset=max(0, files.log_start_offsets.get(key, 0)),
+            high_watermark=high_watermarks.get(key),
+            file_names=file_names.get(directory.path),
+            note_cut=None if note_cut is None else partial(note_cut, directory),
+        )
+        state = load_log(root.filesystem, directory, root.clock, options)
+        loaded.append(state)
+        return state
+
+    try:
+        return _in_parallel(load, directories)
+    except BaseException:
+        for state in loaded:
+            state.segments.close_handlers()
+        raise
+
+
+def create_log(root: LogRoot, directory: PartitionDirectory, config: LogConfig, topic_id: str) -> LogState:
+    """Create a log in a partition's directory, which exists and is empty."""
+    filesystem, path, files = root.filesystem, directory.path, directory.root
+    write_partition_metadata(filesystem, os.path.join(path, PARTITION_METADATA), topic_id)
+    # There is nothing to recover, and no checkpoint to apply.
+    files.clean_shutdown = True
+    files.recovery_points, files.log_start_offsets, files.high_watermarks = {}, {}, {}
+    (state,) = load_logs(replace(root, config_of=lambda _: config), files, [directory], {})
+    try:
+        filesystem.flush_directory(path)
+        filesystem.flush_directory(files.path)
+    except BaseException:
+        state.segments.close_handlers()
+        raise
+    return state
+
+
 def close_log(state: LogState) -> None:
-    """Force everything to disk, complete the indexes and close the files. A log that has failed is only closed.
+    """Flush a log, complete its indexes and close its files, so that the next open, here or in a broker, need not recover it.
+
+    A log that has failed is only closed.
 
     Raises:
         LogForkedError: Another process opened it.
-        StorageError: That failed: the log has to be recovered.
+        StorageError: The flush failed: the log must be recovered.
     """
     if state.is_closed:
         return
     state.owner.check(state.path)
-    # Without the lock, which it takes at its end.
+    # Without the lock, which the cleaning takes at its end.
     state.cleaning.stop()
     with state.lock:
         _close_locked(state)
@@ -111,7 +329,7 @@ def _close(state: LogState) -> None:
     state.producers.move_map_end_offset(log_end_offset)
     state.producers.take_snapshot()
     if state.offsets.recovery_point < log_end_offset:
-        # Before the flush: then there is one of each file.
+        # Before the flush, so that each file is flushed once.
         state.segments.active.seal()
     flush_up_to(state, log_end_offset)
     state.leader_epochs.flush()
@@ -121,7 +339,7 @@ def _close(state: LogState) -> None:
 
 
 def _make_index_files(state: LogState) -> None:
-    """A broker that misses the index of even an empty segment recovers it."""
+    """Create missing index files: a broker recovers even an empty segment without them."""
     base_offset = state.segments.active.base_offset
     for name in (offset_index_file_name(base_offset), time_index_file_name(base_offset)):
         path = os.path.join(state.path, name)
@@ -131,235 +349,13 @@ def _make_index_files(state: LogState) -> None:
             state.unflushed_directory = True
 
 
-_log = logging.getLogger(__name__)
-
-
-def make_root(filesystem: FileSystem, path: str) -> None:
-    """Make a log directory, and the directories above it, unless it is there."""
-    status = filesystem.status(path, follow_symlinks=True)
-    if status is None:
-        parent = os.path.dirname(path)
-        if parent != path:
-            make_root(filesystem, parent)
-        filesystem.make_directory(path)
-        filesystem.flush_directory(parent)
-    elif not status.is_directory:
-        raise LogDirectoryError("Expected a directory, found something else. Check the path.", path=path)
-
-
-def partitions_to_load(
-    filesystem: FileSystem, path: str, *, broker_directory: bool
-) -> list[PartitionDirectory]:
-    """The live partitions of a log directory that is to be written to.
-
-    Raises:
-        LogDirectoryError: Something stands there that no log directory holds, or it belongs to a broker
-            and ``broker_directory`` is not set.
-    """
-    entries = filesystem.list_directory(path)
-    names = {entry.name for entry in entries}
-    if META_PROPERTIES in names and not broker_directory:
-        raise LogDirectoryError(
-            f"Expected a log directory of our own, found {META_PROPERTIES}: it belongs to a broker. Open it read-only, "
-            "or, with the broker stopped, with broker_directory=True; in Spark, with the option brokerDirectory=true.",
-            path=path,
-        )
-    root = LogDirectoryFiles(filesystem, path)
-    found = [
-        directory for entry in entries if (directory := _partition(filesystem, path, entry, root)) is not None
-    ]
-    strangers = [entry.name for entry in entries if not entry.name.startswith(".")]
-    if strangers and not found and not is_log_directory(entries) and not _has_only_directories(entries):
-        raise _no_log_directory(path, strangers[0])
-    return found
-
-
-def has_future_logs(filesystem: FileSystem, path: str) -> bool:
-    """Whether there are logs that a broker was moving here. It loads them, and nobody here does."""
-    names = (parse_partition_directory_name(entry.name) for entry in filesystem.list_directory(path))
-    return any(name is not None and name.suffix == "future" for name in names)
-
-
-def _partition(
-    filesystem: FileSystem, path: str, entry: DirectoryEntry, root: LogDirectoryFiles
-) -> PartitionDirectory | None:
-    if not (entry.is_directory or entry.is_symlink):
-        return None
-    if entry.name in OTHER_DIRECTORIES:
-        return None
-    partition_path = os.path.join(path, entry.name)
-    name = parse_partition_directory_name(entry.name)
-    # File systems and desktops keep directories of their own in one; a topic's name may begin with a dot, too.
-    is_hidden = entry.name.startswith(".")
-    if name is None:
-        if entry.is_symlink or is_hidden:
-            return None
-        raise _no_log_directory(path, entry.name)
-    if name.suffix is not None or name.topic == CLUSTER_METADATA_TOPIC:
-        _log.info("Left alone %s: it is no live partition of a topic.", partition_path)
-        return None
-    if entry.is_symlink:
-        raise LogDirectoryError(
-            "Expected a partition's directory, found a symbolic link. Put the directory itself here.",
-            path=partition_path,
-        )
-    if not _is_partition(filesystem, partition_path):
-        if is_hidden:
-            return None
-        raise _no_log_directory(path, entry.name)
-    return PartitionDirectory(partition_path, name.topic, name.partition, root)
-
-
-def _is_partition(filesystem: FileSystem, path: str) -> bool:
-    """Whether a directory is more than merely named like a partition. An empty one is a partition just made."""
-    known = (LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA)
-    if any(filesystem.status(os.path.join(path, each)) is not None for each in known):
-        return True
-    entries = filesystem.list_directory(path)
-    return not entries or any(
-        entry.name.startswith(known) or base_offset_of(entry.name) is not None for entry in entries
-    )
-
-
-def _has_only_directories(entries: list[DirectoryEntry]) -> bool:
-    return all(entry.is_directory for entry in entries if not entry.name.startswith("."))
-
-
-def _no_log_directory(path: str, name: str) -> LogDirectoryError:
-    return LogDirectoryError(
-        f"Expected an empty directory or a log directory, found {name!r} in it, which belongs to neither. Choose "
-        "another path, or move it away.",
-        path=path,
-    )
-
-
-_MOST_THREADS: Final = 8
-# From so many on, logs are closed several at a time.
-_MANY_LOGS: Final = 64
-_Item = TypeVar("_Item")
-_Result = TypeVar("_Result")
-
-
-def check_recovery(
-    filesystem: FileSystem,
-    root: LogDirectoryFiles,
-    directories: Sequence[PartitionDirectory],
-    config: Callable[[str], LogConfig],
-) -> dict[str, tuple[str, ...]]:
-    """Refuse to go on if a recovery by Kafka's rules would drop whole batches. Nothing is changed.
-
-    Returns:
-        The regular files in each partition's directory.
-
-    Raises:
-        RecoveryWouldDiscard: It would.
-    """
-    found = _in_parallel(
-        lambda directory: check_directory(
-            filesystem,
-            directory.path,
-            max(0, root.recovery_points.get(directory.topic_partition, 0)),
-            is_clean=root.clean_shutdown,
-            max_batch_bytes=max(DEFAULT_MAX_BATCH_BYTES, config(directory.topic).max_message_bytes),
-        ),
-        directories,
-    )
-    dropped = tuple(text for checked in found for text in checked.dropped)
-    if dropped:
-        raise RecoveryWouldDiscard(
-            "Expected nothing but torn ends behind the last good batch of each log, found whole batches that a "
-            f"recovery by Kafka's rules drops: {'; '.join(dropped)}. Copy the directory first; then open it with "
-            "LogDirectory.open and recovery='kafka' to drop them.",
-            discarded=dropped,
-            path=root.path,
-        )
-    return {directory.path: checked.file_names for directory, checked in zip(directories, found, strict=True)}
-
-
-def load_logs(
-    filesystem: FileSystem,
-    root: LogDirectoryFiles,
-    directories: Sequence[PartitionDirectory],
-    clock: Clock,
-    config: Callable[[str], LogConfig],
-    file_names: Mapping[str, tuple[str, ...]],
-    *,
-    note_cut: Callable[[PartitionDirectory, int], None] | None = None,
-) -> list[LogState]:
-    """Load logs; all of them are closed again if one of them cannot be loaded.
+def close_logs(root: LogRoot, checkpoints: RootCheckpoints, marker: bytes | None, *, is_marked: bool) -> None:
+    """Close logs, write their checkpoints, and the clean-shutdown marker if no log has failed.
 
     Args:
-        filesystem: Where to work.
         root: The log directory.
-        directories: The logs' directories.
-        clock: What time it is.
-        config: The configuration of a topic's logs.
-        file_names: The regular files in a directory, if that was listed already.
-        note_cut: Is told from which offset on whole batches of a log may go, before they do.
-
-    Raises:
-        SegmentLogError: Whatever is wrong with the first that cannot be loaded.
-    """
-    loaded: list[LogState] = []
-    marks = _high_watermarks(root)
-
-    def load(directory: PartitionDirectory) -> LogState:
-        key = directory.topic_partition
-        options = LoadOptions(
-            config(directory.topic),
-            is_clean=root.clean_shutdown,
-            recovery_point=max(0, root.recovery_points.get(key, 0)),
-            log_start_offset=max(0, root.log_start_offsets.get(key, 0)),
-            high_watermark=marks.get(key),
-            file_names=file_names.get(directory.path),
-            note_cut=None if note_cut is None else partial(note_cut, directory),
-        )
-        state = load_log(filesystem, directory, clock, options)
-        loaded.append(state)
-        return state
-
-    try:
-        return _in_parallel(load, directories)
-    except BaseException:
-        for state in loaded:
-            state.segments.close_handlers()
-        raise
-
-
-def create_log(
-    filesystem: FileSystem, directory: PartitionDirectory, clock: Clock, config: LogConfig, topic_id: str
-) -> LogState:
-    """Make an empty log in a partition's directory, which is empty."""
-    path, root = directory.path, directory.root
-    write_partition_metadata(filesystem, os.path.join(path, PARTITION_METADATA), topic_id)
-    # There is nothing to recover, and no checkpoint that knows of it.
-    root.clean_shutdown = True
-    root.recovery_points, root.log_start_offsets, root.high_watermarks = {}, {}, {}
-    (state,) = load_logs(filesystem, root, [directory], clock, lambda _: config, {})
-    try:
-        filesystem.flush_directory(path)
-        filesystem.flush_directory(root.path)
-    except BaseException:
-        state.segments.close_handlers()
-        raise
-    return state
-
-
-def close_logs(
-    filesystem: FileSystem,
-    path: str,
-    checkpoints: RootCheckpoints,
-    marker: bytes | None,
-    *,
-    is_marked: bool = True,
-) -> None:
-    """Close logs, write their checkpoints, and the marker of a clean shutdown if all is well.
-
-    Args:
-        filesystem: Where to write.
-        path: The log directory.
         checkpoints: Its checkpoints, and its logs.
-        marker: The marker that was there when it was opened.
+        marker: The contents of the marker when the directory was opened.
         is_marked: Whether the marker may be written at all.
 
     Raises:
@@ -370,33 +366,33 @@ def close_logs(
         failures = [_close_or_failure(state) for state in states]
     else:
         with contextlib.suppress(SegmentLogError):
-            # Then there is little left to wait for at each flush of each log.
-            filesystem.sync(path)
+            # Afterwards each log has little left to flush.
+            root.filesystem.sync(root.path)
         failures = _in_parallel(_close_or_failure, states)
     for failure in failures:
         if failure is not None:
             raise failure
     checkpoints.write()
-    # A log that failed before is recovered by whoever opens the directory next.
+    # The next open of the directory recovers a log that has failed.
     if is_marked and all(state.failure is None for state in states):
-        write_clean_shutdown_file(filesystem, path, marker)
+        write_clean_shutdown_file(root.filesystem, root.path, marker)
 
 
 def _close_or_failure(state: LogState) -> Exception | None:
     try:
         close_log(state)
-    except Exception as error:  # noqa: BLE001  (the other logs are closed all the same)
+    except Exception as error:  # noqa: BLE001  (the other logs are closed anyway)
         return error
     return None
 
 
-def _high_watermarks(root: LogDirectoryFiles) -> Mapping[tuple[str, int], int]:
-    # After a crash of ours they are as old as the last checkpoint; the only replica has what it has. A broker's
-    # other replicas may lack what is behind it.
-    if not root.clean_shutdown and root.meta_properties is None:
+def _high_watermarks(files: LogDirectoryFiles) -> Mapping[tuple[str, int], int]:
+    # After a crash, the checkpointed ones are out of date. Without a broker, this is the only replica, so its log end is
+    # the high watermark. Other replicas of a broker's log may lack records beyond the checkpoint.
+    if not files.clean_shutdown and files.meta_properties is None:
         return {}
     try:
-        return root.high_watermarks
+        return files.high_watermarks
     except CorruptCheckpointError:
         return {}
 
@@ -404,7 +400,7 @@ def _high_watermarks(root: LogDirectoryFiles) -> Mapping[tuple[str, int], int]:
 def _in_parallel(work: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
     if len(items) <= 1:
         return [work(item) for item in items]
-    threads = min(len(items), os.cpu_count() or 1, _MOST_THREADS)
+    threads = min(len(items), os.cpu_count() or 1, _MAX_THREADS)
     with ThreadPoolExecutor(threads, thread_name_prefix="segmentlog-load") as pool:
         futures = [pool.submit(work, item) for item in items]
         try:
@@ -414,14 +410,11 @@ def _in_parallel(work: Callable[[_Item], _Result], items: Sequence[_Item]) -> li
                 future.cancel()
 
 
-_ID_CHARACTERS: Final = 22
-
-
 def check_topic_partition(topic: object, partition: object) -> None:
-    """Refuse what Kafka does not take as a topic's name or a partition's number, and the names of our own files.
+    """Check a topic's name and a partition's number by Kafka's rules; names of this package's own files are reserved.
 
     Raises:
-        OptionError: It is none.
+        OptionError: One of them is invalid.
     """
     if not isinstance(topic, str) or not is_legal_topic_name(topic) or topic == CLUSTER_METADATA_TOPIC:
         raise OptionError(
@@ -430,9 +423,8 @@ def check_topic_partition(topic: object, partition: object) -> None:
         )
     if topic.startswith(OWN_PREFIX):
         raise OptionError(
-            f"Expected the name of a topic not to begin with {OWN_PREFIX!r}, as the names of this package's own files "
-            f"in a log directory do, found {topic!r}. Choose another name; what a broker wrote to such a topic can be "
-            "read."
+            f"Expected the name of a topic not to begin with {OWN_PREFIX!r}, which is reserved for this package's own "
+            f"files in a log directory, found {topic!r}. Choose another name; such a topic of a broker can still be read."
         )
     if not isinstance(partition, int) or isinstance(partition, bool) or not 0 <= partition <= MAX_PARTITION:
         raise OptionError(f"Expected a partition number from 0 to {MAX_PARTITION}, found {partition!r}.")
@@ -441,16 +433,16 @@ def check_topic_partition(topic: object, partition: object) -> None:
 def choose_topic_id(
     filesystem: FileSystem, topic: str, partition_paths: Iterable[str], wanted_id: str | None
 ) -> str:
-    """The id that the topic's other partitions have, or the one that is wanted, or a new one.
+    """The id of the topic's other partitions, or else the wanted id, or else a new one.
 
     Raises:
-        OptionError: What is wanted is no id.
-        LogDirectoryError: The other partitions have another id than the one that is wanted.
+        OptionError: The wanted id is invalid.
+        LogDirectoryError: The other partitions have another id than the wanted one.
     """
     if wanted_id is not None and not is_topic_id(wanted_id):
         raise OptionError(
             f"Expected the 22 characters that kafka-topics.sh --describe shows as the id of topic {topic}, found "
-            f"{wanted_id!r}. Leave it out for a random one."
+            f"{wanted_id!r}. Omit it for a random one."
         )
     known = (
         read_partition_metadata(filesystem, os.path.join(path, PARTITION_METADATA))
@@ -459,8 +451,8 @@ def choose_topic_id(
     known_id = next((each for each in known if each is not None), None)
     if wanted_id is not None and known_id is not None and wanted_id != known_id:
         raise LogDirectoryError(
-            f"Expected {known_id} as the id of topic {topic}, which its other partitions have, found {wanted_id}. "
-            "Leave it out, or choose another topic."
+            f"Expected {known_id} as the id of topic {topic}, as in its other partitions, found {wanted_id}. "
+            "Omit it, or choose another topic."
         )
     return known_id or wanted_id or _random_id()
 
@@ -468,7 +460,7 @@ def choose_topic_id(
 def give_missing_ids(
     filesystem: FileSystem, root: LogDirectoryFiles, directories: Sequence[PartitionDirectory]
 ) -> None:
-    """Give an id to the partitions that a crash kept from getting one. What a broker made is left as it is."""
+    """Write the topic ids that are missing after a crash. Partitions of a broker are not changed."""
     if root.meta_properties is not None:
         return
     for directory in directories:
@@ -481,7 +473,7 @@ def give_missing_ids(
 
 
 def _random_id() -> str:
-    """A random UUID as Kafka writes it: none that begins with a dash, which looks like an option in a shell."""
+    """A random UUID in Kafka's format; none begins with a dash, which a shell command takes for an option."""
     while True:
         topic_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode("ascii")[:_ID_CHARACTERS]
         if not topic_id.startswith("-"):

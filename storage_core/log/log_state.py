@@ -1,25 +1,12 @@
-"""How cleaning a log and changing it otherwise keep apart (the states of Kafka's ``LogCleanerManager``).
+"""The state of a log that is open for writing: its parts, its offsets, and the lock for changes.
 
-A cleaning reads segments without the log's lock, and takes it to replace some of them: then it looks whether the log still
-has them, and was not truncated. Whoever closes the log waits for the cleaning to end.
-
-One flush for many who wait for it (what databases call group commit).
-
-The first to come flushes for all who have come by then; those who come while it does wait, and one of them flushes for
-all of these. So nobody is served by a flush that began before it came.
-
-The offsets that bound a log, and the rules by which they move (Kafka's ``UnifiedLog``).
+One writer at a time holds the lock. Readers take no lock: they take the immutable `LogView` that the last change
+published. The offsets of a log (Kafka's ``UnifiedLog``) are ordered:
 
     log start offset  ≤  last stable offset  ≤  high watermark  ≤  log end offset
 
-The log end moves on load, append and truncation; the log start on load, truncation, deletion of
-segments and of records. The high watermark stays between the two, the recovery point at or below
-the log end.
-
-What a log that is open for writing consists of, and who may change it.
-
-One writer at a time holds the lock. Readers take no lock: they take the `LogView` that the last
-change left, which never changes.
+Loading, appends and truncations move the log end; loading, truncations and deletions move the log start. The high
+watermark stays between the two, and the recovery point at or below the log end.
 """
 
 from __future__ import annotations
@@ -29,9 +16,12 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakValueDictionary
 
+from storage_core.directory import LogDirectoryFiles, PartitionDirectory, PartitionLog, Segments
+from storage_core.directory.segment_listing import FileNames, SegmentListing
+from storage_core.directory.visibility import Visibility
 from storage_core.errors import (
     AppendError,
     LogClosedError,
@@ -41,14 +31,18 @@ from storage_core.errors import (
     OptionError,
 )
 from storage_core.filesystem import OwningProcess
-from storage_core.log.log_records import encoding_of
+from storage_core.record.encode import BatchEncoding
+from storage_core.scan.option_values import (
+    DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES,
+    LARGEST_MAX_DECOMPRESSED_BATCH_BYTES,
+)
+from storage_core.segment import SegmentEnd, SegmentReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from types import TracebackType
 
     from storage_core.checkpoint.truncations_file import TruncationsFile
-    from storage_core.directory import PartitionDirectory
     from storage_core.filesystem import FileSystem
     from storage_core.log.background import Clock
     from storage_core.log.leader_epoch_cache import LeaderEpochCache
@@ -57,19 +51,39 @@ if TYPE_CHECKING:
     from storage_core.log.root_checkpoints import CleanerCheckpoint
     from storage_core.log.transaction import Transaction
     from storage_core.log_config import LogConfig
-    from storage_core.record.encode import BatchEncoding
     from storage_core.record.record_batches import RecordBatches
     from storage_core.segment.log_segment import LogSegment
 
-__all__ = ["CleaningState", "GroupCommit", "LogOffsets", "LogState", "LogView", "PendingBatches"]
+__all__ = [
+    "CleaningState",
+    "GroupCommit",
+    "LogOffsets",
+    "LogState",
+    "LogView",
+    "PendingBatches",
+    "ScheduledDeletion",
+    "partition_log_of_view",
+    "readable_batch_bytes",
+]
+
+_log = logging.getLogger(__name__)
+# Errors raised before anything changes: they do not fail the log.
+_REFUSALS = (AppendError, NotWritableError, OffsetOutOfRangeError, OptionError)
+# A flush may be faster than many threads. The flushing thread waits for those that came the last time, but for at most
+# this long, and not if no thread at all has come for the second one.
+_LONGEST_WAIT_SECONDS: Final = 0.005
+_LONGEST_SILENCE_SECONDS: Final = 0.0005
 
 
 class CleaningState:
-    """What is known of one log's cleaning.
+    """The cleaning of one log (the states of Kafka's ``LogCleanerManager``).
+
+    A cleaning reads segments without the log's lock, and takes the lock to replace them. It then checks that the log
+    still has these segments and was not truncated. Closing a log waits for its cleaning to end.
 
     Attributes:
-        checkpoint: Up to where the logs of the directory were cleaned; None for a log that belongs to none.
-        problem: Why it cannot be cleaned: something in its data.
+        checkpoint: The cleaner checkpoint of the log directory; None for a log outside of one.
+        problem: Why the log cannot be cleaned: an error in its data.
     """
 
     def __init__(self) -> None:
@@ -78,23 +92,23 @@ class CleaningState:
         self._lock = threading.Lock()
         self._is_stopped = False
         self._interrupting = 0
-        # For the number.
+        # Guards the number of interrupts.
         self._guard = threading.Lock()
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it is not to be cleaned any more; a cleaning that is under way gives up."""
+        """Whether the log must not be cleaned; a cleaning in progress gives up."""
         return self._is_stopped or self._interrupting > 0
 
     @contextmanager
     def under_way(self, *, wait: bool) -> Iterator[bool]:
-        """Clean the log, as a context manager: one does at a time.
+        """Hold the exclusive right to clean the log, as a context manager.
 
         Args:
-            wait: Whether another cleaning is waited for.
+            wait: Whether to wait for another cleaning.
 
         Returns:
-            Whether this is the one: otherwise, or if it is not to be cleaned any more, leave it alone.
+            Whether the right was obtained, and the log may be cleaned.
         """
         is_mine = self._lock.acquire(blocking=wait)
         try:
@@ -104,27 +118,25 @@ class CleaningState:
                 self._lock.release()
 
     def stop(self) -> None:
-        """Make a cleaning give up, and wait for its end. The log is not locked by this thread."""
+        """Stop cleaning for good, and wait for a cleaning in progress. This thread does not hold the log's lock."""
         self._is_stopped = True
         with self._lock:
             pass
 
     def interrupt(self) -> None:
-        """The same, but afterwards it may be cleaned again."""
+        """Stop a cleaning in progress, and wait for it; later ones may begin."""
         with self._guard:
             self._interrupting += 1
         with self._lock, self._guard:
             self._interrupting -= 1
 
 
-# A disk may be quicker than many threads are: who flushes waits for those who came the last time, but not for longer
-# than this, and not if nobody at all has come for so long.
-_LONGEST_WAIT_SECONDS: Final = 0.005
-_LONGEST_SILENCE_SECONDS: Final = 0.0005
-
-
 class GroupCommit:
-    """Those who wait for the flush of one log, and who of them does it."""
+    """One flush for all threads that wait for one (group commit, as databases call it).
+
+    The first thread flushes for every thread that has arrived by then. Threads that arrive during a flush wait, and one
+    of them does the next flush for all of these. So a flush never covers a thread that arrived after it began.
+    """
 
     __slots__ = (
         "_begun",
@@ -139,22 +151,22 @@ class GroupCommit:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # What the two conditions are about: all have come who are expected; a flush has ended.
+        # All expected threads have arrived; a flush has ended.
         self._is_complete = threading.Condition(self._lock)
         self._has_ended = threading.Condition(self._lock)
         self._is_flushing = False
         self._waiting = 0
         self._expected = 1
-        # Flushes have numbers, and run one after the other.
+        # Flushes are numbered, and run one after the other.
         self._begun = 0
         self._succeeded = 0
 
     def flush(self, is_covered: Callable[[], bool], flush_all: Callable[[], None]) -> None:
-        """Return once a flush has succeeded that began after this was called.
+        """Return once a flush that began after this call has succeeded.
 
         Args:
-            is_covered: Whether the caller needs no flush any more.
-            flush_all: Flushes for everybody who has come, and raises an error each time after it has failed once.
+            is_covered: Whether the caller no longer needs a flush.
+            flush_all: Flushes for all waiting threads; after its first failure, it raises an error every time.
         """
         with self._lock:
             number = self._begun + 1
@@ -168,7 +180,7 @@ class GroupCommit:
                     self._flush(flush_all)
 
     def _flush(self, flush_all: Callable[[], None]) -> None:
-        """Flush for all who wait. Called with the lock, which is given back meanwhile."""
+        """Flush for all waiting threads. Called with the lock, which is released during the flush."""
         self._is_flushing = True
         served = 0
         try:
@@ -190,9 +202,9 @@ class GroupCommit:
     def _wait_for_others(self) -> None:
         ends_at = time.monotonic() + _LONGEST_WAIT_SECONDS
         while self._waiting < self._expected and time.monotonic() < ends_at:
-            come = self._waiting
+            arrived = self._waiting
             self._is_complete.wait(_LONGEST_SILENCE_SECONDS)
-            if self._waiting == come:
+            if self._waiting == arrived:
                 break
 
 
@@ -201,12 +213,12 @@ class LogOffsets:
     """The offsets of a log at one moment.
 
     Attributes:
-        log_start_offset: The first offset that counts; what lies below is deleted.
-        log_end_offset: The offset behind the last record: the next append gets it.
-        high_watermark: The offset behind the last record that every replica has.
+        log_start_offset: The first offset that is not deleted.
+        log_end_offset: The offset after the last record, which the next record gets.
+        high_watermark: The offset after the last record that every replica has.
         recovery_point: The first offset that is not known to be on disk.
-        first_unstable_offset: Where the oldest transaction begins that is not decided yet, as far as every
-            replica knows; None without any.
+        first_unstable_offset: The start of the oldest transaction that is undecided, or whose marker not every replica
+            has; None without any.
     """
 
     log_start_offset: int
@@ -217,15 +229,15 @@ class LogOffsets:
 
     @property
     def last_stable_offset(self) -> int:
-        """Up to here, every transaction is decided: a ``read_committed`` consumer gets no further."""
+        """The offset below which every transaction is decided: the end for ``read_committed`` consumers."""
         unstable = self.first_unstable_offset
         if unstable is None or unstable >= self.high_watermark:
             return self.high_watermark
-        # A transaction may have begun in records that are deleted by now.
+        # The transaction may have begun in records that are already deleted.
         return max(unstable, self.log_start_offset)
 
     def appended(self, log_end_offset: int, *, is_only_replica: bool) -> LogOffsets:
-        """After an append. What the only replica of a log has, every replica has."""
+        """The offsets after an append, which moves the high watermark if this is the only replica."""
         return LogOffsets(
             self.log_start_offset,
             log_end_offset,
@@ -235,24 +247,24 @@ class LogOffsets:
         )
 
     def flushed(self, up_to_offset: int) -> LogOffsets:
-        """After everything below an offset was forced to disk."""
+        """The offsets after everything below an offset was flushed."""
         return replace(self, recovery_point=max(self.recovery_point, up_to_offset))
 
     def with_high_watermark(self, high_watermark: int) -> LogOffsets:
-        """With another high watermark, as near to it as the bounds of the log allow."""
+        """The offsets with a new high watermark, clamped to the bounds of the log."""
         clamped = max(self.log_start_offset, min(high_watermark, self.log_end_offset))
         return replace(self, high_watermark=clamped)
 
     def with_log_start(self, log_start_offset: int) -> LogOffsets:
-        """With a higher log start; a lower one changes nothing.
+        """The offsets with a higher log start; a lower one changes nothing.
 
         Raises:
-            OffsetOutOfRangeError: It is above the high watermark.
+            OffsetOutOfRangeError: The log start is above the high watermark.
         """
         if log_start_offset > self.high_watermark:
             raise OffsetOutOfRangeError(
                 f"Expected a new log start offset of at most {self.high_watermark}, the high watermark, found "
-                f"{log_start_offset}. What not every replica has cannot be deleted.",
+                f"{log_start_offset}. Records that not every replica has cannot be deleted.",
                 offset=log_start_offset,
             )
         if log_start_offset <= self.log_start_offset:
@@ -264,7 +276,7 @@ class LogOffsets:
         )
 
     def truncated(self, log_end_offset: int) -> LogOffsets:
-        """After a truncation to an offset, which is at or below the log end."""
+        """The offsets after a truncation to an offset at or below the log end."""
         return replace(
             self,
             log_start_offset=min(self.log_start_offset, log_end_offset),
@@ -274,13 +286,8 @@ class LogOffsets:
         )
 
     def restarted(self, offset: int) -> LogOffsets:
-        """After everything was removed, with a log that begins and ends at an offset."""
+        """The offsets of an empty log that begins at an offset."""
         return LogOffsets(offset, offset, offset, offset)
-
-
-_log = logging.getLogger(__name__)
-# What is raised before anything was changed: the log is as it was.
-_REFUSALS = (AppendError, NotWritableError, OffsetOutOfRangeError, OptionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,9 +295,9 @@ class LogView:
     """A log at one moment.
 
     Attributes:
-        offsets: The offsets that bound it.
+        offsets: Its offsets.
         segments: Its segments; the last one is active, and may have grown since.
-        active_size_bytes: The size that the active one had.
+        active_size_bytes: The size of the active segment at that moment.
     """
 
     offsets: LogOffsets
@@ -300,10 +307,10 @@ class LogView:
 
 @dataclass(slots=True, eq=False)
 class PendingBatches:
-    """Batches that were acknowledged from memory: they have offsets, but are in no file yet.
+    """Batches that were acknowledged while in memory: they have offsets, but are in no file yet.
 
     A reader without the lock looks here first, and then at the view: batches are added here before they are
-    acknowledged, and removed after the view shows them.
+    acknowledged, and removed after they are visible in the view.
     """
 
     batches: list[RecordBatches] = field(default_factory=list)
@@ -311,48 +318,53 @@ class PendingBatches:
     next_offset: int = 0
 
     def add(self, batches: RecordBatches) -> None:
-        """Keep batches."""
-        # First what is looked at once there are batches.
+        """Add batches."""
+        # First: a reader that sees batches uses it.
         self.next_offset = batches.next_offset
         self.batches.append(batches)
         self.size_bytes += batches.size_bytes
 
     def clear(self) -> None:
-        """Keep nothing any more."""
+        """Remove all batches."""
         self.batches, self.size_bytes = [], 0
+
+
+class ScheduledDeletion(NamedTuple):
+    """A file to delete once it is due; ``delete`` deletes it."""
+
+    due_ms: int
+    delete: Callable[[], object]
 
 
 @dataclass(slots=True, eq=False)
 class LogState:
-    """The parts of a log, and the lock of whoever changes them.
+    """The parts of a log, and the lock for changes.
 
     Attributes:
-        config: The configuration. To use more than one value of it without the lock, take it once.
-        encoding: How it wants batches to be made.
+        config: The configuration. Read it once to use several of its values without the lock.
+        encoding: How records are encoded under this configuration.
         view: What readers see.
         is_only_replica: Whether the high watermark follows the log end.
         last_flush_ms: When everything was last known to be on disk.
-        last_expiration_ms: When producers were last looked at that may have been silent for too long.
-        unflushed_directory: Whether a file of the log was created or renamed since the directory was
-            forced to disk.
-        is_deleted: Whether its directory has another name by now, and its files wait for their removal. It is closed.
-        restarts_at: Where the log begins anew while all its segments are being replaced: until the new one is there,
-            no file name tells.
-        doomed_files: Files that wait for their removal, and when it is due.
-        current_transactions: By producer id, its newest transaction in this process that has not ended.
-        failure: What made the log fail: since then nothing is written.
-        lost_offsets: Those that were acknowledged from memory alone when it failed.
+        last_expiration_ms: When expired producers were last removed.
+        unflushed_directory: Whether a file of the log was created or renamed since the directory was last flushed.
+        is_deleted: Whether the log is deleted: closed, with its directory renamed and its files awaiting deletion.
+        restarts_at: Where the log restarts while all its segments are being replaced. Until the new segment exists, no
+            file name has this offset.
+        scheduled_deletions: Files to delete later.
+        current_transactions: The latest unfinished transaction of each producer id in this process.
+        failure: What made the log fail: nothing has been written since.
+        lost_offsets: Offsets that were acknowledged while in memory, and lost when the log failed.
         config_altered: Called after the configuration was altered.
         checkpoint: Writes the checkpoints of the log directory.
-        checkpoint_if_due: The same, if they have not been written for some time.
-        truncations: How often the log end has moved back, as far as the view shows.
-        truncations_file: Tells readers of truncations, also in other processes; None for a log that belongs to no log
-            directory.
-        is_truncating: Whether what a truncation takes away is going just now: the view is of no use then.
-        truncated_to: The first offset that the last truncation took away.
-        group_commit: Those who wait for a flush; None until somebody does.
-        cleaning: What is known of its cleaning.
-        owner: The process that opened it, which alone may change it.
+        checkpoint_if_due: Writes them if they were not written for some time.
+        truncations: How often the log end has moved back in the view.
+        truncations_file: Announces truncations to readers, also in other processes; None outside of a log directory.
+        is_truncating: Whether a truncation is removing data: the view is inconsistent meanwhile.
+        truncated_to: The first offset that the last truncation removed.
+        group_commit: The threads that wait for a flush; None until the first one does.
+        cleaning: The state of its cleaning.
+        owner: The process that opened the log; only this process may change it.
     """
 
     filesystem: FileSystem
@@ -369,7 +381,7 @@ class LogState:
     unflushed_directory: bool = True
     restarts_at: int | None = None
     pending: PendingBatches = field(default_factory=PendingBatches)
-    doomed_files: list[tuple[int, Callable[[], object]]] = field(default_factory=list)
+    scheduled_deletions: list[ScheduledDeletion] = field(default_factory=list)
     current_transactions: WeakValueDictionary[int, Transaction] = field(default_factory=WeakValueDictionary)
     failure: BaseException | None = None
     lost_offsets: range = range(0)
@@ -389,8 +401,8 @@ class LogState:
     encoding: BatchEncoding = field(init=False)
 
     def __post_init__(self) -> None:
-        """Derive what the configuration decides."""
-        self.encoding = encoding_of(self.config)
+        """Derive the encoding from the configuration."""
+        self.encoding = _encoding_of(self.config)
 
     @property
     def path(self) -> str:
@@ -399,44 +411,44 @@ class LogState:
 
     @property
     def offsets(self) -> LogOffsets:
-        """The offsets that bound the log."""
+        """The offsets of the log."""
         return self.view.offsets
 
     @property
     def next_offset(self) -> int:
-        """The offset that the next record gets: behind those that wait in memory."""
+        """The offset of the next record, after those in memory."""
         return self.pending.next_offset if self.pending.batches else self.view.offsets.log_end_offset
 
     def has_been_truncated(self, since: int) -> bool:
-        """Whether the log is being truncated, or was since it had been truncated so many times."""
-        # In this order: a truncation that ends between the two questions counts.
+        """Whether the log is being truncated, or was since ``truncations`` had a value."""
+        # In this order, a truncation that ends between the two checks is seen.
         return self.is_truncating or self.truncations != since
 
     def alter_config(self, config: LogConfig) -> None:
-        """Go on with another configuration, an object that was none before. The log is locked; nothing is pending."""
+        """Replace the configuration by a new object. The log is locked, and nothing is pending."""
         self.segments.active.alter_config(config)
         self.producers.expiration_ms = config.producer_id_expiration_ms
-        self.encoding = encoding_of(config)
-        # Last: a prepared append checks whether this is another object by now.
+        self.encoding = _encoding_of(config)
+        # Last: an append that was prepared without the lock checks whether this object has changed.
         self.config = config
         self.config_altered()
 
     def publish(self, offsets: LogOffsets) -> None:
-        """Show readers what has become of the log."""
+        """Publish new offsets to readers."""
         self._show(self._with_transactions(offsets), self.view.segments)
 
     def publish_lowered(self, offsets: LogOffsets) -> None:
-        """Show where the log is about to be cut. What the producers had open there, they do not know yet."""
+        """Publish the offsets of a truncation that follows. The producer state is not truncated yet."""
         self._show(offsets, self.view.segments)
 
     def publish_segments(self, offsets: LogOffsets) -> None:
-        """The same, after segments were added or removed."""
+        """Publish new offsets and segments to readers."""
         self._show(self._with_transactions(offsets), tuple(self.segments.values()))
 
     def _show(self, offsets: LogOffsets, segments: tuple[LogSegment, ...]) -> None:
         is_truncated = offsets.log_end_offset < self.view.offsets.log_end_offset
         self.view = LogView(offsets, segments, segments[-1].size_bytes)
-        # Who has seen the new number sees the new view.
+        # Last: a reader that sees the new number sees the new view.
         self.truncations += is_truncated
 
     def _with_transactions(self, offsets: LogOffsets) -> LogOffsets:
@@ -447,7 +459,7 @@ class LogState:
         return replace(offsets, first_unstable_offset=producers.first_unstable_offset)
 
     def fail(self, error: BaseException) -> None:
-        """Note what made the log fail; needs the lock. What was acknowledged from memory alone is lost."""
+        """Mark the log as failed; the caller holds the lock. Batches acknowledged while in memory are lost."""
         if self.failure is not None:
             return
         log_end_offset, pending = self.view.offsets.log_end_offset, self.pending
@@ -465,30 +477,30 @@ class LogState:
         Raises:
             LogClosedError: The log is closed.
             LogFailedError: A write failed before.
-            LogForkedError: Another process opened it. Its lock may be held by a thread that this process does not have.
+            LogForkedError: Another process opened it. A thread that does not exist in this process may hold the lock.
         """
         self.owner.check(self.path)
         return _Writing(self)
 
     def check_open(self) -> None:
-        """Refuse to do anything with a log that is closed, or was deleted."""
+        """Raise `LogClosedError` if the log is closed or deleted."""
         if self.is_deleted:
             raise LogClosedError(
-                "This log was deleted. Take one that was made since with get(), or make it with create().",
+                "This log was deleted. Get its replacement with get(), or make one with create().",
                 path=self.path,
             )
         if self.is_closed:
             raise LogClosedError("This log is closed. Open its log directory again.", path=self.path)
 
     def check_writable(self) -> None:
-        """Refuse a change of a log that takes none."""
+        """Raise an error if the log is closed or has failed."""
         self.check_open()
         if self.failure is not None:
             lost = self.lost_offsets
             but = f", but for {_offsets(lost)} acknowledged from memory (acks=0)" if lost else ""
             raise LogFailedError(
-                f"A write to this log failed before ({self.failure}), so nothing more is written. Close its log "
-                f"directory and open it again: what was acknowledged is found again then{but}.",
+                f"A write to this log failed before ({self.failure}), so it accepts no more writes. Close its log "
+                f"directory and open it again: acknowledged records are recovered then{but}.",
                 path=self.path,
                 offset=lost.start if lost else None,
                 last_offset=lost.stop - 1 if lost else None,
@@ -496,7 +508,7 @@ class LogState:
 
 
 class _Writing:
-    """A change of a log, from the first check to the end."""
+    """Holds the lock of a log for a change, and marks the log as failed if the change does."""
 
     __slots__ = ("_state",)
 
@@ -505,10 +517,10 @@ class _Writing:
 
     def __enter__(self) -> None:
         state = self._state
-        # Who waits for a lock may be interrupted when it has it: only this statement gives it back then.
+        # An interrupt may arrive just after the lock was taken: only a with statement releases it then.
         with state.lock:
             state.check_writable()
-            # Once more, for the change: nobody waits for what is one's own.
+            # Again, for the duration of the change: the lock is reentrant, so this does not wait.
             state.lock.acquire()
 
     def __exit__(
@@ -522,3 +534,67 @@ class _Writing:
 
 def _offsets(lost: range) -> str:
     return f"offset {lost.start} was" if len(lost) == 1 else f"offsets {lost.start} to {lost.stop - 1} were"
+
+
+def _encoding_of(config: LogConfig) -> BatchEncoding:
+    return BatchEncoding(
+        config.compression_codec,
+        config.compression_level,
+        config.batch_size,
+        readable_batch_bytes(config),
+    )
+
+
+def readable_batch_bytes(config: LogConfig) -> int:
+    """The largest decompressed batch that a log with this configuration writes and reads."""
+    return min(
+        max(DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES, config.max_message_bytes),
+        LARGEST_MAX_DECOMPRESSED_BATCH_BYTES,
+    )
+
+
+def partition_log_of_view(
+    state: LogState, view: LogView, truncations_bytes: int, *, with_file_names: bool
+) -> PartitionLog:
+    """The files of an open log as of a view: later appends are not visible.
+
+    Args:
+        state: The log.
+        view: What the writer published.
+        truncations_bytes: The size of the directory's truncations file before the view was taken.
+        with_file_names: Whether to list the directory, which only queries about transactions need.
+    """
+    filesystem, directory, offsets = state.filesystem, state.directory, view.offsets
+    readers = {segment.base_offset: segment for segment in view.segments}
+    base_offsets = tuple(readers)
+    ends = dict(zip(base_offsets, (*base_offsets[1:], offsets.log_end_offset), strict=True))
+
+    def open_segment(base_offset: int, file_names: Collection[str] | None, suffix: str) -> SegmentReader:
+        if suffix or file_names is None:
+            return SegmentReader(filesystem, directory.path, base_offset, None, suffix=suffix)
+        reader = readers[base_offset].reader()
+        reader.end_offset = ends[base_offset]
+        if base_offset == base_offsets[-1]:
+            reader.known_status = replace(reader.status, size_bytes=view.active_size_bytes)
+            reader.known_end = SegmentEnd(offsets.log_end_offset, view.active_size_bytes)
+        return reader
+
+    names = FileNames()
+    if with_file_names:
+        names = FileNames(entry.name for entry in filesystem.walk_directory(directory.path))
+    root = LogDirectoryFiles(filesystem, directory.root.path)
+    # The view is newer than the checkpoint files of the root.
+    root.is_own, root.clean_shutdown = True, False
+    root.visibility = Visibility(truncations_bytes=truncations_bytes)
+    key = directory.topic_partition
+    root.recovery_points = {key: offsets.recovery_point}
+    root.log_start_offsets = {key: offsets.log_start_offset}
+    root.high_watermarks = {key: offsets.high_watermark}
+    log = PartitionLog(
+        filesystem,
+        PartitionDirectory(directory.path, directory.topic, directory.partition, root),
+        Segments(SegmentListing(base_offsets, names), open_segment),
+    )
+    log.log_start_offset = offsets.log_start_offset
+    log.log_end_offset = offsets.log_end_offset
+    return log

@@ -1,13 +1,7 @@
-"""What an append has to be like (Kafka's ``LogValidator`` and ``UnifiedLog.analyzeAndValidateRecords``).
+"""Validating appends before the log accepts them (Kafka's ``LogValidator``, ``UnifiedLog.analyzeAndValidateRecords``).
 
-Everything here looks, and nothing changes: an append that is refused leaves the log as it was.
-
-What the records of an append have to be like (Kafka's ``LogValidator.validateRecord``), and which of them are not.
-
-What becomes of batches that a producer made, before the log takes them (Kafka's ``LogValidator``).
-
-Every record is looked at. A batch stays as it is, but for what the log has to decide: its codec, if
-``compression.type`` names another, and its largest timestamp, which a producer's word is not taken for.
+Validation changes nothing: a rejected append leaves the log unchanged. Client batches are decoded entirely. They keep their
+bytes, except for the codec, if ``compression.type`` requires another, and the largest timestamp, which is recomputed.
 """
 
 from __future__ import annotations
@@ -77,23 +71,35 @@ __all__ = [
 ]
 
 
-# The offset behind it, the log end, is an offset too.
-_LARGEST_LAST_OFFSET: Final = MAX_OFFSET - 1
+# The log end offset after it must be a valid offset too.
+_MAX_LAST_OFFSET: Final = MAX_OFFSET - 1
+_UNITS_PER_MS: Final = {"ms": 1, "us": 1_000, "ns": 1_000_000}
+_INT64: Final = np.iinfo(np.int64)
+# An append of millions of records may be rejected for each of them.
+_MAX_RECORD_ERRORS: Final = 10_000
+_MAX_IN_MESSAGE: Final = 3
+_NO_ROWS: Final = np.zeros(0, np.int64)
+_KEEP_CODEC: Final = "producer"
+# Up to this number, decoding records one by one is faster than numpy.
+_FEW_RECORDS: Final = 16
+# All fields, so that every record is decoded to its end.
+_ALL_FIELDS: Final = WantedFields(headers=True)
+_Int64Array = npt.NDArray[np.int64]
 AppendOrigin: TypeAlias = Literal["client", "coordinator"]
-"""Who appends where the log assigns offsets (Kafka's ``AppendOrigin``): what a coordinator writes was checked by it."""
+"""The kind of writer when the log assigns offsets (Kafka's ``AppendOrigin``). A coordinator checks its own records."""
 _ORIGINS: Final = ("client", "coordinator")
 
 
 def check_origin(origin: object) -> None:
-    """Refuse what is no origin."""
+    """Check that an origin is known."""
     if origin not in _ORIGINS:
         raise OptionError(f"Expected an origin of client or coordinator, found {origin!r}.")
 
 
 def validate_leader_append(batches: RecordBatches, config: LogConfig, *, path: str | None = None) -> None:
-    """Check the sizes of batches that this log made of records.
+    """Check the sizes of batches that this log encoded.
 
-    An append of many batches may be spread over several segments, so each batch alone must fit one.
+    An append of many batches may be spread over several segments, so each single batch must fit one.
 
     Raises:
         RecordTooLargeError: A batch is larger than ``max.message.bytes``.
@@ -106,9 +112,9 @@ def validate_leader_append(batches: RecordBatches, config: LogConfig, *, path: s
     if largest_bytes > config.max_message_bytes:
         record_count = int(batches.headers["record_count"][int(sizes_bytes.argmax())])
         raise RecordTooLargeError(
-            f"Expected a batch of at most {config.max_message_bytes} bytes, as max.message.bytes says, found "
+            f"Expected a batch of at most {config.max_message_bytes} bytes, the limit max.message.bytes, found "
             f"{record_count} record(s) that make one of {largest_bytes}. Make the records smaller, or raise "
-            "max.message.bytes; a batch of several records is kept smaller by batch.size.",
+            "max.message.bytes; batch.size limits batches of several records.",
             path=path,
         )
     require_fits_segment(largest_bytes, config, path)
@@ -130,12 +136,12 @@ def validate_follower_append(
         return
     first_offset = batches.base_offset
     if headers["magic"][0] < MAGIC_V2:
-        # Where a wrapper begins does not stand in it.
+        # A compressed message of an older format stores only its last offset.
         first_offset += int(headers["last_offset_delta"][0])
     if first_offset < log_end_offset:
         raise OffsetsOutOfOrderError(
             f"Expected batches from offset {log_end_offset} on, the log end offset, found the first one at "
-            f"{first_offset}, up to {batches.last_offset}. Leave out what the log has, or truncate it first.",
+            f"{first_offset}, up to {batches.last_offset}. Omit the batches that the log has, or truncate it first.",
             path=path,
             offset=first_offset,
             last_offset=batches.last_offset,
@@ -147,7 +153,7 @@ def validate_follower_append(
 
 
 def batches_up_to_epoch(batches: RecordBatches, leader_epoch: int) -> RecordBatches:
-    """The batches in front of the first one of a later leader epoch."""
+    """The batches before the first one of a later leader epoch."""
     check_leader_epoch(leader_epoch)
     is_later = batches.headers["leader_epoch"] > leader_epoch
     return batches.select(0, int(is_later.argmax())) if is_later.any() else batches
@@ -156,15 +162,15 @@ def batches_up_to_epoch(batches: RecordBatches, leader_epoch: int) -> RecordBatc
 def validate_client_batches(
     batches: RecordBatches, *, origin: AppendOrigin = "client", path: str | None = None
 ) -> None:
-    """Check the headers of batches whose offsets the log is to assign.
+    """Check the headers of batches whose offsets the log assigns.
 
     Raises:
-        InvalidRecordError: A batch is of an older format, counts its records wrongly, has a producer id and no epoch,
-            or a transaction and no producer id. From a client also: it does not begin at offset 0, is a control
-            batch, or has a producer id and no sequence.
+        InvalidRecordError: A batch has an older format, a wrong record count, a producer id without an epoch, or a
+            transaction without a producer id. From a client also: its base offset is not 0, it is a control batch, or
+            it has a producer id without a sequence.
     """
     for number, header in enumerate(batches.headers.tolist()):
-        expected = _what_a_header_lacks(header, is_from_client=origin == "client")
+        expected = _header_problem(header, is_from_client=origin == "client")
         if expected is not None:
             base_offset, _, _, magic, _, attributes, last_delta, _, _, producer_id, _, sequence, count = (
                 header
@@ -177,7 +183,7 @@ def validate_client_batches(
             )
 
 
-def _what_a_header_lacks(header: tuple[int, ...], *, is_from_client: bool) -> str | None:
+def _header_problem(header: tuple[int, ...], *, is_from_client: bool) -> str | None:
     base_offset, _, _, magic, _, attributes, last_delta, _, _, producer_id, epoch, sequence, count = header
     is_control, is_transactional = attributes & CONTROL_FLAG, attributes & TRANSACTIONAL_FLAG
     has_producer = producer_id >= 0
@@ -187,7 +193,7 @@ def _what_a_header_lacks(header: tuple[int, ...], *, is_from_client: bool) -> st
         (last_delta < 0, "hold at least one offset"),
         (count <= 0, "hold at least one record"),
         (count != last_delta + 1, "hold as many records as offsets"),
-        (is_from_client and is_control, "be no control batch"),
+        (is_from_client and is_control, "be a data batch"),
         (is_from_client and has_producer and sequence < 0, "have a sequence with its producer id"),
         (has_producer and epoch < 0, "have an epoch with its producer id"),
         (is_transactional and not has_producer, "have a producer id with its transaction"),
@@ -196,7 +202,7 @@ def _what_a_header_lacks(header: tuple[int, ...], *, is_from_client: bool) -> st
 
 
 def markers_of(batches: RecordBatches, *, path: str | None = None) -> dict[int, EndTransactionMarker]:
-    """The markers among batches, by the number of the batch. Those that compaction has emptied are left out.
+    """The markers among batches, by the number of the batch, without those that compaction has emptied.
 
     Raises:
         InvalidRecordError: A control batch of a producer does not end a transaction, or is malformed.
@@ -217,7 +223,7 @@ def markers_of(batches: RecordBatches, *, path: str | None = None) -> dict[int, 
         if marker is None:
             raise InvalidRecordError(
                 f"Expected a control batch of a producer to end a transaction, found that batch {number} does not. "
-                "No broker loads a log that holds such a batch.",
+                "No broker loads a log with such a batch.",
                 path=path,
                 offset=header.base_offset,
             )
@@ -230,7 +236,7 @@ def _require_ascending(batches: RecordBatches, path: str | None) -> None:
     number = None
     if len(headers) > 1:
         base_offsets = headers["base_offset"].astype(np.int64)
-        # What does not fit 64 bits is negative.
+        # An offset beyond 64 bits is negative here.
         last_offsets = batches.last_offsets
         is_wrong = last_offsets < base_offsets
         is_wrong[1:] |= base_offsets[1:] <= last_offsets[:-1]
@@ -238,22 +244,22 @@ def _require_ascending(batches: RecordBatches, path: str | None) -> None:
             number = int(is_wrong.argmax())
     if number is None:
         base_offset, last_offset = batches.base_offset, batches.last_offset
-        if base_offset <= last_offset <= _LARGEST_LAST_OFFSET:
+        if base_offset <= last_offset <= _MAX_LAST_OFFSET:
             return
         number = len(headers) - 1
     base_offset = int(headers["base_offset"][number])
     last_offset = base_offset + int(headers["last_offset_delta"][number])
-    if last_offset > _LARGEST_LAST_OFFSET:
+    if last_offset > _MAX_LAST_OFFSET:
         raise OffsetOverflowError(
-            f"Expected offsets up to {_LARGEST_LAST_OFFSET}, the largest that a log can hold, found a batch of "
-            f"{base_offset} to {last_offset}. No log goes on behind it.",
+            f"Expected offsets up to {_MAX_LAST_OFFSET}, the largest of a log, found a batch from {base_offset} to "
+            f"{last_offset}. Use another partition.",
             path=path,
             offset=base_offset,
         )
     lowest_offset = int(last_offsets[number - 1]) + 1 if number else base_offset
     raise OffsetsOutOfOrderError(
         f"Expected the offsets of batch {number} to ascend from {lowest_offset} on, found {base_offset} to "
-        f"{last_offset}. Append the batches in the order of their offsets, each once.",
+        f"{last_offset}. Append each batch once, in the order of offsets.",
         path=path,
         offset=base_offset,
     )
@@ -261,7 +267,7 @@ def _require_ascending(batches: RecordBatches, path: str | None) -> None:
 
 def _require_epochs(batches: RecordBatches, path: str | None) -> None:
     epochs = batches.headers["leader_epoch"]
-    # Messages of older formats have none. Most appends are one batch, for which numpy is slow.
+    # Older formats have no epochs. Most appends are one batch, for which numpy is slow.
     if epochs[0] >= 0 and (len(epochs) == 1 or epochs.min() >= 0):
         return
     is_wrong = (epochs < 0) & (batches.headers["magic"] >= MAGIC_V2)
@@ -269,39 +275,30 @@ def _require_epochs(batches: RecordBatches, path: str | None) -> None:
         number = int(is_wrong.argmax())
         raise InvalidRecordError(
             f"Expected a leader epoch in every batch, found {int(epochs[number])} in batch {number}. "
-            "Only a log that assigns the offsets also assigns the epoch.",
+            "The log assigns epochs only together with offsets.",
             path=path,
             offset=int(batches.headers["base_offset"][number]),
         )
 
 
 def require_fits_segment(size_bytes: int, config: LogConfig, path: str | None) -> None:
-    """Refuse what is larger than ``segment.bytes``."""
+    """Check that batches fit ``segment.bytes``."""
     if size_bytes > config.max_segment_bytes:
         raise RecordBatchTooLargeError(
-            f"Expected at most {config.max_segment_bytes} bytes, as segment.bytes says, found {size_bytes} that "
-            "have to stand in one segment. Append less at once, or raise segment.bytes.",
+            f"Expected at most {config.max_segment_bytes} bytes, the limit segment.bytes, found {size_bytes} for one "
+            "segment. Append less at once, or raise segment.bytes.",
             path=path,
         )
 
 
-_UNITS_PER_MS: Final = {"ms": 1, "us": 1_000, "ns": 1_000_000}
-_INT64: Final = np.iinfo(np.int64)
-# An append can be refused for every one of millions of records.
-_MOST_KEPT: Final = 10_000
-_MOST_IN_A_MESSAGE: Final = 3
-_NO_ROWS: Final = np.zeros(0, np.int64)
-_Int64Array = npt.NDArray[np.int64]
-
-
 class RecordErrors:
-    """Collects the records for which an append is refused.
+    """Collects the invalid records of an append.
 
     Args:
-        earliest_ms: The timestamps that the log takes: from here on,
-        latest_ms: up to here.
-        now_ms: The time, which decides of these; for messages.
-        of_batches: Whether the records stand in batches that a producer made; otherwise in a table.
+        earliest_ms: The earliest valid timestamp.
+        latest_ms: The latest valid timestamp.
+        now_ms: The current time, for messages.
+        of_batches: Whether the records are in batches of a producer; otherwise in a table.
     """
 
     def __init__(self, earliest_ms: int, latest_ms: int, now_ms: int, *, of_batches: bool) -> None:
@@ -324,26 +321,26 @@ class RecordErrors:
         *,
         batch_number: int = 0,
     ) -> None:
-        """Add records of one batch, or of a table, that have no key, and others whose timestamps are too far off.
+        """Add records of one batch, or of a table, without a key, and others with an invalid timestamp.
 
         Args:
-            without_key: Their indexes, ascending.
-            untimely: Likewise.
-            timestamps_ms: The timestamps of these.
-            batch_number: The batch.
+            without_key: The indexes of records without a key, ascending.
+            untimely: The indexes of records with an invalid timestamp, ascending.
+            timestamps_ms: The timestamps of the latter.
+            batch_number: The number of the batch.
         """
-        room = _MOST_KEPT - len(self._errors)
+        room = _MAX_RECORD_ERRORS - len(self._errors)
         self._count += len(without_key) + len(untimely)
         key_rows, time_rows = without_key[:room].tolist(), untimely[:room].tolist()
         times = list(zip(time_rows, timestamps_ms, strict=False))
         self._without_key.add(
-            len(without_key), [self._place(row, batch_number) for row in key_rows[:_MOST_IN_A_MESSAGE]]
+            len(without_key), [self._place(row, batch_number) for row in key_rows[:_MAX_IN_MESSAGE]]
         )
         self._untimely.add(
             len(untimely),
             [
                 f"{timestamp_ms} in {self._place(row, batch_number)}"
-                for row, timestamp_ms in times[:_MOST_IN_A_MESSAGE]
+                for row, timestamp_ms in times[:_MAX_IN_MESSAGE]
             ],
         )
         key_message = "Expected a key, because cleanup.policy is compact, found none."
@@ -356,19 +353,21 @@ class RecordErrors:
         self._errors += errors[:room]
 
     def add_marked_batch(self, record_count: int, batch_number: int) -> None:
-        """Add all records of a batch that its producer has marked with log append time."""
-        message = "Expected the create time, because only a log gives log append time, found a batch marked with it."
+        """Add all records of a batch that its producer marked with log append time."""
+        message = (
+            "Expected create time, because only a log assigns log append time, found a batch marked with it."
+        )
         self._count += record_count
-        room = _MOST_KEPT - len(self._errors)
+        room = _MAX_RECORD_ERRORS - len(self._errors)
         self._errors += [RecordError(row, message, batch_number) for row in range(min(record_count, room))]
         self._marked_batches.append(batch_number)
 
     def raise_if_any(self, path: str | None) -> None:
-        """Refuse the append if there are any.
+        """Reject the append if there are invalid records.
 
         Raises:
-            InvalidTimestampError: Some of them because of their timestamps.
-            InvalidRecordError: All of them because they have no key.
+            InvalidTimestampError: Some have an invalid timestamp.
+            InvalidRecordError: Some have no key, and all timestamps are valid.
         """
         if not self._count:
             return
@@ -385,8 +384,8 @@ class RecordErrors:
             )
         if self._marked_batches:
             found.append(
-                f"Expected the create time in a producer's records, found batch {self._marked_batches[0]} marked "
-                "with log append time. Only a log gives that."
+                f"Expected create time in a producer's records, found batch {self._marked_batches[0]} marked "
+                "with log append time. Only a log assigns that."
             )
         is_of_time = self._untimely.count or self._marked_batches
         raise (InvalidTimestampError if is_of_time else InvalidRecordError)(
@@ -398,7 +397,7 @@ class RecordErrors:
 
 
 class _Places:
-    """How many, and where the first few are."""
+    """The number of invalid records, and the positions of the first few."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -406,7 +405,7 @@ class _Places:
 
     def add(self, count: int, first: list[str]) -> None:
         self.count += count
-        self._first += first[: _MOST_IN_A_MESSAGE - len(self._first)]
+        self._first += first[: _MAX_IN_MESSAGE - len(self._first)]
 
     def __str__(self) -> str:
         more = self.count - len(self._first)
@@ -414,7 +413,7 @@ class _Places:
 
 
 def validate_records(records: Records, config: LogConfig, now_ms: int, *, path: str | None = None) -> None:
-    """Check keys and timestamps as the configuration of the log asks for. Types are not looked at.
+    """Check keys and timestamps against the log's configuration. Types are not checked.
 
     Raises:
         InvalidRecordError: The log is compacted, and records have no key.
@@ -443,7 +442,7 @@ def _rows_without_key(records: Records) -> _Int64Array:
         return np.arange(records.num_rows)
     keys = records.column("key")
     if pa.types.is_dictionary(keys.type):
-        # A null may stand among the values that the indexes name.
+        # The dictionary itself may contain a null.
         keys = keys.cast(keys.type.value_type)
     if not keys.null_count:
         return _NO_ROWS
@@ -464,10 +463,10 @@ def _untimely_rows(column: pa.Array | pa.ChunkedArray, earliest_ms: int, latest_
 
 
 def _rows_outside(chunk: pa.Array, earliest_ms: int, latest_ms: int) -> _Int64Array:
-    """The rows whose timestamps are neither absent nor between two."""
+    """The rows whose timestamps are neither absent nor within the bounds."""
     if not len(chunk):
         return _NO_ROWS
-    # The bounds in the column's own unit: a finer one is floored to milliseconds, a second is the full one.
+    # The bounds in the column's unit. Finer units are floored to milliseconds; seconds are exact.
     if _is_in_seconds(chunk.type):
         lowest, highest = -(-earliest_ms // 1000), latest_ms // 1000
         absent_lowest, absent_highest = 0, -1
@@ -488,8 +487,8 @@ def _rows_outside(chunk: pa.Array, earliest_ms: int, latest_ms: int) -> _Int64Ar
 
 
 def _timestamps_ms(column: pa.Array | pa.ChunkedArray, rows: _Int64Array) -> list[int]:
-    """The timestamps of some rows, of which none is null; seconds may be more milliseconds than fit 64 bits."""
-    values: list[int] = column.take(pa.array(rows[:_MOST_KEPT])).cast(pa.int64()).to_pylist()
+    """The timestamps of rows without nulls; seconds may exceed 64 bits in milliseconds."""
+    values: list[int] = column.take(pa.array(rows[:_MAX_RECORD_ERRORS])).cast(pa.int64()).to_pylist()
     if _is_in_seconds(column.type):
         return [value * 1000 for value in values]
     factor = _units_per_ms(column.type)
@@ -504,13 +503,6 @@ def _is_in_seconds(kind: pa.DataType) -> bool:
     return bool(pa.types.is_timestamp(kind)) and kind.unit == "s"
 
 
-_KEEP_CODEC: Final = "producer"
-# What numpy does for a column costs more than so many records one by one.
-_FEW_RECORDS: Final = 16
-# Every field, so that every record is walked to its end.
-_WHOLE_RECORDS: Final = WantedFields(headers=True)
-
-
 def accept_client_batches(
     batches: RecordBatches,
     config: LogConfig,
@@ -519,12 +511,12 @@ def accept_client_batches(
     origin: AppendOrigin = "client",
     path: str | None = None,
 ) -> RecordBatches:
-    """Check batches whose offsets the log is to assign, and make of them what it is to hold.
+    """Validate batches whose offsets the log assigns, and convert them to the log's codec and timestamp type.
 
     Raises:
-        InvalidRecordError: A header or a record is not what its origin may write, or keys are missing.
-        InvalidTimestampError: Timestamps are too far from the present, or a producer has marked a batch with log append
-            time.
+        InvalidRecordError: The origin may not write such a header or record, or keys are missing.
+        InvalidTimestampError: Timestamps are too far from the present, or a batch of a producer is marked with log
+            append time.
         RecordTooLargeError: A batch is larger than ``max.message.bytes``.
         RecordBatchTooLargeError: Together they are larger than ``segment.bytes``.
     """
@@ -539,12 +531,12 @@ def accept_client_batches(
         section, columns = _decoded(batches, number, path)
         attributes = int(headers["attributes"][number])
         limits.check(columns, attributes, number)
-        assert columns.timestamps_ms is not None  # noqa: S101  (they were asked for)
+        assert columns.timestamps_ms is not None  # noqa: S101  (requested above)
         headers["max_timestamp_ms"][number] = max(int(columns.timestamps_ms.max()), NO_TIMESTAMP_MS)
         codec = _target_codec(attributes, config)
         headers["attributes"][number] = (attributes & ~CODEC_MASK) | codec
         bodies.append(_body(batches, number, section, config, codec))
-        # Before more of what inflates a thousandfold is held.
+        # Checked for each batch, because decompression may multiply its size.
         size_bytes += HEADER_SIZE_BYTES + len(bodies[-1])
         require_fits_segment(size_bytes, config, path)
     limits.errors.raise_if_any(path)
@@ -562,7 +554,7 @@ def accept_client_batches(
 
 
 class _RecordLimits:
-    """What a log wants of each record, and the records that are not so."""
+    """Checks keys and timestamps of client batches, and collects the invalid records."""
 
     def __init__(self, config: LogConfig, now_ms: int) -> None:
         self._needs_keys = config.is_compacted
@@ -572,8 +564,8 @@ class _RecordLimits:
         self.errors = RecordErrors(self._earliest_ms, self._latest_ms, now_ms, of_batches=True)
 
     def check(self, columns: RecordColumns, attributes: int, number: int) -> None:
-        """Look at the records of one batch."""
-        assert columns.keys is not None and columns.timestamps_ms is not None  # noqa: S101, PT018  (they were asked for)
+        """Check the records of one batch."""
+        assert columns.keys is not None and columns.timestamps_ms is not None  # noqa: S101, PT018  (requested above)
         if attributes & LOG_APPEND_TIME_FLAG:
             self.errors.add_marked_batch(len(columns.offsets), number)
             return
@@ -599,18 +591,18 @@ def _decoded(batches: RecordBatches, number: int, path: str | None) -> tuple[Rec
         header = parse_batch_header(batch, 0, 0, path="")
         section = batch_section(batch, header, path="", limit_bytes=DEFAULT_MAX_BATCH_BYTES)
         decode = decode_one_by_one if header.record_count <= _FEW_RECORDS else decode_records
-        return section, decode(section, _WHOLE_RECORDS)
+        return section, decode(section, _ALL_FIELDS)
     except (CorruptError, UnsupportedFormatError) as error:
         index = getattr(error, "record_index", None)
         raise InvalidRecordError(
-            f"Expected records that can be read, found batch {number}: {error.args[0]}",
+            f"Expected readable records, found batch {number}: {error.args[0]}",
             record_errors=() if index is None else (RecordError(index, error.args[0], number),),
             path=path,
         ) from error
 
 
 def _target_codec(attributes: int, config: LogConfig) -> int:
-    """The codec that the log wants for a batch. Markers stay as they are: they are too small to gain from one."""
+    """The codec of a batch in the log. Markers are too small to gain from compression, and keep theirs."""
     if config.compression_type == _KEEP_CODEC or attributes & CONTROL_FLAG:
         return attributes & CODEC_MASK
     return config.compression_codec
@@ -619,7 +611,7 @@ def _target_codec(attributes: int, config: LogConfig) -> int:
 def _body(
     batches: RecordBatches, number: int, section: RecordSection, config: LogConfig, codec: int
 ) -> BytesLike:
-    """The records of one batch, compressed with a codec; as they came, if they are so already."""
+    """The records of one batch, compressed with a codec, or unchanged if they already are."""
     if codec == int(batches.headers["attributes"][number]) & CODEC_MASK:
         return batches.pieces[2 * number + 1]
     records = section.buffer.data[: len(section.buffer) - PADDING_BYTES]

@@ -1,15 +1,12 @@
-"""The numbers by which producers and leaders are known: ids, epochs, sequence numbers, and how far each of them goes.
-
-Whether what a producer appends follows what the log has of it (Kafka's ``ProducerAppendInfo``).
+"""Checking producers' appends against the producer state (Kafka's ``ProducerAppendInfo``).
 
     epoch        not below the known one; of a marker under transactions version 2, above it
-    sequence     behind the last one of the same epoch; 0 in a new epoch; any, if the producer is not known
-    transaction  while one is open, nothing but records of a transaction
-    coordinator  of a marker: its epoch not below that of the last one
+    sequence     the one after the last of the same epoch; 0 in a new epoch; any if the producer is unknown
+    transaction  while one is open, only transactional records
+    coordinator  for a marker: its epoch not below that of the last one
 
-Everything here looks, and nothing changes. What a coordinator appends has no sequence numbers.
-Batches that replicas append are believed: they were checked where they were appended first. But a broker does not load a log in which a producer has written
-records of no transaction while one was open, so these are refused from anybody.
+These functions change nothing. A coordinator's records have no sequence numbers. Replicated batches are not checked again,
+with one exception: a broker does not load a log in which a producer wrote non-transactional records during a transaction.
 """
 
 from __future__ import annotations
@@ -50,18 +47,21 @@ __all__ = [
 
 
 LARGEST_EPOCH: Final = (1 << 15) - 1
-_LARGEST_ID: Final = (1 << 63) - 1
-# Of a coordinator, and of a leader.
-_LARGEST_INT32_EPOCH: Final = (1 << 31) - 1
+_MAX_PRODUCER_ID: Final = (1 << 63) - 1
+# Of coordinators and leaders.
+_MAX_INT32_EPOCH: Final = (1 << 31) - 1
+_NONE: Final = -1
+# From this version of transactions on, each transaction of a producer has its own epoch.
+_EPOCH_PER_TRANSACTION: Final = 2
 
 
 def next_sequence(last_sequence: int) -> int:
-    """The sequence number behind another; 0 behind -1, which stands for none."""
+    """The sequence number after another one; 0 after -1, which means none."""
     return (last_sequence + 1) % SEQUENCES
 
 
 def check_producer_sequence(producer: object, *, has_sequence: bool = True) -> None:
-    """Refuse what does not number a producer's records, or names a number where there must be none."""
+    """Check the type and the values of a `ProducerSequence`; a coordinator's must have no sequence number."""
     if not isinstance(producer, ProducerSequence):
         raise OptionError(f"Expected a ProducerSequence as producer, found {type(producer).__name__}.")
     check_producer_id(producer.producer_id)
@@ -70,29 +70,29 @@ def check_producer_sequence(producer: object, *, has_sequence: bool = True) -> N
         _require_in_range("a sequence number", producer.base_sequence, SEQUENCES - 1)
     elif producer.base_sequence != NO_PRODUCER.base_sequence:
         raise OptionError(
-            f"Expected a sequence number of -1, because a coordinator's records have none, found "
+            f"Expected sequence number -1, because a coordinator's records have none, found "
             f"{producer.base_sequence!r}."
         )
 
 
 def check_producer_id(producer_id: object) -> None:
-    """Refuse what is no producer id."""
-    _require_in_range("a producer id", producer_id, _LARGEST_ID)
+    """Check a producer id."""
+    _require_in_range("a producer id", producer_id, _MAX_PRODUCER_ID)
 
 
 def check_producer_epoch(producer_epoch: object) -> None:
-    """Refuse what is no producer epoch."""
+    """Check a producer epoch."""
     _require_in_range("a producer epoch", producer_epoch, LARGEST_EPOCH)
 
 
 def check_coordinator_epoch(coordinator_epoch: object) -> None:
-    """Refuse what is no coordinator epoch."""
-    _require_in_range("a coordinator epoch", coordinator_epoch, _LARGEST_INT32_EPOCH)
+    """Check a coordinator epoch."""
+    _require_in_range("a coordinator epoch", coordinator_epoch, _MAX_INT32_EPOCH)
 
 
 def check_leader_epoch(leader_epoch: object) -> None:
-    """Refuse what is no leader epoch."""
-    _require_in_range("a leader epoch", leader_epoch, _LARGEST_INT32_EPOCH)
+    """Check a leader epoch."""
+    _require_in_range("a leader epoch", leader_epoch, _MAX_INT32_EPOCH)
 
 
 def _require_in_range(what: str, number: object, largest: int) -> None:
@@ -100,16 +100,10 @@ def _require_in_range(what: str, number: object, largest: int) -> None:
         raise OptionError(f"Expected {what} from 0 to {largest}, found {number!r}.")
 
 
-_NONE: Final = -1
-# From this version of transactions on, each of a producer's transactions has an epoch of its own.
-_EPOCH_PER_TRANSACTION: Final = 2
-
-
 class ProducedRecords(NamedTuple):
-    """Records whose sequence numbers follow one another: a batch, or all batches of an append; or a marker.
+    """Records with consecutive sequence numbers: one batch, or all batches of an append; or a marker.
 
-    ``producer_id`` is -1 where no producer writes them, ``first_sequence`` where a coordinator does, which does not
-    number them. ``marker`` is None for data.
+    ``producer_id`` is -1 without a producer, ``first_sequence`` is -1 for a coordinator, and ``marker`` is None for data.
     """
 
     producer_id: int
@@ -121,7 +115,7 @@ class ProducedRecords(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Sequence number of the last record: after the largest integer comes 0. -1 where there is none."""
+        """The sequence number of the last record, which wraps from the largest integer to 0; -1 means none."""
         if self.first_sequence < 0:
             return _NONE
         return (self.first_sequence + self.record_count - 1) % SEQUENCES
@@ -129,11 +123,11 @@ class ProducedRecords(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DuplicateAppend:
-    """Where records stand that are appended once more.
+    """Existing records that a producer appends again.
 
     Attributes:
-        first_offset: The offset of the first one.
-        last_offset: The offset of the last one.
+        first_offset: The offset of the first record.
+        last_offset: The offset of the last record.
         timestamp_ms: The largest timestamp of their batches.
         offset_of_timestamp: The last offset of the first batch that has it.
     """
@@ -146,7 +140,7 @@ class DuplicateAppend:
 
 @dataclass(slots=True)
 class _Progress:
-    """How far a producer is, with what of the same append was looked at."""
+    """The state of a producer after the part of an append that was already checked."""
 
     producer_epoch: int = _NONE
     last_sequence: int = _NONE
@@ -172,24 +166,23 @@ def check_produced(
     is_each_a_batch: bool,
     path: str | None = None,
 ) -> DuplicateAppend | None:
-    """Check what producers append at once.
+    """Check the records that producers append in one call.
 
     Args:
-        producers: What the log has of them.
-        appended: What is appended, in order.
-        is_each_a_batch: Whether each of these is one batch, as a producer made it. Otherwise it may also stand in
-            several batches behind one another.
+        producers: The state of the log's producers.
+        appended: The records, in order.
+        is_each_a_batch: Whether each item is one batch of a client. Otherwise it may be several consecutive batches.
         path: The log, for messages.
 
     Returns:
-        None if all of it follows what the log has. If the log has all of it already, where that stands: it is not
-        to be appended again.
+        None if all records follow the state. If the log already has all of them, their position: they must not be
+        appended again.
 
     Raises:
         InvalidProducerEpochError: A newer epoch of the producer is known.
-        OutOfOrderSequenceError: Records are missing in between, or some of them are there already.
-        InvalidTxnStateError: They belong to no transaction, and the producer has one open.
-        TransactionCoordinatorFencedError: A coordinator of a higher epoch has written the last marker.
+        OutOfOrderSequenceError: Records are missing in between, or the log already has some of them.
+        InvalidTxnStateError: They belong to no transaction, and the producer has an open one.
+        TransactionCoordinatorFencedError: A coordinator with a higher epoch wrote the last marker.
     """
     progress: dict[int, _Progress] = {}
     duplicates: list[DuplicateAppend] = []
@@ -208,9 +201,9 @@ def check_produced(
         if now is None:
             now = progress[producer_id] = _Progress.of(known)
         if records.marker is None:
-            _go_on(now, records, path)
+            _advance(now, records, path)
         else:
-            _end(now, records, records.marker, path)
+            _end_transaction(now, records, records.marker, path)
     if not duplicates:
         return None
     if len(duplicates) == 1 == len(appended):
@@ -221,10 +214,10 @@ def check_produced(
 def check_replicated(
     producers: Mapping[int, ProducerState], batches: Sequence[ProducerBatch], *, path: str | None = None
 ) -> None:
-    """Check what a leader sends: no producer writes anything else within a transaction.
+    """Check replicated batches: during a transaction, a producer may write only transactional batches.
 
     Raises:
-        InvalidTxnStateError: One does.
+        InvalidTxnStateError: A producer wrote another batch.
     """
     in_transaction: dict[int, bool] = {}
     for batch in batches:
@@ -238,9 +231,9 @@ def check_replicated(
             continue
         if is_open and not batch.is_transactional:
             raise InvalidTxnStateError(
-                f"Expected nothing but records of a transaction from producer {producer_id}, which has one open, "
-                f"found a batch of offsets {batch.base_offset} to {batch.last_offset} that belongs to none. No broker "
-                "loads a log that holds such a batch.",
+                f"Expected only transactional records from producer {producer_id}, which has an open transaction, "
+                f"found a batch with offsets {batch.base_offset} to {batch.last_offset} that is not transactional. No "
+                "broker loads a log with such a batch.",
                 producer_id=producer_id,
                 path=path,
                 offset=batch.base_offset,
@@ -262,7 +255,7 @@ def check_marker(
 
     Raises:
         InvalidProducerEpochError: Its epoch is too low.
-        TransactionCoordinatorFencedError: A coordinator of a higher epoch has written the last marker.
+        TransactionCoordinatorFencedError: A coordinator with a higher epoch wrote the last marker.
     """
     if known is not None:
         lowest_epoch = known.producer_epoch + (transaction_version >= _EPOCH_PER_TRANSACTION)
@@ -282,14 +275,14 @@ def _check_marker(
     if producer_epoch < lowest_epoch:
         raise InvalidProducerEpochError(
             f"Expected a marker with an epoch of at least {lowest_epoch} for producer {producer_id}, found "
-            f"{producer_epoch}. The transaction that it is to end was ended by others.",
+            f"{producer_epoch}. Another marker has already ended the transaction.",
             producer_id=producer_id,
             path=path,
         )
     if coordinator_epoch < lowest_coordinator_epoch:
         raise TransactionCoordinatorFencedError(
-            f"Expected a marker from a coordinator of at least epoch {lowest_coordinator_epoch}, which has ended a "
-            f"transaction of producer {producer_id}, found {coordinator_epoch}. A newer coordinator has taken over.",
+            f"Expected a marker with a coordinator epoch of at least {lowest_coordinator_epoch}, that of the last marker "
+            f"of producer {producer_id}, found {coordinator_epoch}. A newer coordinator has taken over.",
             producer_id=producer_id,
             path=path,
         )
@@ -298,11 +291,11 @@ def _check_marker(
 def _find_duplicate(
     known: ProducerState, records: ProducedRecords, *, is_batch: bool
 ) -> DuplicateAppend | None:
-    """Where the same records stand, if they begin and end as remembered batches do."""
+    """The position of the same records, if they begin and end like remembered batches."""
     if known.producer_epoch != records.producer_epoch:
         return None
     batches = list(known.batches)
-    # After a coordinator's records, which have no numbers, a client begins at 0 again.
+    # After a coordinator's records, which have no numbers, a client starts at 0 again, so several batches may match.
     for start, batch in enumerate(batches):
         if batch.first_sequence == records.first_sequence:
             duplicate = _duplicate_from(batches, start, records, is_batch=is_batch)
@@ -330,12 +323,12 @@ def _duplicate_from(
     return None
 
 
-def _go_on(now: _Progress, records: ProducedRecords, path: str | None) -> None:
+def _advance(now: _Progress, records: ProducedRecords, path: str | None) -> None:
     producer_id, epoch = records.producer_id, records.producer_epoch
     if epoch < now.producer_epoch:
         raise InvalidProducerEpochError(
             f"Expected records of producer {producer_id} with an epoch of at least {now.producer_epoch}, found "
-            f"{epoch}. A newer incarnation of the producer has taken over: this one has to stop.",
+            f"{epoch}. A newer instance of the producer has taken over: stop this one.",
             producer_id=producer_id,
             path=path,
         )
@@ -345,15 +338,15 @@ def _go_on(now: _Progress, records: ProducedRecords, path: str | None) -> None:
         if records.first_sequence != expected:
             raise OutOfOrderSequenceError(
                 f"Expected sequence number {expected} next from producer {producer_id} in epoch {epoch}, found "
-                f"{records.first_sequence} to {records.last_sequence}, which is no append that the log remembers. "
-                "Above it, records are missing: append them first. Below it, the log has them: leave them out.",
+                f"{records.first_sequence} to {records.last_sequence}, which matches no remembered append. If the numbers are "
+                "above, append the missing records first; if they are below, the log already has the records.",
                 producer_id=producer_id,
                 expected_sequence=expected,
                 path=path,
             )
     if now.in_transaction and not records.is_transactional:
         raise InvalidTxnStateError(
-            f"Expected nothing but records of a transaction from producer {producer_id}, which has one open, found "
+            f"Expected only transactional records from producer {producer_id}, which has an open transaction, found "
             "others. End the transaction first, or append them as another producer.",
             producer_id=producer_id,
             path=path,
@@ -362,7 +355,9 @@ def _go_on(now: _Progress, records: ProducedRecords, path: str | None) -> None:
     now.in_transaction = now.in_transaction or records.is_transactional
 
 
-def _end(now: _Progress, records: ProducedRecords, marker: EndTransactionMarker, path: str | None) -> None:
+def _end_transaction(
+    now: _Progress, records: ProducedRecords, marker: EndTransactionMarker, path: str | None
+) -> None:
     epoch, coordinator_epoch = records.producer_epoch, marker.coordinator_epoch
     _check_marker(
         now.producer_epoch, now.coordinator_epoch, records.producer_id, epoch, coordinator_epoch, path
@@ -375,12 +370,12 @@ def _end(now: _Progress, records: ProducedRecords, marker: EndTransactionMarker,
 def _joined(
     duplicates: list[DuplicateAppend], appended: Sequence[ProducedRecords], path: str | None
 ) -> DuplicateAppend:
-    """Several as one, if there is nothing else, and nothing between them."""
+    """Join duplicates, if all of the append are duplicates and their offsets are consecutive."""
     are_in_a_row = all(left.last_offset + 1 == right.first_offset for left, right in pairwise(duplicates))
     if len(duplicates) < len(appended) or not are_in_a_row:
         raise OutOfOrderSequenceError(
-            f"Expected {len(appended)} batches that are all new, or all there already in one place, found "
-            f"{len(duplicates)} that are there, up to offset {duplicates[-1].last_offset}. Append them one by one.",
+            f"Expected {len(appended)} batches that are all new, or all consecutive duplicates, found {len(duplicates)} "
+            f"duplicate(s), up to offset {duplicates[-1].last_offset}. Append them one by one.",
             path=path,
         )
     latest = max(duplicates, key=lambda each: each.timestamp_ms)

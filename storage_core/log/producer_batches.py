@@ -1,9 +1,6 @@
-"""What is known of one producer (Kafka's ``ProducerStateEntry`` and ``BatchMetadata``).
+"""The state of one producer (Kafka's ``ProducerStateEntry``), and the batches that change it.
 
-What batches say of their producers, taken out before anything is written or changed.
-
-To read a marker can fail; to update the state with what was read cannot. So an append reads first,
-then writes, then updates.
+Reading a marker can fail, updating the state cannot. So an append reads the markers, then writes, then updates the state.
 """
 
 from __future__ import annotations
@@ -38,12 +35,16 @@ __all__ = [
 
 
 KEPT_BATCHES: Final = 5
-"""A producer has at most so many requests under way, so that it can repeat no older batch."""
+"""A producer has at most this many requests in flight, so it can repeat no older batch."""
 _NONE: Final = -1
+_MAX_SEQUENCE: Final = (1 << 31) - 1
+# With fewer rows, filtering costs more than it saves.
+_MANY_ROWS: Final = 100
+_NO_ROWS: Final = np.zeros(0, np.intp)
 
 
 class BatchMetadata(NamedTuple):
-    """A data batch as it is remembered. A tuple: a replay makes one for each batch."""
+    """A remembered data batch. A tuple for speed: a replay makes one for each batch."""
 
     last_sequence: int
     last_offset: int
@@ -52,7 +53,7 @@ class BatchMetadata(NamedTuple):
 
     @property
     def first_sequence(self) -> int:
-        """Sequence number of the first record: behind the largest integer follows 0."""
+        """The sequence number of the first record; numbers wrap from the largest integer to 0."""
         return (self.last_sequence - self.offset_delta) % SEQUENCES
 
     @property
@@ -63,15 +64,15 @@ class BatchMetadata(NamedTuple):
 
 @dataclass(slots=True)
 class ProducerState:
-    """One producer: its epochs, its last batches, its open transaction. -1 stands for none.
+    """The state of one producer. -1 means none.
 
     Attributes:
-        producer_id: Whose state it is.
+        producer_id: The producer.
         producer_epoch: The epoch of its last batch or marker.
         coordinator_epoch: The epoch of the coordinator that wrote its last marker.
-        timestamp_ms: Of its last batch or marker.
-        current_transaction_first_offset: Where its open transaction begins.
-        batches: Its last data batches of this epoch, at most `KEPT_BATCHES`, the oldest first.
+        timestamp_ms: The timestamp of its last batch or marker.
+        current_transaction_first_offset: The start of its open transaction.
+        batches: Its last data batches of this epoch, at most `KEPT_BATCHES`, oldest first.
     """
 
     producer_id: int
@@ -99,7 +100,7 @@ class ProducerState:
         self.timestamp_ms = batch.timestamp_ms
 
     def end_transaction(self, epoch: int, coordinator_epoch: int, timestamp_ms: int) -> int | None:
-        """Take note of a marker; return where the transaction began that it ends, if there is one."""
+        """Apply a marker; return the start of the transaction that it ends, if any."""
         first_offset = self.current_transaction_first_offset
         self.current_transaction_first_offset = None
         if epoch != self.producer_epoch:
@@ -109,11 +110,11 @@ class ProducerState:
         return first_offset
 
     def has_expired(self, now_ms: int, expiration_ms: int) -> bool:
-        """Whether nothing was heard of it for so long, and no transaction of it is open."""
+        """Whether its last batch is older than the expiration, and it has no open transaction."""
         return self.current_transaction_first_offset is None and now_ms - self.timestamp_ms >= expiration_ms
 
     def snapshot_entry(self) -> ProducerStateEntry:
-        """This state as a producer snapshot holds it: with the last batch alone."""
+        """This state as in a producer snapshot, which holds only the last batch."""
         last = self.batches[-1] if self.batches else None
         return ProducerStateEntry(
             producer_id=self.producer_id,
@@ -128,7 +129,7 @@ class ProducerState:
 
     @classmethod
     def of_snapshot_entry(cls, entry: ProducerStateEntry) -> ProducerState:
-        """The state that a producer snapshot tells of."""
+        """The state of an entry of a producer snapshot."""
         state = cls(
             entry.producer_id,
             entry.producer_epoch,
@@ -136,7 +137,7 @@ class ProducerState:
             entry.timestamp_ms,
             entry.current_transaction_first_offset,
         )
-        # A producer of which only a marker is known has no batch.
+        # A producer with only a marker has no batch.
         if entry.last_offset >= 0:
             state.batches.append(
                 BatchMetadata(entry.last_sequence, entry.last_offset, entry.offset_delta, entry.timestamp_ms)
@@ -148,14 +149,8 @@ class ProducerState:
         self.producer_epoch = epoch
 
 
-_LARGEST_SEQUENCE: Final = (1 << 31) - 1
-# With fewer it takes longer to find out which of them matter.
-_MANY_ROWS: Final = 100
-_NO_ROWS: Final = np.zeros(0, np.intp)
-
-
 class ProducerBatch(NamedTuple):
-    """One batch of a producer. A tuple: a replay makes one for each batch.
+    """One batch of a producer. A tuple for speed: a replay makes one for each batch.
 
     ``marker`` is None for data.
     """
@@ -173,11 +168,11 @@ class ProducerBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProducerBatches:
-    """Those of some batches that say something of a producer, in order.
+    """The batches of producers among some batches, in order.
 
     Attributes:
-        batches: They. Batches without a producer id and emptied control batches are not among them.
-        next_offset: The offset behind all of the batches; None if there was none.
+        batches: The batches with a producer id, except control batches that compaction has emptied.
+        next_offset: The offset after all of the batches; None if there were none.
     """
 
     batches: tuple[ProducerBatch, ...]
@@ -185,7 +180,7 @@ class ProducerBatches:
 
     @classmethod
     def of_record_batches(cls, batches: RecordBatches, *, path: str = "") -> ProducerBatches:
-        """Take them from batches that are about to be appended.
+        """Extract them from batches that are about to be appended.
 
         Raises:
             CorruptRecordError: A marker is malformed.
@@ -208,7 +203,7 @@ class ProducerBatches:
 
     @classmethod
     def of_window(cls, window: BatchWindow) -> ProducerBatches:
-        """Take them from a window of a segment file; such as leave no trace in the state are left out.
+        """Extract them from a window of a segment file, without batches that do not affect the final state.
 
         Raises:
             CorruptRecordError: A marker is malformed.
@@ -234,20 +229,20 @@ NO_PRODUCER_BATCHES: Final = ProducerBatches((), None)
 
 def _producer_rows(headers: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
     producer_ids = headers["producer_id"]
-    # Most logs know no producers.
+    # Most logs have no producers.
     if producer_ids[0] < 0 and (len(producer_ids) == 1 or producer_ids.max() < 0):
         return _NO_ROWS
     has_producer = producer_ids >= 0
-    # Emptied by compaction: the whole transaction is gone.
+    # Compaction empties the marker of a transaction that it removed entirely.
     has_producer &= (headers["record_count"] > 0) | ((headers["attributes"] & CONTROL_FLAG) == 0)
     return has_producer.nonzero()[0]
 
 
 def _rows_that_matter(headers: npt.NDArray[Any], rows: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-    """Leave out most data batches where there are many.
+    """Omit most data batches if there are many.
 
-    Between two markers, of anybody's, a producer's state follows from the batch that begins its transaction
-    and from its last batches.
+    Between two markers of any producer, a producer's state follows from the batch that begins its transaction and from
+    its last batches.
     """
     count = len(rows)
     if count < _MANY_ROWS:
@@ -256,7 +251,7 @@ def _rows_that_matter(headers: npt.NDArray[Any], rows: npt.NDArray[np.intp]) -> 
     is_control = (attributes & CONTROL_FLAG) != 0
     runs = is_control.cumsum()
     producer_ids = headers["producer_id"][rows].astype(np.int64)
-    # By run and producer; within a group the order stays.
+    # Grouped by run and producer, in the original order within a group.
     order = np.lexsort((producer_ids, runs))
     is_border = np.ones(count + 1, np.bool_)
     is_border[1:-1] = (np.diff(runs[order]) != 0) | (np.diff(producer_ids[order]) != 0)
@@ -272,13 +267,13 @@ def _rows_that_matter(headers: npt.NDArray[Any], rows: npt.NDArray[np.intp]) -> 
 
 
 def _of_one(header: tuple[int, ...]) -> ProducerBatch:
-    """The same as `_of_rows` for a single batch of data, for which numpy is slow."""
+    """The same as `_of_rows` for a single data batch, for which numpy is slow."""
     base_offset, _, _, _, _, attributes, delta, _, timestamp_ms, producer_id, epoch, sequence, _ = header
     return ProducerBatch(
         producer_id,
         epoch,
         base_offset,
-        -1 if sequence < 0 else (sequence + delta) & _LARGEST_SEQUENCE,
+        -1 if sequence < 0 else (sequence + delta) & _MAX_SEQUENCE,
         base_offset + delta,
         delta,
         timestamp_ms,
@@ -302,7 +297,7 @@ def _of_rows(
         chosen["producer_id"],
         chosen["producer_epoch"],
         base_offsets,
-        np.where(sequences < 0, -1, (sequences + deltas) & _LARGEST_SEQUENCE),
+        np.where(sequences < 0, -1, (sequences + deltas) & _MAX_SEQUENCE),
         base_offsets + deltas,
         deltas,
         chosen["max_timestamp_ms"],

@@ -1,14 +1,8 @@
-"""The transactions of a log that are not settled: open, or ended by a marker that may still be lost.
+"""The producers and transactions of a log (Kafka's ``ProducerStateManager``).
 
-The producer snapshots of one log on disk (the files of Kafka's ``ProducerStateManager``).
-
-What is known of a log's producers, and their open transactions (Kafka's ``ProducerStateManager``).
-
-The state is that behind every batch below ``map_end_offset``. It is rebuilt from the newest usable
-snapshot and the batches behind it. Replayed batches are believed: they were checked when they were
-appended, and retention or compaction may have taken what a check would compare them with.
-
-Bringing the producer state up to an offset of the log (Kafka's ``UnifiedLog.rebuildProducerState``).
+The state covers every batch below ``map_end_offset``. It is rebuilt from the latest usable snapshot and the batches after
+it. Replayed batches are not checked: they were checked when they were appended, and retention or compaction may have
+removed what a check would need.
 """
 
 from __future__ import annotations
@@ -17,7 +11,7 @@ import logging
 import os
 from bisect import insort
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from storage_core.checkpoint import read_producer_snapshot
 from storage_core.checkpoint.partition_files import write_producer_snapshot
@@ -45,77 +39,80 @@ if TYPE_CHECKING:
 __all__ = ["OngoingTransactions", "ProducerSnapshots", "ProducerStateManager", "rebuild_producer_state"]
 
 
+_log = logging.getLogger(__name__)
+
+
+class _EndedTransaction(NamedTuple):
+    first_offset: int
+    marker_offset: int
+
+
 class OngoingTransactions:
-    """Where transactions began, in the order of their offsets. One writer.
+    """The first offsets of transactions that are open, or whose marker may still be lost. One writer.
 
     Attributes:
-        first_unstable_offset: Where the earliest transaction begins that is open, or whose marker is
-            not below the high watermark; None if there is none. May be read at any time.
+        first_unstable_offset: The start of the earliest transaction that is open, or whose marker is not below the
+            high watermark; None without any. May be read at any time.
     """
 
     def __init__(self) -> None:
         self.first_unstable_offset: int | None = None
-        # First offset by producer id. Entered in the order of the offsets: the first entry is the oldest.
+        # First offset by producer id, in the order of the offsets: the first entry is the oldest.
         self._open: dict[int, int] = {}
-        # A heap of the first offset and the marker's offset of transactions that ended. One whose marker
-        # is stable may wait in it until it comes to the top.
-        self._unreplicated: list[tuple[int, int]] = []
+        # A heap. A transaction whose marker is stable is removed once it is on top.
+        self._unreplicated: list[_EndedTransaction] = []
         self._stable_offset = 0
 
     @property
     def open_transactions(self) -> Mapping[int, int]:
-        """First offset of each open transaction by its producer id, oldest first. To be looked at only."""
+        """The first offset of each open transaction by producer id, oldest first."""
         return self._open
 
     def load(self, first_offsets: Iterable[tuple[int, int]]) -> None:
-        """Forget all, and begin with these: first offset and producer id, in any order."""
+        """Replace the state by open transactions, given as first offset and producer id in any order."""
         self._open = {producer_id: first_offset for first_offset, producer_id in sorted(first_offsets)}
         self._unreplicated.clear()
         self._stable_offset = 0
         self.settle()
 
     def begin(self, producer_id: int, first_offset: int) -> None:
-        """A transaction begins behind all that have begun. `settle` is to follow."""
+        """Add a transaction that begins after all others. Call `settle` afterwards."""
         self._open[producer_id] = first_offset
 
     def end(self, producer_id: int, marker_offset: int) -> int:
-        """A transaction that is open ends. `settle` is to follow.
+        """End an open transaction. Call `settle` afterwards.
 
         Returns:
-            Where the earliest other one begins that is open; the offset behind the marker if there is none.
+            The start of the earliest other open transaction; the offset after the marker without any.
         """
-        heappush(self._unreplicated, (self._open.pop(producer_id), marker_offset))
+        heappush(self._unreplicated, _EndedTransaction(self._open.pop(producer_id), marker_offset))
         return next(iter(self._open.values()), marker_offset + 1)
 
     def on_high_watermark_updated(self, high_watermark: int) -> None:
-        """Forget the transactions whose markers lie below the high watermark."""
+        """Remove the transactions whose markers are below the high watermark."""
         if high_watermark > self._stable_offset:
             self._stable_offset = high_watermark
             if self._unreplicated:
                 self.settle()
 
     def settle(self) -> None:
-        """Bring the first unstable offset up to date."""
+        """Update the first unstable offset."""
         heap = self._unreplicated
-        while heap and heap[0][1] < self._stable_offset:
+        while heap and heap[0].marker_offset < self._stable_offset:
             heappop(heap)
         first_offset = next(iter(self._open.values()), None)
-        if heap and (first_offset is None or heap[0][0] < first_offset):
-            first_offset = heap[0][0]
+        if heap and (first_offset is None or heap[0].first_offset < first_offset):
+            first_offset = heap[0].first_offset
         self.first_unstable_offset = first_offset
-
-
-_log = logging.getLogger(__name__)
 
 
 class ProducerSnapshots:
     """The snapshot files of a partition directory, by offset.
 
     Args:
-        filesystem: Where they stand.
+        filesystem: The file system.
         directory: The partition's directory.
-        read_only: Files are neither written nor deleted: they are merely not looked at any more.
-        file_names: The regular files in the directory, if they are known: then it is not listed again.
+        file_names: The regular files in the directory, if already listed.
     """
 
     def __init__(
@@ -123,12 +120,10 @@ class ProducerSnapshots:
         filesystem: FileSystem,
         directory: str,
         *,
-        read_only: bool = False,
         file_names: Iterable[str] | None = None,
     ) -> None:
         self._filesystem = filesystem
         self._directory = directory
-        self._read_only = read_only
         if file_names is None:
             file_names = (
                 entry.name for entry in filesystem.list_directory(directory) if entry.is_regular_file
@@ -142,18 +137,18 @@ class ProducerSnapshots:
 
     @property
     def latest_offset(self) -> int | None:
-        """The offset of the newest snapshot."""
+        """The offset of the latest snapshot."""
         return self._offsets[-1] if self._offsets else None
 
     def path(self, offset: int) -> str:
-        """Where the snapshot of an offset stands, or would."""
+        """The path of the snapshot of an offset."""
         return os.path.join(self._directory, snapshot_file_name(offset))
 
     def read_latest(self) -> tuple[int, tuple[ProducerStateEntry, ...]] | None:
-        """Read the newest snapshot that can be read; those that cannot are deleted.
+        """Read the latest readable snapshot, and delete later ones.
 
         Returns:
-            Its offset and its entries; None if there is none.
+            Its offset and its entries; None without any.
 
         Raises:
             UnreadableError: This user may not read it.
@@ -163,7 +158,7 @@ class ProducerSnapshots:
             try:
                 entries = read_producer_snapshot(self._filesystem, self.path(offset))
             except CorruptSnapshotError as error:
-                _log.warning("Deleted a producer snapshot, and took an older one or the log: %s", error)
+                _log.warning("Deleted a producer snapshot; an older one or the log replaces it: %s", error)
                 entries = None
             if entries is not None:
                 return offset, entries
@@ -171,15 +166,13 @@ class ProducerSnapshots:
         return None
 
     def write(self, offset: int, entries: Iterable[ProducerStateEntry], *, flush: bool = True) -> None:
-        """Write the snapshot of an offset; one that is there is replaced.
+        """Write the snapshot of an offset, replacing an existing one.
 
-        Without a flush, a crash may leave a torn one, which is then found out by its CRC.
+        Without a flush, a crash may leave a torn snapshot, which its CRC reveals.
 
         Raises:
             StorageError: The file could not be written.
         """
-        if self._read_only:
-            return
         write_producer_snapshot(self._filesystem, self.path(offset), tuple(entries), flush=flush)
         if offset not in self._offsets:
             insort(self._offsets, offset)
@@ -188,22 +181,21 @@ class ProducerSnapshots:
         """Delete the snapshot of an offset, if there is one."""
         if offset not in self._offsets:
             return
-        if not self._read_only:
-            self._filesystem.delete(self.path(offset))
+        self._filesystem.delete(self.path(offset))
         self._offsets.remove(offset)
 
     def delete_outside(self, log_start_offset: int, log_end_offset: int) -> None:
-        """Delete the snapshots at the log start or before it, and those behind the log end, for good."""
+        """Delete the snapshots at or before the log start, and those after the log end, durably."""
         self._delete_for_good(
             [each for each in self._offsets if not log_start_offset < each <= log_end_offset]
         )
 
     def delete_all(self) -> None:
-        """Delete every snapshot, for good."""
+        """Delete all snapshots, durably."""
         self._delete_for_good(self.offsets)
 
     def delete_strays(self, segment_base_offsets: Collection[int]) -> None:
-        """Delete the snapshots that begin no segment, but for the newest one if no segment begins behind it."""
+        """Delete the snapshots at no segment's base offset, except the latest one if no segment begins after it."""
         bases = set(segment_base_offsets)
         strays = [offset for offset in self._offsets if offset not in bases]
         if strays and (not bases or strays[-1] >= max(bases)):
@@ -212,25 +204,24 @@ class ProducerSnapshots:
             self.delete(offset)
 
     def mark_deleted(self, offsets: Iterable[int]) -> list[str]:
-        """Rename the snapshots of deleted segments to ``.deleted``, as far as there are any.
+        """Rename the snapshots of deleted segments to ``.deleted``, if they exist.
 
         Returns:
-            The new paths, which are to be deleted some time later.
+            The new paths, for deletion later.
         """
         marked = frozenset(self._offsets).intersection(offsets)
         self._offsets = [offset for offset in self._offsets if offset not in marked]
         paths = [self.path(offset) for offset in sorted(marked)]
-        if not self._read_only:
-            for path in paths:
-                # One that is gone already need not be removed.
-                rename_if_exists(self._filesystem, path, path + DELETED_SUFFIX)
+        for path in paths:
+            # A snapshot that no longer exists needs no deletion.
+            rename_if_exists(self._filesystem, path, path + DELETED_SUFFIX)
         return [path + DELETED_SUFFIX for path in paths]
 
     def _delete_for_good(self, offsets: Sequence[int]) -> None:
-        """A snapshot that a crash brings back must not tell of records in whose place others stand by then."""
+        """Delete durably: a snapshot restored by a crash must not describe records that were replaced since."""
         for offset in offsets:
             self.delete(offset)
-        if offsets and not self._read_only:
+        if offsets:
             self._filesystem.flush_directory(self._directory)
 
 
@@ -242,14 +233,14 @@ class ProducerStateManager:
     """The producers and transactions of one log. One writer; ``first_unstable_offset`` may be read at any time.
 
     Args:
-        filesystem: Where the snapshots stand.
+        filesystem: The file system.
         directory: The partition's directory.
         expiration_ms: The log's ``producer.id.expiration.ms``.
-        read_only: Snapshots are neither written nor deleted.
+        file_names: The files in the directory, if already listed.
 
     Attributes:
-        expiration_ms: A producer whose last batch is older than this is forgotten. It may be changed at any time.
-        map_end_offset: Every batch that begins below it is accounted for.
+        expiration_ms: Producers whose last batch is older than this are removed. May be changed at any time.
+        map_end_offset: The state includes every batch that begins below this offset.
         snapshots: The snapshots on disk.
     """
 
@@ -259,10 +250,9 @@ class ProducerStateManager:
         directory: str,
         *,
         expiration_ms: int,
-        read_only: bool = False,
         file_names: Iterable[str] | None = None,
     ) -> None:
-        self.snapshots = ProducerSnapshots(filesystem, directory, read_only=read_only, file_names=file_names)
+        self.snapshots = ProducerSnapshots(filesystem, directory, file_names=file_names)
         self.expiration_ms = expiration_ms
         self.map_end_offset = 0
         self._last_snapshot_offset = 0
@@ -271,33 +261,33 @@ class ProducerStateManager:
 
     @property
     def producers(self) -> Mapping[int, ProducerState]:
-        """What is known of each producer, by its id. To be looked at only."""
+        """The state of each producer, by its id."""
         return self._producers
 
     @property
     def is_empty(self) -> bool:
-        """Whether no producer is known."""
+        """Whether the log has no producer."""
         return not self._producers
 
     @property
     def open_transactions(self) -> Mapping[int, int]:
-        """First offset of each open transaction by its producer id, oldest first. To be looked at only."""
+        """The first offset of each open transaction by producer id, oldest first."""
         return self._transactions.open_transactions
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """Where the earliest transaction begins that is open, or whose marker is not below the high watermark.
+        """The start of the earliest transaction that is open, or whose marker is not below the high watermark.
 
-        None if there is none. It may lie below the log start.
+        None without any. It may be below the log start.
         """
         return self._transactions.first_unstable_offset
 
     def update(self, batches: ProducerBatches) -> list[AbortedTransaction]:
-        """Account for batches that now stand in the log.
+        """Update the state with batches that were appended.
 
         Returns:
-            The transactions that they abort, in the order of their markers: to be added to the
-            transaction index of the segment that holds the batches.
+            The transactions that they abort, in the order of their markers, for the transaction index of the segment
+            that holds the batches.
         """
         aborted: list[AbortedTransaction] = []
         if batches.batches:
@@ -314,30 +304,30 @@ class ProducerStateManager:
         return aborted
 
     def observe(self, window: BatchWindow) -> list[AbortedTransaction]:
-        """Account for a window of batches that recovery or a rebuild found; returns what `update` does.
+        """Update the state with batches that a recovery or a rebuild reads; returns the same as `update`.
 
         Raises:
-            CorruptRecordError: A marker is malformed; nothing of the window is accounted for.
+            CorruptRecordError: A marker is malformed; the state has not changed.
         """
         return self.update(ProducerBatches.of_window(window))
 
     def move_map_end_offset(self, offset: int) -> None:
-        """Say that nothing up to an offset concerns any producer: the log begins, or has a gap, there."""
+        """Move the end of the state without batches: the log begins, or has a gap, there."""
         self.map_end_offset = offset
 
     def on_high_watermark_updated(self, high_watermark: int) -> None:
-        """Forget the transactions whose markers lie below the high watermark: they are stable."""
+        """Remove the transactions whose markers are below the high watermark: they are stable."""
         self._transactions.on_high_watermark_updated(high_watermark)
 
     def on_log_start_offset_incremented(self, log_start_offset: int) -> None:
-        """Follow the log start: what ended below it is stable, and snapshots may have gone."""
+        """Follow the log start: transactions that ended below it are stable, and snapshots may have been deleted."""
         self.on_high_watermark_updated(log_start_offset)
         self.map_end_offset = max(self.map_end_offset, log_start_offset)
         latest = self.snapshots.latest_offset
         self._last_snapshot_offset = log_start_offset if latest is None else latest
 
     def remove_expired(self, now_ms: int) -> None:
-        """Forget the producers that were silent for too long and have no open transaction."""
+        """Remove the expired producers without an open transaction."""
         expired = [
             state.producer_id
             for state in self._producers.values()
@@ -347,11 +337,10 @@ class ProducerStateManager:
             del self._producers[producer_id]
 
     def take_snapshot(self, *, flush: bool = True) -> int | None:
-        """Write a snapshot, unless the newest one is as of the same offset or a later one.
+        """Write a snapshot, unless the latest one has the same offset or a later one.
 
         Args:
-            flush: Whether it is to be on disk before this returns. A roll need not wait for it: a torn
-                snapshot is found out, and the log tells the same.
+            flush: Whether to flush it. A roll need not: a torn snapshot is detected, and the log has the same contents.
 
         Returns:
             The snapshot's offset; None if none was written.
@@ -368,9 +357,9 @@ class ProducerStateManager:
         return offset
 
     def truncate_and_reload(self, log_start_offset: int, log_end_offset: int, now_ms: int) -> None:
-        """Go back to the newest snapshot within a log's offsets, unless the state is as of its end.
+        """Load the latest snapshot within a log's offsets, unless the state already ends at the log end.
 
-        What lies between ``map_end_offset`` and the log end is then to be replayed.
+        The caller then replays the batches from ``map_end_offset`` to the log end.
 
         Raises:
             UnreadableError: This user may not read a snapshot.
@@ -385,15 +374,11 @@ class ProducerStateManager:
         self.map_end_offset = self._last_snapshot_offset = offset
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Forget everything, and delete every snapshot: the log is empty and begins at an offset."""
+        """Remove all producers and all snapshots: the log is empty and begins at an offset."""
         self._load(())
         self.snapshots.delete_all()
         self._last_snapshot_offset = 0
         self.map_end_offset = offset
-
-    def remove_stray_snapshots(self, segment_base_offsets: Collection[int]) -> None:
-        """Delete the snapshots that belong to no segment, but for the newest one behind all of them."""
-        self.snapshots.delete_strays(segment_base_offsets)
 
     def _add_data(self, batch: ProducerBatch) -> None:
         state = self._state(batch.producer_id)
@@ -407,11 +392,11 @@ class ProducerStateManager:
 
     def _end_transaction(self, batch: ProducerBatch) -> AbortedTransaction | None:
         marker = batch.marker
-        assert marker is not None  # noqa: S101  (the caller has looked)
+        assert marker is not None  # noqa: S101  (checked by the caller)
         first_offset = self._state(batch.producer_id).end_transaction(
             batch.producer_epoch, marker.coordinator_epoch, batch.timestamp_ms
         )
-        # A marker without data, as compaction or a refused append leaves it, ends nothing.
+        # A marker without data, after a compaction or a rejected append, ends no transaction.
         if first_offset is None:
             return None
         last_stable_offset = self._transactions.end(batch.producer_id, batch.base_offset)
@@ -447,21 +432,21 @@ def rebuild_producer_state(
     *,
     is_after_clean_shutdown: bool,
 ) -> None:
-    """Let the state be that of everything from the log start to below ``last_offset``, and take snapshots.
+    """Rebuild the state from the log start to ``last_offset``, and take snapshots (``UnifiedLog.rebuildProducerState``).
 
-    Only what lies behind the newest usable snapshot is read. Snapshots as of the last two segments'
-    base offsets serve a truncation that may follow.
+    Only batches after the latest usable snapshot are read. Snapshots at the last two segments' base offsets make a later
+    truncation cheap.
 
     Args:
         manager: The state; snapshots outside the offsets are deleted.
         segments: The log's segments.
-        log_start_offset: Where the log begins.
-        last_offset: Up to where it is to be accounted for: the log end, or a segment's base offset.
-        now_ms: The time, for producers that have expired.
-        is_after_clean_shutdown: If there is no snapshot at all, there were no producers either.
+        log_start_offset: The log start offset.
+        last_offset: The end of the state: the log end, or a segment's base offset.
+        now_ms: The current time, for expired producers.
+        is_after_clean_shutdown: Whether the absence of snapshots proves that there were no producers.
 
     Raises:
-        CorruptRecordError: A batch or a marker on the way is damaged.
+        CorruptRecordError: A batch or a marker is damaged.
     """
     offsets_to_snapshot = (*segments.base_offsets[-2:], last_offset)
     if manager.snapshots.latest_offset is None and is_after_clean_shutdown:
@@ -469,7 +454,7 @@ def rebuild_producer_state(
             manager.move_map_end_offset(offset)
             manager.take_snapshot()
         return
-    # Who knew of no producer behind the truncation finds none before it.
+    # Without a producer after the truncation point, there is none before it.
     was_empty = manager.is_empty and manager.map_end_offset >= last_offset
     manager.truncate_and_reload(log_start_offset, last_offset, now_ms)
     if last_offset > manager.map_end_offset and not was_empty:

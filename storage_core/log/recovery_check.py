@@ -1,7 +1,7 @@
-"""What a recovery would drop, found out before anything is changed.
+"""Finding out which segments a recovery must process, and what it would discard, before anything is changed.
 
-Kafka's recovery keeps the batches in front of the first bad one, and drops everything behind it: the
-rest of that segment and every later one. What a crash tore is no loss; whole batches are.
+Kafka's recovery keeps the batches before the first invalid one, and discards the rest of that segment and every later
+segment. A batch that a crash tore is no loss; complete batches are.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import logging
 import os
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from storage_core.directory.segment_listing import FileNames, SegmentListing, list_segments
 from storage_core.errors import CorruptError, LogDirectoryError, OffsetOverflowError
@@ -27,7 +28,7 @@ from storage_core.segment.file_names import (
 from storage_core.segment.segment_recovery import scan_segment
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from storage_core.filesystem import FileSystem, OpenFile
     from storage_core.record.batch_window import BatchWindow
@@ -35,27 +36,26 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CheckedDirectory",
-    "ascends_to_its_end",
+    "SegmentToRecover",
     "check_directory",
-    "ends_whole",
-    "indexes_to_recover",
+    "has_ascending_offsets",
     "list_regular_files",
     "log_base_offsets",
-    "with_corrupt_transaction_index",
+    "segments_to_recover",
 ]
 
 
 _log = logging.getLogger(__name__)
-_MOST_TOLD: Final = 20
+_MAX_REPORTED: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedDirectory:
-    """What was found out about a partition's directory.
+    """The result of checking a partition's directory.
 
     Attributes:
-        dropped: What would be lost if Kafka's rules were followed, a sentence each.
-        file_names: The regular files that are there, in order.
+        dropped: What a recovery by Kafka's rules would discard, one phrase each.
+        file_names: The regular files in the directory, sorted.
     """
 
     dropped: tuple[str, ...]
@@ -65,18 +65,18 @@ class CheckedDirectory:
 def check_directory(
     filesystem: FileSystem, path: str, recovery_point: int, *, is_clean: bool, max_batch_bytes: int
 ) -> CheckedDirectory:
-    """Find out what would be lost if Kafka's rules were followed now; nothing is changed.
+    """Find out what a recovery by Kafka's rules would discard; nothing is changed.
 
     Args:
-        filesystem: Where to read.
-        path: The partition's directory. Nobody else is at work there.
-        recovery_point: Below it, everything is on disk.
-        is_clean: Whether the log was closed.
-        max_batch_bytes: The largest batch for which memory is taken.
+        filesystem: The file system.
+        path: The partition's directory. No other process changes it.
+        recovery_point: The offset below which everything is on disk.
+        is_clean: Whether the log was closed cleanly.
+        max_batch_bytes: The largest batch to load into memory.
 
     Raises:
-        BatchTooLargeError: There is an undamaged batch that is larger.
-        LogDirectoryError: Something is named like a segment's file, and is none.
+        BatchTooLargeError: A valid batch is larger.
+        LogDirectoryError: Something other than a file has the name of a segment's file.
     """
     names = tuple(list_regular_files(filesystem, path))
     if any(name.endswith(SWAP_SUFFIX) for name in names):
@@ -90,43 +90,39 @@ def check_directory(
         )
     else:
         listing = SegmentListing(tuple(log_base_offsets(names)), FileNames(names))
-    swapped, base_offsets, present = listing.swapped, listing.base_offsets, listing.file_names
-    chosen = indexes_to_recover(
-        base_offsets, {name.removesuffix(SWAP_SUFFIX) for name in present}, recovery_point, is_clean=is_clean
-    )
-    suffixes = dict.fromkeys(swapped, SWAP_SUFFIX)
-    corrupt = with_corrupt_transaction_index(filesystem, path, base_offsets, present, suffixes)
-    chosen = sorted({*chosen, *corrupt})
-    last = len(base_offsets) - 1
+    base_offsets, present = listing.base_offsets, listing.file_names
+    suffixes = dict.fromkeys(listing.swapped, SWAP_SUFFIX)
 
-    def segment(index: int) -> SegmentReader:
-        base_offset = base_offsets[index]
+    def open_segment(base_offset: int) -> SegmentReader:
+        suffix = suffixes.get(base_offset, "")
         return SegmentReader(
-            filesystem,
-            path,
-            base_offset,
-            present,
-            suffix=suffixes.get(base_offset, ""),
-            max_batch_bytes=max_batch_bytes,
+            filesystem, path, base_offset, present, suffix=suffix, max_batch_bytes=max_batch_bytes
         )
 
-    if is_clean and base_offsets and last not in chosen and not ends_whole(segment(last)):
-        chosen.append(last)
-    for index in chosen:
-        is_unflushed = not is_clean and (index == last or base_offsets[index + 1] > recovery_point)
-        later = [segment(number) for number in range(index + 1, last + 1)] if is_unflushed else []
-        dropped = _dropped_with(segment(index), later)
+    chosen = segments_to_recover(
+        filesystem,
+        path,
+        base_offsets,
+        present,
+        recovery_point,
+        is_clean=is_clean,
+        open_segment=open_segment,
+        suffixes=suffixes,
+    )
+    for index, is_unflushed in chosen:
+        later = [open_segment(each) for each in base_offsets[index + 1 :]] if is_unflushed else []
+        dropped = _dropped_with(open_segment(base_offsets[index]), later)
         if dropped is not None:
             return CheckedDirectory(tuple(dropped), names)
     return CheckedDirectory((), names)
 
 
 def list_regular_files(filesystem: FileSystem, path: str) -> list[str]:
-    """The names of the regular files in a partition's directory, in order.
+    """The names of the regular files in a partition's directory, sorted.
 
     Raises:
-        LogDirectoryError: Something is named like a segment's file, and is a link, FIFO, device or directory:
-            to go on without it would give its offsets away again.
+        LogDirectoryError: A link, FIFO, device or directory has the name of a segment's file: without it, the log would
+            assign its offsets again.
     """
     names = []
     for entry in filesystem.list_directory(path):
@@ -134,65 +130,84 @@ def list_regular_files(filesystem: FileSystem, path: str) -> list[str]:
             names.append(entry.name)
         elif base_offset_of(entry.name) is not None:
             raise LogDirectoryError(
-                "Expected a regular file under the name of a segment's file, found something else. Put the file "
-                "itself here.",
+                "Expected a regular file with the name of a segment's file, found something else. Replace it by the "
+                "file itself.",
                 path=os.path.join(path, entry.name),
             )
     return names
 
 
 def log_base_offsets(file_names: Iterable[str]) -> list[int]:
-    """The base offsets of all log files among some names, ascending."""
+    """The base offsets of the log files among file names, ascending."""
     found = (base_offset_of(name) for name in file_names if name.endswith(LOG_SUFFIX))
     return sorted(base_offset for base_offset in found if base_offset is not None)
 
 
-def indexes_to_recover(
-    base_offsets: Sequence[int], file_names: Collection[str], recovery_point: int, *, is_clean: bool
-) -> list[int]:
-    """Which segments are recovered: those that may have unflushed bytes, and those without an offset index."""
-    chosen = {
-        index
-        for index, base_offset in enumerate(base_offsets)
-        if offset_index_file_name(base_offset) not in file_names
-    }
-    if not is_clean and base_offsets:
-        first = max(0, bisect_right(base_offsets, recovery_point) - 1)
-        chosen.update(range(first, len(base_offsets)))
-    return sorted(chosen)
+class SegmentToRecover(NamedTuple):
+    """The number of a segment in its log, and whether it may have unflushed bytes."""
+
+    number: int
+    is_unflushed: bool
 
 
-def with_corrupt_transaction_index(
+def segments_to_recover(
     filesystem: FileSystem,
     path: str,
     base_offsets: Sequence[int],
     file_names: Collection[str],
-    suffixes: Mapping[int, str],
-) -> list[int]:
-    """Which segments have a transaction index that cannot be right: they are recovered, too.
+    recovery_point: int,
+    *,
+    is_clean: bool,
+    open_segment: Callable[[int], SegmentReader],
+    suffixes: Mapping[int, str] = MappingProxyType({}),
+) -> list[SegmentToRecover]:
+    """The segments to recover, in order.
+
+    These are the segments at or after the recovery point of a log that was not closed cleanly, those without an offset
+    index or with a corrupt transaction index, and the last one if it does not end with a valid batch.
 
     Args:
-        filesystem: Where to read.
+        filesystem: The file system.
         path: The partition's directory.
-        base_offsets: Those of all segments.
+        base_offsets: The base offsets of all segments.
         file_names: The files in the directory.
-        suffixes: What follows the file names of a segment, by its base offset; nothing if it is not there.
+        recovery_point: The offset below which everything is on disk.
+        is_clean: Whether the log was closed cleanly.
+        open_segment: Opens the segment with a base offset.
+        suffixes: The suffix of the file names of a segment, by its base offset; none if absent.
     """
-    corrupt = []
+    chosen: set[int] = set()
+    first_unflushed = max(0, bisect_right(base_offsets, recovery_point) - 1)
     for index, base_offset in enumerate(base_offsets):
-        name = transaction_index_file_name(base_offset) + suffixes.get(base_offset, "")
+        suffix = suffixes.get(base_offset, "")
+        index_name = offset_index_file_name(base_offset)
+        has_index = index_name in file_names or index_name + SWAP_SUFFIX in file_names
+        if not has_index or (not is_clean and index >= first_unflushed):
+            chosen.add(index)
+        name = transaction_index_file_name(base_offset) + suffix
         if name in file_names:
             problem = TransactionIndex.read(filesystem, os.path.join(path, name), base_offset).problem
             if problem is not None:
                 _log.warning("%s in %s is damaged (%s), so its segment is recovered.", name, path, problem)
-                corrupt.append(index)
-    return corrupt
+                chosen.add(index)
+    last = len(base_offsets) - 1
+    if (
+        is_clean
+        and base_offsets
+        and last not in chosen
+        and not _ends_with_batch(open_segment(base_offsets[last]))
+    ):
+        chosen.add(last)
+    return [
+        SegmentToRecover(index, not is_clean and (index == last or base_offsets[index + 1] > recovery_point))
+        for index in sorted(chosen)
+    ]
 
 
-def ends_whole(segment: SegmentReader) -> bool:
-    """Whether the last bytes of a segment are a valid batch, and its indexes name nothing behind it.
+def _ends_with_batch(segment: SegmentReader) -> bool:
+    """Whether a segment ends with a valid batch, and no index entry points beyond it.
 
-    So it is with a log that was closed, unless its last file was cut or exchanged since.
+    A log that was closed cleanly does, unless its last file was cut or replaced since.
     """
     try:
         end = segment.end() if segment.size_bytes else SegmentEnd(segment.base_offset, 0)
@@ -207,8 +222,8 @@ def ends_whole(segment: SegmentReader) -> bool:
     )
 
 
-def ascends_to_its_end(segment: SegmentReader) -> bool:
-    """Whether headers with ascending offsets account for every byte of a segment. No CRC is looked at."""
+def has_ascending_offsets(segment: SegmentReader) -> bool:
+    """Whether headers with ascending offsets cover every byte of a segment. CRCs are not checked."""
     position_bytes = 0
     try:
         for header in segment.batches():
@@ -219,7 +234,7 @@ def ascends_to_its_end(segment: SegmentReader) -> bool:
 
 
 def _dropped_with(segment: SegmentReader, later: Sequence[SegmentReader]) -> list[str] | None:
-    """What goes when a segment is cut behind its last good batch; None if nothing is cut off."""
+    """What is discarded when a segment is cut after its last valid batch; None if nothing is cut off."""
     with segment.open_log() as log_file:
         size_bytes = log_file.status.size_bytes
         try:
@@ -232,7 +247,7 @@ def _dropped_with(segment: SegmentReader, later: Sequence[SegmentReader]) -> lis
             return None
         dropped = _dropped_from(log_file, segment.base_offset, scan, size_bytes)
     for number, each in enumerate(segment for segment in later if segment.size_bytes):
-        if number == _MOST_TOLD:
+        if number == _MAX_REPORTED:
             dropped.append("and later segments")
             break
         dropped.append(f"{each.log_path}: the whole segment of {each.size_bytes} bytes")
@@ -240,10 +255,10 @@ def _dropped_with(segment: SegmentReader, later: Sequence[SegmentReader]) -> lis
 
 
 def _scan(log_file: OpenFile, segment: SegmentReader) -> SegmentScan:
-    """Scan as the recovery does, which splits a segment where its offsets ascend out of its reach.
+    """Scan as the recovery does, which splits a segment whose ascending offsets exceed its indexes.
 
     Raises:
-        OffsetOverflowError: They are out of its reach, and do not ascend.
+        OffsetOverflowError: Offsets exceed the indexes, and do not ascend.
     """
     size_bytes = log_file.status.size_bytes
     base_offset, position_bytes = segment.base_offset, 0
@@ -253,40 +268,40 @@ def _scan(log_file: OpenFile, segment: SegmentReader) -> SegmentScan:
                 log_file,
                 base_offset,
                 size_bytes,
-                # No entry is of interest.
+                # Larger than the file, so no index entry is made.
                 size_bytes,
                 max_batch_bytes=segment.max_batch_bytes,
                 observe=_read_markers,
                 start_position_bytes=position_bytes,
             )
         except OffsetOverflowError as error:
-            # A single batch fits a segment that begins with it, so each turn gets on.
-            if error.position_bytes is None or not ascends_to_its_end(segment):
+            # A segment that begins with a batch can hold it, so each iteration makes progress.
+            if error.position_bytes is None or not has_ascending_offsets(segment):
                 raise
             position_bytes = error.position_bytes
             base_offset = int.from_bytes(log_file.read_at(8, position_bytes), "big")
 
 
 def _read_markers(window: BatchWindow) -> None:
-    """Refuse a malformed marker, as the observer of a recovery does."""
+    """Reject a malformed marker, as the recovery does."""
     ProducerBatches.of_window(window)
 
 
 def _dropped_from(log_file: OpenFile, base_offset: int, scan: SegmentScan, size_bytes: int) -> list[str]:
-    """Whole batches behind the end of the good ones in one file."""
+    """Complete batches after the last valid one in a file."""
     resynchroniser = Resynchroniser(log_file, base_offset, size_bytes, None, MAX_ENCODABLE_BATCH_BYTES)
     position_bytes = scan.end_position_bytes
     if resynchroniser.is_blank(position_bytes):
         return []
     found = resynchroniser.next_log_batch(position_bytes, scan.next_offset)
     if found is not None and found.position_bytes == position_bytes and scan.problem is not None:
-        what = f"from a whole batch on that is refused: {scan.problem.args[0]}"
+        what = f"from a complete batch on that is rejected: {scan.problem.args[0]}"
     elif found is not None:
-        what = f"from a whole batch at byte {found.position_bytes} on, which begins at offset {found.base_offset}"
+        what = f"from a complete batch at byte {found.position_bytes} with base offset {found.base_offset} on"
     elif resynchroniser.is_intact(position_bytes):
-        what = f"from a whole batch at byte {position_bytes} on, whose offsets do not follow"
+        what = f"from a complete batch at byte {position_bytes} on, whose offsets are out of order"
     elif resynchroniser.probe.is_exhausted:
-        what = "perhaps whole batches: too much looks like one to tell"
+        what = "possibly complete batches: too many bytes look like one to be sure"
     else:
         return []
     return [f"{log_file.path}: bytes {position_bytes} to {size_bytes - 1}, {what}"]

@@ -1,7 +1,7 @@
-"""Deleting the segments that a log need not keep any longer (Kafka's ``UnifiedLog.deleteOldSegments``).
+"""Deleting segments by retention (Kafka's ``UnifiedLog.deleteOldSegments``).
 
-The log start offset is raised, and on disk, before the first file gets another name. So a crash leaves the log as it was,
-or one that begins where it is to begin, whatever has become of the files in front of that.
+The log start offset is raised, and on disk, before the first file is renamed. So after a crash the log is unchanged, or
+begins at its new start, whichever earlier files remain.
 """
 
 from __future__ import annotations
@@ -28,40 +28,42 @@ __all__ = ["apply_retention", "apply_retention_to_all", "count_deletable"]
 _log = logging.getLogger(__name__)
 
 
-def apply_retention(state: LogState, now_ms: int) -> tuple[int, ...]:
-    """Delete what lies below the log start offset, and what ``retention.bytes`` and ``retention.ms`` do not keep.
+def apply_retention(state: LogState, now_ms: int | None = None) -> tuple[int, ...]:
+    """Delete segments below the log start offset, and those that exceed ``retention.bytes`` or ``retention.ms``.
 
     Args:
-        state: The log, locked; nothing is pending.
-        now_ms: The time.
+        state: The log, not locked.
+        now_ms: The time; the clock's if None.
 
     Returns:
-        The base offsets of the segments that were removed.
+        The base offsets of the removed segments.
     """
-    removed = _raise_log_start(state, now_ms)
-    if removed:
-        state.checkpoint()
-        remove_below_log_start(state, removed)
+    with state.writing():
+        write_pending(state)
+        removed = _raise_log_start(state, state.clock.now_ms() if now_ms is None else now_ms)
+        if removed:
+            state.checkpoint()
+            remove_below_log_start(state, removed)
     return tuple(segment.base_offset for segment in removed)
 
 
 def apply_retention_to_all(
     checkpoints: RootCheckpoints, now_ms: int, *, with_compacted: bool = True
 ) -> dict[tuple[str, int], tuple[int, ...]]:
-    """Do the same for all logs of a log directory, with one checkpoint for all of them.
+    """Apply retention to all logs of a log directory, writing the checkpoints once.
 
-    A log that fails does not keep the others from it. One that is closed, or failed before, is left out.
+    A log that fails does not affect the others. Logs that are closed, or failed before, are skipped.
 
     Args:
         checkpoints: The log directory's checkpoints, and its logs.
-        now_ms: The time.
-        with_compacted: Whether the logs take part that are compacted, too.
+        now_ms: The current time.
+        with_compacted: Whether to include compacted logs.
 
     Returns:
-        The base offsets of the segments that were removed, of each log that lost any.
+        The base offsets of the removed segments, for each log with any.
 
     Raises:
-        SegmentLogError: What the first log met that failed; the others are done.
+        SegmentLogError: The error of the first log that failed; the others are done.
     """
     failures: list[Exception] = []
     raised: dict[tuple[str, int], list[LogSegment]] = {}
@@ -72,7 +74,7 @@ def apply_retention_to_all(
                 with state.writing():
                     write_pending(state)
                     segments = _raise_log_start(state, now_ms)
-            except Exception as error:  # noqa: BLE001  (the other logs take their turn)
+            except Exception as error:  # noqa: BLE001  (the other logs are processed anyway)
                 _note_failure(state, error, failures)
             else:
                 if segments:
@@ -93,13 +95,13 @@ def apply_retention_to_all(
 
 
 def count_deletable(state: LogState, segments: Sequence[LogSegment], now_ms: int) -> int:
-    """How many of a log's oldest segments are to go: by log start offset, then by size, then by time.
+    """How many of a log's oldest segments to delete: by log start offset, then by size, then by time.
 
-    No log file is opened: their sizes, and the timestamps that time indexes end with, tell enough.
+    No log file is opened: file sizes and the last entries of time indexes are sufficient.
     """
     config, offsets = state.config, state.offsets
     base_offsets = [segment.base_offset for segment in segments]
-    # A segment goes only if every replica has all of it. It ends where the next one begins.
+    # Every replica must have the whole segment, which ends where the next one begins.
     limit = bisect_right([*base_offsets[1:], offsets.log_end_offset], offsets.high_watermark)
     if limit == len(segments) and segments[-1].size_bytes == 0:
         limit -= 1
@@ -115,14 +117,14 @@ def count_deletable(state: LogState, segments: Sequence[LogSegment], now_ms: int
 
 
 def _count_by_size(segments: Sequence[LogSegment], limit: int, retention_bytes: int) -> int:
-    """As many as leave no less than what is to be kept."""
+    """The number of oldest segments whose removal keeps at least ``retention.bytes``."""
     sizes_bytes = [segment.size_bytes for segment in segments]
     excess_bytes = sum(sizes_bytes) - retention_bytes
     return bisect_right(list(accumulate(sizes_bytes[:limit])), excess_bytes)
 
 
 def _is_older(state: LogState, segment: LogSegment, oldest_ms: int) -> bool:
-    """Whether the largest timestamp lies before a time; without any, when the file was written last."""
+    """Whether the largest timestamp, or without any the modification time of the file, is before a time."""
     largest_ms = segment.largest_timestamp.timestamp_ms
     if largest_ms >= 0:
         return largest_ms < oldest_ms
@@ -131,20 +133,20 @@ def _is_older(state: LogState, segment: LogSegment, oldest_ms: int) -> bool:
 
 
 def _raise_log_start(state: LogState, now_ms: int) -> list[LogSegment]:
-    """Let the log begin behind the segments that are to go, and return them. No checkpoint tells of it yet."""
+    """Raise the log start above the segments to delete, and return them. The checkpoint is not written yet."""
     segments = state.segments.values()
     count = count_deletable(state, segments, now_ms)
     if count == 0:
         return []
-    # There is always one segment.
+    # A log always has a segment.
     first = segments[count] if count < len(segments) else roll(state)
-    # No need to force to disk what lies below: nobody is going to read it.
+    # Records below the log start need no flush: they are never read again.
     state.publish(state.offsets.with_log_start(first.base_offset))
     return segments[:count]
 
 
 def _remove_raised(state: LogState, segments: Sequence[LogSegment]) -> tuple[int, ...]:
-    """Remove the segments that are still to go: meanwhile the log may have been truncated."""
+    """Remove those of the segments that are still below the log start: the log may have been truncated meanwhile."""
     chosen = frozenset(segments)
     removed = [segment for segment in segments_below_log_start(state) if segment in chosen]
     if removed:

@@ -1,7 +1,4 @@
-"""Up to where each log was cleaned: the file ``cleaner-offset-checkpoint`` of a log directory.
-
-Writing the checkpoints of a log directory (Kafka's ``LogManager.checkpointLogRecoveryOffsets`` and its like).
-"""
+"""Writing the checkpoints of a log directory (Kafka's ``LogManager.checkpointLogRecoveryOffsets`` and others)."""
 
 from __future__ import annotations
 
@@ -31,17 +28,19 @@ __all__ = ["CleanerCheckpoint", "RootCheckpoints"]
 
 
 _log = logging.getLogger(__name__)
+_INTERVAL_MS: Final = 60_000
+"""Kafka's ``log.flush.offset.checkpoint.interval.ms``."""
 
 
 class CleanerCheckpoint:
-    """The first offset of each log that was not cleaned yet. Any thread may ask and write.
+    """The first offset of each log that was not cleaned yet: ``cleaner-offset-checkpoint``. Thread-safe.
 
-    The file is read when somebody asks first: from then on nobody else writes it.
+    The file is read on the first use; no other process writes it afterwards.
 
     Args:
-        filesystem: Where it stands.
+        filesystem: The file system.
         path: The log directory.
-        logs: The logs that there are, by topic and partition; it may grow. What is said of others is dropped.
+        logs: The existing logs, by topic and partition; it may grow. Entries of other logs are dropped.
     """
 
     def __init__(self, filesystem: FileSystem, path: str, logs: Collection[tuple[str, int]]) -> None:
@@ -52,12 +51,12 @@ class CleanerCheckpoint:
         self._known: dict[tuple[str, int], int] | None = None
 
     def offset(self, topic_partition: tuple[str, int]) -> int | None:
-        """Up to where a log was cleaned; None if it never was."""
+        """The offset up to which a log was cleaned; None if it never was."""
         with self._lock:
             return self._load().get(topic_partition)
 
     def update(self, topic_partition: tuple[str, int], offset: int) -> None:
-        """Note up to where a log was cleaned.
+        """Set the offset up to which a log was cleaned.
 
         Raises:
             StorageError: The file could not be written.
@@ -67,7 +66,7 @@ class CleanerCheckpoint:
                 self._write({**self._load(), topic_partition: offset})
 
     def lower(self, topic_partition: tuple[str, int], offset: int) -> None:
-        """Note that other records will stand behind an offset: they have not been cleaned.
+        """Lower the offset of a log before a truncation: records appended later are dirty.
 
         Raises:
             StorageError: The file could not be written.
@@ -77,7 +76,7 @@ class CleanerCheckpoint:
                 self._write({**self._load(), topic_partition: offset})
 
     def forget(self, topic_partition: tuple[str, int]) -> None:
-        """Drop what is said of a log.
+        """Remove the entry of a log.
 
         Raises:
             StorageError: The file could not be written.
@@ -91,8 +90,8 @@ class CleanerCheckpoint:
             try:
                 self._known = read_offset_checkpoint(self._filesystem, self._path)
             except CorruptCheckpointError as error:
-                # To clean once more what is clean already does no harm.
-                _log.warning("All logs count as not cleaned yet: %s", error)
+                # Cleaning clean segments again does no harm.
+                _log.warning("All logs count as dirty: %s", error)
                 self._known = {}
         return self._known
 
@@ -102,12 +101,8 @@ class CleanerCheckpoint:
         self._known = kept
 
 
-_INTERVAL_MS: Final = 60_000
-"""Kafka's ``log.flush.offset.checkpoint.interval.ms``."""
-
-
 class RootCheckpoints:
-    """The checkpoints of one log directory. Any of its logs may ask for them to be written.
+    """The checkpoints of one log directory. Thread-safe.
 
     Attributes:
         states: The logs, by topic and partition.
@@ -120,11 +115,11 @@ class RootCheckpoints:
         self._clock = clock
         self._lock = threading.Lock()
         self._written_ms = clock.now_ms()
-        # What stands in each file, so that none is written in vain.
+        # The contents of each file, so that only changes are written.
         self._written: dict[str, dict[tuple[str, int], int]] = {}
 
     def write(self) -> None:
-        """Write what has changed: recovery points, log starts above the first segment, high watermarks.
+        """Write what has changed of recovery points, log starts above the first segment, and high watermarks.
 
         Raises:
             StorageError: A file could not be written.
@@ -145,7 +140,7 @@ class RootCheckpoints:
                 REPLICATION_OFFSET_CHECKPOINT,
                 {key: view.offsets.high_watermark for key, view in views.items()},
             )
-            # The last one: if it does not tell of a log that was deleted, the others do not, either.
+            # Last: once it no longer lists a deleted log, neither do the others.
             self._write(
                 RECOVERY_POINT_CHECKPOINT,
                 {key: view.offsets.recovery_point for key, view in views.items()},
@@ -153,7 +148,7 @@ class RootCheckpoints:
             self._written_ms = self._clock.now_ms()
 
     def write_if_due(self) -> None:
-        """Write them if that was not done for a minute."""
+        """Write them if they were last written a minute ago."""
         if self._clock.now_ms() - self._written_ms >= _INTERVAL_MS:
             self.write()
 

@@ -1,11 +1,9 @@
-"""Transactions of a log that have no marker yet: of this process, or left open by a crash or by a broker's producer.
+"""Transactions within one log, without a coordinator.
 
-Transactions within one log, without a coordinator: the log itself remembers what is open.
-
-A producer's first batch of a transaction opens it, a marker ends it. In between, and after a crash, it
-is open: ``read_committed`` readers stop in front of it. As under transactions version 2, a marker
-carries the epoch behind that of the data, so that nothing late can join a transaction that has ended.
-A producer that has used up its 32,768 epochs goes on in the last one, and numbers its records on.
+A producer's first transactional batch opens a transaction, a marker ends it. While it is open, also after a crash,
+``read_committed`` readers stop before it. As in transactions version 2, a marker carries the epoch after that of the data,
+so that no late batch can join an ended transaction. After its 32,768 epochs, a producer stays in the last one, and
+continues its sequence numbers.
 """
 
 from __future__ import annotations
@@ -39,12 +37,17 @@ __all__ = [
 ]
 
 
+_log = logging.getLogger(__name__)
+# A cluster assigns ids from 0 on, so these never collide with a producer's.
+_FIRST_OWN_ID: Final = 1 << 62
+
+
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A transaction that has no marker yet.
+    """A transaction without a marker.
 
     Attributes:
-        producer_id: Whose it is.
+        producer_id: Its producer.
         producer_epoch: The epoch of its records.
         first_offset: The offset of its first record.
         last_timestamp_ms: The largest timestamp of its last batch.
@@ -57,11 +60,11 @@ class OpenTransaction:
 
 
 def abort_transaction(state: LogState, producer_id: int) -> AppendInfo:
-    """End a transaction whose producer is gone; see `Log.abort_transaction`."""
+    """Abort the transaction of a producer that is gone; see `Log.abort_transaction`."""
     with state.writing():
         if producer_id not in state.producers.open_transactions:
             raise InvalidTxnStateError(
-                f"Expected a transaction of producer {producer_id} that is open, found none: it has ended already.",
+                f"Expected an open transaction of producer {producer_id}, found none: it has already ended.",
                 producer_id=producer_id,
                 path=state.path,
             )
@@ -70,7 +73,7 @@ def abort_transaction(state: LogState, producer_id: int) -> AppendInfo:
 
 
 def open_transactions(state: LogState) -> tuple[OpenTransaction, ...]:
-    """The transactions that have no marker yet, the oldest first."""
+    """The transactions without a marker, oldest first."""
     with state.lock:
         producers = state.producers.producers
         return tuple(
@@ -85,7 +88,7 @@ def open_transactions(state: LogState) -> tuple[OpenTransaction, ...]:
 
 
 def end_open_transaction(state: LogState, producer_id: int, *, is_abort: bool) -> AppendInfo:
-    """Append the marker that ends an open transaction, and moves its producer to the next epoch."""
+    """Append the marker that ends an open transaction, with the producer's next epoch."""
     known = state.producers.producers[producer_id]
     return append_marker(
         state,
@@ -96,20 +99,15 @@ def end_open_transaction(state: LogState, producer_id: int, *, is_abort: bool) -
     )
 
 
-_log = logging.getLogger(__name__)
-# A cluster hands out ids from 0 on: none of its producers ever meets one of these.
-_FIRST_TAKEN_ID: Final = 1 << 62
-
-
 class Transaction:
     """Records that become visible to ``read_committed`` readers together, or never. One thread at a time.
 
-    `Log.transaction` makes it. As a context manager it commits at the end, and aborts on an exception.
+    `Log.transaction` returns it. As a context manager, it commits on exit, and aborts on an exception.
 
     Attributes:
         producer_id: The producer.
         producer_epoch: The epoch of its records.
-        first_offset: The offset of its first record; None as long as there is none.
+        first_offset: The offset of its first record; None before the first one.
     """
 
     def __init__(self, state: LogState, producer: ProducerSequence, *, flush: bool) -> None:
@@ -139,8 +137,8 @@ class Transaction:
         )
         if info.is_duplicate:
             raise InvalidTxnStateError(
-                f"Expected records that are new, found that somebody else has written those from sequence number "
-                f"{producer.base_sequence} on for producer {self.producer_id}. Abort the transaction.",
+                f"Expected new records, found that another writer used sequence number {producer.base_sequence} of producer "
+                f"{self.producer_id}. Abort the transaction.",
                 producer_id=self.producer_id,
                 path=self._state.path,
                 offset=info.first_offset,
@@ -152,25 +150,25 @@ class Transaction:
         return info
 
     def commit(self, *, flush: bool | None = None) -> AppendInfo | None:
-        """End the transaction: its records count.
+        """Commit the transaction.
 
         Args:
-            flush: Whether records and marker are on disk when this returns; as `Log.transaction` was told, if None.
+            flush: Whether records and marker are on disk when this returns; if None, as given to `Log.transaction`.
 
         Returns:
-            Where the marker stands; None if there were no records, and so no marker.
+            The position of the marker; None without any record, because no marker is written then.
 
         Raises:
-            InvalidTxnStateError: The transaction has ended, or others have truncated a part of it or added to it: it
-                can only be aborted.
-            InvalidProducerEpochError: A newer transaction of the same producer has begun, and has aborted this one.
-            StorageError: The marker could not be written, or not forced to disk. What became of the transaction
-                is known when the log was opened again: it is committed, or among `Log.open_transactions`.
+            InvalidTxnStateError: The transaction has ended, or another caller truncated part of it or added to it, so
+                it can only be aborted.
+            InvalidProducerEpochError: A newer transaction of the same producer has begun, and aborted this one.
+            StorageError: The marker could not be written or flushed. The outcome is known after the log was opened
+                again: the transaction is committed, or in `Log.open_transactions`.
         """
         return self._end(is_abort=False, flush=flush)
 
     def abort(self, *, flush: bool | None = None) -> AppendInfo | None:
-        """End the transaction: its records do not count; for arguments and errors see `commit`."""
+        """Abort the transaction; for arguments and errors see `commit`."""
         return self._end(is_abort=True, flush=flush)
 
     def __enter__(self) -> Self:
@@ -187,8 +185,8 @@ class Transaction:
         try:
             self.abort()
         except SegmentLogError as problem:
-            # What went wrong first says more.
-            error.add_note(f"The transaction of producer {self.producer_id} was not aborted: {problem}")
+            # The first error is the more useful one.
+            error.add_note(f"The transaction of producer {self.producer_id} could not be aborted: {problem}")
 
     def _end(self, *, is_abort: bool, flush: bool | None) -> AppendInfo | None:
         state, info = self._state, None
@@ -196,7 +194,7 @@ class Transaction:
             self._require_open()
             if self.first_offset is not None:
                 if not is_abort:
-                    self._require_whole()
+                    self._require_complete()
                 info = end_open_transaction(state, self.producer_id, is_abort=is_abort)
             self._has_ended = True
             del state.current_transactions[self.producer_id]
@@ -208,28 +206,27 @@ class Transaction:
         state, producer_id = self._state, self.producer_id
         if self._has_ended:
             raise InvalidTxnStateError(
-                "Expected a transaction that is open, found one that has ended. Begin another.",
+                "Expected an open transaction, found one that has ended. Begin a new one.",
                 producer_id=producer_id,
                 path=state.path,
             )
         if state.current_transactions.get(producer_id) is not self:
             raise InvalidProducerEpochError(
                 f"Expected the current transaction of producer {producer_id}, found one of epoch "
-                f"{self.producer_epoch}, which was aborted by others: a newer one has begun, or somebody has given up "
-                "on it.",
+                f"{self.producer_epoch} that was aborted: a newer one has begun, or abort_transaction was called.",
                 producer_id=producer_id,
                 path=state.path,
             )
         if state.producers.open_transactions.get(producer_id) != self.first_offset:
             raise InvalidTxnStateError(
-                f"Expected a transaction of producer {producer_id} that is open from offset {self.first_offset} on, "
-                "found that others have ended or begun one, or have truncated the log.",
+                f"Expected a transaction of producer {producer_id} open from offset {self.first_offset} on, found that "
+                "another caller has ended or begun one, or truncated the log.",
                 producer_id=producer_id,
                 path=state.path,
             )
 
-    def _require_whole(self) -> None:
-        """Refuse to commit a part of the records, or others with them."""
+    def _require_complete(self) -> None:
+        """Check that the log has all records of this transaction, and no others in it."""
         known = self._state.producers.producers[self.producer_id]
         if (known.producer_epoch, next_sequence(known.last_sequence)) != (
             self.producer_epoch,
@@ -237,7 +234,7 @@ class Transaction:
         ):
             raise InvalidTxnStateError(
                 f"Expected the last record of producer {self.producer_id} to be that of this transaction, found that "
-                "others have truncated the log, or have written in its name. Abort the transaction.",
+                "another caller truncated the log, or wrote as this producer. Abort the transaction.",
                 producer_id=self.producer_id,
                 path=self._state.path,
             )
@@ -247,14 +244,14 @@ class Transaction:
 
 
 def begin_transaction(state: LogState, producer_id: int | None, *, flush: bool) -> Transaction:
-    """Begin a transaction; see `Log.transaction`. What the producer has left open is aborted."""
+    """Begin a transaction, and abort an open one of the same producer; see `Log.transaction`."""
     if producer_id is not None:
         check_producer_id(producer_id)
     with state.writing():
         if producer_id is None:
             producer_id = _free_id(state)
         if producer_id in state.producers.open_transactions:
-            _log.warning("%s: aborted what producer %d had left open.", state.path, producer_id)
+            _log.warning("%s: aborted the open transaction of producer %d.", state.path, producer_id)
             end_open_transaction(state, producer_id, is_abort=True)
         producer = _next_incarnation(producer_id, state.producers.producers.get(producer_id))
         transaction = Transaction(state, producer, flush=flush)
@@ -263,11 +260,11 @@ def begin_transaction(state: LogState, producer_id: int | None, *, flush: bool) 
 
 
 def _next_incarnation(producer_id: int, known: ProducerState | None) -> ProducerSequence:
-    """The epoch of a producer's next transaction, and the number of its first record."""
+    """The epoch of a producer's next transaction, and the sequence number of its first record."""
     if known is None:
         return ProducerSequence(producer_id, 0, 0)
     if not known.batches:
-        # The marker of the last transaction has begun the epoch already.
+        # The marker of the last transaction has already begun this epoch.
         return ProducerSequence(producer_id, known.producer_epoch, 0)
     if known.producer_epoch < LARGEST_EPOCH:
         return ProducerSequence(producer_id, known.producer_epoch + 1, 0)
@@ -275,8 +272,8 @@ def _next_incarnation(producer_id: int, known: ProducerState | None) -> Producer
 
 
 def _free_id(state: LogState) -> int:
-    """The first id that no transaction uses, in this process or left open in the log."""
-    producer_id = _FIRST_TAKEN_ID
+    """The first id without a transaction, in this process or open in the log."""
+    producer_id = _FIRST_OWN_ID
     while producer_id in state.current_transactions or producer_id in state.producers.open_transactions:
         producer_id += 1
     return producer_id

@@ -61,7 +61,7 @@ def crashes_of(
     seed: int,
     variants: int,
 ) -> tuple[Reference, Iterator[Crashed]]:
-    """The states after a crash at each call of a commit, from the first to behind the last."""
+    """The states after a crash at each call of a commit, from the first to after the last."""
     committed = filesystem.kill()
     before, records_before = settled(committed), contents(committed, ROOT)
     commit(committed)
@@ -72,7 +72,7 @@ def crashes_of(
 def crashes_of_job(
     filesystem: SimulatedFileSystem, run: Callable[[SimulatedFileSystem], object], *, seed: int, variants: int
 ) -> Iterator[Crashed]:
-    """What SIGKILL and power cuts leave before each call of a job, from its first to behind its last."""
+    """What SIGKILL and power cuts leave before each call of a job, from its first to after its last."""
     found: list[Crashed] = []
 
     def observe(call: object) -> None:

@@ -83,7 +83,7 @@ def _child(root: str, version: int, at: int, *, is_within: bool, answer: int) ->
     try:
         os.write(answer, _commit(root, version, at, is_within=is_within))
         status = 0
-    except BaseException:  # noqa: BLE001  (a child has nobody above it who would say what it died of)
+    except BaseException:  # noqa: BLE001  (the child itself must report what it died of)
         traceback.print_exc()
     finally:
         os._exit(status)

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from storage_core import LogConfig, LogDirectory
 from storage_core.commit.job import CommitJob
-from storage_core.commit.manifest import JobSettings
+from storage_core.commit.job_context import JobSettings
 from storage_core.commit.routing import RoutedRows
 from storage_core.commit.staging import StageWriter
 from storage_core.commit_files.stage_names import StageId

@@ -1,4 +1,4 @@
-"""Rows that are staged, and what stands in the staged files: read by hand, piece by piece."""
+"""Rows that are staged, and the content of the staged files, read by hand, piece by piece."""
 
 from __future__ import annotations
 

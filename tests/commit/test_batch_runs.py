@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from crc32c import crc32c
 
-from storage_core.commit.stage_placement import BatchRuns, OpenPiece, PlacedRun
+from storage_core.commit.manifest import StagedBatches
+from storage_core.commit.stage_placement import BatchRuns, PlacedRun
 from storage_core.log_config import LogConfig
 from storage_core.record.record_batches import RecordBatches
 from tests.record.encoding import Batch, counted_records
@@ -20,7 +21,7 @@ def runs(*, keeps_offsets=False):
 
 
 def piece(**fields):
-    return OpenPiece("t", 0, "f", 0, **fields)
+    return StagedBatches("t", 0, "f", 700, **fields)
 
 
 def test_a_run_is_the_batches_of_one_partition():
@@ -31,19 +32,41 @@ def test_a_run_is_the_batches_of_one_partition():
     assert found.sizes_bytes.tolist() == [sum(map(len, BATCHES[:3])), len(BATCHES[3]), len(BATCHES[4])]
 
 
-def test_what_a_piece_has_to_know():
-    found = runs().figures(1, 4)
-    assert found.size_bytes == sum(map(len, BATCHES[1:4]))
-    assert (found.batch_count, found.record_count, found.offset_count) == (3, 8, 8)
+def fingerprint(first, stop):
+    return crc32c(b"".join(each[8:12] + each[16:61] for each in BATCHES[first:stop]))
+
+
+def test_a_run_is_added_to_a_piece():
+    found = runs().added_to(piece(), 1, 4)
     # A batch's largest timestamp is that of its last record here.
-    assert (found.first_timestamp_ms, found.max_timestamp_ms) == (52, 900)
-    assert crc32c(found.fingerprinted) == crc32c(b"".join(each[8:12] + each[16:61] for each in BATCHES[1:4]))
-    assert (found.first_offset, found.last_offset) == (None, None)
+    size_bytes = sum(map(len, BATCHES[1:4]))
+    assert found == StagedBatches("t", 0, "f", 700, size_bytes, 3, 8, 52, 900, fingerprint(1, 4))
+    assert found.offset_count == 8
+
+
+def test_a_second_run_is_added_to_a_piece():
+    found = runs().added_to(runs().added_to(piece(), 1, 3), 3, 5)
+    size_bytes = sum(map(len, BATCHES[1:5]))
+    assert found == StagedBatches("t", 0, "f", 700, size_bytes, 4, 13, 52, 900, fingerprint(1, 5))
+
+
+def test_the_largest_timestamp_may_be_in_the_first_run():
+    found = runs().added_to(runs().added_to(piece(), 2, 3), 3, 4)
+    assert (found.first_timestamp_ms, found.max_timestamp_ms) == (900, 900)
+
+
+def test_batches_without_timestamps():
+    data = Batch(counted_records(1, start=-1)).encode()
+    found = BatchRuns(RecordBatches.parse(data), np.array([0]), keeps_offsets=False).added_to(piece(), 0, 1)
+    assert (found.first_timestamp_ms, found.max_timestamp_ms) == (-1, -1)
 
 
 def test_batches_that_keep_their_offsets():
-    found = runs(keeps_offsets=True).figures(1, 3)
-    assert (found.first_offset, found.last_offset) == (10, 20)
+    found = runs(keeps_offsets=True).added_to(piece(), 1, 3)
+    assert (found.min_offset, found.max_offset) == (10, 20)
+    found = runs(keeps_offsets=True).added_to(found, 3, 4)
+    assert (found.min_offset, found.max_offset) == (10, 2**31 + 33)
+    assert found.offset_count == 2**31 + 24
 
 
 def test_offsets_must_fit_an_index():
@@ -53,9 +76,9 @@ def test_offsets_must_fit_an_index():
     assert runs(keeps_offsets=True).fitting(3, 5, piece(min_offset=34, batch_count=1), None) == 4
     assert runs(keeps_offsets=True).fitting(3, 5, piece(min_offset=33, batch_count=1), None) == 3
     assert runs().fitting(0, 5, piece(), None) == 5
-    assert runs().fitting(0, 5, piece(offset_count=2**31 - 5), None) == 2
-    assert runs().fitting(0, 5, piece(offset_count=2**31 - 4), None) == 1
-    assert runs().fitting(0, 5, piece(offset_count=2**31), None) == 0
+    assert runs().fitting(0, 5, piece(record_count=2**31 - 5), None) == 2
+    assert runs().fitting(0, 5, piece(record_count=2**31 - 4), None) == 1
+    assert runs().fitting(0, 5, piece(record_count=2**31), None) == 0
 
 
 @pytest.mark.parametrize(("more", "fitting"), [(0, 3), (1, 3), (-1, 2)])

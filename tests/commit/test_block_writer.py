@@ -84,7 +84,7 @@ def test_which_partition_holds_the_record_that_is_too_large(tmp_path):
 def test_offsets_ascend_from_block_to_block(tmp_path):
     writer = writer_in(tmp_path)
     write(writer, routed([(0, 0, b"a"), (0, 1, b"b")], offset=pa.array([10, 3])))
-    with pytest.raises(InvalidRecordError, match="found 10 behind 10 in t-0") as caught:
+    with pytest.raises(InvalidRecordError, match="found 10 after 10 in t-0") as caught:
         write(writer, routed([(0, 0, b"a"), (0, 1, b"b")], offset=pa.array([10, 4])))
     assert caught.value.offset == 10
     write(writer, routed([(0, 0, b"a"), (0, 1, b"b")], offset=pa.array([11, 4])))

@@ -108,7 +108,7 @@ def test_crash_in_the_middle_of_the_replay(make, record_property):
 
 
 @pytest.mark.parametrize("make", WORKLOADS)
-def test_whoever_writes_next_completes_it_and_goes_on(make):
+def test_the_next_writer_completes_it_and_goes_on(make):
     """A log directory that is opened, and another job."""
     reference, crashes = crashes_of(*make(), seed=3, variants=1)
     new = {} if make in (appends, overwrites) else {"more": 1}

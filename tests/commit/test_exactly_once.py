@@ -28,7 +28,7 @@ TECHNIQUE = "The whole job killed at each call, and repeated"
 
 
 def small_pieces():
-    """Behind the last batch of old partitions; the first batches of an empty one; new ones."""
+    """Appends to old partitions, first batches of an empty one, and new partitions."""
     filesystem = SimulatedFileSystem()
     fill(filesystem, ROOT, ("old", 0, 4), ("old", 1, 0))
     tasks = (rows_of(("old", 0, 3), ("old", 1, 2), ("new", 0, 2)), rows_of(("old", 0, 1), name="second"))
@@ -36,7 +36,7 @@ def small_pieces():
 
 
 def large_pieces():
-    """Segments beside old ones, in place of an empty one, in a new directory; a small piece behind each."""
+    """Segments after old ones, in place of an empty one, and in a new directory; a small piece after each."""
     filesystem = SimulatedFileSystem()
     fill(filesystem, ROOT, ("old", 0, 4), ("old", 1, 0))
     each = [("old", 0), ("old", 1), ("new", 0)]
@@ -86,7 +86,7 @@ def first_of_all():
 
 
 def unclean_root():
-    """Somebody was killed who appended: it is recovered before the job begins."""
+    """An appending process was killed: its log is recovered before the job begins."""
     filesystem = SimulatedFileSystem()
     fill(filesystem, ROOT, ("old", 0, 12), ("old", 1, 5))
     filesystem.delete(f"{ROOT}/.kafka_cleanshutdown")
@@ -223,7 +223,7 @@ def test_a_power_cut_while_what_a_killed_driver_left_is_completed(record_propert
             assert seen(files) == trial.after, name
             assert remains(files) == [], name
             count += 1
-    record_property(cases("The driver killed behind the journal, the power cut in the completion"), count)
+    record_property(cases("The driver killed after the journal, the power cut in the completion"), count)
     assert cuts > 200
     assert count > 20
 
@@ -257,10 +257,10 @@ def test_a_txn_version_that_is_forgotten_is_found_out():
     trial.job.settings.pop("txn_app_id")
     trial.job.settings.pop("txn_version")
     with pytest.raises(AssertionError):
-        trial.check(crashes_behind(trial), "all was done")
+        trial.check(crashes_after(trial), "all was done")
 
 
-def crashes_behind(trial):
+def crashes_after(trial):
     """The state when the job is through."""
     *_, last = crashes_of_job(
         trial.filesystem, lambda files: trial.job.run(files, JOBS[0]), seed=1, variants=0

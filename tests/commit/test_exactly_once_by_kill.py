@@ -69,7 +69,7 @@ def rows_in(root):
         for row in table.to_pylist():
             found[row["topic"], row["partition"]].append((row["offset"], row["value"]))
         return dict(found)
-    # Without any commit it is a directory in which nobody sees anything.
+    # Without any commit, readers see nothing in the directory.
     with contextlib.suppress(LogDirectoryError):
         assert read_table(root).num_rows == 0
     return {}
@@ -80,7 +80,7 @@ def staged(root):
 
 
 def kill_many(count: int, seed: int) -> Counter[str]:
-    """Kill committing processes; say what was found behind them."""
+    """Kill committing processes, and count what they left."""
     rng = random.Random(seed)
     outcomes: Counter[str] = Counter()
     with Committer() as committer, tempfile.TemporaryDirectory(dir=fast_folder()) as folder:
@@ -106,7 +106,7 @@ def live(committer: Committer, root: Path, rng: random.Random, kills: int) -> Co
         if said == "killed":
             outcomes["killed"] += 1
             has_journal = (root / ".segmentlog-journal").exists()
-            outcomes["with a journal" if has_journal else "behind it" if is_there else "before it"] += 1
+            outcomes["with a journal" if has_journal else "after it" if is_there else "before it"] += 1
             if rng.random() < 0.2:
                 is_there = finish(root, version, has_journal=has_journal, is_there=is_there)
         else:
@@ -124,7 +124,7 @@ def committed(root):
 
 
 def finish(root: Path, version: int, *, has_journal: bool, is_there: bool) -> bool:
-    """Whoever opens the logs finishes it, too."""
+    """Opening the logs completes it, too."""
     with LogDirectory.open(root, config=CONFIG) as logs:
         for log in logs.logs():
             assert log.log_start_offset == 0

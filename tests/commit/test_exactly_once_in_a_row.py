@@ -11,7 +11,7 @@ import pytest
 
 from storage_core import LogDirectory
 from storage_core.commit.job import CommitJob
-from storage_core.commit.manifest import JobSettings
+from storage_core.commit.job_context import JobSettings
 from storage_core.errors import CommitInDoubtError, SegmentLogError
 from tests.commit.jobs import CONFIG, ROOT, fill, rows_of
 from tests.commit.whole_jobs import Job, crash_at, remains, seen
@@ -64,7 +64,7 @@ class Life:
             self.outcomes["killed"] += 1
             is_there = self._look(after, must_be_there=is_there)
         if not is_there and self.rng.random() < 0.3:
-            # Nobody repeats it. If it was journalled, it will be completed all the same.
+            # It is not repeated. If it was journalled, it will be completed nevertheless.
             self._settle(after)
             return
         job.run(self.filesystem, self._job_id())
@@ -94,7 +94,7 @@ class Life:
             files.fail = None
             assert seen(files) in (self._records(self.model), self._records(after)), self.name
             if is_in_doubt:
-                # Whoever writes next completes it.
+                # The next writer completes it.
                 assert not job.run(files, self._job_id()), self.name
                 self._accept(after)
             else:
@@ -103,12 +103,12 @@ class Life:
         finally:
             files.fail = None
         if remains(files):
-            # The rows are visible; whoever writes next removes what could not be removed.
+            # The rows are visible; the next writer removes what could not be removed.
             assert not job.run(files, self._job_id()), self.name
         self._accept(after)
 
     def log(self) -> None:
-        """Somebody opens the logs and appends to one."""
+        """Open the logs and append to one."""
         with LogDirectory.open(ROOT, filesystem=self.filesystem, config=CONFIG, clock=Clock()):
             pass
         assert seen(self.filesystem) == self._records(self.model), self.name

@@ -42,7 +42,7 @@ def log_directory() -> SimulatedFileSystem:
 
 
 def run_all(filesystem, jobs) -> list:
-    """Run jobs one after another; return what a reader sees behind each."""
+    """Run jobs one after another; return what a reader sees after each."""
     found = []
     for number, job in enumerate(jobs):
         job.run(filesystem, JOBS[number])

@@ -15,7 +15,7 @@ from storage_core.checkpoint import (
     read_partition_metadata,
     read_producer_snapshot,
 )
-from storage_core.commit.manifest import JobSettings
+from storage_core.commit.job_context import JobSettings
 from storage_core.commit_files.commits_file import read_commits_file
 from storage_core.errors import (
     CorruptCheckpointError,
@@ -107,7 +107,7 @@ def test_only_what_belongs_to_a_log_directory_is_left(filesystem):
     ]
 
 
-def test_rows_stand_in_the_order_of_the_tasks(filesystem):
+def test_rows_are_in_the_order_of_the_tasks(filesystem):
     fill(filesystem, ROOT, ("orders", 0, 4))
     tasks = [rows_of(("orders", 0, 2), name=f"task{number}") for number in range(3)]
     commit(filesystem, ROOT, JOBS[0], *tasks)
@@ -199,7 +199,7 @@ def test_look_ups_by_time_are_right(filesystem):
             assert log.offset_for_timestamp(1_700_000_000_000 + 10 * number).offset == 3 + number
 
 
-def test_whoever_opens_the_directory_recovers_nothing_and_goes_on(filesystem):
+def test_the_next_to_open_the_directory_recovers_nothing_and_goes_on(filesystem):
     fill(filesystem, ROOT, ("orders", 0, 3))
     commit(filesystem, ROOT, JOBS[0], rows_of(("orders", 0, 70)))
     before = {
@@ -385,7 +385,7 @@ def test_offsets_of_two_tasks_that_overlap_are_refused(filesystem):
 def test_offsets_that_are_there_are_refused(filesystem):
     fill(filesystem, ROOT, ("orders", 0, 5))
     job = staged_job(filesystem, ROOT, JOBS[0], {("orders", 0): offset_rows(4, 5)}, preserve_offsets=True)
-    with pytest.raises(OptionError, match=r"log end 5.*from offset 4 on"):
+    with pytest.raises(OptionError, match=r"log end 5.*found offset 4"):
         job.commit()
 
 
@@ -424,7 +424,7 @@ def test_a_source_that_has_grown_meanwhile(filesystem):
     assert states(filesystem, ROOT) == {("orders", 0): (10, 13)}
 
 
-def test_rows_in_front_of_the_restored_log_start_are_refused(filesystem):
+def test_rows_before_the_restored_log_start_are_refused(filesystem):
     job = staged_job(
         filesystem,
         ROOT,
@@ -433,7 +433,7 @@ def test_rows_in_front_of_the_restored_log_start_are_refused(filesystem):
         preserve_offsets=True,
         restored_offsets={("orders", 0): (11, 13)},
     )
-    with pytest.raises(OptionError, match=r"log start 11.*from offset 10"):
+    with pytest.raises(OptionError, match=r"log start 11.*found offset 10"):
         job.commit()
 
 
@@ -469,7 +469,7 @@ def test_another_process_that_has_the_directory_open_is_refused(tmp_path):
         assert is_locked.wait(30)
         with pytest.raises(LogDirectoryLockedError, match="locked by another process"):
             staged_job(FileSystem(), tmp_path, JOBS[1], is_begun=False).job.begin()
-        # A running broker does not let go of it: nobody waits.
+        # A running broker does not release it, so the job does not wait.
         (tmp_path / "meta.properties").write_text("version=1\n")
         with pytest.raises(LogDirectoryLockedError, match="locked by another process"):
             staged_job(
@@ -531,7 +531,7 @@ def test_two_jobs_at_once_follow_one_another(tmp_path):
 def test_a_brokers_directory_is_refused_unless_it_is_called_one(filesystem):
     fill(filesystem, ROOT, ("orders", 0, 1))
     filesystem.put(f"{ROOT}/meta.properties", b"version=1\nnode.id=1\ncluster.id=AbCdEfGhIjKlMnOpQrStUg\n")
-    with pytest.raises(LogDirectoryError, match=r"belongs to a broker.*broker_directory=True"):
+    with pytest.raises(LogDirectoryError, match=r"that is not a broker's.*broker_directory=True"):
         staged_job(filesystem, ROOT, JOBS[0])
     commit(filesystem, ROOT, JOBS[0], rows_of(("orders", 0, 2)), broker_directory=True)
     assert len(found_values(filesystem, ("orders", 0))) == 3
@@ -562,7 +562,7 @@ def test_a_foreign_directory_in_the_root_is_refused(filesystem):
         staged_job(filesystem, ROOT, JOBS[0])
 
 
-def test_a_partition_that_nobody_asked_for_is_refused(filesystem):
+def test_an_unrequested_partition_is_refused(filesystem):
     fill(filesystem, ROOT, ("orders", 0, 1))
     job = staged_job(filesystem, ROOT, JOBS[0], rows_of(("orders", 7, 2)))
     before = filesystem.files()
@@ -615,7 +615,7 @@ def test_a_torn_end_under_a_clean_marker_is_refused(filesystem):
     with filesystem.open_for_writing(f"{ROOT}/orders-0/00000000000000000000.log") as log:
         log.truncate(log.size_bytes() - 3)
     before = filesystem.files()
-    with pytest.raises(Exception, match="whole batches up to the end"):
+    with pytest.raises(Exception, match="complete batches up to the end"):
         job.commit()
     assert filesystem.files() == before
 
@@ -659,14 +659,14 @@ def test_a_log_that_is_full_takes_no_more(filesystem, last_offset, count):
     assert contents(filesystem, ROOT) == {("orders", 0): [(last_offset, b"last")]}
 
 
-def test_what_fails_behind_the_visible_rows_is_left_to_the_next_writer(filesystem, caplog):
+def test_what_fails_after_the_rows_are_visible_is_left_to_the_next_writer(filesystem, caplog):
     """A job that said "in doubt" would be run again, and its rows would be there twice."""
     fill(filesystem, ROOT, ("orders", 0, 5))
     job = staged_job(filesystem, ROOT, JOBS[0], rows_of(("orders", 0, 2)))
     filesystem.fail = lambda call: OSError(errno.EIO, "broken") if _restores_the_marker(call) else None
     assert not job.commit().was_committed_before
     filesystem.fail = None
-    assert "is committed, but not all that led there could be removed" in caplog.text
+    assert "is committed, but its journal and staged files could not all be removed" in caplog.text
     assert len(contents(filesystem, ROOT)["orders", 0]) == 7
     commit(filesystem, ROOT, JOBS[1], rows_of(("orders", 0, 1)))
     assert len(contents(filesystem, ROOT)["orders", 0]) == 8
@@ -703,7 +703,7 @@ def test_damage_in_staged_files_is_found_before_the_journal(filesystem, suffix, 
 
 @pytest.mark.parametrize("suffix", [".pack", ".log"])
 def test_damage_in_staged_records_is_left_to_readers(filesystem, suffix):
-    """The header that holds their CRC was checked: it tells whoever reads them."""
+    """The header that holds their CRC was checked: readers find the damage."""
     fill(filesystem, ROOT, ("orders", 0, 5))
     job = staged_job(filesystem, ROOT, JOBS[0], rows_of(("orders", 0, 100)), rows_of(("orders", 0, 4)))
     damage(filesystem, suffix, 100)
@@ -720,9 +720,9 @@ def test_damage_in_staged_records_is_left_to_readers(filesystem, suffix):
         ({"mode": "ignore"}, "'append' or 'overwrite'"),
         ({"txn_app_id": "app"}, "both txnAppId and txnVersion"),
         ({"txn_version": 1}, "both txnAppId and txnVersion"),
-        ({"txn_app_id": "", "txn_version": 1}, "a name of 1 to 1000 characters as txnAppId, found one of 0"),
-        ({"txn_app_id": "a" * 1001, "txn_version": 1}, "as txnAppId, found one of 1001"),
-        ({"txn_app_id": "\ud800", "txn_version": 1}, "found half a character"),
+        ({"txn_app_id": "", "txn_version": 1}, "a txnAppId of 1 to 1000 characters, found one of 0"),
+        ({"txn_app_id": "a" * 1001, "txn_version": 1}, "found one of 1001"),
+        ({"txn_app_id": "\ud800", "txn_version": 1}, "found an unpaired surrogate"),
         ({"restored_offsets": {("t", 0): (0, 1)}}, "preserveOffsets only"),
         ({"restored_offsets": {("t", 0): (5, 4)}, "preserve_offsets": True}, "found 5 and 4"),
         ({"threads": 0}, "at least 1 thread"),

@@ -7,9 +7,9 @@ from crc32c import crc32c
 
 from storage_core.commit.manifest import (
     Manifest,
+    StagedBatches,
     StagedManifest,
-    StagedPiece,
-    encode_piece,
+    encode_staged,
     manifest_bytes,
     parse_manifest,
     read_manifest,
@@ -22,8 +22,8 @@ from storage_core.filesystem import FileSystem
 JOB = "00112233445566778899aabbccddeeff"
 STAGE = StageId(JOB, 0, 12)
 PACK = f".segmentlog-stage-{JOB}-0-12"
-IN_PACK = StagedPiece("t", 0, PACK, 7300, 486332, 120, 4000, 1772500000000, 1772500003999, 0x89ABCDEF)
-KEEPING = StagedPiece("o.p_q-r", 2**31 - 1, PACK + "-0", 0, 100, 2, 5, -1, 0, 0, 700, 709)
+IN_PACK = StagedBatches("t", 0, PACK, 7300, 486332, 120, 4000, 1772500000000, 1772500003999, 0x89ABCDEF)
+KEEPING = StagedBatches("o.p_q-r", 2**31 - 1, PACK + "-0", 0, 100, 2, 5, -1, 0, 0, 700, 709)
 TEXT = (
     '{"attempt":12,"job":"00112233445566778899aabbccddeeff","pieces":[{"batches":120,'
     f'"file":"{PACK}","fingerprint":"89abcdef","first_timestamp_ms":1772500000000,'
@@ -37,7 +37,7 @@ def whole(text):
 
 
 def test_two_lines_of_json_and_its_crc():
-    assert manifest_bytes(STAGE, [encode_piece(IN_PACK)]) == whole(TEXT)
+    assert manifest_bytes(STAGE, [encode_staged(IN_PACK)]) == whole(TEXT)
     assert parse_manifest(whole(TEXT), "m") == Manifest(STAGE, (IN_PACK,))
 
 
@@ -48,7 +48,7 @@ def test_unknown_keys_are_ignored():
 
 
 def test_pieces_that_keep_their_offsets():
-    data = manifest_bytes(STAGE, map(encode_piece, (IN_PACK, KEEPING)))
+    data = manifest_bytes(STAGE, map(encode_staged, (IN_PACK, KEEPING)))
     assert parse_manifest(data, "m") == Manifest(STAGE, (IN_PACK, KEEPING))
     assert KEEPING.offset_count == 10
     assert IN_PACK.offset_count == 4000
@@ -66,7 +66,7 @@ def test_where_a_piece_is():
 
 def write(root, *pieces):
     """Write a manifest, and report it."""
-    data = manifest_bytes(STAGE, map(encode_piece, pieces))
+    data = manifest_bytes(STAGE, map(encode_staged, pieces))
     (root / STAGE.manifest_name).write_bytes(data)
     return reported_manifest(STAGE, data)
 

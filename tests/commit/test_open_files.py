@@ -69,7 +69,7 @@ def test_much_of_a_file_is_written_to_the_disk_early(tmp_path, monkeypatch, begi
 def test_a_name_that_is_taken(tmp_path):
     (tmp_path / "f").write_bytes(b"x")
     files = OpenFiles(FileSystem(max_open_files=2), str(tmp_path))
-    with pytest.raises(StorageError, match="Two attempts at a task go by one number"):
+    with pytest.raises(StorageError, match="Two attempts at a task have the same number"):
         files.create("f")
     files.close()
     # It is not ours to delete.

@@ -117,7 +117,7 @@ def test_nor_does_an_epoch_come_from_where_an_index_says():
     [(20, -1), (20, -(2**31)), (20, 1), (20, 2**31 - 1), (END - 1, 100_000), (-5, 0), (20, 0)],
 )
 @pytest.mark.parametrize("writer", ["job", "log directory"])
-def test_a_garbled_entry_keeps_nobody_from_writing(writer, offset, position_bytes):
+def test_a_garbled_entry_does_not_prevent_a_write(writer, offset, position_bytes):
     filesystem = log_that_ends_in(b"")
     forge(filesystem, offset, position_bytes)
     if writer == "job":

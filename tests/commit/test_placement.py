@@ -1,33 +1,36 @@
-"""Which segment the pieces of a partition go to."""
+"""Which segment the staged batches of a partition go to."""
 
 from __future__ import annotations
 
 import pytest
 
 from storage_core import LogConfig
+from storage_core.commit.manifest import StagedBatches
 from storage_core.commit.partition_state import SegmentTail
-from storage_core.commit.placement import Placement, Portion
+from storage_core.commit.placement import Placement
 from storage_core.commit_files.journal import AppendOperation, LinkOperation, PackRange
 
 CONFIG = LogConfig(internal_segment_bytes=1000, segment_index_bytes=240, segment_ms=5000)
 
 
 def small(size=100, count=10, first_ms=0, max_ms=0, name="p"):
-    return Portion(name, 7, size, count, first_ms, max_ms)
+    return StagedBatches("t", 0, name, 7, size, 1, count, first_ms, max_ms)
 
 
 def large(size=400, count=50, name="s"):
-    return Portion(name, 0, size, count, 0, 0, fingerprint=9, index_size_bytes=16, time_index_size_bytes=24)
+    return StagedBatches(
+        "t", 0, name, 0, size, 1, count, fingerprint=9, index_size_bytes=16, time_index_size_bytes=24
+    )
 
 
-def operations(tail, *portions, next_offset=100, config=CONFIG):
+def operations(tail, *staged, next_offset=100, config=CONFIG):
     placement = Placement(next_offset, tail, config)
-    placement.place_all(portions)
+    placement.place_all(staged)
     return placement.operations, placement.next_offset
 
 
 def appends(found):
-    """Segment and sizes before of each append, and how many portions it takes."""
+    """Segment and sizes before of each append, and how many ranges it has."""
     return [
         (each.segment_base_offset, each.base_offset, each.size_before_bytes, len(each.ranges))
         for each in found
@@ -96,15 +99,15 @@ def test_a_large_one_is_linked_and_takes_what_follows():
 
 
 def test_no_segment_has_two_appends():
-    portions = [small(size=130 + 17 * number, count=3) for number in range(30)]
-    found, _ = operations(SegmentTail(0, 100, 8, 12, 0), *portions[:10], large(), *portions[10:])
+    staged = [small(size=130 + 17 * number, count=3) for number in range(30)]
+    found, _ = operations(SegmentTail(0, 100, 8, 12, 0), *staged[:10], large(), *staged[10:])
     segments = [each.segment_base_offset for each in found if isinstance(each, AppendOperation)]
     assert len(segments) == len(set(segments))
 
 
 def test_offsets_that_are_kept():
-    first = Portion("p", 0, 100, 10, 0, 0, min_offset=200)
-    second = Portion("p", 100, 100, 5, 0, 0, min_offset=300)
+    first = StagedBatches("t", 0, "p", 0, 100, 1, 10, min_offset=200, max_offset=209)
+    second = StagedBatches("t", 0, "p", 100, 100, 1, 5, min_offset=300, max_offset=304)
     found, end = operations(SegmentTail(90, 300, 8, 12, 0), first, second)
     assert appends(found) == [(90, 200, 300, 2)]
     assert end == 305

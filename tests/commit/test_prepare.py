@@ -54,7 +54,7 @@ def test_a_log_that_lost_it_gets_one():
     assert len(contents(filesystem, ROOT)["orders", 0]) == 5
 
 
-def test_in_a_brokers_directory_nobody_gets_one():
+def test_in_a_brokers_directory_no_partition_gets_one():
     """What a broker made is left as it is."""
     filesystem = log_directory()
     filesystem.put(f"{ROOT}/meta.properties", b"version=1\ncluster.id=c\nnode.id=1\n")

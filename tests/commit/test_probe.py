@@ -8,14 +8,14 @@ import os
 import pytest
 
 from storage_core import FileSystem
-from storage_core.commit.job import probe_target
+from storage_core.commit.job import probe_filesystem
 from storage_core.errors import StorageError
 from tests.commit.jobs import JOBS, ROOT, staged_job
 from tests.faults.simulated_filesystem import SimulatedFileSystem
 
 
 def test_nothing_is_left(tmp_path):
-    probe_target(FileSystem(), str(tmp_path))
+    probe_filesystem(FileSystem(), str(tmp_path))
     assert os.listdir(tmp_path) == []
 
 
@@ -35,7 +35,7 @@ def test_the_step_that_fails_is_named(call, step):
     filesystem.make_directory(ROOT)
     filesystem.fail = lambda each: OSError(errno.EPERM, "not here") if each.name == call else None
     with pytest.raises(StorageError, match=f"can {step}, found one that refused: .*not here"):
-        probe_target(filesystem, ROOT)
+        probe_filesystem(filesystem, ROOT)
 
 
 def test_a_job_tries_it_first():

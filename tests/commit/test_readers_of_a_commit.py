@@ -71,7 +71,7 @@ def by_partition(found, partitions):
 
 
 class Signalling(FileSystem):
-    """Tells of the moment at which a job's journal stands."""
+    """Tells of the moment at which a job's journal is written."""
 
     def __init__(self):
         super().__init__()

@@ -40,7 +40,7 @@ def test_all_rows_of_the_first_topic():
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 50)), max_size=30), max_size=6))
-def test_numbers_stand_for_partitions(batches):
+def test_partitions_are_numbered(batches):
     numbers = PartitionNumbers()
     for batch in batches:
         found = numbers.of_rows(rows(["x", "y", "z"], [row[0] for row in batch], [row[1] for row in batch]))
@@ -86,7 +86,7 @@ def test_rows_are_brought_together_and_keep_their_order(numbers):
     assert counts == [numbers.count(number) for number in sorted(set(numbers))]
 
 
-def test_rows_that_stand_together_are_not_moved():
+def test_sorted_rows_are_not_moved():
     assert sort_rows(np.array([0, 0, 3, 3, 9])).order is None
 
 

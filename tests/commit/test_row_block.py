@@ -78,7 +78,7 @@ def test_byte_strings_of_one_length_and_nulls_alone():
     assert found.to_pylist() == [{"value": None, "key": None}, {"value": b"abc", "key": None}]
 
 
-def test_offsets_stand_apart():
+def test_offsets_are_kept_apart():
     batch = pa.RecordBatch.from_pydict({"offset": pa.array([7, 9], pa.int64()), "value": [b"a", b"b"]})
     block = RowBlock([batch, batch])
     assert block.offsets.tolist() == [7, 9, 7, 9]

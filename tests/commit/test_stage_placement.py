@@ -66,7 +66,7 @@ def test_a_little_of_many_partitions_goes_to_the_pack_file(tmp_path):
     assert staged_names(tmp_path) == [PACK + ".pack"]
 
 
-def test_what_comes_right_behind_belongs_to_the_piece(tmp_path):
+def test_what_comes_next_belongs_to_the_piece(tmp_path):
     places = Places(tmp_path)
     places.place(0, 1)
     assert places.place(1, 1, 0) == [(0, 2, False, 2), (2, 3, False, 0)]

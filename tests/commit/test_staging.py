@@ -140,7 +140,7 @@ LARGEST_MS = (2**63 - 1) // 1000
         (pa.timestamp("ns"), [-(2**63), 2**63 - 1], None),
     ],
 )
-def test_timestamps_that_nobody_could_read_are_refused(tmp_path, kind, fitting, beyond):
+def test_timestamps_that_no_reader_could_show_are_refused(tmp_path, kind, fitting, beyond):
     """Of the column that readers have, which is one of microseconds."""
 
     def staged(timestamps):
@@ -160,7 +160,7 @@ def test_timestamps_that_nobody_could_read_are_refused(tmp_path, kind, fitting, 
         assert list((tmp_path / "root").iterdir()) == []
 
 
-def test_a_batch_that_nobody_reads_is_refused(tmp_path):
+def test_a_batch_that_no_reader_accepts_is_refused(tmp_path):
     encoding = BatchEncoding(codec=CODECS["zstd"], largest_batch_bytes=1000)
     rows = routed([(0, 0, b"small"), (0, 0, b"x" * 1000)])
     with pytest.raises(RecordTooLargeError, match=r"at most 1000 bytes.*maxDecompressedBatchBytes"):
@@ -277,9 +277,9 @@ def test_compacted_rows_keep_their_offsets(tmp_path, piece_size):
 @pytest.mark.parametrize(
     ("offsets", "words"),
     [
-        ((5, 5), "found 5 behind 5 in t-0"),
-        ((6, 5), "found 5 behind 6"),
-        ((-1, 0), "found -1 behind -1"),
+        ((5, 5), "found 5 after 5 in t-0"),
+        ((6, 5), "found 5 after 6"),
+        ((-1, 0), "found -1 after -1"),
         ((0, 2**63 - 1), "ascend"),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 
 from storage_core import FileSystem
 from storage_core.commit.job import CommitJob
-from storage_core.commit.manifest import JobSettings
+from storage_core.commit.job_context import JobSettings
 from storage_core.errors import (
     LogDirectoryError,
     SegmentLogError,
@@ -133,7 +133,7 @@ def test_a_directory_in_the_place_of_a_file(name):
     filesystem.make_directory(f"{ROOT}/orders-0/{name}")
     error = refused(filesystem, ("orders", 0, 3))
     assert error.path == f"{ROOT}/orders-0/{name}"
-    assert "a regular file, or nothing" in str(error)
+    assert "a regular file or nothing" in str(error)
 
 
 def test_a_disk_that_takes_no_more_files_is_noticed_before_anything_is_done():

@@ -1,4 +1,4 @@
-"""Whole jobs, from `begin` to the commit, as a driver runs them; and what a reader sees before and behind."""
+"""Whole jobs, from `begin` to the commit, as a driver runs them; and what a reader sees before and after."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from storage_core.commit.job import CommitJob
-from storage_core.commit.manifest import JobSettings
+from storage_core.commit.job_context import JobSettings
 from storage_core.commit_files.commits_file import read_commits_file
 from storage_core.commit_files.stage_names import job_of
 from tests.commit.commit_crashes import Records
@@ -75,7 +75,7 @@ def crash_at(
 
 
 def remains(filesystem: SimulatedFileSystem) -> list[str]:
-    """What no committed job leaves behind: all but partitions, checkpoints, and staged files of jobs that died."""
+    """What no committed job leaves: everything but partitions, checkpoints, and staged files of jobs that died."""
     committed = {entry.job_id for entry in read_commits_file(filesystem, ROOT).entries}
     return [
         entry.name

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.checkpoint.partition_files import EpochEntry
+from storage_core.commit_files.commits_file import CommitEntry
 from storage_core.commit_files.journal import (
     AppendOperation,
     CommitJournal,
@@ -44,11 +45,7 @@ PARTITION = JournalledPartition(
     ),
 )
 JOURNAL = CommitJournal(
-    job_id=JOB,
-    generation=8,
-    time_ms=1_772_500_003_999,
-    txn_app_id=None,
-    txn_version=None,
+    entry=CommitEntry(generation=8, job_id=JOB, time_ms=1_772_500_003_999),
     clean_shutdown=b'{"version":0,"brokerEpoch":9}',
     manifests=(f"{STAGED}.manifest",),
     partitions=(PARTITION,),
@@ -96,7 +93,7 @@ def test_is_two_lines_of_json_and_crc():
     assert parse_commit_journal(with_crc(TEXT), "journal") == JOURNAL
 
 
-def test_stands_in_the_root_under_its_name(tmp_path):
+def test_is_in_the_root_under_its_name(tmp_path):
     filesystem = FileSystem()
     assert read_commit_journal(filesystem, str(tmp_path)) is None
     write_commit_journal(filesystem, str(tmp_path), JOURNAL)
@@ -106,7 +103,7 @@ def test_stands_in_the_root_under_its_name(tmp_path):
     assert filesystem.statistics.flushes == 2
 
 
-def test_one_that_nobody_would_read_is_not_written(tmp_path, monkeypatch):
+def test_one_that_readers_would_refuse_is_not_written(tmp_path, monkeypatch):
     monkeypatch.setattr("storage_core.commit_files.journal.MAX_JOURNAL_BYTES", 500)
     with pytest.raises(OptionError, match="at most 500 bytes, found"):
         write_commit_journal(FileSystem(), str(tmp_path), JOURNAL)
@@ -157,11 +154,14 @@ def partitions(draw):
 
 journals = st.builds(
     CommitJournal,
-    job_id=st.from_regex(r"[0-9a-f]{32}", fullmatch=True),
-    generation=st.integers(1, 2**63 - 1),
-    time_ms=st.integers(-(2**62), 2**62),
-    txn_app_id=st.none(),
-    txn_version=st.none(),
+    entry=st.builds(
+        CommitEntry,
+        generation=st.integers(1, 2**63 - 1),
+        job_id=st.from_regex(r"[0-9a-f]{32}", fullmatch=True),
+        time_ms=st.integers(-(2**62), 2**62),
+        txn_app_id=st.none(),
+        txn_version=st.none(),
+    ),
     clean_shutdown=st.binary(max_size=100),
     manifests=st.lists(names, max_size=3).map(tuple),
     partitions=st.lists(partitions(), max_size=3, unique_by=lambda each: each.topic_partition).map(tuple),
@@ -171,7 +171,8 @@ journals = st.builds(
 @given(journals, st.none() | st.tuples(st.text(min_size=1), st.integers(-(2**63), 2**63 - 1)))
 def test_reads_what_it_writes(journal, txn):
     if txn is not None:
-        journal = dataclasses.replace(journal, txn_app_id=txn[0], txn_version=txn[1])
+        entry = dataclasses.replace(journal.entry, txn_app_id=txn[0], txn_version=txn[1])
+        journal = dataclasses.replace(journal, entry=entry)
     assert parse_commit_journal(commit_journal_bytes(journal), "journal") == journal
 
 
@@ -293,7 +294,7 @@ def test_wrong_fields_of_an_operation_are_refused(number, field, value):
         parse_commit_journal(changed(change), "journal")
 
 
-def test_a_partition_stands_there_once():
+def test_a_partition_occurs_once():
     with pytest.raises(CorruptCheckpointError, match="each partition once"):
         parse_commit_journal(
             changed(lambda values: values["partitions"].append(values["partitions"][0])), "journal"

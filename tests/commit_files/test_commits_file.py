@@ -79,10 +79,10 @@ def test_without_a_whole_line_there_was_no_commit(tmp_path, data):
     assert both(tmp_path) == (CommitsFile((), 0), None)
 
 
-def test_a_damaged_line_in_front_of_a_whole_one_is_an_error():
+def test_a_damaged_line_before_a_complete_one_is_an_error():
     lines = [commit_line(entry(number)) for number in range(1, 4)]
     damaged = lines[1].replace(b"null", b"nul1")
-    with pytest.raises(CorruptCheckpointError, match="Which jobs were committed is not known") as raised:
+    with pytest.raises(CorruptCheckpointError, match="not certain which jobs are committed") as raised:
         parse_commits_file(lines[0] + damaged + lines[2], "commits")
     assert raised.value.position_bytes == len(lines[0])
 
@@ -118,7 +118,7 @@ def test_the_last_line_of_a_long_file_is_found_by_its_end_alone(tmp_path):
     assert filesystem.statistics.bytes_read < 20_000
 
 
-def test_the_longest_line_is_found_behind_another_and_in_front_of_a_torn_one(tmp_path):
+def test_the_longest_line_is_found_after_another_and_before_a_torn_one(tmp_path):
     longest = entry(2, txn_app_id="a" * 8040, txn_version=1)
     while True:
         try:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from storage_core.commit_files.journal import AppendOperation, PackRange
-from storage_core.commit_replay.publish import append_staged
+from storage_core.commit_files.journal import AppendOperation, JournalledPartition, PackRange
+from storage_core.commit_replay.publish import PartitionPublisher
 from storage_core.errors import CorruptError, CorruptRecordError
 from storage_core.record.record_batches import RecordBatches
 from storage_core.segment.log_segment import LogSegment
@@ -16,6 +16,18 @@ from tests.record.encoding import Batch, Record
 DIRECTORY = f"{ROOT}/orders-0"
 PACK = f".segmentlog-stage-{JOBS[0]}-0-0"
 EPOCH = 5
+
+
+def journalled(operation, *, keep_offsets=False):
+    """The changes to one partition."""
+    return JournalledPartition(
+        "orders", 0, False, None, EPOCH, 0, 0, 10, 20, (), None, (operation,), keep_offsets=keep_offsets
+    )
+
+
+def append(filesystem, operation, *, keep_offsets=False):
+    partition = journalled(operation, keep_offsets=keep_offsets)
+    return PartitionPublisher(filesystem, ROOT, partition, CONFIG).append(operation)
 
 
 def batch(base_offset=0, count=3, timestamp_ms=1000, size=100):
@@ -83,11 +95,11 @@ def test_a_segment_is_the_same_as_one_that_is_written_to(old, timestamps_ms):
     segment.seal()
     segment.close()
     planned = operation(filesystem, len(new), base_offset=offset)
-    written = append_staged(filesystem, ROOT, DIRECTORY, planned, EPOCH, CONFIG)
+    written = append(filesystem, planned)
     assert segment_files(filesystem) == segment_files(expected)
     assert sorted(written) == sorted(segment_files(filesystem))
-    # Again, as behind a crash.
-    append_staged(filesystem, ROOT, DIRECTORY, planned, EPOCH, CONFIG)
+    # Again, as after a crash.
+    append(filesystem, planned)
     assert segment_files(filesystem) == segment_files(expected)
 
 
@@ -95,10 +107,8 @@ def test_ranges_follow_one_another():
     new = batches(*range(1000, 9000, 1000))
     whole, split = new_filesystem(pack=new), new_filesystem(pack=new)
     size = len(new) // 8
-    append_staged(whole, ROOT, DIRECTORY, operation(whole, 8 * size, base_offset=10), EPOCH, CONFIG)
-    append_staged(
-        split, ROOT, DIRECTORY, operation(split, size, 3 * size, 4 * size, base_offset=10), EPOCH, CONFIG
-    )
+    append(whole, operation(whole, 8 * size, base_offset=10))
+    append(split, operation(split, size, 3 * size, 4 * size, base_offset=10))
     assert segment_files(split) == segment_files(whole)
 
 
@@ -106,7 +116,7 @@ def test_kept_offsets_get_the_epoch_only():
     new = batch(base_offset=50) + batch(base_offset=70)
     filesystem = new_filesystem(pack=new)
     planned = operation(filesystem, len(new), base_offset=50)
-    append_staged(filesystem, ROOT, DIRECTORY, planned, EPOCH, CONFIG, keep_offsets=True)
+    append(filesystem, planned, keep_offsets=True)
     found = RecordBatches.parse(filesystem.files()[f"{DIRECTORY}/00000000000000000010.log"])
     assert found.headers["base_offset"].tolist() == [50, 70]
     assert found.headers["leader_epoch"].tolist() == [5, 5]
@@ -114,7 +124,7 @@ def test_kept_offsets_get_the_epoch_only():
 
 def test_a_segment_without_anything_is_made():
     filesystem = new_filesystem()
-    append_staged(filesystem, ROOT, DIRECTORY, AppendOperation((), 99, 99, 0, 0, 0), EPOCH, CONFIG)
+    append(filesystem, AppendOperation((), 99, 99, 0, 0, 0))
     assert {path: content for path, content in segment_files(filesystem).items() if "0099." in path} == {
         f"{DIRECTORY}/00000000000000000099{suffix}": b"" for suffix in (".log", ".index", ".timeindex")
     }
@@ -128,9 +138,9 @@ def test_a_log_that_is_shorter_than_journalled_is_reported():
         log.truncate(100)
     before = filesystem.files()
     with pytest.raises(
-        CorruptError, match=r"at least the .* bytes .* found 100: somebody else has changed it"
+        CorruptError, match=r"at least the .* bytes .* found 100: another program has changed it"
     ):
-        append_staged(filesystem, ROOT, DIRECTORY, planned, EPOCH, CONFIG)
+        append(filesystem, planned)
     assert filesystem.files() == before
 
 
@@ -139,8 +149,8 @@ def test_a_staged_file_that_was_cut_is_reported(cut_bytes):
     new = batches(1000, 2000)
     filesystem = new_filesystem(pack=new[:-cut_bytes])
     planned = operation(filesystem, len(new), base_offset=10)
-    with pytest.raises(CorruptRecordError, match="whole batches"):
-        append_staged(filesystem, ROOT, DIRECTORY, planned, EPOCH, CONFIG)
+    with pytest.raises(CorruptRecordError, match="complete batches"):
+        append(filesystem, planned)
 
 
 def test_what_a_new_segment_finds_of_an_older_one_goes():
@@ -150,7 +160,7 @@ def test_what_a_new_segment_finds_of_an_older_one_goes():
     path = f"{DIRECTORY}/00000000000000000010.txnindex"
     filesystem.put(path, b"\x00" * 34)
     planned = operation(filesystem, len(pack), base_offset=10)
-    append_staged(filesystem, ROOT, DIRECTORY, planned, EPOCH, CONFIG)
+    append(filesystem, planned)
     assert path not in filesystem.files()
 
 
@@ -160,5 +170,5 @@ def test_aborted_transactions_of_a_segment_that_is_appended_to_stay():
     path = f"{DIRECTORY}/00000000000000000010.txnindex"
     filesystem.put(path, b"\x00" * 34)
     planned = operation(filesystem, len(pack), base_offset=13)
-    append_staged(filesystem, ROOT, DIRECTORY, planned, EPOCH, CONFIG)
+    append(filesystem, planned)
     assert filesystem.files()[path] == b"\x00" * 34

@@ -26,11 +26,11 @@ SIZES = {
 }
 
 
-def copied(filesystem, root, data, *, before=b"", base_offset=1000, behind=b""):
+def copied(filesystem, root, data, *, before=b"", base_offset=1000, after=b""):
     """Copy batches from the middle of a file to the end of another; return that one and what was said of them."""
     source, target = f"{root}/pack", f"{root}/log"
     with filesystem.open_for_writing(source, create=True) as file:
-        file.write_at([b"?" * 33, data, behind], 0)
+        file.write_at([b"?" * 33, data, after], 0)
     with filesystem.open_for_writing(target, create=True) as log, filesystem.open(source) as pack:
         log.write_at([before], 0)
         staged = PackRange("pack", 33, len(data))
@@ -43,7 +43,7 @@ def copied(filesystem, root, data, *, before=b"", base_offset=1000, behind=b""):
 def test_each_batch_gets_its_offset_and_the_epoch(tmp_path, name):
     data = b"".join(batch(count=1 + number % 3, size=size) for number, size in enumerate(SIZES[name]))
     expected = RecordBatches.parse(data).with_offsets(1000, EPOCH)
-    content, found = copied(FileSystem(), tmp_path, data, before=b"before", behind=batch())
+    content, found = copied(FileSystem(), tmp_path, data, before=b"before", after=batch())
     assert content == b"before" + b"".join(bytes(piece) for piece in expected.pieces)
     assert [offset for heads in found for offset in heads.last_offsets.tolist()] == (
         expected.last_offsets.tolist()
@@ -67,7 +67,7 @@ def test_kept_offsets_stay(tmp_path, size):
 def test_what_is_no_whole_batch_is_refused(data):
     filesystem = SimulatedFileSystem()
     filesystem.make_directory("/data")
-    with pytest.raises(CorruptRecordError, match="whole record batch"):
+    with pytest.raises(CorruptRecordError, match="complete record batch"):
         copied(filesystem, "/data", data)
 
 
@@ -77,6 +77,6 @@ def test_a_file_that_is_too_short_is_refused(tmp_path):
     with (
         filesystem.open(f"{tmp_path}/pack") as pack,
         filesystem.open_for_writing(f"{tmp_path}/log", create=True) as log,
-        pytest.raises(CorruptRecordError, match=r"whole batches in .* bytes of a staged file"),
+        pytest.raises(CorruptRecordError, match=r"bytes of complete batches in a staged file"),
     ):
         list(copy_batches(pack, PackRange("pack", 0, len(batch()) + 1), log, 0, 0, EPOCH))

@@ -1,4 +1,4 @@
-"""A staged segment becomes one of a log: links, once and again, and what else may stand there."""
+"""A staged segment becomes one of a log: links, once and again, and what else may be in its place."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import itertools
 import pytest
 
 from storage_core.commit_files.journal import LinkOperation
-from storage_core.commit_replay.publish import link_staged
+from storage_core.commit_replay.publish import PartitionPublisher
 from storage_core.commit_replay.staged_batches import batch_heads, fingerprint
 from storage_core.errors import CorruptError
-from tests.commit.jobs import JOBS, ROOT
-from tests.commit_replay.test_append import batch
+from tests.commit.jobs import CONFIG, JOBS, ROOT
+from tests.commit_replay.test_append import batch, journalled
 from tests.faults.simulated_filesystem import SimulatedFileSystem
 
 DIRECTORY = f"{ROOT}/orders-0"
@@ -37,7 +37,8 @@ def operation(filesystem):
 
 
 def link(filesystem, planned=None):
-    link_staged(filesystem, ROOT, DIRECTORY, planned or operation(filesystem))
+    planned = planned or operation(filesystem)
+    PartitionPublisher(filesystem, ROOT, journalled(planned), CONFIG).link(planned)
 
 
 def published(filesystem):
@@ -89,7 +90,7 @@ def test_another_segment_is_reported(filesystem, other):
     planned = operation(filesystem)
     filesystem.put(f"{TARGET}.log", other)
     before = filesystem.files()
-    with pytest.raises(CorruptError, match="found another one: somebody else has written it"):
+    with pytest.raises(CorruptError, match="found another one: another program has written it"):
         link(filesystem, planned)
     assert filesystem.files() == before
 

@@ -21,7 +21,7 @@ def config_of(topic):
 
 @pytest.fixture
 def filesystem():
-    """Behind the journal; nothing else was done."""
+    """The journal is written, and nothing else done."""
     filesystem = SimulatedFileSystem()
     fill(filesystem, ROOT, ("orders", 0, 5), ("orders", 1, 0))
     job = staged_job(filesystem, ROOT, JOBS[0], rows_of(("orders", 0, 4), ("orders", 1, 60)))
@@ -82,9 +82,9 @@ def test_an_interlock_without_a_journal_goes(filesystem):
 def test_a_journal_without_an_interlock_is_reported(filesystem):
     filesystem.delete_directory(f"{ROOT}/segmentlog.commit-in-progress")
     before = filesystem.files()
-    with pytest.raises(LogDirectoryError, match=r"somebody took it away.*Nothing was changed"):
+    with pytest.raises(LogDirectoryError, match=r"it was removed during.*Nothing was changed"):
         finish_commit(filesystem, ROOT, config_of)
-    with pytest.raises(LogDirectoryError, match="somebody took it away"):
+    with pytest.raises(LogDirectoryError, match="it was removed during"):
         LogDirectory.open(ROOT, filesystem=filesystem, config=CONFIG, clock=Clock())
     assert filesystem.files() == before
 
@@ -104,7 +104,7 @@ def test_a_damaged_journal_is_reported(filesystem, seed):
 def test_a_log_that_somebody_has_changed_is_reported(filesystem):
     with filesystem.open_for_writing(f"{ROOT}/orders-0/00000000000000000000.log") as log:
         log.truncate(20)
-    with pytest.raises(CorruptError, match="somebody else has changed it"):
+    with pytest.raises(CorruptError, match="another program has changed it"):
         finish_commit(filesystem, ROOT, config_of)
     assert read_commit_journal(filesystem, ROOT) is not None
     assert has_unfinished_commit(filesystem, ROOT)
@@ -112,7 +112,7 @@ def test_a_log_that_somebody_has_changed_is_reported(filesystem):
 
 def test_a_lost_snapshot_is_reported(filesystem):
     assert filesystem.delete(f"{ROOT}/orders-0/00000000000000000005.snapshot")
-    with pytest.raises(CorruptError, match="snapshot of the producers at offset 5"):
+    with pytest.raises(CorruptError, match="producer snapshot at offset 5"):
         finish_commit(filesystem, ROOT, config_of)
 
 
@@ -124,7 +124,7 @@ def test_a_lost_staged_file_is_named_with_the_way_out(filesystem, suffix):
     with pytest.raises(CorruptError, match=f"commit of job {JOBS[0]}") as caught:
         LogDirectory.open(ROOT, filesystem=filesystem, config=CONFIG, clock=Clock())
     assert caught.value.path == lost
-    assert "Bring it back" in str(caught.value)
+    assert "Restore it" in str(caught.value)
     filesystem.put(lost, content)
     assert finish_commit(filesystem, ROOT, config_of) == JOBS[0]
     assert len(contents(filesystem, ROOT)["orders", 1]) == 60
@@ -154,7 +154,7 @@ def test_a_job_whose_staged_files_are_lost_can_be_given_up(filesystem, suffix):
     ]
 
 
-def test_abort_behind_the_journal_does_nothing(filesystem):
+def test_abort_after_the_journal_does_nothing(filesystem):
     before = filesystem.files()
     assert not staged_job(filesystem, ROOT, JOBS[0], is_begun=False).job.abort()
     assert filesystem.files() == before
@@ -168,7 +168,7 @@ def test_another_job_finishes_it_first(filesystem):
     assert len(contents(filesystem, ROOT)["orders", 0]) == 11
 
 
-def test_an_error_behind_the_journal_says_that_it_is_in_doubt():
+def test_an_error_after_the_journal_says_that_it_is_in_doubt():
     filesystem = SimulatedFileSystem()
     fill(filesystem, ROOT, ("orders", 0, 5))
     job = staged_job(filesystem, ROOT, JOBS[0], rows_of(("orders", 0, 4)))

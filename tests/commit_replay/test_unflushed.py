@@ -1,4 +1,4 @@
-"""A job that does not flush: its rows are there at once, and whoever comes next knows what is not on the disk."""
+"""A job that does not flush: its rows are visible at once, and the next process knows what is not on disk."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_an_index_that_somebody_has_open_is_refused(filesystem):
     with filesystem.open_for_writing(f"{ROOT}/orders-0/00000000000000000000.index") as index:
         index.truncate(10_000)
     job = staged_job(filesystem, ROOT, JOBS[1], rows_of(("orders", 0, 2)), flush=False)
-    with pytest.raises(CorruptError, match="did not end in good order"):
+    with pytest.raises(CorruptError, match="did not shut down cleanly"):
         job.commit()
     assert job.job.abort()
     assert states(filesystem, ROOT)["orders", 0] == (0, 9)
@@ -173,7 +173,7 @@ def _lose_boot_id(filesystem):
 
 @pytest.mark.parametrize("change", [_stay, _restart, _lose_boot_id])
 def test_a_kill_at_every_call_leaves_all_rows_or_none(filesystem, change):
-    """Whoever comes next, on this machine, on another one that shares the disk, or on one without such an id."""
+    """The next process, on this machine, on another that shares the disk, or on one without a boot id."""
     before = contents(filesystem, ROOT)
     rows = rows_of(("orders", 0, 4), ("orders", 1, 60), ("new", 0, 3))
     job = staged_job(filesystem, ROOT, JOBS[0], rows, flush=False, new_partitions={"new": 1})
@@ -201,7 +201,7 @@ def test_a_kill_at_every_call_leaves_all_rows_or_none(filesystem, change):
 
 
 def _journalled(filesystem, call_name):
-    """What a kill leaves behind the journal, at the first such call."""
+    """What a kill leaves after the journal, at the first such call."""
     job = staged_job(filesystem, ROOT, JOBS[0], rows_of(("orders", 0, 4), ("orders", 1, 60)), flush=False)
     found = []
 
@@ -222,7 +222,7 @@ def test_what_is_not_whole_is_given_up(filesystem, caplog):
     content[-1] ^= 1
     left.put(pack, bytes(content))
     replay(left)
-    assert "not all of them are there any more" in caplog.text
+    assert "some of them are lost" in caplog.text
     assert contents(left, ROOT) == before
     assert [path for path in left.files() if "/.segmentlog-" in path] == []
     assert left.status(f"{ROOT}/segmentlog.commit-in-progress") is None
@@ -263,7 +263,7 @@ def test_one_that_is_committed_is_only_cleared_away(filesystem, has_interlock):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_power_cut_behind_it_costs_what_was_not_flushed(filesystem, seed):
+def test_a_power_cut_after_it_costs_what_was_not_flushed(filesystem, seed):
     """What was there before stays, and the directory can be written to, by Kafka's rules for a recovery."""
     old = contents(filesystem, ROOT)["orders", 1]
     commit_unflushed(filesystem, 0, rows_of(("orders", 0, 4), ("orders", 1, 60)))

@@ -119,7 +119,7 @@ class PlainSegment:
 
     @property
     def next_offset(self) -> int:
-        """The offset behind its last batch."""
+        """The offset after its last batch."""
         return self.batches[-1].last_offset + 1 if self.batches else self.base_offset
 
     @property
@@ -187,7 +187,7 @@ def _batch(raw: bytes) -> PlainBatch:
         offset_delta, timestamp_delta, *content = body.record()
         timestamp_ms = max_timestamp_ms if is_append_time else base_timestamp_ms + timestamp_delta
         records.append(PlainRecord(base_offset + offset_delta, timestamp_ms, *content))
-    assert body.position == len(body.data), f"bytes behind the records of the batch at offset {base_offset}"
+    assert body.position == len(body.data), f"bytes after the records of the batch at offset {base_offset}"
     return PlainBatch(
         base_offset, base_offset + last_offset_delta, tuple(records), base_timestamp_ms, max_timestamp_ms,
         leader_epoch, codec, is_append_time, bool(attributes & TRANSACTIONAL), bool(attributes & CONTROL),

@@ -1,6 +1,6 @@
 """Logs as only chance makes them: what producers, transactions, older brokers and earlier passes may leave.
 
-An action is a plain tuple; `LogWriter` makes batches of it that could stand in a log: sequences go on, a producer
+An action is a plain tuple; `LogWriter` makes batches of it that could be in a log: sequences go on, a producer
 with an open transaction writes nothing outside of it, and offsets ascend.
 """
 
@@ -71,7 +71,7 @@ class _Producer:
 
 @dataclass
 class LogWriter:
-    """Makes batches of actions, each behind the one before."""
+    """Makes batches of actions, each after the one before."""
 
     next_offset: int = 0
     now_ms: int = START_MS
@@ -198,7 +198,7 @@ class LogWriter:
             encoded = tuple((name.encode(), content) for name, content in headers)
             made.append(PlainRecord(offset, timestamp_ms, key, value, encoded))
             offset += 1 + gap
-        # Behind the last record there may be a gap, too.
+        # After the last record there may be a gap, too.
         self.next_offset = offset
         first_ms = made[0].timestamp_ms
         return PlainBatch(

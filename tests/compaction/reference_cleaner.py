@@ -411,7 +411,7 @@ def _between(segments: Sequence[PlainSegment], start: int, end: int) -> list[Pla
 
 
 def _aborts(segments: Sequence[PlainSegment], start: int, end: int) -> list[PlainAbort]:
-    """Aborted transactions that reach into a range: their entries may stand in later segments."""
+    """Aborted transactions that reach into a range: their entries may be in later segments."""
     found = []
     floor = max((segment.base_offset for segment in segments if segment.base_offset <= start), default=None)
     if floor is None:

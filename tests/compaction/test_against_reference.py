@@ -86,7 +86,7 @@ class Compared:
         )
 
     def write(self, actions, *, is_decided: bool) -> None:
-        """Append what the actions say, and begin a new segment behind it."""
+        """Append what the actions say, and begin a new segment after it."""
         for action in actions:
             self.append(self.writer.batches(action))
             if action[0] == "roll":
@@ -94,7 +94,7 @@ class Compared:
         if is_decided:
             self.append(self.writer.end_transactions(len(actions) % 2))
         self.log.roll()
-        # Files are as old as what stands in them.
+        # Files are as old as their records.
         for segment in self.log.segment_base_offsets:
             seconds = self.writer.now_ms // 1_000
             os.utime(Path(self.log.path, f"{segment:020d}.log"), (seconds, seconds))

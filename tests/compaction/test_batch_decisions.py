@@ -50,7 +50,7 @@ def decide(*batches, aborted=(), last_records=None, upper_bound_offset=10**9):
 def test_nothing_is_decided_of_plain_data():
     decisions = decide(data(0), data(1, 7), Message(2), transactional(3, 7))
     assert decisions.discards_records.tolist() == [False] * 4
-    assert decisions.stays_empty.tolist() == [False] * 4
+    assert decisions.retains_empty.tolist() == [False] * 4
     assert decisions.is_idle_marker.tolist() == [False] * 4
 
 
@@ -120,7 +120,7 @@ def test_the_last_data_batch_of_an_active_producer_stays_even_if_empty():
     decisions = decide(
         *batches, last_records={7: LastRecord(3, 0), 8: LastRecord(9, 0), 10: LastRecord(6, 0)}
     )
-    assert decisions.stays_empty.tolist() == [False, True, False, False, False]
+    assert decisions.retains_empty.tolist() == [False, True, False, False, False]
 
 
 def test_without_data_the_marker_with_the_producer_s_epoch_stays():
@@ -131,14 +131,14 @@ def test_without_data_the_marker_with_the_producer_s_epoch_stays():
         marker(3, 8, COMMIT, producer_epoch=3),
     ]
     decisions = decide(*batches, last_records={7: LastRecord(None, 3), 6: LastRecord(None, 3)})
-    assert decisions.stays_empty.tolist() == [False, True, False, False]
+    assert decisions.retains_empty.tolist() == [False, True, False, False]
 
 
 def test_the_last_batch_of_the_pass_stays_even_if_empty():
     decisions = decide(data(0, count=3), data(3, count=2), data(8), upper_bound_offset=5)
-    assert decisions.stays_empty.tolist() == [False, True, False]
+    assert decisions.retains_empty.tolist() == [False, True, False]
 
 
 def test_a_wrapper_ends_with_its_own_offset():
     wrapper = Wrapper((Message(3), Message(4)), offset=4)
-    assert decide(data(0), wrapper, upper_bound_offset=5).stays_empty.tolist() == [False, True]
+    assert decide(data(0), wrapper, upper_bound_offset=5).retains_empty.tolist() == [False, True]

@@ -280,7 +280,7 @@ def test_aborted_data_goes_and_takes_nothing_with_it(tmp_path):
     assert cleaned.statistics.invalid_records == 0
 
 
-def test_a_marker_goes_two_passes_behind_its_data(tmp_path):
+def test_a_marker_goes_two_passes_after_its_data(tmp_path):
     aborted = AbortedTransaction(7, 1, 3, 4)
     batches = [
         keyed(1, (b"a", b"2"), attributes=TRANSACTIONAL, producer_id=7, producer_epoch=0),
@@ -440,5 +440,5 @@ def test_bytes_that_somebody_made_up_are_refused_or_cleaned(tmp_path, mutations,
         event(type(error).__name__)
         return
     event("cleaned")
-    # Whatever it was, the record behind it is there, and what was written can be read.
+    # Whatever it was, the record after it is there, and what was written can be read.
     assert list(batches_of(cleaned.content))[-1].raw == neighbour.encode()

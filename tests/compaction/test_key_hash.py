@@ -24,12 +24,12 @@ KEYS = st.lists(
 )
 
 
-def hashes_of(keys, key_hash=None, *, before=b"", behind=b""):
+def hashes_of(keys, key_hash=None, *, before=b"", after=b""):
     """The hash of each key, in a buffer with other bytes around them."""
-    data = before + behind.join(keys) + behind
+    data = before + after.join(keys) + after
     buffer = np.frombuffer(data, np.uint8)
     lengths = np.array([len(key) for key in keys], np.int64)
-    starts = len(before) + np.cumsum(lengths + len(behind)) - lengths - len(behind)
+    starts = len(before) + np.cumsum(lengths + len(after)) - lengths - len(after)
     low, high = (key_hash or KeyHash(SEED)).hash_slices(buffer, Slices(starts, lengths))
     return list(zip(low.tolist(), high.tolist(), strict=True))
 
@@ -58,8 +58,8 @@ def test_a_hash_is_what_the_formula_says(keys):
 
 @settings(deadline=None)
 @given(KEYS, st.binary(max_size=9), st.binary(max_size=300))
-def test_the_bytes_around_a_key_do_not_matter(keys, before, behind):
-    assert hashes_of(keys, before=before, behind=behind) == hashes_of(keys)
+def test_the_bytes_around_a_key_do_not_matter(keys, before, after):
+    assert hashes_of(keys, before=before, after=after) == hashes_of(keys)
 
 
 @settings(deadline=None)

@@ -98,7 +98,7 @@ def test_aborted_data_and_control_records_are_not_put(tmp_path):
         ([keyed(0, *b"abcdefghi", *b"aaa")], 8, 9),
         # Full with the end of a batch: all of it is known.
         ([keyed(0, *b"abcdefghi", last_offset_delta=30), keyed(40, *b"a")], 30, 9),
-        # A batch without keys is known, too; records without a key behind the last one taken are not.
+        # A batch without keys is known, too; records without a key after the last one taken are not.
         ([keyed(0, *b"abcdefghi"), Batch((Record(0), Record(1)), 9), keyed(11, *b"j")], 10, 9),
         ([keyed(0, *b"abcdefgh"), Batch((Record(0, 0, b"i"), Record(1), Record(2, 0, b"j")), 8)], 8, 9),
         # Nothing follows: all is known, up to the end.

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from storage_core.compaction.cleaner import count_of_unkeyed, surviving_records
+from storage_core.compaction.cleaner import count_of_unkeyed, retained_records
 from storage_core.record.decode import decode_records
 from storage_core.record.section import WantedFields
 from tests.compaction.segments import map_of
@@ -17,7 +17,7 @@ def judge(batches, offsets, *, latest_offset=100, keeps_legacy_tombstones=True):
     section = section_of(b"".join(batch.encode() for batch in batches))
     columns = decode_records(section, WantedFields())
     offset_map = map_of(offsets, latest_offset)
-    survives = surviving_records(
+    survives = retained_records(
         section, columns, offset_map, now_ms=NOW_MS, keeps_legacy_tombstones=keeps_legacy_tombstones
     )
     return survives.tolist(), count_of_unkeyed(section, columns, offset_map)
@@ -36,7 +36,7 @@ def test_a_key_that_the_map_does_not_have_survives():
     assert judge([keyed((b"a", b"1"))], {}) == ([True], 0)
 
 
-def test_a_record_behind_its_key_s_entry_survives():
+def test_a_record_after_its_key_s_entry_survives():
     # It was put into the log after the map was built, or the map was too small.
     assert judge([keyed((b"a", b"1"), base_offset=9)], {b"a": 8}) == ([True], 0)
 
@@ -56,7 +56,7 @@ def test_records_without_a_key_go_as_far_as_the_map_knows():
 @pytest.mark.parametrize(
     ("flag", "base_timestamp_ms", "expected"),
     [(0, 0, True), (DELETE_HORIZON, 1001, True), (DELETE_HORIZON, 1000, False), (DELETE_HORIZON, 5, False)],
-    ids=["no horizon yet", "before", "at", "behind"],
+    ids=["no horizon yet", "before", "at", "after"],
 )
 def test_a_tombstone_survives_until_its_horizon(flag, base_timestamp_ms, expected):
     batch = keyed((b"a", None), (b"b", b"1"), attributes=flag, base_timestamp_ms=base_timestamp_ms)

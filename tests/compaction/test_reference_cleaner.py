@@ -208,7 +208,7 @@ def test_aborted_values_count_for_no_key():
 
 
 def test_transaction_over_two_groups():
-    """The entry stands in the second segment, and is known in the first one, too."""
+    """The entry is in the second segment, and is known in the first one, too."""
     abort = PlainAbort(1, 0, 3, 4)
     first = segment(0, transactional(0, (b"a", b"1")), batch(1, (b"b", b"1")), size_bytes=90)
     second = segment(2, transactional(2, (b"c", b"1")), marker(3, ABORT), aborts=[abort], size_bytes=90)
@@ -230,7 +230,7 @@ def test_full_map_stops_in_front_of_the_next_key():
     assert (full.offsets, full.latest_offset) == ({b"a": 0, b"b": 2}, 2)
     cleaned = a_pass(*segments, map_limit=2)
     assert (cleaned.end_offset, cleaned.groups) == (3, ((0,),))
-    # What lies behind the mapped part stays, older values of it included.
+    # What lies after the mapped part stays, older values of it included.
     assert contents(cleaned)[0] == [(0, b"a", b"1"), (2, b"b", b"1"), (3, b"a", b"2")]
     again = a_pass(*cleaned.segments, first_dirty=3, map_limit=2)
     assert again.end_offset == 5

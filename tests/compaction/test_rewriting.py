@@ -39,7 +39,7 @@ def rewrite(batches, survives, *, is_idle_marker=None, new_horizon_ms=1024):
     found = SectionRewriter(new_horizon_ms).rewrite(
         section, columns, np.array(survives, np.bool_), np.array(is_idle_marker, np.bool_)
     )
-    results = dict.fromkeys(np.flatnonzero(found.stays).tolist(), (None, False))
+    results = dict.fromkeys(np.flatnonzero(found.is_unchanged).tolist(), (None, False))
     for number, header, body in zip(found.rewritten.tolist(), found.headers, found.bodies, strict=True):
         results[number] = (header.tobytes() + bytes(body), False)
     for number, header in zip(found.emptied.tolist(), found.emptied_headers, strict=True):

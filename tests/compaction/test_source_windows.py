@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from storage_core.compaction.values import last_offsets_of, source_windows
+from storage_core.compaction.cleaned_transactions import last_offsets_of
+from storage_core.compaction.cleaner import source_windows
 from storage_core.errors import BatchTooLargeError, CorruptRecordError
 from tests.compaction.segments import open_segment
 from tests.record.encoding import Batch, Record
@@ -49,7 +50,7 @@ def test_a_wrong_checksum_is_damage(tmp_path, position, window_bytes):
     damaged = bytearray(BATCHES[1])
     damaged[position] ^= 1
     segment = open_segment(tmp_path, BATCHES[0] + damaged + BATCHES[2], 10)
-    with pytest.raises(CorruptRecordError, match="with the CRC that its header states") as raised:
+    with pytest.raises(CorruptRecordError, match="with the CRC in its header") as raised:
         read(segment, window_bytes=window_bytes)
     assert raised.value.position_bytes == len(BATCHES[0])
     assert raised.value.end_position_bytes == len(BATCHES[0] + BATCHES[1])

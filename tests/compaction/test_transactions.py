@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from storage_core.compaction.values import CleanedTransactions, TransactionalBatches
+from storage_core.compaction.cleaned_transactions import CleanedTransactions, TransactionalBatches
 from storage_core.record import ControlType
 from storage_core.segment import AbortedTransaction
 
@@ -117,7 +117,7 @@ def test_no_batches_change_nothing():
 
 # Up to so many batches between two markers are looked at one by one, more of them by column.
 @pytest.mark.parametrize("count", [1, 5, 31, 32, 33, 34, 500])
-def test_any_number_of_batches_may_stand_between_two_markers(count):
+def test_any_number_of_batches_may_be_between_two_markers(count):
     transactions = CleanedTransactions()
     first, second = aborted(7, 0, 10_000), aborted(8, 4 * (count // 2) + 3, 20_000)
     transactions.add_aborted([first, second])

@@ -45,7 +45,7 @@ def test_batches_come_in_their_order_whatever_becomes_of_them(fates, cuts):
         for fate, contents in (("emptied", empty), ("rewritten", other)):
             rows = numbers(part, fate)
             headers = window_of(b"".join(contents)).headers[rows]
-            output.add(rows, headers, [contents[row][61:] for row in rows.tolist()])
+            output.add_rewritten(rows, headers, [contents[row][61:] for row in rows.tolist()])
         output.add_unchanged(numbers(part, "stays"))
         taken = output.take(end)
         wanted = [expected[fate][number] for number, fate in enumerate(part) if fate in expected]

@@ -37,7 +37,7 @@ def begin(root, generation, *names):
         )
         for name in ("t", *names)
     )
-    journal = CommitJournal(job(generation), generation, 0, None, None, b"", (), partitions)
+    journal = CommitJournal(CommitEntry(generation, job(generation), 0), b"", (), partitions)
     write_commit_journal(FileSystem(), str(root), journal)
 
 

@@ -16,7 +16,7 @@ def compacted(**config):
 
 
 def put(log, *pairs, **options):
-    """Append (key, value) pairs, each in a batch of its own; a text stands for both in it: ``a1`` is key a, value 1."""
+    """Append (key, value) pairs, each in a batch of its own; given as one text: ``a1`` is key a, value 1."""
     for pair in pairs:
         key, value = (pair[:1], pair[1:] or None) if isinstance(pair, str) else pair
         key, value = (each.encode() if isinstance(each, str) else each for each in (key, value))
@@ -43,7 +43,7 @@ def latest(log):
 
 
 def unfinished_files(path):
-    """What a cleaning may have left behind."""
+    """What a cleaning may have left."""
     return sorted(each.name for each in path.iterdir() if each.name.endswith((".cleaned", ".swap")))
 
 

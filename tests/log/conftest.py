@@ -9,7 +9,7 @@ from tests.log.logs import Clock, append, open_directory
 
 @pytest.fixture(autouse=True)
 def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest):
-    """Where crashes and failing calls are looked at, the calls stand for themselves; elsewhere a flush only takes time."""
+    """Tests of crashes and failing calls flush for real; elsewhere a flush only takes time."""
     if "crash" not in request.path.name:
         monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 

@@ -1,4 +1,4 @@
-"""Logs for tests: a clock that stands still, small segments, and records told by their values."""
+"""Logs for tests: a clock that a test moves, small segments, and records told by their values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MARKER = ".kafka_cleanshutdown"
 
 
 class Clock:
-    """Stands still unless it is moved."""
+    """Moves only when a test moves it."""
 
     def __init__(self, now_ms: int = NOW_MS) -> None:
         self.time_ms = now_ms

@@ -114,7 +114,7 @@ def test_a_log_that_takes_no_changes(root):
         log.alter_config({"retention.ms": 1})
 
 
-def test_it_stands_in_no_file(root):
+def test_it_is_in_no_file(root):
     before = contents(root)
     with open_directory(root, read_only=False) as logs:
         opened = logs.get("orders").config
@@ -176,11 +176,11 @@ def test_the_largest_message(log):
 
 def test_what_was_written_when_larger_batches_were_taken_is_read_on(log):
     log.alter_config({"max.message.bytes": 400 << 20})
-    limit, segment = log._max_batch_bytes, log._state.segments.active
+    limit, segment = log._queries.max_batch_bytes, log._state.segments.active
     assert limit >= 400 << 20
     assert segment._max_batch_bytes > 400 << 20
     log.alter_config({"max.message.bytes": 1000})
-    assert log._max_batch_bytes == limit
+    assert log._queries.max_batch_bytes == limit
     assert segment._max_batch_bytes > 400 << 20
 
 
@@ -432,7 +432,7 @@ def test_logs_that_take_no_changes_keep_none_from_them(logs):
 
 @pytest.mark.parametrize("append_one", ["records", "client batches"])
 def test_an_append_that_was_being_prepared_is_made_by_the_new_one(log, monkeypatch, append_one):
-    made_by = "batches_of_records" if append_one == "records" else "accept_client_batches"
+    made_by = "_batches_of_records" if append_one == "records" else "accept_client_batches"
     real, changes = getattr(leader_append, made_by), [{"compression.type": "gzip"}, {"batch.size": 1}]
 
     def prepared(*arguments, **options):
@@ -450,14 +450,14 @@ def test_an_append_that_was_being_prepared_is_made_by_the_new_one(log, monkeypat
 
 
 def test_what_the_new_one_does_not_take_is_refused(log, monkeypatch):
-    real = leader_append.batches_of_records
+    real = leader_append._batches_of_records
 
     def prepared(*arguments, **options):
         made = real(*arguments, **options)
         log.alter_config({"cleanup.policy": "compact"})
         return made
 
-    monkeypatch.setattr(leader_append, "batches_of_records", prepared)
+    monkeypatch.setattr(leader_append, "_batches_of_records", prepared)
     with pytest.raises(InvalidRecordError):
         append(log)
     assert log.log_end_offset == 0

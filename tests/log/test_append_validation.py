@@ -175,7 +175,7 @@ def test_messages_of_older_formats():
 
 def test_of_a_wrapper_only_the_last_offset_counts():
     wrapper = Wrapper(tuple(Message(offset=offset) for offset in (3, 4, 5)), offset=5).encode()
-    # Where it begins does not stand in it: it may overlap the log end.
+    # It does not store its first offset, which may be below the log end.
     validate_follower_append(batches(wrapper), DEFAULTS, 5)
     with pytest.raises(OffsetsOutOfOrderError, match="first one at 5"):
         validate_follower_append(batches(wrapper), DEFAULTS, 6)
@@ -240,7 +240,7 @@ def of_producer(**changes):
         (of_producer(last_offset_delta=0), "as many records as offsets"),
         (of_producer(last_offset_delta=-1), "hold at least one offset"),
         (of_producer(last_offset_delta=-1, count=0, records_bytes=b""), "hold at least one offset"),
-        (of_producer(attributes=CONTROL), "be no control batch"),
+        (of_producer(attributes=CONTROL), "be a data batch"),
         (of_producer(producer_id=4, producer_epoch=0), "have a sequence"),
         (of_producer(producer_id=4, producer_epoch=0, base_sequence=-2), "have a sequence"),
     ],
@@ -259,5 +259,5 @@ def test_a_producer_may_not_send_older_formats():
 
 def test_a_coordinator_may_send_a_marker():
     validate_leader_append(batches(marker(0, producer=4)), DEFAULTS)
-    with pytest.raises(AppendError, match="no control batch"):
+    with pytest.raises(AppendError, match="be a data batch"):
         validate_client_batches(batches(marker(0, producer=4)))

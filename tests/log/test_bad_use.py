@@ -209,7 +209,7 @@ def test_batches_that_do_not_ascend(log, root):
 
 
 def test_an_offset_that_is_beyond_the_largest(log, root):
-    """No consumer could ask for what is behind offset 2^63 - 1."""
+    """No consumer could fetch an offset after 2^63 - 1."""
     before = snapshot(root)
     records = [Record(), Record(offset_delta=1)]
     with pytest.raises(OffsetOverflowError):

@@ -6,11 +6,11 @@ import pytest
 
 from storage_core import LogConfig
 from storage_core.log.log_cleaner_manager import (
-    CleanableLog,
     LogFacts,
+    LogToClean,
     SegmentFacts,
-    cleanable_log,
     first_dirty_offset,
+    log_to_clean,
 )
 
 NOW_MS = 1_000_000
@@ -27,12 +27,12 @@ TEN_TENS = [(base, 10) for base in range(0, 100, 10)]
 
 
 def offsets(facts, dirty=0, config=CONFIG):
-    found = cleanable_log(facts, dirty, config, NOW_MS)
+    found = log_to_clean(facts, dirty, config, NOW_MS)
     return found.first_dirty_offset, found.first_uncleanable_offset
 
 
 def sizes(facts, dirty=0, config=CONFIG):
-    found = cleanable_log(facts, dirty, config, NOW_MS)
+    found = log_to_clean(facts, dirty, config, NOW_MS)
     return found.clean_bytes, found.cleanable_bytes
 
 
@@ -47,7 +47,7 @@ def sizes(facts, dirty=0, config=CONFIG):
         (0, 20, True),
         (101, 20, True),
     ],
-    ids=["none", "log start", "inside", "log end", "below the start", "zero", "behind the end"],
+    ids=["none", "log start", "inside", "log end", "below the start", "zero", "beyond the end"],
 )
 def test_the_checkpoint_is_believed_within_the_log(checkpoint, offset, is_reset):
     found = first_dirty_offset(checkpoint, 20, 100)
@@ -59,19 +59,19 @@ def test_the_active_segment_is_never_cleaned():
 
 
 def test_nothing_is_cleaned_of_a_log_with_one_segment():
-    found = cleanable_log(log((0, 10), end=10), 0, CONFIG, NOW_MS)
+    found = log_to_clean(log((0, 10), end=10), 0, CONFIG, NOW_MS)
     assert (found.first_uncleanable_offset, found.cleanable_bytes, found.cleanable_ratio) == (0, 0, 0.0)
 
 
 @pytest.mark.parametrize(
     ("stable", "end"), [(100, 90), (90, 90), (89, 80), (80, 80), (45, 40), (10, 10), (9, 0), (0, 0)]
 )
-def test_cleaning_ends_with_the_segment_in_front_of_an_undecided_transaction(stable, end):
+def test_cleaning_ends_with_the_segment_before_an_undecided_transaction(stable, end):
     assert offsets(log(*TEN_TENS, stable=stable)) == (0, end)
 
 
 def test_what_is_dirty_only_within_the_segment_of_an_undecided_transaction_is_not_cleaned():
-    found = cleanable_log(log(*TEN_TENS, stable=47), 43, CONFIG, NOW_MS)
+    found = log_to_clean(log(*TEN_TENS, stable=47), 43, CONFIG, NOW_MS)
     assert (found.first_dirty_offset, found.first_uncleanable_offset, found.cleanable_bytes) == (43, 40, 0)
 
 
@@ -82,7 +82,7 @@ AGES = [SegmentFacts(base, 10, largest_timestamp_ms=NOW_MS - 900 + base * 10) fo
 @pytest.mark.parametrize(
     ("lag_ms", "end"), [(0, 90), (100, 90), (101, 80), (150, 80), (500, 50), (900, 10), (901, 0), (1000, 0)]
 )
-def test_cleaning_ends_in_front_of_the_first_segment_that_is_too_young(lag_ms, end):
+def test_cleaning_ends_before_the_first_segment_that_is_too_young(lag_ms, end):
     config = CONFIG.replace(min_compaction_lag_ms=lag_ms)
     # A segment that is exactly as old as the lag is old enough; the active one, 0 ms old, does not count.
     assert offsets(log(*AGES), config=config) == (0, end)
@@ -95,7 +95,7 @@ def test_how_young_a_clean_segment_is_does_not_matter():
     assert offsets(log(young, *AGES[1:]), dirty=9, config=config) == (9, 0)
 
 
-def test_the_part_in_front_is_clean_the_part_behind_is_dirty():
+def test_the_part_before_it_is_clean_the_rest_is_dirty():
     assert sizes(log(*TEN_TENS), dirty=30) == (30, 60)
 
 
@@ -108,7 +108,7 @@ def test_the_active_segment_counts_as_neither():
 
 
 def test_everything_clean():
-    found = cleanable_log(log(*TEN_TENS), 90, CONFIG, NOW_MS)
+    found = log_to_clean(log(*TEN_TENS), 90, CONFIG, NOW_MS)
     assert (found.clean_bytes, found.cleanable_bytes, found.cleanable_ratio) == (90, 0, 0.0)
 
 
@@ -125,18 +125,18 @@ def test_a_log_that_starts_in_the_middle_of_a_segment():
     [(50, 50, 0.5, False), (49, 51, 0.51, True), (100, 0, 0.0, False), (0, 1, 1.0, True), (0, 0, 0.0, False)],
 )
 def test_a_log_is_due_once_more_than_the_ratio_is_dirty(clean, cleanable, ratio, is_eligible):
-    found = CleanableLog(0, 10, clean, cleanable, is_overdue=False)
+    found = LogToClean(0, 10, clean, cleanable, is_overdue=False)
     assert found.cleanable_ratio == ratio
     assert found.is_eligible(0.5) is is_eligible
 
 
 def test_a_clean_log_is_not_due_even_with_a_ratio_of_zero():
-    assert not CleanableLog(0, 10, 10, 0, is_overdue=False).is_eligible(0)
+    assert not LogToClean(0, 10, 10, 0, is_overdue=False).is_eligible(0)
 
 
 @pytest.mark.parametrize(("cleanable", "is_eligible"), [(1, True), (0, False)])
 def test_an_overdue_log_is_due_if_there_is_anything_to_clean(cleanable, is_eligible):
-    assert CleanableLog(0, 10, 1000, cleanable, is_overdue=True).is_eligible(0.5) is is_eligible
+    assert LogToClean(0, 10, 1000, cleanable, is_overdue=True).is_eligible(0.5) is is_eligible
 
 
 def first(*timestamps_ms):
@@ -173,8 +173,8 @@ def first(*timestamps_ms):
 )
 def test_a_log_is_overdue_when_a_dirty_segment_began_before_the_largest_lag(timestamps_ms, dirty, is_overdue):
     config = CONFIG.replace(max_compaction_lag_ms=500)
-    assert cleanable_log(first(*timestamps_ms), dirty, config, NOW_MS).is_overdue is is_overdue
+    assert log_to_clean(first(*timestamps_ms), dirty, config, NOW_MS).is_overdue is is_overdue
 
 
 def test_without_a_largest_lag_no_log_is_overdue():
-    assert not cleanable_log(first(1), 0, CONFIG, NOW_MS).is_overdue
+    assert not log_to_clean(first(1), 0, CONFIG, NOW_MS).is_overdue

@@ -119,7 +119,7 @@ def test_after_a_truncation_the_active_segment_is_dirty(compacted_log, file, tar
 
 
 @pytest.mark.parametrize(("target", "expected"), [(10, 10), (100, 25)])
-def test_after_a_full_truncation_nothing_behind_the_new_start_is_clean(compacted_log, file, target, expected):
+def test_after_a_full_truncation_nothing_after_the_new_start_is_clean(compacted_log, file, target, expected):
     compacted_log.truncate_fully_and_start_at(target)
     assert file.read_text() == f"0\n1\norders 0 {expected}\n"
 

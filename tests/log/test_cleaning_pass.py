@@ -97,8 +97,8 @@ def test_a_truncation_makes_it_give_up(log, monkeypatch, path, offset):
     assert records(log) == [*kept, f"{offset + 1}:a=9"]
 
 
-def test_a_truncation_with_appends_behind_it_makes_it_give_up(log, monkeypatch, path):
-    """The log ends where it did, and every segment is there that was there; but others' bytes stand in one."""
+def test_a_truncation_with_appends_after_it_makes_it_give_up(log, monkeypatch, path):
+    """The log ends where it did, and every segment still exists; but one holds other bytes."""
 
     def happens():
         log.truncate_to(3)
@@ -111,7 +111,7 @@ def test_a_truncation_with_appends_behind_it_makes_it_give_up(log, monkeypatch, 
 
 def test_a_truncation_between_the_look_at_a_log_and_its_cleaning_makes_it_give_up(log, monkeypatch, path):
     """What was going to be cleaned is the active segment now."""
-    look = log_cleaner.what_is_cleanable
+    look = log_cleaner.find_log_to_clean
 
     def look_and_truncate(*arguments):
         found = look(*arguments)
@@ -119,7 +119,7 @@ def test_a_truncation_between_the_look_at_a_log_and_its_cleaning_makes_it_give_u
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(log_cleaner, "what_is_cleanable", look_and_truncate)
+        patch.setattr(log_cleaner, "find_log_to_clean", look_and_truncate)
         assert log.clean() is None
     assert log.recovery_point <= 3
     put(log, "x1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from storage_core.errors import CorruptIndexError
-from storage_core.log.log_cleaner_manager import CleaningSources, groups_of
+from storage_core.log.log_cleaner_manager import CleaningSources, group_log_segments
 from tests.log.cleaning import compacted, put
 from tests.log.logs import name, open_directory, table
 
@@ -66,7 +66,7 @@ def markers(transactions):
     return [transaction.last_offset for transaction in transactions]
 
 
-def test_aborted_transactions_are_found_by_markers_behind_the_range(log):
+def test_aborted_transactions_are_found_by_markers_after_the_range(log):
     put(log, "a1")
     # Offsets 1 and 2 in two segments, the marker 3 in a third one.
     assert aborted(log, 7, b"x", b"y", rolls=True) == 3
@@ -94,7 +94,7 @@ def test_aborted_transactions_of_segments_reach_to_their_ends(log):
 
 
 def test_a_damaged_transaction_index_is_an_error(log, tmp_path):
-    """Whoever takes it for an empty one takes aborted records for committed ones."""
+    """Taking it for an empty one would take aborted records for committed ones."""
     put(log, "a1")
     aborted(log, 7, b"x")
     log.roll()
@@ -113,14 +113,16 @@ def test_groups_keep_to_the_configuration(log):
         log.roll()
     sources = sources_of(log).between(None, 9)
     sizes = [segment.size_bytes for segment in sources]
-    assert [bases(group) for group in groups_of(sources, compacted(segment_bytes=sum(sizes)), 9)] == [
-        [0, 3, 6]
-    ]
-    assert [bases(group) for group in groups_of(sources, compacted(segment_bytes=sum(sizes) - 1), 9)] == [
+    assert [
+        bases(group) for group in group_log_segments(sources, compacted(segment_bytes=sum(sizes)), 9)
+    ] == [[0, 3, 6]]
+    assert [
+        bases(group) for group in group_log_segments(sources, compacted(segment_bytes=sum(sizes) - 1), 9)
+    ] == [
         [0, 3],
         [6],
     ]
     # Of eight bytes each entry of an offset index, and of twelve that of a time index.
     entries = [len(segment.time_index) for segment in sources]
     config = compacted(segment_bytes=10_000, segment_index_bytes=12 * (entries[0] + entries[1]))
-    assert [bases(group) for group in groups_of(sources, config, 9)] == [[0, 3], [6]]
+    assert [bases(group) for group in group_log_segments(sources, config, 9)] == [[0, 3], [6]]

@@ -18,7 +18,7 @@ def test_one_cleans_and_the_next_may_when_it_is_done():
                 assert not is_mine_too
 
 
-def test_who_does_not_clean_ends_nobodys_cleaning():
+def test_a_thread_that_does_not_clean_ends_no_cleaning():
     state = CleaningState()
     with state.under_way(wait=False):
         with state.under_way(wait=False):
@@ -67,7 +67,7 @@ def test_stopping_waits_for_the_end_of_what_is_under_way():
     assert order == ["cleaned", "stopped"]
 
 
-def test_nobody_cleans_what_is_stopped():
+def test_a_stopped_log_is_not_cleaned():
     state = CleaningState()
     state.stop()
     for wait in (True, False):

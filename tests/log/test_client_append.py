@@ -123,7 +123,7 @@ def headed(**fields):
 
 WRONG = {
     "begin at offset 0": headed(base_offset=1),
-    "be no control batch": marker(0, producer=7),
+    "be a data batch": marker(0, producer=7),
     "hold at least one record": emptied(0),
     "hold as many records as offsets": headed(last_offset_delta=1),
     "have a sequence": data(0, producer=7, sequence=-1),
@@ -140,7 +140,7 @@ def test_a_header_that_no_producer_writes_is_refused(log, expected):
 
 
 def test_control_records_of_kraft_are_refused(log):
-    with pytest.raises(InvalidRecordError, match="be no control batch"):
+    with pytest.raises(InvalidRecordError, match="be a data batch"):
         log.append_as_leader(headed(attributes=CONTROL))
 
 
@@ -154,7 +154,7 @@ def test_older_formats_are_refused(log):
 
 def test_offsets_within_a_batch_are_consecutive(log):
     skewed = Batch((Record(offset_delta=0), Record(offset_delta=2)), last_offset_delta=1).encode()
-    with pytest.raises(InvalidRecordError, match="Expected records that can be read, found batch 1"):
+    with pytest.raises(InvalidRecordError, match="Expected readable records, found batch 1"):
         log.append_as_leader(data(0, 2) + skewed)
     assert log.log_end_offset == 0
 
@@ -205,15 +205,13 @@ def test_a_malformed_header_is_refused_among_any_number_of_records(headers, coun
     batch = Batch(
         (*good, Record(count)), records_bytes=records, codec=codec, last_offset_delta=count
     ).encode()
-    with pytest.raises(
-        InvalidRecordError, match=f"records that can be read, found batch 1: .*record {count}"
-    ):
+    with pytest.raises(InvalidRecordError, match=f"readable records, found batch 1: .*record {count}"):
         accept(data(0, 2) + batch)
 
 
 def test_records_that_cannot_be_decompressed_are_refused(log):
     batch = Batch((), payload=b"not gzip", codec=1, count=1, last_offset_delta=0).encode()
-    with pytest.raises(InvalidRecordError, match="Expected records that can be read"):
+    with pytest.raises(InvalidRecordError, match="Expected readable records"):
         log.append_as_leader(batch)
     assert log.append(table(b"v")).first_offset == 0
 
@@ -505,7 +503,7 @@ def test_sequence_numbers_of_a_coordinator_are_not_looked_at(log):
     )
 
 
-def test_behind_them_a_client_begins_at_0(log):
+def test_after_them_a_client_begins_at_0(log):
     log.append_as_leader(OFFSETS, origin="coordinator")
     with pytest.raises(OutOfOrderSequenceError) as caught:
         log.append_as_leader(transactional(0, producer=7, epoch=3, sequence=2))
@@ -609,7 +607,7 @@ def test_a_table_of_a_coordinators(log):
     assert values(log, isolation_level="read_committed") == [b"a", b"b", b"c"]
     for producer, origin, message in (
         (offsets_of_group, "client", "Expected a sequence number from 0 to"),
-        (ProducerSequence(7, 3, 0), "coordinator", "Expected a sequence number of -1"),
+        (ProducerSequence(7, 3, 0), "coordinator", "Expected sequence number -1"),
         (offsets_of_group, "replication", "Expected an origin of client or coordinator"),
     ):
         with pytest.raises(OptionError, match=message):
@@ -621,7 +619,7 @@ def test_a_table_of_a_coordinators(log):
 # -- Producers --------
 
 
-def test_a_repeated_batch_is_answered_with_where_it_stands(log):
+def test_a_repeated_batch_is_answered_with_its_position(log):
     first = data(0, 3, producer=7, sequence=0, timestamp_ms=NOW_MS)
     log.append(table(b"before"))
     log.append_as_leader(first)
@@ -653,7 +651,7 @@ def test_another_batch_of_the_same_records_is_no_repetition(log):
 def test_several_batches_are_taken_all_or_none(log):
     log.append_as_leader(data(0, 2, producer=7, sequence=0))
     with pytest.raises(
-        OutOfOrderSequenceError, match=r"found 1 that are there, up to offset 1. Append them one by one"
+        OutOfOrderSequenceError, match=r"found 1 duplicate\(s\), up to offset 1. Append them one by one"
     ):
         log.append_as_leader(data(0, 2, producer=7, sequence=0) + data(0, 2, producer=7, sequence=2))
     with pytest.raises(OutOfOrderSequenceError):

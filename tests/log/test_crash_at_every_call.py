@@ -222,7 +222,7 @@ def test_crash_at_every_call(prepare, workload, record_property):
     outcomes = check(prepare, workload, seed=1, variants=VARIANTS)
     record_property(cases("Power cut or SIGKILL at each call"), outcomes.total())
     assert outcomes["opened"] > 10
-    # To refuse is right only where a reordered write stands behind a lost one.
+    # A refusal is right only if a reordered write follows a lost one.
     assert outcomes["refused"] <= outcomes["opened"]
 
 

@@ -129,7 +129,7 @@ def fail_once(workload, fault) -> str | None:
 
 
 def refuses_more(session, name) -> str:
-    """Behind a failed write nothing more is written; where nothing was begun, the log goes on."""
+    """After a failed write nothing more is written; if nothing was begun, the log continues."""
     records = session.model.records
     try:
         session.append(1, flush=True)

@@ -179,7 +179,7 @@ def fail_once(work: Work, folder: str, before, after, fault: Fault) -> str | Non
 
 
 def goes_on(log) -> str:
-    """Whether a log takes records behind an error; if so, they are there."""
+    """Whether a log accepts records after an error; if so, they are readable."""
     try:
         info = log.append(table((b"more", b"more")), flush=True)
     except SegmentLogError:

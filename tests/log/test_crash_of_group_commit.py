@@ -53,7 +53,7 @@ def test_what_threads_were_told_to_be_on_disk_survives_a_power_cut_at_each_call(
     flush = SimulatedWritableFile.flush
 
     def let_others_run(file):
-        # Whoever can append while the disk is at work does so.
+        # All threads that can append during the flush do so.
         for _ in range(20):
             os.sched_yield()
         flush(file)

@@ -1,6 +1,6 @@
 """A crash at every call while leader epochs begin, with and without records, and are truncated.
 
-Whatever the crash left: each batch stands in the epoch that it was written under, an epoch that has begun has begun
+Whatever the crash left: each batch is in the epoch under which it was written, an epoch that has begun has begun
 at the same offset, and none begins beyond the log end.
 """
 

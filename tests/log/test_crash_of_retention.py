@@ -37,7 +37,7 @@ TECHNIQUE = "Power cut or SIGKILL at each call of retention"
 
 
 class OneOfTwoStarts(Expectation):
-    """The start before a step, or the one behind it, however many segments lie between them."""
+    """The start before a step, or the one after it, however many segments lie between them."""
 
     def problems(self, found, log_start_offset, log_end_offset):
         problems = super().problems(found, log_start_offset, log_end_offset)
@@ -81,7 +81,7 @@ def filled(session):
 
 
 def unflushed(session):
-    """The same; nobody asked for anything to be on disk, and no checkpoint was ever written."""
+    """The same; nothing was flushed, and no checkpoint was ever written."""
     session.open()
     for number in range(16):
         session.append(SIZES[number % 5], 200)
@@ -192,7 +192,7 @@ def test_crash_in_the_middle_of_recovery(workload, recovery, record_property):
 @pytest.mark.parametrize("workload", [retain_some, retain_all])
 @pytest.mark.parametrize("config", [TIMED, AT_ONCE], ids=["later", "at once"])
 def test_a_start_that_was_seen_after_a_kill_is_kept_through_a_power_cut(workload, config, record_property):
-    """The system may know of names that the disk does not, as long as nobody asks for them to be written."""
+    """The system may know of names that the disk does not, as long as nothing flushes them."""
     count = 0
     for state in crash_states(filled, workload, seed=15, variants=0, config=config):
         filesystem = state.filesystem
@@ -210,7 +210,7 @@ def test_a_start_that_was_seen_after_a_kill_is_kept_through_a_power_cut(workload
                 assert again.get("orders").log_start_offset == seen, state.name
             count += 1
         logs.close()
-    record_property(cases("A SIGKILL, and a power cut behind the next start"), count)
+    record_property(cases("A SIGKILL, and a power cut after the next start"), count)
     assert count > 100
 
 

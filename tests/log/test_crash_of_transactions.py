@@ -98,7 +98,7 @@ class Work:
     def ended(self, name, *, flush):
         self.units[name] = dataclasses.replace(self.units[name], state="committed")
         if flush:
-            # What stands before it in the log is on disk with it.
+            # Everything before it in the log is on disk with it.
             for other, unit in self.units.items():
                 if unit.state == "committed":
                     self.units[other] = dataclasses.replace(unit, state="durable")
@@ -122,7 +122,7 @@ def a_commit_beside_others(work):
     work.plain("between", 60)
     work.append("first", first, 100)
     work.commit("second", second, flush=True)
-    work.plain("behind", 60)
+    work.plain("after", 60)
     work.commit("first", first, flush=True)
 
 
@@ -130,7 +130,7 @@ def an_abort(work):
     first = work.begin("first")
     work.append("first", first, 20, 300)
     first.abort(flush=True)
-    work.plain("behind", 60, flush=True)
+    work.plain("after", 60, flush=True)
 
 
 def over_several_segments(work):
@@ -143,7 +143,7 @@ def over_several_segments(work):
     work.append("second", second, 700)
     second.abort(flush=True)
     work.log.roll()
-    work.plain("behind", 900, flush=True)
+    work.plain("after", 900, flush=True)
 
 
 def a_new_transaction_of_the_same_producer(work):
@@ -157,7 +157,7 @@ def a_new_transaction_of_the_same_producer(work):
 def an_abort_after_a_crash(work):
     first = work.begin("first")
     work.append("first", first, 20, 300)
-    work.plain("behind", 60)
+    work.plain("after", 60)
     work.crash()
     work.log.abort_transaction(PRODUCER, flush=True)
     second = work.begin("second")
@@ -199,7 +199,7 @@ class State:
 
 
 def states_of(filesystem, known, run, seed, variants):
-    """Before each call of a run, and behind the last."""
+    """Before each call of a run, and after the last."""
     found = []
 
     def observe(call):

@@ -1,4 +1,4 @@
-"""A last segment that was cut, that has more behind it than it should, or in which a bit has changed."""
+"""A last segment that was cut, with extra bytes after it, or in which a bit has changed."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_every_length_of_the_last_segment(recovery, record_property):
 
 
 def test_every_length_under_a_marker_that_says_all_is_well(record_property):
-    """Somebody has cut a log that was closed cleanly: nothing is ever appended behind half a batch."""
+    """A cleanly closed log was cut: nothing is ever appended after half a batch."""
     files, records = golden(is_clean=True)
     assert CLEAN_SHUTDOWN in files
     path = last_segment(files)
@@ -126,8 +126,8 @@ TAILS = {
 @pytest.mark.parametrize("recovery", ["tail", "kafka"])
 @pytest.mark.parametrize("is_clean", [False, True], ids=["crashed", "clean"])
 @pytest.mark.parametrize("tail", TAILS.values(), ids=TAILS)
-def test_something_behind_the_last_batch(tail, is_clean, recovery, record_property):
-    record_property(cases("Zeros, garbage and old batches behind the last batch"), 1)
+def test_something_after_the_last_batch(tail, is_clean, recovery, record_property):
+    record_property(cases("Zeros, garbage and old batches after the last batch"), 1)
     files, records = golden(is_clean=is_clean)
     path = last_segment(files)
     filesystem = filesystem_with(files, **{path: files[path] + tail})
@@ -137,9 +137,9 @@ def test_something_behind_the_last_batch(tail, is_clean, recovery, record_proper
 @pytest.mark.parametrize("recovery", ["tail", "kafka"])
 @pytest.mark.parametrize("is_torn", [False, True], ids=["whole", "torn"])
 @pytest.mark.parametrize("number", range(3))
-def test_batches_of_old_behind_the_last_batch(number, is_torn, recovery, record_property):
+def test_batches_of_old_after_the_last_batch(number, is_torn, recovery, record_property):
     """Blocks of the disk that held the beginning of a log before: their CRC is right, their offsets are too low."""
-    record_property(cases("Zeros, garbage and old batches behind the last batch"), 1)
+    record_property(cases("Zeros, garbage and old batches after the last batch"), 1)
     files, records = golden()
     path = last_segment(files)
     stale = files[min(log_files(files))]
@@ -220,10 +220,10 @@ def test_bits_of_the_records(batch, record_property):
         assert check_flip(files, records, path, bit, batch) == ("cut" if batch == 3 else "refused")
 
 
-def test_what_recovery_has_dropped_does_not_come_back_behind_new_records(record_property):
-    """A new batch takes the place of a damaged one to the byte: the old ones behind it would fit."""
+def test_what_recovery_has_dropped_does_not_come_back_after_new_records(record_property):
+    """A new batch takes the place of a damaged one to the byte: the old ones after it would fit."""
     states, style = 60, CrashStyle("any", 512, fills_with_zeros=True)
-    record_property(cases("Zeros, garbage and old batches behind the last batch"), states)
+    record_property(cases("Zeros, garbage and old batches after the last batch"), states)
     filesystem = new_filesystem()
     session = Session(filesystem).open()
     for _ in range(4):

@@ -37,7 +37,7 @@ def name(base_offset, suffix=""):
     return f"{base_offset:020d}.log{suffix}"
 
 
-# Everything that Kafka's replaceSegments and splitOverflowedSegment may leave behind.
+# Everything that Kafka's replaceSegments and splitOverflowedSegment may leave.
 DIRECTORIES = {
     "a compaction before the first rename": (
         OFFSETS,
@@ -126,7 +126,7 @@ def test_a_third_crash(label):
 
 
 def test_a_replacement_that_would_lose_records_is_refused():
-    """The complete output is damaged: what it would replace still stands."""
+    """The complete output is damaged: what it would replace is still used."""
     offsets, files = DIRECTORIES["a compaction that is complete"]
     damaged = bytearray(files[name(0, ".swap")])
     damaged[100] ^= 1

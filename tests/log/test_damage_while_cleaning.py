@@ -27,7 +27,7 @@ CONFIG = LogConfig(
     cleanup_policy="compact",
 )
 PARTITION_PATH = f"{ROOT}/{TOPIC}-0/"
-# Behind these, the CRC covers every byte of a batch.
+# After these, the CRC covers every byte of a batch.
 UNCOVERED_BYTES = 21
 # What is about to be removed, or is not complete.
 WORTHLESS = (".cleaned", ".deleted")

@@ -1,4 +1,4 @@
-"""Many appends wait for one flush, and none returns before a flush that began behind it."""
+"""Many appends wait for one flush, and none returns before a flush that began after it."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_those_who_come_during_a_flush_share_the_next():
     assert len(flushes) == 2
 
 
-def test_nobody_is_served_by_a_flush_that_began_before():
+def test_no_flush_covers_a_thread_that_came_after_it_began():
     group, served, others = GroupCommit(), [], []
     begun = 0
 
@@ -193,11 +193,11 @@ def test_64_threads_share_their_flushes(logs, log, monkeypatch):
     group = log._state.group_commit
 
     def fsync(descriptor):
-        # As slow a disk as can be: until nobody is left who could append meanwhile.
+        # As slow a disk as can be: until no thread is left that could append meanwhile.
         wait_until(lambda: len(group._has_ended._waiters) + 1 >= working)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    flushes = logs._filesystem.statistics.flushes
+    flushes = logs._root.filesystem.statistics.flushes
 
     def work(name):
         nonlocal working
@@ -208,7 +208,7 @@ def test_64_threads_share_their_flushes(logs, log, monkeypatch):
             working -= 1
 
     assert ended(in_threads(*[lambda name=name: work(name) for name in range(threads)])) == [None] * threads
-    assert threads * appends / (logs._filesystem.statistics.flushes - flushes) >= 20
+    assert threads * appends / (logs._root.filesystem.statistics.flushes - flushes) >= 20
     assert offsets(log) == list(range(1 + threads * appends))
 
 
@@ -236,7 +236,7 @@ def test_a_flush_that_fails_fails_all_who_wait_for_it_and_for_the_next(log, monk
         append(log, flush=True)
     errors = ended(others)
     assert [type(error) for error in errors] == [StorageError] * 5
-    assert "appended, but not forced to disk" in str(errors[0])
+    assert "appended, but not flushed" in str(errors[0])
     # Once, and never again.
     assert len(calls) == 1
     with pytest.raises(LogFailedError, match="Input/output error"):
@@ -316,7 +316,7 @@ def test_what_changes_the_log_waits_for_the_flush_of_its_file(
     assert (log.recovery_point, log.log_end_offset) == (recovery_point, log_end_offset)
 
 
-def test_records_behind_a_truncation_are_not_taken_for_flushed(log, during_flush):
+def test_records_after_a_truncation_are_not_taken_for_flushed(log, during_flush):
     append(log, 5)
 
     def truncate_and_append():
@@ -407,7 +407,7 @@ def test_time_counts_from_the_beginning_of_a_shared_flush(logs, clock, during_fl
     assert log.recovery_point == 4
 
 
-def test_a_log_that_nobody_flushes_has_nothing_for_it(logs):
+def test_a_log_that_is_never_flushed_has_no_group_commit(logs):
     log = logs.create("many")
     append(log, 3)
     assert log._state.group_commit is None

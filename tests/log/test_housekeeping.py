@@ -21,7 +21,7 @@ DAY_MS = 86_400_000
 
 
 def wait_until(is_true, seconds=30):
-    """Wait for another thread; nobody waits longer than something is wrong."""
+    """Wait for another thread; the limit is reached only if something is wrong."""
     end = time.monotonic() + seconds
     while not is_true():
         assert time.monotonic() < end, "it never happened"
@@ -88,7 +88,7 @@ def test_a_clock_that_was_set_back_keeps_no_task_from_its_turn(clock, task, ran)
 
 
 @pytest.mark.parametrize(("interval_ms", "seconds"), [(0, 0.01), (500, 0.5), (300_000, 1.0)])
-def test_nobody_waits_in_a_busy_loop_nor_for_long(clock, task, interval_ms, seconds):
+def test_waits_are_neither_busy_loops_nor_long(clock, task, interval_ms, seconds):
     assert PeriodicTasks("test", clock, [task("a", interval_ms)]).wait_seconds() == seconds
 
 
@@ -98,7 +98,7 @@ def test_a_task_that_fails_is_done_again_and_keeps_no_other_from_it(clock, task,
         clock.time_ms += 100
         tasks.run_due()
     assert ran == ["a", "b", "a", "b"]
-    assert caplog.text.count("a did not succeed, and is tried again later: no space") == 2
+    assert caplog.text.count("a failed, and is retried later: no space") == 2
 
 
 def test_after_the_end_nothing_is_begun(clock, ran):
@@ -192,7 +192,7 @@ def test_a_file_that_cannot_be_deleted_is_tried_again_and_the_others_go(
         refusing.setattr(FileSystem, "delete", refuse_the_first)
         tasks["Deleting files"].run()
     assert left() == [f"{0:020}.log.deleted"]
-    assert "is deleted later: Permission denied." in caplog.text
+    assert "could not be deleted yet: Permission denied." in caplog.text
     for advance_ms, expected in [(59_999, 1), (1, 0)]:
         clock.time_ms += advance_ms
         tasks["Deleting files"].run()

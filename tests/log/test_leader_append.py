@@ -26,7 +26,7 @@ DAY_MS = 86_400_000
 
 @pytest.fixture
 def root_path(tmp_path):
-    """Where `logs` stands."""
+    """The directory of `logs`."""
     return tmp_path / "data"
 
 
@@ -113,7 +113,7 @@ def test_a_producers_records_are_not_left_in_memory(log, logs, root_path):
         assert opened.get("orders").log_end_offset == 1
 
 
-def test_they_stand_behind_those_that_wait_in_memory(log):
+def test_they_come_after_those_in_memory(log):
     log.append(table(b"waits"), acks=0)
     assert append(log, 2, acks=0).first_offset == 1
     assert append(log, 2).is_duplicate
@@ -215,7 +215,7 @@ def test_what_a_leader_has_is_believed_and_gone_on_with(log):
 def test_but_for_records_of_no_transaction_within_one(log):
     """No broker loads a log that holds such."""
     opened, plain = transactional(0, 2, producer=7), data(2, producer=7, sequence=2)
-    with pytest.raises(InvalidTxnStateError, match="found a batch of offsets 2 to 2"):
+    with pytest.raises(InvalidTxnStateError, match="found a batch with offsets 2 to 2"):
         log.append_batches(opened + plain)
     assert log.log_end_offset == 0
     log.append_batches(opened)
@@ -243,7 +243,7 @@ def test_a_roll_leaves_a_snapshot_of_them(log, root_path):
 
 
 def test_a_transaction_needs_a_producer(log):
-    with pytest.raises(OptionError, match="Expected a producer for records of a transaction"):
+    with pytest.raises(OptionError, match="Expected a producer for transactional records"):
         log.append(table(b"v"), is_transactional=True)
 
 
@@ -288,7 +288,7 @@ class Model:
         return offset, False
 
     def place_of(self, producer, epoch, numbers):
-        """Where batches behind one another hold just these."""
+        """The position of consecutive batches that hold exactly these."""
         kept = self.batches[producer] if self.epochs.get(producer) == epoch else []
         for start, end in itertools.combinations_with_replacement(range(len(kept)), 2):
             run = kept[start : end + 1]

@@ -48,7 +48,7 @@ def aborted(directory):
 
 
 def append_again(log, clock, batch):
-    """Append a batch as whoever made it."""
+    """Append a batch as its producer does."""
     header = parse_batch_header(batch, 0, 0, path="")
     clock.time_ms = header.max_timestamp_ms
     if header.attributes & CONTROL:

@@ -22,8 +22,8 @@ def cache(tmp_path):
     return open_cache(tmp_path)
 
 
-def open_cache(directory, **options):
-    return LeaderEpochCache(FileSystem(), str(directory / NAME), **options)
+def open_cache(directory):
+    return LeaderEpochCache(FileSystem(), str(directory / NAME))
 
 
 def filled(directory, *pairs):
@@ -93,7 +93,7 @@ def test_no_file_appears_before_there_is_something_to_write(tmp_path, cache):
         ([(1, 5), (2, 6), (2, 7), (1, 8)], [(1, 8)]),
         # A newer epoch from the same offset on: the older one had no record.
         ([(1, 5), (2, 5)], [(2, 5)]),
-        # From a lower offset on: what began behind it never was.
+        # From a lower offset on: epochs that began after it are removed.
         ([(2, 6), (3, 5)], [(3, 5)]),
         ([(2, 6), (3, 7), (4, 5)], [(4, 5)]),
         ([(2, 6), (3, 8), (4, 7)], [(2, 6), (4, 7)]),
@@ -113,8 +113,8 @@ def test_assign_refuses_what_is_negative(cache, pair):
 
 
 @given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 12)), max_size=12))
-def test_epochs_and_offsets_ascend_whatever_is_assigned(assigned):
-    cache = LeaderEpochCache(FileSystem(), "not-written", read_only=True)
+def test_epochs_and_offsets_ascend_whatever_is_assigned(tmp_path_factory, assigned):
+    cache = open_cache(tmp_path_factory.mktemp("cache"))
     for epoch, start_offset in assigned:
         cache.assign(epoch, start_offset)
         assert cache.latest_epoch == epoch
@@ -193,7 +193,7 @@ def test_truncate_from_end(tmp_path, end_offset, expected):
         # Within an epoch, it begins there from now on.
         (7, [(2, 7), (3, 8), (4, 11)]),
         (9, [(3, 9), (4, 11)]),
-        # Within the last one, and behind everything.
+        # Within the last one, and after everything.
         (16, [(4, 16)]),
         # At and before the first one nothing changes.
         (6, [(2, 6), (3, 8), (4, 11)]),
@@ -250,9 +250,9 @@ def test_recovery_assigns_only_what_is_above(tmp_path):
 
 
 @given(st.lists(st.integers(-1, 5), max_size=12))
-def test_many_batches_at_once_are_as_one_after_the_other(epochs):
+def test_many_batches_at_once_are_as_one_after_the_other(tmp_path_factory, epochs):
     batches = [headers(data(offset, leader_epoch=epoch)) for offset, epoch in enumerate(epochs)]
-    at_once, one_by_one = (LeaderEpochCache(FileSystem(), "not-written", read_only=True) for _ in range(2))
+    at_once, one_by_one = (open_cache(tmp_path_factory.mktemp("cache")) for _ in range(2))
     at_once.observe(headers(*(data(offset, leader_epoch=epoch) for offset, epoch in enumerate(epochs))))
     for batch in batches:
         one_by_one.observe(batch)
@@ -290,15 +290,6 @@ def test_no_write_where_nothing_changes(tmp_path):
     assert filesystem.statistics.writes == 0
 
 
-def test_read_only_leaves_the_checkpoint_as_it_is(tmp_path):
-    filled(tmp_path, (3, 0), (4, 5))
-    cache = open_cache(tmp_path, read_only=True)
-    cache.truncate_from_end(5)
-    cache.assign(9, 7)
-    assert pairs_of(cache) == [(3, 0), (9, 7)]
-    assert (tmp_path / NAME).read_bytes() == b"0\n2\n3 0\n4 5\n"
-
-
 def test_a_damaged_checkpoint_is_an_error(tmp_path):
     (tmp_path / NAME).write_bytes(b"0\n1\nthree 0\n")
     with pytest.raises(CorruptCheckpointError, match=NAME):
@@ -322,7 +313,7 @@ def test_as_many_epochs_as_batches_are_observed_in_no_time(tmp_path):
     rows = np.zeros(count, HEADER_DTYPE)
     rows["leader_epoch"] = np.arange(1, count + 1)
     rows["base_offset"] = np.arange(count)
-    cache = open_cache(tmp_path, read_only=True)
+    cache = open_cache(tmp_path)
     cache.assign(0, 0)
     cache.observe(rows)
     assert pairs_of(cache) == [(offset + 1, offset) for offset in range(count)]

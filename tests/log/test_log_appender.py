@@ -55,7 +55,7 @@ def test_everything_before_it_is_on_disk_when_that_is_asked_for(log, way):
 
 
 def test_of_a_repetition_too(log):
-    """Nobody knows whether it was on disk the first time."""
+    """It is unknown whether it was on disk the first time."""
     producer = ProducerSequence(7, 0, 0)
     log.append(table(b"v"), producer=producer)
     assert log.append(table(b"v"), producer=producer, acks="all").is_duplicate

@@ -111,7 +111,7 @@ def test_the_time_may_be_given(log):
     assert records(log) == ["2:c=1"]
 
 
-def test_a_value_behind_a_null_value_wins(log, clock):
+def test_a_value_after_a_null_value_wins(log, clock):
     put(log, "a1", "a", "a2")
     log.roll()
     log.clean()
@@ -259,7 +259,7 @@ def test_a_pass_goes_up_to_where_the_memory_for_keys_is_full(log, checkpoint):
     statistics = log.clean(THREE_KEYS)
     assert (statistics.start_offset, statistics.end_offset) == (0, 4)
     assert (statistics.map_size, statistics.map_utilization) == (3, 0.75)
-    # What lies behind is kept, and supersedes nothing yet.
+    # Later records are kept, and supersede nothing yet.
     assert records(log) == ["1:b=1", "2:a=2", "3:c=1", "4:d=1", "5:a=3"]
     assert checkpoint.read_text() == "0\n1\norders 0 4\n"
     assert log.clean(THREE_KEYS).end_offset == 6
@@ -308,7 +308,7 @@ def test_the_checkpoint_is_that_of_a_broker_and_is_kept(tmp_path, log, logs, che
         assert again.get("orders").clean() is None
 
 
-@pytest.mark.parametrize("offset", [1, 100], ids=["below the log start", "behind the log end"])
+@pytest.mark.parametrize("offset", [1, 100], ids=["below the log start", "beyond the log end"])
 def test_a_checkpoint_that_cannot_be_is_set_right(tmp_path, log, logs, checkpoint, caplog, offset):
     put(log, "a1", "b1", "c1", "c2")
     log.roll()
@@ -329,7 +329,7 @@ def clean_again_and_again(log, clock):
         clock.time_ms += 2 * DAY_MS
 
 
-def test_what_is_written_behind_a_truncation_counts_as_dirty_whatever_the_policy_was(tmp_path, clock):
+def test_what_is_written_after_a_truncation_counts_as_dirty_whatever_the_policy_was(tmp_path, clock):
     with open_directory(tmp_path, clock=clock, config=compacted()) as logs:
         log = logs.create("orders")
         put(log, "a1")
@@ -349,7 +349,7 @@ def test_what_is_written_behind_a_truncation_counts_as_dirty_whatever_the_policy
         assert records(log) == ["2:x=1", "3:y=1", "4:z=1", "5:0=1", "6:1=1", "7:2=1"]
 
 
-def test_what_is_written_behind_a_recovery_that_cost_records_counts_as_dirty(tmp_path, clock, path):
+def test_what_is_written_after_a_recovery_that_cost_records_counts_as_dirty(tmp_path, clock, path):
     with open_directory(tmp_path, clock=clock, config=compacted()) as logs:
         log = logs.create("orders")
         put(log, "a1")
@@ -491,7 +491,7 @@ def test_a_damaged_segment_is_an_error_and_nothing_has_changed(damaged, path):
 
 def test_a_damaged_log_is_left_alone_and_the_others_are_cleaned(damaged, logs, caplog):
     assert [each.topic for each in logs.clean()] == ["payments"]
-    assert "orders-0 is not cleaned any more" in caplog.text
+    assert "orders-0 is no longer cleaned" in caplog.text
     caplog.clear()
     assert logs.clean() == []
     assert caplog.text == ""
@@ -520,7 +520,7 @@ def test_a_full_disk_is_an_error_and_the_log_goes_on(damaged, logs, path, monkey
 
 def test_a_file_that_cannot_be_opened_just_now_is_tried_again(damaged, logs, path, monkeypatch):
     flip(path / name(0), 65)
-    real = log_cleaner.what_is_cleanable
+    real = log_cleaner.find_log_to_clean
 
     def look(state, now_ms):
         if state.path == str(path):
@@ -528,7 +528,7 @@ def test_a_file_that_cannot_be_opened_just_now_is_tried_again(damaged, logs, pat
         return real(state, now_ms)
 
     with monkeypatch.context() as patch:
-        patch.setattr(log_cleaner, "what_is_cleanable", look)
+        patch.setattr(log_cleaner, "find_log_to_clean", look)
         with pytest.raises(UnreadableError, match="Too many files"):
             logs.clean()
     assert records(logs.get("payments")) == ["1:a=2"]

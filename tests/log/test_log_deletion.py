@@ -250,7 +250,7 @@ def test_what_cannot_be_removed_is_tried_again(logs, path, clock, monkeypatch, c
     with monkeypatch.context() as patch:
         patch.setattr(FileSystem, "delete_directory", refuse)
         logs._deleted_logs.remove_due()
-    assert "is still there, and is removed later" in caplog.text
+    assert "could not be removed yet" in caplog.text
     assert len(deleted(path)) == 1
     logs._deleted_logs.remove_due()
     assert len(deleted(path)) == 1
@@ -259,7 +259,7 @@ def test_what_cannot_be_removed_is_tried_again(logs, path, clock, monkeypatch, c
     assert deleted(path) == []
 
 
-def test_what_cannot_be_removed_keeps_nobody_from_closing_and_opening(logs, path, monkeypatch):
+def test_a_failed_removal_does_not_prevent_closing_and_opening(logs, path, monkeypatch):
     append(logs.create("orders"))
     logs.delete("orders")
     with monkeypatch.context() as patch:
@@ -301,9 +301,7 @@ def test_nothing_can_be_done_with_it(logs, path, use, is_made_again):
     if is_made_again:
         append(logs.create("orders"), 5)
     before = contents(path)
-    with pytest.raises(
-        LogClosedError, match=r"was deleted\. Take one that was made since with get\(\), or make it"
-    ):
+    with pytest.raises(LogClosedError, match=r"was deleted\. Get its replacement with get\(\), or make one"):
         USES[use](log)
     assert contents(path) == before
     log.close()
@@ -368,7 +366,7 @@ def test_a_directory_that_is_only_read_or_closed_deletes_nothing(root):
         logs.delete("orders")
 
 
-def test_nobody_looks_after_it_any_more(logs, clock):
+def test_no_background_task_uses_it(logs, clock):
     log = logs.create("orders", config=small(1 << 20, flush_ms=1 << 40))
     append(log)
     logs.delete("orders")

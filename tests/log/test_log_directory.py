@@ -261,7 +261,7 @@ def test_all_partitions_are_looked_at_before_any_is_recovered(tmp_path):
     with pytest.raises(RecoveryWouldDiscard) as caught:
         open_directory(tmp_path)
     assert contents(tmp_path) == before
-    # Bytes behind the damage, and the whole of the segment after it.
+    # Bytes after the damage, and the whole next segment.
     assert len(caught.value.discarded) == 4
     assert all(f"orders-{partition}" in str(caught.value) for partition in (1, 3))
     with open_directory(tmp_path, recovery="kafka") as logs:
@@ -397,7 +397,7 @@ def test_logs_that_a_broker_was_moving_here_are_not_said_to_be_closed(tmp_path, 
         (tmp_path / MARKER).unlink()
     with open_directory(tmp_path):
         pass
-    # Whoever closed them before has said so.
+    # An earlier close has written the marker.
     assert (tmp_path / MARKER).exists() == is_clean
 
 

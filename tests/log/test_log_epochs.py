@@ -106,7 +106,7 @@ def test_before_all_epochs_there_is_none(log):
 
 
 def test_a_replica_learns_up_to_where_it_agrees(logs, log):
-    # It was cut off from offset 6 on, and has records of epoch 4 that nobody else got.
+    # It was cut off from offset 6 on, and has records of epoch 4 that no other replica got.
     replica = logs.create("replica")
     append(replica, 4, leader_epoch=2)
     append(replica, 2, leader_epoch=3)
@@ -145,7 +145,7 @@ def test_older_formats_know_no_epochs(log, root):
     ("offset", "expected"),
     [(12, 3), (10, 3), (9, 2), (5, 2), (4, 1), (1, 1), (0, 0)],
 )
-def test_a_truncation_forgets_the_epochs_behind_it(log, root, offset, expected):
+def test_a_truncation_forgets_the_epochs_after_it(log, root, offset, expected):
     kept = [(2, 0), (3, 4), (5, 9)][:expected]
     log.truncate_to(offset)
     assert epochs(log) == kept
@@ -218,7 +218,7 @@ def test_of_an_empty_log(logs, root):
     assert checkpoint(root, "payments") == b"0\n1\n3 0\n"
 
 
-def test_behind_records_that_wait_in_memory(logs):
+def test_after_records_that_wait_in_memory(logs):
     log = logs.create("payments")
     log.append(table(b"a"), acks=0, leader_epoch=2)
     assert log.assign_epoch_start_offset(3) == 1
@@ -325,7 +325,7 @@ def test_a_crash_that_takes_records_below_it_takes_it_back(logs, log, root):
         None,
         b"",
         b"0\n1\n2 0\n",
-        # What a truncation had cut came back, and epochs from behind it.
+        # What a truncation had cut came back, and epochs after it.
         b"0\n4\n2 0\n3 4\n5 9\n9 50\n",
     ],
 )

@@ -112,7 +112,7 @@ def test_acks_0_keeps_the_records_in_memory(log, filesystem, tmp_path):
     assert append(log, 3, acks=0).last_offset == 3
     assert filesystem.taken() == []
     assert (log.log_end_offset, log.high_watermark) == (4, 1)
-    # Whoever reads in this process sees them.
+    # Readers in this process see them.
     assert offsets(log) == [0, 1, 2, 3]
     assert filesystem.taken() == [("write", LOG)]
     assert log.high_watermark == 4
@@ -233,7 +233,7 @@ def test_the_removal_of_deleted_records_is_on_disk(log, filesystem):
     assert filesystem.taken()[-1] == ("flush", "orders-0")
 
 
-def test_records_in_memory_tell_the_epoch_of_those_behind_them(log):
+def test_records_in_memory_tell_the_epoch_of_those_after_them(log):
     append(log, acks=0, leader_epoch=5)
     with pytest.raises(InvalidRecordError, match="Expected a leader epoch of at least 5"):
         append(log, acks=0, leader_epoch=4)

@@ -165,7 +165,7 @@ def test_epochs_come_back_from_the_batches(root, path):
     assert (path / "leader-epoch-checkpoint").read_text() == "0\n2\n0 0\n2 20\n"
 
 
-def test_epochs_behind_the_log_end_are_forgotten(root, path):
+def test_epochs_after_the_log_end_are_forgotten(root, path):
     (path / "leader-epoch-checkpoint").write_text("0\n3\n0 0\n2 20\n3 36\n")
     assert reopened(root)[3] == [(0, 0), (2, 20)]
 
@@ -257,20 +257,20 @@ MALFORMED_MARKER = Batch(
 ).encode()
 
 
-@pytest.mark.parametrize("behind", [b"", data(36, leader_epoch=8)])
-def test_a_malformed_marker_with_a_right_crc_is_damage(root, path, behind):
+@pytest.mark.parametrize("following", [b"", data(36, leader_epoch=8)])
+def test_a_malformed_marker_with_a_right_crc_is_damage(root, path, following):
     before = reopened(root)
     unclean(root)
     with (path / name(30)).open("ab") as file:
-        file.write(MALFORMED_MARKER + behind)
+        file.write(MALFORMED_MARKER + following)
     on_disk = contents(root)
     with pytest.raises(
-        RecoveryWouldDiscard, match=f"bytes 500 to {568 + len(behind)}, .* that is refused"
+        RecoveryWouldDiscard, match=f"bytes 500 to {568 + len(following)}, .* that is rejected"
     ) as caught:
         open_directory(root)
     assert len(caught.value.discarded) == 1
     assert contents(root) == on_disk
-    # Nor do its epoch and those behind it stay.
+    # Its epoch and later ones are removed too.
     assert reopened(root, recovery="kafka") == before
     assert (path / name(30)).stat().st_size == 5 * BATCH_BYTES
 
@@ -290,7 +290,7 @@ def test_what_is_only_named_like_a_segment_is_refused(root, path, base_offset, r
     else:
         log_file.mkdir()
     before = os.listdir(path)
-    with pytest.raises(LogDirectoryError, match="Expected a regular file under the name of a segment's file"):
+    with pytest.raises(LogDirectoryError, match="Expected a regular file with the name of a segment's file"):
         open_directory(root, recovery=recovery)
     assert os.listdir(path) == before
 

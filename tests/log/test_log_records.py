@@ -68,7 +68,7 @@ def test_what_a_log_takes_it_reads(tmp_path, codec):
         assert logs.get("orders").offset_for_timestamp(NOW_MS).offset == 0
         with pytest.raises(BatchTooLargeError, match="at most 67108864 bytes"):
             values(logs.get("orders"), max_decompressed_batch_bytes="64m")
-    # Nobody tells others of a configuration.
+    # Other readers do not know the configuration.
     with pytest.raises(BatchTooLargeError, match="raise maxDecompressedBatchBytes"):
         read_table(tmp_path)
     assert read_table(tmp_path, max_decompressed_batch_bytes="70m")["value"].to_pylist() == [LARGE]
@@ -82,7 +82,7 @@ def test_of_a_refused_append_nothing_is_written(logs):
 
 
 def test_of_a_refused_append_too_large_to_be_held_nothing_is_written(logs, monkeypatch):
-    monkeypatch.setattr("storage_core.log.log_records._LARGEST_HELD_BYTES", 0)
+    monkeypatch.setattr("storage_core.log.append._MAX_ENCODED_BYTES", 0)
     log = logs.create("small", config=LogConfig(max_message_bytes=5000, batch_size=4000))
     with pytest.raises(RecordTooLargeError):
         log.append(table(*[b"x" * 100] * 200, b"x" * 6000))
@@ -92,7 +92,7 @@ def test_of_a_refused_append_too_large_to_be_held_nothing_is_written(logs, monke
 
 
 def test_a_large_append_is_written_piece_by_piece(logs, monkeypatch):
-    monkeypatch.setattr("storage_core.log.log_records._LARGEST_HELD_BYTES", 0)
+    monkeypatch.setattr("storage_core.log.append._MAX_ENCODED_BYTES", 0)
     log = logs.create("large", config=LogConfig(segment_bytes=1 << 20))
     log.append(table(*map(value, range(100_000))))
     assert offsets(log) == list(range(100_000))

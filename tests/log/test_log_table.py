@@ -169,7 +169,7 @@ def test_of_a_log_whose_making_fails_from_some_call_on(tmp_path, number):
     assert 5 < at < 50
 
 
-def test_what_stands_there_already_stays(tmp_path):
+def test_existing_contents_stay(tmp_path):
     with open_directory(tmp_path) as logs:
         (tmp_path / "t-0").mkdir()
         (tmp_path / "t-0/precious").write_bytes(b"precious")

@@ -30,7 +30,7 @@ def test_offsets_for_kafkas_negative_timestamps(log):
 
     assert look_up(-1) == (12, -1)
     assert look_up(-2) == look_up(-4) == (4, -1)
-    # The first record with the largest timestamp, though the log starts behind it.
+    # The first record with the largest timestamp, though the log starts after it.
     assert look_up(-3) == (1, 9)
     assert look_up(-5) == (-1, -1)
     append(log, timestamps=[10])

@@ -88,7 +88,7 @@ def aborted(directory, base_offset):
 
 
 def rewritten(directory):
-    """The files that tell of producers, as they stand."""
+    """The files with producer state."""
     suffixes = (".snapshot", ".txnindex")
     return {name: (directory / name).read_bytes() for name in names(directory) if name.endswith(suffixes)}
 
@@ -154,7 +154,7 @@ PLAIN_OFFSETS = [offset for offset in range(80) if offset not in (0, 1, 30, 31, 
 VISIBLE_OFFSETS = sorted([*PLAIN_OFFSETS, 31])
 
 
-def test_an_aborted_transaction_stands_in_the_segment_of_its_marker(log, directory):
+def test_an_aborted_transaction_is_in_the_index_of_its_markers_segment(log, directory):
     replicate(log, *LONG_HISTORY)
     bases = log.segment_base_offsets
     assert len(bases) > 4
@@ -226,7 +226,7 @@ def test_recovery_rebuilds_every_transaction_index(logs, log, root, directory, r
     assert after == before
 
 
-def test_a_truncation_takes_the_aborted_transactions_behind_it_along(log, directory):
+def test_a_truncation_takes_the_aborted_transactions_after_it_along(log, directory):
     replicate(log, *LONG_HISTORY)
     log.truncate_to(60)
     log.update_high_watermark(60)
@@ -383,7 +383,7 @@ def test_snapshots_go_with_their_segments(root, clock):
         assert not any(name.endswith(".deleted") for name in names(directory))
 
 
-def test_a_truncation_deletes_those_behind_it(log, directory):
+def test_a_truncation_deletes_those_after_it(log, directory):
     replicate(log, *produced(60))
     bases = log.segment_base_offsets
     log.truncate_to(bases[2] + 1)
@@ -492,7 +492,7 @@ def history(random, count):
     """Batches of a few producers with transactions that open, overlap, end and bump the epoch."""
     batches, offset, in_transaction = [], 0, set()
     for number in range(count):
-        # Nobody has been silent for long.
+        # No producer has expired.
         fields = {"leader_epoch": number // 20, "timestamp_ms": NOW_MS + number}
         producer, kind = random.randrange(4), random.random()
         if kind < 0.2:

@@ -54,7 +54,7 @@ def log(logs):
 
 
 @pytest.mark.parametrize("target", [35, 36, 1000])
-def test_truncating_at_the_log_end_or_behind_it_changes_nothing(log, target):
+def test_truncating_at_the_log_end_or_after_it_changes_nothing(log, target):
     assert log.truncate_to(target) is False
     assert (log.log_end_offset, log.high_watermark) == (35, 35)
     assert offsets(log) == list(range(35))
@@ -84,7 +84,7 @@ def test_a_batch_goes_as_a_whole_and_the_log_ends_at_the_target_all_the_same(log
     assert offsets(log) == [0, 1, 2, 3, 4, 7, 8]
 
 
-def test_truncating_in_a_gap_removes_what_is_behind_it(logs):
+def test_truncating_in_a_gap_removes_what_is_after_it(logs):
     log = logs.create("gaps")
     log.append_batches(data(0) + data(10))
     log.truncate_to(5)
@@ -118,7 +118,7 @@ def test_truncating_fully_starts_anew(log):
     assert offsets(log) == [100, 101]
 
 
-def test_epochs_behind_the_end_and_before_the_start_are_forgotten(log):
+def test_epochs_after_the_end_and_before_the_start_are_forgotten(log):
     append(log, leader_epoch=2)
     append(log, leader_epoch=4)
     assert [(each.epoch, each.start_offset) for each in log.leader_epochs] == [(0, 0), (2, 35), (4, 36)]
@@ -143,7 +143,7 @@ def test_after_a_truncation_the_active_indexes_have_their_full_size_again(logs, 
 
 
 @pytest.mark.parametrize(("target", "stable"), [(4, 2), (3, 2), (2, 2), (1, 1), (0, 0)])
-def test_a_transaction_that_begins_behind_the_end_is_open_no_more(logs, target, stable):
+def test_a_transaction_that_begins_after_the_end_is_open_no_more(logs, target, stable):
     log = logs.create("transactions")
     log.append_batches(data(0, 2) + transactional(2, producer=7, sequence=0) + data(3, 2))
     log.update_high_watermark(5)
@@ -387,7 +387,7 @@ class Stepwise:
                 self._go.acquire()
 
 
-def test_a_read_that_begins_and_ends_in_a_truncation_loses_nothing_in_front_of_what_it_gives(tmp_path):
+def test_a_read_that_begins_and_ends_in_a_truncation_loses_nothing_before_what_it_gives(tmp_path):
     """It is overtaken at each of its calls: later segments were there when it looked, then the one with the new end is cut."""
     whole = Stepwise(tmp_path / "whole")
     notes = [number for number, call in enumerate(whole.calls) if call.endswith(TRUNCATIONS_FILE)]

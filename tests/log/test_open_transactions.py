@@ -1,4 +1,4 @@
-"""Transactions that have no marker yet: listed, and ended by whoever comes."""
+"""Transactions that have no marker yet: listed, and ended by any caller."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.log.producing import marker, transactional
 
 @pytest.fixture
 def path(tmp_path):
-    """Where `logs` stands."""
+    """The directory of `logs`."""
     return tmp_path / "data"
 
 
@@ -31,7 +31,7 @@ def aborted(log):
 def test_none_is_open(log):
     log.append(table(b"v"))
     assert log.open_transactions() == ()
-    with pytest.raises(InvalidTxnStateError, match="Expected a transaction of producer 7 that is open"):
+    with pytest.raises(InvalidTxnStateError, match="Expected an open transaction of producer 7"):
         log.abort_transaction(7)
     assert log.log_end_offset == 1
 
@@ -41,7 +41,7 @@ def test_none_is_open(log):
 def test_what_was_open_is_open_after_a_reopen(logs, log, path, is_clean, recovery):
     log.append(table(b"before"))
     log.transaction(7).append(table(b"a", timestamps=[NOW_MS - 5]))
-    log.append(table(b"behind"))
+    log.append(table(b"after"))
     if is_clean:
         logs.close()
     else:
@@ -52,12 +52,12 @@ def test_what_was_open_is_open_after_a_reopen(logs, log, path, is_clean, recover
         assert (committed(log), log.last_stable_offset) == ([b"before"], 1)
         assert log.abort_transaction(7).first_offset == 3
         assert log.open_transactions() == ()
-        assert committed(log) == [b"before", b"behind"]
+        assert committed(log) == [b"before", b"after"]
         assert aborted(log) == (AbortedTransaction(7, 1, 3, 4),)
         with log.transaction(7) as transaction:
             transaction.append(table(b"again"))
         assert transaction.producer_epoch == 1
-        assert committed(log) == [b"before", b"behind", b"again"]
+        assert committed(log) == [b"before", b"after", b"again"]
 
 
 def test_the_next_transaction_of_the_producer_aborts_it(logs, log, path):
@@ -71,7 +71,7 @@ def test_the_next_transaction_of_the_producer_aborts_it(logs, log, path):
         assert aborted(log) == (AbortedTransaction(7, 0, 1, 2),)
 
 
-def test_a_marker_stands_behind_what_waits_in_memory(log):
+def test_a_marker_comes_after_what_is_in_memory(log):
     log.transaction(7).append(table(b"a"))
     log.append(table(b"b"), acks=0)
     assert log.abort_transaction(7).first_offset == 2

@@ -254,7 +254,7 @@ def test_a_log_that_failed_elsewhere_forgets_what_waits(session):
 
 
 @pytest.mark.parametrize("asking", ["read", "read from the end", "fetch", "epochs"])
-def test_whoever_waits_for_a_write_that_fails_reads_what_is_left(session, asking):
+def test_a_reader_that_waits_for_a_failing_write_reads_what_is_left(session, asking):
     """One is told that it is lost: who has tried to write it. The others find a log without it."""
     append(session.log, 3)
     fill(session.log, 9)

@@ -1,4 +1,4 @@
-"""A thread forces logs to disk while nobody appends."""
+"""A thread flushes logs when no append does."""
 
 from __future__ import annotations
 

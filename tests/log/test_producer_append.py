@@ -65,7 +65,7 @@ def test_a_repetition_of_a_part_is_refused(first, count):
     assert caught.value.expected_sequence == 5
 
 
-def test_behind_the_largest_number_follows_zero():
+def test_after_the_largest_number_follows_zero():
     producers = known((LARGEST - 1, LARGEST, 0))
     assert check(producers, records(0)) is None
     for wrong in (1, LARGEST):
@@ -90,7 +90,7 @@ def test_a_new_epoch_begins_at_zero():
     assert caught.value.expected_sequence == 0
 
 
-def test_behind_a_marker_that_began_an_epoch_numbers_begin_at_zero():
+def test_after_a_marker_that_began_an_epoch_numbers_begin_at_zero():
     assert check(known(epoch=4), records(0, epoch=4)) is None
     with pytest.raises(OutOfOrderSequenceError):
         check(known(epoch=4), records(5, epoch=4))
@@ -155,10 +155,10 @@ def test_two_batches_are_no_repetition_of_one():
         check(known(*FIVE), records(0, 6))
 
 
-def test_records_that_stand_in_several_batches_behind_one_another_are():
+def test_records_in_several_consecutive_batches_are():
     assert check(known(*FIVE), records(0, 6), is_each_a_batch=False) == DuplicateAppend(100, 105, 1105, 105)
     assert check(known(*FIVE), records(6, 14), is_each_a_batch=False) == DuplicateAppend(200, 213, 1204, 213)
-    # Others stand between them.
+    # Others are between them.
     with pytest.raises(OutOfOrderSequenceError):
         check(known(*FIVE), records(5, 5), is_each_a_batch=False)
     with pytest.raises(OutOfOrderSequenceError):
@@ -211,5 +211,7 @@ def test_a_coordinator_that_was_replaced_is_fenced():
     state = known((0, 4, 0), coordinator_epoch=11, first_offset=0)[7]
     check_marker(state, 7, 0, 11, transaction_version=1)
     check_marker(state, 7, 0, 12, transaction_version=1)
-    with pytest.raises(TransactionCoordinatorFencedError, match=r"at least epoch 11, .* found 10"):
+    with pytest.raises(
+        TransactionCoordinatorFencedError, match=r"coordinator epoch of at least 11, .* found 10"
+    ):
         check_marker(state, 7, 0, 10, transaction_version=1)

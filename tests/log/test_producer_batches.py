@@ -75,7 +75,7 @@ def test_an_emptied_data_batch_still_tells_the_sequence(taken):
 
 
 @BOTH
-def test_behind_the_largest_sequence_follows_0(taken):
+def test_after_the_largest_sequence_follows_0(taken):
     found = taken(
         data(0, 1, producer=1, sequence=LARGEST_SEQUENCE),
         data(1, 2, producer=1, sequence=LARGEST_SEQUENCE),
@@ -102,7 +102,7 @@ def test_control_batches_that_end_no_transaction_are_left_out(taken):
 
 
 @pytest.mark.parametrize(("taken", "position_bytes"), [(of_record_batches, 0), (of_window, 1000)])
-def test_a_malformed_marker_says_where_it_stands(taken, position_bytes):
+def test_a_malformed_marker_is_reported_with_its_position(taken, position_bytes):
     first = data(4)
     bad = Batch(
         (Record(key=b"\0", value=b""),), base_offset=5, attributes=TRANSACTIONAL | CONTROL, producer_id=3

@@ -21,7 +21,7 @@ LARGEST = 2147483647
 @pytest.mark.parametrize(
     ("last", "expected"), [(-1, 0), (0, 1), (41, 42), (LARGEST - 1, LARGEST), (LARGEST, 0)]
 )
-def test_the_number_behind_another(last, expected):
+def test_the_number_after_another(last, expected):
     assert next_sequence(last) == expected
 
 

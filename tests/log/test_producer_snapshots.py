@@ -118,7 +118,7 @@ def test_a_snapshot_that_was_removed_meanwhile(tmp_path):
 @pytest.mark.parametrize(
     ("bases", "kept"),
     [
-        # The newest stays if no segment begins behind it; other strays go.
+        # The newest stays if no segment begins after it; other strays are deleted.
         ([0, 3, 9], [3, 9, 12]),
         ([0, 3, 12], [3, 12]),
         ([0, 3, 13], [3]),
@@ -172,19 +172,3 @@ def test_the_snapshots_of_deleted_segments_are_renamed_first(tmp_path):
     assert snapshots.mark_deleted([9, 3]) == []
     assert snapshots.offsets == (5, 12)
     assert [each for each in names(tmp_path) if each.endswith(".deleted")] == renamed
-
-
-def test_read_only_nothing_on_disk_changes(tmp_path):
-    write(tmp_path, 3, 5, 9)
-    write(tmp_path, 12, content=b"")
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    snapshots = open_snapshots(tmp_path, read_only=True)
-    assert snapshots.read_latest() == (9, ())
-    assert snapshots.offsets == (3, 5, 9)
-    snapshots.write(20, [ENTRY])
-    snapshots.delete(3)
-    snapshots.mark_deleted([5])
-    assert snapshots.offsets == (9,)
-    snapshots.delete_strays([0, 100])
-    assert snapshots.offsets == ()
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

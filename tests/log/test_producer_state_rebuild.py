@@ -98,7 +98,7 @@ def test_snapshots_are_left_for_the_last_two_segments_and_the_end(log):
     assert [entry.producer_id for entry in entries] == [0, 1, 2, 3]
 
 
-def test_only_what_lies_behind_the_newest_snapshot_is_replayed(log):
+def test_only_what_lies_after_the_newest_snapshot_is_replayed(log):
     log.rebuilt(8)
     (log.directory / "00000000000000000008.snapshot").unlink()
     assert known(log.rebuilt(8)) == {number: number for number in range(8)}
@@ -140,7 +140,7 @@ def test_up_to_an_offset_within_a_segment(log):
     assert log.snapshots == [4, 5]
 
 
-def test_a_truncation_behind_a_rebuild(log):
+def test_a_truncation_after_a_rebuild(log):
     manager = log.rebuilt(8)
     log.rebuild(manager, 3)
     # The snapshots of 4, 6 and 8 went with what they tell of.
@@ -220,10 +220,3 @@ def test_a_marker_that_cannot_be_read_is_an_error(tmp_path):
     with pytest.raises(CorruptRecordError, match="offset 1"):
         log.rebuilt(2)
     log.segments.close_handlers()
-
-
-def test_read_only_nothing_is_written(log):
-    manager = log.manager(read_only=True)
-    log.rebuild(manager, 8)
-    assert known(manager) == {number: number for number in range(8)}
-    assert log.snapshots == []

@@ -34,7 +34,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("what", DAMAGE)
-def test_kafkas_recovery_drops_everything_behind_the_first_bad_batch(root, path, what):
+def test_kafkas_recovery_drops_everything_after_the_first_bad_batch(root, path, what):
     base_offset, position, kept, _ = DAMAGE[what]
     flip(path / name(base_offset), position)
     unclean(root)
@@ -55,7 +55,7 @@ def test_kafkas_recovery_drops_everything_behind_the_first_bad_batch(root, path,
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_random_damage_leaves_exactly_what_stands_in_front_of_it(root, path, seed):
+def test_random_damage_leaves_exactly_what_comes_before_it(root, path, seed):
     chance = random.Random(seed)
     base_offset = chance.choice([0, 10, 20, 30])
     batch = chance.randrange(5 if base_offset == 30 else 10)
@@ -145,7 +145,7 @@ def test_a_corrupt_transaction_index_is_made_anew(tmp_path):
 
 
 @pytest.mark.parametrize("recovery", ["tail", "kafka"])
-def test_damage_in_front_of_a_wide_gap_is_recovered_like_any_other(tmp_path, recovery):
+def test_damage_before_a_wide_gap_is_recovered_like_any_other(tmp_path, recovery):
     # A segment that may span too many offsets is looked at first, and has no end that can be found.
     logs = open_directory(tmp_path)
     log = logs.create("orders")

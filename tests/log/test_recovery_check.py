@@ -66,17 +66,17 @@ def test_a_damaged_transaction_index_is_no_reason_to_drop_batches(root, path, is
         open_directory(root)
     assert len(caught.value.discarded) == 1
     assert contents(root) == before
-    # Nobody wants the later segments to go.
+    # The later segments must stay.
     assert reopened(root, recovery="kafka")[-1] == [*range(12), *range(20, 35)]
 
 
-def test_damage_behind_offsets_that_do_not_fit_their_segment_is_found_too(root, path):
+def test_damage_after_offsets_that_do_not_fit_their_segment_is_found_too(root, path):
     far = 1 << 32
     content = data(30) + data(far) + data(far + 1) + data(far + 2)
     (path / name(30)).write_bytes(content)
     flip(path / name(30), len(content) // 4 * 2 + 65)
     unclean(root)
-    with pytest.raises(RecoveryWouldDiscard, match="from a whole batch at byte 207 on"):
+    with pytest.raises(RecoveryWouldDiscard, match="from a complete batch at byte 207 with base offset"):
         open_directory(root)
     flip(path / name(30), len(content) // 4 * 2 + 65)
     assert reopened(root)[-1] == [*range(31), far, far + 1, far + 2]

@@ -21,7 +21,7 @@ def append(log, count=1):
 
 
 def open_log(root):
-    """Four closed segments with all that can stand beside them, and an active one."""
+    """Four closed segments with every kind of file beside them, and an active one."""
     clock = Clock()
     logs = LogDirectory.open(root, config=CONFIG, clock=clock, filesystem=FileSystem())
     log = logs.create("t")

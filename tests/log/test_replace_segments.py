@@ -45,7 +45,7 @@ def replace(log, bases, kept):
         replace_segments(state, segment, [state.segments.get(base) for base in bases])
 
 
-def test_the_new_segment_stands_where_the_old_ones_were(log):
+def test_the_new_segment_replaces_the_old_ones(log):
     replace(log, [10, 20], [10, 20])
     assert log.segment_base_offsets == (0, 10, 30, 40)
     assert offsets(log) == list(range(45))
@@ -159,7 +159,7 @@ def test_the_order_of_renames_is_kafkas_and_each_step_is_on_disk_before_the_next
     ]  # fmt: skip
 
 
-def test_segments_behind_the_end_of_what_is_left_go_one_by_one_in_order(log):
+def test_segments_after_the_end_of_what_is_left_go_one_by_one_in_order(log):
     """A recovery completes a replacement up to the end of the new segment alone."""
     state = state_of(log)
     recorder = Recorder(state.filesystem)

@@ -88,7 +88,7 @@ def test_the_time_is_that_of_the_clock(logs, clock):
     assert log.apply_retention() == (0, 10, 20)
 
 
-def test_a_young_segment_keeps_the_older_ones_behind_it(logs):
+def test_a_young_segment_keeps_the_older_ones_after_it(logs):
     log = logs.create("orders", config=forever(retention_ms=DAY_MS))
     append(log, 35, timestamps=[0] * 13 + [2 * DAY_MS] + [0] * 21)
     assert log.apply_retention(2 * DAY_MS) == (0,)
@@ -265,7 +265,7 @@ def test_a_transaction_that_began_in_what_was_deleted_stays_open(logs):
     log.update_high_watermark(3)
     assert log.last_stable_offset == 0
     assert log.apply_retention(2 * DAY_MS) == (0,)
-    # Nobody gets behind the log start, and nobody past an open transaction.
+    # No reader gets below the log start, or past an open transaction.
     assert (log.log_start_offset, log.last_stable_offset) == (1, 1)
     assert list(log.read(isolation_level="read_committed")) == []
     log.append_batches(marker(3, producer=7, timestamp_ms=2 * DAY_MS))
@@ -321,7 +321,7 @@ def test_a_reader_that_had_begun_reads_on(logs):
         log.read(34)
 
 
-def test_the_log_starts_behind_what_was_deleted_also_after_a_crash(tmp_path):
+def test_the_log_starts_after_what_was_deleted_also_after_a_crash(tmp_path):
     logs = open_directory(tmp_path / "data")
     log = create(logs, retention_ms=DAY_MS)
     log.flush()

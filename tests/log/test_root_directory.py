@@ -1,4 +1,4 @@
-"""What may stand in a log directory, and what is refused (232)."""
+"""What a log directory may hold, and what is refused (232)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_file_is_no_directory(tmp_path):
         open_directory(tmp_path / "file")
 
 
-def test_what_else_stands_in_a_log_directory_is_left_alone(tmp_path):
+def test_other_entries_of_a_log_directory_are_left_alone(tmp_path):
     write(tmp_path)
     others = ["lost+found", "remote-log-index-cache", "__cluster_metadata-0", ".snapshots"]
     others += [f"orders-1.{'0' * 32}-{suffix}" for suffix in ("delete", "stray", "future")]
@@ -78,7 +78,7 @@ def test_a_brokers_directory_is_refused_unless_it_is_called_one(tmp_path):
     write(tmp_path)
     (tmp_path / "meta.properties").write_text(META)
     before = fingerprint(tmp_path)
-    with pytest.raises(LogDirectoryError, match=r"belongs to a broker.*broker_directory=True"):
+    with pytest.raises(LogDirectoryError, match=r"that is not a broker's.*broker_directory=True"):
         open_directory(tmp_path)
     assert fingerprint(tmp_path) == before
     with open_directory(tmp_path, broker_directory=True) as logs:

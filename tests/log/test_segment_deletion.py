@@ -63,7 +63,7 @@ def test_files_are_due_together_and_one_by_one(log, state, clock):
     clock.time_ms += 1_000
     delete_due_files(state)
     assert [each for each in names(log.path) if each.endswith(".deleted")] == []
-    assert state.doomed_files == []
+    assert state.scheduled_deletions == []
 
 
 def test_what_is_taken_is_the_takers_to_delete(log, state, clock):

@@ -54,7 +54,7 @@ def test_the_last_segment_ends_where_cleaning_ends():
 
 
 def test_an_empty_segment_joins_however_far_it_reaches():
-    """Otherwise one would stay behind for every 2^31 offsets."""
+    """Otherwise one would remain for every 2^31 offsets."""
     segments = [SegmentSizes(0, 10), SegmentSizes(10, 0), SegmentSizes(2**32, 0), SegmentSizes(2**33, 10)]
     assert groups(segments, end=2**33 + 10) == [[0, 10, 2**32], [2**33]]
 

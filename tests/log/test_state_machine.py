@@ -141,7 +141,7 @@ class LogMachine(RuleBasedStateMachine):
         )
         answer = self.session.log.offset_for_timestamp(timestamp_ms)
         if answer is None and self.has_empty_segment():
-            # It counts with the time when its file was changed, as in a broker, and hides those behind it.
+            # It counts with the time when its file was changed, as in a broker, and hides those after it.
             return
         assert (answer.timestamp_ms, answer.offset) == expected
 

@@ -234,7 +234,7 @@ class LifeMachine(ProducersMachine):
     def take_over(self):
         assert self.log.log_start_offset == self.model.start_offset
         self.model.taken_over(self.log.log_end_offset)
-        # Also behind a clean shutdown: a snapshot as of the log start is not believed, as in a broker.
+        # Also after a clean shutdown: a snapshot as of the log start is not believed, as in a broker.
         self.distrust()
 
     def distrust(self):

@@ -68,7 +68,7 @@ def test_every_snapshot_from_the_one_before(partitions, tmp_path):
 
 def test_every_transaction_index(partitions):
     for directory in partitions:
-        manager = ProducerStateManager(FILES, str(directory), expiration_ms=NEVER_MS, read_only=True)
+        manager = ProducerStateManager(FILES, str(directory), expiration_ms=NEVER_MS)
         for segment in segments_of(directory):
             aborted = [entry for window in segment.windows() for entry in manager.observe(window)]
             path = directory / f"{segment.base_offset:020d}.txnindex"
@@ -79,7 +79,7 @@ def test_every_transaction_index(partitions):
 def test_the_leader_epochs(partitions, tmp_path):
     for directory in partitions:
         checkpoint = read_leader_epoch_checkpoint(FILES, str(directory / "leader-epoch-checkpoint"))
-        cache = LeaderEpochCache(FILES, str(tmp_path / "leader-epoch-checkpoint"), read_only=True)
+        cache = LeaderEpochCache(FILES, str(tmp_path / f"{directory.name}-epochs"))
         for segment in segments_of(directory):
             for window in segment.windows():
                 cache.observe(window.headers)

@@ -29,7 +29,7 @@ def throttle(time, rate):
     return Throttle(rate, seconds=time.seconds, sleep=time.sleep)
 
 
-def test_without_a_rate_nobody_waits(time):
+def test_without_a_rate_there_is_no_wait(time):
     unlimited = throttle(time, None)
     time.now += 10
     unlimited(1 << 40)

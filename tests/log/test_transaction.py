@@ -33,7 +33,7 @@ FIRST_TAKEN_ID = 4611686018427387904
 
 @pytest.fixture
 def path(tmp_path):
-    """Where `logs` stands."""
+    """The directory of `logs`."""
     return tmp_path / "data"
 
 
@@ -63,7 +63,7 @@ def test_the_golden_bytes_of_a_marker(log, is_abort, crc, kind):
     log.update_high_watermark(100)
     info = log.end_transaction(4000, 7, is_abort=is_abort, coordinator_epoch=11)
     assert (info.first_offset, info.last_offset, info.batch_count, info.size_bytes) == (100, 100, 1, 78)
-    # The test's clock stands at the timestamp of the vector: 1700000000000.
+    # The test's clock shows the timestamp of the vector: 1700000000000.
     assert log.fetch(100, 100).data == bytes.fromhex(
         f"0000000000000064000000420000000302{crc}0030000000000000018bcfe568000000018bcfe56800"
         f"0000000000000fa00007ffffffff000000012000000008000000{kind}0c00000000000b00"
@@ -290,7 +290,7 @@ def test_in_the_last_epoch_records_are_numbered_on(log):
     assert committed(log) == [b"a", b"b", b"c", b"d", b"e", b"h"]
 
 
-def test_an_id_is_taken_that_nobody_uses(log):
+def test_an_unused_id_is_taken(log):
     first, second = log.transaction(), log.transaction()
     assert (first.producer_id, second.producer_id) == (FIRST_TAKEN_ID, FIRST_TAKEN_ID + 1)
     first.append(table(b"a"))
@@ -362,11 +362,11 @@ def test_a_newer_transaction_aborts_and_fences_an_older_one(log, caplog):
     old.append(table(b"old"))
     with caplog.at_level(logging.WARNING):
         new = log.transaction(7)
-    assert "aborted what producer 7 had left open" in caplog.text
+    assert "aborted the open transaction of producer 7" in caplog.text
     assert (new.producer_epoch, log.open_transactions()) == (1, ())
     new.append(table(b"new"))
     for act in (old.commit, old.abort, lambda: old.append(table(b"late"))):
-        with pytest.raises(InvalidProducerEpochError, match="which was aborted by others"):
+        with pytest.raises(InvalidProducerEpochError, match="that was aborted"):
             act()
     new.commit()
     assert committed(log) == [b"new"]
@@ -390,7 +390,7 @@ def test_a_fenced_transaction_does_not_hide_what_went_wrong(log):
         log.transaction(7)
         raise KeyError
     assert caught.value.__notes__[0].startswith(
-        "The transaction of producer 7 was not aborted: Expected the current"
+        "The transaction of producer 7 could not be aborted: Expected the current"
     )
 
 
@@ -420,7 +420,7 @@ def test_what_others_did_to_it_is_noticed(log, interference):
     end_offset = log.log_end_offset
     for act in (transaction.commit, transaction.abort, lambda: transaction.append(table(b"c"))):
         with pytest.raises(
-            InvalidTxnStateError, match="others have ended or begun one, or have truncated the log"
+            InvalidTxnStateError, match="another caller has ended or begun one, or truncated the log"
         ):
             act()
     assert log.log_end_offset == end_offset
@@ -430,9 +430,7 @@ def test_also_where_they_wrote_in_its_name(log):
     transaction = log.transaction(7)
     transaction.append(table(b"a"))
     log.append(table(b"of others"), producer=ProducerSequence(7, 0, 1), is_transactional=True)
-    with pytest.raises(
-        InvalidTxnStateError, match="somebody else has written those from sequence number 1 on"
-    ):
+    with pytest.raises(InvalidTxnStateError, match="another writer used sequence number 1"):
         transaction.append(table(b"b"))
     transaction.abort()
     assert committed(log) == []
@@ -457,7 +455,7 @@ def test_neither_a_part_of_it_nor_the_records_of_others_are_committed(log, inter
     transaction.append(table(b"a"))
     transaction.append(table(b"b"))
     interference(log)
-    with pytest.raises(InvalidTxnStateError, match="truncated the log, or have written in its name"):
+    with pytest.raises(InvalidTxnStateError, match="truncated the log, or wrote as this producer"):
         transaction.commit()
     transaction.abort()
     assert committed(log) == []
@@ -489,7 +487,7 @@ def test_a_failed_log_does_not_hide_what_went_wrong(log):
 
     with pytest.raises(StorageError) as caught:
         work()
-    assert "was not aborted: A write to this log failed before" in caught.value.__notes__[0]
+    assert "could not be aborted: A write to this log failed before" in caught.value.__notes__[0]
 
 
 # -- Readers --------

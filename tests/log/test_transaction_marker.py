@@ -56,7 +56,7 @@ def test_records_of_an_unusual_shape(fields):
     assert read(data) == EndTransactionMarker(is_abort=True, coordinator_epoch=9)
 
 
-def test_keys_and_values_of_later_versions_go_on_behind_what_is_known():
+def test_keys_and_values_of_later_versions_go_on_after_what_is_known():
     data = control(key_of(COMMIT, 3) + b"more", value_of(9, 7) + b"more")
     assert read(data) == EndTransactionMarker(is_abort=False, coordinator_epoch=9)
 
@@ -69,8 +69,8 @@ def test_a_compressed_marker(codec):
     assert read(data) == EndTransactionMarker(is_abort=True, coordinator_epoch=9)
 
 
-def test_a_compressed_batch_of_the_usual_size_is_not_taken_as_it_stands():
-    # Behind the header of a batch that says it is compressed stands what looks like a marker.
+def test_a_compressed_batch_of_the_usual_size_is_not_taken_unchanged():
+    # After the header of a batch marked as compressed come bytes that look like a marker.
     usual = marker(0, producer=1, kind=COMMIT)
     data = Batch(codec=2, payload=usual[61:], attributes=CONTROL, producer_id=1, count=1, last_offset_delta=0)
     with pytest.raises(CorruptRecordError):

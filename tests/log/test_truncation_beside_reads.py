@@ -48,7 +48,7 @@ def old(offset: int) -> bytes:
 
 
 def other(offset: int) -> bytes:
-    """Of the same size, so that batches stand where others stood."""
+    """Of the same size, so that batches replace others exactly."""
     return value(1000 + offset)
 
 
@@ -214,7 +214,7 @@ READS = {
     "beyond the truncation": {"end_offset": 7},
     "a condition": {"where": "timestamp >= '1970-01-01' AND offset > 2"},
     "committed": {"isolation_level": "read_committed"},
-    "going on behind damage": {"mode": "DROPMALFORMED"},
+    "continuing after damage": {"mode": "DROPMALFORMED"},
     "without indexes": {"use_indexes": False},
 }
 
@@ -451,8 +451,8 @@ IN_STEPS = {name: TRUNCATIONS[name] for name in ("of another size", "fully")} | 
 
 @pytest.mark.parametrize("kind", READERS)
 @pytest.mark.parametrize("name", IN_STEPS)
-def test_in_front_of_any_call_of_a_truncation(reader_of, kind, name):
-    """Whole reads, while the writer stands still before it begins, and before each of its calls."""
+def test_before_any_call_of_a_truncation(reader_of, kind, name):
+    """Whole reads, while the writer pauses before it begins, and before each of its calls."""
     reader, truncation, looked_at, outcomes = reader_of(kind), IN_STEPS[name], 0, set()
     while True:
         fill(reader.log)
@@ -547,7 +547,7 @@ def test_an_answer_is_of_one_history(reader_of, kind, question):
 
 
 @pytest.mark.parametrize("kind", READERS)
-def test_a_read_in_front_of_the_truncation_goes_on(reader_of, kind):
+def test_a_read_before_the_truncation_goes_on(reader_of, kind):
     """Also while other logs of the directory are truncated."""
     at, reader = 1, reader_of(kind)
     neighbour = reader.logs.create("others")
@@ -655,7 +655,7 @@ def test_records_that_a_recovery_drops_are_not_mixed_with_those_that_follow(tmp_
         assert found == OLD[: len(found)]
 
 
-def test_damage_is_damage_where_a_truncation_was_interrupted_behind_it(tmp_path):
+def test_damage_is_damage_where_a_truncation_was_interrupted_after_it(tmp_path):
     """Only from the offset on to which it was under way, anything may be expected."""
     logs = open_directory(tmp_path, config=CONFIG)
     log = logs.create("orders")

@@ -227,4 +227,4 @@ class SmallCommit:
                     operations=(),
                 )
             )
-        return CommitJournal(JOB, self._generation, 0, None, None, b"{}", (), tuple(partitions))
+        return CommitJournal(CommitEntry(self._generation, JOB, 0), b"{}", (), tuple(partitions))

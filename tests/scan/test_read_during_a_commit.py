@@ -253,7 +253,7 @@ def run_job(commit, names, ends, number):
         for name in names
     )
     job = f"{number:032x}"
-    journal = CommitJournal(job, 8 + number, 0, None, None, b"{}", (), partitions)
+    journal = CommitJournal(CommitEntry(8 + number, job, 0), b"{}", (), partitions)
     (root / ".segmentlog-journal.tmp").write_bytes(commit_journal_bytes(journal))
     os.replace(root / ".segmentlog-journal.tmp", root / ".segmentlog-journal")
     (root / ".kafka_cleanshutdown").unlink()

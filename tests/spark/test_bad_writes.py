@@ -284,7 +284,7 @@ def test_somebodys_home(refused, tmp_path):
 
 def test_a_brokers_root(refused, root):
     (root / "meta.properties").write_text("version=1\ncluster.id=abc\nnode.id=1\n")
-    refused(LogDirectoryError, "it belongs to a broker", what_to_do="brokerDirectory=true")
+    refused(LogDirectoryError, "that is not a broker's", what_to_do="brokerDirectory=true")
 
 
 def test_a_new_topic_in_a_brokers_root_without_its_id(root, tmp_path):
@@ -293,7 +293,7 @@ def test_a_new_topic_in_a_brokers_root_without_its_id(root, tmp_path):
     before = tree(tmp_path)
     with pytest.raises(OptionError, match="the id that the cluster gave to topic new") as raised:
         save(root, topic="new", brokerDirectory="true")
-    assert "Create the topic first, and give its id with topicIds" in str(raised.value)
+    assert "Create the topic first, and pass its id with topicIds" in str(raised.value)
     assert tree(tmp_path) == before
 
 
@@ -334,7 +334,7 @@ def test_a_root_whose_recovery_would_drop_whole_batches(refused, root):
     log.write_bytes(data)
     refused(
         RecoveryWouldDiscard,
-        "whole batches that a recovery by Kafka's rules drops",
+        "complete batches that a recovery by Kafka's rules discards",
         what_to_do=r"Copy the directory first; then open it with LogDirectory\.open.*recovery='kafka'",
     )
 
@@ -364,8 +364,8 @@ def test_a_journal_whose_interlock_was_taken_away(refused, root):
     (root / "segmentlog.commit-in-progress").rmdir()
     refused(
         LogDirectoryError,
-        "somebody took it away in the middle of the commit",
-        what_to_do="Compare the partitions that the journal names with it; delete it once",
+        "it was removed during the commit",
+        what_to_do="Compare the partitions that the journal names with it",
     )
 
 

@@ -104,7 +104,7 @@ def test_two_jobs_that_make_a_topic_with_other_partitions_do_not_mix(root):
     second = writer_of(root, "value", topic="t", partitions="5")
     messages = [stage(writer, [batch(value=[b"v"])]) for writer in (first, second)]
     first.commit(messages[:1])
-    with pytest.raises(OptionError, match=r"another job has made it meanwhile"):
+    with pytest.raises(OptionError, match=r"another job has created it in the meantime"):
         second.commit(messages[1:])
     second.abort(messages[1:])
     assert rows(root).num_rows == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from storage_core.commit_files.journal import read_commit_journal
-from storage_core.commit_replay.replay import is_whole
+from storage_core.commit_replay.replay import can_complete
 from tests.commit.jobs import JOBS, ROOT, fill, rows_of, staged_job
 from tests.faults.simulated_filesystem import SimulatedFileSystem
 
@@ -14,7 +14,7 @@ STAGED = ".segmentlog-stage-"
 
 
 def committed(**settings):
-    """What a kill leaves at each call behind the journal, up to the line that makes the rows visible."""
+    """What a kill leaves at each call after the journal, up to the line that makes the rows visible."""
     filesystem = SimulatedFileSystem()
     fill(filesystem, ROOT, ("orders", 0, 5), ("orders", 1, 7))
     rows = rows_of(("orders", 0, 4), ("orders", 1, 60), ("new", 0, 3))
@@ -41,7 +41,7 @@ def committed(**settings):
 
 
 def answer(filesystem):
-    return is_whole(filesystem, ROOT, read_commit_journal(filesystem, ROOT))
+    return can_complete(filesystem, ROOT, read_commit_journal(filesystem, ROOT))
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def test_a_lost_snapshot(begun):
     assert not answer(begun)
 
 
-def test_a_published_segment_stands_for_a_staged_one(published):
+def test_a_published_segment_replaces_a_staged_one(published):
     for suffix in (".log", ".index", ".timeindex"):
         published.delete(staged(published, suffix))
     assert answer(published)
@@ -176,7 +176,7 @@ def test_a_published_segment_that_is_torn(published):
 
 
 def test_more_than_the_job_has_written(published):
-    """Somebody was at work since: completing it once more would cut that off."""
+    """Another process has appended since: completing it again would truncate that."""
     path = f"{ROOT}/orders-0/{LOG}"
     published.put(path, published.files()[path] + b"\x00")
     assert not answer(published)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage_core.compaction.rewriting import SurvivorEncoder, Survivors
+from storage_core.compaction.rewriting import RetainedRecordEncoder, RetainedRecords
 from storage_core.record.decode import decode_records
 from storage_core.record.section import Slices, WantedFields
 from tests.record.encoding import Record, sized, varint
@@ -26,7 +26,7 @@ RECORDS = st.builds(
 
 
 def tail_of(record):
-    """All behind the timestamp delta."""
+    """Everything after the timestamp delta."""
     tail = varint(record.offset_delta) + sized(record.key) + sized(record.value) + varint(len(record.headers))
     return tail + b"".join(sized(key) + sized(value) for key, value in record.headers)
 
@@ -37,7 +37,7 @@ def test_records_are_written_around_their_tails(batches):
     records = [record for batch, _ in batches for record in batch]
     tails = [tail_of(record) for record in records]
     lengths = np.array([len(tail) for tail in tails], np.int64)
-    survivors = Survivors(
+    survivors = RetainedRecords(
         np.array([len(batch) for batch, _ in batches]),
         np.arange(len(records)),
         np.array([record.timestamp_ms for record in records], np.int64),
@@ -45,7 +45,7 @@ def test_records_are_written_around_their_tails(batches):
         np.frombuffer(b"..." + b"".join(tails), np.uint8),
     )
     base_timestamps_ms = np.array([base for _, base in batches], np.int64)
-    found = SurvivorEncoder().encode(survivors, base_timestamps_ms)
+    found = RetainedRecordEncoder().encode(survivors, base_timestamps_ms)
     expected = []
     for batch, base_ms in batches:
         body = b""
@@ -58,8 +58,8 @@ def test_records_are_written_around_their_tails(batches):
 
 def test_of_no_records_there_is_nothing_to_write():
     nothing = np.zeros(0, np.int64)
-    survivors = Survivors(nothing, nothing, nothing, Slices(nothing, nothing), np.zeros(0, np.uint8))
-    assert SurvivorEncoder().encode(survivors, nothing) == []
+    survivors = RetainedRecords(nothing, nothing, nothing, Slices(nothing, nothing), np.zeros(0, np.uint8))
+    assert RetainedRecordEncoder().encode(survivors, nothing) == []
 
 
 @pytest.mark.parametrize("magic", [0, 1])
@@ -69,7 +69,7 @@ def test_messages_get_the_tails_of_records(magic):
     section = section_of(b"".join(message.encode() for message in messages))
     columns = decode_records(section, WantedFields(tails=True))
     rows = np.array([0, 1, 2, 3])
-    buffer, tails = SurvivorEncoder().message_tails(
+    buffer, tails = RetainedRecordEncoder().message_tails(
         section.buffer, columns, rows, np.array([0, 1, 64, 2**31 - 1])
     )
     found = [

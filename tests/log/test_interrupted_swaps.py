@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from storage_core.filesystem import FileSystem
-from storage_core.log.log_loader import finish_interrupted_work
+from storage_core.log.log_loader import complete_interrupted_swaps
 from tests.log.logs import BATCH_BYTES, contents, name, names, offsets, open_directory, reopened, unclean
 
 # Temporary and orphaned files (189, 218, 220).
@@ -109,7 +109,7 @@ def test_names_that_only_the_system_knows_are_on_disk_before_what_they_replace_g
     copy_as(path, 0, ".swap")
     (path / name(10, "log.deleted")).write_bytes(b"")
     filesystem = Calls()
-    finish_interrupted_work(filesystem, str(path))
+    complete_interrupted_swaps(filesystem, str(path))
     kinds = [kind for kind, _ in filesystem.made]
     assert kinds[0] == "flush"
     first_rename, last_delete = kinds.index("rename"), len(kinds) - 1 - kinds[::-1].index("delete")

@@ -1,4 +1,4 @@
-"""Offsets and an epoch are put into a staged segment, and nothing else is changed."""
+"""Offsets and a leader epoch are written to a staged segment, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import dataclasses
 
 import pytest
 
-from storage_core.commit.prepare import SegmentPatch, patch_segment
+from storage_core.commit.job_context import JobContext, JobSettings
+from storage_core.commit.manifest import StagedBatches
+from storage_core.commit.prepare import assign_offsets
 from storage_core.commit_replay.staged_batches import batch_heads, fingerprint
 from storage_core.errors import CorruptRecordError
 from storage_core.record.record_batches import RecordBatches
@@ -16,7 +18,7 @@ from tests.faults.simulated_filesystem import SimulatedFileSystem
 
 NAME = f".segmentlog-stage-{JOBS[0]}-0-0-0"
 PATH = f"{ROOT}/{NAME}.log"
-# Some larger than what is read at once.
+# Some batches are larger than one read.
 LOG = b"".join(batch(count=1 + number % 5, size=1 + 997 * (number % 7)) for number in range(60))
 
 
@@ -31,28 +33,30 @@ def segment(filesystem, **changes):
     with filesystem.open(PATH) as file:
         value = fingerprint(batch_heads(file, 0, len(LOG)))
     count = sum(1 + number % 5 for number in range(60))
-    return dataclasses.replace(SegmentPatch(NAME, 1000, 7, len(LOG), value, count, False), **changes)
+    staged = StagedBatches("t", 0, NAME, 0, len(LOG), 60, count, fingerprint=value)
+    return dataclasses.replace(staged, **changes)
 
 
-def patch(filesystem, planned):
-    patch_segment(filesystem, ROOT, planned, flush=True)
+def assigned(filesystem, staged, base_offset=1000, leader_epoch=7):
+    job = JobContext(filesystem, ROOT, JobSettings(job_id=JOBS[0]))
+    assign_offsets(job, staged, base_offset, leader_epoch)
     return filesystem.files()[PATH]
 
 
 def test_each_batch_gets_its_offset_and_the_epoch(filesystem):
-    planned = segment(filesystem)
+    staged = segment(filesystem)
     expected = b"".join(bytes(piece) for piece in RecordBatches.parse(LOG).with_offsets(1000, 7).pieces)
-    assert patch(filesystem, planned) == expected
+    assert assigned(filesystem, staged) == expected
     calls = filesystem.calls
-    assert patch(filesystem, planned) == expected
+    assert assigned(filesystem, staged) == expected
     assert filesystem.calls == calls + 1, "only flushed"
 
 
 def test_it_can_be_done_again_with_other_offsets(filesystem):
-    planned = segment(filesystem)
-    patch(filesystem, planned)
+    staged = segment(filesystem)
+    assigned(filesystem, staged)
     expected = b"".join(bytes(piece) for piece in RecordBatches.parse(LOG).with_offsets(5, 8).pieces)
-    assert patch(filesystem, dataclasses.replace(planned, base_offset=5, leader_epoch=8)) == expected
+    assert assigned(filesystem, staged, base_offset=5, leader_epoch=8) == expected
 
 
 def test_offsets_that_are_kept_stay(filesystem):
@@ -60,23 +64,24 @@ def test_offsets_that_are_kept_stay(filesystem):
     filesystem.put(PATH, data)
     with filesystem.open(PATH) as file:
         value = fingerprint(batch_heads(file, 0, len(data)))
-    found = RecordBatches.parse(patch(filesystem, SegmentPatch(NAME, 50, 7, len(data), value, 23, True)))
+    staged = StagedBatches("t", 0, NAME, 0, len(data), 2, 6, 0, 0, value, min_offset=50, max_offset=72)
+    found = RecordBatches.parse(assigned(filesystem, staged, base_offset=50))
     assert found.headers["base_offset"].tolist() == [50, 70]
     assert found.headers["leader_epoch"].tolist() == [7, 7]
 
 
 @pytest.mark.parametrize(
     "changes",
-    [{"fingerprint": 1}, {"offset_count": 5}, {"size_bytes": len(LOG) - 1}, {"size_bytes": len(LOG) + 1}],
+    [{"fingerprint": 1}, {"record_count": 5}, {"size_bytes": len(LOG) - 1}, {"size_bytes": len(LOG) + 1}],
 )
 def test_what_was_not_staged_is_refused(filesystem, changes):
     with pytest.raises(CorruptRecordError, match="that a task has staged"):
-        patch(filesystem, segment(filesystem, **changes))
+        assigned(filesystem, segment(filesystem, **changes))
 
 
 @pytest.mark.parametrize("position", [8, 16, 26])
 def test_what_is_no_batch_is_refused(filesystem, position):
-    planned = segment(filesystem)
+    staged = segment(filesystem)
     filesystem.put(PATH, LOG[:position] + b"\xff" + LOG[position + 1 :])
     with pytest.raises(CorruptRecordError):
-        patch(filesystem, planned)
+        assigned(filesystem, staged)
