@@ -1,8 +1,7 @@
-"""Kafka's configuration keys of a log: name, default, range and meaning of each; and values as text.
+"""Kafka's configuration keys of a log: the name, default, range and meaning of each.
 
-The names, defaults and ranges are those of Kafka 4.1.0 (its ``LogConfig`` and ``TopicConfig``).
-``conf/segmentlog.properties`` is generated from this table by `storage_core.properties_file`. Files of
-properties are read as ``java.util.Properties.load`` reads them.
+They are those of Kafka 4.1.0 (its ``LogConfig`` and ``TopicConfig``). `storage_core.properties_file` generates
+``conf/segmentlog.properties`` from this table. Properties files are parsed as by ``java.util.Properties.load``.
 """
 
 from __future__ import annotations
@@ -53,15 +52,15 @@ class ConfigKey:
     """One configuration key.
 
     Args:
-        name: Kafka's name of it.
-        default: Its value where nothing is set; None where that is no value at all.
-        kind: The type of its value.
-        unit: What a number counts; empty for a plain number.
-        minimum: The smallest number allowed; None where there is none.
-        maximum: The largest number allowed; None where only the kind limits it.
+        name: Kafka's name.
+        default: The default value; None for no value.
+        kind: The type of the value.
+        unit: The unit of a number; empty if it has none.
+        minimum: The smallest number allowed; None for no limit.
+        maximum: The largest number allowed; None for no limit but the type's.
         excluded: Numbers within the limits that are not allowed.
         choices: The words allowed; empty for a number.
-        doc: One sentence: what it does.
+        doc: One sentence that describes it.
     """
 
     name: str
@@ -95,7 +94,7 @@ class ConfigKey:
 
 
 # The groups follow the life of a segment: it fills, is indexed and flushed, is deleted or compacted.
-# One line of values and one of text a key: what is compared stands in one column.
+# Each key has a line of values and a line of text, so that keys compare by eye.
 # fmt: off
 CONFIG_GROUPS: tuple[tuple[str, tuple[ConfigKey, ...]], ...] = (
     ("Segments", (
@@ -171,7 +170,7 @@ CONFIG_GROUPS: tuple[tuple[str, tuple[ConfigKey, ...]], ...] = (
         ConfigKey("min.insync.replicas", 1, ConfigKind.INT, unit="replicas", minimum=1, maximum=INT_MAX,
                   doc="Replicas that must have a record before acks=all is answered."),
         ConfigKey("unclean.leader.election.enable", False, ConfigKind.BOOLEAN,
-                  doc="Whether a replica that is behind may become leader."),
+                  doc="Whether a replica that is not in sync may become leader."),
         ConfigKey("remote.storage.enable", False, ConfigKind.BOOLEAN,
                   doc="Whether closed segments are copied to remote storage."),
         ConfigKey("local.retention.bytes", -2, ConfigKind.LONG, unit="bytes of one partition", minimum=-2,
@@ -197,7 +196,7 @@ INTERNAL_KEYS: tuple[ConfigKey, ...] = (
 )
 """Keys that Kafka does not document; not in ``conf/segmentlog.properties``."""
 LogConfigValue: TypeAlias = bool | int | float | str | tuple[str, ...]
-# What Integer.parseInt, Long.parseLong and Double.parseDouble take of a decimal number.
+# The decimal numbers that Integer.parseInt, Long.parseLong and Double.parseDouble accept.
 _INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
 _DECIMAL = re.compile(r"[+-]?([0-9]{1,40}\.?[0-9]{0,40}|\.[0-9]{1,40})([eE][+-]?[0-9]{1,3})?")
 _VALUE_BLANKS = " \t\n\r\f"
@@ -206,7 +205,7 @@ _KIND_LIMITS = {ConfigKind.INT: INT_MAX, ConfigKind.LONG: LONG_MAX}
 
 
 def parse_config_value(key: ConfigKey, given: Any) -> LogConfigValue:
-    """Bring a value to the type of its key, as Kafka's ``ConfigDef`` does, and check its range.
+    """Parse a value of a key, as Kafka's ``ConfigDef`` does, and check its range.
 
     Raises:
         OptionError: It is of another type or out of range.
@@ -222,7 +221,7 @@ def parse_config_value(key: ConfigKey, given: Any) -> LogConfigValue:
     number = _decimal(key, given) if key.kind is ConfigKind.DOUBLE else _integer(key, given)
     minimum = key.minimum if key.minimum is not None else number
     maximum = key.maximum if key.maximum is not None else number
-    # Not a number is within no limits.
+    # NaN is within no limits.
     if not minimum <= number <= maximum or number in key.excluded:
         raise _wrong(key, given)
     return number
@@ -248,7 +247,7 @@ def _integer(key: ConfigKey, given: Any) -> int:
         if isinstance(given, bool):
             raise _wrong(key, given)
         try:
-            # Also an integer of numpy; no float, whose digits may be lost already.
+            # Also a numpy integer; not a float, which may have lost digits.
             value = operator.index(given)
         except TypeError:
             raise _wrong(key, given) from None
@@ -302,7 +301,7 @@ _ESCAPED_BLANKS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def parse_java_properties(text: str) -> Iterator[tuple[str, str]]:
-    r"""Yield key and value of each property in order; of two with one key Java keeps the later.
+    r"""Yield key and value of each property in order; of two with one key, Java keeps the later one.
 
     Raises:
         ValueError: A ``\u`` is not followed by four hexadecimal digits.
@@ -320,7 +319,7 @@ def _logical_lines(text: str) -> Iterator[str]:
     pending: str | None = None
     natural_lines = _LINE_END.split(text)
     if natural_lines[-1] == "":
-        # Behind the last line end is no line.
+        # No line follows the last line end.
         natural_lines.pop()
     for natural_line in natural_lines:
         line = natural_line.lstrip(_PROPERTIES_BLANKS)
@@ -347,7 +346,7 @@ def _key_end(line: str) -> int:
 
 def _unescape(text: str) -> str:
     unescaped = _ESCAPE.sub(_unescaped, text)
-    # A character beyond 16 bits is escaped as two halves.
+    # A character beyond 16 bits is escaped as a surrogate pair.
     return unescaped.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 
@@ -357,5 +356,5 @@ def _unescaped(match: re.Match[str]) -> str:
     character = match[2] or ""
     if character == "u":
         found = match.string[match.start() : match.start() + 6]
-        raise ValueError(f"Expected four hexadecimal digits behind \\u, found {found!r}.")
+        raise ValueError(f"Expected four hexadecimal digits after \\u, found {found!r}.")
     return _ESCAPED_BLANKS.get(character, character)

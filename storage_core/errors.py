@@ -5,41 +5,41 @@
     ├── LogDirectoryError               a path is not what the caller said it is
     │   ├── UnreadableError             the path exists, but this user may not read it
     │   ├── LogDirectoryLockedError     a broker, another process, or this one has it open for writing
-    │   └── ReplicaConflictError        the same partition stands in two roots that do not belong together
-    ├── OffsetOutOfRangeError           an offset below the log start or beyond the log end was asked for
-    │   └── TimestampNotFoundError      no record is as young as the timestamp that was asked for
-    ├── DataLossError                   a planned range cannot be read any more: a cleaner or retention was faster
-    │   └── LogTruncationError          the log was truncated, or deleted, while it was read
-    ├── UnsupportedFormatError          a message format or codec that this version does not read
+    │   └── ReplicaConflictError        the same partition is in two roots that do not belong together
+    ├── OffsetOutOfRangeError           a requested offset is below the log start or beyond the log end
+    │   └── TimestampNotFoundError      no record is at or after the requested timestamp
+    ├── DataLossError                   planned offsets are gone: retention or compaction deleted them
+    │   └── LogTruncationError          the log was truncated or deleted while it was read
+    ├── UnsupportedFormatError          a message format or codec that this version does not support
     ├── TimestampRangeError             a record's timestamp does not fit the column's type
-    ├── AppendError                     an append was refused; nothing of it was written
-    │   ├── InvalidRecordError          columns, keys or batches that the log does not take
+    ├── AppendError                     an append was rejected before anything of it was written
+    │   ├── InvalidRecordError          columns, keys or batches are invalid for the log
     │   ├── InvalidTimestampError       a timestamp too far from the present, or below -1
     │   ├── RecordTooLargeError         a batch is larger than max.message.bytes
     │   ├── RecordBatchTooLargeError    an append is larger than segment.bytes
     │   ├── OffsetsOutOfOrderError      replicated batches do not ascend, or begin below the log end
-    │   ├── OffsetOverflowError         an offset does not fit its segment, or is beyond Kafka's largest
-    │   └── ProducerError               not what a producer, or its transaction, has to go on with
-    │       ├── OutOfOrderSequenceError records are missing in between, or the log has them already
-    │       ├── InvalidProducerEpochError   a newer incarnation of the producer has taken over
-    │       ├── InvalidTxnStateError    a transaction is open that must not be, or is not and must be
+    │   ├── OffsetOverflowError         an offset does not fit its segment, or exceeds Kafka's largest
+    │   └── ProducerError               an append contradicts the state of its producer or transaction
+    │       ├── OutOfOrderSequenceError     records are missing, or the log has them already
+    │       ├── InvalidProducerEpochError   a newer incarnation of the producer has fenced it
+    │       ├── InvalidTxnStateError        a transaction is open that must not be, or the reverse
     │       └── TransactionCoordinatorFencedError   a newer coordinator has written a marker
-    ├── NotWritableError                the log, or its log directory, takes no writes
+    ├── NotWritableError                the log or its log directory is not writable
     │   ├── LogClosedError              it is closed, or was deleted
     │   ├── LogReadOnlyError            it was opened read-only
     │   ├── LogForkedError              it was opened by the process that this one was forked from
-    │   └── LogFailedError              a write or a flush failed before: close it and open it again
+    │   └── LogFailedError              an earlier write or flush failed: close it and open it again
     ├── StorageError                    the file system refused: no space left, an I/O error
-    ├── CommitInDoubtError              a job failed behind its journal: whoever writes next completes it
-    ├── RecoveryWouldDiscard            opening as asked would drop whole, valid batches
-    └── CorruptError                    bytes on disk are not what the format says
+    ├── CommitInDoubtError              a job failed after it wrote its journal: the next writer completes it
+    ├── RecoveryWouldDiscard            opening would discard whole, valid batches
+    └── CorruptError                    bytes on disk violate their format
         ├── CorruptRecordError          a record batch: length, magic, CRC or record structure
         ├── BatchTooLargeError          a record batch declares, or inflates to, more than the limit
         ├── CorruptIndexError           an .index, .timeindex or .txnindex file
         ├── CorruptSnapshotError        a producer .snapshot file
-        └── CorruptCheckpointError      a checkpoint or another small file beside the segments
+        └── CorruptCheckpointError      a checkpoint or another small file
 
-Each message says what was expected, what was found, where, and what to do.
+Each message says what was expected, what was found, where, and what to do about it.
 """
 
 from __future__ import annotations
@@ -93,13 +93,13 @@ _LONGEST_MESSAGE = 4000
 
 
 class SegmentLogError(Exception):
-    """Base of every error raised here.
+    """Base of every error of this package.
 
     Args:
-        message: One or two sentences, complete in themselves.
+        message: One or two complete sentences.
         path: The file or directory concerned.
         position_bytes: Byte position in that file.
-        end_position_bytes: First byte position behind the range concerned.
+        end_position_bytes: First byte position after the range concerned.
         offset: First Kafka offset concerned.
         last_offset: Last Kafka offset concerned.
     """
@@ -114,8 +114,7 @@ class SegmentLogError(Exception):
         offset: int | None = None,
         last_offset: int | None = None,
     ) -> None:
-        # Only the message goes to Exception: a pickled error is rebuilt from it, and the
-        # attributes follow in its __dict__.
+        # Pickle rebuilds an error from the arguments of Exception, and then restores its __dict__.
         super().__init__(message)
         self.path = path
         self.position_bytes = position_bytes
@@ -141,7 +140,7 @@ class SegmentLogError(Exception):
 
 
 def _one_line(text: str) -> str:
-    """What a message quotes may hold line ends, halves of characters, or megabytes."""
+    """Escape and shorten a message: the values it quotes may contain line ends, surrogates, or megabytes."""
     if len(text) > _LONGEST_MESSAGE:
         text = f"{text[: _LONGEST_MESSAGE // 2]} ... {text[-_LONGEST_MESSAGE // 2 :]}"
     if text.isprintable():
@@ -166,7 +165,7 @@ class LogDirectoryError(SegmentLogError):
 
 
 class UnreadableError(LogDirectoryError):
-    """A path exists, but may not be read: it is reported, never skipped."""
+    """A path exists, but this user may not access it. It is reported, never skipped."""
 
 
 class LogDirectoryLockedError(LogDirectoryError):
@@ -174,27 +173,27 @@ class LogDirectoryLockedError(LogDirectoryError):
 
 
 class ReplicaConflictError(LogDirectoryError):
-    """The same topic-partition stands in two roots that do not belong to one cluster."""
+    """The same topic-partition is in two roots that do not belong to one cluster."""
 
 
 class OffsetOutOfRangeError(SegmentLogError):
-    """An offset below the log start offset or beyond the log end offset was asked for."""
+    """A requested offset is below the log start offset or beyond the log end offset."""
 
 
 class TimestampNotFoundError(OffsetOutOfRangeError):
-    """No record has a timestamp at or after the one that was asked for."""
+    """No record has a timestamp at or after the requested one."""
 
 
 class DataLossError(SegmentLogError):
-    """Offsets that were there at planning are gone: deleted or truncated since."""
+    """Offsets that existed at planning are gone: deleted or truncated since."""
 
 
 class LogTruncationError(DataLossError):
-    """The log was truncated to ``offset``, or deleted, while records from there on were read: other ones may stand there now."""
+    """The log was truncated to ``offset``, or deleted, during the read: other records may have these offsets now."""
 
 
 class UnsupportedFormatError(SegmentLogError):
-    """A message format or codec that this version does not read."""
+    """A message format or codec that this version does not support."""
 
 
 class TimestampRangeError(SegmentLogError):
@@ -202,12 +201,12 @@ class TimestampRangeError(SegmentLogError):
 
 
 class RecordError(NamedTuple):
-    """A record for which an append was refused (KIP-467; Kafka's ``ProduceResponse.RecordError``).
+    """A record that an append was rejected for (KIP-467; Kafka's ``ProduceResponse.RecordError``).
 
     Attributes:
-        batch_index: The record's index in its batch, from 0 on; its row in a table.
+        batch_index: The record's index in its batch, from 0; its row in a table.
         message: What was expected of it, and what was found.
-        batch_number: Which batch of the append holds it, from 0 on; 0 for a table.
+        batch_number: The number of its batch in the append, from 0; 0 for a table.
     """
 
     batch_index: int
@@ -216,11 +215,11 @@ class RecordError(NamedTuple):
 
 
 class AppendError(SegmentLogError):
-    """An append was refused before anything of it was written; the log is as it was.
+    """An append was rejected before anything of it was written; the log is unchanged.
 
     Args:
-        record_errors: The records for which it was refused, if some of them alone are to blame; the first 10,000.
-        record_error_count: How many they are in all; as many as ``record_errors`` if None.
+        record_errors: The first 10,000 records that it was rejected for, if only some of its records are invalid.
+        record_error_count: The number of all these records; None for the number of ``record_errors``.
     """
 
     def __init__(
@@ -237,15 +236,15 @@ class AppendError(SegmentLogError):
 
 
 class InvalidRecordError(AppendError):
-    """Columns, keys or batches are not what this log takes."""
+    """Columns, keys or batches are invalid for this log."""
 
 
 class InvalidTimestampError(AppendError):
-    """A record's timestamp is too far from the present for this log, no timestamp at all, or none that can be read."""
+    """A record's timestamp is too far from the present for this log, is invalid, or cannot be read."""
 
 
 class RecordTooLargeError(AppendError):
-    """A batch is larger than ``max.message.bytes``, or than is read unless more is asked for."""
+    """A batch is larger than ``max.message.bytes``, or than the largest batch that readers accept by default."""
 
 
 class RecordBatchTooLargeError(AppendError):
@@ -253,15 +252,15 @@ class RecordBatchTooLargeError(AppendError):
 
 
 class OffsetsOutOfOrderError(AppendError):
-    """Batches that bring their own offsets do not ascend, or begin below the log end offset."""
+    """Batches that have their own offsets do not ascend, or begin below the log end offset."""
 
 
 class OffsetOverflowError(AppendError):
-    """An offset cannot be written relative to its segment's base offset, or is beyond the largest."""
+    """An offset is too far from its segment's base offset, or exceeds the largest offset."""
 
 
 class ProducerError(AppendError):
-    """What a producer appends does not follow what the log has of it.
+    """An append contradicts the state of its producer.
 
     Args:
         producer_id: The producer.
@@ -273,11 +272,11 @@ class ProducerError(AppendError):
 
 
 class OutOfOrderSequenceError(ProducerError):
-    """A producer's records do not follow the last ones, and do not repeat any that the log remembers.
+    """A producer's records do not follow its last ones, and do not repeat a batch that the log remembers.
 
     Args:
-        expected_sequence: The sequence number that comes next. Where it is higher than that of the first record,
-            the log has all records below it.
+        expected_sequence: The next sequence number. If it is higher than that of the first record, the log has all
+            records below it.
     """
 
     def __init__(self, message: str, *, expected_sequence: int = -1, **which: Any) -> None:
@@ -286,23 +285,23 @@ class OutOfOrderSequenceError(ProducerError):
 
 
 class InvalidProducerEpochError(ProducerError):
-    """A producer has an older epoch than the log has seen: a newer incarnation of it has taken over."""
+    """A producer has an older epoch than the log has seen: a newer incarnation has fenced it."""
 
 
 class InvalidTxnStateError(ProducerError):
-    """A transaction is open where none may be, or none is where one has to be."""
+    """A transaction is open that must not be, or is not open and must be."""
 
 
 class TransactionCoordinatorFencedError(ProducerError):
-    """A marker comes from a coordinator that a newer one has replaced."""
+    """A marker comes from a coordinator that a newer one has fenced."""
 
 
 class NotWritableError(SegmentLogError):
-    """The log, or the log directory that it stands in, takes no writes."""
+    """The log or its log directory is not writable."""
 
 
 class LogClosedError(NotWritableError):
-    """The log, or its log directory, is closed."""
+    """The log or its log directory is closed."""
 
 
 class LogReadOnlyError(NotWritableError):
@@ -310,11 +309,11 @@ class LogReadOnlyError(NotWritableError):
 
 
 class LogForkedError(NotWritableError):
-    """This process was forked from the one that opened the log, which alone may change or close it."""
+    """This process was forked from the one that opened the log; only that one may change or close it."""
 
 
 class LogFailedError(NotWritableError):
-    """A write or a flush failed before, so what is on disk is not known: close the log and open it again."""
+    """An earlier write or flush failed, so the content on disk is unknown: close the log and open it again."""
 
 
 class StorageError(SegmentLogError):
@@ -322,14 +321,14 @@ class StorageError(SegmentLogError):
 
 
 class CommitInDoubtError(SegmentLogError):
-    """A job failed when its journal was written: its rows are not visible yet, but whoever writes next completes it."""
+    """A job failed after it wrote its journal: its rows are not visible yet, but the next writer completes it."""
 
 
 class RecoveryWouldDiscard(SegmentLogError):  # noqa: N818  (the name says what it would do)
-    """Opening as asked would drop whole, valid batches: ``discarded`` tells which.
+    """Opening would discard whole, valid batches.
 
     Args:
-        discarded: What would be dropped, a sentence each.
+        discarded: What would be discarded, a sentence each.
     """
 
     def __init__(self, message: str, *, discarded: tuple[str, ...] = (), **where: Any) -> None:
@@ -338,14 +337,14 @@ class RecoveryWouldDiscard(SegmentLogError):  # noqa: N818  (the name says what 
 
 
 class CorruptError(SegmentLogError):
-    """Bytes on disk are not what the format says."""
+    """Bytes on disk violate their format."""
 
 
 class CorruptRecordError(CorruptError):
     """A record batch's length, magic, CRC or record structure is wrong.
 
     Args:
-        record_index: The index in its batch of the record that is malformed; None if the batch is.
+        record_index: The index of the malformed record in its batch; None if the batch is malformed.
     """
 
     def __init__(self, message: str, *, record_index: int | None = None, **where: Any) -> None:
@@ -358,11 +357,11 @@ class BatchTooLargeError(CorruptError):
 
 
 class CorruptIndexError(CorruptError):
-    """An offset, time or transaction index is not usable."""
+    """An offset, time or transaction index is unusable."""
 
 
 class CorruptSnapshotError(CorruptError):
-    """A producer snapshot has an unknown version, is cut short, or fails its CRC."""
+    """A producer snapshot has an unknown version or a wrong length, or fails its CRC."""
 
 
 class CorruptCheckpointError(CorruptError):

@@ -1,4 +1,4 @@
-"""The configuration of one log (Kafka's ``LogConfig``): what ``storage_core.config`` lists, as values."""
+"""The configuration of one log (Kafka's ``LogConfig``): values of the keys in `storage_core.config`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["LogConfig", "altered_config"]
 
 
 _KEYS = {key.name.replace(".", "_"): key for key in (*CONFIG_KEYS, *INTERNAL_KEYS)}
-# The numbers of record batch attributes. "producer" keeps what arrives; what is encoded here arrives uncompressed.
+# Codec numbers of record batch attributes. "producer" keeps a batch's codec; records encoded here have none.
 _CODECS = {"uncompressed": 0, "producer": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 
 
@@ -41,10 +41,10 @@ def _default(name: str) -> Any:
 class LogConfig:
     """The configuration of one log: Kafka's topic-level keys with underscores for dots, and Kafka's defaults.
 
-    Values may also be given as text. What each key means stands in ``conf/segmentlog.properties``.
+    Values may also be strings. ``conf/segmentlog.properties`` describes each key.
 
     Raises:
-        OptionError: There is no such key, or a value is of the wrong type or out of its range.
+        OptionError: A key is unknown, or a value has the wrong type or is out of range.
     """
 
     segment_bytes: int = _default("segment.bytes")
@@ -81,13 +81,13 @@ class LogConfig:
     internal_segment_bytes: int | None = _default("internal.segment.bytes")
 
     def __new__(cls, **values: Any) -> Self:
-        """Refuse unknown keywords before ``__init__`` does, which knows no nearest name."""
+        """Reject unknown keywords before ``__init__`` does, with the nearest known name."""
         for name in values:
             _require_known(name)
         return object.__new__(cls)
 
     def __post_init__(self) -> None:
-        """Bring each value to its type and check its range."""
+        """Parse each value and check its range."""
         for name, key in _KEYS.items():
             given = getattr(self, name)
             if given is not None or key.default is not None:
@@ -108,21 +108,21 @@ class LogConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Make a configuration of ``{"segment.bytes": "1048576"}`` or ``{"segment_bytes": 1048576}``.
+        """Make a configuration from ``{"segment.bytes": "1048576"}`` or ``{"segment_bytes": 1048576}``.
 
         Raises:
-            OptionError: There is no such key, it is given twice, or a value is wrong.
+            OptionError: A key is unknown or given twice, or a value is invalid.
         """
         return cls(**_by_field(values))
 
     @classmethod
     def from_properties(cls, source: PropertiesSource) -> Self:
-        """Make a configuration of the text of a Java properties file, or of a file opened by the caller.
+        """Make a configuration from the text of a Java properties file, or from an open file.
 
-        Of two lines for one key the later counts, as in Java. Bytes are read as ISO 8859-1, as there.
+        As in Java, the later of two lines for one key counts, and bytes are ISO 8859-1.
 
         Raises:
-            OptionError: The text is malformed, there is no such key, or a value is wrong.
+            OptionError: The text is malformed, a key is unknown, or a value is invalid.
         """
         text = _text_of(source)
         try:
@@ -135,38 +135,38 @@ class LogConfig:
         """The same configuration with other values for some keys.
 
         Raises:
-            OptionError: There is no such key, or a value is wrong.
+            OptionError: A key is unknown, or a value is invalid.
         """
         return dataclasses.replace(self, **_by_field(changes))
 
     @property
     def max_segment_bytes(self) -> int:
-        """The size that a segment may have: ``segment.bytes``, unless a test says otherwise."""
+        """The largest size of a segment: ``segment.bytes``, unless a test overrides it."""
         return self.segment_bytes if self.internal_segment_bytes is None else self.internal_segment_bytes
 
     @property
     def is_compacted(self) -> bool:
-        """Whether ``cleanup.policy`` has the word compact."""
+        """Whether ``cleanup.policy`` includes compact."""
         return "compact" in self.cleanup_policy
 
     @property
     def has_log_append_time(self) -> bool:
-        """Whether records get the time of their append, whatever a producer says."""
+        """Whether records get the time of their append instead of their producer's timestamp."""
         return self.message_timestamp_type == "LogAppendTime"
 
     @property
     def max_segment_ms(self) -> int:
-        """The age that a segment may have: a compacted log must close it before ``max.compaction.lag.ms``."""
+        """The largest age of a segment: a compacted log must roll it within ``max.compaction.lag.ms``."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
 
     @property
     def compression_codec(self) -> int:
-        """The codec as a record batch's attributes have it."""
+        """The codec's number in the attributes of a record batch."""
         return _CODECS[self.compression_type]
 
     @property
     def compression_level(self) -> int | None:
-        """The level of that codec; None where it has none, or the library chooses."""
+        """The level of the codec; None if it has no levels, or for the library's default."""
         if self.compression_type == "gzip":
             return None if self.compression_gzip_level == -1 else self.compression_gzip_level
         if self.compression_type == "lz4":
@@ -177,10 +177,10 @@ class LogConfig:
 
 
 def altered_config(config: LogConfig, changes: LogConfig | Mapping[str, Any]) -> LogConfig:
-    """A configuration with other values for some keys, or another one; an object of its own in any case.
+    """A configuration with some keys changed, or a copy of another configuration.
 
     Raises:
-        OptionError: There is no such key, a value is wrong, or it is no configuration.
+        OptionError: A key is unknown, a value is invalid, or ``changes`` is not a configuration.
     """
     if isinstance(changes, LogConfig):
         return changes.replace()
@@ -193,7 +193,7 @@ def altered_config(config: LogConfig, changes: LogConfig | Mapping[str, Any]) ->
 
 
 def _by_field(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The same values by field name; dotted and underscored names are taken."""
+    """The values by field name; names may have dots or underscores."""
     fields: dict[str, Any] = {}
     for name, value in values.items():
         key = _require_known(name)

@@ -1,6 +1,6 @@
-"""Text of ``conf/segmentlog.properties``, which is generated from `storage_core.config`.
+"""The text of ``conf/segmentlog.properties``, generated from `storage_core.config`.
 
-To write it anew::
+To regenerate it::
 
 python -m storage_core.properties_file > conf/segmentlog.properties
 """
@@ -20,7 +20,7 @@ _HEADER = """\
 
 
 def properties_text() -> str:
-    """Text of ``conf/segmentlog.properties``."""
+    """The text of ``conf/segmentlog.properties``."""
     lines = [_HEADER]
     for title, keys in CONFIG_GROUPS:
         lines.append(f"############ {title} ############\n")

@@ -72,7 +72,7 @@ def test_reads_as_java_does(text, expected):
 
 @pytest.mark.parametrize("text", ["a=\\u", "a=\\u12", "a=\\u00g0", "a=\\u 123", "\\u=b"])
 def test_refuses_a_malformed_escape_as_java_does(text):
-    with pytest.raises(ValueError, match=r"Expected four hexadecimal digits behind \\u, found '"):
+    with pytest.raises(ValueError, match=r"Expected four hexadecimal digits after \\u, found '"):
         parse(text)
 
 

@@ -1,7 +1,7 @@
-"""The small files beside the segments, as Kafka's ``storage.internals.checkpoint`` knows them.
+"""Kafka's small files next to the segments (its ``storage.internals.checkpoint``).
 
-A missing file reads as nothing (None or empty); a malformed one raises. What is written is flushed, and so is its
-directory: it is there after a crash.
+A missing file reads as None or empty; a malformed one raises. A written file and its directory are flushed, so that it
+survives a crash.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
-"""The small files beside the segments: read with a limit, as strict UTF-8 and lines as Java has them; replaced whole.
-
-The layout that Kafka's text checkpoint files share (Kafka's ``CheckpointFile``).
+"""The layout that Kafka's text checkpoint files share (Kafka's ``CheckpointFile``), and their atomic replacement.
 
     <version>
     <number of entries>
     <entry>
     ...
 
-A file without any line, or with a version line only, has no entries.
+A file without any line, or with a version line only, has no entries. Text is strict UTF-8, and lines end as in Java.
 """
 
 from __future__ import annotations
@@ -41,20 +39,20 @@ __all__ = [
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
-# A file of this name was never finished; a broker ignores and overwrites it.
+# A file with this suffix was never finished; a broker ignores and overwrites it.
 TEMPORARY_SUFFIX = ".tmp"
-# What Integer.parseInt and Long.parseLong take, in ASCII; 20 digits keep int() cheap.
+# What Integer.parseInt and Long.parseLong accept, in ASCII; a limit of 20 digits keeps int() cheap.
 _INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
-# BufferedReader.readLine ends a line at these; str.splitlines would end it at more.
+# The line ends of BufferedReader.readLine; str.splitlines has more.
 _LINE_END = re.compile(r"\r\n|\n|\r")
 
 
 def read_small_file(filesystem: FileSystem, path: str, limit_bytes: int) -> bytes | None:
-    """Read a file that is too large, or no regular file, as a corrupt one; None if it does not exist.
+    """Read a small file; None if it does not exist.
 
     Raises:
         UnreadableError: This user may not read it.
-        CorruptCheckpointError: It is longer than ``limit_bytes``, or no regular file.
+        CorruptCheckpointError: It is longer than ``limit_bytes``, or not a regular file.
     """
     try:
         return filesystem.read_file(path, limit_bytes)
@@ -67,18 +65,18 @@ def read_small_file(filesystem: FileSystem, path: str, limit_bytes: int) -> byte
 def replace_file(
     filesystem: FileSystem, path: str, data: bytes, *, flush: bool = True, flush_name: bool = True
 ) -> None:
-    """Replace the content of a small file: after a crash it has its old content or the new one.
+    """Replace a small file atomically: after a crash it has its old content or the new one.
 
-    With ``flush=False`` that holds for a crash of this process alone: after one of the machine the file
-    may be empty, cut or missing, so its content must tell that of itself, by a CRC. With ``flush_name=False``
-    the file may then be missing, or the old one, but is not torn.
+    With ``flush=False`` that is true only of a crash of this process: after a crash of the machine the file may be
+    empty, truncated or missing, which its content has to reveal by a CRC. With ``flush_name=False`` it may then be
+    missing or the old one, but is complete.
 
     Raises:
-        StorageError: The file system refused; the old content stands, or the new one not yet for good.
+        StorageError: The file system refused; the file has its old content, or the new one, not yet durable.
     """
     temporary_path = path + TEMPORARY_SUFFIX
     with filesystem.open_for_writing(temporary_path, create=True) as file:
-        # What a crash left behind may be longer.
+        # A crash may have left a longer one.
         file.truncate(0)
         file.write_at([data], 0)
         if flush:
@@ -92,7 +90,7 @@ def decode_text(data: bytes, path: str) -> str:
     """Decode strict UTF-8.
 
     Raises:
-        CorruptCheckpointError: It is something else.
+        CorruptCheckpointError: It is not UTF-8.
     """
     try:
         return data.decode("utf-8")
@@ -102,7 +100,7 @@ def decode_text(data: bytes, path: str) -> str:
 
 
 def split_lines(text: str) -> list[str]:
-    """Split at line ends; a last line may lack its line end."""
+    """Split at line ends; the last line may lack one."""
     lines = _LINE_END.split(text)
     if lines[-1] == "":
         lines.pop()
@@ -110,7 +108,7 @@ def split_lines(text: str) -> list[str]:
 
 
 def parse_integer(text: str, maximum: int) -> int | None:
-    """Parse a signed decimal integer of at most ``maximum``; None if the text is none."""
+    """Parse a signed decimal integer of at most ``maximum``; None if the text is not one."""
     if not _INTEGER.fullmatch(text):
         return None
     value = int(text)
@@ -119,15 +117,15 @@ def parse_integer(text: str, maximum: int) -> int | None:
 
 # 100,000 partitions with the longest topic names fit.
 MAX_CHECKPOINT_BYTES = 32 * 1024 * 1024
-# More partitions than this are in no log directory, nor more epochs in a log.
-_MOST_ENTRIES = 500_000
+# No log directory has more partitions, and no log more epochs.
+_MAX_ENTRIES = 500_000
 _VERSION = 0
 # Java's \s; Python's would also split at other Unicode blanks.
 _BLANKS = re.compile(r"[ \t\n\x0b\f\r]+")
 
 
 def entry_fields(data: bytes, path: str, field_count: int) -> Iterator[tuple[int, list[str]]]:
-    """Yield line number and fields of each entry; the count is checked when the last one was taken.
+    """Yield line number and fields of each entry; the count is checked after the last one.
 
     Raises:
         CorruptCheckpointError: The version, a line or the number of entries is wrong.
@@ -152,7 +150,7 @@ def entry_fields(data: bytes, path: str, field_count: int) -> Iterator[tuple[int
         raise malformed_line(path, 2, lines[1], "the number of entries")
     for line_number, line in enumerate(lines[2:], start=3):
         fields = _BLANKS.split(line)
-        # Java's split drops empty strings at the end, but not the one before leading blanks.
+        # Java's split drops empty strings at the end, but not at the start.
         if len(fields) > 1 and fields[-1] == "":
             fields.pop()
         if len(fields) != field_count:
@@ -169,7 +167,7 @@ def entry_fields(data: bytes, path: str, field_count: int) -> Iterator[tuple[int
 def write_checkpoint(
     filesystem: FileSystem, path: str, entries: Iterable[str], *, flush: bool = True
 ) -> None:
-    """Replace a checkpoint file by one with these lines.
+    """Replace a checkpoint file by one with these entries.
 
     Raises:
         StorageError: The file system refused.
@@ -180,11 +178,11 @@ def write_checkpoint(
 
 
 def _require_plausible_size(text: str, path: str) -> None:
-    """Refuse a file of too many lines before they are taken apart."""
+    """Reject a file of too many lines before they are parsed."""
     line_ends = text.count("\n") + text.count("\r")
-    if line_ends > 2 * _MOST_ENTRIES:
+    if line_ends > 2 * _MAX_ENTRIES:
         message = (
-            f"Expected at most {_MOST_ENTRIES} entries in this checkpoint file, found {line_ends} line ends. "
+            f"Expected at most {_MAX_ENTRIES} entries in this checkpoint file, found {line_ends} line ends. "
             "The file is damaged: restore it, or remove it."
         )
         raise CorruptCheckpointError(message, path=path)

@@ -1,27 +1,4 @@
-"""The leader epochs of a partition (Kafka's ``LeaderEpochCheckpointFile`` and ``LeaderEpochFileCache``).
-
-Text, version 0, one line ``<epoch> <start offset>`` per epoch, both ascending. Epochs are
-assigned at election, so the last one may start at the log end and have no batch yet.
-
-``partition.metadata``: the topic id of a partition directory (Kafka's ``PartitionMetadataFile``).
-
-Two lines, the second without a line end:
-
-    version: 0
-    topic_id: <16 bytes as URL-safe base64 without padding>
-
-``<offset>.snapshot``: the producers known before an offset (Kafka's ``ProducerStateManager``).
-
-All integers are big-endian.
-
-    position  bytes  field
-    0         2      version, 1
-    2         4      CRC-32C of everything behind this field
-    6         4      number of entries
-    10        46     each entry: producer id (8), producer epoch (2), last sequence (4), last offset (8),
-                     offset delta of the last batch (4), timestamp in ms (8), coordinator epoch (4),
-                     first offset of the open transaction (8); -1 stands for none
-"""
+"""The small files of a partition directory: leader epochs, topic id, and producer snapshots."""
 
 from __future__ import annotations
 
@@ -78,6 +55,8 @@ __all__ = [
 ]
 
 
+# Kafka's ``LeaderEpochCheckpointFile``: text, version 0, one line ``<epoch> <start offset>`` per epoch, both ascending.
+# Epochs are assigned at election, so the last one may start at the log end and have no batch yet.
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 
 
@@ -103,10 +82,10 @@ def read_leader_epoch_checkpoint(filesystem: FileSystem, path: str) -> tuple[Epo
 def parse_leader_epoch_checkpoint(data: bytes, path: str) -> tuple[EpochEntry, ...]:
     """Parse the content of a leader epoch checkpoint.
 
-    As in Kafka, an entry that is not above those before it in epoch and start offset takes their place.
+    As in Kafka, an entry replaces those before it whose epoch or start offset is not below its own.
 
     Raises:
-        CorruptCheckpointError: Something in it is not as the format says.
+        CorruptCheckpointError: The content is malformed.
     """
     entries: list[EpochEntry] = []
     for line_number, (epoch_text, start_text) in entry_fields(data, path, 2):
@@ -123,7 +102,7 @@ def write_leader_epoch_checkpoint(
 ) -> None:
     """Replace a leader epoch checkpoint by one with these entries, ascending in epoch and start offset.
 
-    With ``flush=False`` the flush of the file and of its directory is left to the caller.
+    With ``flush=False`` the caller flushes the file and its directory.
 
     Raises:
         StorageError: The file system refused.
@@ -141,6 +120,8 @@ def _assign(entries: list[EpochEntry], entry: EpochEntry) -> None:
     entries.append(entry)
 
 
+# The topic id of a partition directory (Kafka's ``PartitionMetadataFile``): two lines, the second without a line end,
+# ``version: 0`` and ``topic_id: <16 bytes as URL-safe base64 without padding>``.
 PARTITION_METADATA = "partition.metadata"
 _METADATA_VERSION = 0
 _METADATA_LIMIT_BYTES = 4096
@@ -151,7 +132,7 @@ _ZERO_ID = "A" * 22
 
 
 def is_topic_id(text: object) -> bool:
-    """Whether a text is a topic's id as Kafka's ``Uuid`` writes it, padding left out, and not the one that stands for none."""
+    """Whether a text is a topic id as Kafka's ``Uuid`` writes it, without padding, and not the zero id."""
     return (
         isinstance(text, str)
         and _TOPIC_ID.fullmatch(text) is not None
@@ -171,15 +152,15 @@ def read_partition_metadata(filesystem: FileSystem, path: str) -> str | None:
 
 
 def parse_partition_metadata(data: bytes, path: str) -> str:
-    """Parse the content of ``partition.metadata``; the names before the colons are not looked at.
+    """Parse the content of ``partition.metadata``; the names before the colons are ignored.
 
     Raises:
-        CorruptCheckpointError: Something in it is not as the format says.
+        CorruptCheckpointError: The content is malformed.
     """
     lines = split_lines(decode_text(data, path))
     version_text = _value(lines[0]) if lines else None
     version = None if version_text is None else parse_integer(version_text, INT32_MAX)
-    # Kafka takes higher versions too, so that a downgraded broker still starts.
+    # Kafka accepts higher versions too, so that a downgraded broker still starts.
     if version is None or version < 0:
         raise _malformed(path, "'version: 0' in line 1", lines[:1])
     topic_id_text = _value(lines[1]) if len(lines) > 1 else None
@@ -196,7 +177,7 @@ def write_partition_metadata(filesystem: FileSystem, path: str, topic_id: str) -
     """Replace ``partition.metadata`` by one with this topic id (22 characters).
 
     Raises:
-        CorruptCheckpointError: It is no topic id, or the zero id; nothing was written.
+        CorruptCheckpointError: It is not a topic id, or the zero id; nothing was written.
         StorageError: The file system refused.
     """
     replace_file(filesystem, path, partition_metadata_bytes(topic_id, path))
@@ -206,7 +187,7 @@ def partition_metadata_bytes(topic_id: str, path: str) -> bytes:
     """The content of ``partition.metadata``.
 
     Raises:
-        CorruptCheckpointError: It is no topic id, or the zero id.
+        CorruptCheckpointError: It is not a topic id, or the zero id.
     """
     data = f"version: {_METADATA_VERSION}\ntopic_id: {topic_id}".encode()
     if parse_partition_metadata(data, path) != topic_id:
@@ -215,7 +196,7 @@ def partition_metadata_bytes(topic_id: str, path: str) -> bytes:
 
 
 def _canonical(topic_id: str) -> str:
-    """The last character holds only two bits of the id: encoded again, so that ids compare as text."""
+    """The id encoded again, so that ids compare as text: only two bits of the last character are part of it."""
     return base64.urlsafe_b64encode(base64.urlsafe_b64decode(topic_id[:22] + "==")).decode("ascii")[:22]
 
 
@@ -232,11 +213,20 @@ def _malformed(path: str, expected: str, lines: list[str]) -> CorruptCheckpointE
 
 
 _SNAPSHOT_VERSION = 1
+# ``<offset>.snapshot``: the producers before an offset (Kafka's ``ProducerStateManager``). All integers are big-endian.
+#
+#     position  bytes  field
+#     0         2      version, 1
+#     2         4      CRC-32C of all bytes after this field
+#     6         4      number of entries
+#     10        46     each entry: producer id (8), producer epoch (2), last sequence (4), last offset (8),
+#                      offset delta of the last batch (4), timestamp in ms (8), coordinator epoch (4),
+#                      first offset of the open transaction (8); -1 for none
 _HEADER = struct.Struct(">hIi")
 _ENTRY = struct.Struct(">qhiqiqiq")
 _CRC_END = 6
 _NO_OFFSET = -1
-# 364,000 producers. Of a log with more, the batches tell what is asked.
+# 364,000 producers. The producers of a log with more are read from its batches.
 _SNAPSHOT_LIMIT_BYTES = 16 * 1024 * 1024
 
 
@@ -258,7 +248,7 @@ def read_producer_snapshot(filesystem: FileSystem, path: str) -> tuple[ProducerS
     """Read a producer snapshot; None if the file does not exist.
 
     Raises:
-        CorruptSnapshotError: The file cannot be used; Kafka then takes the next older one.
+        CorruptSnapshotError: The file is unusable; Kafka then uses the next older one.
         UnreadableError: This user may not read it.
     """
     try:
@@ -347,5 +337,5 @@ def _entry(fields: tuple[int, ...]) -> ProducerStateEntry:
 
 
 def _corrupt(path: str, expected: str, found: str) -> CorruptSnapshotError:
-    message = f"Expected {expected}, found {found}. An older snapshot, or the log itself, can take its place."
+    message = f"Expected {expected}, found {found}. An older snapshot, or the log itself, can replace it."
     return CorruptSnapshotError(message, path=path)

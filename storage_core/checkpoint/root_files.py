@@ -1,23 +1,4 @@
-"""``.kafka_cleanshutdown``: every log under this root was flushed and closed (Kafka's ``CleanShutdownFileHandler``).
-
-A broker deletes it before it opens the first log, and writes it after it closed the last. Its
-content (JSON with the broker's epoch; nothing at all before Kafka 3) does not matter here. But a controller
-compares the epoch, so who takes a broker's marker away puts the same one back; a new one has no epoch.
-
-``meta.properties`` in a log directory's root: which broker of which cluster owns it (Kafka's ``MetaProperties``).
-
-Java properties text. Version 0 (or no version): ``broker.id`` and ``cluster.id``, both optional.
-Version 1: ``node.id`` and ``cluster.id``. Both: ``directory.id``, optional.
-
-Offset checkpoints in a log directory's root (Kafka's ``OffsetCheckpointFile``).
-
-Text, version 0, one line ``<topic> <partition> <offset>`` per partition:
-
-    recovery-point-offset-checkpoint    first offset not known to be flushed; absent means 0
-    log-start-offset-checkpoint         log start, only where it is above the first segment's base offset
-    replication-offset-checkpoint       high watermark
-    cleaner-offset-checkpoint           first offset not yet compacted
-"""
+"""The small files of a log directory's root: clean shutdown marker, ``meta.properties``, and offset checkpoints."""
 
 from __future__ import annotations
 
@@ -64,6 +45,9 @@ __all__ = [
 ]
 
 
+# Every log under this root was flushed and closed (Kafka's ``CleanShutdownFileHandler``). A broker deletes the file before
+# it opens the first log, and writes it after it has closed the last. Only a controller uses its content, JSON with the
+# broker's epoch (empty before Kafka 3): a process that removes a broker's marker puts the same one back.
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 _WITHOUT_EPOCH = b'{"version":0,"brokerEpoch":-1}'
 _CLEAN_SHUTDOWN_LIMIT_BYTES = 4096
@@ -73,22 +57,22 @@ def has_clean_shutdown_file(filesystem: FileSystem, root: str) -> bool:
     """Whether the log directory ``root`` was shut down cleanly.
 
     Raises:
-        UnreadableError: This user may not look into it.
+        UnreadableError: This user may not access it.
     """
     return clean_shutdown_status(filesystem, root) is not None
 
 
 def clean_shutdown_status(filesystem: FileSystem, root: str) -> FileStatus | None:
-    """What tells this marker from one that was written before or after it; None without one.
+    """The status of the marker, which differs for each one written; None if there is none.
 
     Raises:
-        UnreadableError: This user may not look into the log directory.
+        UnreadableError: This user may not access the log directory.
     """
     return filesystem.status(os.path.join(root, CLEAN_SHUTDOWN_FILE))
 
 
 def read_clean_shutdown_file(filesystem: FileSystem, root: str) -> bytes | None:
-    """The marker as it stands there; None without one, or if it is none that a broker wrote.
+    """The content of the marker; None if there is none, or if it is too large to be one.
 
     Raises:
         UnreadableError: This user may not read it.
@@ -102,14 +86,14 @@ def read_clean_shutdown_file(filesystem: FileSystem, root: str) -> bytes | None:
 
 
 def write_clean_shutdown_file(filesystem: FileSystem, root: str, content: bytes | None = None) -> None:
-    """Say that every log under ``root`` was flushed and closed: for good when this returns.
+    """Mark that every log under ``root`` was flushed and closed; durable when this returns.
 
-    It is written in place, as Kafka does: of this file the existence counts.
+    As in Kafka, it is written in place: only the existence of the file matters.
 
     Args:
         filesystem: Where to write.
         root: The log directory.
-        content: The marker that was there before; None for one without an epoch.
+        content: The content of an earlier marker; None for a marker without an epoch.
 
     Raises:
         StorageError: The file system refused.
@@ -122,24 +106,27 @@ def write_clean_shutdown_file(filesystem: FileSystem, root: str, content: bytes 
 
 
 def delete_clean_shutdown_file(filesystem: FileSystem, root: str) -> bool:
-    """Say no more that ``root`` was shut down cleanly: for good when this returns. False if nothing said so.
+    """Remove the marker; durable when this returns. False if there was none.
 
     Raises:
         StorageError: The file system refused.
     """
-    was_there = filesystem.delete(os.path.join(root, CLEAN_SHUTDOWN_FILE))
-    # Also without the file: whoever deleted it may have crashed before its flush.
+    existed = filesystem.delete(os.path.join(root, CLEAN_SHUTDOWN_FILE))
+    # Also without the file: a process that deleted it may have crashed before its flush.
     filesystem.flush_directory(root)
-    return was_there
+    return existed
 
 
+# The broker and cluster that own a log directory (Kafka's ``MetaProperties``): Java properties. Version 0, or none, has
+# ``broker.id`` and ``cluster.id``, both optional; version 1 has ``node.id`` and ``cluster.id``; both may have
+# ``directory.id``.
 META_PROPERTIES = "meta.properties"
 _META_PROPERTIES_LIMIT_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
-    """Who owns a log directory. What the file does not say is None."""
+    """The owner of a log directory. Properties that the file does not have are None."""
 
     version: int
     node_id: int | None
@@ -162,9 +149,9 @@ def parse_meta_properties(data: bytes, path: str) -> MetaProperties:
     """Parse the content of ``meta.properties``.
 
     Raises:
-        CorruptCheckpointError: The version is unknown, or a property is missing or no number.
+        CorruptCheckpointError: The version is unknown, or a property is missing or not a number.
     """
-    # Java reads property files as ISO 8859-1, in which every byte is a character.
+    # Java reads property files as ISO 8859-1, which maps every byte to a character.
     try:
         properties = dict(parse_java_properties(data.decode("latin-1")))
     except ValueError as error:
@@ -195,6 +182,13 @@ def _integer(properties: dict[str, str], name: str, path: str) -> int | None:
     return value
 
 
+# Offset checkpoints (Kafka's ``OffsetCheckpointFile``): text, version 0, one line ``<topic> <partition> <offset>`` per
+# partition.
+#
+#     recovery point      first offset not known to be flushed; 0 if absent
+#     log start offset    only if it is above the first segment's base offset
+#     replication offset  high watermark
+#     cleaner offset      first offset not yet compacted
 RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
 LOG_START_OFFSET_CHECKPOINT = "log-start-offset-checkpoint"
 REPLICATION_OFFSET_CHECKPOINT = "replication-offset-checkpoint"
@@ -216,10 +210,10 @@ def read_offset_checkpoint(filesystem: FileSystem, path: str) -> dict[tuple[str,
 
 
 def parse_offset_checkpoint(data: bytes, path: str) -> dict[tuple[str, int], int]:
-    """Parse the content of an offset checkpoint. Of two lines for one partition the later counts.
+    """Parse the content of an offset checkpoint. Of two lines for one partition, the later one counts.
 
     Raises:
-        CorruptCheckpointError: Something in it is not as the format says.
+        CorruptCheckpointError: The content is malformed.
     """
     offsets: dict[tuple[str, int], int] = {}
     for line_number, (topic, partition_text, offset_text) in entry_fields(data, path, 3):
@@ -237,7 +231,7 @@ def write_offset_checkpoint(
 ) -> None:
     """Replace an offset checkpoint by one with the offset of each (topic, partition).
 
-    Kafka writes them in the order of its hash map; here they are sorted.
+    Kafka writes them in the order of its hash map; they are sorted here.
 
     Raises:
         StorageError: The file system refused.

@@ -1,21 +1,21 @@
-"""Which logs of a log directory were truncated or deleted: ``.segmentlog-truncations``, a file of ours.
+"""``.segmentlog-truncations``: which logs of a log directory were truncated or deleted. Kafka ignores this file.
 
     begin orders 0 50
     end orders 0 50
 
-After a truncation, other records take the place of old ones, in the same file and under the same offsets. A reader cannot
-tell: file, size, leader epoch and every CRC may be as they were planned. So a truncation adds a line before it touches a
-file, and another one when it is done, before anything is appended. A reader notes the size of this file before it looks
-at a log; if the size is the same after it has read something, the log was not truncated in between.
+After a truncation, other records replace the old ones in the same file and at the same offsets. A reader cannot detect
+that: file, size, leader epoch and every CRC may be as they were at planning. So a truncation adds a line before it
+changes a file, and another when it is done, before any append. A reader notes the size of this file before it reads a
+log; if the size is the same afterwards, the log was not truncated in between.
 
-A read may begin and end within a truncation. Then it sees the old history up to some offset, because segments go from
-the end of the log. But a reader that looks at a later segment before that goes, and at the one with the new end after
-that was cut, would find a gap. So there is a second line ``begin`` between the two.
+A read may begin and end within a truncation. It then sees the old history up to some offset, as segments are deleted
+from the end of the log. But a reader that checks a later segment before its deletion, and the one with the new end after
+it was truncated, would find a gap. So there is a second line ``begin`` between the two.
 
-The file only grows, by 50 bytes or so for a line. Once there is a megabyte of lines, a file that is one larger, and one
-hole, takes its place: it takes no room, and what was in it counts as unknown. A crash leaves a line ``begin``
-without its ``end``, which the next process that opens the log directory adds. Nothing is forced to disk: no reader
-outlives a power cut. A broker ignores the file, and readers do without it where there is none.
+The file only grows, by about 50 bytes per line. After a megabyte of lines, a sparse file one byte larger replaces it:
+it takes no space, and its lines count as unknown. A crash leaves a ``begin`` without its ``end``, which the next process
+that opens the log directory adds. Nothing is forced to disk, as no reader survives a power failure. Without the file,
+readers assume no truncations.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ import contextlib
 import os
 import re
 import threading
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from storage_core.checkpoint.checkpoint_file import TEMPORARY_SUFFIX
 from storage_core.errors import LogDirectoryError
@@ -46,24 +45,28 @@ __all__ = [
 TRUNCATIONS_FILE: Final = ".segmentlog-truncations"
 
 _LINE: Final = re.compile(rb"(begin|end) ([a-zA-Z0-9._-]{1,249}) ([0-9]{1,10}) ([0-9]{1,19})")
-# With more lines than this, the file gives its room back.
+# After this many bytes of lines, a sparse file replaces it.
 _LARGE_BYTES: Final = 1 << 20
-# If more than this was added since a read was planned, it counts as unknown.
-_MOST_BYTES: Final = 64 << 20
+# More lines than this, added since a read was planned, count as unknown.
+_MAX_READ_BYTES: Final = 64 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class _Truncation:
-    """What a line says: that the records from an offset on go, or are gone."""
+class _Line(NamedTuple):
+    """One line: the truncation of a log to an offset begins, or has ended."""
 
+    is_begin: bool
     topic: str
     partition: int
     offset: int
 
+    @property
+    def log(self) -> tuple[str, int]:
+        return self.topic, self.partition
+
 
 def truncations_bytes(filesystem: FileSystem, root: str) -> int:
-    """The size of the file, for the questions below; 0 if there is none."""
-    # Asked for every few thousand rows: without opening it.
+    """The size of the file; 0 if it does not exist."""
+    # Called every few thousand rows, so it does not open the file.
     status = filesystem.status(os.path.join(root, TRUNCATIONS_FILE))
     return 0 if status is None else status.size_bytes
 
@@ -77,7 +80,7 @@ def truncated_to(
     *,
     begun_up_to: int | None = None,
 ) -> int | None:
-    """The lowest offset from which on records of a log may have gone since the file had a size.
+    """The lowest offset that a log may have been truncated to since the file had a size.
 
     Args:
         filesystem: Where to read.
@@ -85,10 +88,10 @@ def truncated_to(
         topic: The log's topic.
         partition: The log's partition.
         since_bytes: The size that the file had.
-        begun_up_to: What was under way by then counts, too, if it goes to this offset or to a lower one.
+        begun_up_to: Include truncations to this offset or a lower one that were under way by then.
 
     Returns:
-        None if nothing has gone; 0 if that cannot be known.
+        None if it was not truncated; 0 if that is unknown.
     """
     size_bytes = truncations_bytes(filesystem, root)
     if size_bytes == since_bytes and (begun_up_to is None or not size_bytes):
@@ -96,18 +99,14 @@ def truncated_to(
     added = _read(filesystem, root, since_bytes)
     if added is None:
         return 0
-    truncations = [each for _, each in added]
     if begun_up_to is not None:
         begun = _begun(_read(filesystem, root, None) or [])
-        truncations += [each for _, each in begun if each.offset <= begun_up_to]
-    return min(
-        (each.offset for each in truncations if (each.topic, each.partition) == (topic, partition)),
-        default=None,
-    )
+        added += [line for line in begun if line.offset <= begun_up_to]
+    return min((line.offset for line in added if line.log == (topic, partition)), default=None)
 
 
 def is_truncation_under_way(filesystem: FileSystem, root: str) -> bool:
-    """Whether a log is being truncated, or was when its process died."""
+    """Whether a log is being truncated, or was when the process died."""
     if not truncations_bytes(filesystem, root):
         return False
     lines = _read(filesystem, root, None)
@@ -115,10 +114,10 @@ def is_truncation_under_way(filesystem: FileSystem, root: str) -> bool:
 
 
 class TruncationsFile:
-    """The file, for the process that has the log directory open. Any thread may use it.
+    """The file, for the process that has the log directory open. It is thread-safe.
 
     Attributes:
-        size_bytes: Its size, for those who read in this process.
+        size_bytes: Its size, for readers in this process.
     """
 
     def __init__(self, filesystem: FileSystem, root: str) -> None:
@@ -129,27 +128,26 @@ class TruncationsFile:
         self._lock = threading.Lock()
         # The logs whose truncation by this process is under way, or has failed.
         self._begun: set[tuple[str, int]] = set()
-        # Where the lines begin, as far as that is known.
+        # The lines begin at or after this position.
         self._hole_bytes = 0
 
     @contextlib.contextmanager
     def noted(self, topic: str, partition: int, offset: int) -> Iterator[None]:
-        """Tell readers of a truncation, as a context manager around it. If it fails midway, it stays under way.
+        """A context manager that tells readers of a truncation. If the truncation fails, it stays under way.
 
         Raises:
             StorageError: The file could not be written.
         """
-        truncation = _Truncation(topic, partition, offset)
-        self._add(b"begin", truncation)
+        self.note_begin(topic, partition, offset)
         yield
-        self._add(b"end", truncation)
+        self._add(_Line(False, topic, partition, offset))
 
     def note_begin(self, topic: str, partition: int, offset: int) -> None:
         """Tell readers of a truncation that `settle` ends."""
-        self._add(b"begin", _Truncation(topic, partition, offset))
+        self._add(_Line(True, topic, partition, offset))
 
     def settle(self) -> None:
-        """End what was begun, and give back the room of a large file. No truncation of this process is under way.
+        """End all truncations that have begun, and free the space of a large file. None of this process is under way.
 
         Raises:
             StorageError: The file could not be written.
@@ -157,35 +155,30 @@ class TruncationsFile:
         if not self.size_bytes:
             return
         lines = _read(self._filesystem, self._root, None)
-        for _, truncation in _begun(lines or []):
-            self._add(b"end", truncation)
+        for line in _begun(lines or []):
+            self._add(line._replace(is_begin=False))
         self._begun.clear()
         if lines is None or self._is_large():
             self._replace()
 
-    def _add(self, word: bytes, truncation: _Truncation) -> None:
-        line = b"%b %b %d %d\n" % (
-            word,
-            truncation.topic.encode("ascii"),
-            truncation.partition,
-            truncation.offset,
-        )
+    def _add(self, line: _Line) -> None:
+        word = "begin" if line.is_begin else "end"
+        data = f"{word} {line.topic} {line.partition} {line.offset}\n".encode("ascii")
         with self._lock:
-            key = (truncation.topic, truncation.partition)
-            if word == b"begin":
-                # What is under way has to be found.
+            if line.is_begin:
+                # Lines of truncations under way must not be lost.
                 if not self._begun and self._is_large():
                     self._replace()
-                self._begun.add(key)
+                self._begun.add(line.log)
             else:
-                self._begun.discard(key)
+                self._begun.discard(line.log)
             with self._filesystem.open_for_writing(self._path, create=True) as file:
-                file.write_at([line], self.size_bytes)
-            self.size_bytes += len(line)
+                file.write_at([data], self.size_bytes)
+            self.size_bytes += len(data)
 
     def _replace(self) -> None:
-        """Put a file in its place that has its size, and takes no room: what was in it is not known any more."""
-        # One more, so that no reader takes it for the one before.
+        """Replace it by a sparse file, without its lines."""
+        # One byte larger, so that no reader takes it for the old file.
         self.size_bytes += 1
         with self._filesystem.open_for_writing(self._path + TEMPORARY_SUFFIX, create=True) as file:
             file.truncate(0)
@@ -200,50 +193,47 @@ class TruncationsFile:
             with self._filesystem.open(self._path) as file:
                 hole_bytes = file.next_data(self._hole_bytes)
         except FileNotFoundError:
-            # It was removed: what is written next leaves a hole.
+            # It was removed: the next write leaves a hole.
             hole_bytes = None
         self._hole_bytes = self.size_bytes if hole_bytes is None else hole_bytes
         return self.size_bytes - self._hole_bytes > _LARGE_BYTES
 
 
-def _read(
-    filesystem: FileSystem, root: str, since_bytes: int | None
-) -> list[tuple[bytes, _Truncation]] | None:
-    """The lines since the file had a size, or all that there are; None if they do not tell everything."""
+def _read(filesystem: FileSystem, root: str, since_bytes: int | None) -> list[_Line] | None:
+    """The lines added since the file had a size, or all lines; None if they are incomplete."""
     try:
         with filesystem.open(os.path.join(root, TRUNCATIONS_FILE)) as file:
             size_bytes = file.size_bytes()
             start_bytes = file.next_data(0) if since_bytes is None else since_bytes
             if start_bytes is None:
                 return []
-            if not start_bytes <= size_bytes <= start_bytes + _MOST_BYTES:
+            if not start_bytes <= size_bytes <= start_bytes + _MAX_READ_BYTES:
                 return None
             data = file.read_at(size_bytes - start_bytes, start_bytes)
     except LogDirectoryError:
-        # Nothing that this package leaves there.
+        # Not a file that this package writes.
         return None
     if since_bytes is None:
         data = data.lstrip(b"\0")
     *lines, rest = data.split(b"\n")
     matches = [_LINE.fullmatch(line) for line in lines]
     if rest:
-        # Being written now, or a crash has cut it off.
+        # Being written now, or cut off by a crash.
         return None
     found = []
     for match in matches:
         if match is None:
             return None
-        found.append((match[1], _Truncation(match[2].decode("ascii"), int(match[3]), int(match[4]))))
+        found.append(_Line(match[1] == b"begin", match[2].decode("ascii"), int(match[3]), int(match[4])))
     return found
 
 
-def _begun(lines: list[tuple[bytes, _Truncation]]) -> list[tuple[bytes, _Truncation]]:
+def _begun(lines: list[_Line]) -> list[_Line]:
     """The lines of truncations that have not ended."""
-    begun: dict[tuple[str, int], tuple[bytes, _Truncation]] = {}
-    for word, truncation in lines:
-        key = (truncation.topic, truncation.partition)
-        if word == b"begin":
-            begun[key] = (word, truncation)
+    begun: dict[tuple[str, int], _Line] = {}
+    for line in lines:
+        if line.is_begin:
+            begun[line.log] = line
         else:
-            begun.pop(key, None)
+            begun.pop(line.log, None)
     return list(begun.values())

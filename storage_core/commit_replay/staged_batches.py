@@ -21,7 +21,7 @@ from storage_core.record.batch_header import (
     LENGTH_POSITION,
     LOG_OVERHEAD_BYTES,
     MAGIC_V2,
-    MINIMUM_LENGTHS,
+    MIN_LENGTH_BY_MAGIC,
     batch_fingerprint,
 )
 
@@ -44,7 +44,7 @@ __all__ = [
 
 PLACE_BYTES: Final = 16
 """The header's first bytes hold base offset, length and leader epoch, which the CRC does not cover."""
-_SMALLEST_LENGTH: Final = MINIMUM_LENGTHS[MAGIC_V2]
+_SMALLEST_LENGTH: Final = MIN_LENGTH_BY_MAGIC[MAGIC_V2]
 _BLOCK_BYTES: Final = 64 * 1024
 # Larger batches are skipped after their header.
 _LARGEST_READ_WHOLE_BYTES: Final = 4096

@@ -15,10 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from storage_core.record.batch_header import CONTROL_FLAG, TRANSACTIONAL_FLAG, gather
-from storage_core.record.control_records import CONTROL_KEY, MOST_CONTROL_BYTES, ControlType, control_type
+from storage_core.record.control_records import CONTROL_KEY, MAX_CONTROL_BYTES, ControlType, control_type
 from storage_core.record.decode import decode_records
-from storage_core.record.section import WantedFields
-from storage_core.record.sections import SectionMaker
+from storage_core.record.section import SectionMaker, WantedFields
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -181,7 +180,7 @@ def _control_types(window: BatchWindow, indexes: _Int64Array) -> dict[int, Contr
     if not len(indexes):
         return types
     known = {int(kind): kind for kind in ControlType}
-    for section in SectionMaker(MOST_CONTROL_BYTES, _KEYS_WANTED).sections(window, indexes):
+    for section in SectionMaker(MAX_CONTROL_BYTES, _KEYS_WANTED).sections(window, indexes):
         columns = decode_records(section, _KEYS_WANTED)
         assert columns.keys is not None  # noqa: S101  (requested above)
         firsts = np.cumsum(columns.row_counts) - columns.row_counts

@@ -23,8 +23,7 @@ from storage_core.record.batch_header import (
     MAGIC_V2,
 )
 from storage_core.record.decode import decode_records
-from storage_core.record.section import Slices, WantedFields
-from storage_core.record.sections import SectionMaker
+from storage_core.record.section import SectionMaker, Slices, WantedFields
 from storage_core.segment.batch_windows import WINDOW_BYTES
 from storage_core.segment.segment_reader import DEFAULT_MAX_BATCH_BYTES
 

@@ -1,8 +1,8 @@
-"""The one package that touches the file system.
+"""The only package that accesses the file system.
 
-Everything else receives a `FileSystem` and asks it, so that faults can be injected under
-everything and every byte read or written is counted. Files are read with ``pread`` into bounded
-buffers and never through a mapping: if a broker truncates the file, that would kill the process.
+All others receive a `FileSystem`, so that tests can inject faults, and every byte read or written is counted. Files are
+read with ``pread`` into bounded buffers and never through a mapping: if a broker truncates a mapped file, the process
+dies.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Locks between processes, as a broker takes one on ``.lock``.
+"""Locks between processes, such as a broker's lock on ``.lock`` (Kafka's ``FileLock``).
 
-A POSIX record lock belongs to a process and an inode. So a second lock in the same process succeeds,
-and closing *any* descriptor of the file gives the lock away. Therefore all locks of this process stand
-in a registry, and a file in it is not opened again before its lock is released.
+A POSIX record lock belongs to a process and an inode. So a second lock in the same process succeeds, and closing *any*
+descriptor of the file releases the lock. Therefore a registry has all locks of this process, and a locked file is not
+opened again before its lock is released.
 
-A child that was forked from the process inherits none of its locks, but a copy of everything else: buffers,
-descriptors, and the belief that it may write. `OwningProcess` tells the two apart.
+A forked child inherits none of the locks, but a copy of everything else: buffers, descriptors, and open logs.
+`OwningProcess` tells parent and child apart.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ __all__ = ["FileLock", "OwningProcess", "acquire_lock", "keep_if_locked"]
 
 _LOCK_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CREAT
 _FILE_MODE = 0o644
-# Each further attempt means that somebody replaced or removed the file in the meantime.
-_MOST_ATTEMPTS = 100
+# Each further attempt means that the file was replaced or removed in the meantime.
+_MAX_ATTEMPTS = 100
 _TAKEN = (errno.EACCES, errno.EAGAIN)
 
 
 class _ThisProcess:
-    """Has another identity in each process: asking the system for the process's id takes too long for each append."""
+    """An identity that differs in each process; getting the process id takes too long for each append."""
 
     __slots__ = ("identity",)
 
@@ -50,7 +50,7 @@ os.register_at_fork(after_in_child=_this_process.renew)
 
 
 class OwningProcess:
-    """The process that made something which others must not change: not even a child that was forked from it."""
+    """The process that created an object, which no other process may change, not even a forked child."""
 
     __slots__ = ("_identity", "_process_id")
 
@@ -60,19 +60,19 @@ class OwningProcess:
 
     @property
     def is_this(self) -> bool:
-        """Whether this is the process, and not one that was forked from it."""
+        """Whether the current process created the object."""
         return self._identity is _this_process.identity
 
     def check(self, path: str) -> None:
         """Refuse a change by a forked process.
 
         Raises:
-            LogForkedError: This is not the process.
+            LogForkedError: The current process was forked from the owner.
         """
         if self._identity is not _this_process.identity:
             raise LogForkedError(
                 f"Expected process {self._process_id}, which opened this, found process {os.getpid()}, which was forked "
-                "from it: what both of them write destroys what the other one wrote. Open the log directory in this "
+                "from it: each of them would destroy what the other one writes. Open the log directory in this "
                 "process, after the other one has closed it; or with read_only=True, to read.",
                 path=path,
             )
@@ -81,8 +81,8 @@ class OwningProcess:
 class _Registry:
     """The locks of this process, by device and inode.
 
-    With each goes a list of descriptors that were opened all the same, and must not be closed before it.
-    A forked child holds no lock of its parent, so an entry counts only in the process that made it.
+    Each has a list of descriptors of the same file, which must not be closed before the lock is released.
+    A forked child holds no lock of its parent, so an entry is valid only in the process that added it.
     """
 
     def __init__(self) -> None:
@@ -106,14 +106,14 @@ class _Registry:
         return self._kept.pop(identity)[1]
 
 
-# The one global state besides: what it describes, the locks of a process, is global too.
+# Global state, because the locks of a process are global.
 _registry = _Registry()
-# A thread that the child does not have may have held it.
+# A thread that does not exist in the child may have held the mutex.
 os.register_at_fork(after_in_child=_registry.renew_mutex)
 
 
 class FileLock:
-    """A lock that is held until it is released, or its process ends. Use as a context manager."""
+    """A lock that is held until it is released, or the process ends. Use as a context manager."""
 
     def __init__(self, path: str, descriptor: int, identity: tuple[int, int]) -> None:
         self.path = path
@@ -122,9 +122,9 @@ class FileLock:
         self._owner = OwningProcess()
 
     def release(self) -> None:
-        """Give the lock back; a second call does nothing. The file stays where it is."""
+        """Release the lock; a second call does nothing. The file is kept."""
         with _registry.mutex:
-            # In a forked child the lock was never held, and the descriptor is nobody's business.
+            # A forked child does not hold the lock, and must not close the descriptor.
             if self._descriptor < 0 or not self._owner.is_this:
                 return
             descriptor, self._descriptor = self._descriptor, -1
@@ -145,25 +145,22 @@ def acquire_lock(path: str) -> FileLock:
 
     Raises:
         LogDirectoryLockedError: Another process, or another object in this one, holds it.
-        LogDirectoryError: It is no regular file, or this user may not write to it.
-        StorageError: The file system knows no locks.
+        LogDirectoryError: It is not a regular file, or this user may not write to it.
+        StorageError: The file system does not support locks.
     """
     with _registry.mutex:
-        for _ in range(_MOST_ATTEMPTS):
+        for _ in range(_MAX_ATTEMPTS):
             lock = _try_to_lock(path)
             if lock is not None:
                 return lock
-    message = f"Expected this file to stay, it was replaced {_MOST_ATTEMPTS} times. Stop who does so."
+    message = f"Expected this file to stay, found that it was replaced {_MAX_ATTEMPTS} times. Stop the process that does so."
     raise LogDirectoryLockedError(message, path=path)
 
 
 def keep_if_locked(descriptor: int, status: os.stat_result) -> bool:
-    """Whether this process holds a lock on an opened file; if so its descriptor must not be closed here.
-
-    It is closed together with the lock.
-    """
+    """Whether this process holds a lock on an opened file. If so, the descriptor is kept until the lock is released."""
     identity = (status.st_dev, status.st_ino)
-    # Nearly always there is no lock on it: looked up without the mutex first.
+    # Usually it is not locked: look it up without the mutex first.
     if not _registry.holds(identity):
         return False
     with _registry.mutex:
@@ -174,7 +171,7 @@ def keep_if_locked(descriptor: int, status: os.stat_result) -> bool:
 
 
 def _try_to_lock(path: str) -> FileLock | None:
-    """Lock ``path``; None if it named another file afterwards."""
+    """Lock ``path``; None if it was replaced meanwhile."""
     with explained_writing(path, "lock"):
         identity = _identity_of(path)
         if identity is not None and _registry.holds(identity):
@@ -183,7 +180,7 @@ def _try_to_lock(path: str) -> FileLock | None:
         status = os.fstat(descriptor)
         identity = (status.st_dev, status.st_ino)
         if _registry.holds(identity):
-            # It was moved here just now.
+            # A locked file was just moved here.
             _registry.keep(identity, descriptor)
             raise _locked_here(path)
         is_locked = False
@@ -201,7 +198,7 @@ def _try_to_lock(path: str) -> FileLock | None:
 
 
 def _lock_descriptor(path: str, descriptor: int, identity: tuple[int, int]) -> bool:
-    """Lock an opened file; False if ``path`` names another one afterwards."""
+    """Lock an opened file; False if ``path`` was replaced meanwhile."""
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -211,7 +208,7 @@ def _lock_descriptor(path: str, descriptor: int, identity: tuple[int, int]) -> b
             )
             raise LogDirectoryLockedError(message, path=path) from error
         raise
-    # A broker that stops removes the file: the lock would be on one that nobody else finds.
+    # A broker that stops removes the file, and the lock of a removed file excludes no one.
     return _identity_of(path) == identity
 
 

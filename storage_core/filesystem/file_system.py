@@ -1,9 +1,10 @@
-"""The local file system: every effect of this package is a method here, or of what one of them returns."""
+"""The local file system: every file operation is a method of `FileSystem` or of an object that it returns."""
 
 from __future__ import annotations
 
 import errno
 import os
+import stat
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,6 @@ from storage_core.filesystem.values import (
     MissingError,
     explained_reading,
     explained_writing,
-    make_directory_entry,
-    make_file_status,
 )
 
 if TYPE_CHECKING:
@@ -39,13 +38,13 @@ _DIRECTORY_MODE = 0o755
 
 
 class FileSystem:
-    """Access to the local file system, counted.
+    """The local file system.
 
-    ``statistics`` says what was asked of this instance: for the account of one read, give it its own.
+    ``statistics`` counts the operations of this instance: to account for one read, give it an instance of its own.
 
     Args:
-        max_open_files: How many files of logs that are written to are open at a time. Those that are only read, and
-            small files, come on top, a few for each thread.
+        max_open_files: How many files of logs opened for writing may be open at a time. Files that are only read,
+            and small files, come in addition, a few for each thread.
     """
 
     def __init__(self, *, max_open_files: int = 512) -> None:
@@ -60,7 +59,7 @@ class FileSystem:
 
         Raises:
             UnreadableError: This user may not list it.
-            LogDirectoryError: It does not exist or is no directory.
+            LogDirectoryError: It does not exist or is not a directory.
         """
         return sorted(self.walk_directory(path), key=attrgetter("name"))
 
@@ -69,14 +68,14 @@ class FileSystem:
         self.statistics.directories_listed += 1
         with explained_reading(path, "list"), os.scandir(path) as entries:
             for entry in entries:
-                yield make_directory_entry(entry)
+                yield _directory_entry(entry)
 
     def status(self, path: str, *, follow_symlinks: bool = False) -> FileStatus | None:
-        """What ``stat`` says of ``path``; None if nothing is there."""
+        """The status of ``path``; None if it does not exist."""
         self.statistics.files_examined += 1
         try:
             with explained_reading(path, "examine"):
-                return make_file_status(os.stat(path, follow_symlinks=follow_symlinks))
+                return _file_status(os.stat(path, follow_symlinks=follow_symlinks))
         except MissingError:
             return None
 
@@ -105,7 +104,7 @@ class FileSystem:
             return None
         with opened:
             size_bytes = opened.status.size_bytes
-            # What the file grows by meanwhile is not read: small files are replaced, not appended to.
+            # Bytes appended meanwhile are not read: small files are replaced, not appended to.
             if size_bytes <= limit_bytes:
                 return opened.read_at(size_bytes, 0)
         raise LogDirectoryError(
@@ -113,9 +112,9 @@ class FileSystem:
         )
 
     def open_for_writing(self, path: str, *, create: bool = False) -> WritableFile:
-        """Open a regular file for reading and writing; its content stays.
+        """Open a regular file for reading and writing, and keep its content.
 
-        A file that is created here is in its directory for good only after `flush_directory`.
+        A file created here is durable only after `flush_directory`.
 
         Raises:
             UnreadableError: This user may not write to it.
@@ -127,22 +126,20 @@ class FileSystem:
             descriptor = os.open(path, flags, _FILE_MODE)
         status = _require_regular_file(path, descriptor)
         self.statistics.files_opened += 1
-        return WritableFile(path, descriptor, self.statistics, status)
+        return WritableFile(path, descriptor, status, self.statistics)
 
     def open_pooled(self, path: str, *, create: bool = False) -> PooledFile:
-        """The same for a file that is written to now and then: it is closed and opened again by itself.
+        """Open a file that the pool may close while it is not used, and that opens again on use.
 
-        At most ``max_open_files`` of them have a descriptor.
+        At most ``max_open_files`` of these files have a descriptor.
         """
         if not self._pool_owner.is_this:
-            # Its files belong to the process that this one was forked from, and so does the thread that holds its lock.
-            self._pool, self._pool_owner = FilePool(self._pool.most_open), OwningProcess()
+            # In a forked process: the pool's files, and the thread that may hold its lock, belong to the parent.
+            self._pool, self._pool_owner = FilePool(self._pool.max_open), OwningProcess()
         return PooledFile(self, self._pool, path, create=create)
 
     def require_writable(self, path: str) -> None:
-        """Make sure that this user may write to a file, or change what a directory holds. Nothing is changed.
-
-        Of what is not there, nothing is said.
+        """Check that this user may write to a file, or to a directory. A path that does not exist passes.
 
         Raises:
             UnreadableError: This user may not.
@@ -155,22 +152,22 @@ class FileSystem:
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
 
     def rename(self, source: str, target: str) -> None:
-        """Rename in one step; what ``target`` named before is gone. For good only after `flush_directory`."""
+        """Rename atomically, and replace ``target`` if it exists. Durable only after `flush_directory`."""
         with explained_writing(source, "rename"):
             os.replace(source, target)
 
     def link(self, source: str, target: str) -> None:
-        """Give a file a second name. For good only after `flush_directory` of the directory that holds it.
+        """Make a hard link. Durable only after `flush_directory` of its directory.
 
         Raises:
-            FileExistsError: Something is there already (also a LogDirectoryError).
-            StorageError: The file system refused: it knows no links, or no space is left.
+            FileExistsError: The target exists (also a LogDirectoryError).
+            StorageError: The file system refused: it does not support links, or no space is left.
         """
         with explained_writing(target, "link"):
             os.link(source, target, follow_symlinks=False)
 
     def delete(self, path: str) -> bool:
-        """Delete a file; False if there was none. For good only after `flush_directory`."""
+        """Delete a file; False if it did not exist. Durable only after `flush_directory`."""
         try:
             with explained_writing(path, "delete"):
                 os.unlink(path)
@@ -179,26 +176,26 @@ class FileSystem:
         return True
 
     def make_directory(self, path: str) -> None:
-        """Make a directory in one that exists. For good only after `flush_directory` of that one.
+        """Make a directory in one that exists. Durable only after `flush_directory` of the parent.
 
         Raises:
-            FileExistsError: Something is there already (also a LogDirectoryError).
+            FileExistsError: The path exists (also a LogDirectoryError).
         """
         with explained_writing(path, "make"):
             os.mkdir(path, _DIRECTORY_MODE)
 
     def delete_directory(self, path: str) -> None:
-        """Delete an empty directory. For good only after `flush_directory` of the one above."""
+        """Delete an empty directory. Durable only after `flush_directory` of the parent."""
         with explained_writing(path, "delete"):
             os.rmdir(path)
 
     def set_modified_ms(self, path: str, modified_ms: int) -> None:
-        """Say when a file was changed, in milliseconds since 1970. For good only after its next flush."""
+        """Set the modification time of a file, in milliseconds since 1970. Durable only after its next flush."""
         with explained_writing(path, "change the time of"):
             os.utime(path, ns=(modified_ms * 1_000_000, modified_ms * 1_000_000), follow_symlinks=False)
 
     def flush_directory(self, path: str) -> None:
-        """Bring the names in a directory to the disk itself: what was created, renamed and deleted in it."""
+        """Force the entries of a directory to disk: creations, renames and deletions."""
         with explained_writing(path, "flush"):
             descriptor = os.open(path, _DIRECTORY_FLAGS)
         try:
@@ -209,9 +206,9 @@ class FileSystem:
         self.statistics.flushes += 1
 
     def sync(self, path: str) -> None:
-        """Ask for everything that was written to the file system of ``path`` to be brought to the disk, where that is possible.
+        """Write everything on the file system of ``path`` to disk, where that is possible.
 
-        It makes the flushes of many files that follow cheap. It takes the place of none of them: they tell of errors.
+        It makes many following flushes cheap. It replaces none of them, as it does not report errors.
         """
         with explained_writing(path, "flush"):
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -221,19 +218,19 @@ class FileSystem:
             os.close(descriptor)
 
     def free_bytes(self, path: str) -> int:
-        """How much space this user can still take on the file system of ``path``."""
+        """The space available to this user on the file system of ``path``."""
         with explained_reading(path, "examine"):
             status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
 
     def free_files(self, path: str) -> int | None:
-        """How many more files this user can make on the file system of ``path``; None if it makes room as it goes."""
+        """The inodes available to this user on the file system of ``path``; None if it has no limit."""
         with explained_reading(path, "examine"):
             status = os.statvfs(path)
         return status.f_favail if status.f_files else None
 
     def lock(self, path: str) -> FileLock:
-        """Take the lock of a file, which is created if it is missing, and left in place on release.
+        """Lock a file, which is created if it is missing, and kept on release.
 
         Raises:
             LogDirectoryLockedError: A broker, another process, or another object in this one holds it.
@@ -245,13 +242,35 @@ class FileSystem:
 
 
 def _require_regular_file(path: str, descriptor: int) -> FileStatus:
-    """The status of a file opened just now; it is closed again if it is none that may be opened."""
+    """The status of an opened file, which is closed again if it must not be opened."""
     found = os.fstat(descriptor)
-    status = make_file_status(found)
+    status = _file_status(found)
     if not status.is_regular_file:
         os.close(descriptor)
         raise LogDirectoryError("Expected a regular file. Only regular files are opened.", path=path)
     if keep_if_locked(descriptor, found):
-        message = "Expected another file than the lock that this process holds: closing it would give the lock away."
+        message = (
+            "Expected another file than the lock that this process holds: closing it would release the lock."
+        )
         raise LogDirectoryLockedError(message, path=path)
     return status
+
+
+def _directory_entry(entry: os.DirEntry[str]) -> DirectoryEntry:
+    return DirectoryEntry(
+        entry.name,
+        entry.is_dir(follow_symlinks=False),
+        entry.is_file(follow_symlinks=False),
+        entry.is_symlink(),
+    )
+
+
+def _file_status(status: os.stat_result) -> FileStatus:
+    return FileStatus(
+        status.st_size,
+        status.st_mtime_ns // 1_000_000,
+        status.st_ino,
+        status.st_dev,
+        stat.S_ISREG(status.st_mode),
+        stat.S_ISDIR(status.st_mode),
+    )

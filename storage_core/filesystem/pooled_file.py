@@ -1,13 +1,9 @@
-"""Which of many files are open: at most so many at a time, whoever they belong to.
+"""Files opened for writing, of which only a limited number have a descriptor at a time.
 
-Keeping the system's account of an open file after its descriptor was closed.
-
-Whether the system has failed to write bytes to the disk is noted with the open file, and `fsync` tells. If the file is
-closed first, nobody may ever be told: the note goes with the inode once memory is short, or with whoever asks before.
-A mapping keeps the open file, without a descriptor. It is never touched, and cannot be, so that it does not matter what
-becomes of the file.
-
-A file that is written to now and then, and has a descriptor only meanwhile.
+The kernel records a failed write-back in the open file, and ``fsync`` reports it. If the file is closed first, the error
+may never be reported: the record is freed with the inode when memory is short, or goes to another process that asks
+first. A mapping keeps the open file without a descriptor (`HeldFile`). It is never accessed, and cannot be, so a
+truncation of the file does no harm.
 """
 
 from __future__ import annotations
@@ -36,24 +32,24 @@ if TYPE_CHECKING:
 __all__ = ["FilePool", "HeldFile", "PooledFile", "PreparedFlush", "hold_file"]
 
 
-# How many files that were not used lately are looked at in search of one without unflushed bytes.
-_LOOKED_AT: Final = 8
+# How many of the files not recently used are examined to find one without unflushed bytes.
+_EXAMINED: Final = 8
 
 
 class FilePool:
-    """Files with an open descriptor. To make room for another, one is closed that was not used lately.
+    """Files with an open descriptor; a file not recently used is closed to make room for another (second chance).
 
-    A file notes by itself that it was used, without any lock. When there is no room, those that were are asked once
-    more later, in turn, and the note is taken back.
+    A file marks itself as used without any lock. When the pool is full, it clears the marks in turn, and closes a file
+    without a mark.
 
     Args:
-        most_open: How many may be open. Files at work at this very moment are not closed, however many they are.
+        max_open: How many may be open. Files in use are never closed, however many there are.
     """
 
-    def __init__(self, most_open: int) -> None:
-        self.most_open = most_open
+    def __init__(self, max_open: int) -> None:
+        self.max_open = max_open
         self._lock = threading.Lock()
-        # The one that is asked first stands first.
+        # In the order of examination.
         self._open: OrderedDict[PooledFile, None] = OrderedDict()
 
     def __len__(self) -> int:
@@ -61,22 +57,22 @@ class FilePool:
 
     def enter(self, file: PooledFile) -> None:
         """Make room for a file that is about to be opened, and count it."""
-        # Closed outside of the lock, and before the new one is opened. One that fails keeps no other from being closed.
+        # Closed outside of the lock, before the new file is opened; if one fails, the others are closed all the same.
         with contextlib.ExitStack() as taken, self._lock:
-            while len(self._open) >= self.most_open and (unused := self._take_one()) is not None:
+            while len(self._open) >= self.max_open and (unused := self._take_one()) is not None:
                 taken.callback(unused.close_taken)
             self._open[file] = None
 
     def leave(self, file: PooledFile) -> None:
-        """A file was closed, or not opened after all."""
+        """Remove a file that was closed, or could not be opened."""
         with self._lock:
             self._open.pop(file, None)
 
     def _take_one(self) -> PooledFile | None:
-        """Take out a file that is to be closed: nobody uses it before it is. None if all are in use."""
+        """Remove a file and lock it until it is closed; None if all are in use."""
         self._pass_over_used()
         unflushed = []
-        for file in islice(self._open, _LOOKED_AT):
+        for file in islice(self._open, _EXAMINED):
             if file.was_used:
                 continue
             if file.is_unflushed:
@@ -86,7 +82,7 @@ class FilePool:
         for file in unflushed:
             if self._take(file):
                 return file
-        # So many threads are at work that those looked at are in use.
+        # All the files examined are in use.
         return next((file for file in list(self._open) if self._take(file)), None)
 
     def _take(self, file: PooledFile) -> bool:
@@ -96,7 +92,7 @@ class FilePool:
         return is_taken
 
     def _pass_over_used(self) -> None:
-        """Put used files at the end, until one stands first that was not used since it was asked last."""
+        """Move used files to the end and clear their marks, until the first file has no mark."""
         for _ in range(len(self._open)):
             file = next(iter(self._open))
             if not file.was_used:
@@ -105,15 +101,15 @@ class FilePool:
             self._open.move_to_end(file)
 
 
-_PROTECTION_NONE: Final = 0
-_FLAG_SYNCHRONOUS: Final = 4
-_FAILED: Final = ctypes.c_void_p(-1).value
-# Half of what Linux lets a process map, unless told otherwise: others need mappings, too.
-_MOST_HELD: Final = 32_000
+_PROT_NONE: Final = 0
+_MS_SYNC: Final = 4
+_MAP_FAILED: Final = ctypes.c_void_p(-1).value
+# Half of the mappings that Linux allows a process by default.
+_MAX_HELD: Final = 32_000
 
 
 class _Count:
-    """How many files this process holds: the limit is the process's, too."""
+    """The number of files held by this process, as the limit of mappings is per process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -124,7 +120,7 @@ class _Count:
 
     def add(self) -> bool:
         with self._lock:
-            if self._count >= _MOST_HELD:
+            if self._count >= _MAX_HELD:
                 return False
             self._count += 1
             return True
@@ -135,12 +131,12 @@ class _Count:
 
 
 _count = _Count()
-# A thread that the child does not have may have held it. The child has the mappings, too, so the count stays.
+# A thread that does not exist in the child may have held the lock. The child has the mappings, so the count stays.
 os.register_at_fork(after_in_child=_count.renew_lock)
 
 
 class HeldFile:
-    """An open file without a descriptor."""
+    """An open file without a descriptor: a mapping of one page without access."""
 
     __slots__ = ("_address",)
 
@@ -148,17 +144,17 @@ class HeldFile:
         self._address = address
 
     def check(self) -> None:
-        """Learn whether all that was written through the file, and has left memory, has reached the disk.
+        """Check that everything written back through the file has reached the disk.
 
         Raises:
-            OSError: Not all of it. It is told once.
+            OSError: It has not. The kernel reports it once.
         """
-        if _c_library().msync(self._address, mmap.PAGESIZE, _FLAG_SYNCHRONOUS) != 0:
+        if _c_library().msync(self._address, mmap.PAGESIZE, _MS_SYNC) != 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
 
     def release(self) -> None:
-        """Close the file; a second call does nothing."""
+        """Release the mapping; a second call does nothing."""
         address, self._address = self._address, 0
         if address:
             _c_library().munmap(address, mmap.PAGESIZE)
@@ -169,12 +165,12 @@ class HeldFile:
 
 
 def hold_file(descriptor: int) -> HeldFile | None:
-    """Hold an open file, whose descriptor may be closed then; None where that is not possible."""
-    # What an fsync tells elsewhere of what happened before is not known.
+    """Hold an open file beyond the close of its descriptor; None where that is not possible."""
+    # Only for Linux is it known which errors an fsync reports.
     if sys.platform != "linux" or not _count.add():
         return None
-    address = _c_library().mmap(None, mmap.PAGESIZE, _PROTECTION_NONE, mmap.MAP_SHARED, descriptor, 0)
-    if address is None or address == _FAILED:
+    address = _c_library().mmap(None, mmap.PAGESIZE, _PROT_NONE, mmap.MAP_SHARED, descriptor, 0)
+    if address is None or address == _MAP_FAILED:
         _count.remove()
         return None
     return HeldFile(address)
@@ -192,15 +188,14 @@ def _c_library() -> Any:
 
 
 class PooledFile:
-    """A file opened for reading and writing, whose descriptor may be closed while nobody uses it.
+    """A file opened for reading and writing, whose descriptor the pool may close while it is not in use.
 
-    It is opened again by its path, and must be the same file then. What a failed write to the disk leaves unsaid
-    when a descriptor is closed is kept, see `HeldFile`; where that is not possible, the file is flushed before. Any
-    thread may use it.
+    It is opened again by its path, and must be the same file then. A `HeldFile` keeps write errors beyond the close of
+    a descriptor; where that is not possible, the file is flushed first. It is thread-safe.
 
     Attributes:
-        path: The file. Whoever renames it says so here.
-        was_used: Since the pool asked last.
+        path: The file. A caller that renames it sets the new path.
+        was_used: Whether it was used since the pool cleared this mark.
     """
 
     __slots__ = (
@@ -228,12 +223,12 @@ class PooledFile:
         self._file: WritableFile | None = None
         self._identity: tuple[int, int] | None = None
         self._held: HeldFile | None = None
-        # Held while the descriptor is used or changes, but for a flush, which takes long: that has a lock of its own.
+        # Held while the descriptor is used or changes. A flush, which takes long, has a lock of its own.
         self._lock = threading.Lock()
         self._flushing = threading.Lock()
         self._is_flushed_now = False
         self._is_closed = False
-        # How often the file was changed, and which of these changes are on disk.
+        # How many changes were made, and how many of them are on disk.
         self._changes = 0
         self._flushed_changes = 0
         self._failure: BaseException | None = None
@@ -255,7 +250,7 @@ class PooledFile:
             return self._opened().read_at(size_bytes, position_bytes)
 
     def write_at(self, pieces: Sequence[BytesLike], position_bytes: int) -> None:
-        """Write the pieces one behind the other, from ``position_bytes``.
+        """Write the pieces one after the other from ``position_bytes``.
 
         Raises:
             StorageError: The file system refused; a part of the bytes may have been written.
@@ -266,25 +261,25 @@ class PooledFile:
             file.write_at(pieces, position_bytes)
 
     def truncate(self, size_bytes: int) -> None:
-        """Cut the file to a size, or extend it with zeros."""
+        """Truncate the file to a size, or extend it with zeros."""
         with self._lock:
             file = self._opened()
             self._changes += 1
             file.truncate(size_bytes)
 
     def begin_flush(self, position_bytes: int, size_bytes: int) -> None:
-        """Ask for a part to be brought to the disk soon, where that is possible, see `WritableFile.begin_flush`."""
+        """Start to write a part to disk, as `WritableFile.begin_flush` does."""
         with self._lock:
             self._opened().begin_flush(position_bytes, size_bytes)
 
     def flush(self) -> None:
-        """Bring everything written so far to the disk itself. It is not tried again after it failed."""
+        """Force everything written so far to disk. A failed flush is not retried."""
         self.prepare_flush().run()
 
     def prepare_flush(self) -> PreparedFlush:
-        """Do all of a flush that does not take long. The descriptor stays, and nobody closes the file, until it has run.
+        """Prepare a flush that runs outside of all locks. Until it has run, the file stays open.
 
-        Waits for a flush that runs already: of two at a time, the system tells only one that it has failed.
+        Waits for a running flush: of two concurrent ones, the kernel reports an error to one only.
         """
         self._flushing.acquire()
         try:
@@ -297,9 +292,9 @@ class PooledFile:
             raise
 
     def run_prepared_flush(self, changes: int) -> None:
-        """For `PreparedFlush`: flush what was changed until then, and let others flush and close the file again."""
+        """For `PreparedFlush`: flush the first ``changes`` changes, and allow other flushes and a close again."""
         try:
-            # It is there, and nobody takes it away meanwhile.
+            # The descriptor stays open while `_is_flushed_now` is set.
             if self._file is not None:
                 self._file.flush()
             if self._held is not None:
@@ -315,7 +310,7 @@ class PooledFile:
             self._flushing.release()
 
     def close(self) -> None:
-        """Close the file, once a flush that runs has ended; a second call does nothing."""
+        """Close the file after a running flush; a second call does nothing."""
         with self._flushing, self._lock:
             self._is_closed = True
             try:
@@ -324,7 +319,7 @@ class PooledFile:
                 self._release()
 
     def take(self) -> bool:
-        """For the pool: keep everybody from using the file, if nobody does; False if somebody does."""
+        """For the pool: lock the file if it is not in use; False if it is."""
         if not self._lock.acquire(blocking=False):
             return False
         if self._is_flushed_now or self._file is None:
@@ -333,14 +328,14 @@ class PooledFile:
         return True
 
     def close_taken(self) -> None:
-        """For the pool: close the descriptor of a file that was taken, and let everybody use it again."""
+        """For the pool: close the descriptor of a file that `take` locked, and unlock the file."""
         file, self._file = self._file, None
         try:
             if file is not None:
                 with file:
                     self._keep_unflushed(file)
         except StorageError as error:
-            # Whoever uses this file next is told, not who wanted to use another one.
+            # Reported on the next use of this file, not to the thread that opens another one.
             self._failure = error
         except BaseException as error:
             self._failure = error
@@ -349,7 +344,7 @@ class PooledFile:
             self._lock.release()
 
     def _keep_unflushed(self, file: WritableFile) -> None:
-        """See to it that a later flush tells the truth about bytes that were written through a descriptor closed now."""
+        """Make sure that a later flush reports errors of bytes written through a descriptor that is closed now."""
         if self.is_unflushed and self._held is None and self._failure is None:
             self._held = file.hold()
             if self._held is None:
@@ -357,11 +352,11 @@ class PooledFile:
                 self._flushed_changes = self._changes
 
     def _opened(self) -> WritableFile:
-        """The open file; whoever asks has the lock."""
+        """The open file; the caller has the lock."""
         self.was_used = True
         if self._failure is not None:
             raise StorageError(
-                f"An earlier flush of this file has failed ({self._failure}), and what is on disk is not known. Open "
+                f"An earlier flush of this file has failed ({self._failure}), so its content on disk is unknown. Open "
                 "the log again.",
                 path=self.path,
             ) from self._failure
@@ -390,8 +385,8 @@ class PooledFile:
             self._identity = identity
         elif identity != self._identity:
             raise StorageError(
-                "Expected the file that was written to before, found another one under its name. Stop who replaces "
-                "files here, and open the log again.",
+                "Expected the file that was written to before, found another one under its name. Stop the process that "
+                "replaces files here, and open the log again.",
                 path=self.path,
             )
 
@@ -408,7 +403,7 @@ class PooledFile:
 
 
 class PreparedFlush:
-    """A flush that is about to run, outside of any lock. It has to be run, once."""
+    """A prepared flush, which has to be run exactly once, outside of any lock."""
 
     __slots__ = ("_changes", "_of")
 
@@ -417,9 +412,9 @@ class PreparedFlush:
         self._changes = changes
 
     def run(self) -> None:
-        """Bring to the disk what was written before it was prepared.
+        """Force to disk what was written before the flush was prepared.
 
         Raises:
-            StorageError: The file system refused. No flush of this file is tried again.
+            StorageError: The file system refused. No later flush of this file is tried.
         """
         self._of.run_prepared_flush(self._changes)

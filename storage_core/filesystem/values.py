@@ -1,14 +1,10 @@
-"""From an OSError to an error of this package that says what was tried, where, and what to do.
-
-What the file system tells, as plain data.
-"""
+"""Plain data about files, and an OSError's translation into an error of this package."""
 
 from __future__ import annotations
 
 import errno
 import getpass
 import os
-import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -26,8 +22,6 @@ __all__ = [
     "MissingError",
     "explained_reading",
     "explained_writing",
-    "make_directory_entry",
-    "make_file_status",
 ]
 
 
@@ -54,21 +48,21 @@ _WHAT_TO_DO = {
 
 
 class MissingError(LogDirectoryError, FileNotFoundError):
-    """The path does not exist: also a FileNotFoundError, so that callers can tell it apart."""
+    """The path does not exist. Also a FileNotFoundError, so that callers can distinguish it."""
 
     def __str__(self) -> str:
         return LogDirectoryError.__str__(self)
 
 
 class ExistsError(LogDirectoryError, FileExistsError):
-    """Something is there already: also a FileExistsError, so that callers can tell it apart."""
+    """The path exists already. Also a FileExistsError, so that callers can distinguish it."""
 
     def __str__(self) -> str:
         return LogDirectoryError.__str__(self)
 
 
 class explained_reading:  # noqa: N801  (used like a function)
-    """Turn an OSError about ``path`` into one of this package's errors."""
+    """Turn an OSError about ``path`` into an error of this package."""
 
     def __init__(self, path: str, action: str) -> None:
         self._path = path
@@ -92,11 +86,10 @@ class explained_reading:  # noqa: N801  (used like a function)
 
 
 class explained_writing:  # noqa: N801  (used like a function)
-    """Turn an OSError from a change to ``path`` into one of this package's errors.
+    """Turn an OSError from a change to ``path`` into an error of this package.
 
-    A path that is not what it should be, or may not be changed by this user, is a LogDirectoryError;
-    all else is a StorageError. Of a file that is open already all is a StorageError: what is on disk
-    then is not known.
+    A path of a wrong kind, or that this user may not change, is a LogDirectoryError; any other error is a
+    StorageError. With ``is_open``, every error is a StorageError, as the content on disk is unknown then.
     """
 
     def __init__(self, path: str, action: str, *, is_open: bool = False) -> None:
@@ -149,10 +142,7 @@ BytesLike: TypeAlias = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True)
 class FileStatus:
-    """What ``stat`` says of one file.
-
-    ``inode`` and ``device`` tell whether a path still names the file that was planned.
-    """
+    """The status of a file. ``inode`` and ``device`` identify it, whatever its path is."""
 
     size_bytes: int
     modified_ms: int
@@ -164,7 +154,7 @@ class FileStatus:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryEntry:
-    """One name in a directory. The kind is that of the name itself: links are not followed."""
+    """One entry of a directory; links are not followed."""
 
     name: str
     is_directory: bool
@@ -174,7 +164,7 @@ class DirectoryEntry:
 
 @dataclass(slots=True)
 class IoStatistics:
-    """What was asked of the file system so far. Threads that share one may lose a count, never more."""
+    """The operations of a `FileSystem` so far. Threads that share one may lose a count."""
 
     bytes_read: int = 0
     reads: int = 0
@@ -184,25 +174,3 @@ class IoStatistics:
     bytes_written: int = 0
     writes: int = 0
     flushes: int = 0
-
-
-def make_directory_entry(entry: os.DirEntry[str]) -> DirectoryEntry:
-    """What one entry of ``scandir`` is."""
-    return DirectoryEntry(
-        entry.name,
-        entry.is_dir(follow_symlinks=False),
-        entry.is_file(follow_symlinks=False),
-        entry.is_symlink(),
-    )
-
-
-def make_file_status(status: os.stat_result) -> FileStatus:
-    """The part of ``stat`` that matters here."""
-    return FileStatus(
-        status.st_size,
-        status.st_mtime_ns // 1_000_000,
-        status.st_ino,
-        status.st_dev,
-        stat.S_ISREG(status.st_mode),
-        stat.S_ISDIR(status.st_mode),
-    )

@@ -42,9 +42,9 @@ from storage_core.record.batch_header import (
 )
 from storage_core.record.compression import compressor
 from storage_core.record.control_records import read_marker
-from storage_core.record.decode import batch_section, decode_one_by_one, decode_records
+from storage_core.record.decode import decode_one_by_one, decode_records
 from storage_core.record.record_batches import RecordBatches, put_crcs
-from storage_core.record.section import PADDING_BYTES, WantedFields
+from storage_core.record.section import PADDING_BYTES, WantedFields, batch_section
 from storage_core.segment.segment_reader import DEFAULT_MAX_BATCH_BYTES
 
 if TYPE_CHECKING:

@@ -1,7 +1,4 @@
-"""Which partition a row goes to, and which member of a group reads which partitions: as Kafka's Java client decides it.
-
-Nothing here touches a file.
-"""
+"""Partitioners and assignors of Kafka's Java client: the partition of a row, and the partitions of a group's member."""
 
 from storage_core.partitioning.assignors import (
     RangeAssignor,

@@ -1,19 +1,15 @@
-"""Members of a group, what they subscribe to, and their order.
-
-How many partitions of one topic each member may still be given (``RangeAssignor.TopicAssignmentState``).
-
-Which member of a group reads which partitions (Kafka's ``RangeAssignor`` and ``RoundRobinAssignor``).
+"""Which member of a group reads which partitions (Kafka's ``RangeAssignor`` and ``RoundRobinAssignor``).
 
 Every member that knows the same partitions and subscriptions computes the same answer, so a group can share a log
-directory with nobody in between. Members stand in Kafka's order: those with an instance id first, by instance id, then
-the others by member id. Texts are compared as Java does it, by UTF-16 units.
+directory without a coordinator. Members are in Kafka's order: static ones first, by instance id, then the others by
+member id. Strings compare as in Java, by UTF-16 units.
 
     range        topic by topic: of P partitions, each of M members gets P // M in a row, the first P % M one more
-    round robin  all partitions in a row, by topic and number, are dealt to the members in turn; who is not subscribed
-                 to a topic is passed over
+    round robin  all partitions, by topic and number, are dealt to the members in turn; members that are not subscribed
+                 to a topic are skipped
 
-Range knows racks: partitions with a replica in a member's rack are given to it first, as long as its share lasts, and
-topics with the same members and as many partitions are kept together.
+The range assignor supports racks: partitions with a replica in a member's rack are assigned to it first, up to its quota,
+and topics with the same members and the same number of partitions are co-partitioned.
 """
 
 from __future__ import annotations
@@ -47,15 +43,15 @@ class TopicPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What one member of a group reads.
+    """The subscription of one member of a group.
 
     Args:
         topics: The topics, in any order.
-        group_instance_id: For a static member, a name that it keeps when it is started anew (``group.instance.id``).
-        rack: Where the member runs (``client.rack``); empty means None.
+        group_instance_id: Of a static member: the id that it keeps across restarts (``group.instance.id``).
+        rack: The member's rack (``client.rack``); empty means None.
 
     Raises:
-        OptionError: The topics are one text.
+        OptionError: The topics are a string.
     """
 
     topics: Collection[str]
@@ -71,31 +67,31 @@ class Subscription:
 
 
 def java_order(text: str) -> bytes:
-    """A key that sorts as ``String.compareTo`` does: by UTF-16 units, not by characters."""
+    """A sort key in the order of ``String.compareTo``: by UTF-16 units, not by code points."""
     return text.encode("utf-16-be", "surrogatepass")
 
 
 def members_in_order(subscriptions: Mapping[str, Subscription]) -> list[str]:
     """The ids of all members: static ones first, by instance id, then the others by member id."""
 
-    def place(member: str) -> tuple[bool, bytes, bytes]:
+    def sort_key(member: str) -> tuple[bool, bytes, bytes]:
         instance = subscriptions[member].group_instance_id
         if instance is None:
             return True, b"", java_order(member)
-        # Kafka's coordinator lets no two members have the same instance id.
+        # In Kafka, an instance id belongs to one member only.
         return False, java_order(instance), java_order(member)
 
-    return sorted(subscriptions, key=place)
+    return sorted(subscriptions, key=sort_key)
 
 
 class TopicShares:
-    """The partitions of a topic while they are given to its members.
+    """The partitions of a topic while they are assigned (Kafka's ``RangeAssignor.TopicAssignmentState``).
 
-    Each member gets the whole part of partitions by members; as many as there is remainder get one more.
+    Each member gets the quotient of partitions and members; as many members as the remainder get one more.
 
     Args:
         topic: The topic.
-        partition_count: How many partitions it has.
+        partition_count: The number of its partitions.
         member_racks: Its members in order, each with its rack.
         replica_racks: Per partition of any topic, the racks of its replicas.
     """
@@ -122,31 +118,31 @@ class TopicShares:
 
     @property
     def needs_racks(self) -> bool:
-        """Whether racks make a difference: some member is near some replica, and not every partition is everywhere."""
+        """Whether racks matter: a member shares a rack with a replica, and not every partition is in every rack."""
         all_racks = frozenset[str]().union(*self._racks)
         members_racks = {rack for rack in self.member_racks.values() if rack is not None}
         return bool(members_racks & all_racks) and any(racks != all_racks for racks in self._racks)
 
     def assignable_count(self, member: str) -> int:
-        """How many more partitions a member may be given."""
+        """How many more partitions a member may get."""
         share = self._share + (self._larger_shares > 0)
         return max(share - self._assigned_counts[member], 0)
 
-    def is_near(self, member: str, partition: int) -> bool:
-        """Whether a partition has a replica in the member's rack; a member without a rack is near to all."""
+    def is_in_rack(self, member: str, partition: int) -> bool:
+        """Whether a partition has a replica in the member's rack; true for a member without a rack."""
         rack = self.member_racks[member]
         return rack is None or rack in self._racks[partition]
 
-    def give(self, member: str, partitions: Sequence[int]) -> None:
-        """Note that a member gets some partitions, not more than it may be given."""
+    def assign(self, member: str, partitions: Sequence[int]) -> None:
+        """Assign partitions to a member, at most `assignable_count`."""
         self._assigned_counts[member] += len(partitions)
         if self._assigned_counts[member] > self._share:
             self._larger_shares -= 1
         for partition in partitions:
             del self.unassigned[partition]
 
-    def take_for(self, member: str, may_have: Callable[[str, int], bool] | None = None) -> list[int]:
-        """Give a member the lowest partitions that are left and that it may have, as far as its share goes."""
+    def assign_next(self, member: str, may_have: Callable[[str, int], bool] | None = None) -> list[int]:
+        """Assign the lowest unassigned partitions that a member may have, up to its quota; return them."""
         limit = self.assignable_count(member)
         taken: list[int] = []
         for partition in self.unassigned:
@@ -155,7 +151,7 @@ class TopicShares:
             if may_have is None or may_have(member, partition):
                 taken.append(partition)
         if taken:
-            self.give(member, taken)
+            self.assign(member, taken)
         return taken
 
 
@@ -165,7 +161,7 @@ _Assignment = dict[str, list[TopicPartition]]
 
 @dataclass(frozen=True, slots=True)
 class RangeAssignor:
-    """Neighbouring partitions to each member, topic by topic: the same numbers of all topics to the same member."""
+    """Assigns consecutive partitions to each member, topic by topic: the same numbers of all topics to the same member."""
 
     def assign(
         self,
@@ -173,15 +169,15 @@ class RangeAssignor:
         subscriptions: Mapping[str, Subscription],
         replica_racks: Mapping[TopicPartition, Collection[str]] = _NO_RACKS,
     ) -> _Assignment:
-        """Give each partition of a topic to one of the members that subscribe to it.
+        """Assign each partition of a topic to one of the members that subscribe to it.
 
         Args:
-            partitions_per_topic: How many partitions each topic has; subscribed topics that are missing are passed over.
+            partitions_per_topic: The number of partitions of each topic; subscribed topics that are missing are skipped.
             subscriptions: By member id.
-            replica_racks: The racks that hold each partition; none: racks do not matter.
+            replica_racks: The racks of the replicas of each partition; if empty, racks do not matter.
 
         Returns:
-            By member id, its partitions by topic and number; a member without any has an empty list.
+            By member id, its partitions by topic and number; an empty list for a member without partitions.
 
         Raises:
             OptionError: A number of partitions is negative.
@@ -194,28 +190,28 @@ class RangeAssignor:
             for topic, count in _topics_in_order(partitions_per_topic)
         ]
         if any(share.needs_racks for share in shares):
-            _assign_near(shares, assignment)
+            _assign_rack_aware(shares, assignment)
         for share in shares:
             for member in share.member_racks:
-                _add(assignment[member], share.topic, share.take_for(member))
+                _add(assignment[member], share.topic, share.assign_next(member))
         return {member: sorted(partitions, key=_place) for member, partitions in assignment.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class RoundRobinAssignor:
-    """All partitions are dealt in turn: numbers differ by one at most, if all members read the same topics."""
+    """Deals all partitions in turn: counts differ by one at most if all members read the same topics."""
 
     def assign(
         self, partitions_per_topic: Mapping[str, int], subscriptions: Mapping[str, Subscription]
     ) -> _Assignment:
-        """Give each partition of a topic to one of the members that subscribe to it.
+        """Assign each partition of a topic to one of the members that subscribe to it.
 
         Args:
-            partitions_per_topic: How many partitions each topic has; subscribed topics that are missing are passed over.
+            partitions_per_topic: The number of partitions of each topic; subscribed topics that are missing are skipped.
             subscriptions: By member id.
 
         Returns:
-            By member id, its partitions by topic and number; a member without any has an empty list.
+            By member id, its partitions by topic and number; an empty list for a member without partitions.
 
         Raises:
             OptionError: A number of partitions is negative.
@@ -263,32 +259,32 @@ def _add(partitions: list[TopicPartition], topic: str, numbers: Sequence[int]) -
     partitions.extend(TopicPartition(topic, number) for number in numbers)
 
 
-def _assign_near(shares: Sequence[TopicShares], assignment: _Assignment) -> None:
-    """Give away what has a replica in a member's rack."""
+def _assign_rack_aware(shares: Sequence[TopicShares], assignment: _Assignment) -> None:
+    """Assign partitions to members in the racks of their replicas."""
     together: dict[tuple[tuple[str, ...], int], list[TopicShares]] = defaultdict(list)
     for share in shares:
         together[tuple(share.member_racks), share.partition_count].append(share)
     for (members, partition_count), group in together.items():
         if len(group) > 1:
-            _assign_near_together(members, partition_count, group, assignment)
+            _assign_copartitioned(members, partition_count, group, assignment)
         elif group[0].needs_racks:
             for member in members:
-                _add(assignment[member], group[0].topic, group[0].take_for(member, group[0].is_near))
+                _add(assignment[member], group[0].topic, group[0].assign_next(member, group[0].is_in_rack))
 
 
-def _assign_near_together(
+def _assign_copartitioned(
     members: Sequence[str], partition_count: int, group: Sequence[TopicShares], assignment: _Assignment
 ) -> None:
-    """The same partition of all topics to the first member that is near to all of them."""
+    """Assign a partition of all topics to the first member that shares a rack with each of them."""
     remaining = list(members)
     for partition in range(partition_count):
         for member in remaining:
-            if all(share.is_near(member, partition) and share.assignable_count(member) for share in group):
+            if all(share.is_in_rack(member, partition) and share.assignable_count(member) for share in group):
                 break
         else:
             continue
         for share in group:
-            share.give(member, [partition])
+            share.assign(member, [partition])
             _add(assignment[member], share.topic, [partition])
         if not any(share.assignable_count(member) for share in group):
             remaining.remove(member)

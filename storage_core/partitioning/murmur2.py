@@ -5,8 +5,8 @@
     last 1 to 3 bytes  h = (h ^ them, little-endian) * m
     at the end         h ^= h >>> 13; h *= m; h ^= h >>> 15
 
-All in 32 bits without a sign; the result is read with one. A whole column is hashed a block at a time: the first four
-bytes of many keys, then the next four, and so on. An empty key is a key too.
+All numbers are unsigned 32-bit; the result is read as signed. A column is hashed block by block: the first four bytes of
+many keys, then the next four, and so on. An empty key is hashed like any other.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _MULTIPLIER: Final = 0x5BD1E995
 _MASK: Final = 0xFFFFFFFF
 _SIGN: Final = 0x80000000
 _BLOCK_BYTES: Final = 4
-# numpy mixes arrays without a sign with such numbers only.
+# numpy combines unsigned arrays with unsigned numbers only.
 _U32: Final = {number: np.uint32(number) for number in (8, 13, 15, 16, 24, _SEED, _MULTIPLIER)}
-# By how many bytes are left behind the last block: which of four are meant, and what they are multiplied with.
+# By the number of bytes after the last block: their mask in four bytes, and their multiplier.
 _REST_MASKS: Final = np.array([0, 0xFF, 0xFFFF, 0xFFFFFF], np.uint32)
 _REST_MULTIPLIERS: Final = np.array([1, _MULTIPLIER, _MULTIPLIER, _MULTIPLIER], np.uint32)
-# Rows hashed together, so that what is computed stays in the processor's cache.
+# Rows hashed together, so that intermediate results stay in the processor's cache.
 _ROWS_AT_ONCE: Final = 1 << 14
-# With fewer keys that still have blocks, a numpy step costs more than the plain loop's.
-_FEWEST_LANES: Final = 24
-# From so many bytes on, the blocks of a single key are prepared by numpy.
+# With fewer keys that have blocks left, a numpy step costs more than the plain loop.
+_MIN_LANES: Final = 24
+# From this length, numpy prepares the blocks of a single key.
 _LONG_KEY_BYTES: Final = 256
 _OFFSET_TYPES: Final = {
     pa.binary(): np.int32,
@@ -55,9 +55,9 @@ def to_positive(number: int) -> int:
 
 
 def murmur2(data: bytes | memoryview) -> int:
-    """Hash one key; a number of 32 bits with a sign, as in Java."""
+    """Hash one key; a signed 32-bit number, as in Java."""
     block_count = len(data) // _BLOCK_BYTES
-    state = _take_blocks(_SEED ^ (len(data) & _MASK), data, block_count)
+    state = _mix_blocks(_SEED ^ (len(data) & _MASK), data, block_count)
     rest = int.from_bytes(data[block_count * _BLOCK_BYTES :], "little")
     if len(data) % _BLOCK_BYTES:
         state = ((state ^ rest) * _MULTIPLIER) & _MASK
@@ -71,7 +71,7 @@ def murmur2_column(keys: pa.Array) -> npt.NDArray[np.int32]:
     """Hash each key of a column.
 
     Args:
-        keys: A binary, large_binary, string or large_string array. What comes out for a null has no meaning.
+        keys: A binary, large_binary, string or large_string array. The hash of a null is undefined.
 
     Raises:
         InvalidRecordError: The column has another type.
@@ -88,18 +88,18 @@ def murmur2_column(keys: pa.Array) -> npt.NDArray[np.int32]:
     offsets = np.frombuffer(offset_buffer, offset_type)[keys.offset : keys.offset + len(keys) + 1]
     data = np.zeros(0, np.uint8) if data_buffer is None else np.frombuffer(data_buffer, np.uint8)
     if len(data) < _BLOCK_BYTES:
-        # Four bytes are read at a time, wherever they begin.
+        # Four bytes are read at any position.
         data = np.concatenate([data, np.zeros(_BLOCK_BYTES, np.uint8)])
     hashes = np.empty(len(keys), np.uint32)
     length = int(offsets[1]) - int(offsets[0])
     if (
-        len(keys) >= _FEWEST_LANES
+        len(keys) >= _MIN_LANES
         and length >= _BLOCK_BYTES
         and bool(np.all(offsets[1:] - offsets[:-1] == length))
     ):
         for first in range(0, len(keys), _ROWS_AT_ONCE):
-            places = hashes[first : first + _ROWS_AT_ONCE]
-            places[:] = _hash_equally_long(data, int(offsets[first]), length, len(places))
+            part = hashes[first : first + _ROWS_AT_ONCE]
+            part[:] = _hash_equally_long(data, int(offsets[first]), length, len(part))
         return hashes.view(np.int32)
     for first in range(0, len(keys), _ROWS_AT_ONCE):
         some = offsets[first : first + _ROWS_AT_ONCE + 1].astype(np.int64)
@@ -108,11 +108,11 @@ def murmur2_column(keys: pa.Array) -> npt.NDArray[np.int32]:
 
 
 def _hash_equally_long(data: _Bytes, start: int, length: int, count: int) -> _Hashes:
-    """Hash keys of one length, one behind the other: what is read of each lies at equal distances."""
+    """Hash consecutive keys of one length, whose blocks are at equal distances."""
     hashes = np.full(count, _SEED ^ length, np.uint32)
     rest_bytes = length % _BLOCK_BYTES
-    for place in range(0, length - rest_bytes, _BLOCK_BYTES):
-        _mix_block(hashes, np.ndarray((count,), "<u4", data, start + place, (length,)).astype(np.uint32))
+    for block in range(0, length - rest_bytes, _BLOCK_BYTES):
+        _mix_block(hashes, np.ndarray((count,), "<u4", data, start + block, (length,)).astype(np.uint32))
     if rest_bytes:
         last = np.ndarray((count,), "<u4", data, start + length - _BLOCK_BYTES, (length,))
         hashes ^= last >> _U32[8 * (_BLOCK_BYTES - rest_bytes)]
@@ -121,12 +121,12 @@ def _hash_equally_long(data: _Bytes, start: int, length: int, count: int) -> _Ha
 
 
 def _hash_rows(data: _Bytes, starts: _Int64Array, lengths: _Int64Array) -> _Hashes:
-    """Hash the keys that begin at some places of a buffer."""
+    """Hash the keys at some positions of a buffer."""
     block_counts = lengths // _BLOCK_BYTES
     most = int(block_counts.max())
     if most == int(block_counts.min()):
         return _hash_in_order(data, starts, lengths, block_counts)
-    # The keys with most blocks first: those that still have one are always in front.
+    # The keys with most blocks first, so that those with blocks left are always a prefix.
     order = np.argsort((most - block_counts).astype(np.min_scalar_type(most)), kind="stable")
     hashes = np.empty(len(starts), np.uint32)
     hashes[order] = _hash_in_order(data, starts[order], lengths[order], block_counts[order])
@@ -136,12 +136,12 @@ def _hash_rows(data: _Bytes, starts: _Int64Array, lengths: _Int64Array) -> _Hash
 def _hash_in_order(
     data: _Bytes, starts: _Int64Array, lengths: _Int64Array, block_counts: _Int64Array
 ) -> _Hashes:
-    """Hash keys of which each has at least as many blocks as the next one."""
+    """Hash keys in descending order of their number of blocks."""
     words = _words_of(data)
     hashes = lengths.astype(np.uint32)
     hashes ^= _U32[_SEED]
-    lane_blocks = int(block_counts[_FEWEST_LANES - 1]) if len(starts) >= _FEWEST_LANES else 0
-    # How many keys have more than 0, 1, 2 ... blocks.
+    lane_blocks = int(block_counts[_MIN_LANES - 1]) if len(starts) >= _MIN_LANES else 0
+    # The number of keys with more than 0, 1, 2 ... blocks.
     actives = len(starts) - np.cumsum(np.bincount(np.minimum(block_counts, lane_blocks)))
     positions = starts
     for active in actives[:lane_blocks].tolist():
@@ -151,7 +151,7 @@ def _hash_in_order(
     for row in range(int(np.count_nonzero(block_counts > lane_blocks))):
         left = int(block_counts[row]) - lane_blocks
         first = int(starts[row]) + lane_blocks * _BLOCK_BYTES
-        hashes[row] = _take_blocks(int(hashes[row]), data[first : first + left * _BLOCK_BYTES].data, left)
+        hashes[row] = _mix_blocks(int(hashes[row]), data[first : first + left * _BLOCK_BYTES].data, left)
     _mix_rest(hashes, words, starts, lengths)
     return _finish(hashes)
 
@@ -169,7 +169,7 @@ def _words_of(data: _Bytes) -> _Hashes:
 
 
 def _mix_block(hashes: _Hashes, blocks: _Hashes) -> None:
-    """Take the next four bytes of each key into its hash."""
+    """Mix the next four bytes of each key into its hash."""
     blocks *= _U32[_MULTIPLIER]
     blocks ^= blocks >> _U32[24]
     blocks *= _U32[_MULTIPLIER]
@@ -178,18 +178,18 @@ def _mix_block(hashes: _Hashes, blocks: _Hashes) -> None:
 
 
 def _mix_rest(hashes: _Hashes, words: _Hashes, starts: _Int64Array, lengths: _Int64Array) -> None:
-    """Take the last one to three bytes of each key, if it has such, into its hash."""
+    """Mix the last one to three bytes of each key, if any, into its hash."""
     rests = lengths & (_BLOCK_BYTES - 1)
     ends = starts + lengths
-    # At the end of the buffer, four bytes are read that begin earlier.
+    # At the end of the buffer, read four bytes that begin earlier.
     positions = np.minimum(ends - rests, len(words) - 1)
     rest = words[positions] >> ((ends - rests - positions) << 3).astype(np.uint32)
     hashes ^= rest & _REST_MASKS[rests]
     hashes *= _REST_MULTIPLIERS[rests]
 
 
-def _take_blocks(state: int, data: bytes | memoryview, block_count: int) -> int:
-    """Take the first blocks of one key into its hash, one by one."""
+def _mix_blocks(state: int, data: bytes | memoryview, block_count: int) -> int:
+    """Mix the first blocks of one key into its hash, one by one."""
     if block_count * _BLOCK_BYTES >= _LONG_KEY_BYTES:
         blocks = np.frombuffer(data, "<u4", block_count).astype(np.uint32)
         blocks *= _U32[_MULTIPLIER]

@@ -1,18 +1,16 @@
-"""Rows that are to get a partition: the columns that decide about it.
+"""The partition of each row, as Kafka's Java producer chooses it.
 
-Which partition each row goes to, as Kafka's Java producer chooses it.
-
-A row that asks for a partition gets that one, and the choice for the others is made as if it were not there. For those:
+A row that specifies a partition gets it, and does not affect the choice for the others:
 
     DefaultPartitioner     key: to_positive(murmur2(key)) % partitions (Kafka's ``BuiltInPartitioner``)
-                           no key: one partition until a batch went there, then the next one, and so on in a circle
-    RoundRobinPartitioner  one partition after another; keys do not matter (Kafka's ``RoundRobinPartitioner``)
-    RandomPartitioner      any partition; keys do not matter
+                           no key: one partition until it has a batch, then the next one, and so on, cyclically
+    RoundRobinPartitioner  one partition after another; keys are ignored (Kafka's ``RoundRobinPartitioner``)
+    RandomPartitioner      any partition; keys are ignored
 
-Nothing is left to chance. What a row without a key gets depends on the seed, on its topic, and on the rows of that topic
-before it; not on how rows are grouped into calls, nor on the rows of other topics. Where Kafka's own choice is random,
-any choice is legal; a circle spreads few batches more evenly. Writers side by side take seeds 0, 1, 2 ...: the first
-partitions of default and round robin are then neighbours.
+The choice is deterministic. The partition of a row without a key depends on the seed, on its topic, and on the earlier
+rows of that topic; not on how rows are grouped into calls, nor on the rows of other topics. Where Kafka's own choice is
+random, any choice is legal; a cyclic one spreads few batches more evenly. Concurrent writers use the seeds 0, 1, 2 ...,
+so that default and round robin begin with different partitions.
 """
 
 from __future__ import annotations
@@ -42,18 +40,18 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyedRows:
-    """What decides about the partitions of some rows, by column.
+    """The columns of some rows that determine their partitions.
 
     Args:
-        topics: The topics that occur, as in a dictionary array.
-        partition_counts: Per topic, how many partitions it has.
-        sizes_bytes: Per row, how much of a batch it takes: one number a row, so it also says how many rows there are.
-        keys: Binary or string, nullable; None: no row has a key.
-        topic_indexes: Per row, its place in ``topics``; None: all rows are of the first one.
-        partitions: Per row, a partition that is asked for, int32; null, or None for all: the partitioner chooses.
+        topics: The topics of the rows, as in a dictionary array.
+        partition_counts: Per topic, the number of its partitions.
+        sizes_bytes: Per row, its size in a batch.
+        keys: Binary or string, nullable; None if no row has a key.
+        topic_indexes: Per row, its index in ``topics``; None if all rows are of the first topic.
+        partitions: Per row, the partition it specifies, int32; null, or None for all rows, to have one chosen.
 
     Raises:
-        InvalidRecordError: Columns do not fit together, a topic has no partitions, or a row asks for a partition
+        InvalidRecordError: Columns differ in length, a topic has no partitions, or a row specifies a partition
             that its topic does not have.
     """
 
@@ -78,7 +76,7 @@ class KeyedRows:
         return len(self.sizes_bytes)
 
     def counts_by_row(self) -> npt.NDArray[np.int32] | np.int32:
-        """How many partitions the topic of each row has; one number if they are all of one topic."""
+        """The number of partitions of each row's topic; one number if there is only one topic."""
         counts = np.array(self.partition_counts, np.int32)
         if self.topic_indexes is None or len(counts) == 1:
             return np.int32(counts[0])
@@ -86,7 +84,7 @@ class KeyedRows:
         return found
 
     def by_topic(self) -> Iterator[tuple[str, int, npt.NDArray[np.int64]]]:
-        """Each topic that has rows: its name, how many partitions it has, and which rows, ascending."""
+        """Each topic that has rows: its name, its number of partitions, and its rows, ascending."""
         if not len(self):
             return
         if self.topic_indexes is None:
@@ -99,7 +97,7 @@ class KeyedRows:
             yield self.topics[topic], self.partition_counts[topic], rows
 
     def take(self, rows: npt.NDArray[np.int64]) -> KeyedRows:
-        """Some of the rows, without the partitions that they ask for."""
+        """Some of the rows, without the partitions that they specify."""
         return KeyedRows(
             self.topics,
             self.partition_counts,
@@ -133,14 +131,14 @@ class KeyedRows:
             )
 
     def _check_partitions(self) -> None:
-        """As Kafka's producer does, in its words."""
+        """Check partitions as Kafka's producer does, with its messages."""
         if self.partitions is None:
             return
         if self.partitions.type != pa.int32():
             raise InvalidRecordError(
                 f"Column `partition` must be int32; found {self.partitions.type}. Cast it to int."
             )
-        # Where there is none, any number that is allowed.
+        # Null becomes any valid number.
         numbers = self.partitions.fill_null(0).to_numpy(zero_copy_only=False)
         counts = self.counts_by_row() if len(self) else np.int32(1)
         wrong = np.flatnonzero((numbers < 0) | (numbers >= counts))
@@ -161,9 +159,9 @@ class KeyedRows:
         )
 
 
-# Kafka's counters and hashes lose their sign this way.
+# Clears the sign of Kafka's counters and hashes.
 _POSITIVE: Final = 0x7FFFFFFF
-# Steps and factors of SplitMix64, which makes random numbers of consecutive ones.
+# The step and factors of SplitMix64, which makes random numbers of consecutive ones.
 _STEP: Final = 0x9E3779B97F4A7C15
 _FIRST_FACTOR: Final = 0xBF58476D1CE4E5B9
 _SECOND_FACTOR: Final = 0x94D049BB133111EB
@@ -174,7 +172,7 @@ _Int64Array = npt.NDArray[np.int64]
 
 @dataclass(slots=True)
 class _TopicState:
-    """What is known of one topic: a number of its own, choices made so far, bytes since the last change."""
+    """The state of one topic: its hash, the choices made, and the bytes since the last change of partition."""
 
     hash: int
     chosen: int = 0
@@ -183,12 +181,12 @@ class _TopicState:
 
 @dataclass(slots=True)
 class PartitionerState:
-    """What a partitioner remembers from call to call. One a writer; it can be pickled."""
+    """The state of a partitioner between calls, one per writer. It can be pickled."""
 
     _topics: dict[str, _TopicState] = field(default_factory=dict)
 
     def of_topic(self, topic: str) -> _TopicState:
-        """What is known of a topic; to be changed by the partitioner."""
+        """The state of a topic, which the partitioner changes."""
         state = self._topics.get(topic)
         if state is None:
             state = self._topics[topic] = _TopicState(to_positive(murmur2(topic.encode())))
@@ -199,19 +197,19 @@ class Partitioner(Protocol):
     """Chooses a partition for each row."""
 
     def partition(self, rows: KeyedRows, state: PartitionerState) -> _Partitions:
-        """Choose for each row, whatever partitions they ask for, and bring the state forward."""
+        """Choose for each row, whether or not it specifies a partition, and advance the state."""
         ...
 
 
 def partition_rows(partitioner: Partitioner, rows: KeyedRows, state: PartitionerState) -> _Partitions:
-    """The partition of each row: the one that it asks for, otherwise the partitioner's choice."""
-    asked = rows.partitions
-    if asked is None or asked.null_count == len(asked):
+    """The partition of each row: the one it specifies, otherwise the partitioner's choice."""
+    specified = rows.partitions
+    if specified is None or specified.null_count == len(specified):
         return partitioner.partition(rows, state)
-    numbers = asked.fill_null(0).to_numpy(zero_copy_only=False)
-    if not asked.null_count:
+    numbers = specified.fill_null(0).to_numpy(zero_copy_only=False)
+    if not specified.null_count:
         return np.array(numbers, np.int32)
-    free = np.flatnonzero(asked.is_null().to_numpy(zero_copy_only=False))
+    free = np.flatnonzero(specified.is_null().to_numpy(zero_copy_only=False))
     found = np.array(numbers, np.int32)
     found[free] = partitioner.partition(rows.take(free), state)
     return found
@@ -224,18 +222,18 @@ def partition_for_key(key: bytes, partition_count: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class DefaultPartitioner:
-    """By key; without one, all to the same partition until a batch went there.
+    """By key; rows without a key stick to one partition until it has a batch.
 
     Args:
-        batch_size_bytes: So much goes to one partition before the next one's turn, the row that exceeds it included.
-        seed: Shifts the partition that the rows without a key begin with.
+        batch_size_bytes: The bytes that go to one partition before the next, including the row that exceeds them.
+        seed: Shifts the first partition of the rows without a key.
     """
 
     batch_size_bytes: int = 16384
     seed: int = 0
 
     def partition(self, rows: KeyedRows, state: PartitionerState) -> _Partitions:
-        """Choose for each row, and bring the state forward."""
+        """Choose for each row, and advance the state."""
         if rows.keys is None or rows.keys.null_count == len(rows.keys):
             return self._stick(rows, state)
         hashes = murmur2_column(rows.keys)
@@ -247,45 +245,45 @@ class DefaultPartitioner:
         return hashes
 
     def _stick(self, rows: KeyedRows, state: PartitionerState) -> _Partitions:
-        def turns_of(topic: _TopicState, of_rows: _Int64Array) -> _Int64Array:
-            turns = _turns(rows.sizes_bytes[of_rows], max(self.batch_size_bytes, 1), topic)
-            return turns + (topic.hash + self.seed)
+        def batch_numbers_of(topic: _TopicState, of_rows: _Int64Array) -> _Int64Array:
+            numbers = _batch_numbers(rows.sizes_bytes[of_rows], max(self.batch_size_bytes, 1), topic)
+            return numbers + (topic.hash + self.seed)
 
-        return _choose(rows, state, turns_of)
+        return _choose(rows, state, batch_numbers_of)
 
 
 @dataclass(frozen=True, slots=True)
 class RoundRobinPartitioner:
-    """One partition after another, per topic; keys do not matter.
+    """One partition after another, per topic; keys are ignored.
 
     Args:
-        seed: Where the counter of each topic begins. Kafka's begins at 0.
+        seed: The start of each topic's counter. Kafka's starts at 0.
     """
 
     seed: int = 0
 
     def partition(self, rows: KeyedRows, state: PartitionerState) -> _Partitions:
-        """Choose for each row, and bring the state forward."""
-        return _choose(rows, state, lambda topic, of_rows: _count_on(topic, len(of_rows)) + self.seed)
+        """Choose for each row, and advance the state."""
+        return _choose(rows, state, lambda topic, of_rows: _next_numbers(topic, len(of_rows)) + self.seed)
 
 
 @dataclass(frozen=True, slots=True)
 class RandomPartitioner:
-    """Any partition, each as likely as the others; keys do not matter.
+    """Any partition, with equal probability; keys are ignored.
 
     Args:
-        seed: The same one gives the same partitions.
+        seed: The same seed gives the same partitions.
     """
 
     seed: int = 0
 
     def partition(self, rows: KeyedRows, state: PartitionerState) -> _Partitions:
-        """Choose for each row, and bring the state forward."""
+        """Choose for each row, and advance the state."""
 
         def numbers_of(topic: _TopicState, of_rows: _Int64Array) -> _Int64Array:
             first = _scramble(np.array([((topic.hash << 32) ^ self.seed) & _MASK], np.uint64))
-            counted = _count_on(topic, len(of_rows)).astype(np.uint64)
-            # The highest bits are the best ones.
+            counted = _next_numbers(topic, len(of_rows)).astype(np.uint64)
+            # The highest bits are the most random ones.
             return (_scramble(first + counted * np.uint64(_STEP)) >> np.uint64(33)).view(np.int64)
 
         return _choose(rows, state, numbers_of)
@@ -296,7 +294,7 @@ def _choose(
     state: PartitionerState,
     numbers_of: Callable[[_TopicState, _Int64Array], _Int64Array],
 ) -> _Partitions:
-    """A number for each row, topic by topic; its remainder is the partition."""
+    """Get a number for each row, topic by topic; its remainder is the partition."""
     found = np.empty(len(rows), np.int32)
     for topic, partition_count, of_rows in rows.by_topic():
         numbers = numbers_of(state.of_topic(topic), of_rows)
@@ -304,15 +302,15 @@ def _choose(
     return found
 
 
-def _count_on(topic: _TopicState, row_count: int) -> _Int64Array:
-    """The next numbers of a topic's counter, one a row."""
+def _next_numbers(topic: _TopicState, row_count: int) -> _Int64Array:
+    """The next numbers of a topic's counter, one per row."""
     first = topic.chosen
     topic.chosen += row_count
     return np.arange(first, first + row_count)
 
 
-def _turns(sizes_bytes: _Int64Array, batch_size_bytes: int, topic: _TopicState) -> _Int64Array:
-    """The number of the turn that each row belongs to; a turn ends with the row that fills the batch."""
+def _batch_numbers(sizes_bytes: _Int64Array, batch_size_bytes: int, topic: _TopicState) -> _Int64Array:
+    """The number of each row's batch; a batch ends with the row that fills it."""
     ends_bytes = np.cumsum(sizes_bytes, dtype=np.int64)
     begin_bytes = -topic.filled_bytes
     row_counts = []
@@ -322,10 +320,10 @@ def _turns(sizes_bytes: _Int64Array, batch_size_bytes: int, topic: _TopicState) 
         first = last + 1
         begin_bytes = int(ends_bytes[last])
     row_counts.append(len(ends_bytes) - first)
-    turns = np.repeat(np.arange(topic.chosen, topic.chosen + len(row_counts)), row_counts)
+    numbers = np.repeat(np.arange(topic.chosen, topic.chosen + len(row_counts)), row_counts)
     topic.chosen += len(row_counts) - 1
     topic.filled_bytes = int(ends_bytes[-1]) - begin_bytes
-    return turns
+    return numbers
 
 
 def _scramble(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

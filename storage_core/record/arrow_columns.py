@@ -1,4 +1,13 @@
-"""Turn decoded columns, which still lie in a section's buffer, into Arrow arrays that own their bytes."""
+"""Copy decoded columns from a section's buffer into Arrow arrays.
+
+Arrow's views are 16 bytes each. Casting them to plain binary copies all byte strings at once.
+
+    bytes 0-3    length
+    bytes 4-15   the content, padded with zeros, if it has up to 12 bytes; otherwise
+    bytes 4-7    prefix, which the cast does not read
+    bytes 8-11   number of the buffer
+    bytes 12-15  position in the buffer
+"""
 
 from __future__ import annotations
 
@@ -17,16 +26,16 @@ if TYPE_CHECKING:
 
     _Bytes = npt.NDArray[np.uint8]
 
-__all__ = ["HEADERS_TYPE", "binary_array", "headers_array"]
+__all__ = ["HEADERS_TYPE", "INLINE_BYTES", "binary_array", "headers_array"]
 
 
 HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-# An Arrow view holds byte strings up to this length in itself; longer ones are pointed to.
-_INLINE_BYTES: Final = 12
-_INLINE: Final = np.dtype((np.uint8, _INLINE_BYTES))
+# An Arrow view contains byte strings up to this length, and points to longer ones.
+INLINE_BYTES: Final = 12
+_INLINE: Final = np.dtype((np.uint8, INLINE_BYTES))
 # Slices of one length up to this many bytes are copied as numpy items.
 _EQUAL_LENGTH_LIMIT_BYTES: Final = 1 << 16
-# Half of a surrogate pair: Java puts one mark in its place, Python one for each byte.
+# Half of a surrogate pair: Java replaces it by one character, Python each of its bytes.
 _LONE_SURROGATE: Final = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}".encode()
 
@@ -51,7 +60,6 @@ def _of_equal_length(buffer: _Bytes, starts: npt.NDArray[np.int64], length: int)
 
 
 def _by_views(buffer: _Bytes, column: Slices, shortest: int, longest: int) -> pa.BinaryArray:
-    # Arrow's views point into the buffer; casting them to plain binary copies all of them in one go.
     lengths = column.lengths
     nulls = None
     if shortest < 0:
@@ -60,12 +68,11 @@ def _by_views(buffer: _Bytes, column: Slices, shortest: int, longest: int) -> pa
         lengths = np.where(is_null, 0, lengths)
     views = np.empty((len(lengths), 4), np.int32)
     views[:, 0] = lengths
-    if longest > _INLINE_BYTES:
-        # Length, prefix (which the cast does not look at), number of the buffer, position in it.
+    if longest > INLINE_BYTES:
         views[:, 2] = 0
         views[:, 3] = column.starts
-    if shortest <= _INLINE_BYTES:
-        short = np.flatnonzero(lengths <= _INLINE_BYTES)
+    if shortest <= INLINE_BYTES:
+        short = np.flatnonzero(lengths <= INLINE_BYTES)
         _put_inline(buffer, views, column.starts, lengths, short)
     array = pa.Array.from_buffers(
         pa.binary_view(), len(lengths), [nulls, pa.py_buffer(views), pa.py_buffer(buffer)]
@@ -81,16 +88,16 @@ def _put_inline(
     rows: npt.NDArray[np.int64],
 ) -> None:
     """Write short byte strings into their views, followed by zeros as Arrow requires."""
-    # The buffer's padding is longer than a view, so reading on behind a string is safe.
+    # The buffer's padding allows to read beyond the last string.
     content = gather(buffer, starts[rows], _INLINE)
-    content[np.arange(_INLINE_BYTES) >= lengths[rows, None]] = 0
+    content[np.arange(INLINE_BYTES) >= lengths[rows, None]] = 0
     views[rows, 1:] = content.view(np.int32)
 
 
 def headers_array(buffer: _Bytes, headers: RecordHeaders) -> pa.ListArray:
-    """Record headers as Spark's Kafka source gives them: null, not an empty list, where there are none.
+    """Record headers as in Spark's Kafka source: null, not an empty list, for a record without headers.
 
-    Bytes of a key that are no UTF-8 are replaced, as Java does.
+    Bytes of a key that are not UTF-8 are replaced, as in Java.
     """
     children = [_as_text(binary_array(buffer, headers.keys)), binary_array(buffer, headers.values)]
     pairs = pa.StructArray.from_arrays(children, fields=list(HEADERS_TYPE.value_type))

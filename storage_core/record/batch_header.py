@@ -1,68 +1,8 @@
-"""Messages of formats v0 and v1, which brokers wrote before 0.11 (Kafka's ``LegacyRecord``).
+"""The header of a record batch (Kafka's ``DefaultRecordBatch``, ``LegacyRecord``): one, or a column of them.
 
-A segment file holds such messages back to back, also in front of, behind or between batches of
-format v2. All integers are big-endian.
-
-    position    bytes  field
-    0           8      offset; of a wrapper that of the last message in it
-    8           4      length: bytes that follow this field
-    12          4      CRC-32 of everything behind this field
-    16          1      magic, 0 or 1
-    17          1      attributes
-    18          8      timestamp (ms), only in v1
-    18 or 26    4      key length, -1 null
-                       key
-                4      value length, -1 null
-                       value
-
-    attribute bits  meaning
-    0-2             codec: 0 none, 1 gzip, 2 snappy, 3 lz4
-    3               the timestamp is a log append time; only in v1
-
-A message with a codec is a wrapper: its value is a whole set of such messages, compressed.
-In a v0 wrapper they carry their own offsets. In a v1 wrapper only the distances between their
-offsets count, and the last one has the wrapper's.
-
-The cleaner of early 0.10 brokers gave a wrapper the topic's format and copied the messages in it as they were
-(KAFKA-4298): a v1 wrapper may hold v0 messages, and a v0 wrapper v1 messages. The wrapper's magic tells what
-the offsets in it mean, a message's own magic where its fields are and whether it has a timestamp. A v0 message
-has none, not even in a wrapper with log append time.
-
-The header of a record batch (KIP-98; Kafka's ``DefaultRecordBatch``), or of an older message.
-
-A segment file is a sequence of batches, back to back, from byte 0. All integers are big-endian.
-This is format v2; a message of format v0 or v1 (``legacy_message``) is described in the same terms.
-
-    position  bytes  field
-    0         8      base offset
-    8         4      batch length: bytes that follow this field
-    12        4      partition leader epoch, -1 unknown
-    16        1      magic, 2
-    17        4      CRC-32C of everything behind this field
-    21        2      attributes
-    23        4      last offset delta
-    27        8      base timestamp (ms), or the delete horizon
-    35        8      max timestamp (ms)
-    43        8      producer id, -1 none
-    51        2      producer epoch, -1 none
-    53        4      base sequence, -1 none
-    57        4      record count
-    61               records, compressed as one block if the attributes name a codec
-
-The CRC covers neither the base offset nor the leader epoch: a broker assigns both in place.
-
-    attribute bits  meaning
-    0-2             codec: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd
-    3               timestamps are log append time: the max timestamp holds for every record
-    4               transactional
-    5               control batch: markers, never shown to consumers
-    6               the base timestamp is a delete horizon (compaction); record timestamps still add up
-
-A checksum over batches that stays what it is when they get their offsets and leader epoch.
-
-Reading one item at each of many places of a buffer, aligned or not.
-
-The headers of the batches in a buffer, of any format, as rows of one structured array.
+A segment file is a sequence of batches, back to back, from byte 0. Messages of formats v0 and v1, which brokers
+wrote before 0.11, are batches of one record; they may be before, after or between batches of format v2. All integers
+are big-endian.
 """
 
 from __future__ import annotations
@@ -87,7 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CHECKED_HEADER",
-    "CODEC_COUNT",
     "CODEC_MASK",
     "CONTROL_FLAG",
     "CRC_LAYOUTS",
@@ -98,7 +37,7 @@ __all__ = [
     "HEADER_SIZE_BYTES",
     "KEY_LENGTH_POSITIONS",
     "KNOWN_ATTRIBUTES",
-    "LEGACY_ATTRIBUTES",
+    "LEGACY_CODEC_COUNT",
     "LENGTH_AND_MAGIC",
     "LENGTH_BYTES",
     "LENGTH_DTYPE",
@@ -111,10 +50,10 @@ __all__ = [
     "MAX_OFFSET_DELTA",
     "MESSAGE_DTYPE",
     "MESSAGE_SIZE_BYTES",
-    "MINIMUM_LEGACY_LENGTH",
-    "MINIMUM_LEGACY_LENGTHS",
-    "MINIMUM_LENGTHS",
+    "MIN_LENGTH",
+    "MIN_LENGTH_BY_MAGIC",
     "NO_TIMESTAMP_MS",
+    "SMALLEST_RECORD_BYTES",
     "TRANSACTIONAL_FLAG",
     "UNCHECKED_HEADER",
     "BatchHeader",
@@ -131,38 +70,25 @@ __all__ = [
 ]
 
 
-# (name, struct code, numpy type). The bytes of the timestamp are a v0 message's lengths; even the
-# shortest v0 message has them.
-_MESSAGE_LAYOUT: Final = (
-    ("offset", "q", ">i8"),
-    ("length", "i", ">i4"),
-    ("crc", "I", ">u4"),
-    ("magic", "b", "i1"),
-    ("attributes", "B", "u1"),
-    ("timestamp_ms", "q", ">i8"),
-)
-_MESSAGE: Final = struct.Struct(">" + "".join(code for _, code, _ in _MESSAGE_LAYOUT))
-MESSAGE_DTYPE: Final = np.dtype([(name, kind) for name, _, kind in _MESSAGE_LAYOUT])
-MESSAGE_SIZE_BYTES: Final = _MESSAGE.size
-# By magic: the least that the length field says, with neither key nor value; where the key's length stands.
-MINIMUM_LEGACY_LENGTHS: Final = (14, 22)
-KEY_LENGTH_POSITIONS: Final = (18, 26)
-# The lengths of key and value.
-LENGTH_DTYPE: Final = np.dtype(">i4")
-LENGTH_BYTES: Final = LENGTH_DTYPE.itemsize
-# Codecs from this number on came later, and may not be used here.
-CODEC_COUNT: Final = 4
-NO_TIMESTAMP_MS: Final = -1
-
-
-def unpack_message(data: bytes | bytearray | memoryview, start: int) -> tuple[int, int, int, int, int, int]:
-    """Offset, length, CRC, magic, attributes and timestamp (-1 in v0) of the message at ``data[start:]``."""
-    offset, length, crc, magic, attributes, timestamp_ms = _MESSAGE.unpack_from(data, start)
-    return offset, length, crc, magic, attributes, timestamp_ms if magic else NO_TIMESTAMP_MS
-
-
-# (name, struct code, numpy type), in file order. The struct serves one header at a time,
-# the numpy type a window of them.
+# Format v2 (KIP-98). The CRC covers neither the base offset nor the leader epoch: a broker assigns both in place. The
+# records follow the header, compressed as one block if the attributes have a codec.
+#
+#     position  bytes  field
+#     0         8      base offset
+#     8         4      batch length: bytes after this field
+#     12        4      partition leader epoch, -1 unknown
+#     16        1      magic, 2
+#     17        4      CRC-32C of all bytes after this field
+#     21        2      attributes
+#     23        4      last offset delta
+#     27        8      base timestamp (ms), or the delete horizon
+#     35        8      max timestamp (ms)
+#     43        8      producer id, -1 none
+#     51        2      producer epoch, -1 none
+#     53        4      base sequence, -1 none
+#     57        4      record count
+#
+# The name of each field, its struct code for one header, and its numpy type for a column.
 _LAYOUT: Final = (
     ("base_offset", "q", ">i8"),
     ("batch_length", "i", ">i4"),
@@ -179,39 +105,89 @@ _LAYOUT: Final = (
     ("record_count", "i", ">i4"),
 )
 _HEADER: Final = struct.Struct(">" + "".join(code for _, code, _ in _LAYOUT))
-# The same in two: what the CRC does not cover, itself included, and what it does.
-UNCHECKED_HEADER: Final = struct.Struct(">" + "".join(code for _, code, _ in _LAYOUT[:5]))
-CHECKED_HEADER: Final = struct.Struct(">" + "".join(code for _, code, _ in _LAYOUT[5:]))
 HEADER_DTYPE: Final = np.dtype([(name, kind) for name, _, kind in _LAYOUT])
 HEADER_SIZE_BYTES: Final = _HEADER.size
-LOG_OVERHEAD_BYTES: Final = 12
+# The header in two parts: up to the CRC, and what the CRC covers.
+UNCHECKED_HEADER: Final = struct.Struct(">" + "".join(code for _, code, _ in _LAYOUT[:5]))
+CHECKED_HEADER: Final = struct.Struct(">" + "".join(code for _, code, _ in _LAYOUT[5:]))
+CRC_START: Final = UNCHECKED_HEADER.size
+
+# A message of format v0 or v1, null key and value included as length -1. A message with a codec is a wrapper: its value
+# is a compressed set of messages. In a v0 wrapper they have their own offsets. In a v1 wrapper only the differences of
+# their offsets count, and the last one has the wrapper's offset.
+#
+#     position    bytes  field
+#     0           8      offset; of a wrapper that of its last message
+#     8           4      length: bytes after this field
+#     12          4      CRC-32 of all bytes after this field
+#     16          1      magic, 0 or 1
+#     17          1      attributes
+#     18          8      timestamp (ms), only in v1
+#     18 or 26    4      key length, -1 null
+#                        key
+#                 4      value length, -1 null
+#                        value
+#
+# The cleaner of early 0.10 brokers gave a wrapper the topic's format and copied the messages in it unchanged
+# (KAFKA-4298): a v1 wrapper may hold v0 messages, and a v0 wrapper v1 messages. The wrapper's magic decides what the
+# offsets in it mean; a message's own magic decides where its fields are and whether it has a timestamp. A v0 message
+# has none, not even in a wrapper with log append time.
+#
+# The timestamp's bytes are the lengths of a v0 message; even the shortest v0 message has them.
+_MESSAGE_LAYOUT: Final = (
+    ("offset", "q", ">i8"),
+    ("length", "i", ">i4"),
+    ("crc", "I", ">u4"),
+    ("magic", "b", "i1"),
+    ("attributes", "B", "u1"),
+    ("timestamp_ms", "q", ">i8"),
+)
+_MESSAGE: Final = struct.Struct(">" + "".join(code for _, code, _ in _MESSAGE_LAYOUT))
+MESSAGE_DTYPE: Final = np.dtype([(name, kind) for name, _, kind in _MESSAGE_LAYOUT])
+MESSAGE_SIZE_BYTES: Final = _MESSAGE.size
+# By magic.
+KEY_LENGTH_POSITIONS: Final = (18, 26)
+# The lengths of key and value.
+LENGTH_DTYPE: Final = np.dtype(">i4")
+LENGTH_BYTES: Final = LENGTH_DTYPE.itemsize
+NO_TIMESTAMP_MS: Final = -1
+
+# What all formats share (Kafka's ``Records``).
 LENGTH_POSITION: Final = 8
-# What tells how large a batch of any format is, and which it is of, from the length's position on.
-LENGTH_AND_MAGIC: Final = struct.Struct(">i4xb")
+LOG_OVERHEAD_BYTES: Final = 12
 MAGIC_POSITION: Final = 16
-CRC_START: Final = 21
 MAGIC_V2: Final = 2
-# By magic: the least that the length field says.
-MINIMUM_LENGTHS: Final = (*MINIMUM_LEGACY_LENGTHS, HEADER_SIZE_BYTES - LOG_OVERHEAD_BYTES)
-# The least that it says in any format: a v0 message without key and value.
-MINIMUM_LEGACY_LENGTH: Final = min(MINIMUM_LENGTHS)
+# From the position of the length.
+LENGTH_AND_MAGIC: Final = struct.Struct(">i4xb")
+# By magic, the smallest value of the length field: no records, or neither key nor value.
+MIN_LENGTH_BY_MAGIC: Final = (14, 22, HEADER_SIZE_BYTES - LOG_OVERHEAD_BYTES)
+# The smallest value in any format.
+MIN_LENGTH: Final = min(MIN_LENGTH_BY_MAGIC)
+# A v2 record has at least a byte for each field: length, attributes, two deltas, two lengths, header count.
+SMALLEST_RECORD_BYTES: Final = 7
 MAX_OFFSET: Final = (1 << 63) - 1
 MAX_OFFSET_DELTA: Final = (1 << 31) - 1
+
+# Attribute bits 0 to 2: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd. Messages of formats v0 and v1 have the first four.
 CODEC_MASK: Final = 0x07
+LEGACY_CODEC_COUNT: Final = 4
+# The max timestamp holds for every record. Not in v0; the other flags only in v2.
 LOG_APPEND_TIME_FLAG: Final = 0x08
 TRANSACTIONAL_FLAG: Final = 0x10
+# The records are markers, never shown to consumers.
 CONTROL_FLAG: Final = 0x20
+# Compaction has put a delete horizon in place of the base timestamp; the deltas of the records add to it all the same.
 DELETE_HORIZON_FLAG: Final = 0x40
-# The bits that mean something. A broker that rewrites a header drops the others.
+# A broker that rewrites a header clears all other bits.
 KNOWN_ATTRIBUTES: Final = 0x7F
-# By magic: the bits of a message that mean something.
-LEGACY_ATTRIBUTES: Final = (CODEC_MASK, CODEC_MASK | LOG_APPEND_TIME_FLAG)
+# By magic.
+_LEGACY_ATTRIBUTES: Final = (CODEC_MASK, CODEC_MASK | LOG_APPEND_TIME_FLAG)
 
 
 class CrcLayout(NamedTuple):
-    """Where a batch's CRC stands, where the bytes begin that it covers, and how it is computed.
+    """The position of a batch's CRC, where the bytes that it covers start, and the function that computes it.
 
-    ``compute`` takes bytes and, if there are others before them, the CRC of these.
+    ``compute`` takes bytes and, optionally, the CRC of the bytes before them.
     """
 
     position: int
@@ -221,16 +197,16 @@ class CrcLayout(NamedTuple):
 
 _LEGACY_CRC: Final = CrcLayout(12, 16, zlib.crc32)
 # By magic.
-CRC_LAYOUTS: Final = (_LEGACY_CRC, _LEGACY_CRC, CrcLayout(CRC_START - 4, CRC_START, crc32c))
+CRC_LAYOUTS: Final = (_LEGACY_CRC, _LEGACY_CRC, CrcLayout(17, CRC_START, crc32c))
 
 
 @dataclass(frozen=True, slots=True)
 class BatchHeader:
-    """One batch: where it stands in its file, and what its header says.
+    """The header of one batch, and the batch's position in its file.
 
-    ``size_bytes`` counts the whole batch, header included. A message of format v0 or v1 is a batch of
-    its own, with -1 for what it does not have. Of a wrapper only the last offset is known without its
-    records: its base offset is a lower bound, and its record count is 1.
+    ``size_bytes`` is the size of the whole batch, header included. A message of format v0 or v1 is a batch of
+    its own, with -1 for the fields it does not have. A wrapper has only its last offset: its base offset is
+    a lower bound, and its record count is 1.
     """
 
     position_bytes: int
@@ -255,17 +231,17 @@ class BatchHeader:
 
     @property
     def next_offset(self) -> int:
-        """The offset to read on from: gaps and empty batches make a count useless for this."""
+        """The offset to continue from. Batches may have gaps or be empty, so the record count does not tell."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property
     def end_position_bytes(self) -> int:
-        """Position of the first byte behind the batch."""
+        """Position of the first byte after the batch."""
         return self.position_bytes + self.size_bytes
 
     @property
     def codec(self) -> int:
-        """The codec's number; 0 means that the records are not compressed."""
+        """The codec's number; 0 for none."""
         return self.attributes & CODEC_MASK
 
     @property
@@ -293,11 +269,18 @@ class BatchHeader:
         """Whether the base timestamp is a delete horizon."""
         return bool(self.attributes & DELETE_HORIZON_FLAG)
 
-    def with_lower_base(self, offset: int) -> BatchHeader:
-        """The same header; if of a wrapper, with a base offset as low as ``offset``.
+    def error_location(self, path: str) -> dict[str, Any]:
+        """The location of the batch, as keyword arguments of an error about it."""
+        return {
+            "path": path,
+            "position_bytes": self.position_bytes,
+            "end_position_bytes": self.end_position_bytes,
+            "offset": self.base_offset,
+            "last_offset": self.last_offset,
+        }
 
-        An offset above the wrapper's own changes nothing.
-        """
+    def with_lower_base(self, offset: int) -> BatchHeader:
+        """The same header; a wrapper's base offset is lowered to ``offset``, if that is at or below its last offset."""
         if not self.is_wrapper or offset > self.last_offset:
             return self
         base_offset = max(offset, self.last_offset - MAX_OFFSET_DELTA)
@@ -306,11 +289,17 @@ class BatchHeader:
         )
 
 
+def unpack_message(data: bytes | bytearray | memoryview, start: int) -> tuple[int, int, int, int, int, int]:
+    """Offset, length, CRC, magic, attributes and timestamp (-1 in v0) of the message at ``data[start:]``."""
+    offset, length, crc, magic, attributes, timestamp_ms = _MESSAGE.unpack_from(data, start)
+    return offset, length, crc, magic, attributes, timestamp_ms if magic else NO_TIMESTAMP_MS
+
+
 def parse_batch_header(data: BytesLike, start: int, position_bytes: int, *, path: str) -> BatchHeader:
-    """Parse the header at ``data[start:]``, which stands at ``position_bytes`` of ``path``.
+    """Parse the header at ``data[start:]``, which is at ``position_bytes`` of ``path``.
 
     Args:
-        data: At least 61 bytes from ``start`` on, or a whole message of format v0 or v1.
+        data: At least 61 bytes from ``start``, or a whole message of format v0 or v1.
         start: Where the header begins in ``data``.
         position_bytes: Where it begins in the file, for the result and for messages.
         path: The file, for messages.
@@ -319,12 +308,12 @@ def parse_batch_header(data: BytesLike, start: int, position_bytes: int, *, path
         The header. A wrapper's base offset is its last offset, until ``with_lower_base`` lowers it.
 
     Raises:
-        CorruptRecordError: The magic or the length is none that Kafka writes.
+        CorruptRecordError: The magic is unknown, or the length is too small.
     """
     if data[start + MAGIC_POSITION] != MAGIC_V2:
         return _parse_legacy(data, start, position_bytes, path)
     (base_offset, batch_length, leader_epoch, magic, *rest) = _HEADER.unpack_from(data, start)
-    if batch_length < HEADER_SIZE_BYTES - LOG_OVERHEAD_BYTES:
+    if batch_length < MIN_LENGTH_BY_MAGIC[MAGIC_V2]:
         raise header_error(path, position_bytes, batch_length, magic)
     return BatchHeader(
         position_bytes, base_offset, batch_length + LOG_OVERHEAD_BYTES, leader_epoch, magic, *rest
@@ -333,7 +322,7 @@ def parse_batch_header(data: BytesLike, start: int, position_bytes: int, *, path
 
 def _parse_legacy(data: BytesLike, start: int, position_bytes: int, path: str) -> BatchHeader:
     offset, length, crc, magic, attributes, timestamp_ms = unpack_message(data, start)
-    if magic not in (0, 1) or length < MINIMUM_LENGTHS[magic]:
+    if magic not in (0, 1) or length < MIN_LENGTH_BY_MAGIC[magic]:
         raise header_error(path, position_bytes, length, magic)
     return BatchHeader(
         position_bytes=position_bytes,
@@ -342,7 +331,7 @@ def _parse_legacy(data: BytesLike, start: int, position_bytes: int, path: str) -
         leader_epoch=-1,
         magic=magic,
         crc=crc,
-        attributes=attributes & LEGACY_ATTRIBUTES[magic],
+        attributes=attributes & _LEGACY_ATTRIBUTES[magic],
         last_offset_delta=0,
         base_timestamp_ms=timestamp_ms,
         max_timestamp_ms=timestamp_ms,
@@ -354,10 +343,12 @@ def _parse_legacy(data: BytesLike, start: int, position_bytes: int, path: str) -
 
 
 def header_error(path: str, position_bytes: int, batch_length: int, magic: int) -> CorruptRecordError:
-    """Say what is wrong with a header whose magic or length was refused."""
+    """The error for a header with a wrong magic or length."""
     if 0 <= magic <= MAGIC_V2:
         kind = "batch" if magic == MAGIC_V2 else "message"
-        found = f"Expected a {kind} length of at least {MINIMUM_LENGTHS[magic]} bytes, found {batch_length}."
+        found = (
+            f"Expected a {kind} length of at least {MIN_LENGTH_BY_MAGIC[magic]} bytes, found {batch_length}."
+        )
     else:
         found = f"Expected the magic byte of a record batch to be 0, 1 or 2, found {magic}."
     return CorruptRecordError(
@@ -368,7 +359,7 @@ def header_error(path: str, position_bytes: int, batch_length: int, magic: int) 
 
 
 def batch_crc_matches(batch: BytesLike) -> bool:
-    """Whether the CRC of a whole batch, header included, is the one that its header states."""
+    """Whether the CRC of a whole batch, header included, equals the one in its header."""
     view = memoryview(batch).cast("B")
     magic = view[MAGIC_POSITION]
     if magic >= len(CRC_LAYOUTS):
@@ -377,56 +368,53 @@ def batch_crc_matches(batch: BytesLike) -> bool:
     return compute(view[start:]) == int.from_bytes(view[position : position + 4], "big")
 
 
-_LEADER_EPOCH_POSITION: Final = 12
 # All of a header but its base offset and its leader epoch.
-_COLUMNS: Final = np.r_[LENGTH_POSITION:_LEADER_EPOCH_POSITION, MAGIC_POSITION:HEADER_SIZE_BYTES]
-FINGERPRINTED_BYTES: Final = len(_COLUMNS)
-"""How many bytes of each header count."""
+_FINGERPRINTED: Final = np.r_[LENGTH_POSITION:LOG_OVERHEAD_BYTES, MAGIC_POSITION:HEADER_SIZE_BYTES]
+FINGERPRINTED_BYTES: Final = len(_FINGERPRINTED)
 
 
 def batch_fingerprint(headers: npt.NDArray[Any], fingerprint: int = 0) -> int:
-    """The CRC-32C over each header's length and what stands behind its leader epoch.
+    """The CRC-32C of headers without their base offsets and leader epochs, which an append assigns.
 
-    Each header holds the CRC of its batch: who has the fingerprint of the headers has that of all bytes.
+    As each header holds the CRC of its batch, the fingerprint covers all bytes of the batches.
 
     Args:
-        headers: Of batches of format v2: a structured array of `HEADER_DTYPE`.
-        fingerprint: That of the batches before them.
+        headers: The headers of batches of format v2: a structured array of `HEADER_DTYPE`.
+        fingerprint: The fingerprint of the batches before them.
     """
     return int(crc32c(fingerprinted_bytes(headers), fingerprint))
 
 
 def fingerprinted_bytes(headers: npt.NDArray[Any]) -> memoryview:
-    """What the fingerprint is computed of: `FINGERPRINTED_BYTES` a batch, back to back."""
+    """The bytes that the fingerprint covers: `FINGERPRINTED_BYTES` per batch, back to back."""
     rows = np.frombuffer(headers.tobytes(), np.uint8).reshape(-1, HEADER_SIZE_BYTES)
-    return memoryview(rows[:, _COLUMNS].tobytes())
+    return memoryview(rows[:, _FINGERPRINTED].tobytes())
 
 
 def gather(
     buffer: npt.NDArray[np.uint8], positions: npt.NDArray[np.int64], kind: np.dtype[Any]
 ) -> npt.NDArray[Any]:
-    """The item of a type that begins at each position; all lie within the buffer.
+    """The item of a type at each position, aligned or not.
 
     Raises:
         IndexError: An item does not lie within the buffer.
     """
     size_bytes = kind.itemsize
-    # As many places as an item can begin at; with none of them, nothing can be asked for.
-    places = max(len(buffer) - size_bytes + 1, 0)
+    position_count = max(len(buffer) - size_bytes + 1, 0)
     # Plain bytes are quicker to take than fields.
-    items = np.ndarray((places,), f"V{size_bytes}", buffer, 0, (1,))
+    items = np.ndarray((position_count,), f"V{size_bytes}", buffer, 0, (1,))
     found: npt.NDArray[Any] = items[positions].view(kind)
     return found
 
 
-_ATTRIBUTES_BY_MAGIC: Final = np.array(LEGACY_ATTRIBUTES, np.int16)
+_ATTRIBUTES_BY_MAGIC: Final = np.array(_LEGACY_ATTRIBUTES, np.int16)
 _Bytes = npt.NDArray[np.uint8]
 _Int64Array = npt.NDArray[np.int64]
 _Rows = npt.NDArray[Any]
 
 
 def _legacy_row() -> _Rows:
-    """What a message does not have; the rest is put in."""
+    """The fields that a message does not have; the others are filled in."""
     row = np.zeros(1, HEADER_DTYPE)
     for name in ("leader_epoch", "producer_id", "producer_epoch", "base_sequence"):
         row[name] = -1
@@ -443,8 +431,8 @@ def header_rows(buffer: _Bytes, starts: _Int64Array, lowest_offset: int) -> _Row
     Args:
         buffer: Whole batches, of any format.
         starts: Where they begin, ascending and back to back.
-        lowest_offset: The first batch's offsets do not lie below it. A wrapper begins behind the batch
-            before, as far as its header tells.
+        lowest_offset: A lower bound of the first batch's offsets. The base offset of a wrapper, which its header
+            does not have, becomes the offset after the batch before.
     """
     is_legacy = buffer[starts + MAGIC_POSITION] != MAGIC_V2
     if not is_legacy.any():
@@ -460,14 +448,14 @@ def header_rows(buffer: _Bytes, starts: _Int64Array, lowest_offset: int) -> _Row
 
 
 def wrapper_rows(headers: _Rows) -> npt.NDArray[np.bool_]:
-    """Per header: whether it is that of a wrapper."""
+    """Per header: whether the batch is a wrapper."""
     is_wrapper: npt.NDArray[np.bool_] = headers["magic"] < MAGIC_V2
     is_wrapper &= (headers["attributes"] & CODEC_MASK) != 0
     return is_wrapper
 
 
 def _legacy_rows(buffer: _Bytes, starts: _Int64Array) -> _Rows:
-    # No more is read than the shortest message has: nothing behind the last one is looked at.
+    # The shortest message is as long as this, so nothing after the last one is read.
     messages = gather(buffer, starts, MESSAGE_DTYPE)
     magics = messages["magic"]
     timestamps_ms = np.where(magics == 0, NO_TIMESTAMP_MS, messages["timestamp_ms"])
@@ -483,13 +471,13 @@ def _legacy_rows(buffer: _Bytes, starts: _Int64Array) -> _Rows:
 
 
 def _lower_bases(rows: _Rows, lowest_offset: int) -> None:
-    """Let wrappers begin behind the batch before. One that is out of order is left as it is."""
+    """Let wrappers begin after the batch before. A wrapper out of order stays unchanged."""
     is_wrapper = wrapper_rows(rows)
     if not is_wrapper.any():
         return
     last_offsets = rows["base_offset"].astype(np.int64) + rows["last_offset_delta"]
     lowest = np.empty_like(last_offsets)
-    # The offset behind the largest one is no integer of numpy's.
+    # The offset after the largest one exceeds int64.
     lowest[0] = min(lowest_offset, MAX_OFFSET)
     lowest[1:] = last_offsets[:-1] + 1
     lowest = np.maximum(lowest, last_offsets - MAX_OFFSET_DELTA)

@@ -1,19 +1,4 @@
-"""Walk the records of large batches from many places at once.
-
-Where a record begins is known only from the one before, so a large batch would have to be
-walked record by record. But a place where a record seems to begin is easy to find: its length
-is followed by attributes that are always zero, and leads to another such place, and on. From
-such places all lanes step forward together. A place that was wrong does no harm: its lane does
-not meet the next one, or the proof by column fails, and the batch is walked plainly.
-
-Where each record of a batch begins and ends.
-
-A v2 record starts with its own length, so its end is known only once its beginning is.
-The boundaries are first found by the quickest walk that the shape of the data allows, then
-proven by column: every record must end where the next begins, and the last one with its
-batch. So the walks may assume what is usual, and need no checks of their own.
-
-Decode the fields of v2 records by column (Kafka's ``DefaultRecord``).
+"""Decode the fields of v2 records by column (Kafka's ``DefaultRecord``).
 
     length           varint   bytes that follow
     attributes       1 byte   unused
@@ -26,8 +11,11 @@ Decode the fields of v2 records by column (Kafka's ``DefaultRecord``).
     header count     varint
     per header: key length varint, key (UTF-8), value length varint (-1 null), value
 
-Anything out of the ordinary raises `UnevenRecordsError` or `MalformedVarintError` here, and
-the plain decoder then says precisely what and where.
+A record starts with its own length, so its end is known only once its beginning is. The record boundaries are first
+found by the quickest walk that the shape of the data allows, and then verified by column: every record must end where
+the next one begins, and the last one with its batch. So the walks may assume the usual case without checks.
+
+Unusual records raise `UnevenRecordsError` or `MalformedVarintError` here; the plain decoder then takes the section.
 """
 
 from __future__ import annotations
@@ -37,7 +25,7 @@ from typing import Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from storage_core.record.batch_header import LOG_APPEND_TIME_FLAG
+from storage_core.record.batch_header import LOG_APPEND_TIME_FLAG, SMALLEST_RECORD_BYTES
 from storage_core.record.section import RecordColumns, RecordHeaders, RecordSection, Slices, WantedFields
 from storage_core.record.varint import (
     VARINT_LIMIT_BYTES,
@@ -58,30 +46,47 @@ __all__ = [
 ]
 
 
-# Distance between the places where lanes are to begin: some hundred records.
+# Distance between the starts of lanes: some hundred records.
 _LANE_BYTES: Final = 1 << 14
-# Where no beginning is found for so long, lanes would not be much shorter than the batch.
-_LONGEST_LANE_BYTES: Final = 1 << 17
-# With fewer lanes, a numpy step costs more than the plain loop's.
-_FEWEST_LANES: Final = 24
-# A beginning is looked for in this many bytes: records larger than that are too few to matter.
+# Longer lanes would not be much shorter than the batch.
+_MAX_LANE_BYTES: Final = 1 << 17
+# With fewer lanes, a numpy step costs more than a step of the plain loop.
+_MIN_LANES: Final = 24
+# The start of a record is searched for in this many bytes: larger records are too few to matter.
 _SEARCH_BYTES: Final = 1 << 9
-# So many lanes are begun at once: more would be no quicker.
+# Starts of lanes are searched for in groups of this many; more would be no quicker.
 _LANES_AT_ONCE: Final = 256
-# So many records in a row have to look right.
+# This many records in a row have to be plausible.
 _PROBE_RECORDS: Final = 4
-# The shortest record: length, attributes, four varints and no bytes, header count.
-_SMALLEST_STEP_BYTES: Final = 7
 # Set in the first byte of a length that takes two.
 _CONTINUES: Final = 0x80
 _Int64Array = npt.NDArray[np.int64]
 _Bytes = npt.NDArray[np.uint8]
+# With fewer batches than this per step, on average, a step costs more than those of the plain loop.
+_LOCKSTEP_MIN_BATCHES: Final = 32
+# Lockstep allocates as many records per batch as the fullest batch has: at most this many times the need.
+_LOCKSTEP_MAX_WASTE: Final = 4
+# A run of equal records shorter than this does not pay for the numpy calls that find it.
+_RUN_MINIMUM: Final = 48
+# The search for a run begins with this many bytes, so that a short run costs little.
+_RUN_FIRST_TRY_BYTES: Final = 1 << 14
+# It grows by this factor while the run continues, so that the bytes after the run are not all compared.
+_RUN_GROWTH: Final = 8
+# Records are walked one by one over this many bytes before the next search for a run.
+_LOOP_CHUNK_BYTES: Final = 1 << 16
+_Item = TypeVar("_Item", bound=np.generic)
+# Headers are decoded in one step per header of a record: with more steps the plain decoder is as quick.
+_HEADER_STEPS_LIMIT: Final = 256
+
+
+class UnevenRecordsError(ValueError):
+    """The record lengths contradict the batch; the plain decoder says where."""
 
 
 def _step_table() -> npt.NDArray[np.int64]:
-    """Per pair of bytes at a length field: the distance to the next length field.
+    """For each pair of bytes at a length field: the distance to the next length field.
 
-    Lengths of three bytes and more have no entry: their distance leads out of any buffer.
+    The distance of lengths of three bytes and more is beyond any buffer.
     """
     pair = np.arange(1 << 16)
     first, second = pair & 0xFF, pair >> 8
@@ -91,290 +96,6 @@ def _step_table() -> npt.NDArray[np.int64]:
 
 
 STEPS: Final = _step_table()
-
-
-def walk_in_lanes(buffer: _Bytes, starts: _Int64Array, ends: _Int64Array) -> _Int64Array | None:
-    """Where the length field of each record stands, over some batches; None if lanes do not help.
-
-    Args:
-        buffer: The uncompressed records of the batches, padded.
-        starts: Per batch, where its records begin.
-        ends: Per batch, where they end.
-
-    Raises:
-        IndexError: A length leads out of the buffer.
-    """
-    counts = np.maximum((ends - starts - _SEARCH_BYTES) // _LANE_BYTES, 0)
-    if counts.sum() < _FEWEST_LANES:
-        return None
-    lane_starts, lane_ends = _lanes(buffer, starts, ends, counts)
-    longest_bytes = int((lane_ends - lane_starts).max())
-    if longest_bytes > _LONGEST_LANE_BYTES:
-        return None
-    word_at = words_of(buffer)
-    places = []
-    # A lane that went astray in zeros would find a record at each of them.
-    places_left = int((ends - starts).sum()) // _SMALLEST_STEP_BYTES
-    positions = lane_starts
-    for _ in range(longest_bytes // _SMALLEST_STEP_BYTES + 1):
-        places.append(positions)
-        places_left -= len(positions)
-        if places_left < 0:
-            return None
-        positions = positions + STEPS[word_at[positions] & 0xFFFF]
-        is_inside = positions < lane_ends
-        if is_inside.all():
-            continue
-        if not np.array_equal(positions[~is_inside], lane_ends[~is_inside]):
-            return None
-        positions, lane_ends = positions[is_inside], lane_ends[is_inside]
-        if not len(positions):
-            return np.sort(np.concatenate(places))
-    return None
-
-
-def _lanes(
-    buffer: _Bytes, starts: _Int64Array, ends: _Int64Array, counts: _Int64Array
-) -> tuple[_Int64Array, _Int64Array]:
-    """Where lanes begin and end: with each batch, and about every 16 KiB where a record seems to begin."""
-    batches = np.repeat(np.arange(len(starts)), counts)
-    numbers = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-    splits = starts[batches] + (numbers + 1) * _LANE_BYTES
-    split_ends = ends[batches]
-    # Not all at once: where values are zeros, every byte is looked at.
-    pieces = [
-        _lane_starts(
-            buffer, splits[first : first + _LANES_AT_ONCE], split_ends[first : first + _LANES_AT_ONCE]
-        )
-        for first in range(0, len(splits), _LANES_AT_ONCE)
-    ]
-    found = np.concatenate([lanes + number * _LANES_AT_ONCE for number, (lanes, _) in enumerate(pieces)])
-    lane_starts = np.concatenate([starts, *(begins for _, begins in pieces)])
-    order = np.argsort(lane_starts)
-    lane_starts = lane_starts[order]
-    # A lane ends where the next one begins, or with its batch.
-    batch_ends = np.concatenate([ends, ends[batches[found]]])[order]
-    return lane_starts, np.minimum(np.append(lane_starts[1:], batch_ends[-1]), batch_ends)
-
-
-def _lane_starts(buffer: _Bytes, splits: _Int64Array, ends: _Int64Array) -> tuple[_Int64Array, _Int64Array]:
-    """Behind which of some places a record seems to begin, and where."""
-    # Attributes are zero. In front of them is the last byte of the length.
-    looked_at = np.lib.stride_tricks.sliding_window_view(buffer, _SEARCH_BYTES)[splits]
-    lanes, distances = np.nonzero(looked_at == 0)
-    attributes = splits[lanes] + distances
-    candidates = attributes - 1 - (buffer[attributes - 2] >= _CONTINUES)
-    begins = _begins_record(buffer, candidates, ends[lanes])
-    found, first_of_lane = np.unique(lanes[begins], return_index=True)
-    return found, candidates[begins][first_of_lane]
-
-
-def _begins_record(buffer: _Bytes, candidates: _Int64Array, ends: _Int64Array) -> npt.NDArray[np.bool_]:
-    """Whether a record seems to begin at each place, and the next ones behind it."""
-    word_at = words_of(buffer)
-    seems_right = np.ones(len(candidates), np.bool_)
-    positions = candidates
-    for _ in range(_PROBE_RECORDS):
-        words = word_at[np.minimum(positions, ends)]
-        steps = STEPS[words & 0xFFFF]
-        attributes = (words >> (8 + ((words & _CONTINUES) >> 4))) & 0xFF
-        positions = positions + steps
-        seems_right &= (attributes == 0) & (steps >= _SMALLEST_STEP_BYTES) & (words & 1 == 0)
-        seems_right &= positions <= ends
-    return seems_right
-
-
-# With fewer batches than this in a step, on average, it costs more than the plain loop's steps.
-_LOCKSTEP_MINIMUM_BATCHES: Final = 32
-# Lockstep keeps a place for as many records per batch as the fullest batch has: so many times what is needed.
-_LOCKSTEP_MAXIMUM_WASTE: Final = 4
-# A run of equal records shorter than this does not pay for the numpy calls that find it.
-_RUN_MINIMUM: Final = 48
-# Runs are looked for in this many bytes at first, so that a short run costs little.
-_RUN_FIRST_TRY_BYTES: Final = 1 << 14
-# And in so many times more while it goes on, so that its end costs no look at all that follows.
-_RUN_GROWTH: Final = 8
-# So much is walked plainly before the next look for a run.
-_LOOP_CHUNK_BYTES: Final = 1 << 16
-# A byte for each field behind the length. What is shorter is no record, and need not be walked to the end.
-_SMALLEST_BODY_BYTES: Final = 6
-_Item = TypeVar("_Item", bound=np.generic)
-
-
-class UnevenRecordsError(ValueError):
-    """The record lengths do not add up to the batch: the plain decoder says where."""
-
-
-def find_boundaries(
-    buffer: _Bytes, starts: _Int64Array, ends: _Int64Array, counts: _Int64Array
-) -> tuple[VarintCursor, _Int64Array]:
-    """Find the body of every record, that is what follows its length field.
-
-    Args:
-        buffer: The uncompressed records of some batches, padded.
-        starts: Per batch, where its records begin.
-        ends: Per batch, where they end.
-        counts: Per batch, the number of records: at least 1, and no more than its bytes can hold.
-
-    Returns:
-        A cursor that stands at the beginning of every body, over all batches in order, and where
-        each body ends.
-
-    Raises:
-        UnevenRecordsError: Lengths are negative, too long, or do not end with the batch.
-    """
-    # A record has at least one byte, so this also bounds what is allocated below.
-    if np.any(counts > ends - starts):
-        raise UnevenRecordsError
-    for walk in (_walk_in_lockstep, _walk_in_lanes, _walk_each_batch, _walk_long_records):
-        try:
-            cursor = walk(buffer, starts, ends, counts)
-            if cursor is not None:
-                return _prove(cursor, starts, ends, counts)
-        except (IndexError, MalformedVarintError, UnevenRecordsError):
-            continue
-    raise UnevenRecordsError
-
-
-def _prove(
-    cursor: VarintCursor, starts: _Int64Array, ends: _Int64Array, counts: _Int64Array
-) -> tuple[VarintCursor, _Int64Array]:
-    fields = cursor.positions
-    if len(fields) != counts.sum():
-        raise UnevenRecordsError
-    last_rows = np.cumsum(counts) - 1
-    body_ends = np.empty_like(fields)
-    body_ends[:-1] = fields[1:]
-    body_ends[last_rows] = ends
-    lengths = cursor.read(VARINT_LIMIT_BYTES)
-    if (
-        lengths.min() < 1
-        or not np.array_equal(cursor.positions + lengths, body_ends)
-        or not np.array_equal(fields[last_rows - counts + 1], starts)
-    ):
-        raise UnevenRecordsError
-    return cursor, body_ends
-
-
-def _walk_in_lockstep(
-    buffer: _Bytes, starts: _Int64Array, _ends: _Int64Array, counts: _Int64Array
-) -> VarintCursor | None:
-    """All batches step forward together, those with many records longest; None if they are too few."""
-    most = int(counts.max())
-    total = int(counts.sum())
-    if total < most * _LOCKSTEP_MINIMUM_BATCHES or most * len(counts) > total * _LOCKSTEP_MAXIMUM_WASTE:
-        return None
-    order = np.argsort(-counts, kind="stable")
-    ordered_counts = counts[order]
-    # active[i]: how many batches have more than i records.
-    active = np.searchsorted(-ordered_counts, -np.arange(most), side="left").tolist()
-    word_at = words_of(buffer)
-    fields = np.empty((most, len(starts)), np.int64)
-    words = np.empty((most, len(starts)), np.uint64)
-    position = starts[order]
-    for row, width in enumerate(active):
-        position = position[:width]
-        fields[row, :width] = position
-        here = word_at[position]
-        words[row, :width] = here
-        position = position + STEPS[here & 0xFFFF]
-    return VarintCursor(buffer, _in_file_order(fields, order, counts), _in_file_order(words, order, counts))
-
-
-def _in_file_order(matrix: npt.NDArray[_Item], order: _Int64Array, counts: _Int64Array) -> npt.NDArray[_Item]:
-    """From a column a batch to all records, batch after batch."""
-    by_batch = np.empty((matrix.shape[1], matrix.shape[0]), matrix.dtype)
-    by_batch[order] = matrix.T
-    if by_batch.size == counts.sum():
-        return by_batch.reshape(-1)
-    return by_batch[np.arange(matrix.shape[0]) < counts[:, None]]
-
-
-def _walk_in_lanes(
-    buffer: _Bytes, starts: _Int64Array, ends: _Int64Array, _counts: _Int64Array
-) -> VarintCursor | None:
-    """Large batches are walked from many places at once; None if equal records promise to be quicker still."""
-    run, _ = _equal_records(buffer, int(starts[0]), int(ends[0]), _RUN_MINIMUM)
-    fields = walk_in_lanes(buffer, starts, ends) if len(run) < _RUN_MINIMUM else None
-    return None if fields is None else VarintCursor(buffer, fields)
-
-
-def _walk_each_batch(
-    buffer: _Bytes, starts: _Int64Array, ends: _Int64Array, counts: _Int64Array
-) -> VarintCursor:
-    """One batch after the other: runs of equal records at once, others by a plain loop."""
-    pieces: list[_Int64Array] = []
-    for start, end, count in zip(starts.tolist(), ends.tolist(), counts.tolist(), strict=True):
-        position, left = start, count
-        while position < end:
-            run, next_position = _equal_records(buffer, position, end, left)
-            if len(run) < _RUN_MINIMUM:
-                run, next_position = _walk_chunk(buffer, position, min(end, position + _LOOP_CHUNK_BYTES))
-            # A walk that went astray in a value of zeros would find a record at each of its bytes.
-            left -= len(run)
-            if left < 0 or (left == 0 and next_position < end):
-                raise UnevenRecordsError
-            pieces.append(run)
-            position = next_position
-    return VarintCursor(buffer, np.concatenate(pieces))
-
-
-def _equal_records(buffer: _Bytes, position: int, end: int, most: int) -> tuple[_Int64Array, int]:
-    """The records from ``position`` on that are as long as the first of them, up to so many."""
-    first, second = int(buffer[position]), int(buffer[position + 1])
-    step = int(STEPS[first | second << 8])
-    end = min(end, position + most * step)
-    limit = min(end, position + _RUN_FIRST_TRY_BYTES)
-    while True:
-        differs = buffer[position:limit:step] != first
-        if first >= _CONTINUES:
-            differs |= buffer[position + 1 : limit + 1 : step] != second
-        count = int(differs.argmax()) if differs.any() else len(differs)
-        if count < len(differs) or limit == end:
-            return np.arange(position, position + count * step, step), position + count * step
-        limit = min(end, position + (limit - position) * _RUN_GROWTH)
-
-
-def _walk_chunk(buffer: _Bytes, start: int, end: int) -> tuple[_Int64Array, int]:
-    """Walk from ``start`` until the next length field is not wholly before ``end``."""
-    data = buffer[start : end + 1].tobytes()
-    size = end - start
-    fields: list[int] = []
-    append = fields.append
-    position = 0
-    while position < size:
-        append(position)
-        first = data[position]
-        # As the table of steps, spelled out: a look-up would cost more here.
-        position += (first >> 1) + (data[position + 1] << 6) - 62 if first >= 128 else 1 + (first >> 1)  # noqa: PLR2004
-    found = np.array(fields, np.int64)
-    found += start
-    return found, start + position
-
-
-def _walk_long_records(
-    buffer: _Bytes, starts: _Int64Array, ends: _Int64Array, counts: _Int64Array
-) -> VarintCursor:
-    """The walk for lengths of three bytes and more."""
-    fields = np.empty(int(counts.sum()), np.int64)
-    row = 0
-    for start, end, count in zip(starts.tolist(), ends.tolist(), counts.tolist(), strict=True):
-        data = buffer.data[start:end]
-        position = 0
-        for _ in range(count):
-            fields[row] = start + position
-            row += 1
-            length, position = read_varint(data, position, VARINT_LIMIT_BYTES)
-            if length < _SMALLEST_BODY_BYTES:
-                raise UnevenRecordsError
-            position += length
-    return VarintCursor(buffer, fields)
-
-
-# Headers are decoded one step per header of a record: beyond this the plain decoder is as good.
-_HEADER_STEPS_LIMIT: Final = 256
-# A byte for each field; key, value and headers add nothing.
-_SMALLEST_RECORD_BYTES: Final = 7
 
 
 def decode_by_column(section: RecordSection, wanted: WantedFields) -> RecordColumns:
@@ -391,32 +112,32 @@ def decode_by_column(section: RecordSection, wanted: WantedFields) -> RecordColu
     last_offsets = base_offsets + last_deltas
     if counts.min() < 1 or np.any(counts > last_deltas + 1) or np.any(last_offsets < base_offsets):
         raise UnevenRecordsError
-    # So a count that is made up cannot make anything below larger than the section.
-    if np.any(counts * _SMALLEST_RECORD_BYTES > section.ends - section.starts):
+    # A wrong count must not make any array below larger than the section.
+    if np.any(counts * SMALLEST_RECORD_BYTES > section.ends - section.starts):
         raise UnevenRecordsError
     offsets = np.repeat(base_offsets, counts)
     timestamps_ms = batch_timestamps_ms(section, counts) if wanted.timestamp else None
     needs_bytes = wanted.key or wanted.value or wanted.headers
-    is_told = not needs_bytes and np.array_equal(counts, last_deltas + 1)
-    if is_told:
-        # As many records as offsets: the headers say which.
+    is_without_gaps = not needs_bytes and np.array_equal(counts, last_deltas + 1)
+    if is_without_gaps:
+        # As many records as offsets: the headers have them all.
         offsets += _row_in_batch(counts)
         if not wanted.timestamp or timestamps_ms is not None:
             return RecordColumns(counts, offsets, timestamps_ms, None, None, None)
 
     buffer = section.buffer
     cursor, body_ends = find_boundaries(buffer, section.starts, section.ends, counts)
-    # The attributes of a record mean nothing.
+    # The attributes of a record are unused.
     cursor.skip_byte()
     timestamp_deltas = cursor.read(VARLONG_LIMIT_BYTES)
     tail_starts = cursor.positions
     if wanted.timestamp and timestamps_ms is None:
         timestamps_ms = _create_times(section, counts, timestamp_deltas)
-    if not is_told:
+    if not is_without_gaps:
         offsets += cursor.read(VARINT_LIMIT_BYTES)
         _check_offsets(offsets, base_offsets, last_offsets, counts)
     if not needs_bytes:
-        # Nothing behind them is read, so nothing else says that they lie within their record.
+        # No later field is read, so check here that these are within their record.
         if np.any(cursor.positions > body_ends):
             raise UnevenRecordsError
         return RecordColumns(counts, offsets, timestamps_ms, None, None, None)
@@ -436,7 +157,7 @@ def decode_by_column(section: RecordSection, wanted: WantedFields) -> RecordColu
 
 
 def batch_timestamps_ms(section: RecordSection, counts: _Int64Array) -> _Int64Array | None:
-    """Timestamps that the batch headers alone tell: log append time. None if records must be read."""
+    """The timestamps, if the batch headers have them all (log append time); None if records must be read."""
     headers = section.headers
     if np.all(headers["attributes"] & LOG_APPEND_TIME_FLAG):
         return np.repeat(headers["max_timestamp_ms"].astype(np.int64), counts)
@@ -524,3 +245,266 @@ def _read_each_header(cursor: VarintCursor, buffer: _Bytes, limits: _Int64Array)
     if not np.array_equal(positions, limits):
         raise UnevenRecordsError
     return RecordHeaders(first, Slices(columns[0], columns[1]), Slices(columns[2], columns[3]))
+
+
+def find_boundaries(
+    buffer: _Bytes, starts: _Int64Array, ends: _Int64Array, counts: _Int64Array
+) -> tuple[VarintCursor, _Int64Array]:
+    """Find the body of every record: its bytes after the length field.
+
+    Args:
+        buffer: The uncompressed records of some batches, padded.
+        starts: Per batch, where its records begin.
+        ends: Per batch, where they end.
+        counts: Per batch, the number of records: at least 1, and no more than its bytes can hold.
+
+    Returns:
+        A cursor at the beginning of every body, over all batches in order, and where each body ends.
+
+    Raises:
+        UnevenRecordsError: Lengths are negative, too long, or do not end with the batch.
+    """
+    # A record has at least one byte, so this also bounds the allocations below.
+    if np.any(counts > ends - starts):
+        raise UnevenRecordsError
+    for walk in (_walk_in_lockstep, _walk_in_lanes, _walk_each_batch, _walk_long_records):
+        try:
+            cursor = walk(buffer, starts, ends, counts)
+            if cursor is not None:
+                return _verified(cursor, starts, ends, counts)
+        except (IndexError, MalformedVarintError, UnevenRecordsError):
+            continue
+    raise UnevenRecordsError
+
+
+def _verified(
+    cursor: VarintCursor, starts: _Int64Array, ends: _Int64Array, counts: _Int64Array
+) -> tuple[VarintCursor, _Int64Array]:
+    fields = cursor.positions
+    if len(fields) != counts.sum():
+        raise UnevenRecordsError
+    last_rows = np.cumsum(counts) - 1
+    body_ends = np.empty_like(fields)
+    body_ends[:-1] = fields[1:]
+    body_ends[last_rows] = ends
+    lengths = cursor.read(VARINT_LIMIT_BYTES)
+    if (
+        lengths.min() < 1
+        or not np.array_equal(cursor.positions + lengths, body_ends)
+        or not np.array_equal(fields[last_rows - counts + 1], starts)
+    ):
+        raise UnevenRecordsError
+    return cursor, body_ends
+
+
+def _walk_in_lockstep(
+    buffer: _Bytes, starts: _Int64Array, _ends: _Int64Array, counts: _Int64Array
+) -> VarintCursor | None:
+    """Step through all batches together, the longest batches last; None if there are too few."""
+    most = int(counts.max())
+    total = int(counts.sum())
+    if total < most * _LOCKSTEP_MIN_BATCHES or most * len(counts) > total * _LOCKSTEP_MAX_WASTE:
+        return None
+    order = np.argsort(-counts, kind="stable")
+    ordered_counts = counts[order]
+    # active[i]: how many batches have more than i records.
+    active = np.searchsorted(-ordered_counts, -np.arange(most), side="left").tolist()
+    word_at = words_of(buffer)
+    fields = np.empty((most, len(starts)), np.int64)
+    words = np.empty((most, len(starts)), np.uint64)
+    position = starts[order]
+    for row, width in enumerate(active):
+        position = position[:width]
+        fields[row, :width] = position
+        here = word_at[position]
+        words[row, :width] = here
+        position = position + STEPS[here & 0xFFFF]
+    return VarintCursor(buffer, _in_file_order(fields, order, counts), _in_file_order(words, order, counts))
+
+
+def _in_file_order(matrix: npt.NDArray[_Item], order: _Int64Array, counts: _Int64Array) -> npt.NDArray[_Item]:
+    """Turn a column per batch into the records of all batches, in file order."""
+    by_batch = np.empty((matrix.shape[1], matrix.shape[0]), matrix.dtype)
+    by_batch[order] = matrix.T
+    if by_batch.size == counts.sum():
+        return by_batch.reshape(-1)
+    return by_batch[np.arange(matrix.shape[0]) < counts[:, None]]
+
+
+def _walk_in_lanes(
+    buffer: _Bytes, starts: _Int64Array, ends: _Int64Array, _counts: _Int64Array
+) -> VarintCursor | None:
+    """Walk large batches in lanes; None if a run of equal records is quicker."""
+    run, _ = _equal_records(buffer, int(starts[0]), int(ends[0]), _RUN_MINIMUM)
+    fields = walk_in_lanes(buffer, starts, ends) if len(run) < _RUN_MINIMUM else None
+    return None if fields is None else VarintCursor(buffer, fields)
+
+
+def _walk_each_batch(
+    buffer: _Bytes, starts: _Int64Array, ends: _Int64Array, counts: _Int64Array
+) -> VarintCursor:
+    """Walk batch by batch: runs of records of one length at once, others by a plain loop."""
+    pieces: list[_Int64Array] = []
+    for start, end, count in zip(starts.tolist(), ends.tolist(), counts.tolist(), strict=True):
+        position, left = start, count
+        while position < end:
+            run, next_position = _equal_records(buffer, position, end, left)
+            if len(run) < _RUN_MINIMUM:
+                run, next_position = _walk_chunk(buffer, position, min(end, position + _LOOP_CHUNK_BYTES))
+            # A wrong walk would find a record at each byte of zeros.
+            left -= len(run)
+            if left < 0 or (left == 0 and next_position < end):
+                raise UnevenRecordsError
+            pieces.append(run)
+            position = next_position
+    return VarintCursor(buffer, np.concatenate(pieces))
+
+
+def _equal_records(buffer: _Bytes, position: int, end: int, most: int) -> tuple[_Int64Array, int]:
+    """The positions of the records from ``position`` that are as long as the first, up to ``most``; and their end."""
+    first, second = int(buffer[position]), int(buffer[position + 1])
+    step = int(STEPS[first | second << 8])
+    end = min(end, position + most * step)
+    limit = min(end, position + _RUN_FIRST_TRY_BYTES)
+    while True:
+        differs = buffer[position:limit:step] != first
+        if first >= _CONTINUES:
+            differs |= buffer[position + 1 : limit + 1 : step] != second
+        count = int(differs.argmax()) if differs.any() else len(differs)
+        if count < len(differs) or limit == end:
+            return np.arange(position, position + count * step, step), position + count * step
+        limit = min(end, position + (limit - position) * _RUN_GROWTH)
+
+
+def _walk_chunk(buffer: _Bytes, start: int, end: int) -> tuple[_Int64Array, int]:
+    """Walk from ``start`` until a length field at or after ``end``."""
+    data = buffer[start : end + 1].tobytes()
+    size = end - start
+    fields: list[int] = []
+    append = fields.append
+    position = 0
+    while position < size:
+        append(position)
+        first = data[position]
+        # Computed, as in `STEPS`: a look-up would cost more here.
+        position += (first >> 1) + (data[position + 1] << 6) - 62 if first >= 128 else 1 + (first >> 1)  # noqa: PLR2004
+    found = np.array(fields, np.int64)
+    found += start
+    return found, start + position
+
+
+def _walk_long_records(
+    buffer: _Bytes, starts: _Int64Array, ends: _Int64Array, counts: _Int64Array
+) -> VarintCursor:
+    """Walk record by record: also lengths of three bytes and more."""
+    fields = np.empty(int(counts.sum()), np.int64)
+    row = 0
+    for start, end, count in zip(starts.tolist(), ends.tolist(), counts.tolist(), strict=True):
+        data = buffer.data[start:end]
+        position = 0
+        for _ in range(count):
+            fields[row] = start + position
+            row += 1
+            length, position = read_varint(data, position, VARINT_LIMIT_BYTES)
+            if length < SMALLEST_RECORD_BYTES - 1:
+                raise UnevenRecordsError
+            position += length
+    return VarintCursor(buffer, fields)
+
+
+def walk_in_lanes(buffer: _Bytes, starts: _Int64Array, ends: _Int64Array) -> _Int64Array | None:
+    """Walk large batches from many places at once; None if they are too few or too small.
+
+    A place where a record seems to begin is easy to find: its length is followed by attributes, which are always
+    zero, and leads to another such place, and so on. From these places, lanes step forward together. A wrong place
+    does no harm: its lane misses the next lane, or the boundaries fail verification, and another walk is tried.
+
+    Args:
+        buffer: The uncompressed records of the batches, padded.
+        starts: Per batch, where its records begin.
+        ends: Per batch, where they end.
+
+    Returns:
+        The position of the length field of each record.
+
+    Raises:
+        IndexError: A length leads out of the buffer.
+    """
+    counts = np.maximum((ends - starts - _SEARCH_BYTES) // _LANE_BYTES, 0)
+    if counts.sum() < _MIN_LANES:
+        return None
+    lane_starts, lane_ends = _lanes(buffer, starts, ends, counts)
+    longest_bytes = int((lane_ends - lane_starts).max())
+    if longest_bytes > _MAX_LANE_BYTES:
+        return None
+    word_at = words_of(buffer)
+    places = []
+    # A wrong lane would find a record at each byte of zeros.
+    places_left = int((ends - starts).sum()) // SMALLEST_RECORD_BYTES
+    positions = lane_starts
+    for _ in range(longest_bytes // SMALLEST_RECORD_BYTES + 1):
+        places.append(positions)
+        places_left -= len(positions)
+        if places_left < 0:
+            return None
+        positions = positions + STEPS[word_at[positions] & 0xFFFF]
+        is_inside = positions < lane_ends
+        if is_inside.all():
+            continue
+        if not np.array_equal(positions[~is_inside], lane_ends[~is_inside]):
+            return None
+        positions, lane_ends = positions[is_inside], lane_ends[is_inside]
+        if not len(positions):
+            return np.sort(np.concatenate(places))
+    return None
+
+
+def _lanes(
+    buffer: _Bytes, starts: _Int64Array, ends: _Int64Array, counts: _Int64Array
+) -> tuple[_Int64Array, _Int64Array]:
+    """The starts and ends of lanes: with each batch, and about every 16 KiB where a record seems to begin."""
+    batches = np.repeat(np.arange(len(starts)), counts)
+    numbers = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    splits = starts[batches] + (numbers + 1) * _LANE_BYTES
+    split_ends = ends[batches]
+    # Not all at once: values of zeros make every byte a candidate.
+    pieces = [
+        _lane_starts(
+            buffer, splits[first : first + _LANES_AT_ONCE], split_ends[first : first + _LANES_AT_ONCE]
+        )
+        for first in range(0, len(splits), _LANES_AT_ONCE)
+    ]
+    found = np.concatenate([lanes + number * _LANES_AT_ONCE for number, (lanes, _) in enumerate(pieces)])
+    lane_starts = np.concatenate([starts, *(begins for _, begins in pieces)])
+    order = np.argsort(lane_starts)
+    lane_starts = lane_starts[order]
+    # A lane ends where the next one begins, or with its batch.
+    batch_ends = np.concatenate([ends, ends[batches[found]]])[order]
+    return lane_starts, np.minimum(np.append(lane_starts[1:], batch_ends[-1]), batch_ends)
+
+
+def _lane_starts(buffer: _Bytes, splits: _Int64Array, ends: _Int64Array) -> tuple[_Int64Array, _Int64Array]:
+    """The indexes of the places after which a record seems to begin, and the position of that record."""
+    # Attributes are zero, and follow the last byte of the length.
+    searched = np.lib.stride_tricks.sliding_window_view(buffer, _SEARCH_BYTES)[splits]
+    lanes, distances = np.nonzero(searched == 0)
+    attributes = splits[lanes] + distances
+    candidates = attributes - 1 - (buffer[attributes - 2] >= _CONTINUES)
+    begins = _begins_record(buffer, candidates, ends[lanes])
+    found, first_of_lane = np.unique(lanes[begins], return_index=True)
+    return found, candidates[begins][first_of_lane]
+
+
+def _begins_record(buffer: _Bytes, candidates: _Int64Array, ends: _Int64Array) -> npt.NDArray[np.bool_]:
+    """Whether a record seems to begin at each candidate, and more records after it."""
+    word_at = words_of(buffer)
+    is_plausible = np.ones(len(candidates), np.bool_)
+    positions = candidates
+    for _ in range(_PROBE_RECORDS):
+        words = word_at[np.minimum(positions, ends)]
+        steps = STEPS[words & 0xFFFF]
+        attributes = (words >> (8 + ((words & _CONTINUES) >> 4))) & 0xFF
+        positions = positions + steps
+        is_plausible &= (attributes == 0) & (steps >= SMALLEST_RECORD_BYTES) & (words & 1 == 0)
+        is_plausible &= positions <= ends
+    return is_plausible

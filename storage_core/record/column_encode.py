@@ -1,21 +1,8 @@
-"""Join columns of short integers and of byte strings row by row, at the speed of a copy.
+"""Encode v2 records: many by column, at the speed of a copy, or a few one by one.
 
-Arrow's views are 16 bytes each: a length, then up to 12 bytes of content, or where a longer content lies. One
-view after the other is laid out as the rows have them, and a cast to plain binary copies them all in one go.
-
-    bytes 0-3   length
-    bytes 4-15  the content if it has up to 12 bytes, and zeros; otherwise
-    bytes 4-7   prefix, which the cast does not look at
-    bytes 8-11  number of the buffer
-    bytes 12-15 position in it
-
-Encode the records of many batches by column; the format of a record stands in ``fields``.
-
-A row is short pieces (lengths, deltas, counts) by turns with byte strings (key, value, headers). The zero that
-ends a record without headers is written as the first byte of the next one, so that a record without a key is
-two pieces.
-
-Encode records one by one: what the encoder by column is measured against, and quicker for a few.
+A row alternates between short pieces (lengths, deltas, counts) and byte strings (key, value, headers). They are laid out
+as Arrow views, row after row, and one cast to plain binary copies them all. The zero that ends a record without headers
+is written as the first byte of the next record, so that a record without a key is two pieces.
 """
 
 from __future__ import annotations
@@ -29,15 +16,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as kinds
 
+from storage_core.record.arrow_columns import INLINE_BYTES
 from storage_core.record.batch_header import gather
 from storage_core.record.record_input import byte_slices, chunks_of, header_rows_of
-from storage_core.record.varint import WORD_RANGE, varint_bytes, varint_words
+from storage_core.record.varint import WORD_RANGE, VarintWords, varint_bytes, varint_words
 
 if TYPE_CHECKING:
     from storage_core.record.record_input import HeaderRows, RecordRows, Records
 
 __all__ = [
-    "INLINE_BYTES",
     "ByteStrings",
     "EncodedRows",
     "PlainBatch",
@@ -57,7 +44,6 @@ __all__ = [
 ]
 
 
-INLINE_BYTES: Final = 12
 _WORDS: Final = np.dtype([("low", "<u8"), ("high", "<u4")])
 _U64: Final = {number: np.uint64(number) for number in (8, 32, 64)}
 _Int64Array = npt.NDArray[np.int64]
@@ -65,7 +51,7 @@ _UInt64Array = npt.NDArray[np.uint64]
 
 
 def _masks(first: int, width: int) -> _UInt64Array:
-    """By length: the bits of those bytes of a content, ``width`` of them from ``first`` on, that it has."""
+    """By length of a byte string: a mask of those of its bytes that lie in the word of ``width`` from ``first``."""
     kept = [min(max(length - first, 0), width) for length in range(INLINE_BYTES + 1)]
     return np.array([(1 << 8 * count) - 1 for count in kept], np.uint64)
 
@@ -76,7 +62,7 @@ _HIGH_MASKS: Final = _masks(8, 4)
 
 @dataclass(frozen=True, slots=True)
 class ShortBytes:
-    """A column of at most 12 bytes a row, in two words, the first byte lowest; or one such row for all."""
+    """A column of up to 12 bytes per row, in two words, the first byte lowest; a single row applies to all."""
 
     low: _UInt64Array
     high: _UInt64Array
@@ -85,9 +71,9 @@ class ShortBytes:
 
 @dataclass(frozen=True, slots=True)
 class ByteStrings:
-    """A column of byte strings that lie in a buffer of less than 2 GiB. A negative length has no bytes.
+    """A column of byte strings in a buffer of less than 2 GiB. A negative length has no bytes.
 
-    One length stands for equal ones.
+    A single length applies to all rows.
     """
 
     buffer: npt.NDArray[np.uint8]
@@ -97,7 +83,7 @@ class ByteStrings:
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """A column of views as an array has them, and the buffers that they point into; of null, the length is 0."""
+    """A column of Arrow views, and the buffers that they point into. The length of null is 0."""
 
     views: _UInt64Array
     buffers: list[pa.Buffer]
@@ -114,13 +100,13 @@ def views_of(array: pa.Array) -> Views:
 
 
 def short_views(column: Views, lengths: _Int64Array) -> ShortBytes:
-    """The same in words, if none has more than 12 bytes; a negative length has none."""
+    """Views of up to 12 bytes as words; a negative length has no bytes."""
     first, second = column.views[:, 0], column.views[:, 1]
     return ShortBytes((first >> _U64[32]) | (second << _U64[32]), second >> _U64[32], np.maximum(lengths, 0))
 
 
 class ViewJoiner:
-    """Joins columns, one time after the other: the views are laid out in the same memory each time."""
+    """Joins columns row by row, and reuses the memory of the views."""
 
     def __init__(self) -> None:
         self._views = np.empty((0, 2), np.uint64)
@@ -128,12 +114,12 @@ class ViewJoiner:
     def join(
         self, count: int, columns: list[ShortBytes | ByteStrings | Views], last: bytes = b""
     ) -> memoryview:
-        """The bytes of all rows, one after the other, and ``last`` (up to 12 bytes) behind them.
+        """Join the bytes of all rows.
 
         Args:
             count: The number of rows.
-            columns: What each row is made of; less than 2 GiB in all.
-            last: What is to stand behind all of them.
+            columns: The pieces of each row; less than 2 GiB in all.
+            last: Up to 12 bytes that follow the last row.
         """
         view_count = count * len(columns) + 1
         if len(self._views) < view_count:
@@ -143,20 +129,20 @@ class ViewJoiner:
         rows = views[:-1].reshape(count, len(columns), 2)
         buffers: list[pa.Buffer] = []
         for number, column in enumerate(columns):
-            places = rows[:, number]
+            column_views = rows[:, number]
             if isinstance(column, ShortBytes):
-                _put_short(places, column.low, column.high, column.lengths.view(np.uint64))
+                _put_short(column_views, column.low, column.high, column.lengths.view(np.uint64))
             elif isinstance(column, Views):
-                _put_views(places, column.views, len(buffers))
+                _put_views(column_views, column.views, len(buffers))
                 buffers.extend(column.buffers)
             else:
-                put_byte_strings(places, column, len(buffers))
+                put_byte_strings(column_views, column, len(buffers))
                 buffers.append(pa.py_buffer(column.buffer))
         array = pa.Array.from_buffers(
             pa.binary_view(), view_count, [None, pa.py_buffer(views), *(buffers or [pa.py_buffer(b"")])]
         )
         joined = array.cast(pa.binary())
-        # The array's bytes may lie in a longer buffer.
+        # The buffer may be longer than the array's bytes.
         end = int(np.frombuffer(joined.buffers()[1], np.int32)[view_count])
         return memoryview(joined.buffers()[2]).cast("B")[:end]
 
@@ -169,7 +155,7 @@ def _put_short(places: _UInt64Array, low: _UInt64Array, high: _UInt64Array, leng
 def _put_views(places: _UInt64Array, views: _UInt64Array, first_number: int) -> None:
     places[:, 0] = views[:, 0]
     if first_number:
-        # The length is the lower half of the first word, the number of the buffer that of the second.
+        # The lower half of the first word is the length, that of the second the number of the buffer.
         is_long = views[:, 0].astype(np.uint32) > np.uint32(INLINE_BYTES)
         places[:, 1] = views[:, 1] + is_long * np.uint64(first_number)
     else:
@@ -177,7 +163,7 @@ def _put_views(places: _UInt64Array, views: _UInt64Array, first_number: int) -> 
 
 
 def put_byte_strings(places: _UInt64Array, column: ByteStrings, number: int) -> None:
-    """Lay out the views of byte strings, whose buffer will have a number."""
+    """Write the views of byte strings in the buffer of the given number."""
     lengths = column.lengths
     shortest, longest = (int(lengths.min()), int(lengths.max())) if len(lengths) else (0, 0)
     if shortest < 0:
@@ -206,7 +192,7 @@ def short_bytes(buffer: npt.NDArray[np.uint8], starts: _Int64Array, lengths: _In
     if len(lengths) and lengths.min() < 0:
         lengths = np.maximum(lengths, 0)
     if len(starts) and int(starts.max()) + INLINE_BYTES > len(buffer):
-        # Content is read in full width, beyond the end of the last.
+        # Twelve bytes are read of each string, beyond the end of the last one.
         buffer = np.append(buffer, np.zeros(INLINE_BYTES, np.uint8))
     content = gather(buffer, starts, _WORDS)
     return ShortBytes(content["low"] & _LOW_MASKS[lengths], content["high"] & _HIGH_MASKS[lengths], lengths)
@@ -215,13 +201,13 @@ def short_bytes(buffer: npt.NDArray[np.uint8], starts: _Int64Array, lengths: _In
 _ZERO: Final = np.zeros(1, np.uint64)
 _WORD_BYTES: Final = 8
 _WORD_BITS: Final = np.uint64(64)
-# What is laid out by views is below 2 GiB.
+# Well below the 2 GiB that views can address.
 _LIMIT_BYTES: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedRows:
-    """Uncompressed records, and where the batches begin and end in them."""
+    """The uncompressed records of some batches, and the borders of the batches in them."""
 
     data: memoryview
     borders: list[int]
@@ -232,7 +218,7 @@ class EncodedRows:
 
 
 def is_for_columns(rows: RecordRows) -> bool:
-    """Whether the encoder by column takes some rows: no timestamps of geological distance, no gigabytes."""
+    """Whether the rows can be encoded by column: no deltas of more than 55 bits, no gigabytes."""
     span = int(rows.timestamps_ms.max()) - int(rows.timestamps_ms.min())
     size_bytes = int(np.broadcast_to(rows.tails_bytes, rows.count).sum())
     return span in WORD_RANGE and size_bytes < _LIMIT_BYTES
@@ -245,9 +231,9 @@ def encode_by_column(
     joiner: ViewJoiner,
     row_offsets: _Int64Array | None = None,
 ) -> EncodedRows:
-    """Encode rows into batches that end behind the rows of ``ends``, the last one behind the last row.
+    """Encode rows as batches, each of which ends before a row of ``ends``, the last one at the end of the rows.
 
-    Without ``row_offsets``, those of a batch are consecutive.
+    Without ``row_offsets``, the offsets of a batch are consecutive.
     """
     counts = np.diff(ends, prepend=0)
     starts = ends - counts
@@ -261,14 +247,14 @@ def encode_by_column(
     else:
         time_deltas = np.zeros(1, np.int64)
     times, offsets = varint_words(time_deltas), varint_words(offset_deltas)
-    bodies = 1 + times[1] + offsets[1] + rows.tails_bytes
-    lengths = varint_words(bodies)
+    bodies_bytes = 1 + times.lengths + offsets.lengths + rows.tails_bytes
+    record_lengths = varint_words(bodies_bytes)
 
     headers = header_rows_of(chunks_of(records, "headers"), 0)
     layout = _Layout()
     if headers is None:
         layout.skip_byte()
-    layout.add(lengths)
+    layout.add(record_lengths)
     layout.skip_byte()
     layout.add(times)
     layout.add(offsets)
@@ -279,15 +265,15 @@ def encode_by_column(
         layout.add_bytes(_header_bytes(headers, joiner))
     data = joiner.join(rows.count, layout.columns(), b"" if headers is not None else b"\0")
 
-    row_ends = np.cumsum(np.broadcast_to(bodies + lengths[1], rows.count))
-    # The first row has a zero before it that ends no record.
+    row_ends = np.cumsum(np.broadcast_to(bodies_bytes + record_lengths.lengths, rows.count))
+    # The zero before the first row ends no record.
     first = 0 if headers is not None else 1
     borders = [first, *(row_ends[ends - 1] + first).tolist()]
     return EncodedRows(data, borders)
 
 
 def _header_bytes(headers: HeaderRows, joiner: ViewJoiner) -> ByteStrings:
-    """The headers of each row, all of them one behind the other."""
+    """The encoded headers of each row."""
     layout = _Layout()
     layout.add_sized(headers.keys, headers.key_lengths)
     layout.add_sized(headers.values, headers.value_lengths)
@@ -297,7 +283,7 @@ def _header_bytes(headers: HeaderRows, joiner: ViewJoiner) -> ByteStrings:
 
 
 class _Layout:
-    """What a row is made of, piece after piece; short pieces are put together as far as there is room."""
+    """The pieces of a row. Consecutive short pieces are joined up to 12 bytes."""
 
     def __init__(self) -> None:
         self._columns: list[ShortBytes | ByteStrings | Views] = []
@@ -309,23 +295,22 @@ class _Layout:
         self._longest = 0
 
     def skip_byte(self) -> None:
-        """A byte of zero."""
+        """Add a zero byte."""
         self._make_room(1)
         self._lengths = self._lengths + 1
         self._longest += 1
 
-    def add(self, piece: tuple[_UInt64Array, _Int64Array]) -> None:
-        """Up to eight bytes a row, as `varint_words` gives them."""
-        words, lengths = piece
-        self.add_short(ShortBytes(words, _ZERO, lengths))
+    def add(self, varints: VarintWords) -> None:
+        """Add a varint."""
+        self.add_short(ShortBytes(varints.words, _ZERO, varints.lengths))
 
     def add_short(self, piece: ShortBytes) -> None:
-        """Up to 12 bytes a row."""
+        """Add up to 12 bytes per row."""
         low, high, longest = piece.low, piece.high, int(piece.lengths.max())
         self._make_room(longest)
         if self._longest:
             shift = (self._lengths * 8).view(np.uint64)
-            # A shift by 64 and more leaves nothing, and below 0 it is one by very much.
+            # A shift by 64 or more gives 0; so does a negative one, which is very large without a sign.
             if self._longest + longest > _WORD_BYTES:
                 high = (low >> (_WORD_BITS - shift)) | (low << (shift - _WORD_BITS)) | (high << shift)
                 high = self._high | high
@@ -335,7 +320,7 @@ class _Layout:
         self._longest += longest
 
     def add_sized(self, chunks: Sequence[pa.Array], lengths: _Int64Array) -> None:
-        """Byte strings with their lengths before them."""
+        """Add byte strings, each after its length."""
         self.add(varint_words(lengths))
         longest = lengths.max()
         if longest <= 0:
@@ -354,12 +339,12 @@ class _Layout:
             self.add_bytes(ByteStrings(buffer, starts, lengths))
 
     def add_bytes(self, column: ByteStrings | Views) -> None:
-        """Byte strings."""
+        """Add byte strings."""
         self._end()
         self._columns.append(column)
 
     def columns(self) -> list[ShortBytes | ByteStrings | Views]:
-        """All that was added."""
+        """All pieces added."""
         self._end()
         return self._columns
 
@@ -381,7 +366,7 @@ _NULL = varint_bytes(-1)
 
 @dataclass(frozen=True, slots=True)
 class PlainBatch:
-    """The uncompressed records of one batch, and what its header says of them."""
+    """The uncompressed records of one batch, and their fields of its header."""
 
     records: bytes
     count: int
@@ -416,7 +401,7 @@ def encode_one_by_one(rows: Sequence[PlainRecord], records_limit_bytes: int) -> 
 
 
 def encode_one_batch(rows: Sequence[PlainRecord], offset_deltas: Sequence[int]) -> bytes:
-    """Encode the rows of one batch, of which there is at least one."""
+    """Encode the rows of one batch, at least one."""
     base_timestamp_ms = rows[0][0]
     return b"".join(
         [

@@ -1,28 +1,20 @@
-"""Decompress the records of a batch (Kafka's ``common.compress``; KIP-110 for zstd).
+"""Compress and decompress the records of a batch, as Kafka's ``common.compress`` does (KIP-110 for zstd).
 
-    1 gzip    RFC 1952; several members follow one another; bytes behind the last are ignored
-    2 snappy  the framing of xerial's SnappyOutputStream, below, or one raw snappy block
-    3 lz4     one LZ4 frame; bytes behind it are ignored
-    4 zstd    one or more frames, mostly without a content size
+    1 gzip    RFC 1952. Several members may follow one another; bytes after the last are ignored. Written as one
+              member, whose header has no time, no level and an unknown system, as the JDK's
+    2 snappy  the framing of xerial's SnappyOutputStream, or one raw snappy block. Written framed, in blocks of 32 KiB
+    3 lz4     one LZ4 frame; bytes after it are ignored. Written with independent blocks of 64 KiB, without checksums
+              and content size
+    4 zstd    one or more frames, mostly without a content size. Written as one frame with its content size, which
+              the Java client omits: readers that decompress in one call need it
 
-    xerial framing: 82 "SNAPPY" 00, version int32, minimum compatible version int32,
-    then chunks until the end: int32 length, raw snappy block
+    xerial     82 "SNAPPY" 00, version int32, minimum compatible version int32,
+               then chunks until the end: length int32, raw snappy block
+    lz4 frame  04 22 4d 18, flags, block size, content size uint64 if flagged, header checksum,
+               then blocks: length uint32 little-endian, its highest bit set if the block is stored; content
+               then 00 00 00 00
 
-Output goes to a buffer of the caller's, so nothing inflates beyond what the caller allows.
-
-Compress the records of a batch as Kafka's Java client frames them (``common.compress``).
-
-    1 gzip    one member; its header names no time, no level and an unknown system, as that of the JDK
-    2 snappy  the framing of xerial's SnappyOutputStream, blocks of 32 KiB
-    3 lz4     one LZ4 frame: independent blocks of 64 KiB, no checksums, no content size
-    4 zstd    one frame
-
-    lz4 frame: 04 22 4d 18, flags 60, block size 40, header checksum 82,
-    then blocks: length uint32 little-endian, its highest bit set if the block is stored as it is; content
-    then 00 00 00 00
-
-The zstd frame states its content size, which that of the Java client does not: readers that decompress in one
-go need it, and the others do not mind.
+Output goes to a buffer of the caller, so nothing inflates beyond what the caller allows.
 """
 
 from __future__ import annotations
@@ -30,11 +22,12 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
 from storage_core.errors import OptionError
+from storage_core.record.batch_header import KEY_LENGTH_POSITIONS, LEGACY_CODEC_COUNT, LENGTH_BYTES
 
 if TYPE_CHECKING:
     from storage_core.record.batch_header import BytesLike
@@ -42,44 +35,42 @@ if TYPE_CHECKING:
 __all__ = [
     "CODEC_NAMES",
     "LEVELS",
-    "LZ4",
-    "LZ4_FLAG_CONTENT_SIZE",
     "Compressor",
     "Decompressor",
     "OutputFullError",
     "UndecodableError",
     "compressor",
+    "wrapper_payload",
 ]
 
 
 # By codec number.
 CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
-_NONE, _GZIP, _SNAPPY, LZ4, _ZSTD = range(5)
+_NONE, _GZIP, _SNAPPY, _LZ4, _ZSTD = range(5)
 # Arrow reads a payload up to this size in one go.
 _REUSED_STREAM_LIMIT_BYTES: Final = 1 << 16
-# The magic and the only method there is.
+# The magic and the only compression method.
 _GZIP_MAGIC: Final = b"\x1f\x8b\x08"
 _GZIP_SMALLEST_MEMBER_BYTES: Final = 18
-# Further members are fed in pieces, at first of this size: zlib copies whatever it is given beyond the end.
+# Further members are fed in pieces, at first of this size: zlib copies all input beyond the end of a member.
 _GZIP_FIRST_PIECE_BYTES: Final = 1 << 12
-# zlib's "expect a gzip header" on top of its largest window.
+# zlib's flag for a gzip header, plus its largest window.
 _GZIP_WINDOW_BITS: Final = 31
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
-_XERIAL_HEADER_BYTES: Final = 16
 _VARINT_CONTINUES: Final = 0x80
 _INT32: Final = struct.Struct(">i")
+_UINT32_LITTLE_ENDIAN: Final = struct.Struct("<I")
 _SNAPPY_CODEC: Final = pa.Codec("snappy")
 _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
-_LZ4_BLOCK_SIZE: Final = struct.Struct("<I")
-_LZ4_SIZE_MASK: Final = 0x7FFFFFFF
+_LZ4_STORED: Final = 1 << 31
 _LZ4_FLAG_DICTIONARY: Final = 0x01
 _LZ4_FLAG_CONTENT_CHECKSUM: Final = 0x04
-LZ4_FLAG_CONTENT_SIZE: Final = 0x08
+_LZ4_FLAG_CONTENT_SIZE: Final = 0x08
 _LZ4_FLAG_BLOCK_CHECKSUM: Final = 0x10
 
 
 class OutputFullError(Exception):
-    """More bytes come out than the output buffer holds."""
+    """The output is larger than the output buffer."""
 
 
 class UndecodableError(Exception):
@@ -87,21 +78,21 @@ class UndecodableError(Exception):
 
 
 class Decompressor:
-    """Decompresses batch after batch. What is costly to set up is kept for the next one."""
+    """Decompresses batches, and keeps what is costly to set up from one batch to the next."""
 
     def __init__(self) -> None:
         self._streams: dict[str, _Stream] = {}
 
     def decompress_into(self, codec: int, payload: memoryview, output: memoryview) -> int:
-        """Decompress ``payload`` into ``output``; return how many bytes came out.
+        """Decompress ``payload`` into ``output``; return the size of the output.
 
         Args:
             codec: The codec's number, 0 to 4; 0 copies.
             payload: The compressed bytes of one batch.
-            output: Where to write. It must be one byte longer than the most that is expected.
+            output: The buffer to write to: one byte longer than the largest expected output.
 
         Raises:
-            OutputFullError: The output buffer was filled to its end.
+            OutputFullError: The output fills the whole buffer.
             UndecodableError: The payload is damaged, cut off, or of an unknown codec.
         """
         try:
@@ -119,7 +110,7 @@ class Decompressor:
             return size_bytes
         if codec == _ZSTD:
             return self._by_stream("zstd", payload, output)
-        if codec == LZ4:
+        if codec == _LZ4:
             return self._by_stream("lz4", payload[: _lz4_frame_bytes(payload)], output)
         if codec == _SNAPPY:
             return _snappy(payload, output)
@@ -132,7 +123,7 @@ class Decompressor:
         if len(payload) > _REUSED_STREAM_LIMIT_BYTES:
             stream = pa.CompressedInputStream(pa.BufferReader(payload), codec_name)
             return int(stream.readinto(output))
-        # A stream that fails, or is left with something to say, is not used again.
+        # A stream that fails, or has more output, is not reused.
         kept = self._streams.pop(codec_name, None) or _Stream(codec_name)
         size_bytes = kept.read_into(payload, output)
         if size_bytes < len(output):
@@ -141,7 +132,7 @@ class Decompressor:
 
 
 class _Stream:
-    """An Arrow stream that takes one payload after the other: setting one up costs more than a small batch."""
+    """An Arrow stream that is reused for many payloads: creating one costs more than a small batch."""
 
     def __init__(self, codec_name: str) -> None:
         self._source = _Source()
@@ -171,7 +162,7 @@ class _Source:
 def _gzip(payload: memoryview, output: memoryview) -> int:
     size_bytes = 0
     position = 0
-    # Mostly there is one member, and nothing behind it.
+    # Usually the payload is a single member.
     piece_bytes = len(payload)
     while True:
         member = zlib.decompressobj(_GZIP_WINDOW_BITS)
@@ -188,7 +179,7 @@ def _gzip(payload: memoryview, output: memoryview) -> int:
             position += len(piece) - len(member.unused_data)
             piece_bytes *= 2
         piece_bytes = _GZIP_FIRST_PIECE_BYTES
-        # As the JDK: what does not look like another member is left alone.
+        # As in the JDK, bytes that do not look like another member are ignored.
         is_member = bytes(payload[position : position + len(_GZIP_MAGIC)]) == _GZIP_MAGIC
         if not is_member or len(payload) - position < _GZIP_SMALLEST_MEMBER_BYTES:
             return size_bytes
@@ -198,14 +189,14 @@ def _snappy(payload: memoryview, output: memoryview) -> int:
     if not payload:
         message = "the snappy stream is empty"
         raise UndecodableError(message)
-    if len(payload) < _XERIAL_HEADER_BYTES or bytes(payload[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+    if len(payload) < len(_XERIAL_HEADER) or bytes(payload[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         return _snappy_block(payload, output)
     size_bytes = 0
-    position = _XERIAL_HEADER_BYTES
+    position = len(_XERIAL_HEADER)
     while position + _INT32.size <= len(payload):
         if bytes(payload[position : position + len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC:
-            # Another stream, appended to the first.
-            position += _XERIAL_HEADER_BYTES
+            # Another stream follows the first.
+            position += len(_XERIAL_HEADER)
             continue
         (chunk_bytes,) = _INT32.unpack_from(payload, position)
         position += _INT32.size
@@ -239,54 +230,60 @@ def _unsigned_varint(block: memoryview) -> int:
 
 
 def _lz4_frame_bytes(payload: memoryview) -> int:
-    """The length of the first frame: Kafka reads that and no more."""
+    """The length of the first frame; Kafka reads nothing after it."""
     if len(payload) < len(_LZ4_MAGIC) + 3 or bytes(payload[: len(_LZ4_MAGIC)]) != _LZ4_MAGIC:
         message = "the LZ4 frame magic is missing"
         raise UndecodableError(message)
     flags = payload[4]
     position = 7
-    position += 8 * bool(flags & LZ4_FLAG_CONTENT_SIZE) + 4 * bool(flags & _LZ4_FLAG_DICTIONARY)
+    position += 8 * bool(flags & _LZ4_FLAG_CONTENT_SIZE) + 4 * bool(flags & _LZ4_FLAG_DICTIONARY)
     block_trailer_bytes = 4 * bool(flags & _LZ4_FLAG_BLOCK_CHECKSUM)
-    while position + _LZ4_BLOCK_SIZE.size <= len(payload):
-        (block_size,) = _LZ4_BLOCK_SIZE.unpack_from(payload, position)
-        position += _LZ4_BLOCK_SIZE.size
+    while position + _UINT32_LITTLE_ENDIAN.size <= len(payload):
+        (block_size,) = _UINT32_LITTLE_ENDIAN.unpack_from(payload, position)
+        position += _UINT32_LITTLE_ENDIAN.size
         if block_size == 0:
             return position + 4 * bool(flags & _LZ4_FLAG_CONTENT_CHECKSUM)
-        position += (block_size & _LZ4_SIZE_MASK) + block_trailer_bytes
+        position += (block_size & ~_LZ4_STORED) + block_trailer_bytes
     message = "the LZ4 frame is cut off"
     raise UndecodableError(message)
 
 
 Compressor: TypeAlias = Callable[["BytesLike"], "BytesLike"]
-# By codec: Kafka's default, smallest and largest level, where there are levels.
-LEVELS: Final = {_GZIP: (-1, -1, 9), LZ4: (9, 1, 17), _ZSTD: (3, -131_072, 22)}
+
+
+class Levels(NamedTuple):
+    """The compression levels of a codec, as Kafka's ``CompressionType`` has them."""
+
+    default: int
+    minimum: int
+    maximum: int
+
+
+# By the number of each codec that has levels.
+LEVELS: Final = {_GZIP: Levels(-1, -1, 9), _LZ4: Levels(9, 1, 17), _ZSTD: Levels(3, -131_072, 22)}
 _GZIP_HEADER: Final = bytes.fromhex("1f8b08000000000000ff")
 _GZIP_TRAILER: Final = struct.Struct("<II")
-# The largest window, and nothing before and behind the stream.
+# The largest window, without a header and a trailer.
 _RAW_DEFLATE_WINDOW_BITS: Final = -15
-_XERIAL_HEADER: Final = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
+_XERIAL_HEADER: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES: Final = 32 << 10
-_XERIAL_LENGTH: Final = struct.Struct(">i")
 _LZ4_HEADER: Final = bytes.fromhex("04224d18604082")
 _LZ4_END: Final = bytes(4)
 _LZ4_BLOCK_BYTES: Final = 64 << 10
-_LZ4_LENGTH: Final = struct.Struct("<I")
-_LZ4_STORED: Final = 1 << 31
-# With its default level Kafka asks for the quick compressor, with any other for the thorough one. The library
-# knows no level beyond this.
+# At its default level Kafka uses the fast compressor, at any other the high one, whose levels end here.
 _LZ4_HIGHEST_LEVEL: Final = 12
-_INT32_MASK: Final = 0xFFFFFFFF
+_UINT32_MASK: Final = 0xFFFFFFFF
 
 
 def compressor(codec: int, level: int | None = None) -> Compressor | None:
-    """What compresses the records of one batch after the other; None where nothing is to be done.
+    """A function that compresses the records of a batch; None for no compression.
 
     Args:
         codec: The codec's number, 0 to 4.
         level: The level; None for Kafka's default.
 
     Raises:
-        OptionError: There is no such codec, or it has no such level.
+        OptionError: The codec does not exist, or does not have this level.
     """
     if not _NONE <= codec < len(CODEC_NAMES):
         raise OptionError(
@@ -298,9 +295,9 @@ def compressor(codec: int, level: int | None = None) -> Compressor | None:
         return lambda data: _gzip_compress(data, level)
     if codec == _SNAPPY:
         return _xerial(pa.Codec("snappy"))
-    if codec == LZ4:
-        is_quick = level == LEVELS[LZ4][0]
-        return _lz4_frame(pa.Codec("lz4_raw", None if is_quick else min(level, _LZ4_HIGHEST_LEVEL)))
+    if codec == _LZ4:
+        is_fast = level == LEVELS[_LZ4].default
+        return _lz4_frame(pa.Codec("lz4_raw", None if is_fast else min(level, _LZ4_HIGHEST_LEVEL)))
     if codec == _ZSTD:
         zstd = pa.Codec("zstd", level)
         return lambda data: memoryview(zstd.compress(data)).cast("B")
@@ -311,20 +308,22 @@ def _checked_level(codec: int, level: int | None) -> int:
     name = CODEC_NAMES[codec]
     if codec not in LEVELS:
         if level is not None:
-            raise OptionError(f"Expected no level, as {name} has none, found {level}. Leave it out.")
+            raise OptionError(f"Expected no level, as {name} has none, found {level}. Omit it.")
         return 0
-    default, smallest, largest = LEVELS[codec]
+    levels = LEVELS[codec]
     if level is None:
-        return default
-    if not smallest <= level <= largest or (codec == _GZIP and level == 0):
+        return levels.default
+    if not levels.minimum <= level <= levels.maximum or (codec == _GZIP and level == 0):
         but = " but 0" if codec == _GZIP else ""
-        raise OptionError(f"Expected a level for {name} from {smallest} to {largest}{but}, found {level}.")
+        raise OptionError(
+            f"Expected a level for {name} from {levels.minimum} to {levels.maximum}{but}, found {level}."
+        )
     return level
 
 
 def _gzip_compress(data: BytesLike, level: int) -> BytesLike:
     stream = zlib.compressobj(level, zlib.DEFLATED, _RAW_DEFLATE_WINDOW_BITS)
-    trailer = _GZIP_TRAILER.pack(zlib.crc32(data), len(data) & _INT32_MASK)
+    trailer = _GZIP_TRAILER.pack(zlib.crc32(data), len(data) & _UINT32_MASK)
     return b"".join((_GZIP_HEADER, stream.compress(data), stream.flush(), trailer))
 
 
@@ -333,7 +332,7 @@ def _xerial(codec: pa.Codec) -> Compressor:
         pieces: list[BytesLike] = [_XERIAL_HEADER]
         for start in range(0, len(data), _XERIAL_BLOCK_BYTES):
             block = codec.compress(data[start : start + _XERIAL_BLOCK_BYTES])
-            pieces += (_XERIAL_LENGTH.pack(len(block)), block)
+            pieces += (_INT32.pack(len(block)), block)
         return b"".join(pieces)
 
     return compress
@@ -346,10 +345,86 @@ def _lz4_frame(codec: pa.Codec) -> Compressor:
             block = data[start : start + _LZ4_BLOCK_BYTES]
             compressed = codec.compress(block)
             if len(compressed) < len(block):
-                pieces += (_LZ4_LENGTH.pack(len(compressed)), compressed)
+                pieces += (_UINT32_LITTLE_ENDIAN.pack(len(compressed)), compressed)
             else:
-                pieces += (_LZ4_LENGTH.pack(len(block) | _LZ4_STORED), block)
+                pieces += (_UINT32_LITTLE_ENDIAN.pack(len(block) | _LZ4_STORED), block)
         pieces.append(_LZ4_END)
         return b"".join(pieces)
 
     return compress
+
+
+# The descriptor of an LZ4 frame follows the magic: flags, block size, and a content size if flagged; then comes its
+# checksum, of one byte. Kafka uses no dictionaries.
+_LZ4_DESCRIPTOR_START: Final = 4
+_LZ4_DESCRIPTOR_BYTES: Final = 2
+_XXH32_PRIMES: Final = (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1)
+
+
+def wrapper_payload(message: memoryview, magic: int, codec: int) -> memoryview:
+    """The compressed message set in a wrapper, a message of format v0 or v1 that holds others.
+
+    Args:
+        message: The whole wrapper, at least as long as its format requires.
+        magic: 0 or 1.
+        codec: The codec's number, not 0.
+
+    Raises:
+        UndecodableError: The wrapper has no value, or a value that does not fit, or a codec newer than its format.
+    """
+    if codec >= LEGACY_CODEC_COUNT:
+        problem = f"messages of format v{magic} cannot be"
+        raise UndecodableError(problem)
+    position = KEY_LENGTH_POSITIONS[magic]
+    (key_length,) = _INT32.unpack_from(message, position)
+    position += LENGTH_BYTES + max(key_length, 0)
+    if position + LENGTH_BYTES > len(message):
+        problem = f"the wrapper's key of {key_length} bytes does not fit it"
+        raise UndecodableError(problem)
+    (value_length,) = _INT32.unpack_from(message, position)
+    position += LENGTH_BYTES
+    if not 0 <= value_length <= len(message) - position:
+        problem = (
+            "the wrapper's value is null"
+            if value_length < 0
+            else f"the wrapper's value of {value_length} bytes does not fit it"
+        )
+        raise UndecodableError(problem)
+    payload = message[position : position + value_length]
+    return _with_right_lz4_checksum(payload) if codec == _LZ4 and magic == 0 else payload
+
+
+def _with_right_lz4_checksum(payload: memoryview) -> memoryview:
+    """A copy of an LZ4 frame with the right checksum of its descriptor.
+
+    Early clients included the magic in it (KAFKA-3160), and all later ones ignore it in format v0.
+    """
+    frame = bytearray(payload)
+    start = _LZ4_DESCRIPTOR_START
+    if len(frame) > start:
+        flags = frame[start]
+        end = start + _LZ4_DESCRIPTOR_BYTES
+        end += 8 * bool(flags & _LZ4_FLAG_CONTENT_SIZE)
+        if len(frame) > end:
+            frame[end] = _xxh32_of_few_bytes(frame[start:end]) >> 8 & 0xFF
+    return memoryview(frame)
+
+
+def _xxh32_of_few_bytes(data: bytes | bytearray) -> int:
+    """XXH32 with seed 0 of less than 16 bytes."""
+    first, second, third, fourth, fifth = _XXH32_PRIMES
+    value = fifth + len(data)
+    words_end = len(data) // _UINT32_LITTLE_ENDIAN.size * _UINT32_LITTLE_ENDIAN.size
+    for (word,) in _UINT32_LITTLE_ENDIAN.iter_unpack(data[:words_end]):
+        value = _rotated(value + word * third, 17) * fourth
+    for byte in data[words_end:]:
+        value = _rotated(value + byte * fifth, 11) * first
+    value &= _UINT32_MASK
+    value = (value ^ value >> 15) * second & _UINT32_MASK
+    value = (value ^ value >> 13) * third & _UINT32_MASK
+    return value ^ value >> 16
+
+
+def _rotated(value: int, bits: int) -> int:
+    value &= _UINT32_MASK
+    return value << bits | value >> 32 - bits

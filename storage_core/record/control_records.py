@@ -1,12 +1,4 @@
-"""Control records: the markers in a log that consumers never see (Kafka's ``ControlRecordType``).
-
-key:   version int16, type int16
-value: of a marker that ends a transaction, version int16, coordinator epoch int32; else it depends on the type
-
-The markers that end transactions (KIP-98; Kafka's ``EndTransactionMarker``).
-
-Batches that hold no data: the markers that end a transaction, and what compaction leaves of others.
-"""
+"""Batches without data: control batches (Kafka's ``ControlRecordType``), and batches that compaction emptied."""
 
 from __future__ import annotations
 
@@ -24,9 +16,9 @@ from storage_core.record.batch_header import (
     TRANSACTIONAL_FLAG,
 )
 from storage_core.record.column_encode import encode_one_by_one
-from storage_core.record.decode import batch_section, decode_one_by_one
+from storage_core.record.decode import decode_one_by_one
 from storage_core.record.record_batches import NO_PRODUCER, ProducerSequence, batch_of
-from storage_core.record.section import WantedFields
+from storage_core.record.section import WantedFields, batch_section
 
 if TYPE_CHECKING:
     from storage_core.record.batch_header import BatchHeader
@@ -35,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CONTROL_KEY",
     "END_MARKER_VALUE",
-    "MOST_CONTROL_BYTES",
+    "MAX_CONTROL_BYTES",
     "ControlType",
     "EndTransactionMarker",
     "control_type",
@@ -45,14 +37,16 @@ __all__ = [
 ]
 
 
+# Version int16, type int16.
 CONTROL_KEY: Final = struct.Struct(">hh")
+# The value of a marker that ends a transaction (KIP-98, ``EndTransactionMarker``): version int16, coordinator epoch int32.
 END_MARKER_VALUE: Final = struct.Struct(">hi")
-# Brokers write control batches of some dozen bytes, those of KRaft of some hundred.
-MOST_CONTROL_BYTES: Final = 1 << 20
+# Control batches take some dozen bytes, those of KRaft some hundred.
+MAX_CONTROL_BYTES: Final = 1 << 20
 
 
 class ControlType(enum.IntEnum):
-    """What a control record says. Types that later versions of Kafka add are UNKNOWN."""
+    """The type of a control record. Types that later versions of Kafka add are UNKNOWN."""
 
     ABORT = 0
     COMMIT = 1
@@ -77,7 +71,7 @@ def control_type(batch: bytes | memoryview, header: BatchHeader, *, path: str) -
     """
     if header.record_count == 0:
         return None
-    section = batch_section(batch, header, path=path, limit_bytes=MOST_CONTROL_BYTES)
+    section = batch_section(batch, header, path=path, limit_bytes=MAX_CONTROL_BYTES)
     keys = decode_one_by_one(section, WantedFields(timestamp=False, value=False)).keys
     assert keys is not None  # noqa: S101  (they were asked for)
     length, start = int(keys.lengths[0]), int(keys.starts[0])
@@ -89,17 +83,12 @@ def control_type(batch: bytes | memoryview, header: BatchHeader, *, path: str) -
         "Expected a control record's key to hold a version and a type in four bytes, "
         f"found a key of {length} bytes"
         + (f" with version {version}." if length >= CONTROL_KEY.size else "."),
-        path=path,
-        position_bytes=header.position_bytes,
-        end_position_bytes=header.end_position_bytes,
-        offset=header.base_offset,
-        last_offset=header.last_offset,
+        **header.error_location(path),
     )
 
 
-# A marker as brokers write it, from the record's length on: the varints of length (16), attributes,
-# timestamp delta, offset delta and key length (4); the key; the value's length (6) and the value;
-# the number of headers.
+# The record of a marker as brokers write it: the varints of its length (16), attributes, timestamp delta, offset delta
+# and key length (4); the key; the value length (6) and the value; the header count.
 _USUAL: Final = struct.Struct(">5shhbhib")
 _USUAL_SIZE_BYTES: Final = HEADER_SIZE_BYTES + _USUAL.size
 _USUAL_START: Final = b"\x20\x00\x00\x00\x08"
@@ -107,14 +96,14 @@ _USUAL_VALUE_LENGTH: Final = 12
 
 
 class EndTransactionMarker(NamedTuple):
-    """How a transaction ended, and the epoch of the coordinator that says so."""
+    """How a transaction ended, and the epoch of the coordinator that ended it."""
 
     is_abort: bool
     coordinator_epoch: int
 
 
 def read_marker(batch: bytes | memoryview, header: BatchHeader, *, path: str) -> EndTransactionMarker | None:
-    """The marker in a control batch; None if compaction emptied it, or if it is none that ends a transaction.
+    """The marker in a control batch; None if compaction emptied it, or if it does not end a transaction.
 
     Args:
         batch: The whole batch, its CRC already checked.
@@ -141,14 +130,10 @@ def read_marker(batch: bytes | memoryview, header: BatchHeader, *, path: str) ->
     try:
         return _read_unusual(batch, header, path)
     except (BatchTooLargeError, UnsupportedFormatError) as error:
-        # No coordinator writes such a thing, so nobody is helped by another codec or a higher limit.
+        # No coordinator writes such a batch: support for another codec, or a higher limit, would not help.
         raise CorruptRecordError(
             f"Expected a control record of a few bytes, found one that cannot be read: {error.args[0]}",
-            path=path,
-            position_bytes=header.position_bytes,
-            end_position_bytes=header.end_position_bytes,
-            offset=header.base_offset,
-            last_offset=header.last_offset,
+            **header.error_location(path),
         ) from error
 
 
@@ -156,7 +141,7 @@ def _read_unusual(batch: bytes | memoryview, header: BatchHeader, path: str) -> 
     kind = control_type(batch, header, path=path)
     if kind not in (ControlType.ABORT, ControlType.COMMIT):
         return None
-    section = batch_section(batch, header, path=path, limit_bytes=MOST_CONTROL_BYTES)
+    section = batch_section(batch, header, path=path, limit_bytes=MAX_CONTROL_BYTES)
     values = decode_one_by_one(section, WantedFields(timestamp=False, key=False)).values
     assert values is not None  # noqa: S101  (they were asked for)
     length, start = int(values.lengths[0]), int(values.starts[0])
@@ -168,11 +153,7 @@ def _read_unusual(batch: bytes | memoryview, header: BatchHeader, path: str) -> 
         "Expected a marker's value to hold a version and a coordinator epoch in six bytes, "
         f"found a value of {length} bytes"
         + (f" with version {version}." if length >= END_MARKER_VALUE.size else "."),
-        path=path,
-        position_bytes=header.position_bytes,
-        end_position_bytes=header.end_position_bytes,
-        offset=header.base_offset,
-        last_offset=header.last_offset,
+        **header.error_location(path),
     )
 
 
@@ -194,7 +175,7 @@ def end_transaction_marker(
     """The batch that commits or aborts a producer's transaction in one partition.
 
     Raises:
-        ValueError: Not COMMIT or ABORT, or no producer.
+        ValueError: The type is not COMMIT or ABORT, or there is no producer.
     """
     if control_type not in _END_TYPES or producer_id < 0 or producer_epoch < 0:
         message = (
@@ -225,15 +206,15 @@ def empty_batch(
     producer: ProducerSequence = NO_PRODUCER,
     attributes: int = 0,
 ) -> RecordBatches:
-    """A batch without records that stands for a range of offsets.
+    """A batch without records, which replaces a batch that compaction emptied.
 
     Args:
-        base_offset: The first of them.
-        last_offset: The last of them.
-        leader_epoch: Under which it was written.
-        max_timestamp_ms: The largest timestamp of the records that were there.
-        producer: Who wrote them; what is known of a producer outlives its records by this.
-        attributes: Of the batch that it replaces. A codec and a delete horizon are left out.
+        base_offset: The first offset of the batch.
+        last_offset: The last offset of the batch.
+        leader_epoch: The leader epoch of the batch.
+        max_timestamp_ms: The largest timestamp of its records.
+        producer: Its producer, whose state outlives its records this way.
+        attributes: The attributes of the batch; its codec and its delete horizon are dropped.
     """
     return batch_of(
         b"",

@@ -1,9 +1,7 @@
-"""Decode v2 records one by one: slow, simple, and precise about what is wrong.
+"""Decode the records of a section: by column, or one by one.
 
-The decoder by column hands over whatever it does not take. Then this one either finds that
-the records are right, if unusual, or says which one is not. Both give the same columns.
-
-Decode batches: the decoder by column first, the plain one for what it does not take.
+The column decoder passes on every section that it does not take. The plain decoder then either finds that
+the records are valid, if unusual, or says which one is not. Both give the same columns.
 """
 
 from __future__ import annotations
@@ -13,25 +11,17 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from storage_core.errors import BatchTooLargeError, CorruptRecordError, UnsupportedFormatError
-from storage_core.record.batch_header import (
-    HEADER_SIZE_BYTES,
-    LOG_APPEND_TIME_FLAG,
-    LOG_OVERHEAD_BYTES,
-    MAGIC_V2,
-    MAX_OFFSET,
-    header_rows,
-)
+from storage_core.errors import CorruptRecordError
+from storage_core.record.batch_header import LOG_APPEND_TIME_FLAG, LOG_OVERHEAD_BYTES, MAGIC_V2, MAX_OFFSET
 from storage_core.record.column_decode import UnevenRecordsError, decode_by_column
-from storage_core.record.compression import CODEC_NAMES, Decompressor, OutputFullError, UndecodableError
-from storage_core.record.legacy_records import decode_message_sets, wrapper_payload
+from storage_core.record.legacy_records import decode_message_sets
 from storage_core.record.section import (
-    PADDING_BYTES,
     RecordColumns,
     RecordHeaders,
     RecordSection,
     Slices,
     WantedFields,
+    batch_section,
 )
 from storage_core.record.varint import (
     VARINT_LIMIT_BYTES,
@@ -45,22 +35,51 @@ if TYPE_CHECKING:
 
     from storage_core.record.batch_header import BatchHeader
 
-__all__ = [
-    "batch_section",
-    "batch_timestamps",
-    "decode_one_by_one",
-    "decode_records",
-    "fail_too_large",
-    "fail_undecodable",
-]
+__all__ = ["batch_timestamps", "decode_one_by_one", "decode_records"]
+
+
+def decode_records(section: RecordSection, wanted: WantedFields) -> RecordColumns:
+    """Decode the wanted fields of all records of a section.
+
+    Raises:
+        CorruptRecordError: A batch's records contradict its header or their lengths.
+    """
+    if len(section.headers) and section.headers["magic"][0] < MAGIC_V2:
+        return decode_message_sets(section, wanted)
+    try:
+        return decode_by_column(section, wanted)
+    except (UnevenRecordsError, MalformedVarintError, IndexError):
+        return decode_one_by_one(section, wanted)
+
+
+def batch_timestamps(
+    batch: bytes | memoryview, header: BatchHeader, *, path: str, limit_bytes: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The offset and the timestamp (ms) of each record of one batch, control records included.
+
+    Args:
+        batch: The whole batch, its CRC already checked.
+        header: The batch's parsed header.
+        path: The file, for messages.
+        limit_bytes: The most that the records may inflate to.
+
+    Raises:
+        BatchTooLargeError: They inflate to more than ``limit_bytes``.
+        CorruptRecordError: They contradict the header or their lengths.
+    """
+    if header.record_count == 0:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    section = batch_section(batch, header, path=path, limit_bytes=limit_bytes)
+    columns = decode_records(section, WantedFields(key=False, value=False))
+    assert columns.timestamps_ms is not None  # noqa: S101  (it was asked for)
+    return columns.offsets, columns.timestamps_ms
 
 
 def decode_one_by_one(section: RecordSection, wanted: WantedFields) -> RecordColumns:
     """Decode the wanted fields of all records of a section.
 
     Raises:
-        CorruptRecordError: A batch's records are not what its header and their lengths say;
-            names the file, the batch's bytes and its offsets.
+        CorruptRecordError: A batch's records contradict its header or their lengths.
     """
     rows = _Rows()
     row_counts = [_BatchDecoder(section, index).decode_into(rows) for index in range(len(section.starts))]
@@ -68,7 +87,7 @@ def decode_one_by_one(section: RecordSection, wanted: WantedFields) -> RecordCol
 
 
 class _Rows:
-    """What was decoded so far, an array a column; slices as start and length by turns."""
+    """The records decoded so far, one array per column; slices alternate start and length."""
 
     def __init__(self) -> None:
         self.offsets = array("q")
@@ -108,7 +127,7 @@ class _BatchDecoder:
         self._section = section
         self._index = index
         self._start = int(section.starts[index])
-        # The decoder sees nothing behind the batch's last record.
+        # The decoder sees nothing after the batch's last record.
         self._data = section.buffer.data[: int(section.ends[index])]
         header = section.headers[index]
         self._base_offset = int(header["base_offset"])
@@ -121,7 +140,7 @@ class _BatchDecoder:
         self._record_index: int | None = None
 
     def decode_into(self, rows: _Rows) -> int:
-        """Append the batch's records to ``rows``; return how many they are."""
+        """Append the batch's records to ``rows``; return their number."""
         if self._count < 1:
             self._fail(f"a record count of at least 1, found {self._count}")
         if self._last_offset > MAX_OFFSET:
@@ -202,7 +221,7 @@ class _BatchDecoder:
 
     def _fail(self, expected: str) -> NoReturn:
         position_bytes = int(self._section.positions[self._index])
-        message = f"Expected {expected}. The batch's CRC is right: its writer made it so."
+        message = f"Expected {expected}. The batch's CRC is right: it was written like this."
         raise CorruptRecordError(
             message,
             record_index=self._record_index,
@@ -217,130 +236,3 @@ class _BatchDecoder:
 def _java_long(value: int) -> int:
     """Wrap as 64-bit addition does: the decoder by column adds the same way."""
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
-
-
-# The first guess at how far a batch inflates; a wrong guess costs another attempt.
-_FIRST_GUESS_FACTOR = 8
-_FIRST_GUESS_MINIMUM_BYTES = 1 << 16
-
-
-def decode_records(section: RecordSection, wanted: WantedFields) -> RecordColumns:
-    """Decode the wanted fields of all records of a section, whose batches are all of v2 or all older.
-
-    Raises:
-        CorruptRecordError: A batch's records are not what its header and their lengths say.
-    """
-    if len(section.headers) and section.headers["magic"][0] < MAGIC_V2:
-        return decode_message_sets(section, wanted)
-    try:
-        return decode_by_column(section, wanted)
-    except (UnevenRecordsError, MalformedVarintError, IndexError):
-        return decode_one_by_one(section, wanted)
-
-
-def _decompress(payload: memoryview, header: BatchHeader, *, path: str, limit_bytes: int) -> np.ndarray:
-    """Decompress the records of one batch into a padded buffer of their own.
-
-    Raises:
-        BatchTooLargeError: They inflate to more than ``limit_bytes``.
-        CorruptRecordError: The codec refuses them.
-    """
-    guess_bytes = min(max(len(payload) * _FIRST_GUESS_FACTOR, _FIRST_GUESS_MINIMUM_BYTES), limit_bytes)
-    while True:
-        buffer = np.empty(guess_bytes + 1 + PADDING_BYTES, np.uint8)
-        output = buffer.data[: guess_bytes + 1]
-        try:
-            size_bytes = Decompressor().decompress_into(header.codec, payload, output)
-        except OutputFullError:
-            if guess_bytes == limit_bytes:
-                fail_too_large(path, header, limit_bytes)
-            guess_bytes = min(guess_bytes * 4, limit_bytes)
-        except UndecodableError as error:
-            fail_undecodable(path, header, error)
-        else:
-            return buffer[: size_bytes + PADDING_BYTES]
-
-
-def fail_too_large(path: str, header: BatchHeader, limit_bytes: int) -> NoReturn:
-    """Raise the error for a batch that inflates beyond the limit."""
-    raise BatchTooLargeError(
-        f"Expected a batch to inflate to at most {limit_bytes} bytes, found more. If this batch is genuine, "
-        "raise maxDecompressedBatchBytes.",
-        path=path,
-        position_bytes=header.position_bytes,
-        end_position_bytes=header.end_position_bytes,
-        offset=header.base_offset,
-        last_offset=header.last_offset,
-    )
-
-
-def fail_undecodable(path: str, header: BatchHeader, error: UndecodableError) -> NoReturn:
-    """Raise the error for a batch that its codec refuses."""
-    is_unknown = header.codec >= len(CODEC_NAMES)
-    codec = f"codec number {header.codec}" if is_unknown else CODEC_NAMES[header.codec]
-    # Later versions may add codecs to format v2 only.
-    kind = UnsupportedFormatError if is_unknown and not header.is_wrapper else CorruptRecordError
-    raise kind(
-        f"Expected records compressed with {codec}, but {error}. The batch's CRC is right: "
-        "its writer made it so.",
-        path=path,
-        position_bytes=header.position_bytes,
-        end_position_bytes=header.end_position_bytes,
-        offset=header.base_offset,
-        last_offset=header.last_offset,
-    ) from error
-
-
-def batch_timestamps(
-    batch: bytes | memoryview, header: BatchHeader, *, path: str, limit_bytes: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The offset and the timestamp (ms) of every record of one batch, control records included.
-
-    Args:
-        batch: The whole batch, its CRC already checked.
-        header: The batch's parsed header.
-        path: The file, for messages.
-        limit_bytes: The most that the records may inflate to.
-
-    Raises:
-        BatchTooLargeError: They inflate to more than ``limit_bytes``.
-        CorruptRecordError: They are not what the header and their lengths say.
-    """
-    if header.record_count == 0:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    section = batch_section(batch, header, path=path, limit_bytes=limit_bytes)
-    columns = decode_records(section, WantedFields(key=False, value=False))
-    assert columns.timestamps_ms is not None  # noqa: S101  (it was asked for)
-    return columns.offsets, columns.timestamps_ms
-
-
-def batch_section(
-    batch: bytes | memoryview, header: BatchHeader, *, path: str, limit_bytes: int
-) -> RecordSection:
-    """Decompress one whole batch, if need be, into a section of its own; for arguments and errors see above."""
-    payload = _payload(memoryview(batch), header, path)
-    if header.codec:
-        buffer = _decompress(payload, header, path=path, limit_bytes=limit_bytes)
-    else:
-        buffer = np.zeros(len(payload) + PADDING_BYTES, np.uint8)
-        buffer[: len(payload)] = payload
-    return RecordSection(
-        buffer,
-        np.zeros(1, np.int64),
-        np.array([len(buffer) - PADDING_BYTES], np.int64),
-        header_rows(np.frombuffer(batch, np.uint8), np.zeros(1, np.int64), header.base_offset),
-        np.array([header.position_bytes], np.int64),
-        path,
-    )
-
-
-def _payload(batch: memoryview, header: BatchHeader, path: str) -> memoryview:
-    """What a batch's codec has compressed, or its records if there is no codec."""
-    if header.magic == MAGIC_V2:
-        return batch[HEADER_SIZE_BYTES:]
-    if not header.is_wrapper:
-        return batch
-    try:
-        return wrapper_payload(batch, header.magic, header.codec)
-    except UndecodableError as error:
-        fail_undecodable(path, header, error)

@@ -1,13 +1,9 @@
-"""Where batches end: each takes as many records as its size allows (Kafka's ``hasRoomFor``).
+"""Encode Arrow columns as record batches (Kafka's ``MemoryRecordsBuilder``): by column, or one by one if few.
 
-What a record takes depends on how far its batch goes back: on the lengths of its two deltas. So one end has to be
-found after the other, some ten thousand times a second.
-
-Encode Arrow columns as record batches (Kafka's ``MemoryRecordsBuilder``): by column, or one by one if few.
-
-Encode rows that stand group after group, such as the rows of many partitions, in one go.
-
-No batch holds rows of two groups; for the rest, batches are made as `storage_core.record.encode` makes them.
+The records of one producer, or of many partitions in one go, group after group: no batch has rows of two groups.
+Each batch takes as many records as its size allows (Kafka's ``hasRoomFor``). The size of a record depends on its
+two deltas, and so on where its batch begins: batch ends have to be found one after the other, some ten thousand a
+second.
 """
 
 from __future__ import annotations
@@ -44,7 +40,7 @@ from storage_core.record.record_input import (
     Records,
     check_columns,
     check_rows,
-    look_at_rows,
+    measure_rows,
     plain_rows,
 )
 from storage_core.record.varint import VARINT_LIMIT_BYTES, VARLONG_LIMIT_BYTES, varint_lengths
@@ -52,10 +48,8 @@ from storage_core.record.varint import VARINT_LIMIT_BYTES, VARLONG_LIMIT_BYTES, 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import pyarrow as pa
-
     from storage_core.record.batch_header import BytesLike
-    from storage_core.record.column_encode import PlainBatch, PlainRecord
+    from storage_core.record.column_encode import PlainRecord
 
 __all__ = [
     "BatchEncoding",
@@ -63,154 +57,15 @@ __all__ = [
     "GroupEncoder",
     "ProducerSequence",
     "RowSource",
-    "batch_runs",
     "cut_batches",
     "cut_groups",
     "encode_records",
 ]
 
 
-# Length, attributes, timestamp delta and offset delta, a byte each.
-_LEAST_HEAD_BYTES: Final = 4
-_MOST_DELTA_BYTES: Final = VARLONG_LIMIT_BYTES + VARINT_LIMIT_BYTES
-# The first value, and the factor to the next one, that a byte more is needed for.
-_TWO_BYTES: Final = 64
-_NEXT_BYTE: Final = 128
-_WRAPS: Final = 1 << 63
 _Int64Array = npt.NDArray[np.int64]
-
-
-def cut_batches(rows: RecordRows, records_limit_bytes: int, *, is_end: bool) -> _Int64Array:
-    """Behind which rows batches end.
-
-    Args:
-        rows: The first of them begins a batch.
-        records_limit_bytes: The most that the records of one batch may take; a single one may take more.
-        is_end: Whether there are no more rows: then the last batch ends with the last row. Otherwise it is left
-            open, as rows to come may belong to it.
-    """
-    count = rows.count
-    is_sorted = _is_sorted(rows.timestamps_ms)
-    finder = _SortedRows(rows, records_limit_bytes) if is_sorted else _AnyRows(rows, records_limit_bytes)
-    if len(rows.timestamps_ms) == len(rows.tails_bytes) == 1:
-        ends = _equal_batches(finder.end_of, count)
-    else:
-        ends = _uneven_batches(finder.end_of, count)
-    if is_end and count and (not len(ends) or ends[-1] < count):
-        ends = np.append(ends, count)
-    return ends
-
-
-def batch_runs(rows: RecordRows, ends: _Int64Array, size_bytes: int) -> Iterator[tuple[int, int]]:
-    """Runs of batches of about a size, by number; the size of a record is its tail's, or nearly so."""
-    row_ends = np.cumsum(np.broadcast_to(rows.tails_bytes, rows.count))
-    batch_ends = row_ends[ends - 1]
-    first, before = 0, 0
-    while first < len(ends):
-        last = max(int(batch_ends.searchsorted(before + size_bytes, "right")), first + 1)
-        yield first, last
-        first, before = last, int(batch_ends[last - 1])
-
-
-def _is_sorted(timestamps_ms: _Int64Array) -> bool:
-    """Whether timestamps ascend, and no delta between two of them wraps."""
-    if not np.all(timestamps_ms[1:] >= timestamps_ms[:-1]):
-        return False
-    return not len(timestamps_ms) or int(timestamps_ms[-1]) - int(timestamps_ms[0]) < _WRAPS
-
-
-def _equal_batches(end_of: Callable[[int], int], count: int) -> _Int64Array:
-    step = end_of(0)
-    return np.arange(step, count + (step < count), step)
-
-
-def _uneven_batches(end_of: Callable[[int], int], count: int) -> _Int64Array:
-    ends = []
-    start = 0
-    while (end := end_of(start)) < count:
-        ends.append(end)
-        start = end
-    return np.array(ends, np.int64)
-
-
-class _SortedRows:
-    """Rows whose timestamps ascend: the deltas grow within a batch, and there are few lengths of theirs."""
-
-    def __init__(self, rows: RecordRows, limit_bytes: int) -> None:
-        self._count = rows.count
-        self._limit_bytes = limit_bytes
-        self._times = rows.timestamps_ms.data if len(rows.timestamps_ms) > 1 else None
-        # With the attributes.
-        self._bodies = rows.tails_bytes + 1
-        self._sums_by_deltas: dict[int, memoryview] = {}
-
-    def end_of(self, start: int) -> int:
-        """Behind which row a batch ends that begins with a row."""
-        row, left_bytes = start, self._limit_bytes
-        offset_bytes = time_bytes = 1
-        longer_offset = start + _TWO_BYTES
-        longer_delta_ms = _TWO_BYTES
-        times, count, all_sums = self._times, self._count, self._sums_by_deltas
-        first_ms = times[start] if times is not None else 0
-        while True:
-            # Up to this row, the lengths of both deltas stay as they are.
-            same_until = min(count, longer_offset)
-            if times is not None and times[same_until - 1] - first_ms >= longer_delta_ms:
-                same_until = bisect_right(times, first_ms + longer_delta_ms - 1, row, same_until)
-            deltas_bytes = offset_bytes + time_bytes
-            sums = all_sums.get(deltas_bytes) or self._sums(deltas_bytes)
-            fits_until = sums[row] + left_bytes
-            if sums[same_until] > fits_until or same_until == count:
-                return max(bisect_right(sums, fits_until, row, same_until + 1) - 1, start + 1)
-            left_bytes = fits_until - sums[same_until]
-            row = same_until
-            if row == longer_offset:
-                offset_bytes += 1
-                longer_offset = start + (row - start) * _NEXT_BYTE
-            else:
-                time_bytes += 1
-                longer_delta_ms *= _NEXT_BYTE
-
-    def _sums(self, deltas_bytes: int) -> memoryview:
-        """Before each row, and behind the last: what all before it take, if their deltas take so many bytes."""
-        bodies = self._bodies + deltas_bytes
-        sizes = np.zeros(self._count + 1, np.int64)
-        np.cumsum(np.broadcast_to(bodies + varint_lengths(bodies), self._count), out=sizes[1:])
-        sums = self._sums_by_deltas[deltas_bytes] = sizes.data
-        return sums
-
-
-class _AnyRows:
-    """Rows in no order: all that might fit a batch are looked at."""
-
-    def __init__(self, rows: RecordRows, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
-        self._timestamps_ms = rows.timestamps_ms
-        tails = np.broadcast_to(rows.tails_bytes, rows.count)
-        self._least_ends = np.cumsum(tails + _LEAST_HEAD_BYTES)
-        # With the attributes.
-        self._bodies = tails + 1
-        self._delta_lengths = varint_lengths(np.arange(rows.count))
-        shortest, longest = int(self._bodies.min()) + 2, int(self._bodies.max()) + _MOST_DELTA_BYTES
-        least, most = varint_lengths(np.array([shortest, longest])).tolist()
-        # Of all bodies, where it is the same whatever the deltas take.
-        self._length_bytes = least if least == most else None
-
-    def end_of(self, start: int) -> int:
-        """Behind which row a batch ends that begins with a row."""
-        before = int(self._least_ends[start - 1]) if start else 0
-        # What does not fit at its least is not looked at.
-        reach = int(self._least_ends.searchsorted(before + self._limit_bytes, "right"))
-        if reach <= start + 1:
-            return start + 1
-        bodies = self._bodies[start:reach] + self._delta_lengths[: reach - start]
-        bodies += varint_lengths(self._timestamps_ms[start:reach] - self._timestamps_ms[start])
-        sizes = bodies + (self._length_bytes or varint_lengths(bodies))
-        return start + max(1, int(sizes.cumsum().searchsorted(self._limit_bytes, "right")))
-
-
 _DEFAULT_BATCH_SIZE_BYTES: Final = 16384
-# Up to so many rows are quicker encoded one by one.
+# Up to this many rows are quicker encoded one by one.
 _FEW_ROWS: Final = 128
 _BLOCK_ROWS: Final = 1 << 16
 _CHUNK_BYTES: Final = 8 << 20
@@ -223,8 +78,8 @@ class BatchEncoding:
     Attributes:
         codec: Number of the codec, 0 for none.
         level: Its level; None for Kafka's default.
-        batch_size_bytes: The most that a batch takes before it is compressed; a single record may take more.
-        largest_batch_bytes: The most that it may take before it is compressed: more is not read. None: any size is.
+        batch_size_bytes: The largest size of a batch before compression; a single record may exceed it.
+        largest_batch_bytes: The largest batch that readers accept, before compression; None for any.
     """
 
     codec: int = 0
@@ -239,7 +94,7 @@ class BatchEncoding:
 
     @property
     def records_limit_bytes(self) -> int:
-        """The most that the records of a batch take; those of a single record may take more."""
+        """The largest size of the records of a batch; a single record may exceed it."""
         size_bytes = self.batch_size_bytes
         if self.largest_batch_bytes is not None:
             size_bytes = min(size_bytes, self.largest_batch_bytes)
@@ -254,21 +109,21 @@ def encode_records(
     producer: ProducerSequence | None = None,
     is_transactional: bool = False,
 ) -> Iterator[RecordBatches]:
-    """Encode records as batches of format v2, at offsets from 0 on.
+    """Encode records as batches of format v2, at offsets from 0.
 
-    Everything is checked before this returns. What it returns encodes about 8 MiB at a time.
+    All checks are made before this returns. The iterator encodes about 8 MiB at a time.
 
     Args:
         records: The columns that ``record_input`` describes.
         encoding: How batches are made.
         default_timestamp_ms: For records without a timestamp.
-        producer: Who writes them, and the sequence number of the first record; -1 if they have none.
-        is_transactional: Whether they belong to a transaction of the producer's.
+        producer: The producer, and the sequence number of the first record; -1 if they have none.
+        is_transactional: Whether they belong to a transaction of the producer.
 
     Raises:
         InvalidRecordError: A column has a wrong name or type; a header has no key; a record is too large to be
             encoded.
-        RecordTooLargeError: A record makes a batch that is larger than any that is read.
+        RecordTooLargeError: A record makes a batch that is larger than readers accept.
         ValueError: A transaction without a producer, or a producer without an epoch.
     """
     if is_transactional and producer is None:
@@ -279,111 +134,204 @@ def encode_records(
         or producer.base_sequence < NO_PRODUCER.base_sequence
     ):
         message = (
-            f"Expected a producer's id and epoch from 0 on, and a sequence number or -1, found {producer}."
+            f"Expected a producer id and epoch of at least 0, and a sequence number or -1, found {producer}."
         )
         raise ValueError(message)
     check_columns(records)
     attributes = encoding.codec | (TRANSACTIONAL_FLAG if is_transactional else 0)
-    writer = _BatchWriter(encoding, attributes, producer or NO_PRODUCER)
     is_few = records.num_rows <= _FEW_ROWS
     check_rows(records, sizes_only=is_few)
+    encoder = _Encoder(encoding, default_timestamp_ms, attributes, producer or NO_PRODUCER)
     if not is_few:
-        return writer.encode_blocks(records, default_timestamp_ms)
+        return _encode_many(encoder, records)
     rows = plain_rows(records, default_timestamp_ms)
-    return iter([writer.encode_plainly(rows)] if rows else [])
+    return iter([encoder.encode_few(rows)] if rows else [])
 
 
-class _BatchWriter:
-    """Encodes rows after rows: knows the offset and the sequence number that come next."""
+def _encode_many(encoder: _Encoder, records: Records) -> Iterator[RecordBatches]:
+    count = records.num_rows
 
-    def __init__(self, encoding: BatchEncoding, attributes: int, producer: ProducerSequence) -> None:
+    def cut(rows: RecordRows, start: int) -> _Int64Array:
+        return cut_batches(rows, encoder.records_limit_bytes, is_end=start + rows.count == count)
+
+    for chunk in encoder.chunks(lambda start, stop: records.slice(start, stop - start), count, cut):
+        yield encoder.encode_chunk(chunk, base_offset=chunk.first_row)
+
+
+RowSource = Callable[[int, int], "Records"]
+"""Returns the rows from a number up to another, with the columns that ``record_input`` describes."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupBatches:
+    """Batches, and per batch the index of its group in ``group_ends``.
+
+    Base offsets are those of the rows, if they have any; otherwise consecutive across all groups.
+    """
+
+    batches: RecordBatches
+    groups: _Int64Array
+
+
+class GroupEncoder:
+    """Encodes rows group after group, such as the rows of many partitions, and reuses its memory.
+
+    Args:
+        encoding: How batches are made.
+        default_timestamp_ms: For records without a timestamp.
+    """
+
+    def __init__(self, encoding: BatchEncoding, default_timestamp_ms: int) -> None:
+        self._encoder = _Encoder(encoding, default_timestamp_ms, encoding.codec, NO_PRODUCER)
+
+    def encode(
+        self, source: RowSource, group_ends: _Int64Array, offsets: _Int64Array | None = None
+    ) -> Iterator[GroupBatches]:
+        """Encode rows, about 8 MiB at a time.
+
+        Args:
+            source: The rows, their columns and sizes checked.
+            group_ends: Per group, the number of its last row plus 1, ascending; the last one is the number of rows.
+            offsets: Per row, its offset, ascending within a group; None if offsets are assigned later.
+
+        Raises:
+            InvalidRecordError: A header without a key, or a timestamp beyond 64 bits of milliseconds.
+            RecordTooLargeError: A record makes a batch that is larger than readers accept.
+        """
+        encoder = self._encoder
+
+        def cut(rows: RecordRows, start: int) -> _Int64Array:
+            stop = start + rows.count
+            row_offsets = None if offsets is None else offsets[start:stop]
+            first, last = np.searchsorted(group_ends, [start, stop], "right").tolist()
+            return cut_groups(rows, group_ends[first:last] - start, encoder.records_limit_bytes, row_offsets)
+
+        for chunk in encoder.chunks(source, int(group_ends[-1]), cut):
+            row_offsets = None
+            if offsets is not None:
+                row_offsets = offsets[chunk.first_row : chunk.first_row + chunk.rows.count]
+            batches = encoder.encode_chunk(chunk, base_offset=0, row_offsets=row_offsets)
+            yield GroupBatches(batches, group_ends.searchsorted(chunk.ends + chunk.first_row, "left"))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Chunk:
+    """The rows of some whole batches, and the row after the last one of each batch."""
+
+    first_row: int
+    records: Records
+    rows: RecordRows
+    ends: _Int64Array
+
+
+class _Encoder:
+    """Encodes the rows of batches; the producer has the sequence number of offset 0."""
+
+    def __init__(
+        self,
+        encoding: BatchEncoding,
+        default_timestamp_ms: int,
+        attributes: int,
+        producer: ProducerSequence,
+    ) -> None:
+        self.records_limit_bytes = encoding.records_limit_bytes
         self._compress = compressor(encoding.codec, encoding.level)
-        self._records_limit_bytes = encoding.records_limit_bytes
         self._largest_batch_bytes = encoding.largest_batch_bytes
+        self._default_timestamp_ms = default_timestamp_ms
         self._attributes = attributes
         self._producer = producer
-        self._offset = 0
         self._joiner = ViewJoiner()
 
-    def encode_blocks(self, records: Records, default_timestamp_ms: int) -> Iterator[RecordBatches]:
-        """Look at some ten thousand rows at a time, and encode the batches that begin and end among them."""
+    def chunks(
+        self, source: RowSource, count: int, cut: Callable[[RecordRows, int], _Int64Array]
+    ) -> Iterator[_Chunk]:
+        """Measure some ten thousand rows at a time, and cut them into chunks of whole batches.
+
+        Args:
+            source: The rows.
+            count: The number of rows.
+            cut: Finds the batch ends among rows, the first of which has the number given.
+        """
         start, block_rows = 0, _BLOCK_ROWS
-        while start < records.num_rows:
-            block = records.slice(start, block_rows)
-            rows = look_at_rows(block, default_timestamp_ms, start)
-            is_end = start + rows.count == records.num_rows
-            ends = cut_batches(rows, self._records_limit_bytes, is_end=is_end)
+        while start < count:
+            block = source(start, min(start + block_rows, count))
+            rows = measure_rows(block, self._default_timestamp_ms, start)
+            ends = cut(rows, start)
             if not len(ends):
-                # One batch takes more than all of them.
+                # A single batch takes more than all of them.
                 block_rows *= 2
                 continue
-            for first, last in batch_runs(rows, ends, _CHUNK_BYTES):
+            for first, last in _chunks_of_batches(rows, ends):
                 first_row = int(ends[first - 1]) if first else 0
-                chunk = block.slice(first_row, int(ends[last - 1]) - first_row)
-                chunk_rows = rows.slice(first_row, chunk.num_rows)
-                if is_for_columns(chunk_rows):
-                    yield self._encode_chunk(chunk, chunk_rows, ends[first:last] - first_row)
-                else:
-                    yield self.encode_plainly(plain_rows(chunk, default_timestamp_ms))
+                chunk_ends = ends[first:last] - first_row
+                row_count = int(chunk_ends[-1])
+                yield _Chunk(
+                    start + first_row,
+                    block.slice(first_row, row_count),
+                    rows.slice(first_row, row_count),
+                    chunk_ends,
+                )
             start += int(ends[-1])
             block_rows = _BLOCK_ROWS
 
-    def _encode_chunk(self, records: Records, rows: RecordRows, ends: npt.NDArray[np.int64]) -> RecordBatches:
+    def encode_chunk(
+        self, chunk: _Chunk, *, base_offset: int, row_offsets: _Int64Array | None = None
+    ) -> RecordBatches:
+        """Encode the batches of a chunk: at consecutive offsets, or at those of the rows."""
+        rows, ends = chunk.rows, chunk.ends
         counts = np.diff(ends, prepend=0)
         starts = ends - counts
+        bodies: Sequence[BytesLike]
+        if is_for_columns(rows):
+            bodies = encode_by_column(chunk.records, rows, ends, self._joiner, row_offsets).bodies()
+        else:
+            bodies = self._encode_plainly(chunk.records, starts, ends, row_offsets)
         timestamps_ms = np.broadcast_to(rows.timestamps_ms, rows.count)
-        return self._batches(
-            encode_by_column(records, rows, ends, self._joiner).bodies(),
-            counts,
-            timestamps_ms[starts],
-            np.maximum.reduceat(timestamps_ms, starts),
+        batches = batches_of(
+            self._compressed(bodies),
+            counts=counts,
+            base_timestamps_ms=timestamps_ms[starts],
+            max_timestamps_ms=np.maximum.reduceat(timestamps_ms, starts),
+            base_offset=base_offset,
+            attributes=self._attributes,
+            producer=self._producer_at(base_offset),
+            last_offset_deltas=None if row_offsets is None else row_offsets[ends - 1] - row_offsets[starts],
         )
+        return batches if row_offsets is None else batches.with_base_offsets(row_offsets[starts])
 
-    def encode_plainly(self, rows: Sequence[PlainRecord]) -> RecordBatches:
-        """Encode rows, of which there are some, one by one."""
-        plain = list(encode_one_by_one(rows, self._records_limit_bytes))
-        if len(plain) == 1:
-            return self._batch(plain[0])
-        return self._batches(
-            [batch.records for batch in plain],
-            np.array([batch.count for batch in plain], np.int64),
-            np.array([batch.base_timestamp_ms for batch in plain], np.int64),
-            np.array([batch.max_timestamp_ms for batch in plain], np.int64),
-        )
-
-    def _batch(self, batch: PlainBatch) -> RecordBatches:
+    def encode_few(self, rows: Sequence[PlainRecord]) -> RecordBatches:
+        """Encode a few rows, at least one, at offsets from 0."""
+        plain = list(encode_one_by_one(rows, self.records_limit_bytes))
+        if len(plain) > 1:
+            return batches_of(
+                self._compressed([batch.records for batch in plain]),
+                counts=np.array([batch.count for batch in plain], np.int64),
+                base_timestamps_ms=np.array([batch.base_timestamp_ms for batch in plain], np.int64),
+                max_timestamps_ms=np.array([batch.max_timestamp_ms for batch in plain], np.int64),
+                base_offset=0,
+                attributes=self._attributes,
+                producer=self._producer,
+            )
+        (batch,) = plain
         (body,) = self._compressed([batch.records])
-        base_offset = self._offset
-        self._offset += batch.count
         return batch_of(
             body,
             count=batch.count,
             base_timestamp_ms=batch.base_timestamp_ms,
             max_timestamp_ms=batch.max_timestamp_ms,
-            base_offset=base_offset,
             attributes=self._attributes,
-            producer=self._producer_at(base_offset),
+            producer=self._producer,
         )
 
-    def _batches(
-        self,
-        bodies: Sequence[BytesLike],
-        counts: npt.NDArray[np.int64],
-        base_timestamps_ms: npt.NDArray[np.int64],
-        max_timestamps_ms: npt.NDArray[np.int64],
-    ) -> RecordBatches:
-        bodies = self._compressed(bodies)
-        base_offset = self._offset
-        self._offset += int(counts.sum())
-        return batches_of(
-            bodies,
-            counts=counts,
-            base_timestamps_ms=base_timestamps_ms,
-            max_timestamps_ms=max_timestamps_ms,
-            base_offset=base_offset,
-            attributes=self._attributes,
-            producer=self._producer_at(base_offset),
-        )
+    def _encode_plainly(
+        self, records: Records, starts: _Int64Array, ends: _Int64Array, row_offsets: _Int64Array | None
+    ) -> list[bytes]:
+        rows = plain_rows(records, self._default_timestamp_ms)
+        offsets = range(len(rows)) if row_offsets is None else row_offsets.tolist()
+        return [
+            encode_one_batch(rows[start:end], [offset - offsets[start] for offset in offsets[start:end]])
+            for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+        ]
 
     def _compressed(self, bodies: Sequence[BytesLike]) -> Sequence[BytesLike]:
         return compressed_bodies(bodies, self._compress, self._largest_batch_bytes)
@@ -396,117 +344,49 @@ class _BatchWriter:
         return ProducerSequence(producer.producer_id, producer.producer_epoch, sequence)
 
 
-RowSource = Callable[[int, int], "pa.RecordBatch"]
-"""Gives the rows from a number to before another one, with the columns that ``record_input`` describes."""
+def _chunks_of_batches(rows: RecordRows, ends: _Int64Array) -> Iterator[tuple[int, int]]:
+    """Split batches into runs of about `_CHUNK_BYTES`, by number; a record's size is about that of its tail."""
+    row_ends = np.cumsum(np.broadcast_to(rows.tails_bytes, rows.count))
+    batch_ends = row_ends[ends - 1]
+    first, before = 0, 0
+    while first < len(ends):
+        last = max(int(batch_ends.searchsorted(before + _CHUNK_BYTES, "right")), first + 1)
+        yield first, last
+        first, before = last, int(batch_ends[last - 1])
+
+
+# Length, attributes, timestamp delta and offset delta, one byte each.
+_SHORTEST_HEAD_BYTES: Final = 4
+_LONGEST_DELTAS_BYTES: Final = VARLONG_LIMIT_BYTES + VARINT_LIMIT_BYTES
+# The smallest positive value that takes two bytes, and the factor for each further byte.
+_TWO_BYTES: Final = 64
+_NEXT_BYTE: Final = 128
+_INT64_END: Final = 1 << 63
 # Length, attributes, and both deltas, each as long as it can be.
 _LONGEST_HEAD_BYTES: Final = 5 + 1 + 10 + 5
-# An offset delta that a gap has made longer, above one of a byte; and with it the length.
+# How much longer a gap may make an offset delta, and the record's length with it.
 _LONGER_OFFSET_BYTES: Final = 4 + 1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class GroupBatches:
-    """Batches, and per batch the place of its group in ``group_ends``.
-
-    Base offsets are those of the rows if these have any; otherwise consecutive, without regard to groups.
-    """
-
-    batches: RecordBatches
-    groups: _Int64Array
-
-
-class GroupEncoder:
-    """Encodes rows group after group; keeps the memory that it works in.
+def cut_batches(rows: RecordRows, records_limit_bytes: int, *, is_end: bool) -> _Int64Array:
+    """Cut rows into batches; return the row after the last one of each batch.
 
     Args:
-        encoding: How batches are made.
-        default_timestamp_ms: For records without a timestamp.
+        rows: The first of them begins a batch.
+        records_limit_bytes: The most that the records of one batch may take; a single one may take more.
+        is_end: Whether the last batch ends with the last row. Otherwise it stays open, as following rows may
+            belong to it.
     """
-
-    def __init__(self, encoding: BatchEncoding, default_timestamp_ms: int) -> None:
-        self._compress = compressor(encoding.codec, encoding.level)
-        self._records_limit_bytes = encoding.records_limit_bytes
-        self._largest_batch_bytes = encoding.largest_batch_bytes
-        self._codec = encoding.codec
-        self._default_timestamp_ms = default_timestamp_ms
-        self._joiner = ViewJoiner()
-
-    def encode(
-        self, source: RowSource, group_ends: _Int64Array, offsets: _Int64Array | None = None
-    ) -> Iterator[GroupBatches]:
-        """Encode rows, about 8 MiB of them at a time.
-
-        Args:
-            source: The rows, their columns and sizes checked.
-            group_ends: Behind which row each group ends, ascending, the last one behind the last row.
-            offsets: Per row, its offset, ascending within a group; None: they have none yet.
-
-        Raises:
-            InvalidRecordError: A header without a key, or a timestamp beyond 64 bits of milliseconds.
-            RecordTooLargeError: A record makes a batch that is larger than any that is read.
-        """
-        count = int(group_ends[-1])
-        start, block_rows = 0, _BLOCK_ROWS
-        while start < count:
-            stop = min(start + block_rows, count)
-            block = source(start, stop)
-            rows = look_at_rows(block, self._default_timestamp_ms, start)
-            block_offsets = None if offsets is None else offsets[start:stop]
-            borders = _borders_within(group_ends, start, stop)
-            ends = cut_groups(rows, borders, self._records_limit_bytes, block_offsets)
-            if not len(ends):
-                # One batch takes more than all of them.
-                block_rows *= 2
-                continue
-            groups = group_ends.searchsorted(ends + start, "left")
-            for first, last in batch_runs(rows, ends, _CHUNK_BYTES):
-                first_row = int(ends[first - 1]) if first else 0
-                chunk_ends = ends[first:last] - first_row
-                row_count = int(chunk_ends[-1])
-                chunk_offsets = None
-                if block_offsets is not None:
-                    chunk_offsets = block_offsets[first_row : first_row + row_count]
-                batches = self._encode_chunk(
-                    block.slice(first_row, row_count),
-                    rows.slice(first_row, row_count),
-                    chunk_ends,
-                    chunk_offsets,
-                )
-                yield GroupBatches(batches, groups[first:last])
-            start += int(ends[-1])
-            block_rows = _BLOCK_ROWS
-
-    def _encode_chunk(
-        self, records: pa.RecordBatch, rows: RecordRows, ends: _Int64Array, offsets: _Int64Array | None
-    ) -> RecordBatches:
-        counts = np.diff(ends, prepend=0)
-        starts = ends - counts
-        bodies: list[BytesLike]
-        if is_for_columns(rows):
-            bodies = list(encode_by_column(records, rows, ends, self._joiner, offsets).bodies())
-        else:
-            bodies = self._encode_plainly(records, starts, ends, offsets)
-        timestamps_ms = np.broadcast_to(rows.timestamps_ms, rows.count)
-        batches = batches_of(
-            compressed_bodies(bodies, self._compress, self._largest_batch_bytes),
-            counts=counts,
-            base_timestamps_ms=timestamps_ms[starts],
-            max_timestamps_ms=np.maximum.reduceat(timestamps_ms, starts),
-            base_offset=0,
-            attributes=self._codec,
-            last_offset_deltas=None if offsets is None else offsets[ends - 1] - offsets[starts],
-        )
-        return batches if offsets is None else batches.with_base_offsets(offsets[starts])
-
-    def _encode_plainly(
-        self, records: pa.RecordBatch, starts: _Int64Array, ends: _Int64Array, offsets: _Int64Array | None
-    ) -> list[BytesLike]:
-        rows = plain_rows(records, self._default_timestamp_ms)
-        numbers = range(len(rows)) if offsets is None else offsets.tolist()
-        return [
-            encode_one_batch(rows[start:end], [number - numbers[start] for number in numbers[start:end]])
-            for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
-        ]
+    count = rows.count
+    is_sorted = _is_sorted(rows.timestamps_ms)
+    finder = _SortedRows(rows, records_limit_bytes) if is_sorted else _AnyRows(rows, records_limit_bytes)
+    if len(rows.timestamps_ms) == len(rows.tails_bytes) == 1:
+        ends = _equal_batches(finder.end_of, count)
+    else:
+        ends = _uneven_batches(finder.end_of, count)
+    if is_end and count and (not len(ends) or ends[-1] < count):
+        ends = np.append(ends, count)
+    return ends
 
 
 def cut_groups(
@@ -515,20 +395,20 @@ def cut_groups(
     records_limit_bytes: int,
     offsets: _Int64Array | None = None,
 ) -> _Int64Array:
-    """Behind which rows batches end.
+    """Cut the rows of many groups into batches; return the row after the last one of each batch.
 
     Args:
         rows: The first of them begins a batch.
-        group_ends: Behind which rows groups end. Rows behind the last of them are of a group of which more are to
-            come: their last batch is left open.
+        group_ends: The row after the last one of each group that ends in these rows. The group of the rows after
+            them continues: its last batch stays open.
         records_limit_bytes: The most that the records of one batch may take; a single one may take more.
-        offsets: Per row, its offset. A batch with gaps may be made smaller than it has to be.
+        offsets: Per row, its offset. A batch with gaps may be smaller than it has to be.
     """
     if offsets is not None and rows.count:
         return _cut_with_offsets(rows, group_ends, records_limit_bytes, offsets)
     parts: list[_Int64Array] = []
     starts = np.concatenate([np.zeros(1, np.int64), group_ends])[:-1]
-    # Most groups of very many are so small that they surely fit one batch.
+    # If there are very many groups, most are so small that they are sure to fit one batch.
     row_ends = np.zeros(rows.count + 1, np.int64)
     np.cumsum(np.broadcast_to(rows.tails_bytes + _LONGEST_HEAD_BYTES, rows.count), out=row_ends[1:])
     is_large = row_ends[group_ends] - row_ends[starts] > records_limit_bytes
@@ -549,15 +429,15 @@ def cut_groups(
 def _cut_with_offsets(
     rows: RecordRows, group_ends: _Int64Array, records_limit_bytes: int, offsets: _Int64Array
 ) -> _Int64Array:
-    is_behind_gap = np.diff(offsets) != 1
-    is_behind_gap[group_ends[group_ends < rows.count] - 1] = False
-    if is_behind_gap.any():
+    follows_gap = np.diff(offsets) != 1
+    follows_gap[group_ends[group_ends < rows.count] - 1] = False
+    if follows_gap.any():
         tails = rows.tails_bytes + _LONGER_OFFSET_BYTES
         rows = RecordRows(rows.count, rows.timestamps_ms, rows.key_lengths, rows.value_lengths, tails)
     ends = cut_groups(rows, group_ends, records_limit_bytes)
-    if not len(ends) or not is_behind_gap.any():
+    if not len(ends) or not follows_gap.any():
         return ends
-    # A delta has 31 bits: a batch that would need more ends at its widest gap, and again until it does not.
+    # A delta has 31 bits: split batches that need more at their widest gap, until none does.
     while True:
         starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
         wide = np.flatnonzero(offsets[ends - 1] - offsets[starts] > MAX_OFFSET_DELTA)
@@ -570,7 +450,98 @@ def _cut_with_offsets(
         ends = np.union1d(ends, np.array(more, np.int64))
 
 
-def _borders_within(group_ends: _Int64Array, start: int, stop: int) -> _Int64Array:
-    """The ends of groups behind a row and up to another one, counted from the first."""
-    first, last = np.searchsorted(group_ends, [start, stop], "right").tolist()
-    return group_ends[first:last] - start
+def _is_sorted(timestamps_ms: _Int64Array) -> bool:
+    """Whether timestamps ascend, and no difference of two of them overflows."""
+    if not np.all(timestamps_ms[1:] >= timestamps_ms[:-1]):
+        return False
+    return not len(timestamps_ms) or int(timestamps_ms[-1]) - int(timestamps_ms[0]) < _INT64_END
+
+
+def _equal_batches(end_of: Callable[[int], int], count: int) -> _Int64Array:
+    step = end_of(0)
+    return np.arange(step, count + (step < count), step)
+
+
+def _uneven_batches(end_of: Callable[[int], int], count: int) -> _Int64Array:
+    ends = []
+    start = 0
+    while (end := end_of(start)) < count:
+        ends.append(end)
+        start = end
+    return np.array(ends, np.int64)
+
+
+class _SortedRows:
+    """Rows whose timestamps ascend: deltas grow within a batch, so that their lengths change a few times only."""
+
+    def __init__(self, rows: RecordRows, limit_bytes: int) -> None:
+        self._count = rows.count
+        self._limit_bytes = limit_bytes
+        self._times = rows.timestamps_ms.data if len(rows.timestamps_ms) > 1 else None
+        # The attributes take a byte.
+        self._bodies = rows.tails_bytes + 1
+        self._sums_by_deltas: dict[int, memoryview] = {}
+
+    def end_of(self, start: int) -> int:
+        """The row after the batch that begins with ``start``."""
+        row, left_bytes = start, self._limit_bytes
+        offset_bytes = time_bytes = 1
+        longer_offset = start + _TWO_BYTES
+        longer_delta_ms = _TWO_BYTES
+        times, count, all_sums = self._times, self._count, self._sums_by_deltas
+        first_ms = times[start] if times is not None else 0
+        while True:
+            # Before this row, the lengths of both deltas stay the same.
+            same_until = min(count, longer_offset)
+            if times is not None and times[same_until - 1] - first_ms >= longer_delta_ms:
+                same_until = bisect_right(times, first_ms + longer_delta_ms - 1, row, same_until)
+            deltas_bytes = offset_bytes + time_bytes
+            sums = all_sums.get(deltas_bytes) or self._sums(deltas_bytes)
+            fits_until = sums[row] + left_bytes
+            if sums[same_until] > fits_until or same_until == count:
+                return max(bisect_right(sums, fits_until, row, same_until + 1) - 1, start + 1)
+            left_bytes = fits_until - sums[same_until]
+            row = same_until
+            if row == longer_offset:
+                offset_bytes += 1
+                longer_offset = start + (row - start) * _NEXT_BYTE
+            else:
+                time_bytes += 1
+                longer_delta_ms *= _NEXT_BYTE
+
+    def _sums(self, deltas_bytes: int) -> memoryview:
+        """The total size of the rows before each row and after the last, if their deltas take this many bytes."""
+        bodies = self._bodies + deltas_bytes
+        sizes = np.zeros(self._count + 1, np.int64)
+        np.cumsum(np.broadcast_to(bodies + varint_lengths(bodies), self._count), out=sizes[1:])
+        sums = self._sums_by_deltas[deltas_bytes] = sizes.data
+        return sums
+
+
+class _AnyRows:
+    """Rows in any order: all that might fit a batch are measured."""
+
+    def __init__(self, rows: RecordRows, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._timestamps_ms = rows.timestamps_ms
+        tails = np.broadcast_to(rows.tails_bytes, rows.count)
+        self._min_ends = np.cumsum(tails + _SHORTEST_HEAD_BYTES)
+        # The attributes take a byte.
+        self._bodies = tails + 1
+        self._delta_lengths = varint_lengths(np.arange(rows.count))
+        shortest, longest = int(self._bodies.min()) + 2, int(self._bodies.max()) + _LONGEST_DELTAS_BYTES
+        least, most = varint_lengths(np.array([shortest, longest])).tolist()
+        # The length of the length field, where it is the same for all rows and deltas.
+        self._length_bytes = least if least == most else None
+
+    def end_of(self, start: int) -> int:
+        """The row after the batch that begins with ``start``."""
+        before = int(self._min_ends[start - 1]) if start else 0
+        # Only rows that fit with the shortest deltas.
+        reach = int(self._min_ends.searchsorted(before + self._limit_bytes, "right"))
+        if reach <= start + 1:
+            return start + 1
+        bodies = self._bodies[start:reach] + self._delta_lengths[: reach - start]
+        bodies += varint_lengths(self._timestamps_ms[start:reach] - self._timestamps_ms[start])
+        sizes = bodies + (self._length_bytes or varint_lengths(bodies))
+        return start + max(1, int(sizes.cumsum().searchsorted(self._limit_bytes, "right")))

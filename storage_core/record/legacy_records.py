@@ -1,13 +1,11 @@
 """Decode messages of formats v0 and v1 by column (Kafka's ``LegacyRecord``, ``DeepRecordsIterator``).
 
-A plain message is a set of one. A wrapper's set, once decompressed, is walked message by message, as
-each is found only from the length of the one before; everything else goes by column.
+A plain message is a set of one. A wrapper's set, once decompressed, is walked message by message, as the position of
+each follows from the length of the one before. All other fields are decoded by column.
 
-As Kafka does: half a message at the end of a set is no message; any negative length is null; bytes
-after a value mean nothing; a message may be of the other format than its wrapper (KAFKA-4298). Stricter
-than Kafka: offsets ascend, and lie in front of the next batch.
-
-The compressed set of messages in a wrapper, a message of format v0 or v1 that holds others.
+As in Kafka, a partial message at the end of a set is ignored, any negative length is null, bytes after a value
+mean nothing, and a message may have another format than its wrapper (KAFKA-4298). Unlike Kafka, offsets have to
+ascend, and be below those of the next batch.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ import numpy.typing as npt
 
 from storage_core.errors import CorruptRecordError
 from storage_core.record.batch_header import (
-    CODEC_COUNT,
     CODEC_MASK,
     CRC_LAYOUTS,
     KEY_LENGTH_POSITIONS,
@@ -31,36 +28,34 @@ from storage_core.record.batch_header import (
     LOG_OVERHEAD_BYTES,
     MAGIC_V2,
     MESSAGE_DTYPE,
-    MINIMUM_LEGACY_LENGTH,
-    MINIMUM_LENGTHS,
+    MIN_LENGTH,
+    MIN_LENGTH_BY_MAGIC,
     NO_TIMESTAMP_MS,
     gather,
     wrapper_rows,
 )
-from storage_core.record.batch_window import walk_messages, wrong_inner_checksums
-from storage_core.record.compression import LZ4, LZ4_FLAG_CONTENT_SIZE, UndecodableError
+from storage_core.record.batch_window import inner_crc_mismatches, walk_messages
 from storage_core.record.section import RecordColumns, RecordHeaders, RecordSection, Slices, WantedFields
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["decode_message_sets", "wrapper_payload"]
-
+__all__ = ["decode_message_sets"]
 
 _LENGTH: Final = struct.Struct(">i")
 _CRC_START: Final = CRC_LAYOUTS[0].start
 _KEY_LENGTH_POSITIONS: Final = np.array(KEY_LENGTH_POSITIONS)
-_MINIMUM_LENGTHS: Final = np.array(MINIMUM_LENGTHS)
+_MIN_LENGTH_BY_MAGIC: Final = np.array(MIN_LENGTH_BY_MAGIC)
 _Bytes = npt.NDArray[np.uint8]
 _Int64Array = npt.NDArray[np.int64]
 _BoolArray = npt.NDArray[np.bool_]
 
 
 def decode_message_sets(section: RecordSection, wanted: WantedFields) -> RecordColumns:
-    """Decode the wanted fields of all messages of a section, whose batches are of format v0 or v1.
+    """Decode the wanted fields of all messages of a section of format v0 and v1.
 
     Raises:
-        CorruptRecordError: A wrapper does not hold what it should.
+        CorruptRecordError: A message or a message set is malformed.
     """
     is_wrapper = wrapper_rows(section.headers)
     if is_wrapper.any():
@@ -84,13 +79,13 @@ def decode_message_sets(section: RecordSection, wanted: WantedFields) -> RecordC
 
 
 def _walk_sets(section: RecordSection, is_wrapper: _BoolArray) -> tuple[_Int64Array, _Int64Array]:
-    """Where each message begins, and how many there are of each batch."""
-    # Sets mostly lie back to back, and end with a message. Then they are one walk.
-    places: list[int] = []
+    """Where each message begins, and the number of messages of each batch."""
+    # Usually the sets are back to back and end with a message: one walk covers them.
+    positions: list[int] = []
     start, end = int(section.starts[0]), int(section.ends[-1])
     are_adjacent = np.array_equal(section.starts[1:], section.ends[:-1])
-    if are_adjacent and start < end == walk_messages(section.buffer, start, end, places):
-        starts = np.array(places, np.int64)
+    if are_adjacent and start < end == walk_messages(section.buffer, start, end, positions):
+        starts = np.array(positions, np.int64)
         rows = np.searchsorted(starts, section.starts)
         counts = np.diff(rows, append=len(starts))
         if counts.all() and np.array_equal(starts[rows], section.starts):
@@ -99,7 +94,7 @@ def _walk_sets(section: RecordSection, is_wrapper: _BoolArray) -> tuple[_Int64Ar
 
 
 def _walk_each_set(section: RecordSection, is_wrapper: _BoolArray) -> tuple[_Int64Array, _Int64Array]:
-    """One set after the other, as Kafka does."""
+    """Walk the sets one by one, as Kafka does."""
     view = section.buffer.data
     unpack = _LENGTH.unpack_from
     starts: list[int] = []
@@ -114,7 +109,7 @@ def _walk_each_set(section: RecordSection, is_wrapper: _BoolArray) -> tuple[_Int
         last = end - LOG_OVERHEAD_BYTES
         while position <= last:
             (length,) = unpack(view, position + LENGTH_POSITION)
-            if length < MINIMUM_LEGACY_LENGTH:
+            if length < MIN_LENGTH:
                 _fail(section, index, "a message of a set to be long enough", f"a length of {length}")
             next_position = position + LOG_OVERHEAD_BYTES + length
             if next_position > end:
@@ -142,10 +137,7 @@ class _Messages:
         self._lengths = self._fields["length"].astype(np.int64)
 
     def check_sets(self) -> None:
-        """Check what a wrapper's own CRC and header do not tell of the messages in it.
-
-        A plain message is its own wrapper here, and passes.
-        """
+        """Check what a wrapper's own CRC and header do not cover of its inner messages. Plain messages pass."""
         magics = self._magics
         self._require(
             (magics >= 0) & (magics < MAGIC_V2),
@@ -153,7 +145,7 @@ class _Messages:
             lambda row: f"magic {magics[row]}",
         )
         self._require(
-            self._lengths >= _MINIMUM_LENGTHS[magics],
+            self._lengths >= _MIN_LENGTH_BY_MAGIC[magics],
             "a message of a set to be long enough for its format",
             lambda row: f"a length of {self._lengths[row]}",
         )
@@ -165,22 +157,22 @@ class _Messages:
         stated = self._fields["crc"].astype(np.uint32)
         checked = Slices(self._starts + _CRC_START, self._lengths + (LOG_OVERHEAD_BYTES - _CRC_START))
         is_right = np.ones(len(stated), np.bool_)
-        is_right[wrong_inner_checksums(self._section.buffer, checked, stated)] = False
+        is_right[inner_crc_mismatches(self._section.buffer, checked, stated)] = False
         self._require(
             is_right,
-            "a message of a set to have the CRC that it states",
-            lambda row: f"another one than {stated[row]:#010x}",
+            "a message of a set to match its CRC",
+            lambda row: f"one that does not match {stated[row]:#010x}",
         )
 
     def offsets_in_sets(self, is_wrapper: _BoolArray) -> _Int64Array:
-        """The offset of each message, where some batches are wrappers."""
+        """The offset of each message of batches with wrappers."""
         headers = self._section.headers
         base_offsets = headers["base_offset"].astype(np.int64)
         last_offsets = base_offsets + headers["last_offset_delta"]
         offsets: _Int64Array = self._fields["offset"].astype(np.int64)
         last_inner = offsets[self._border_rows - 1]
         is_relative = is_wrapper & (headers["magic"] == 1)
-        # Old versions of librdkafka left it to the broker to set a wrapper's offset.
+        # Old versions of librdkafka left a wrapper's offset for the broker to set.
         is_unset = is_relative & (last_offsets == 0)
         for index in np.flatnonzero(is_relative & ~is_unset & (last_inner > last_offsets))[:1].tolist():
             _fail(
@@ -230,11 +222,11 @@ class _Messages:
         return Slices(starts, lengths)
 
     def _spread(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """A value a batch, for each of its messages."""
+        """Repeat the value of each batch for each of its messages."""
         return np.repeat(column, self._counts)
 
     def _require(self, is_right: _BoolArray, expected: str, found: Callable[[int], str]) -> None:
-        """Fail with the first message that is not right."""
+        """Raise for the first message that is wrong."""
         if is_right.all():
             return
         row = int(is_right.argmin())
@@ -252,88 +244,10 @@ def _fail(section: RecordSection, index: int, expected: str, found: str) -> NoRe
     position_bytes = int(section.positions[index])
     base_offset = int(header["base_offset"])
     raise CorruptRecordError(
-        f"Expected {expected}, found {found}. The batch's CRC is right: its writer made it so.",
+        f"Expected {expected}, found {found}. The batch's CRC is right: it was written like this.",
         path=section.path,
         position_bytes=position_bytes,
         end_position_bytes=position_bytes + LOG_OVERHEAD_BYTES + int(header["batch_length"]),
         offset=base_offset,
         last_offset=base_offset + int(header["last_offset_delta"]),
     )
-
-
-# In an LZ4 frame, behind its magic: flags and block size; the content size, if the flags say so; a byte that
-# is a checksum of all these. Kafka knows no dictionaries.
-_LZ4_DESCRIPTOR_START: Final = 4
-_LZ4_DESCRIPTOR_BYTES: Final = 2
-_XXH32_PRIMES: Final = (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1)
-_UINT32: Final = struct.Struct("<I")
-_MASK: Final = (1 << 32) - 1
-
-
-def wrapper_payload(message: memoryview, magic: int, codec: int) -> memoryview:
-    """The value of a wrapper, as its codec takes it.
-
-    Args:
-        message: The whole wrapper, as long as its format requires at least.
-        magic: 0 or 1.
-        codec: The codec's number, not 0.
-
-    Raises:
-        UndecodableError: The wrapper has no value, or one that does not fit, or a codec that came later.
-    """
-    if codec >= CODEC_COUNT:
-        problem = f"messages of format v{magic} cannot be"
-        raise UndecodableError(problem)
-    position = KEY_LENGTH_POSITIONS[magic]
-    (key_length,) = _LENGTH.unpack_from(message, position)
-    position += LENGTH_BYTES + max(key_length, 0)
-    if position + LENGTH_BYTES > len(message):
-        problem = f"the wrapper's key of {key_length} bytes does not fit it"
-        raise UndecodableError(problem)
-    (value_length,) = _LENGTH.unpack_from(message, position)
-    position += LENGTH_BYTES
-    if not 0 <= value_length <= len(message) - position:
-        problem = (
-            "the wrapper's value is null"
-            if value_length < 0
-            else f"the wrapper's value of {value_length} bytes does not fit it"
-        )
-        raise UndecodableError(problem)
-    payload = message[position : position + value_length]
-    return _with_right_lz4_checksum(payload) if codec == LZ4 and magic == 0 else payload
-
-
-def _with_right_lz4_checksum(payload: memoryview) -> memoryview:
-    """A copy of an LZ4 frame with the descriptor's checksum put right.
-
-    Early clients computed it over the magic too, and all clients since ignore it in format v0.
-    """
-    frame = bytearray(payload)
-    start = _LZ4_DESCRIPTOR_START
-    if len(frame) > start:
-        flags = frame[start]
-        end = start + _LZ4_DESCRIPTOR_BYTES
-        end += 8 * bool(flags & LZ4_FLAG_CONTENT_SIZE)
-        if len(frame) > end:
-            frame[end] = _xxh32_of_few_bytes(frame[start:end]) >> 8 & 0xFF
-    return memoryview(frame)
-
-
-def _xxh32_of_few_bytes(data: bytes | bytearray) -> int:
-    """XXH32 with seed 0 of less than 16 bytes."""
-    first, second, third, fourth, fifth = _XXH32_PRIMES
-    value = fifth + len(data)
-    words_end = len(data) // _UINT32.size * _UINT32.size
-    for (word,) in _UINT32.iter_unpack(data[:words_end]):
-        value = _rotated(value + word * third, 17) * fourth
-    for byte in data[words_end:]:
-        value = _rotated(value + byte * fifth, 11) * first
-    value &= _MASK
-    value = (value ^ value >> 15) * second & _MASK
-    value = (value ^ value >> 13) * third & _MASK
-    return value ^ value >> 16
-
-
-def _rotated(value: int, bits: int) -> int:
-    value &= _MASK
-    return value << bits | value >> 32 - bits

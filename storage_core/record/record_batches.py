@@ -1,7 +1,4 @@
-"""Whole record batches in memory, ready to be written to a log (Kafka's ``MemoryRecords``).
-
-Put headers before the records of batches (Kafka's ``DefaultRecordBatch.writeHeader``).
-"""
+"""Whole record batches in memory, ready to be appended to a log (Kafka's ``MemoryRecords``)."""
 
 from __future__ import annotations
 
@@ -59,12 +56,12 @@ _Int64Array = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordBatches:
-    """Whole batches, back to back. Nothing in here changes: what assigns offsets makes another one.
+    """Whole batches, back to back. They are immutable: assigning offsets makes a copy.
 
     Attributes:
         headers: Per batch, its header: a structured array of `HEADER_DTYPE`, as `header_rows` makes it.
         sizes_bytes: Per batch, its size, header included.
-        pieces: The bytes of all batches, up to date with ``headers``. Two a batch: its header, and the rest.
+        pieces: The bytes of all batches, in accordance with ``headers``. Two per batch: its header, and the rest.
     """
 
     headers: _Rows
@@ -79,8 +76,8 @@ class RecordBatches:
 
     @classmethod
     def of_many(cls, headers: _Rows, bodies: Sequence[BytesLike]) -> Self:
-        """Batches of format v2, from their headers and what stands behind each."""
-        # Copies of 61 bytes cost less than views, which the collector of garbage has to look after.
+        """Batches of format v2, from their headers and the bytes after each header."""
+        # Copies of 61 bytes cost less than views, which the garbage collector has to track.
         heads = headers.tobytes()
         pieces: list[BytesLike] = [b""] * (2 * len(headers))
         pieces[0::2] = [
@@ -91,16 +88,15 @@ class RecordBatches:
 
     @classmethod
     def parse(cls, data: BytesLike, *, path: str = "", lowest_offset: int = 0) -> Self:
-        """The whole batches at the beginning of some bytes, of any format; a cut off last one is left out.
+        """Parse the whole batches of any format at the start of some bytes; a partial last batch is left out.
 
         Args:
             data: The bytes. They are copied.
-            path: Where they come from; for messages.
-            lowest_offset: The first batch's offsets do not lie below it. A wrapper of an older format does not
-                say where it begins.
+            path: The file they come from, for messages.
+            lowest_offset: A lower bound of the first batch's offsets; the header of a wrapper has none.
 
         Raises:
-            CorruptRecordError: Bytes are no batch, or a CRC is not the one that its header states.
+            CorruptRecordError: Bytes are no batch, or a CRC differs from the one in its header.
         """
         size_bytes = len(data)
         buffer = np.zeros(size_bytes + PADDING_BYTES, np.uint8)
@@ -109,20 +105,16 @@ class RecordBatches:
         window = walk_window(path, 0, buffer, size_bytes, lowest_offset)
         if window.error is not None:
             raise window.error
-        if window.is_blank_behind:
+        if window.is_preallocated_after:
             raise header_error(path, window.end, 0, 0)
         sizes_bytes = _sizes_bytes(window.headers)
         wrong = window.crc_mismatches(np.arange(len(sizes_bytes)))
         if len(wrong):
             header = window.header(int(wrong[0]))
             raise CorruptRecordError(
-                "Expected the CRC of a record batch to be the one that its header states, found another. "
+                "Expected the CRC of a record batch to equal the one in its header, found another. "
                 "These bytes were changed since they were written: fetch them again.",
-                path=path,
-                position_bytes=header.position_bytes,
-                end_position_bytes=header.end_position_bytes,
-                offset=header.base_offset,
-                last_offset=header.last_offset,
+                **header.error_location(path),
             )
         is_v2 = window.headers["magic"] == MAGIC_V2
         splits = window.starts + np.where(is_v2, HEADER_SIZE_BYTES, MAGIC_POSITION)
@@ -133,12 +125,12 @@ class RecordBatches:
 
     @property
     def count(self) -> int:
-        """How many batches there are."""
+        """The number of batches."""
         return len(self.sizes_bytes)
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes they take together."""
+        """The size of all batches."""
         return int(self.sizes_bytes.sum())
 
     @property
@@ -160,24 +152,24 @@ class RecordBatches:
 
     @property
     def next_offset(self) -> int:
-        """The offset behind the last batch."""
+        """The offset after the last batch."""
         return self.last_offset + 1
 
     def count_with(self, flag: int) -> int:
-        """How many batches have a bit of their attributes set."""
+        """The number of batches that have a flag in their attributes."""
         attributes = self.headers["attributes"]
-        # Most appends are one batch, for which numpy is slow.
+        # Most appends are a single batch, for which numpy is slow.
         if len(attributes) == 1:
             return int(int(attributes[0]) & flag != 0)
         return int(np.count_nonzero(attributes & flag))
 
     def with_offsets(self, base_offset: int, leader_epoch: int) -> Self:
-        """The same batches of format v2, at consecutive offsets, written under a leader epoch.
+        """The same batches of format v2, at consecutive offsets and with a leader epoch.
 
-        The CRC covers neither, so the records are not looked at.
+        The CRC covers neither, so the records are not read.
 
         Raises:
-            OffsetOverflowError: The offset behind the last batch would not fit 64 bits.
+            OffsetOverflowError: The offset after the last batch would exceed 64 bits.
         """
         if self.count == 1 and len(self.pieces[0]) == HEADER_SIZE_BYTES:
             return self._one_with_offset(base_offset, leader_epoch)
@@ -189,13 +181,13 @@ class RecordBatches:
         return self.of_many(headers, self.pieces[1::2])
 
     def with_base_offsets(self, base_offsets: _Int64Array) -> Self:
-        """The same batches of format v2, each at an offset of its own. The CRC does not cover it."""
+        """The same batches of format v2 at other base offsets, which the CRC does not cover."""
         headers = self._v2_headers()
         headers["base_offset"] = base_offsets
         return self.of_many(headers, self.pieces[1::2])
 
     def with_log_append_time(self, timestamp_ms: int) -> Self:
-        """The same batches of format v2, each record with the time of the append."""
+        """The same batches of format v2 with log append time."""
         headers = self._v2_headers()
         headers["attributes"] |= LOG_APPEND_TIME_FLAG
         headers["max_timestamp_ms"] = timestamp_ms
@@ -204,13 +196,13 @@ class RecordBatches:
         return self.of_many(headers, bodies)
 
     def select(self, start: int, stop: int) -> Self:
-        """The batches from number ``start`` to before number ``stop``."""
+        """The batches from number ``start`` up to number ``stop``."""
         return type(self)(
             self.headers[start:stop], self.sizes_bytes[start:stop], self.pieces[2 * start : 2 * stop]
         )
 
     def _one_with_offset(self, base_offset: int, leader_epoch: int) -> Self:
-        # What numpy does for many takes longer than all the rest for one.
+        # For a single batch, numpy would take longer than all the rest.
         head, records = self.pieces
         _check_end(base_offset, int(self.headers["last_offset_delta"][0]) + 1)
         _, length, _, magic, crc = UNCHECKED_HEADER.unpack_from(head)
@@ -219,13 +211,15 @@ class RecordBatches:
 
     def _v2_headers(self) -> _Rows:
         if np.any(self.headers["magic"] != MAGIC_V2):
-            message = "Only batches of format v2 are changed in place; messages of older formats keep their offsets."
+            message = (
+                "Expected batches of format v2, found messages of an older format, which keep their offsets."
+            )
             raise ValueError(message)
         return self.headers.copy()
 
 
 def put_crcs(headers: _Rows, bodies: Sequence[BytesLike]) -> None:
-    """Write into the header of each batch of format v2 the CRC over the rest of it and over its records."""
+    """Compute the CRC of each batch of format v2, and set it in its header."""
     heads = headers.tobytes()
     starts = range(CRC_START, len(heads), HEADER_SIZE_BYTES)
     checked_bytes = HEADER_SIZE_BYTES - CRC_START
@@ -238,7 +232,7 @@ def put_crcs(headers: _Rows, bodies: Sequence[BytesLike]) -> None:
 def _check_end(base_offset: int, count: int) -> None:
     if base_offset + count > MAX_OFFSET:
         raise OffsetOverflowError(
-            f"Expected the offset behind the last record to be at most {MAX_OFFSET}, found "
+            f"Expected the offset after the last record to be at most {MAX_OFFSET}, found "
             f"{base_offset + count}. This log takes no more records.",
             offset=base_offset,
         )
@@ -248,17 +242,16 @@ def _sizes_bytes(headers: _Rows) -> _Int64Array:
     return headers["batch_length"] + np.int64(LOG_OVERHEAD_BYTES)
 
 
+# Sequence numbers wrap to 0 after the largest int32.
 SEQUENCES: Final = 1 << 31
-"""So many sequence numbers there are; behind the largest follows 0."""
 _NONE: Final = -1
 _LARGEST_LENGTH: Final = (1 << 31) - 1
-# Behind the batch length field.
 _LENGTH_WITHOUT_RECORDS: Final = HEADER_SIZE_BYTES - LOG_OVERHEAD_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerSequence:
-    """Who writes some batches, and the sequence number of their first record; -1 stands for none."""
+    """The producer of some batches, and the sequence number of their first record; -1 for none."""
 
     producer_id: int
     producer_epoch: int
@@ -269,7 +262,7 @@ NO_PRODUCER: Final = ProducerSequence(_NONE, _NONE, _NONE)
 
 
 def advance_sequence(sequence: int, count: int) -> int:
-    """The sequence number ``count`` records later: behind the largest integer follows 0."""
+    """The sequence number ``count`` records later, which wraps to 0 (Kafka's ``incrementSequence``)."""
     return sequence if sequence == _NONE else (sequence + count) % SEQUENCES
 
 
@@ -285,10 +278,10 @@ def batch_of(  # noqa: PLR0913  (a header has that many fields)
     attributes: int = 0,
     producer: ProducerSequence = NO_PRODUCER,
 ) -> RecordBatches:
-    """One batch around its records, which are compressed already if ``attributes`` name a codec.
+    """Make one batch of its records, already compressed by the codec in ``attributes``.
 
     Raises:
-        InvalidRecordError: They take more than a batch can hold.
+        InvalidRecordError: They exceed the largest batch length.
     """
     length = _LENGTH_WITHOUT_RECORDS + len(records)
     _check_length(length)
@@ -318,20 +311,20 @@ def batches_of(
     producer: ProducerSequence = NO_PRODUCER,
     last_offset_deltas: npt.NDArray[np.int64] | None = None,
 ) -> RecordBatches:
-    """Batches around their records, one offset behind the other.
+    """Make batches of their records, at consecutive offsets.
 
     Args:
-        bodies: Per batch, its records, compressed already if ``attributes`` name a codec.
-        counts: Per batch, how many records that are.
+        bodies: Per batch, its records, already compressed by the codec in ``attributes``.
+        counts: Per batch, the number of records.
         base_timestamps_ms: Per batch, the timestamp of its first record.
         max_timestamps_ms: Per batch, its largest timestamp.
         base_offset: Offset of the first record of all.
-        attributes: Of each batch.
-        producer: With the sequence number of the first record of all.
-        last_offset_deltas: Per batch, how far its last record lies behind its first; None: there are no gaps.
+        attributes: The attributes of each batch.
+        producer: The producer, with the sequence number of the first record of all.
+        last_offset_deltas: Per batch, its last offset minus its base offset; None if there are no gaps.
 
     Raises:
-        InvalidRecordError: The records of a batch take more than it can hold.
+        InvalidRecordError: The records of a batch exceed the largest batch length.
     """
     lengths = np.fromiter(map(len, bodies), np.int64, len(bodies)) + _LENGTH_WITHOUT_RECORDS
     _check_length(int(lengths.max()))
@@ -359,15 +352,15 @@ def compressed_bodies(
     compress: Callable[[BytesLike], BytesLike] | None,
     largest_batch_bytes: int | None,
 ) -> Sequence[BytesLike]:
-    """Compress the records of batches, and refuse those that no reader would take.
+    """Compress the records of batches, and reject batches that readers do not accept.
 
     Args:
         bodies: Per batch, its records; at least one.
-        compress: How; None: not at all.
-        largest_batch_bytes: The largest batch, compressed or not, that is read; None: any is.
+        compress: The compressor; None for no compression.
+        largest_batch_bytes: The largest batch, compressed or not, that readers accept; None for any.
 
     Raises:
-        RecordTooLargeError: One is larger.
+        RecordTooLargeError: A batch is larger.
     """
     _require_readable(bodies, largest_batch_bytes)
     if compress is None:
@@ -383,8 +376,8 @@ def _require_readable(bodies: Sequence[BytesLike], largest_batch_bytes: int | No
     size_bytes = max(map(len, bodies)) + HEADER_SIZE_BYTES
     if size_bytes > largest_batch_bytes:
         raise RecordTooLargeError(
-            f"Expected a batch of at most {largest_batch_bytes} bytes, compressed or not, the most that is read unless "
-            f"more is asked for, found a record that makes one of {size_bytes}. Make the record smaller, or raise the "
+            f"Expected a batch of at most {largest_batch_bytes} bytes, compressed or not, the largest that readers accept by "
+            f"default, found a record that makes one of {size_bytes}. Make the record smaller, or raise the "
             "limit: of a log, max.message.bytes; of a Spark job, max.message.bytes and maxDecompressedBatchBytes, and "
             "maxDecompressedBatchBytes of each read, too."
         )

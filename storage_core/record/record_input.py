@@ -1,13 +1,11 @@
-"""Columns of byte strings as Arrow has them: their lengths, and where their bytes lie. Nothing is copied unasked.
+"""The Arrow columns of records to write: their names, their types, and the timestamps and lengths of their rows.
 
-The Arrow columns of records that are to be written: which there may be, of which types, and their rows.
-
-value      binary or text of any Arrow type; null is a tombstone
+value      binary or string of any Arrow type; null is a tombstone
 key        likewise; optional
 timestamp  timestamp of any unit, floored to milliseconds, or int64 milliseconds; null is the default; optional
-headers    list<struct<key: text, value: binary or text>>; null is none; a key is never null; optional
+headers    list<struct<key: string, value: binary or string>>; null is none; a key is never null; optional
 
-Rows that are to be written, by column: their timestamps and lengths. Their bytes are fetched when they are encoded.
+The bytes of the rows are read only when they are encoded, and copied only where Arrow requires it.
 """
 
 from __future__ import annotations
@@ -39,18 +37,18 @@ __all__ = [
     "check_columns",
     "chunks_of",
     "header_rows_of",
-    "look_at_rows",
+    "measure_rows",
     "plain_rows",
 ]
 
 
 _Int64Array = npt.NDArray[np.int64]
-# A view begins with its length, and takes so many integers of 32 bits.
-_VIEW_INTEGERS = 4
+# An Arrow view is four integers of 32 bits; the first is its length.
+_VIEW_INTEGERS: Final = 4
 
 
 def byte_lengths(chunks: Sequence[pa.Array]) -> _Int64Array:
-    """The length of each byte string or text in some arrays; that of null is -1."""
+    """The length of each byte string or text in some arrays; -1 for null."""
     lengths = [_lengths(chunk) for chunk in chunks if len(chunk)]
     if len(lengths) == 1:
         return lengths[0]
@@ -58,9 +56,9 @@ def byte_lengths(chunks: Sequence[pa.Array]) -> _Int64Array:
 
 
 def byte_slices(chunks: Sequence[pa.Array]) -> tuple[npt.NDArray[np.uint8], _Int64Array]:
-    """A buffer with the byte strings of some arrays, and where each begins; several arrays are copied.
+    """A buffer with the byte strings of some arrays, and the position of each; several arrays are copied.
 
-    The buffer begins with the first of them, so that places in it are small.
+    The buffer begins with the first byte string, so that positions are small.
     """
     arrays = [_plain(chunk) for chunk in chunks if len(chunk)]
     if not arrays:
@@ -92,15 +90,15 @@ def _lengths(array: pa.Array) -> _Int64Array:
 
 
 def _dictionary_lengths(array: pa.DictionaryArray) -> _Int64Array:
-    # The null of a row is either in its index or in the dictionary.
-    of_words = np.append(_lengths(array.dictionary), -1)
-    indexes = array.indices.cast(pa.int64()).fill_null(len(of_words) - 1).to_numpy()
-    lengths: _Int64Array = of_words[indexes]
+    # A row is null if its index is, or the value in the dictionary.
+    value_lengths = np.append(_lengths(array.dictionary), -1)
+    indexes = array.indices.cast(pa.int64()).fill_null(len(value_lengths) - 1).to_numpy()
+    lengths: _Int64Array = value_lengths[indexes]
     return lengths
 
 
 def _borders(array: pa.Array) -> npt.NDArray[np.int32] | _Int64Array:
-    """Where each byte string of a plain array begins, and where the last one ends."""
+    """Where each byte string of an array with offsets begins, and where the last one ends."""
     is_large = kinds.is_large_binary(array.type) or kinds.is_large_string(array.type)
     data = array.buffers()[1]
     borders = np.frombuffer(data, np.int64) if is_large else np.frombuffer(data, np.int32)
@@ -108,7 +106,7 @@ def _borders(array: pa.Array) -> npt.NDArray[np.int32] | _Int64Array:
 
 
 def _plain(array: pa.Array) -> pa.Array:
-    """The array as one of bytes with borders; what has borders already is not copied."""
+    """The array as binary with offsets; not copied if it has offsets already."""
     kind = array.type
     if kinds.is_dictionary(kind):
         return _plain(array.dictionary_decode())
@@ -121,8 +119,8 @@ def _plain(array: pa.Array) -> pa.Array:
 
 Records: TypeAlias = pa.Table | pa.RecordBatch
 COLUMNS: Final = ("value", "key", "timestamp", "headers")
-# What a unit has to be divided by, or (seconds) multiplied, to give milliseconds.
-MILLISECONDS: Final = {"s": 1000, "ms": 1, "us": 1000, "ns": 1_000_000}
+# By unit: the divisor that gives milliseconds; for seconds the factor.
+_MILLISECONDS: Final = {"s": 1000, "ms": 1, "us": 1000, "ns": 1_000_000}
 _HEADER_FIELDS: Final = ("key", "value")
 
 
@@ -130,8 +128,8 @@ def check_columns(records: Records) -> None:
     """Check names and types of all columns.
 
     Raises:
-        InvalidRecordError: No table or record batch; no column ``value`` in it; a column of an unknown name, two of one name, or one of
-            a wrong type.
+        InvalidRecordError: Not a table or record batch; no column ``value``; a column of an unknown name or a wrong
+            type; two columns of one name.
     """
     if not isinstance(records, pa.Table | pa.RecordBatch):
         raise InvalidRecordError(
@@ -143,7 +141,7 @@ def check_columns(records: Records) -> None:
     if "value" not in names:
         raise InvalidRecordError(
             f"Expected records to have a column value, found {', '.join(names) or 'no columns'}. "
-            "Give a record that is to have none a null value."
+            "A record without a value has a null in it."
         )
     for name, kind in zip(names, schema.types, strict=True):
         check = _CHECKS.get(name)
@@ -154,9 +152,7 @@ def check_columns(records: Records) -> None:
                 f"Expected the column {name} to be {_EXPECTED[name]}, found {kind}. Cast it."
             )
     if len(set(names)) < len(names):
-        raise InvalidRecordError(
-            f"Expected each column once, found {', '.join(names)}. Drop what is there twice."
-        )
+        raise InvalidRecordError(f"Expected each column once, found {', '.join(names)}. Drop the duplicates.")
 
 
 def _fail_unknown(name: str) -> NoReturn:
@@ -165,8 +161,7 @@ def _fail_unknown(name: str) -> NoReturn:
     raise InvalidRecordError(f"Expected no columns but {', '.join(COLUMNS)}, found {name}. {hint}")
 
 
-def is_bytes(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds byte strings, or texts, or nothing but nulls."""
+def _is_bytes(kind: pa.DataType) -> bool:
     if kinds.is_dictionary(kind):
         kind = kind.value_type
     return bool(
@@ -202,10 +197,10 @@ def _is_headers(kind: pa.DataType) -> bool:
     pair = kind.value_type
     if not kinds.is_struct(pair) or tuple(field.name for field in pair) != _HEADER_FIELDS:
         return False
-    return _is_text(pair[0].type) and is_bytes(pair[1].type)
+    return _is_text(pair[0].type) and _is_bytes(pair[1].type)
 
 
-_CHECKS: Final = {"value": is_bytes, "key": is_bytes, "timestamp": _is_timestamp, "headers": _is_headers}
+_CHECKS: Final = {"value": _is_bytes, "key": _is_bytes, "timestamp": _is_timestamp, "headers": _is_headers}
 _EXPECTED: Final = {
     "value": "of a binary or string type",
     "key": "of a binary or string type",
@@ -220,7 +215,7 @@ def plain_rows(records: Records, default_timestamp_ms: int, first_row: int = 0) 
     Args:
         records: The columns, checked.
         default_timestamp_ms: For a record without one.
-        first_row: Number of the first row; for messages.
+        first_row: Number of the first row, for messages.
 
     Raises:
         InvalidRecordError: A header without a key, or a timestamp beyond 64 bits of milliseconds.
@@ -260,19 +255,18 @@ def _timestamps_ms(
         raw = column.to_pylist()
     else:
         raw = [item.value for item in column]
-        factor = MILLISECONDS[kind.unit]
+        factor = _MILLISECONDS[kind.unit]
         if kind.unit == "s":
             raw = [None if item is None else item * factor for item in raw]
             for row, item in enumerate(raw, first_row):
                 if item is not None and not -(1 << 63) <= item < 1 << 63:
-                    fail_timestamp(row)
+                    _fail_timestamp(row)
         elif factor > 1:
             raw = [None if item is None else item // factor for item in raw]
     return [default_timestamp_ms if item is None else item for item in raw]
 
 
-def fail_timestamp(row: int) -> NoReturn:
-    """Raise the error for seconds that are too many milliseconds."""
+def _fail_timestamp(row: int) -> NoReturn:
     message = (
         f"Expected the column timestamp to fit 64 bits of milliseconds, found more seconds in row {row}."
     )
@@ -285,26 +279,25 @@ def _headers(column: pa.Array | pa.ChunkedArray, first_row: int) -> list[PlainHe
         headers = []
         for pair in pairs or ():
             if pair is None or pair["key"] is None:
-                fail_header_key(row)
+                _fail_header_key(row)
             headers.append((pair["key"].encode(), _as_bytes(pair["value"])))
         rows.append(headers)
     return rows
 
 
-def fail_header_key(row: int) -> NoReturn:
-    """Raise the error for a header without a key."""
+def _fail_header_key(row: int) -> NoReturn:
     message = (
         f"Expected every header to have a key, found null in the column headers of row {row}. "
-        "Kafka allows an empty key, but none that is null."
+        "Kafka allows an empty key, but not a null one."
     )
     raise InvalidRecordError(message, record_errors=(RecordError(row, message),))
 
 
-# The length of a batch has 32 bits; its header and the head of the record take some of it.
-LARGEST_RECORD_BYTES: Final = (1 << 31) - 1 - 128
+# The length of a batch has 32 bits, and includes most of its header and the head of the record.
+_MAX_RECORD_BYTES: Final = (1 << 31) - 1 - 128
 _BLOCK_ROWS: Final = 1 << 16
 _NULL: Final = np.full(1, -1, np.int64)
-# Keys, values, and those of headers.
+# Keys and values of records and of headers.
 _BYTE_COLUMNS: Final = 4
 
 
@@ -313,8 +306,8 @@ class HeaderRows:
     """The headers of some rows, one after the other.
 
     Attributes:
-        counts: Per row, how many it has.
-        keys: Their keys, in arrays one behind the other.
+        counts: Per row, the number of its headers.
+        keys: Their keys, in consecutive arrays.
         values: Their values, likewise.
         key_lengths: Per header, the length of its key.
         value_lengths: Per header, the length of its value; -1 for null.
@@ -327,8 +320,8 @@ class HeaderRows:
     value_lengths: _Int64Array
 
     def sizes_bytes(self) -> _Int64Array:
-        """Per row, how many bytes its headers take, without their count."""
-        ends = np.cumsum(sized_bytes(self.key_lengths) + sized_bytes(self.value_lengths))
+        """Per row, the encoded size of its headers, without their count."""
+        ends = np.cumsum(_encoded_bytes(self.key_lengths) + _encoded_bytes(self.value_lengths))
         borders = np.concatenate([np.zeros(1, np.int64), ends])
         last = np.cumsum(self.counts)
         sizes: _Int64Array = borders[last] - borders[last - self.counts]
@@ -337,14 +330,14 @@ class HeaderRows:
 
 @dataclass(frozen=True, slots=True)
 class RecordRows:
-    """What of some rows decides how many bytes they take. A column of one row stands for equal ones.
+    """The timestamps of some rows, and the lengths of their fields. A column of one row applies to all rows.
 
     Attributes:
-        count: How many rows there are.
+        count: The number of rows.
         timestamps_ms: Their timestamps.
         key_lengths: The lengths of their keys; -1 for null.
         value_lengths: The lengths of their values; -1 for null.
-        tails_bytes: What each takes behind its offset delta: key, value and headers with their lengths.
+        tails_bytes: The encoded size of each after its offset delta: key, value and headers with their lengths.
     """
 
     count: int
@@ -354,7 +347,7 @@ class RecordRows:
     tails_bytes: _Int64Array
 
     def slice(self, start: int, count: int) -> RecordRows:
-        """Some of the rows."""
+        """``count`` rows from ``start``."""
         columns = (self.timestamps_ms, self.key_lengths, self.value_lengths, self.tails_bytes)
         return RecordRows(
             count, *(column[start : start + count] if len(column) > 1 else column for column in columns)
@@ -362,20 +355,20 @@ class RecordRows:
 
 
 def chunks_of(records: Records, name: str) -> Sequence[pa.Array]:
-    """The arrays of a column, one behind the other; none if there is no such column."""
+    """The consecutive arrays of a column; none if it does not exist."""
     if name not in records.schema.names:
         return ()
     column = records.column(name)
     return column.chunks if isinstance(column, pa.ChunkedArray) else (column,)
 
 
-def look_at_rows(records: Records, default_timestamp_ms: int, first_row: int) -> RecordRows:
-    """Timestamps and sizes of some rows.
+def measure_rows(records: Records, default_timestamp_ms: int, first_row: int) -> RecordRows:
+    """Measure some rows: their timestamps, and the lengths of their fields.
 
     Args:
         records: The rows, their columns checked.
         default_timestamp_ms: For a record without a timestamp.
-        first_row: Number of the first row; for messages.
+        first_row: Number of the first row, for messages.
 
     Raises:
         InvalidRecordError: A header without a key, or a timestamp beyond 64 bits of milliseconds.
@@ -384,54 +377,54 @@ def look_at_rows(records: Records, default_timestamp_ms: int, first_row: int) ->
     if not len(keys):
         keys = _NULL
     headers = header_rows_of(chunks_of(records, "headers"), first_row)
-    tails = sized_bytes(keys) + sized_bytes(values)
+    tails = _encoded_bytes(keys) + _encoded_bytes(values)
     tails = tails + (1 if headers is None else varint_lengths(headers.counts) + headers.sizes_bytes())
     timestamps_ms = _timestamps_of_chunks_ms(chunks_of(records, "timestamp"), default_timestamp_ms, first_row)
     return RecordRows(records.num_rows, _constant(timestamps_ms), keys, values, tails)
 
 
 def check_rows(records: Records, *, sizes_only: bool = False) -> None:
-    """Look at all rows for what cannot be written, unless types and sizes say that there is nothing.
+    """Check that all rows can be encoded; skipped if types and buffer sizes prove it.
 
     Args:
         records: The rows, their columns checked.
-        sizes_only: Whether somebody else looks at headers and timestamps.
+        sizes_only: Whether the caller checks headers and timestamps.
 
     Raises:
         InvalidRecordError: A header without a key, a timestamp beyond 64 bits of milliseconds, or a record that is
             too large for any batch.
     """
     types = records.schema.types
-    # A buffer is counted once, however many columns it serves.
+    # A buffer is counted once, even if several columns share it.
     size_bytes = records.get_total_buffer_size() * _BYTE_COLUMNS
-    is_small = size_bytes < LARGEST_RECORD_BYTES and not any(map(_shares_bytes, types))
-    if is_small and (sizes_only or not any(map(_may_be_refused, types))):
+    is_small = size_bytes < _MAX_RECORD_BYTES and not any(map(_shares_bytes, types))
+    if is_small and (sizes_only or not any(map(_may_be_invalid, types))):
         return
     for start in range(0, records.num_rows, _BLOCK_ROWS):
-        rows = look_at_rows(records.slice(start, _BLOCK_ROWS), 0, start)
-        too_large = np.flatnonzero(rows.tails_bytes > LARGEST_RECORD_BYTES)
+        rows = measure_rows(records.slice(start, _BLOCK_ROWS), 0, start)
+        too_large = np.flatnonzero(rows.tails_bytes > _MAX_RECORD_BYTES)
         if len(too_large):
             row = int(too_large[0])
             raise InvalidRecordError(
-                f"Expected a record to take at most {LARGEST_RECORD_BYTES} bytes, found "
+                f"Expected a record to take at most {_MAX_RECORD_BYTES} bytes, found "
                 f"{int(rows.tails_bytes[row])} in row {start + row}. A batch's length has 32 bits: split the value."
             )
 
 
 def _shares_bytes(kind: pa.DataType) -> bool:
-    """Whether the values of a column may take more bytes together than the column."""
+    """Whether several rows of a column may share bytes, so that they are larger than its buffers."""
     if is_list(kind):
         return any(_shares_bytes(field.type) for field in kind.value_type)
     return bool(kinds.is_dictionary(kind) or kinds.is_binary_view(kind) or kinds.is_string_view(kind))
 
 
-def _may_be_refused(kind: pa.DataType) -> bool:
-    """Whether a column may hold a header without a key, or seconds without end."""
+def _may_be_invalid(kind: pa.DataType) -> bool:
+    """Whether a column may hold a header without a key, or too many seconds."""
     return is_list(kind) or bool(kinds.is_timestamp(kind) and kind.unit == "s")
 
 
-def sized_bytes(lengths: _Int64Array) -> _Int64Array:
-    """What byte strings take with their lengths before them; a length of -1 is null."""
+def _encoded_bytes(lengths: _Int64Array) -> _Int64Array:
+    """The size of byte strings with their lengths; a length of -1 is null."""
     return varint_lengths(lengths) + np.maximum(lengths, 0)
 
 
@@ -456,14 +449,14 @@ def _milliseconds(array: pa.Array, default_timestamp_ms: int, first_row: int) ->
     values = np.frombuffer(array.buffers()[1], np.int64)[array.offset : array.offset + len(array)]
     is_null = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
     unit = array.type.unit if kinds.is_timestamp(array.type) else "ms"
-    factor = MILLISECONDS[unit]
+    factor = _MILLISECONDS[unit]
     if unit == "s":
-        # What stands in the place of a null means nothing.
+        # The value of a null is undefined.
         seconds = values if is_null is None else np.where(is_null, 0, values)
         values = seconds * factor
         wrong = np.flatnonzero(values // factor != seconds)
         if len(wrong):
-            fail_timestamp(first_row + int(wrong[0]))
+            _fail_timestamp(first_row + int(wrong[0]))
     elif factor > 1:
         values = values // factor
     return values if is_null is None else np.where(is_null, default_timestamp_ms, values)
@@ -486,8 +479,8 @@ def header_rows_of(chunks: Sequence[pa.Array], first_row: int) -> HeaderRows | N
         pairs = chunk.flatten()
         chunk_keys, chunk_values = pairs.flatten()
         if chunk_keys.null_count:
-            place = chunk_keys.is_null().to_numpy(zero_copy_only=False).argmax()
-            fail_header_key(row + int(np.cumsum(row_counts).searchsorted(place, "right")))
+            header = chunk_keys.is_null().to_numpy(zero_copy_only=False).argmax()
+            _fail_header_key(row + int(np.cumsum(row_counts).searchsorted(header, "right")))
         counts.append(row_counts)
         keys.append(chunk_keys)
         values.append(chunk_values)

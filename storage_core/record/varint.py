@@ -1,15 +1,13 @@
 """Signed variable-length integers, one at a time and by column (Kafka's ``ByteUtils``).
 
-Zig-zag makes the sign the lowest bit; then seven bits a byte follow, lowest first, and the
-high bit says that more are to come. A varint holds 32 bits in at most 5 bytes, a varlong
-64 bits in at most 10. Encodings longer than needed are accepted, as Kafka does.
-
-Write signed variable-length integers, one at a time and by column; the format stands in ``varint``.
+Zig-zag encoding makes the sign the lowest bit. Each byte then has seven bits, lowest first, and its high bit says
+whether another byte follows. A varint has 32 bits in at most 5 bytes, a varlong 64 bits in at most 10. As in Kafka,
+encodings longer than needed are accepted.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +18,7 @@ __all__ = [
     "WORD_RANGE",
     "MalformedVarintError",
     "VarintCursor",
+    "VarintWords",
     "read_varint",
     "read_varints",
     "varint_bytes",
@@ -34,28 +33,28 @@ VARLONG_LIMIT_BYTES: Final = 10
 _BITS: Final = {VARINT_LIMIT_BYTES: 32, VARLONG_LIMIT_BYTES: 64}
 # Above this share of two-byte values it is cheaper to read a second byte everywhere.
 _DENSE_SHARE: Final = 8
-# numpy mixes unsigned arrays with unsigned numbers only.
+# numpy combines unsigned arrays with unsigned numbers only.
 _U64: Final = {number: np.uint64(number) for number in (1, 2, 7, 8, 15, 0x7F, 0x80, 0x3F80)}
-# How many bytes a cursor fetches at once.
+# The bytes that a cursor fetches at once.
 _WORD_BYTES: Final = 8
-# Set in every byte but a value's last.
+# Set in every byte of a value but the last.
 _CONTINUES: Final = 0x80
 
 
 class MalformedVarintError(ValueError):
-    """A varint runs beyond its longest form or beyond the bytes at hand."""
+    """A varint is longer than its longest form, or is cut off."""
 
 
 def read_varint(data: bytes | memoryview, position: int, limit_bytes: int) -> tuple[int, int]:
-    """Read one signed value; return it and the position behind it.
+    """Read one signed value; return it and the position after it.
 
     Args:
-        data: The bytes; their end is the end of what may be read.
+        data: The bytes; nothing after their end is read.
         position: Where the value begins.
         limit_bytes: `VARINT_LIMIT_BYTES` or `VARLONG_LIMIT_BYTES`.
 
     Raises:
-        MalformedVarintError: The last byte allowed still says that more follow, or the data ends.
+        MalformedVarintError: The value is longer than ``limit_bytes``, or the data ends.
     """
     raw = 0
     for index in range(limit_bytes):
@@ -65,7 +64,7 @@ def read_varint(data: bytes | memoryview, position: int, limit_bytes: int) -> tu
         byte = data[position + index]
         raw |= (byte & 0x7F) << (7 * index)
         if byte < _CONTINUES:
-            # Java shifts within its word: bits that do not fit are dropped.
+            # As in Java, bits beyond the word are dropped.
             raw &= (1 << _BITS[limit_bytes]) - 1
             return (raw >> 1) ^ -(raw & 1), position + index + 1
     message = f"a variable-length integer is longer than {limit_bytes} bytes"
@@ -75,7 +74,7 @@ def read_varint(data: bytes | memoryview, position: int, limit_bytes: int) -> tu
 def read_varints(
     buffer: npt.NDArray[np.uint8], positions: npt.NDArray[np.int64], limit_bytes: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Read one signed value at each of ``positions``; return the values and the positions behind them.
+    """Read one signed value at each of ``positions``; return the values and the positions after them.
 
     Raises:
         MalformedVarintError: A value is longer than ``limit_bytes``.
@@ -93,7 +92,7 @@ def read_varints(
         pending = np.flatnonzero(longer)
     else:
         second = buffer[positions + 1]
-        # A second byte counts only where the first one announces it.
+        # A second byte counts only if the first one continues.
         second[~longer] = 0
         raw = (second & 0x7F).astype(np.int64)
         raw <<= 7
@@ -134,13 +133,13 @@ def words_of(buffer: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
 class VarintCursor:
     """Reads one varint after another, at many positions at once.
 
-    Fetching bytes from all over a buffer is what costs, so eight are fetched at a time, and
-    neighbouring varints are taken from those.
+    Fetching bytes from all over a buffer is expensive: eight are fetched at a time, and adjacent varints are taken from
+    those.
 
     Args:
         buffer: The bytes, padded by eight.
         positions: Where to begin; never changed in place.
-        words: The eight bytes at each position, if they are at hand.
+        words: The eight bytes at each position, if they are already fetched.
     """
 
     def __init__(
@@ -152,11 +151,11 @@ class VarintCursor:
         self.positions = positions
         self._buffer = buffer
         self._words = words
-        # How many bytes of each word are still to be read.
+        # The bytes of each word that have not been read.
         self._left = 0 if words is None else _WORD_BYTES
 
     def read(self, limit_bytes: int) -> npt.NDArray[np.int64]:
-        """Read a signed value at each position, and move behind it.
+        """Read a signed value at each position, and move past it.
 
         Raises:
             MalformedVarintError: A value is longer than ``limit_bytes``.
@@ -186,11 +185,11 @@ class VarintCursor:
         self._left = 0
 
     def _take(self) -> npt.NDArray[np.uint64] | None:
-        """Take a value of up to three bytes from each word; None if one is longer, or than what is left."""
+        """Take a value of up to three bytes from each word; None if one is longer, or exceeds the unread bytes."""
         words = self._words
         if words is None or self._left == 0:
             return None
-        # The continuation bits of the first bytes, then those of the second ones behind them.
+        # The continuation bits of the first bytes, then those of the second bytes.
         second = words & _U64[0x80]
         second_count = np.count_nonzero(second)
         if not second_count:
@@ -204,7 +203,7 @@ class VarintCursor:
         if second_count == len(words) and not third_count:
             self._move(words, np.uint64(2), 2)
             return (words & _U64[0x7F]) | ((words >> _U64[1]) & _U64[0x3F80])
-        # 0x80 * 0x7F is the mask of the second seven bits, where they are put together.
+        # 0x80 * 0x7F is the mask of the second seven bits in the result.
         raw = (words & _U64[0x7F]) | ((words >> _U64[1]) & (second * _U64[0x7F]))
         lengths = (second >> _U64[7]) + _U64[1]
         if third_count:
@@ -224,21 +223,21 @@ class VarintCursor:
 def _unzigzag(raw: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     sign = raw & 1
     np.negative(sign, out=sign)
-    # The shift must not drag the sign bit of a 64-bit value along.
+    # An unsigned shift: the sign bit of a 64-bit value must not move along.
     magnitude = (raw.view(np.uint64) >> np.uint64(1)).view(np.int64)
     magnitude ^= sign
     return magnitude
 
 
 _INT64_VALUES: Final = 1 << 64
-# These values take up to 8 bytes.
+# The values that take up to 8 bytes.
 WORD_RANGE: Final = range(-(1 << 55), 1 << 55)
 _SEVEN_BITS: Final = np.uint64(0x7F)
-# So many values are quicker looked up than compared.
+# Up to this many values are quicker looked up than compared.
 _FEW: Final = 1 << 10
-# By length: the smallest raw value that takes so many bytes.
+# By length: the smallest raw value of that many bytes.
 _FIRST_OF_LENGTH: Final = np.array([0, *(1 << 7 * count for count in range(1, 10))], np.uint64)
-# Those of one byte are looked up.
+# The values of one byte.
 _SHORT: Final = range(-64, 64)
 _Int64Array = npt.NDArray[np.int64]
 _UInt64Array = npt.NDArray[np.uint64]
@@ -257,7 +256,7 @@ _SHORT_BYTES: Final = {value: _bytes_of(2 * value if value >= 0 else -2 * value 
 
 
 def varint_bytes(value: int) -> bytes:
-    """Write one signed value, whether a varint or a varlong. As in Java, a value wraps at 64 bits."""
+    """Encode one signed value as a varint or varlong. As in Java, a value wraps at 64 bits."""
     short = _SHORT_BYTES.get(value)
     if short is not None:
         return short
@@ -265,38 +264,44 @@ def varint_bytes(value: int) -> bytes:
     return _bytes_of(2 * wrapped if wrapped >= 0 else -2 * wrapped - 1)
 
 
-def varint_words(values: _Int64Array) -> tuple[_UInt64Array, _Int64Array]:
-    """The bytes of each value, in a word whose lowest byte is the first, and how many there are.
+class VarintWords(NamedTuple):
+    """Encoded values, each in a word, and their lengths in bytes; a single length applies to all."""
 
-    Values of one byte give their lengths as one row that stands for all. None takes more than 8 bytes:
-    see `WORD_RANGE`.
+    words: _UInt64Array
+    lengths: _Int64Array
+
+
+def varint_words(values: _Int64Array) -> VarintWords:
+    """Encode each value of `WORD_RANGE` in a word, whose lowest byte is the first.
+
+    If all values take one byte, there is one length for all.
     """
     if len(values) > _FEW and values.min() >= 0 and values.max() < len(_TABLE_WORDS):
-        return _TABLE_WORDS.take(values), _TABLE_LENGTHS.take(values)
+        return VarintWords(_TABLE_WORDS.take(values), _TABLE_LENGTHS.take(values))
     return _computed_words(values)
 
 
-def _computed_words(values: _Int64Array) -> tuple[_UInt64Array, _Int64Array]:
+def _computed_words(values: _Int64Array) -> VarintWords:
     raw = _zigzag(values)
     longest = int(raw.max()) if len(raw) else 0
     if longest < _CONTINUES:
-        return raw, np.ones(1, np.int64)
+        return VarintWords(raw, np.ones(1, np.int64))
     words = raw & _SEVEN_BITS
     lengths = np.ones(len(raw), np.int64)
     for number in range(1, _WORD_BYTES):
         if not longest >> 7 * number:
             break
         rest = raw >> np.uint64(7 * number)
-        goes_on = rest != 0
-        # The high bit of the byte before says that there is another.
+        continues = rest != 0
+        # The high bit of the byte before says that another follows.
         words |= (rest & _SEVEN_BITS) << np.uint64(8 * number)
-        words |= goes_on.astype(np.uint64) << np.uint64(8 * number - 1)
-        lengths += goes_on
-    return words, lengths
+        words |= continues.astype(np.uint64) << np.uint64(8 * number - 1)
+        lengths += continues
+    return VarintWords(words, lengths)
 
 
 def varint_lengths(values: _Int64Array) -> _Int64Array:
-    """How many bytes each value takes."""
+    """The encoded length of each value in bytes."""
     raw = _zigzag(values)
     if len(raw) < _FEW:
         lengths: _Int64Array = _FIRST_OF_LENGTH.searchsorted(raw, "right")
@@ -315,5 +320,5 @@ def _zigzag(values: _Int64Array) -> _UInt64Array:
     return ((values << 1) ^ (values >> 63)).view(np.uint64)
 
 
-# Lengths and deltas are mostly small and not negative: it is quicker to look them up.
+# Lengths and deltas are usually small and not negative: it is quicker to look them up.
 _TABLE_WORDS, _TABLE_LENGTHS = _computed_words(np.arange(1 << 13))

@@ -199,7 +199,7 @@ class TransactionReplay:
                 self.next_offset = last_offset + 1
             position_bytes = batch_end_bytes
         # A walk ends silently at a torn batch, which only the last segment can have.
-        if not is_last and not segment.is_blank_after(position_bytes, self.next_offset):
+        if not is_last and not segment.is_preallocated_after(position_bytes, self.next_offset):
             raise CorruptRecordError(
                 "Expected whole batches up to the end of the segment, found a batch that reaches beyond it. "
                 + _NOT_TOLD,

@@ -28,7 +28,7 @@ from storage_core.errors import (
     UnsupportedFormatError,
 )
 from storage_core.record import decode_records
-from storage_core.record.sections import SectionMaker
+from storage_core.record.section import SectionMaker
 from storage_core.scan.isolation import AbortedTransactions
 from storage_core.scan.locate import locate_spans
 from storage_core.scan.rows import (

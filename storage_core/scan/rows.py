@@ -30,8 +30,7 @@ from storage_core.record.batch_header import (
     wrapper_rows,
 )
 from storage_core.record.compression import CODEC_NAMES
-from storage_core.record.section import RecordHeaders, Slices
-from storage_core.record.sections import MAX_ROWS
+from storage_core.record.section import MAX_ROWS, RecordHeaders, Slices
 from storage_core.scan.predicate import columns_of, evaluate
 from storage_core.scan.pruning import ALWAYS, NEVER, Bounds, KnownFields, prune, residual
 from storage_core.scan.spans import METADATA_TYPE, record_schema

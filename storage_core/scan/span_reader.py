@@ -25,8 +25,7 @@ from storage_core.record.batch_header import (
     TRANSACTIONAL_FLAG,
 )
 from storage_core.record.batch_window import walk_window
-from storage_core.record.section import PADDING_BYTES
-from storage_core.record.sections import WINDOW_BYTES
+from storage_core.record.section import PADDING_BYTES, WINDOW_BYTES
 from storage_core.segment import DamagedRange, Resynchroniser
 from storage_core.segment.damage import known_offset
 from storage_core.segment.file_names import DELETED_SUFFIX
@@ -354,7 +353,7 @@ class SpanReader:
             if next_bytes is None and not self._is_past_end:
                 damage = self._damage_behind(window)
                 if damage is None:
-                    if window.is_blank_behind or source.is_last:
+                    if window.is_preallocated_after or source.is_last:
                         return
                     source.go_behind(window)
                     continue
@@ -411,7 +410,7 @@ class SpanReader:
 
     def _is_order_broken_behind(self, window: BatchWindow, last_offset: int) -> bool:
         """Whether the offset behind a window's last batch is none that may follow it."""
-        if window.is_blank_behind:
+        if window.is_preallocated_after:
             return False
         offset = bytes(window.buffer[window.end : min(window.end + _OFFSET_BYTES, self._source.size_bytes)])
         if len(offset) < _OFFSET_BYTES:
@@ -448,7 +447,7 @@ class SpanReader:
     def _damage_behind(self, window: BatchWindow) -> DamagedRange | None:
         """The damage that begins behind a window's last batch; None if there is none, or it cannot be told yet."""
         position_bytes = window.position_bytes + window.end
-        if window.is_blank_behind:
+        if window.is_preallocated_after:
             if not self._is_complete or not self._resynchroniser.is_blank(position_bytes):
                 return self._damage_at(position_bytes)
             self._require_whole_file()

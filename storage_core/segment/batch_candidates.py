@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from storage_core.record.batch_header import (
-    CODEC_COUNT,
     CODEC_MASK,
     HEADER_DTYPE,
     HEADER_SIZE_BYTES,
     KEY_LENGTH_POSITIONS,
+    LEGACY_CODEC_COUNT,
     LENGTH_BYTES,
     LENGTH_DTYPE,
     LENGTH_POSITION,
@@ -28,7 +28,7 @@ from storage_core.record.batch_header import (
     MAGIC_V2,
     MESSAGE_DTYPE,
     MESSAGE_SIZE_BYTES,
-    MINIMUM_LENGTHS,
+    MIN_LENGTH_BY_MAGIC,
     gather,
 )
 from storage_core.record.varint import (
@@ -86,7 +86,7 @@ def batch_candidates(
     starts = np.flatnonzero(magics <= MAGIC_V2)
     # The length rules most positions out, zeros above all.
     lengths = gather(block, starts + LENGTH_POSITION, LENGTH_DTYPE).astype(np.int64)
-    is_long_enough = lengths >= np.array(MINIMUM_LENGTHS)[magics[starts]]
+    is_long_enough = lengths >= np.array(MIN_LENGTH_BY_MAGIC)[magics[starts]]
     sizes = lengths + LOG_OVERHEAD_BYTES
     fits = is_long_enough & (sizes <= np.minimum(remaining_bytes - starts, largest_bytes))
     starts, sizes = starts[fits], sizes[fits]
@@ -114,7 +114,7 @@ def _are_messages(
     """Key and value have to fit the message, as far as they are in the block."""
     messages = gather(block, starts, MESSAGE_DTYPE)
     plausible: npt.NDArray[np.bool_] = messages["offset"] >= lowest_offset
-    plausible &= (messages["attributes"] & CODEC_MASK) < CODEC_COUNT
+    plausible &= (messages["attributes"] & CODEC_MASK) < LEGACY_CODEC_COUNT
     key_positions = np.array(KEY_LENGTH_POSITIONS)[messages["magic"]]
     ends = starts + sizes
     key_ends, fits = _field_ends(block, starts + key_positions, ends - LENGTH_BYTES)

@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from storage_core.record.batch_header import (
-    CODEC_COUNT,
     CRC_LAYOUTS,
     CRC_START,
     HEADER_SIZE_BYTES,
     KEY_LENGTH_POSITIONS,
+    LEGACY_CODEC_COUNT,
     LENGTH_BYTES,
     LENGTH_POSITION,
     LOG_OVERHEAD_BYTES,
@@ -412,7 +412,7 @@ class BatchSearch:
         is_believable = (
             lowest_offset <= bad.last_offset < lowest_offset + _LARGEST_OFFSET_GAP
             and bad.end_position_bytes <= self._probe.end_bytes
-            and bad.codec < CODEC_COUNT
+            and bad.codec < LEGACY_CODEC_COUNT
             and int.from_bytes(key_length, "big", signed=True) == _NULL_LENGTH
         )
         return bad if is_believable else None

@@ -33,8 +33,8 @@ from storage_core.record.batch_header import (
     MAGIC_V2,
     MAX_OFFSET,
     MAX_OFFSET_DELTA,
-    MINIMUM_LEGACY_LENGTH,
-    MINIMUM_LENGTHS,
+    MIN_LENGTH,
+    MIN_LENGTH_BY_MAGIC,
     TRANSACTIONAL_FLAG,
     batch_crc_matches,
     header_rows,
@@ -112,7 +112,7 @@ USUAL_MAX_BATCH_BYTES: Final = 2 * 1024 * 1024
 _LARGEST_BLOCK_BYTES: Final = 64 * 1024
 # Base offset, batch length, magic, last offset delta and max timestamp of a v2 header.
 _SKIMMED: Final = struct.Struct(">qi4xb4x2xi8xq")
-_SMALLEST_V2_LENGTH: Final = MINIMUM_LENGTHS[MAGIC_V2]
+_SMALLEST_V2_LENGTH: Final = MIN_LENGTH_BY_MAGIC[MAGIC_V2]
 # The lower byte of a v2 header's attributes.
 _ATTRIBUTES_POSITION: Final = 22
 # The first 17 bytes tell the format. A broker ignores a shorter rest.
@@ -170,7 +170,7 @@ class BatchWalk:
                 self._block, position_bytes - self._block_start
             )
             batch_end = position_bytes + LOG_OVERHEAD_BYTES + length
-            if batch_end > self.end_position_bytes and length >= MINIMUM_LEGACY_LENGTH:
+            if batch_end > self.end_position_bytes and length >= MIN_LENGTH:
                 return
             last_offset = base_offset + offset_delta
             if (
@@ -180,7 +180,11 @@ class BatchWalk:
                 or base_offset < next_offset
                 or last_offset > MAX_OFFSET
             ):
-                if not 0 <= magic < MAGIC_V2 or length < MINIMUM_LENGTHS[magic] or base_offset < next_offset:
+                if (
+                    not 0 <= magic < MAGIC_V2
+                    or length < MIN_LENGTH_BY_MAGIC[magic]
+                    or base_offset < next_offset
+                ):
                     if length == 0 and self._is_zero_tail(position_bytes):
                         return
                     raise self._error(position_bytes, base_offset, offset_delta, next_offset)
@@ -247,7 +251,7 @@ class BatchWalk:
         while start + LENGTH_POSITION + LENGTH_AND_MAGIC.size <= len(data):
             length, _ = LENGTH_AND_MAGIC.unpack_from(data, start + LENGTH_POSITION)
             end = start + LOG_OVERHEAD_BYTES + length
-            if length < MINIMUM_LEGACY_LENGTH or end > len(data) or not batch_crc_matches(data[start:end]):
+            if length < MIN_LENGTH or end > len(data) or not batch_crc_matches(data[start:end]):
                 return False
             start = end
         return start == size_bytes

@@ -166,7 +166,7 @@ def read_windows(
         if len(window.starts):
             last = window.headers[-1]
             lowest_offset = int(last["base_offset"]) + int(last["last_offset_delta"]) + 1
-        if window.error is not None or window.is_blank_behind or is_last:
+        if window.error is not None or window.is_preallocated_after or is_last:
             return
         reader.advance(window)
         if reader.needed_bytes > reader.end_position_bytes - reader.position_bytes:

@@ -11,7 +11,7 @@ from storage_core.record.batch_header import (
     CRC_LAYOUTS,
     HEADER_SIZE_BYTES,
     MAGIC_V2,
-    MINIMUM_LENGTHS,
+    MIN_LENGTH_BY_MAGIC,
     header_error,
 )
 
@@ -81,7 +81,7 @@ def reason_at(
             position_bytes=position_bytes,
         )
     length, magic = _LENGTH_AND_MAGIC.unpack_from(head)
-    if not 0 <= magic <= MAGIC_V2 or length < MINIMUM_LENGTHS[magic]:
+    if not 0 <= magic <= MAGIC_V2 or length < MIN_LENGTH_BY_MAGIC[magic]:
         return header_error(probe.path, position_bytes, length, magic)
     header = probe.header(position_bytes)
     if header is None:

@@ -325,7 +325,7 @@ class SegmentReader:
                 # A walk that begins at the batch looked for does not show what precedes it.
                 number -= 1
 
-    def is_blank_after(self, position_bytes: int, next_offset: int) -> bool:
+    def is_preallocated_after(self, position_bytes: int, next_offset: int) -> bool:
         """Whether nothing follows, or only zeros, which are preallocated space.
 
         If offsets are missing up to the segment's end, the zeros may be lost data.

@@ -42,7 +42,7 @@ class RecordingFileSystem(FileSystem):
         return super().delete(path)
 
     def flush_directory(self, path):
-        # What the file itself still lacks would be counted behind this.
+        # What the file itself still lacks would be counted after this.
         self.effects.append(f"flush directory after {self.statistics.flushes} flushes")
         super().flush_directory(path)
 

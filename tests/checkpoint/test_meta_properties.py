@@ -45,7 +45,7 @@ def test_version_0(data, expected):
         (b"version=x\n", "a whole number as version, found 'x'"),
         (b"version=1\ncluster.id=abc\n", "Expected node.id"),
         (b"version=1\nnode.id=1\n", "Expected cluster.id"),
-        (b"version=1\ncluster.id=\\u00g0\n", r"Expected four hexadecimal digits behind \u, found '\\u00g0'"),
+        (b"version=1\ncluster.id=\\u00g0\n", r"Expected four hexadecimal digits after \u, found '\\u00g0'"),
         (b"version=1\nnode.id=one\ncluster.id=abc\n", "a whole number as node.id, found 'one'"),
     ],
 )

@@ -36,7 +36,7 @@ class CrashingFileSystem(FileSystem):
         self.will(f"open {os.path.basename(path)}")
         opened = super().open_for_writing(path, create=create)
         with opened:
-            return CrashingFile(self, path, os.dup(opened._descriptor), self.statistics)
+            return CrashingFile(self, path, os.dup(opened.descriptor), opened.status, self.statistics)
 
     def rename(self, source, target):
         self.will(f"rename {os.path.basename(source)} {os.path.basename(target)}")
@@ -113,7 +113,7 @@ def test_a_crash_at_each_step(path, old, effects_before_crash, flush):
     assert found in (old, NEW)
     if is_complete:
         assert found == NEW
-    # What was left behind is in nobody's way.
+    # What was left over does no harm.
     replace_file(FileSystem(), str(path), b"third")
     assert path.read_bytes() == b"third"
     assert os.listdir(path.parent) == ["checkpoint"]

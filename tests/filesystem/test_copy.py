@@ -82,7 +82,9 @@ def test_the_kernel_may_copy_less_each_time_and_stop_early(files, monkeypatch):
 
 def test_a_source_that_ends_before_is_an_error(files):
     source, target = files
-    with pytest.raises(StorageError, match="source ends 10 bytes before what is copied") as caught:
+    with pytest.raises(
+        StorageError, match="source ends 10 bytes before the end of the part to copy"
+    ) as caught:
         target.copy_from(source, 10, len(DATA), 0)
     assert caught.value.path.endswith("target")
 

@@ -153,10 +153,10 @@ def test_of_many_threads_one_gets_it(filesystem, path):
     ids=["open", "open_for_writing", "read_file"],
 )
 def test_the_locked_file_is_not_opened_again(filesystem, path, use, count_descriptors):
-    """Closing any descriptor of the file would give the lock away without a word."""
+    """Closing any descriptor of the file would silently release the lock."""
     before = count_descriptors()
     with filesystem.lock(path):
-        with pytest.raises(LogDirectoryLockedError, match="would give the lock away") as caught:
+        with pytest.raises(LogDirectoryLockedError, match="would release the lock") as caught:
             use(FileSystem(), path)
         assert caught.value.path == path
         assert is_locked_for_others(path)
@@ -210,7 +210,7 @@ def test_only_a_regular_file_is_locked(filesystem, path, tmp_path, make, count_d
 
 
 def replace_before_locking(monkeypatch, path, make_another, times):
-    """Between the open and the lock somebody puts another file there: a broker that stops and starts."""
+    """Between the open and the lock the file is replaced, as by a broker that stops and starts."""
     lockf = fcntl.lockf
     inodes = []
 

@@ -1,4 +1,4 @@
-"""A bounded number of open files, whoever they belong to."""
+"""A bounded number of open files, whatever they belong to."""
 
 from __future__ import annotations
 
@@ -64,17 +64,17 @@ def test_one_without_unflushed_bytes_is_closed_first(tmp_path):
 def test_any_number_of_threads_share_few_open_files(tmp_path, count_descriptors):
     filesystem = FileSystem(max_open_files=4)
     files = open_files(filesystem, tmp_path, 40)
-    threads, most_open = 8, 0
+    threads, max_open = 8, 0
 
     def work(thread):
-        nonlocal most_open
+        nonlocal max_open
         for turn in range(60):
             # Each thread has a byte of its own in each file.
             for number in range(thread % 3, 40, 3):
                 files[number].write_at([b"%d" % (turn % 10)], thread)
             if turn % 20 == thread:
                 files[thread].flush()
-                most_open = max(most_open, len(filesystem._pool))
+                max_open = max(max_open, len(filesystem._pool))
 
     workers = [threading.Thread(target=work, args=(thread,)) for thread in range(threads)]
     for worker in workers:
@@ -82,7 +82,7 @@ def test_any_number_of_threads_share_few_open_files(tmp_path, count_descriptors)
     for worker in workers:
         worker.join()
     # A file at work is never closed: so one for each thread.
-    assert 4 <= most_open <= threads
+    assert 4 <= max_open <= threads
     for number in range(40):
         mine = [thread for thread in range(threads) if thread % 3 == number % 3]
         content = (tmp_path / str(number)).read_bytes()
@@ -114,7 +114,7 @@ def test_an_interrupt_while_files_are_closed_leaves_none_of_them_locked(
     filesystem = FileSystem(max_open_files=1)
     files = open_files(filesystem, tmp_path, 1)
     for number in range(1, 3):
-        # Nobody closes them meanwhile: they are more than may be open.
+        # They are not closed meanwhile, though more than may be open.
         prepared = [file.prepare_flush() for file in files]
         files.append(filesystem.open_pooled(f"{tmp_path}/{number}", create=True))
         for each in prepared:

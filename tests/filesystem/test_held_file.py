@@ -43,7 +43,7 @@ def test_what_the_system_says_of_a_held_file_is_raised(tmp_path):
 
 
 def test_no_more_files_are_held_than_a_process_may_map(tmp_path, monkeypatch):
-    monkeypatch.setattr(_held_file, "_MOST_HELD", 2)
+    monkeypatch.setattr(_held_file, "_MAX_HELD", 2)
     monkeypatch.setattr(_held_file, "_count", _held_file._Count())
     with FileSystem().open_for_writing(f"{tmp_path}/0", create=True) as file:
         first, second = file.hold(), file.hold()

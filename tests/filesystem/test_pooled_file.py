@@ -86,7 +86,7 @@ def test_a_closed_file_is_not_opened_again(tmp_path):
     file.close()
     with pytest.raises(StorageError, match="found one that was closed"):
         file.flush()
-    # Nobody waits for a flush that never was.
+    # A flush that was never prepared blocks no thread.
     file.close()
 
 
@@ -110,7 +110,7 @@ def test_a_file_is_not_closed_while_it_is_flushed(tmp_path, count_descriptors):
     assert count_descriptors() == 2
     closing = threading.Thread(target=file.close)
     closing.start()
-    # However long it takes: nobody closes the file before it was flushed.
+    # However long it takes, the file is not closed before it was flushed.
     closing.join(0.05)
     assert closing.is_alive()
     opened = filesystem.statistics.files_opened
@@ -150,7 +150,7 @@ def test_two_flushes_of_a_file_run_one_after_the_other(tmp_path, monkeypatch):
 
 
 class Held:
-    """What stands for a file that was closed: the system has failed to write its bytes to the disk, or not."""
+    """A held file: the kernel has failed to write its bytes to disk, or not."""
 
     def __init__(self, error=None):
         self.error = error

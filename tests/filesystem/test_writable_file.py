@@ -183,7 +183,7 @@ def test_a_write_that_takes_nothing_is_an_error(filesystem, path, monkeypatch):
     monkeypatch.setattr(os, "pwritev", lambda *_: 0)
     with (
         filesystem.open_for_writing(path) as file,
-        pytest.raises(StorageError, match="took none of the bytes") as caught,
+        pytest.raises(StorageError, match="wrote none of the bytes") as caught,
     ):
         file.write_at([b"abc"], 0)
     assert caught.value.path == path

@@ -30,7 +30,7 @@ ASSIGNED_BY_KAFKA = [
     Case("no partitions", {"t": 0}, {"a": Member("t")}, {}, {"a": ""}, {"a": ""}),
     Case("a topic that is not there", {"t": 2}, {"a": Member("t u")}, {}, {"a": "t:0 t:1"}, {"a": "t:0 t:1"}),
     Case(
-        "a topic that nobody reads",
+        "a topic without subscribers",
         {"t": 2, "u": 2},
         {"a": Member("u")},
         {},

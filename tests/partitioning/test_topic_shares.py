@@ -15,33 +15,33 @@ def shares(count, member_racks, racks=""):
 def test_the_first_to_be_given_more_take_the_larger_shares():
     topic = shares(5, NOBODY_HAS_A_RACK)
     assert [topic.assignable_count(member) for member in "abc"] == [2, 2, 2]
-    topic.give("c", [0, 1])
-    topic.give("a", [4])
+    topic.assign("c", [0, 1])
+    topic.assign("a", [4])
     assert [topic.assignable_count(member) for member in "abc"] == [1, 2, 0]
-    topic.give("a", [3])
+    topic.assign("a", [3])
     assert [topic.assignable_count(member) for member in "abc"] == [0, 1, 0]
     assert list(topic.unassigned) == [2]
 
 
 def test_a_member_takes_the_lowest_that_are_left():
     topic = shares(5, NOBODY_HAS_A_RACK)
-    assert topic.take_for("b", lambda member, partition: (member, partition) != ("b", 0)) == [1, 2]
-    assert topic.take_for("b") == []
-    assert topic.take_for("a") == [0, 3]
-    assert topic.take_for("c") == [4]
-    assert topic.take_for("a") == []
+    assert topic.assign_next("b", lambda member, partition: (member, partition) != ("b", 0)) == [1, 2]
+    assert topic.assign_next("b") == []
+    assert topic.assign_next("a") == [0, 3]
+    assert topic.assign_next("c") == [4]
+    assert topic.assign_next("a") == []
 
 
 def test_a_topic_without_members_or_partitions():
     assert not shares(3, {}, "x y z").needs_racks
-    assert shares(0, NOBODY_HAS_A_RACK).take_for("a") == []
+    assert shares(0, NOBODY_HAS_A_RACK).assign_next("a") == []
 
 
 def test_when_racks_make_a_difference():
     assert shares(2, {"a": "x"}, "x y").needs_racks
     # Every partition is everywhere.
     assert not shares(2, {"a": "x"}, "xy xy").needs_racks
-    # Nobody is near to anything.
+    # No member shares a rack with a replica.
     assert not shares(2, {"a": "z"}, "x y").needs_racks
     assert not shares(2, {"a": None}, "x y").needs_racks
     assert not shares(2, {"a": "x"}).needs_racks
@@ -51,5 +51,5 @@ def test_when_racks_make_a_difference():
 
 def test_who_has_no_rack_is_near_to_everything():
     topic = shares(2, {"a": None, "b": "x"}, "x y")
-    assert [topic.is_near("a", 0), topic.is_near("a", 1)] == [True, True]
-    assert [topic.is_near("b", 0), topic.is_near("b", 1)] == [True, False]
+    assert [topic.is_in_rack("a", 0), topic.is_in_rack("a", 1)] == [True, True]
+    assert [topic.is_in_rack("b", 0), topic.is_in_rack("b", 1)] == [True, False]

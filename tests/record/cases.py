@@ -23,7 +23,7 @@ MAX_LONG = 2**63 - 1
 
 
 def placed(*batches, start=0):
-    """The batches one behind the other, each at the offset where the one before it ends."""
+    """The batches one after the other, each at the offset where the one before it ends."""
     moved = []
     for batch in batches:
         moved.append(batch.at(start))
@@ -199,7 +199,7 @@ MALFORMED = {
     "a negative last offset": replace(_GOOD, last_offset_delta=-1),
     "no bytes": replace(_GOOD, records_bytes=b""),
     "zeros only": replace(_GOOD, records_bytes=bytes(200)),
-    "junk behind the last record": replace(_GOOD, records_bytes=_THREE + b"\0"),
+    "junk after the last record": replace(_GOOD, records_bytes=_THREE + b"\0"),
     "a record cut off": replace(_GOOD, records_bytes=_THREE[:-1]),
     "a record length of zero": replace(_GOOD, records_bytes=b"\0" + _THREE, count=4, last_offset_delta=9),
     "a negative record length": replace(_GOOD, records_bytes=b"\1" + _THREE[1:]),

@@ -116,7 +116,7 @@ class Batch:
         return b"".join(record.encode(self.base_timestamp_ms, self.varint_width) for record in self.records)
 
     def encode(self, *, crc=None):
-        """The whole batch; a ``crc`` given stands in for the right one."""
+        """The whole batch; a ``crc`` given replaces the right one."""
         payload = self.payload
         if payload is None:
             payload = compress(self.codec, self.encode_records())

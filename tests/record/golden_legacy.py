@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class GoldenSet:
-    """Messages as they stand in a file; ``crcs`` are those of the outer ones."""
+    """Messages as they are in a file; ``crcs`` are those of the outer ones."""
 
     data: bytes
     crcs: tuple

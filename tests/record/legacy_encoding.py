@@ -20,7 +20,7 @@ LZ4_BLOCK_BYTES = 64 * 1024
 
 @dataclass(frozen=True)
 class Message:
-    """A plain message. ``trailing`` are bytes behind the value."""
+    """A plain message. ``trailing`` are bytes after the value."""
 
     offset: int = 0
     timestamp_ms: int = -1
@@ -31,7 +31,7 @@ class Message:
     trailing: bytes = b""
 
     def encode(self, *, crc=None, length=None):
-        """The whole message; a ``crc`` or a ``length`` given stands in for the right one."""
+        """The whole message; a ``crc`` or a ``length`` given replaces the right one."""
         timestamp = struct.pack(">q", self.timestamp_ms) if self.magic else b""
         content = sized(self.key) + sized(self.value) + self.trailing
         return entry(self.offset, self.magic, self.attributes, timestamp + content, crc=crc, length=length)

@@ -72,7 +72,7 @@ def legacy_logs(draw, magics=(0, 1), codecs=EVERY_CODEC, max_entries=8, *, curre
 
 
 def placed_at(entry, offset):
-    """The entry at an offset, or as far behind it as it wants to be."""
+    """The entry at an offset, or as far after it as it specifies."""
     if isinstance(entry, Message):
         return replace(entry, offset=offset + entry.offset - 1)
     if isinstance(entry, Wrapper):

@@ -8,17 +8,17 @@ import numpy as np
 
 from storage_core.errors import CorruptRecordError
 from storage_core.record.batch_window import walk_window
-from storage_core.record.decode import batch_section, decode_records
-from storage_core.record.section import PADDING_BYTES, RecordSection, WantedFields
+from storage_core.record.decode import decode_records
+from storage_core.record.section import PADDING_BYTES, RecordSection, WantedFields, batch_section
 
 PATH = "/logs/orders-0/00000000000000000000.log"
 EVERYTHING = WantedFields(timestamp=True, key=True, value=True, headers=True)
-# What lies behind the data must not matter: as a length, this leads far away.
+# What lies after the data must not matter: as a length, this leads far away.
 JUNK = 0xFF
 
 
 def padded(data, padding=JUNK):
-    """The bytes in a buffer with room behind them, as the decoders need it."""
+    """The bytes in a buffer with room after them, as the decoders need it."""
     buffer = np.full(len(data) + PADDING_BYTES, padding, np.uint8)
     buffer[: len(data)] = np.frombuffer(data, np.uint8)
     return buffer

@@ -94,7 +94,7 @@ def batches(draw, codecs=EVERY_CODEC, max_records=12):
 
 @st.composite
 def logs(draw, codecs=EVERY_CODEC, max_batches=6, max_records=12):
-    """Batches one behind the other; some of them often, so that a window may hold many."""
+    """Batches one after the other; some of them often, so that a window may hold many."""
     found = draw(st.lists(batches(codecs, max_records), min_size=1, max_size=max_batches))
     repeat = draw(st.sampled_from([1] * 6 + [2, 40]))
     if sum(len(batch.records) for batch in found) * repeat > 1_000:

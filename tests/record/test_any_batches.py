@@ -175,9 +175,9 @@ def check_a_damaged_log(log, data):
         return
     written = rows_written(log)
     if window_of(data).end < len(data):
-        # A length that leads behind the end: taken for a batch that is still being written.
+        # A length that leads after the end: taken for a batch that is still being written.
         written = written[: len(rows)]
-    # Base offset and leader epoch stand outside the CRC; another base offset shifts a batch.
+    # Base offset and leader epoch are outside the CRC; another base offset shifts a batch.
     assert [row[1:] for row in rows] == [row[1:] for row in written]
 
 

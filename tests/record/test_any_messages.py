@@ -102,7 +102,7 @@ def check_a_damaged_log(log, data):
         return
     written = rows_written(log)
     if window_of(data).end < len(data):
-        # A length that leads behind the end: taken for a batch that is still being written.
+        # A length that leads after the end: taken for a batch that is still being written.
         written = written[: len(rows)]
     # The CRC covers no offset; another one moves a message, or all of a wrapper's.
     assert [row[1:] for row in rows] == [row[1:] for row in written]

@@ -14,7 +14,7 @@ from tests.record.sections import EVERYTHING, padded, section_of
 
 
 def lay_out(texts, *, between=b"", null_length=-1):
-    """The texts in a buffer, one behind the other, and the column that finds them."""
+    """The texts in a buffer, one after the other, and the column that finds them."""
     data = bytearray()
     starts, lengths = [], []
     for text in texts:

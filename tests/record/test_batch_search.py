@@ -36,7 +36,7 @@ ENTRIES = {
         )
     },
     "v2 attributes": Batch(counted_records(9), 7, codec=ZSTD, attributes=TRANSACTIONAL).encode(),
-    # Nobody looks at these bits, and a broker takes them.
+    # These bits are unused, and a broker accepts them.
     "v0 attributes": Message(4, magic=0, attributes=0xF8).encode(),
     "v1 attributes": Message(4, magic=1, attributes=0xF8).encode(),
     "v1 trailing": Message(4, trailing=b"trailing").encode(),
@@ -50,11 +50,11 @@ def candidates(data, *, remaining_bytes=None, lowest_offset=0, **options):
 
 
 @pytest.mark.parametrize("name", ENTRIES)
-@pytest.mark.parametrize("behind", [0, 1, 35, 60, 500])
-def test_every_kind_of_batch_is_found_anywhere(name, behind):
+@pytest.mark.parametrize("after", [0, 1, 35, 60, 500])
+def test_every_kind_of_batch_is_found_anywhere(name, after):
     # Nothing but the entry begins with bytes that could be a length.
     for before in (0, 1, 100):
-        data = b"\xff" * before + ENTRIES[name] + b"\xff" * behind
+        data = b"\xff" * before + ENTRIES[name] + b"\xff" * after
         assert candidates(data) == [(before, len(ENTRIES[name]))]
 
 

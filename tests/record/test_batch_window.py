@@ -14,7 +14,7 @@ from tests.record.legacy_encoding import Message, Wrapper, plain_messages
 from tests.record.sections import PATH, check_crcs, padded, window_of
 
 SHORTEST = [Message(0, 0, None, None, magic).encode() for magic in (0, 1)]
-# All formats in turn, short messages before, between and behind batches.
+# All formats in turn, short messages before, between and after batches.
 BATCHES = [
     SHORTEST[0],
     *(golden.data for golden in GOLDEN.values()),
@@ -55,7 +55,7 @@ def test_headers_are_the_same_by_column_and_one_at_a_time():
 
 def test_what_lies_behind_the_last_message_is_not_read():
     for last in SHORTEST:
-        # Without the padding that a window has: a read behind the end would fail.
+        # Without the padding that a window has: a read after the end would fail.
         window = walk_window(PATH, 0, np.frombuffer(BATCHES[1] + last, np.uint8), len(BATCHES[1] + last))
         assert window.end == len(BATCHES[1] + last)
         check_crcs(window)
@@ -80,7 +80,7 @@ def test_a_window_may_end_anywhere():
         rest = size_bytes - window.end
         expected = STARTS[whole + 1] - size_bytes if rest >= 61 else 0
         assert window.missing_bytes == expected
-        assert not window.is_blank_behind
+        assert not window.is_preallocated_after
         assert window.error is None
 
 
@@ -102,7 +102,7 @@ def test_zeros_up_to_the_end_are_preallocated_space(zeros):
         window = window_of(batches + bytes(zeros))
         assert (window.end, window.missing_bytes) == (len(batches), 0)
         # Fewer bytes than a header could also be the beginning of a batch.
-        assert window.is_blank_behind == (zeros >= 61)
+        assert window.is_preallocated_after == (zeros >= 61)
 
 
 @pytest.mark.parametrize("zeros", [61, 100, 10_000])
@@ -135,7 +135,7 @@ def test_the_batches_before_damage_are_still_there(bad):
     data = LOG + bad
     window = walk_window(PATH, 100, padded(data), len(data))
     assert window.starts.tolist() == STARTS[:-1]
-    assert (window.end, window.missing_bytes, window.is_blank_behind) == (len(LOG), 0, False)
+    assert (window.end, window.missing_bytes, window.is_preallocated_after) == (len(LOG), 0, False)
     assert isinstance(window.error, CorruptRecordError)
     assert window.error.position_bytes == 100 + len(LOG)
 
@@ -206,6 +206,6 @@ def test_any_bytes_are_batches_or_an_end_or_refused(junk, kept):
     window = walk_window(PATH, 0, padded(data), len(data))
     assert window.end <= len(data)
     assert window.missing_bytes >= 0
-    assert window.error is None or not (window.missing_bytes or window.is_blank_behind)
+    assert window.error is None or not (window.missing_bytes or window.is_preallocated_after)
     ends = window.starts + window.headers["batch_length"] + 12
     assert [*window.starts.tolist(), window.end] == [0, *ends.tolist()]

@@ -81,7 +81,7 @@ def test_what_only_the_plain_decoder_takes_is_handed_to_it(case):
         assert rows_of(section, decode(section, EVERYTHING)) == case.rows
 
 
-# How many good batches stand before and behind the bad one. Many of them are decoded in lockstep.
+# How many good batches are before and after the bad one. Many of them are decoded in lockstep.
 NEIGHBOURS = {
     "alone": (0, 0),
     "first": (0, 2),
@@ -91,17 +91,17 @@ NEIGHBOURS = {
 }
 
 
-@pytest.mark.parametrize(("before", "behind"), NEIGHBOURS.values(), ids=NEIGHBOURS)
+@pytest.mark.parametrize(("before", "after"), NEIGHBOURS.values(), ids=NEIGHBOURS)
 @pytest.mark.parametrize("bad", MALFORMED.values(), ids=MALFORMED)
-def test_a_malformed_batch_is_refused_and_named(bad, before, behind):
+def test_a_malformed_batch_is_refused_and_named(bad, before, after):
     base_offset = bad.base_offset or 10_000
     bad = bad.at(base_offset)
     good = [GOOD.at(10 * number) for number in range(before)]
-    # Nothing fits behind the highest offsets.
-    good_behind = [GOOD.at(base_offset + 10 * number) for number in range(1, behind + 1)]
-    good_behind = good_behind if base_offset == 10_000 else []
+    # Nothing fits after the highest offsets.
+    good_after = [GOOD.at(base_offset + 10 * number) for number in range(1, after + 1)]
+    good_after = good_after if base_offset == 10_000 else []
     position_bytes = 4096 + sum(len(batch.encode()) for batch in good)
-    data = b"".join(batch.encode() for batch in [*good, bad, *good_behind])
+    data = b"".join(batch.encode() for batch in [*good, bad, *good_after])
     section = section_of(data, position_bytes=4096)
     with pytest.raises(REFUSALS):
         decode_by_column(section, EVERYTHING)
@@ -184,7 +184,7 @@ def test_a_count_that_the_bytes_cannot_hold_allocates_nothing(count):
 
 
 def varint_ends(data, position, count):
-    """Where some variable-length integers end that stand one behind the other."""
+    """Where consecutive variable-length integers end."""
     for _ in range(count):
         while data[position] >= 0x80:
             position += 1

@@ -16,7 +16,7 @@ from tests.record.sections import padded
 
 
 def lay_out(batches, *, width=1, between=b""):
-    """The arguments of find_boundaries for batches of bodies, and where the bodies stand."""
+    """The arguments of find_boundaries for batches of bodies, and where the bodies begin."""
     data = bytearray()
     starts, ends, bodies, body_ends = [], [], [], []
     for batch in batches:
@@ -132,8 +132,8 @@ def test_lengths_that_do_not_add_up_are_refused(data):
     refuse(data)
     before = b"".join([good, data])
     refuse(before, (2, 1), [0, len(good), len(before)])
-    behind = data + good
-    refuse(behind, (1, 2), [0, len(data), len(behind)])
+    after = data + good
+    refuse(after, (1, 2), [0, len(data), len(after)])
     many = good * 20 + data + good * 20
     borders = [len(good) * number for number in range(21)]
     borders += [borders[-1] + len(data) + len(good) * number for number in range(21)]

@@ -9,7 +9,7 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage_core.record.batch_window import checksums, wrong_inner_checksums
+from storage_core.record.batch_window import checksums, inner_crc_mismatches
 from storage_core.record.section import Slices
 from tests.record.sections import padded
 
@@ -37,7 +37,7 @@ def wrong_of(contents, *, spoilt=(), spoil=lambda crc: crc ^ 1):
     crcs = [zlib.crc32(content) for content in contents]
     for row in spoilt:
         crcs[row] = spoil(crcs[row])
-    return wrong_inner_checksums(*laid_out(contents), np.array(crcs, np.uint32)).tolist()
+    return inner_crc_mismatches(*laid_out(contents), np.array(crcs, np.uint32)).tolist()
 
 
 SIZES = {

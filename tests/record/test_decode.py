@@ -12,8 +12,8 @@ import pytest
 
 from storage_core.errors import BatchTooLargeError, CorruptRecordError, UnsupportedFormatError
 from storage_core.record.batch_header import parse_batch_header
-from storage_core.record.decode import batch_section, batch_timestamps, decode_records
-from storage_core.record.section import PADDING_BYTES
+from storage_core.record.decode import batch_timestamps, decode_records
+from storage_core.record.section import PADDING_BYTES, batch_section
 from tests.record import golden
 from tests.record.encoding import (
     CODECS,
@@ -157,7 +157,7 @@ def test_a_compressed_batch_that_ends_early_is_damage(codec):
             decode_records(section, EVERYTHING)
 
 
-# Over a gigabyte each, out of a megabyte and less; a limit of 8 MiB stands.
+# Over a gigabyte each, out of a megabyte and less; the limit is 8 MiB.
 BOMBS = """
 import gzip, resource, struct, sys, time
 
@@ -165,7 +165,7 @@ import pyarrow as pa
 
 from storage_core.errors import BatchTooLargeError
 from storage_core.record.batch_header import parse_batch_header
-from storage_core.record.decode import batch_section
+from storage_core.record.section import batch_section
 from tests.record.encoding import GZIP, LZ4, SNAPPY, XERIAL_HEADER, ZSTD, Batch, Record, snappy_block
 from tests.record.frames import lz4_frame
 
@@ -210,7 +210,7 @@ def test_bombs_are_refused_quickly_and_within_the_limit():
     results = [line.split() for line in run.stdout.splitlines()]
     assert [int(codec) for codec, _, _ in results] == [GZIP, GZIP, SNAPPY, SNAPPY, SNAPPY, LZ4, ZSTD, ZSTD]
     for _, growth_kib, seconds in results:
-        # The limit, what a codec holds on its own, and what the attempts before left behind.
+        # The limit, what a codec holds on its own, and what the attempts before left over.
         assert int(growth_kib) < 40 << 10
         assert float(seconds) < 2
 

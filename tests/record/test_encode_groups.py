@@ -11,7 +11,7 @@ import pytest
 from storage_core.errors import InvalidRecordError
 from storage_core.record import encode as encode_groups
 from storage_core.record.encode import BatchEncoding, GroupEncoder, cut_groups, encode_records
-from storage_core.record.record_input import look_at_rows
+from storage_core.record.record_input import measure_rows
 from tests.record.encoding import CODECS, Batch, Record
 
 NOW_MS = 1_772_500_000_000
@@ -163,7 +163,7 @@ def test_without_gaps_offsets_change_nothing_but_the_base():
 
 def test_the_last_group_is_left_open_if_more_of_it_is_to_come():
     records = pa.RecordBatch.from_pydict({"value": [b"v" * 90] * 11})
-    rows = look_at_rows(records, NOW_MS, 0)
+    rows = measure_rows(records, NOW_MS, 0)
     # Two records of 97 bytes fit.
     assert cut_groups(rows, np.array([1, 4]), 200).tolist() == [1, 3, 4, 6, 8, 10]
     assert cut_groups(rows, np.array([1, 4, 11]), 200).tolist() == [1, 3, 4, 6, 8, 10, 11]

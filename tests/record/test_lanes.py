@@ -38,7 +38,7 @@ KINDS = ["zeros", "noise", "letters", "fake records", "lengths that lead far"]
 
 
 def large_batch(kind, seed=1, *, size_bytes=600_000, attributes=b"\0", width=1):
-    """Records of uneven sizes, as one batch's bytes, and where their length fields stand."""
+    """Records of uneven sizes, as one batch's bytes, and where their length fields are."""
     generator = random.Random(seed)
     data, fields = bytearray(), []
     for value in values_of(kind, generator, size_bytes):
@@ -57,7 +57,7 @@ def borders_of(batches):
 
 
 def assert_found(batches):
-    """``batches`` are pairs of bytes and where length fields stand in them."""
+    """``batches`` are pairs of bytes and where length fields are in them."""
     starts, ends = borders_of([data for data, _ in batches])
     counts = np.array([len(fields) for _, fields in batches], np.int64)
     expected = np.concatenate(
@@ -127,16 +127,16 @@ def test_lengths_longer_than_needed_are_no_hindrance(width):
 def test_a_record_longer_than_what_is_searched_is_no_hindrance(size_bytes):
     before, fields = large_batch("noise", size_bytes=450_000)
     long = Record(value=b"\0" * size_bytes).encode(0)
-    behind, fields_behind = large_batch("noise", 2, size_bytes=450_000)
-    fields = [*fields, len(before), *(len(before) + len(long) + field for field in fields_behind)]
-    data = before + long + behind
+    after, fields_after = large_batch("noise", 2, size_bytes=450_000)
+    fields = [*fields, len(before), *(len(before) + len(long) + field for field in fields_after)]
+    data = before + long + after
     cursor, body_ends = find_boundaries(padded(data), *borders_of([data]), np.array([len(fields)]))
     assert body_ends.tolist() == [*fields[1:], len(data)]
     assert len(cursor.positions) == len(fields)
 
 
 def walk_one_by_one(data):
-    """Where the length fields stand; None if they do not lead to the end."""
+    """Where the length fields are; None if they do not lead to the end."""
     fields, position = [], 0
     while position < len(data):
         fields.append(position)
@@ -165,7 +165,7 @@ def test_a_large_batch_that_is_damaged_is_refused_or_walked_as_it_is(seed):
 
 
 def test_many_wrong_guesses_take_time_in_proportion():
-    # Zeros look like attributes wherever they stand.
+    # Zeros look like attributes wherever they are.
     data = sized(b"\0" * 7) * 30 + bytes(2_000_000)
     start = time.process_time()
     with pytest.raises(UnevenRecordsError):

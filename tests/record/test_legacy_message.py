@@ -5,7 +5,7 @@ import struct
 import numpy as np
 import pytest
 
-from storage_core.record.batch_header import MESSAGE_DTYPE, MINIMUM_LENGTHS, unpack_message
+from storage_core.record.batch_header import MESSAGE_DTYPE, MIN_LENGTH_BY_MAGIC, unpack_message
 from tests.record.golden_legacy import LEGACY
 from tests.record.legacy_encoding import Message
 
@@ -34,7 +34,7 @@ def test_by_column_the_fields_are_the_same():
 def test_the_shortest_message_of_each_format(magic):
     shortest = Message(3, 5, None, None, magic).encode()
     assert len(shortest) == 12 + (14, 22)[magic]
-    assert MINIMUM_LENGTHS[magic] == (14, 22)[magic]
+    assert MIN_LENGTH_BY_MAGIC[magic] == (14, 22)[magic]
     # Only what the message has is read.
     assert unpack_message(shortest, 0)[0] == 3
 

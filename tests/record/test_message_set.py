@@ -8,8 +8,8 @@ import pytest
 
 from storage_core.errors import BatchTooLargeError, CorruptRecordError
 from storage_core.record.batch_header import parse_batch_header
-from storage_core.record.decode import batch_section, batch_timestamps, decode_records
-from storage_core.record.section import WantedFields
+from storage_core.record.decode import batch_timestamps, decode_records
+from storage_core.record.section import WantedFields, batch_section
 from tests.record.encoding import GZIP, LOG_APPEND_TIME, LZ4, NONE, SNAPPY, ZSTD, snappy_block
 from tests.record.golden_legacy import LEGACY, MISMATCHED
 from tests.record.legacy_encoding import (
@@ -301,7 +301,7 @@ def test_a_wrong_inner_crc_is_refused(magic, count):
     for row in {0, count // 2, count - 1}:
         spoilt = list(inner)
         spoilt[row] = messages(row + 1, magic=magic)[0].encode(crc=7)
-        assert "CRC that it states, found another one than 0x00000007" in refusal(
+        assert "match its CRC, found one that does not match 0x00000007" in refusal(
             with_set(b"".join(spoilt), magic, count)
         )
 
@@ -419,10 +419,10 @@ def test_the_batch_that_is_wrong_is_named():
     assert (raised.value.offset, raised.value.last_offset) == (30, 34)
 
 
-def section_of_sets(wrappers, behind=None):
-    """One section of what wrappers hold; ``behind`` are bytes behind some sets."""
+def section_of_sets(wrappers, after=None):
+    """One section of what wrappers hold; ``after`` are bytes after some sets."""
     window = window_of(b"".join(wrapper.encode() for wrapper in wrappers))
-    sets = [wrapper.encode_set() + (behind or {}).get(number, b"") for number, wrapper in enumerate(wrappers)]
+    sets = [wrapper.encode_set() + (after or {}).get(number, b"") for number, wrapper in enumerate(wrappers)]
     borders = np.cumsum([0, *map(len, sets)])
     section = section_of(Message(0).encode())
     return replace(

@@ -41,7 +41,7 @@ def test_equal_messages(magic, count):
     data = messages(*[7] * count, magic=magic)
     size = len(data) // count if count else 0
     assert walk(data) == ([size * number for number in range(count)], len(data))
-    # Another message behind them, of another size or format.
+    # Another message after them, of another size or format.
     for last in (messages(8, magic=magic), messages(7, magic=1 - magic)):
         places, stop = walk(data + last)
         assert (len(places), stop) == (count + 1, len(data + last))
@@ -57,10 +57,10 @@ def test_half_a_message_at_the_end_is_none(count):
 
 
 @pytest.mark.parametrize("count", [1, 60, 700])
-@pytest.mark.parametrize("behind", [b"\xff" * 40, bytes(40), messages(5)[:16] + b"\2" + messages(5)[17:]])
-def test_what_is_no_message_ends_the_walk(count, behind):
+@pytest.mark.parametrize("after", [b"\xff" * 40, bytes(40), messages(5)[:16] + b"\2" + messages(5)[17:]])
+def test_what_is_no_message_ends_the_walk(count, after):
     data = messages(*[7] * count)
-    places, stop = walk(data + behind)
+    places, stop = walk(data + after)
     assert (len(places), stop) == (count, len(data))
 
 
@@ -85,7 +85,7 @@ def test_messages_of_all_sizes():
     st.integers(0, 30),
 )
 @settings(deadline=None)
-def test_any_messages_with_anything_behind(runs, junk, cut):
+def test_any_messages_with_anything_after(runs, junk, cut):
     data = b"".join(Message(1, 5, None, b"v" * size, magic).encode() * count for size, magic, count in runs)
     data = data[: max(len(data) - cut, 0)] + junk
     assert walk(data) == walk_plainly(data)

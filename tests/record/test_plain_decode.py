@@ -18,7 +18,7 @@ MESSAGES = {
     "a count of zero": "a record count of at least 1, found 0",
     "a negative count": "a record count of at least 1, found -1",
     "more records than offsets": "the offset of record 2 to lie above 10001 and at or below 10001, found 10002",
-    "junk behind the last record": "the batch to end with its 3 records, found 1 more bytes",
+    "junk after the last record": "the batch to end with its 3 records, found 1 more bytes",
     "a record cut off": "record 2 to lie within the batch, found a length of 14 with 13 bytes left",
     "a record length of zero": "record 0 to lie within the batch, found a length of 0 with 45 bytes left",
     "a negative record length": "record 0 to lie within the batch, found a length of -1 with 44 bytes left",
@@ -48,7 +48,7 @@ def test_the_message_says_what_was_expected_and_what_was_found(name, message):
         decode_one_by_one(section, EVERYTHING)
     text = str(raised.value)
     assert message in text
-    assert "The batch's CRC is right: its writer made it so." in text
+    assert "The batch's CRC is right: it was written like this." in text
     assert "/logs/orders-0/00000000000000000000.log, bytes 0 to " in text
 
 

@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.errors import InvalidRecordError
-from storage_core.record.record_input import check_rows, chunks_of, header_rows_of, look_at_rows
+from storage_core.record.record_input import check_rows, chunks_of, header_rows_of, measure_rows
 from tests.record.encoding import sized, varint
 from tests.record.strategies import NOW_MS
 from tests.record.written import HEADERS, rows, rows_read, table_of
 
 
 def tail_of(key, value, headers):
-    """What a record takes behind its offset delta."""
+    """What a record takes after its offset delta."""
     pairs = b"".join(sized(name) + sized(text) for name, text in headers)
     return len(sized(key) + sized(value) + varint(len(headers)) + pairs)
 
@@ -24,14 +24,14 @@ def spread_out(column, count):
 
 @given(st.lists(rows, min_size=1, max_size=10))
 def test_what_rows_take_is_told_by_their_lengths(table):
-    found = look_at_rows(table_of(table), 0, 0)
+    found = measure_rows(table_of(table), 0, 0)
     assert found.count == len(table)
     assert spread_out(found.tails_bytes, found.count) == [tail_of(*row[2:]) for row in rows_read(table)]
     assert spread_out(found.timestamps_ms, found.count) == [row[0] for row in table]
 
 
 def test_equal_rows_are_told_by_one():
-    found = look_at_rows(pa.table({"value": [b"abc"] * 1000}), NOW_MS, 0)
+    found = measure_rows(pa.table({"value": [b"abc"] * 1000}), NOW_MS, 0)
     assert (found.count, found.timestamps_ms.tolist(), found.tails_bytes.tolist()) == (1000, [NOW_MS], [6])
     some = found.slice(10, 20)
     assert (some.count, some.timestamps_ms.tolist(), some.tails_bytes.tolist()) == (20, [NOW_MS], [6])
@@ -39,7 +39,7 @@ def test_equal_rows_are_told_by_one():
 
 def test_some_of_the_rows():
     table = [(NOW_MS + number, None, b"v" * number, []) for number in range(10)]
-    some = look_at_rows(table_of(table), 0, 0).slice(4, 3)
+    some = measure_rows(table_of(table), 0, 0).slice(4, 3)
     assert some.timestamps_ms.tolist() == [NOW_MS + 4, NOW_MS + 5, NOW_MS + 6]
     assert some.tails_bytes.tolist() == [tail_of(None, b"v" * number, ()) for number in (4, 5, 6)]
 

@@ -57,7 +57,7 @@ def borders(bits):
 
 
 def read_column(encodings, limit_bytes):
-    """Read encodings that stand one after the other; check where each ends; return the values."""
+    """Read consecutive encodings; check where each ends; return the values."""
     data = b"".join(encodings)
     ends = np.cumsum([len(encoding) for encoding in encodings])
     starts = ends - [len(encoding) for encoding in encodings]

@@ -23,7 +23,7 @@ def short_column(contents):
 
 
 def string_column(contents, *, before=b""):
-    """Byte strings in one buffer with nothing behind them."""
+    """Byte strings in one buffer with nothing after them."""
     lengths = np.array([-1 if content is None else len(content) for content in contents], np.int64)
     sizes = np.maximum(lengths, 0)
     data = before + b"".join(content or b"" for content in contents)

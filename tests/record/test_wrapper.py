@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.record.compression import Decompressor, UndecodableError
-from storage_core.record.legacy_records import wrapper_payload
+from storage_core.record.compression import Decompressor, UndecodableError, wrapper_payload
 from tests.record.encoding import GZIP, LZ4, SNAPPY, ZSTD
 from tests.record.legacy_encoding import (
     CODECS,

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from crc32c import crc32c
 
-import storage_core.record.sections as sections_module
+import storage_core.record.section as sections_module
 import storage_core.scan.read as read_module
 from storage_core.filesystem import FileSystem
 from storage_core.record.batch_window import walk_window
@@ -569,7 +569,7 @@ def small_windows(monkeypatch):
     def use(size_bytes):
         monkeypatch.setattr(read_module, "WINDOW_BYTES", size_bytes)
         monkeypatch.setattr(sections_module, "WINDOW_BYTES", size_bytes)
-        monkeypatch.setattr(sections_module, "_ENOUGH_BYTES", size_bytes * 3 // 4)
+        monkeypatch.setattr(sections_module, "_FULL_SECTION_BYTES", size_bytes * 3 // 4)
 
     return use
 

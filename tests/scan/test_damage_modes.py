@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-import storage_core.record.sections as sections_module
+import storage_core.record.section as sections_module
 import storage_core.scan.read as read_module
 from storage_core import read_table
 from storage_core.errors import BatchTooLargeError, CorruptError, CorruptRecordError, SegmentLogError
@@ -98,7 +98,7 @@ def use_windows(monkeypatch):
     def use_windows(size_bytes):
         monkeypatch.setattr(read_module, "WINDOW_BYTES", size_bytes)
         monkeypatch.setattr(sections_module, "WINDOW_BYTES", size_bytes)
-        monkeypatch.setattr(sections_module, "_ENOUGH_BYTES", size_bytes * 3 // 4)
+        monkeypatch.setattr(sections_module, "_FULL_SECTION_BYTES", size_bytes * 3 // 4)
 
     return use_windows
 

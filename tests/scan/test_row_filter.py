@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import storage_core.record.sections as sections_module
+import storage_core.record.section as sections_module
 import storage_core.scan.rows as rows_module
 from storage_core.errors import CorruptRecordError, TimestampRangeError
 from storage_core.record import arrow_columns

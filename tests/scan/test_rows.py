@@ -8,7 +8,7 @@ import pytest
 
 from storage_core.errors import TimestampRangeError
 from storage_core.record import WantedFields, decode_records
-from storage_core.record.sections import MAX_ROWS, SectionMaker
+from storage_core.record.section import MAX_ROWS, SectionMaker
 from storage_core.scan.rows import RowMaker, wanted_fields
 from storage_core.scan.spans import project, record_schema
 

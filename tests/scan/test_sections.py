@@ -7,10 +7,10 @@ import tracemalloc
 import numpy as np
 import pytest
 
-import storage_core.record.sections as sections_module
+import storage_core.record.section as sections_module
 from storage_core.errors import BatchTooLargeError, CorruptRecordError, UnsupportedFormatError
 from storage_core.record import WantedFields, decode_records
-from storage_core.record.sections import MAX_ROWS, SectionMaker
+from storage_core.record.section import MAX_ROWS, SectionMaker
 from tests.record.encoding import Batch, counted_records
 from tests.record.legacy_encoding import Message, Wrapper, compress_set, plain_messages
 
@@ -89,7 +89,7 @@ def test_sections_have_about_as_many_rows_as_an_arrow_batch(sections, codec, wan
 @pytest.fixture
 def small_output(monkeypatch):
     monkeypatch.setattr(sections_module, "WINDOW_BYTES", 1000)
-    monkeypatch.setattr(sections_module, "_ENOUGH_BYTES", 750)
+    monkeypatch.setattr(sections_module, "_FULL_SECTION_BYTES", 750)
 
 
 @pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD])

@@ -82,7 +82,7 @@ def test_every_length_of_a_cut_off_file(read, batches, window_bytes):
 def test_zeros_are_the_end(read, batches):
     content = b"".join(batches[:3])
     assert read(content + bytes(1000)) == places_of(batches[:3])
-    assert read.last.is_blank_behind
+    assert read.last.is_preallocated_after
 
 
 def test_bytes_that_are_no_batch_are_the_end_and_say_why(read, batches):

@@ -184,12 +184,12 @@ class TestGaps:
 def test_zeros_and_nothing_are_blank(open_damaged, segment):
     opened = open_damaged([(99, 0, bytes(len(segment.log) - segment.batches[99][0]))])
     zeros, following = segment.batches[99][0], len(segment.log)
-    assert opened.is_blank_after(zeros, opened.end_offset)
-    assert not opened.is_blank_after(zeros, opened.end_offset - 1), "offsets are missing"
-    assert opened.is_blank_after(following, opened.end_offset - 1), "nothing is there"
-    assert not opened.is_blank_after(segment.batches[98][0], opened.end_offset)
+    assert opened.is_preallocated_after(zeros, opened.end_offset)
+    assert not opened.is_preallocated_after(zeros, opened.end_offset - 1), "offsets are missing"
+    assert opened.is_preallocated_after(following, opened.end_offset - 1), "nothing is there"
+    assert not opened.is_preallocated_after(segment.batches[98][0], opened.end_offset)
     opened.end_offset = None
-    assert opened.is_blank_after(zeros, 0)
+    assert opened.is_preallocated_after(zeros, 0)
 
 
 def test_the_offsets_of_a_batchs_records(open_damaged):
