@@ -27,6 +27,7 @@ from storage_core.errors import CorruptRecordError, OptionError
 from storage_core.record.batch_header import MAX_OFFSET_DELTA, NO_TIMESTAMP_MS
 from storage_core.record.control_records import empty_batch
 from storage_core.segment.file_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
+from storage_core.segment.log_segment import exceeds_segment
 from storage_core.segment.offset_index import ENTRY_SIZE_BYTES as OFFSET_ENTRY_BYTES
 from storage_core.segment.offset_index import LARGEST_RELATIVE_OFFSET
 from storage_core.segment.time_index import ENTRY_SIZE_BYTES as TIME_ENTRY_BYTES
@@ -151,19 +152,13 @@ class Placement:
         if not tail.is_open:
             return True
         config = self.config
-        last_relative_offset = offset + staged.offset_count - 1 - tail.base_offset
-        if last_relative_offset > LARGEST_RELATIVE_OFFSET:
-            return True
+        relative_offset = offset + staged.offset_count - 1 - tail.base_offset
         if tail.size_bytes == 0:
-            return False
+            return relative_offset > LARGEST_RELATIVE_OFFSET
         first_ms = tail.first_timestamp_ms
+        waited_ms = None if first_ms is None or first_ms < 0 else staged.max_timestamp_ms - first_ms
         return (
-            tail.size_bytes > config.max_segment_bytes - staged.size_bytes
-            or (
-                first_ms is not None
-                and first_ms >= 0
-                and staged.max_timestamp_ms - first_ms > config.max_segment_ms
-            )
+            bool(exceeds_segment(config, tail.size_bytes + staged.size_bytes, waited_ms, relative_offset))
             or tail.index_size_bytes // OFFSET_ENTRY_BYTES >= config.segment_index_bytes // OFFSET_ENTRY_BYTES
             or tail.time_index_size_bytes // TIME_ENTRY_BYTES
             >= config.segment_index_bytes // TIME_ENTRY_BYTES - 1

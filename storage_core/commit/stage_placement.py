@@ -20,6 +20,7 @@ from storage_core.errors import StorageError
 from storage_core.filesystem import PooledFile
 from storage_core.record.batch_header import FINGERPRINTED_BYTES, fingerprinted_bytes
 from storage_core.segment.file_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
+from storage_core.segment.log_segment import exceeds_segment
 from storage_core.segment.offset_index import LARGEST_RELATIVE_OFFSET
 from storage_core.segment.segment_indexes import IndexBuilder
 
@@ -143,12 +144,12 @@ class BatchRuns:
             spans = (
                 self._offset_ends[start + 1 : stop + 1] - self._offset_ends[start] + piece.offset_count - 1
             )
-        is_beyond = spans > LARGEST_RELATIVE_OFFSET
-        if config is not None:
-            is_beyond |= ends + piece.size_bytes > config.max_segment_bytes
+        if config is None:
+            is_beyond = spans > LARGEST_RELATIVE_OFFSET
+        else:
             first_ms = piece.first_timestamp_ms if piece.batch_count else int(self._max_timestamps_ms[start])
-            if first_ms >= 0:
-                is_beyond |= self._max_timestamps_ms[start:stop] - first_ms > config.max_segment_ms
+            waited_ms = self._max_timestamps_ms[start:stop] - first_ms if first_ms >= 0 else None
+            is_beyond = np.asarray(exceeds_segment(config, ends + piece.size_bytes, waited_ms, spans))
         return start + int(is_beyond.argmax()) if is_beyond.any() else stop
 
     def with_offsets(self, placed: Sequence[PlacedRun]) -> RecordBatches:

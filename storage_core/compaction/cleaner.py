@@ -24,7 +24,7 @@ from storage_core.record.batch_header import (
 )
 from storage_core.record.decode import decode_records
 from storage_core.record.section import SectionMaker, Slices, WantedFields
-from storage_core.segment.batch_walk import WINDOW_BYTES
+from storage_core.segment.batch_windows import WINDOW_BYTES
 from storage_core.segment.segment_reader import DEFAULT_MAX_BATCH_BYTES
 
 if TYPE_CHECKING:

@@ -182,7 +182,7 @@ class PartitionLog:
                 skip_damage=skip_damage,
             )
             if changing is not None and base_offsets and next_index == len(base_offsets):
-                segment.end_in_front_of(changing.log_end_before)
+                segment.end_before(changing.log_end_before)
             return segment
 
         listing = list_segments(
@@ -360,7 +360,7 @@ class PartitionLog:
         for index in (self.segment_index_for(offset), self.segment_index_for(offset - 1)):
             if index is None:
                 continue
-            damage = self.read_segment(index, lambda segment: segment.around(offset).damage)
+            damage = self.read_segment(index, lambda segment: segment.locate_offset(offset).damage)
             if damage is not None:
                 return max(self.log_start_offset, min(damage.start_offset, offset))
         return offset

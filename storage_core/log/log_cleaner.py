@@ -38,7 +38,7 @@ from storage_core.log.cleaner_config import CleanerStatistics
 from storage_core.log.local_log import flush_up_to, replace_segments
 from storage_core.log.log_cleaner_manager import CleaningSources, find_log_to_clean, group_log_segments
 from storage_core.log.retention import apply_retention
-from storage_core.segment.batch_walk import WINDOW_BYTES
+from storage_core.segment.batch_windows import WINDOW_BYTES
 from storage_core.segment.file_names import CLEANED_SUFFIX
 from storage_core.segment.log_segment import LogSegment
 

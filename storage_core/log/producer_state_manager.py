@@ -24,7 +24,7 @@ from storage_core.segment.file_names import (
     base_offset_of,
     snapshot_file_name,
 )
-from storage_core.segment.index_file import rename_if_there
+from storage_core.segment.index_file import rename_if_exists
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -214,7 +214,7 @@ class ProducerSnapshots:
         paths = [self.path(offset) for offset in sorted(marked)]
         for path in paths:
             # A snapshot that no longer exists needs no deletion.
-            rename_if_there(self._filesystem, path, path + DELETED_SUFFIX)
+            rename_if_exists(self._filesystem, path, path + DELETED_SUFFIX)
         return [path + DELETED_SUFFIX for path in paths]
 
     def _delete_for_good(self, offsets: Sequence[int]) -> None:

@@ -213,11 +213,11 @@ class TransactionReplay:
         aborted: list[AbortedTransaction] = []
         position_bytes = 0
         if self.next_offset > segment.base_offset:
-            around = segment.around(self.next_offset)
-            first = around.found if around.damage is None else around.before
+            location = segment.locate_offset(self.next_offset)
+            first = location.found if location.damage is None else location.before
             if first is not None:
                 position_bytes = first.position_bytes
-            elif around.damage is None:
+            elif location.damage is None:
                 return aborted
         for item in segment.items(position_bytes):
             if isinstance(item, DamagedRange):

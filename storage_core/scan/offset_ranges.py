@@ -256,27 +256,27 @@ def _locate_with_damage(
     start_offset, last_offset = wanted.start_offset, wanted.end_offset - 1
     position_bytes = 0
     if start_offset > segment.base_offset:
-        around = segment.around(start_offset)
-        damage = around.damage
+        location = segment.locate_offset(start_offset)
+        damage = location.damage
         if damage is not None and (
             damage.start_offset >= start_offset or (wanted.is_first and damage.end_offset > start_offset)
         ):
-            position_bytes = 0 if around.before is None else around.before.position_bytes
-        elif around.found is None:
+            position_bytes = 0 if location.before is None else location.before.position_bytes
+        elif location.found is None:
             return None
         else:
-            position_bytes = around.found.position_bytes
-            start_offset = max(start_offset, around.found.base_offset)
+            position_bytes = location.found.position_bytes
+            start_offset = max(start_offset, location.found.base_offset)
     end_position_bytes = _known_end_position(segment, wanted, next_base_offset)
     if end_position_bytes is not None:
         return _Place(start_offset, position_bytes, end_position_bytes)
-    around = segment.around(last_offset)
-    if around.found is not None and around.found.base_offset <= last_offset:
-        end_position_bytes = around.found.end_position_bytes
-    elif around.damage is not None:
-        end_position_bytes = around.damage.end_bytes
+    location = segment.locate_offset(last_offset)
+    if location.found is not None and location.found.base_offset <= last_offset:
+        end_position_bytes = location.found.end_position_bytes
+    elif location.damage is not None:
+        end_position_bytes = location.damage.end_bytes
     else:
-        end_position_bytes = 0 if around.before is None else around.before.end_position_bytes
+        end_position_bytes = 0 if location.before is None else location.before.end_position_bytes
     return _Place(start_offset, position_bytes, end_position_bytes)
 
 

@@ -424,7 +424,7 @@ class SpanReader:
                 if index > first:
                     lowest_offset = int(chosen.last_offsets[index - 1]) + 1
                 position_bytes = window.position_bytes + int(window.starts[index])
-                if resynchroniser.accepted(position_bytes, lowest_offset) is None:
+                if resynchroniser.log_batch_at(position_bytes, lowest_offset) is None:
                     return index
         return None
 
@@ -455,7 +455,7 @@ class SpanReader:
         if size_bytes > self._max_batch_bytes or (
             self._known_resynchroniser is not None
             and size_bytes > _LARGE_BATCH_BYTES
-            and self._resynchroniser.accepted(position_bytes, self._lowest_offset) is None
+            and self._resynchroniser.log_batch_at(position_bytes, self._lowest_offset) is None
         ):
             return self._damage_at(position_bytes)
         return None

@@ -1,11 +1,10 @@
-"""Finding what looks like a batch of any format, or like a record, anywhere in a block of bytes.
+"""Recognising batches and records by their bytes alone, anywhere in a damaged file.
 
-Following the lengths of records in a damaged file, without a header or a CRC to vouch for them.
-
-A record of format v2 says how long it is, and so do its key, its value and each of its headers: all of
-that has to add up. A message of format v0 or v1 ends with its value. So where a record is whole, what
-lies in its value is its content, even if it looks like a batch; and where a batch's records end, the
-batch does, whatever its header says.
+`batch_candidates` finds what looks like a batch header. `RecordLengths` follows the lengths of records
+without a header or a CRC that vouches for them: a record of format v2 says how long it is, and so do
+its key, its value and each of its headers, and all of that has to add up. A message of format v0 or v1
+ends with its value. So if a record is whole, the bytes of its value are its content, even if they look
+like a batch; and a batch ends where its records end, whatever its header says.
 """
 
 from __future__ import annotations
@@ -40,10 +39,10 @@ from storage_core.record.varint import (
 )
 
 if TYPE_CHECKING:
-    from storage_core.segment.batch_walk import BatchProbe
+    from storage_core.segment.batch_probe import BatchProbe
 
 __all__ = [
-    "MAX_BATCH_BYTES",
+    "MAX_ENCODABLE_BATCH_BYTES",
     "BatchContents",
     "RecordCandidates",
     "RecordLengths",
@@ -52,32 +51,32 @@ __all__ = [
 ]
 
 
-# What the length field can say at most.
-MAX_BATCH_BYTES: Final = (1 << 31) - 1 + LOG_OVERHEAD_BYTES
+MAX_ENCODABLE_BATCH_BYTES: Final = (1 << 31) - 1 + LOG_OVERHEAD_BYTES
+"""The size of the largest batch whose length fits the length field. A limit that excludes no batch."""
 # The attribute bits that Kafka has assigned in format v2; the others are zero. In older formats a broker
-# takes any others.
+# ignores the others.
 _KNOWN_ATTRIBUTES: Final = 0x7F
 # The smallest record: attributes, two deltas, and no key, value or header.
 _SMALLEST_RECORD_LENGTH: Final = 6
-# Set in every byte of a varint but its last.
+# Set in every byte of a varint except the last.
 _CONTINUES: Final = 0x80
 _Bytes = npt.NDArray[np.uint8]
 _Int64Array = npt.NDArray[np.int64]
 
 
 def batch_candidates(
-    block: _Bytes, remaining_bytes: int, lowest_offset: int, *, largest_bytes: int = MAX_BATCH_BYTES
+    block: _Bytes, remaining_bytes: int, lowest_offset: int, *, largest_bytes: int = MAX_ENCODABLE_BATCH_BYTES
 ) -> list[tuple[int, int]]:
-    """Places in a block that look like a batch of any format, each with its size, ascending.
+    """Positions in a block that look like a batch of any format, each with its size, ascending.
 
-    The CRC is not checked. Of the last 60 bytes of a block that is not the file's end none is told: they
-    may be the beginning of a header, and have to be looked at again at the beginning of the next block.
+    The CRC is not checked. Unless the block ends the file, its last 60 bytes yield nothing: they may be the
+    beginning of a header, and have to be examined again at the beginning of the next block.
 
     Args:
         block: Some bytes of a file.
-        remaining_bytes: How many bytes the file has from the block's first one on.
-        lowest_offset: No batch is looked for that begins below it.
-        largest_bytes: No batch is looked for that is larger. Among random bytes, a limit rules most out.
+        remaining_bytes: Size of the file from the beginning of the block.
+        lowest_offset: Batches with lower offsets are ignored.
+        largest_bytes: Larger batches are ignored. Among random bytes, a limit rules most candidates out.
     """
     is_end = len(block) >= remaining_bytes
     count = len(block) - (MESSAGE_SIZE_BYTES if is_end else HEADER_SIZE_BYTES) + 1
@@ -85,7 +84,7 @@ def batch_candidates(
         return []
     magics = block[MAGIC_POSITION : MAGIC_POSITION + count]
     starts = np.flatnonzero(magics <= MAGIC_V2)
-    # Most places are ruled out by their length: zeros above all.
+    # The length rules most positions out, zeros above all.
     lengths = gather(block, starts + LENGTH_POSITION, LENGTH_DTYPE).astype(np.int64)
     is_long_enough = lengths >= np.array(MIN_LENGTH_BY_MAGIC)[magics[starts]]
     sizes = lengths + LOG_OVERHEAD_BYTES
@@ -112,7 +111,7 @@ def _are_batches(block: _Bytes, starts: _Int64Array, lowest_offset: int) -> npt.
 def _are_messages(
     block: _Bytes, starts: _Int64Array, sizes: _Int64Array, lowest_offset: int
 ) -> npt.NDArray[np.bool_]:
-    """Key and value have to fit the message, as far as they lie in the block."""
+    """Key and value have to fit the message, as far as they are in the block."""
     messages = gather(block, starts, MESSAGE_DTYPE)
     plausible: npt.NDArray[np.bool_] = messages["offset"] >= lowest_offset
     plausible &= (messages["attributes"] & CODEC_MASK) < LEGACY_CODEC_COUNT
@@ -127,9 +126,9 @@ def _are_messages(
 def _field_ends(
     block: _Bytes, positions: _Int64Array, limits: _Int64Array
 ) -> tuple[_Int64Array, npt.NDArray[np.bool_]]:
-    """Where the fields end whose lengths stand at some positions, and whether that is within the limits.
+    """Where fields end, given the positions of their lengths, and whether that is within the limits.
 
-    A length behind the block's end fits.
+    A length beyond the end of the block fits.
     """
     last = len(block) - LENGTH_BYTES
     lengths = gather(block, np.minimum(positions, last), LENGTH_DTYPE).astype(np.int64)
@@ -141,12 +140,12 @@ def _field_ends(
 def record_candidates(block: _Bytes) -> tuple[_Int64Array, _Int64Array]:
     """Where records of format v2 may begin in a block, and where they would end, in no order.
 
-    All that is looked at is their length, which attributes of zero follow.
+    A candidate is a plausible length followed by attributes of zero.
     """
     attributes = np.flatnonzero(block == 0)
     starts, ends = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     bodies = attributes[attributes > 0]
-    # The last byte of a length does not say that more follow; those before it do.
+    # The last byte of a length has the continuation bit clear; the bytes before it have it set.
     bodies = bodies[block[bodies - 1] < _CONTINUES]
     raw = np.zeros(len(bodies), np.int64)
     for width in range(1, VARINT_LIMIT_BYTES + 1):
@@ -161,10 +160,10 @@ def record_candidates(block: _Bytes) -> tuple[_Int64Array, _Int64Array]:
 
 
 _BLOCK_BYTES: Final = 256
-# What looking at one record costs, in bytes of CRC.
+# The cost of looking at one record, in bytes of CRC.
 _RECORD_COST_BYTES: Final = 1024
 _ATTRIBUTES_BYTES: Final = 1
-# No attribute of a record has a meaning yet.
+# Kafka has not assigned any attribute of a record.
 _NO_ATTRIBUTES: Final = b"\0"
 _NULL_LENGTH: Final = -1
 
@@ -177,9 +176,13 @@ class RecordCandidates(NamedTuple):
 
 
 class BatchContents(NamedTuple):
-    """Where what no value belongs to ends, where the last whole record does, and how many there are of these.
+    """What the lengths of its records say about a batch. A message of format v0 or v1 is one record.
 
-    A message of format v0 or v1 is one record.
+    Attributes:
+        magic: The format under which the batch was read.
+        head_end_bytes: Where the part ends that cannot hold a value.
+        end_bytes: Where the last whole record ends.
+        records: Number of whole records.
     """
 
     magic: int
@@ -204,10 +207,10 @@ class RecordLengths:
         self._block_start = 0
 
     def contents(self, position_bytes: int, magic: int, declared_bytes: int) -> BatchContents:
-        """What the batch that begins at a place holds, if it is of a format.
+        """What the batch at a position holds if it has a certain format.
 
         Args:
-            position_bytes: The place.
+            position_bytes: Position of the batch.
             magic: The format.
             declared_bytes: Where its header says that it ends.
         """
@@ -221,37 +224,37 @@ class RecordLengths:
             return BatchContents(magic, start_bytes, position_bytes, 0)
         return BatchContents(magic, key_end, end, 1)
 
-    def end_of_rest(self, value_end_bytes: int) -> int:
-        """Where a batch ends by what comes after a value: the record's headers, then other records; 0 if nowhere."""
+    def end_of_batch_after_value(self, value_end_bytes: int) -> int:
+        """Where a batch ends if a value ends here: after the record's headers and further records; 0 if nowhere."""
         try:
             end = self._end_of_headers(value_end_bytes, self._probe.end_bytes)
         except MalformedVarintError:
             return 0
         return 0 if end is None else self._end_of_records(end)[0]
 
-    def is_told_by_length(self, start_bytes: int, end_bytes: int, goal_bytes: int) -> bool:
-        """Whether a length of formats v0 and v1 that stands between two places leads exactly to a third one."""
+    def has_length_leading_to(self, start_bytes: int, end_bytes: int, goal_bytes: int) -> bool:
+        """Whether any length of formats v0 and v1 in a range of bytes leads exactly to a goal."""
         block = np.frombuffer(self._probe.read_at(end_bytes - start_bytes, start_bytes), np.uint8)
         places = np.arange(len(block) - LENGTH_BYTES + 1)
         lengths = gather(block, places, LENGTH_DTYPE).astype(np.int64)
         return bool((places + LENGTH_BYTES + lengths == goal_bytes - start_bytes).any())
 
-    def ends_of_values_before(self, position_bytes: int) -> list[int]:
-        """Where a value of format v2 would end that begins at a place, by what may be its length in front of it."""
-        front_bytes = max(0, position_bytes - VARINT_LIMIT_BYTES)
-        front = self._probe.read_at(position_bytes - front_bytes, front_bytes)
+    def value_ends_by_length_before(self, position_bytes: int) -> list[int]:
+        """Where a v2 value that begins at a position may end, by what may be its length just before it."""
+        prefix_bytes = max(0, position_bytes - VARINT_LIMIT_BYTES)
+        prefix = self._probe.read_at(position_bytes - prefix_bytes, prefix_bytes)
         ends = []
-        for start in range(len(front)):
+        for start in range(len(prefix)):
             try:
-                length, end = read_varint(front, start, VARINT_LIMIT_BYTES)
+                length, end = read_varint(prefix, start, VARINT_LIMIT_BYTES)
             except MalformedVarintError:
                 continue
-            if end == len(front) and length > 0:
+            if end == len(prefix) and length > 0:
                 ends.append(position_bytes + length)
         return ends
 
-    def ends_of_messages_before(self, position_bytes: int, start_bytes: int) -> list[int]:
-        """Where a message that does not begin before a place would end, of which a value begins at another one."""
+    def message_ends_by_length_before(self, position_bytes: int, start_bytes: int) -> list[int]:
+        """Where a v0 or v1 message that begins at or after ``start_bytes`` ends if its value begins at a position."""
         length_bytes = position_bytes - LENGTH_BYTES
         if length_bytes < start_bytes + min(KEY_LENGTH_POSITIONS) + LENGTH_BYTES:
             return []
@@ -259,13 +262,13 @@ class RecordLengths:
         return [] if end is None or end <= position_bytes else [end]
 
     def candidates(self, start_bytes: int, end_bytes: int) -> RecordCandidates:
-        """Where records may begin between two places."""
+        """Where records may begin in a range of bytes."""
         block = np.frombuffer(self._probe.read_at(end_bytes - start_bytes, start_bytes), np.uint8)
         starts, ends = record_candidates(block)
         return RecordCandidates(starts + start_bytes, ends + start_bytes)
 
-    def end_around(self, start_bytes: int, end_bytes: int, candidates: RecordCandidates) -> int:
-        """Where a whole record ends that has all bytes between two places within its value; 0 if there is none."""
+    def end_of_record_around(self, start_bytes: int, end_bytes: int, candidates: RecordCandidates) -> int:
+        """Where a whole record ends that has a range of bytes in its value; 0 if there is none."""
         starts, ends = candidates
         for start in starts[(starts < start_bytes) & (ends > end_bytes)].tolist():
             found = self._record(start)
@@ -276,14 +279,14 @@ class RecordLengths:
     def _end_of_records(self, position_bytes: int, declared_bytes: int = 0) -> tuple[int, int]:
         count, last_delta = 0, -1
         while (found := self._record(position_bytes, declared_bytes)) is not None:
-            # Records without an order of offsets are none.
+            # Records have ascending offsets.
             if found.offset_delta <= last_delta:
                 break
             position_bytes, last_delta, count = found.end, found.offset_delta, count + 1
         return position_bytes, count
 
     def _record(self, position_bytes: int, declared_bytes: int = 0) -> _Record | None:
-        """The record at a place, if its lengths add up."""
+        """The record at a position, if its lengths add up."""
         if not self._probe.spend_on_proof(_RECORD_COST_BYTES):
             return None
         try:

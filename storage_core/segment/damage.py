@@ -1,9 +1,4 @@
-"""What is damaged in a log file, and which offsets may be lost with it.
-
-Saying what is wrong where a batch was expected.
-
-Which offsets a batch may have where it stands.
-"""
+"""Damage in a log file: which bytes, which offsets may be lost, and the error that explains it."""
 
 from __future__ import annotations
 
@@ -22,25 +17,25 @@ from storage_core.record.batch_header import (
 
 if TYPE_CHECKING:
     from storage_core.record.batch_header import BatchHeader
-    from storage_core.segment.batch_walk import BatchProbe
+    from storage_core.segment.batch_probe import BatchProbe
 
 __all__ = ["DamagedRange", "OffsetLimits", "known_offset", "reason_at"]
 
 
 @dataclass(frozen=True, slots=True)
 class DamagedRange:
-    """The bytes between two batches that count, or between one and the end of the file.
+    """The bytes between two batches of the log, or between one and the end of the file.
 
     Attributes:
         path: The log file.
         start_bytes: Position of the first byte: where a batch was expected.
-        end_bytes: Position behind the last one: where the next batch that counts begins.
+        end_bytes: Position after the last byte: where the next batch of the log begins.
         start_offset: First offset that may be lost.
-        end_offset: The offset behind the last one that may be lost. Where nothing is lost, as with bytes
-            that stand between two batches, it equals ``start_offset``.
+        end_offset: The offset after the last one that may be lost. Where nothing is lost, as with stray
+            bytes between two batches, it equals ``start_offset``.
         reason: What was expected at the first byte, and what was found.
-        kind: The class of the error that says so.
-        may_hold_markers: Whether a transaction's marker may be among what is lost.
+        kind: The class of the error that reports it.
+        may_hold_markers: Whether a transaction marker may be lost.
     """
 
     path: str
@@ -53,7 +48,7 @@ class DamagedRange:
     may_hold_markers: bool = True
 
     def error(self) -> SegmentLogError:
-        """The error for whoever does not read on behind damage."""
+        """The error for a reader that stops at damage."""
         is_empty = self.start_offset == self.end_offset
         return self.kind(
             self.reason,
@@ -75,7 +70,7 @@ def reason_at(
     lowest_offset: int,
     max_batch_bytes: int,
 ) -> SegmentLogError | None:
-    """Why there is no batch at a boundary that counts; None if nothing is wrong with it by itself."""
+    """Why there is no valid batch at a boundary; None if nothing is wrong with the batch by itself."""
     head = probe.read_at(HEADER_SIZE_BYTES, position_bytes)
     if len(head) < _LENGTH_AND_MAGIC.size:
         return _cut_off(probe, position_bytes)
@@ -91,7 +86,7 @@ def reason_at(
     header = probe.header(position_bytes)
     if header is None:
         return CorruptRecordError(
-            "Expected the offsets of a record batch, found numbers that are none: the file is damaged here.",
+            "Expected the offsets of a record batch, found impossible ones: the file is damaged here.",
             path=probe.path,
             position_bytes=position_bytes,
         )
@@ -111,8 +106,8 @@ def reason_at(
 
 def _cut_off(probe: BatchProbe, position_bytes: int) -> CorruptRecordError:
     return CorruptRecordError(
-        f"Expected a whole record batch, found only its first {probe.end_bytes - position_bytes} bytes in front "
-        "of the segment's end: the file was cut off, or the batch's length is damaged.",
+        f"Expected a whole record batch, found only its first {probe.end_bytes - position_bytes} bytes before "
+        "the segment's end: the file was cut off, or the batch's length is damaged.",
         path=probe.path,
         position_bytes=position_bytes,
     )
@@ -130,7 +125,7 @@ def _wrong_crc(probe: BatchProbe, header: BatchHeader) -> CorruptRecordError:
 
 
 def known_offset(header: BatchHeader) -> int:
-    """The first offset that a header is certain of: of a wrapper that is its last one."""
+    """The lowest offset that a header is certain of: for a wrapper, its last one."""
     return header.last_offset if header.is_wrapper else header.base_offset
 
 
@@ -142,13 +137,13 @@ class OffsetLimits:
     end_offset: int | None
 
     def follows(self, header: BatchHeader, lowest_offset: int) -> bool:
-        """Whether a batch may stand behind others that end in front of ``lowest_offset``."""
+        """Whether a batch's offsets may follow those of batches that end before ``lowest_offset``."""
         if self.end_offset is not None and header.last_offset >= self.end_offset:
             return False
         return known_offset(header) >= max(lowest_offset, self.base_offset)
 
     def problem(self, header: BatchHeader, lowest_offset: int, path: str) -> CorruptRecordError | None:
-        """Why a batch may not stand here; None if it may."""
+        """Why a batch's offsets do not fit here; None if they do."""
         if self.follows(header, lowest_offset):
             return None
         if header.last_offset < self.base_offset or header.base_offset < self.base_offset:
@@ -160,12 +155,12 @@ class OffsetLimits:
         return _disorder(found, header, path)
 
     def disorder(
-        self, header: BatchHeader | None, behind: BatchHeader | None, path: str
+        self, header: BatchHeader | None, following: BatchHeader | None, path: str
     ) -> CorruptRecordError:
-        """Why a batch is the outlier of two that are out of order."""
-        if header is None or behind is None:
-            return CorruptRecordError("Expected a record batch, found bytes that are none.", path=path)
-        return _disorder(f"offsets below {behind.base_offset}, where the next batch begins", header, path)
+        """The error about a batch whose offsets the following batch proves wrong."""
+        if header is None or following is None:
+            return CorruptRecordError("Expected a record batch, found other bytes.", path=path)
+        return _disorder(f"offsets below {following.base_offset}, where the next batch begins", header, path)
 
 
 def _disorder(expected: str, header: BatchHeader, path: str) -> CorruptRecordError:

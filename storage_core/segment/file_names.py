@@ -1,10 +1,8 @@
-"""The names of a segment's files (Kafka's ``LogFileUtils``).
+"""The names of a segment's files (Kafka's ``LogFileUtils``), and the values that look-ups return.
 
-Each file of a segment is named by the segment's base offset, in decimal, padded with zeros to
-20 digits: a lower bound of the offsets inside. Files in passing carry one more suffix behind
+Each file of a segment is named after the segment's base offset, in decimal, padded with zeros to
+20 digits: a lower bound of the offsets inside. Temporary files carry one more suffix after
 the whole name: ``00000000000000000042.log.deleted``.
-
-Small values that the indexes and the segment answer with, named as in Kafka.
 """
 
 from __future__ import annotations
@@ -42,11 +40,11 @@ TIME_INDEX_SUFFIX: Final = ".timeindex"
 TRANSACTION_INDEX_SUFFIX: Final = ".txnindex"
 SNAPSHOT_SUFFIX: Final = ".snapshot"
 DELETED_SUFFIX: Final = ".deleted"
-"""Waits for its removal."""
+"""A file that awaits its removal."""
 CLEANED_SUFFIX: Final = ".cleaned"
-"""Output of a compaction that is not complete."""
+"""Output of a compaction that is not finished."""
 SWAP_SUFFIX: Final = ".swap"
-"""Complete output of a compaction that is about to replace the original."""
+"""Finished output of a compaction that is about to replace the original."""
 _DIGITS: Final = 20
 
 
@@ -83,7 +81,7 @@ def transaction_index_file_name(base_offset: int) -> str:
 
 
 def snapshot_file_name(offset: int) -> str:
-    """Name of the snapshot of all producers' state as of before ``offset``."""
+    """Name of the snapshot of the state of all producers before ``offset``."""
     return f"{offset:020d}{SNAPSHOT_SUFFIX}"
 
 
@@ -91,10 +89,9 @@ def snapshot_file_name(offset: int) -> str:
 class OffsetPosition:
     """One entry of an offset index.
 
-    A forward walk that begins at ``position_bytes`` meets every batch that holds an offset of
-    ``offset`` or more. That is all an entry promises: ``offset`` is the *last* offset of the
-    batch there, or of the whole append that began there, if an older broker wrote the entry, or
-    the first one, if a still older broker did.
+    A walk from ``position_bytes`` meets every batch with offsets from ``offset`` on. An entry promises
+    no more than that: ``offset`` is the *last* offset of the batch there; older brokers write the last
+    offset of the whole append that began there, and the oldest ones its first offset.
     """
 
     offset: int
@@ -103,10 +100,10 @@ class OffsetPosition:
 
 @dataclass(frozen=True, slots=True)
 class TimestampOffset:
-    """A timestamp and the offset that goes with it.
+    """A timestamp and its offset.
 
     As an entry of a time index: up to and including the batch that holds ``offset``, the
-    segment's largest timestamp is ``timestamp_ms``. As the answer to a look-up: the record's
+    segment's largest timestamp is ``timestamp_ms``. As the result of a look-up: the record's
     own timestamp and offset.
     """
 
@@ -119,11 +116,11 @@ class AbortedTransaction:
     """One entry of a transaction index.
 
     Args:
-        producer_id: Whose transaction it was.
+        producer_id: The producer.
         first_offset: Its first data offset in this partition.
         last_offset: Offset of its abort marker.
         last_stable_offset: First offset of the earliest other transaction that was still open
-            when the marker was appended, or the offset behind the marker.
+            when the marker was appended, or the offset after the marker.
     """
 
     producer_id: int
@@ -134,7 +131,7 @@ class AbortedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class SegmentEnd:
-    """Where the whole, valid batches of a segment end."""
+    """The end of a segment's whole, valid batches."""
 
     next_offset: int
     position_bytes: int

@@ -1,10 +1,4 @@
-"""The file that holds a segment's batches, for appending (the write side of Kafka's ``FileRecords``).
-
-What a segment that is written to can be asked meanwhile: a view of it as it is now (Kafka's ``LogSegment.read``).
-
-Unlike `SegmentReader`, a view believes the offset index, as a broker does: it is the writer's own.
-Only where the log contradicts it is the log walked from its beginning.
-"""
+"""A segment's log file for its writer: appending to it, and reading it meanwhile (Kafka's ``FileRecords``)."""
 
 from __future__ import annotations
 
@@ -31,11 +25,11 @@ __all__ = ["MAX_LOG_SIZE_BYTES", "FetchedData", "LogFile", "LogFileView"]
 
 
 MAX_LOG_SIZE_BYTES: Final = 2**31 - 1
-"""What an index's positions can name."""
+"""The largest size that the positions in an index can address."""
 
 
 class LogFile:
-    """A log file whose end is known: bytes behind it, preallocated or of a write that failed, do not count.
+    """A log file for appending. Bytes after its known end, preallocated or left by a failed write, do not count.
 
     Args:
         filesystem: Through which the file is read and written.
@@ -48,14 +42,14 @@ class LogFile:
         self.path = path
         self._filesystem = filesystem
         self._file: PooledFile | None = None
-        # Of an existing file all counts, once somebody asks.
+        # None until it is first needed: then all of an existing file counts.
         self._size_bytes: int | None = None
 
     def create(self, preallocated_bytes: int = 0) -> None:
-        """Make an empty file, all zeros up to a size.
+        """Create an empty file, preallocated with zeros up to a size.
 
         Raises:
-            LogDirectoryError: A file is there, and is not empty.
+            LogDirectoryError: The file exists and is not empty.
         """
         file = self._open(create=True)
         if file.size_bytes():
@@ -74,14 +68,14 @@ class LogFile:
         if self._size_bytes is None:
             status = self._filesystem.status(self.path)
             if status is None:
-                # Fails as every other access to the file does.
+                # Raises what every other access to the file raises.
                 with self._filesystem.open(self.path) as opened:
                     status = opened.status
             self._size_bytes = status.size_bytes
         return self._size_bytes
 
     def write(self, pieces: Sequence[BytesLike], size_bytes: int) -> None:
-        """Write behind the end. The bytes do not count until `advance` is called.
+        """Write after the end. The bytes do not count until `advance` is called.
 
         Raises:
             RecordBatchTooLargeError: The file would be larger than a log file may be; nothing is written.
@@ -98,16 +92,16 @@ class LogFile:
         (self._file or self._open()).write_at(pieces, end_bytes)
 
     def advance(self, size_bytes: int) -> None:
-        """Let bytes count that were written."""
+        """Count bytes that were written."""
         self._size_bytes = self.size_bytes + size_bytes
 
     def cut_at(self, size_bytes: int) -> None:
-        """End the file at a size, whatever it holds."""
+        """End the file at a size, whatever follows."""
         self._size_bytes = size_bytes
         self.trim()
 
     def truncate_to(self, size_bytes: int) -> int:
-        """Cut the file, what was preallocated included, if its batches reach beyond a size; return how far they did."""
+        """Truncate the file, preallocated space included, if its batches exceed a size; return by how many bytes."""
         cut_bytes = self.size_bytes - size_bytes
         if cut_bytes <= 0:
             return 0
@@ -116,7 +110,7 @@ class LogFile:
         return cut_bytes
 
     def trim(self) -> bool:
-        """Cut off what does not count; False if there is nothing to cut off."""
+        """Cut off the bytes that do not count; False if there are none."""
         file = self._open()
         if file.size_bytes() <= self.size_bytes:
             return False
@@ -124,11 +118,11 @@ class LogFile:
         return True
 
     def flush(self) -> None:
-        """Have the operating system write the file to the disk."""
+        """Flush the file to disk."""
         self._open().flush()
 
     def prepare_flush(self) -> PreparedFlush:
-        """The same, but for the wait: that is up to the caller, who needs no lock for it."""
+        """Prepare a flush whose wait the caller does, without a lock."""
         return self._open().prepare_flush()
 
     @property
@@ -137,13 +131,13 @@ class LogFile:
         return self._file is not None
 
     def close(self) -> None:
-        """Close the file without changing it. It is opened again when it is needed."""
+        """Close the file as it is. It is opened again when it is needed."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def rename(self, path: str) -> None:
-        """Give the file another name."""
+        """Rename the file."""
         if path != self.path:
             self._filesystem.rename(self.path, path)
             self.path = path
@@ -151,7 +145,7 @@ class LogFile:
                 self._file.path = path
 
     def delete(self) -> bool:
-        """Delete the file; False if there is none."""
+        """Delete the file; False if it does not exist."""
         self.close()
         return self._filesystem.delete(self.path)
 
@@ -163,15 +157,15 @@ class LogFile:
 
 @dataclass(frozen=True, slots=True)
 class FetchedData:
-    """Batches as they are in the file, from the one that holds the offset that was asked for.
+    """The bytes of batches, from the one that holds the requested offset on.
 
     Args:
         base_offset: The first batch's base offset. Of a wrapper of format v0 or v1 it is a lower bound.
-        position_bytes: Where the first batch begins in its segment.
+        position_bytes: Position of the first batch in its segment.
         data: The bytes. The last batch may be cut off.
-        is_first_entry_incomplete: Whether the first batch is larger than what was asked for.
-        aborted_transactions: Those that are open, or end, among the whole batches, in the order of their markers, if
-            only committed records are wanted; otherwise None.
+        is_first_entry_incomplete: Whether the first batch is larger than the requested size.
+        aborted_transactions: The aborted transactions that overlap the whole batches, in the order of their
+            markers, if only committed records were requested; otherwise None.
     """
 
     base_offset: int
@@ -183,14 +177,17 @@ class FetchedData:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LogFileView:
-    """The first bytes of a log file, and the index over them.
+    """A view of a segment that is being written, as it is now (Kafka's ``LogSegment.read``).
+
+    Unlike `SegmentReader`, a view trusts the offset index, as a broker does: it is the writer's own.
+    Only if the log contradicts it is the log walked from its beginning.
 
     Args:
         filesystem: Through which the file is read.
         path: The log file.
         base_offset: The segment's base offset.
         size_bytes: How much of the file counts.
-        offset_index: The segment's offset index. It may name what stands behind these bytes.
+        offset_index: The segment's offset index. It may have entries for later bytes.
     """
 
     filesystem: FileSystem
@@ -203,8 +200,8 @@ class LogFileView:
         """The first batch whose last offset is at least ``offset``; None if there is none.
 
         Args:
-            offset: The offset. If it lies in a gap, the batch behind the gap is found.
-            start_position_bytes: A batch boundary in front of which nothing is looked for.
+            offset: The offset. If it is in a gap, the batch after the gap is found.
+            start_position_bytes: The batch boundary where the search begins.
         """
         return self._walk_from(
             offset, start_position_bytes, lambda walk, start_bytes: walk.first_reaching(offset, start_bytes)
@@ -213,7 +210,7 @@ class LogFileView:
     def read(
         self, start_offset: int, max_size_bytes: int, max_position_bytes: int | None, *, min_one_message: bool
     ) -> FetchedData | None:
-        """The bytes from the batch on that holds an offset, see `LogSegment.read`."""
+        """The bytes from the batch on that holds an offset; see `LogSegment.read`."""
         if max_size_bytes < 0:
             raise OptionError(f"Expected a size of at least 0 bytes to read, found {max_size_bytes}.")
         first = self.translate_offset(start_offset)
@@ -236,15 +233,15 @@ class LogFileView:
         )
 
     def next_offset(self) -> int:
-        """The offset behind the last batch; the base offset without any."""
+        """The offset after the last batch; the base offset if there is none."""
         found = self._walk_from(self.offset_index.last_offset, 0, _next_offset)
         if found is None and len(self.offset_index):
-            # The batch that was indexed last is torn.
+            # The last batch with an index entry is torn.
             return self.walked_next_offset()
         return self.base_offset if found is None else found
 
     def walked_next_offset(self) -> int:
-        """The same, whatever the index says: found by a walk over all headers."""
+        """The same without the index, by a walk over all headers."""
         with self.filesystem.open(self.path) as log_file:
             found = _next_offset(BatchWalk(log_file, self.base_offset, self.size_bytes), 0)
         return self.base_offset if found is None else found
@@ -257,7 +254,7 @@ class LogFileView:
             return next(BatchWalk(log_file, self.base_offset, self.size_bytes).skim(), None)
 
     def largest_timestamp_from(self, known: TimestampOffset) -> TimestampOffset:
-        """The largest timestamp, if ``known`` is the largest up to the batch that it names."""
+        """The largest timestamp, given the largest one up to the batch that ``known`` names."""
 
         def largest(walk: BatchWalk, start_bytes: int) -> TimestampOffset:
             found = known
@@ -271,7 +268,7 @@ class LogFileView:
     def _walk_from(
         self, offset: int, start_position_bytes: int, look: Callable[[BatchWalk, int], Found]
     ) -> Found:
-        """Walk from where the index says that an offset is met, or from the beginning if nothing is there."""
+        """Walk from the index entry for an offset, or from the beginning if there is no batch at that entry."""
         indexed_bytes = self.offset_index.lookup(offset).position_bytes
         if not 0 <= indexed_bytes < self.size_bytes:
             indexed_bytes = 0
@@ -287,6 +284,6 @@ class LogFileView:
 
 def _next_offset(walk: BatchWalk, start_bytes: int) -> int | None:
     found = None
-    for batch in walk.skim(start_bytes):
-        found = batch[3] + 1
+    for _, _, _, last_offset, _ in walk.skim(start_bytes):
+        found = last_offset + 1
     return found

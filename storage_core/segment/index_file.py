@@ -1,46 +1,53 @@
-"""How offset and time indexes are read: whole, in blocks, up to where their entries end.
+"""What offset and time indexes share: reading a whole file, and appending to one (Kafka's ``AbstractIndex``).
 
-A broker preallocates both files for its active segment, 10 MiB by default, and cuts them to
-their entries when the segment is closed. After a crash, or under a running broker, the entries
-are followed by zeros. No entry but the first can be all zeros, since entries ascend.
+A broker preallocates both files for its active segment, 10 MiB by default, and cuts them to their
+entries when the segment is closed. After a crash, or while the broker runs, zeros follow the entries.
+Only the first entry can be all zeros, since entries ascend.
 
-Renaming files of a segment that may not be there.
-
-A file of entries of one size, preallocated while it grows (Kafka's ``AbstractIndex`` and ``LazyIndex``).
-
-A new file has its full size at once, all zeros, and is cut to its entries when its segment is
-closed. An existing one has room for what its size says until it is resized. Nothing is opened
-before it is needed, and look-ups open the file by themselves: a reader's descriptor is never one
-that the writer closes meanwhile.
+Two views of the same layout: `read_index_file` reads a file that others may have written, once and as a
+whole; `IndexFile` is the writer's own file. As with Kafka's ``LazyIndex``, an `IndexFile` opens nothing
+before it is needed, and look-ups open the file by themselves, so that they never use a descriptor that the
+writer closes meanwhile.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from storage_core.errors import CorruptIndexError
+from storage_core.errors import AppendError, CorruptIndexError, OffsetOverflowError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from storage_core.filesystem import FileSystem, OpenFile, PooledFile
 
-__all__ = ["MAX_INDEX_SIZE_BYTES", "EntryFile", "IndexContent", "read_index_file", "rename_if_there"]
+__all__ = [
+    "LARGEST_RELATIVE_OFFSET",
+    "MAX_INDEX_SIZE_BYTES",
+    "EntryFile",
+    "IndexContent",
+    "IndexFile",
+    "offset_overflow",
+    "read_index_file",
+    "rename_if_exists",
+]
 
 
+LARGEST_RELATIVE_OFFSET: Final = 2**31 - 1
+"""The largest distance from a segment's base offset that an index entry can hold."""
 MAX_INDEX_SIZE_BYTES: Final = 64 * 1024 * 1024
-"""Six times the default of ``segment.index.bytes``: what is larger is not read."""
+"""Six times the default of ``segment.index.bytes``. Larger files are not read."""
 _FIRST_BLOCK_ENTRIES: Final = 4096
 _LAST_BLOCK_ENTRIES: Final = 256 * 1024
-# So many zero bytes in a row are the preallocated rest: no entries follow them.
+# This many zero bytes in a row are preallocated space: no entries follow them.
 _ZERO_RUN_BYTES: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class IndexContent:
-    """The entries' bytes without the zeros behind them, or why there are none.
+    """The bytes of an index's entries without the zeros after them, or why there are none.
 
     Args:
         data: Whole entries.
@@ -54,7 +61,7 @@ class IndexContent:
 
 
 def read_index_file(filesystem: FileSystem, path: str, entry_size_bytes: int) -> IndexContent:
-    """Read an index file. A file that is missing or cannot be an index is a problem, no error.
+    """Read an index file. A file that is missing or malformed is reported in ``problem``, not raised.
 
     Raises:
         UnreadableError: This user may not read it.
@@ -90,8 +97,8 @@ def read_index_file(filesystem: FileSystem, path: str, entry_size_bytes: int) ->
     return IndexContent(data[: entries * entry_size_bytes], size_bytes, None)
 
 
-def rename_if_there(filesystem: FileSystem, source: str, target: str) -> None:
-    """Rename a file; without one, do nothing: an index that nobody has written does not appear."""
+def rename_if_exists(filesystem: FileSystem, source: str, target: str) -> None:
+    """Rename a file if it exists: an index that was never written does not appear."""
     if source == target:
         return
     try:
@@ -101,7 +108,7 @@ def rename_if_there(filesystem: FileSystem, source: str, target: str) -> None:
 
 
 class EntryFile:
-    """The entries' bytes, how many there are, and how many there is room for.
+    """The bytes of an index file's entries, how many there are, and how many there is room for.
 
     Args:
         filesystem: Through which the file is read and written.
@@ -110,7 +117,7 @@ class EntryFile:
         max_size_bytes: ``segment.index.bytes``: the size of the whole file while it grows, rounded down to
             whole entries.
         is_zero_an_entry: Whether a file of just one entry of zeros holds an entry. In a longer file
-            such an entry, with nothing but zeros behind it, is preallocated space.
+            such an entry, followed by zeros only, is preallocated space.
     """
 
     __slots__ = (
@@ -141,7 +148,7 @@ class EntryFile:
         self._is_zero_an_entry = is_zero_an_entry
         self._file: PooledFile | None = None
         self._resizes_on_write = False
-        # Both are known once the file was looked at.
+        # Both are set when the file is first read.
         self._count = -1
         self._capacity = 0
 
@@ -154,7 +161,7 @@ class EntryFile:
 
     @property
     def capacity(self) -> int:
-        """How many entries there is room for, once the file has the size that it is to have when it is written to."""
+        """How many entries there is room for, at the size that the file has when it is written to."""
         count = self.count
         if self._resizes_on_write:
             return max(self._max_size_bytes // self._entry_size_bytes, count)
@@ -166,19 +173,19 @@ class EntryFile:
         return self._file is not None
 
     def open(self) -> None:
-        """Open the file for writing; it is made at its full size if it does not exist."""
+        """Open the file for writing; create it at its full size if it does not exist."""
         self._open()
         if self._resizes_on_write:
             self.resize()
 
     def write(self, entries: bytes) -> None:
-        """Write whole entries behind the last one. There must be room for them."""
+        """Write whole entries after the last one. There must be room for them."""
         if self._resizes_on_write:
             self.resize()
         self._open().write_at([entries], self._count * self._entry_size_bytes)
         self._count += len(entries) // self._entry_size_bytes
 
-    def forget_behind(self, count: int) -> None:
+    def forget_after(self, count: int) -> None:
         """Take back what was written last; the bytes are written over by what comes next."""
         self._count = min(self._count, count)
 
@@ -199,10 +206,10 @@ class EntryFile:
             return b""
 
     def search(self, goes_before: Callable[[bytes], bool]) -> tuple[int, bytes]:
-        """Find the last entry of those that go before what is looked for.
+        """Find the last entry of those at the beginning that satisfy a condition.
 
         Returns:
-            Its number and its bytes; -1 and none if no entry goes before, or if the file was removed.
+            Its number and its bytes; -1 and none if no entry does, or if the file was removed.
         """
         count = self.count
         if count == 0:
@@ -212,12 +219,12 @@ class EntryFile:
         except FileNotFoundError:
             return -1, b""
         with opened as file:
-            # False sorts before True. An entry that is gone stands behind everything.
-            def is_behind(number: int) -> bool:
+            # False sorts before True. An entry that was cut off meanwhile comes after everything.
+            def is_after(number: int) -> bool:
                 entry = self._read_from(file, number)
                 return len(entry) < self._entry_size_bytes or not goes_before(entry)
 
-            number = bisect_left(range(count), True, key=is_behind) - 1
+            number = bisect_left(range(count), True, key=is_after) - 1
             return number, self._read_from(file, number) if number >= 0 else b""
 
     def truncate(self, count: int) -> None:
@@ -233,7 +240,7 @@ class EntryFile:
             file.truncate(self._capacity * self._entry_size_bytes)
 
     def reset(self) -> None:
-        """Empty the file, and have room for as many entries as its full size holds. It grows with them."""
+        """Empty the file, with room for as many entries as its full size holds. It grows with them."""
         file = self._open()
         if file.size_bytes():
             file.truncate(0)
@@ -249,7 +256,7 @@ class EntryFile:
         return self._set_size(max(self._max_size_bytes, self.count * self._entry_size_bytes))
 
     def resize_on_write(self) -> None:
-        """Make room up to the full size as soon as the file is written to, not before."""
+        """Make room up to the full size when the file is next written to, not before."""
         self._resizes_on_write = True
 
     def trim(self) -> bool:
@@ -257,7 +264,7 @@ class EntryFile:
         return self._set_size(self.count * self._entry_size_bytes)
 
     def flush(self) -> None:
-        """Have the operating system write the file to the disk, and make it if it does not exist."""
+        """Have the operating system write the file to the disk, and create it if it does not exist."""
         self._open().flush()
 
     def check_size(self) -> None:
@@ -275,14 +282,14 @@ class EntryFile:
             )
 
     def close(self) -> None:
-        """Close the file without changing it. It is opened again when it is needed."""
+        """Close the file as it is. It is opened again when it is needed."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def rename(self, path: str) -> None:
-        """Give the file another name, if there is a file."""
-        rename_if_there(self._filesystem, self.path, path)
+        """Rename the file if it exists."""
+        rename_if_exists(self._filesystem, self.path, path)
         self.path = path
         if self._file is not None:
             self._file.path = path
@@ -325,7 +332,7 @@ class EntryFile:
         return True
 
     def _load(self) -> bytes:
-        """Count the entries. Returns the last one, if that was seen; of many files, each is opened once only."""
+        """Count the entries. Returns the last one if it was read, so that the file is opened only once."""
         try:
             opened = self._filesystem.open(self.path)
         except FileNotFoundError:
@@ -342,7 +349,7 @@ class EntryFile:
         return b""
 
     def _count_before_zeros(self, file: OpenFile) -> int:
-        """Where the zeros begin that fill a preallocated file. Entries ascend: only the first may be zeros."""
+        """Where the zeros of a preallocated file begin. Entries ascend: only the first may be all zeros."""
         count = bisect_left(
             range(self._capacity), True, lo=1, key=lambda number: not self._is_entry(file, number)
         )
@@ -355,3 +362,141 @@ class EntryFile:
 
     def _read_from(self, file: OpenFile, number: int) -> bytes:
         return file.read_at(self._entry_size_bytes, number * self._entry_size_bytes)
+
+
+Entry = TypeVar("Entry")
+
+
+class IndexFile(Generic[Entry]):
+    """An index that is written beside a log file. One writer, any number of readers.
+
+    Args:
+        filesystem: Through which the file is read and written.
+        path: The file. It is created when it is first written to.
+        base_offset: The segment's base offset.
+        max_size_bytes: ``segment.index.bytes``.
+    """
+
+    __slots__ = ("_last_entry", "base_offset", "file")
+
+    entry_size_bytes: int
+    """Size of an entry."""
+    is_zero_an_entry: bool = False
+    """Whether a file of just one entry of zeros holds an entry."""
+    reserved_entries: int = 0
+    """How many entries are kept free for closing the segment."""
+
+    def __init__(self, filesystem: FileSystem, path: str, base_offset: int, max_size_bytes: int) -> None:
+        self.base_offset = base_offset
+        self.file = EntryFile(
+            filesystem, path, self.entry_size_bytes, max_size_bytes, is_zero_an_entry=self.is_zero_an_entry
+        )
+        self._last_entry: Entry | None = None
+
+    def parse(self, entry: bytes) -> Entry:
+        """One entry of the file."""
+        raise NotImplementedError
+
+    @property
+    def first_possible_entry(self) -> Entry:
+        """What look-ups answer where no entry applies."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return self.file.count
+
+    @property
+    def room(self) -> int:
+        """How many more entries there is room for, not counting those that are reserved."""
+        return max(0, self.file.capacity - self.reserved_entries - self.file.count)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no room for another entry."""
+        return self.file.capacity - self.file.count <= self.reserved_entries
+
+    @property
+    def last_entry(self) -> Entry:
+        """The last entry; `first_possible_entry` if there is none."""
+        if self._last_entry is None:
+            entry = self.file.read_last()
+            self._last_entry = self.parse(entry) if entry else self.first_possible_entry
+        return self._last_entry
+
+    def entry(self, number: int) -> Entry:
+        """The entry with this number.
+
+        Raises:
+            IndexError: There are fewer entries.
+        """
+        if not 0 <= number < len(self):
+            raise IndexError(
+                f"Expected an entry number below {len(self)}, found {number}. [{self.file.path}]"
+            )
+        return self.parse(self.file.read(number))
+
+    def last_entry_where(self, goes_before: Callable[[bytes], bool]) -> Entry:
+        """The last entry of those at the beginning that satisfy a condition; `first_possible_entry` if none does."""
+        _, entry = self.file.search(goes_before)
+        return self.parse(entry) if entry else self.first_possible_entry
+
+    def keep_while(self, goes_before: Callable[[bytes], bool]) -> None:
+        """Keep the entries at the beginning that satisfy a condition, and drop the others."""
+        number, _ = self.file.search(goes_before)
+        self._keep(number + 1)
+
+    def truncate(self) -> None:
+        """Drop all entries."""
+        self._keep(0)
+
+    def reset(self) -> None:
+        """Drop all entries and the preallocated space; the file then grows with its entries."""
+        self._last_entry = None
+        self.file.reset()
+
+    def forget_after(self, count: int) -> None:
+        """Take back entries that were added last, because the append that they belong to has failed."""
+        self.file.forget_after(count)
+        self._last_entry = None
+
+    def require_room(self, offset: int) -> None:
+        """Check that there is room for another entry.
+
+        Raises:
+            AppendError: The index is full.
+        """
+        if self.is_full:
+            raise AppendError(
+                f"Expected room for another entry, found a full index of {len(self)} entries. Roll the segment, "
+                "or raise segment.index.bytes.",
+                path=self.file.path,
+                offset=offset,
+            )
+
+    def require_offset(self, offset: int) -> None:
+        """Check that an offset can be written relative to the base offset.
+
+        Raises:
+            OffsetOverflowError: It cannot.
+        """
+        if not self.can_append(offset):
+            raise offset_overflow(self.file.path, self.base_offset, offset)
+
+    def can_append(self, offset: int) -> bool:
+        """Whether an offset can be written relative to the base offset."""
+        return 0 <= offset - self.base_offset <= LARGEST_RELATIVE_OFFSET
+
+    def _keep(self, count: int) -> None:
+        if count < len(self):
+            self._last_entry = None
+            self.file.truncate(count)
+
+
+def offset_overflow(path: str, base_offset: int, offset: int) -> OffsetOverflowError:
+    """The error about an offset that cannot be written relative to a segment's base offset."""
+    return OffsetOverflowError(
+        f"Expected an offset from {base_offset} to {base_offset + LARGEST_RELATIVE_OFFSET}, which this segment's "
+        f"indexes can hold, found {offset}. Roll the segment first.",
+        path=path,
+        offset=offset,
+    )

@@ -1,15 +1,8 @@
-"""When a segment makes room for a new one (Kafka's ``RollParams`` and ``LogSegment.shouldRoll``).
+"""One segment of a log, for writing (Kafka's ``LogSegment``), and the rule for when it rolls.
 
-Appending batches to a log file and to its indexes.
-
-What is in a segment that is written, and what can be asked of it (the half of ``LogSegment`` that changes nothing).
-
-One segment of a log, for writing (Kafka's ``LogSegment``).
-
-The log file is written first, its indexes after it: whoever reads meanwhile, in this process or in
-another one, never meets an index entry before the batch that it names. An append that fails leaves
-the object as it was, but not necessarily the files: whoever owns the log is to close it then, and
-to recover the segment.
+The log file is written before its indexes: a concurrent reader, in this process or in another one,
+never finds an index entry before its batch. An append that fails leaves the object as it was, but not
+necessarily the files: the owner of the log must then close it and recover the segment.
 """
 
 from __future__ import annotations
@@ -17,12 +10,12 @@ from __future__ import annotations
 import dataclasses
 import random
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 import numpy as np
 
 from storage_core.record.batch_header import LOG_OVERHEAD_BYTES
-from storage_core.segment.batch_walk import WINDOW_BYTES, read_windows
+from storage_core.segment.batch_windows import WINDOW_BYTES, read_windows
 from storage_core.segment.file_names import DELETED_SUFFIX, TimestampOffset, log_file_name
 from storage_core.segment.file_records import LogFile, LogFileView
 from storage_core.segment.offset_index import LARGEST_RELATIVE_OFFSET, offset_overflow
@@ -31,7 +24,7 @@ from storage_core.segment.segment_reader import DEFAULT_MAX_BATCH_BYTES, Segment
 from storage_core.segment.segment_recovery import RecoveredSegment, scan_segment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
     import numpy.typing as npt
@@ -48,18 +41,20 @@ if TYPE_CHECKING:
     from storage_core.segment.time_index import TimeIndexFile
     from storage_core.segment.transaction_index import TransactionIndexFile
 
-__all__ = ["LogSegment", "RollParameters", "SegmentContents", "SegmentWriter", "draw_roll_jitter_ms"]
+_IntOrArray = TypeVar("_IntOrArray", int, "npt.NDArray[np.int64]")
+
+__all__ = ["LogSegment", "RollParameters", "draw_roll_jitter_ms", "exceeds_segment"]
 
 
 @dataclass(frozen=True, slots=True)
 class RollParameters:
-    """What is about to be appended, as far as rolling is concerned.
+    """The properties of an append that decide whether the segment rolls.
 
     Args:
-        messages_size_bytes: Its size.
+        messages_size_bytes: Size of the append.
         max_timestamp_ms: Its largest timestamp.
         max_offset: Its last offset.
-        now_ms: The time.
+        now_ms: The current time.
     """
 
     messages_size_bytes: int
@@ -69,169 +64,54 @@ class RollParameters:
 
 
 def draw_roll_jitter_ms(config: LogConfig) -> int:
-    """How much earlier than ``segment.ms`` says one segment rolls, so that not all of them roll at once."""
+    """How much earlier than ``segment.ms`` a segment rolls, so that segments do not all roll at once."""
     if config.segment_jitter_ms == 0:
         return 0
-    # No secret: only spreads load.
-    return random.randrange(min(config.segment_jitter_ms, config.segment_ms) or 1)  # noqa: S311  (no secret)
-
-
-class SegmentWriter:
-    """Appends to one segment, and knows what decides about the next index entry.
-
-    Args:
-        log: The log file.
-        indexes: Its indexes.
-        base_offset: The segment's base offset.
-        index_interval_bytes: ``index.interval.bytes``.
-
-    Attributes:
-        bytes_since_last_entry: How much was appended since the last index entry, or since the segment was
-            opened: as with a broker, what was there before does not count.
-    """
-
-    __slots__ = (
-        "_base_offset",
-        "_index_interval_bytes",
-        "_indexes",
-        "_largest_timestamp",
-        "_log",
-        "bytes_since_last_entry",
-    )
-
-    def __init__(
-        self, log: LogFile, indexes: SegmentIndexes, base_offset: int, index_interval_bytes: int
-    ) -> None:
-        self.bytes_since_last_entry = 0
-        self._log = log
-        self._indexes = indexes
-        self._base_offset = base_offset
-        self._index_interval_bytes = index_interval_bytes
-        self._largest_timestamp: TimestampOffset | None = None
-
-    @property
-    def largest_timestamp(self) -> TimestampOffset:
-        """The largest timestamp and its batch's last offset; of what was there before, what the time index ends with."""
-        if self._largest_timestamp is None:
-            self._largest_timestamp = self._indexes.times.last_entry
-        return self._largest_timestamp
-
-    @property
-    def known_largest_timestamp(self) -> TimestampOffset | None:
-        """The same; None if nobody has asked for it, and nothing was appended."""
-        return self._largest_timestamp
-
-    def restart(self, largest_timestamp: TimestampOffset | None) -> None:
-        """Go on behind another end: the segment was cut, or recovered."""
-        self._largest_timestamp = largest_timestamp
-        self.bytes_since_last_entry = 0
-
-    def append(self, batches: RecordBatches) -> None:
-        """Write batches, and index them; see `LogSegment.append`."""
-        if batches.count == 1:
-            self._append_one(batches)
-        elif batches.count:
-            timestamps_ms = batches.headers["max_timestamp_ms"]
-            self._append_many(batches.pieces, batches.last_offsets, timestamps_ms, batches.sizes_bytes)
-
-    def append_pieces(self, headers: npt.NDArray[Any], pieces: Sequence[BytesLike]) -> None:
-        """Write batches whose bytes are in pieces of any size, and index them; see `LogSegment.append_pieces`."""
-        last_offsets = headers["base_offset"].astype(np.int64) + headers["last_offset_delta"]
-        sizes_bytes = headers["batch_length"] + np.int64(LOG_OVERHEAD_BYTES)
-        self._append_many(pieces, last_offsets, headers["max_timestamp_ms"], sizes_bytes)
-
-    def append_windows(self, windows: Iterable[BatchWindow]) -> int:
-        """Append the batches of windows, up to the first whose last offset does not fit; return their bytes."""
-        copied_bytes = 0
-        for window in windows:
-            headers = window.headers
-            last_offsets = headers["base_offset"].astype(np.int64) + headers["last_offset_delta"]
-            relative_offsets = last_offsets - self._base_offset
-            fits = (relative_offsets >= 0) & (relative_offsets <= LARGEST_RELATIVE_OFFSET)
-            count = len(fits) if fits.all() else int(fits.argmin())
-            borders = np.append(window.starts, window.end)[: count + 1]
-            if count:
-                size_bytes = int(borders[-1])
-                pieces = [window.buffer.data[:size_bytes]]
-                timestamps_ms = headers["max_timestamp_ms"][:count]
-                self._append_many(pieces, last_offsets[:count], timestamps_ms, np.diff(borders))
-                copied_bytes += size_bytes
-            if count < len(fits):
-                break
-        return copied_bytes
-
-    def _append_one(self, batches: RecordBatches) -> None:
-        # Plain numbers: for one batch, numpy takes longer than the write.
-        base_offset, batch_length, _, _, _, _, offset_delta, _, max_timestamp_ms, *_ = batches.headers[
-            0
-        ].item()
-        size_bytes = batch_length + LOG_OVERHEAD_BYTES
-        last_offset = base_offset + offset_delta
-        if not 0 <= last_offset - self._base_offset <= LARGEST_RELATIVE_OFFSET:
-            raise offset_overflow(self._log.path, self._base_offset, last_offset)
-        largest = self.largest_timestamp
-        if max_timestamp_ms > largest.timestamp_ms:
-            largest = TimestampOffset(max_timestamp_ms, last_offset)
-        indexes = self._indexes
-        if not indexes.is_open:
-            indexes.open()
-        log = self._log
-        log.write(batches.pieces, size_bytes)
-        counted_bytes = self.bytes_since_last_entry
-        if counted_bytes > self._index_interval_bytes:
-            indexes.add_one(last_offset, log.size_bytes, largest)
-            counted_bytes = 0
-        log.advance(size_bytes)
-        self._largest_timestamp = largest
-        self.bytes_since_last_entry = counted_bytes + size_bytes
-
-    def _append_many(
-        self,
-        pieces: Sequence[BytesLike],
-        last_offsets: npt.NDArray[np.int64],
-        max_timestamps_ms: npt.NDArray[Any],
-        sizes_bytes: npt.NDArray[np.int64],
-    ) -> None:
-        for last_offset in (int(last_offsets[0]), int(last_offsets[-1])):
-            if not 0 <= last_offset - self._base_offset <= LARGEST_RELATIVE_OFFSET:
-                raise offset_overflow(self._log.path, self._base_offset, last_offset)
-        indexes = self._indexes
-        entries = index_entries(
-            last_offsets,
-            max_timestamps_ms,
-            sizes_bytes,
-            self._log.size_bytes,
-            self._index_interval_bytes,
-            largest_timestamp=self.largest_timestamp,
-            bytes_since_last_entry=self.bytes_since_last_entry,
-        )
-        size_bytes = int(sizes_bytes.sum())
-        if not indexes.is_open:
-            indexes.open()
-        self._log.write(pieces, size_bytes)
-        indexes.add(entries)
-        self._log.advance(size_bytes)
-        self._largest_timestamp = entries.largest_timestamp
-        self.bytes_since_last_entry = entries.bytes_since_last_entry
+    return random.randrange(min(config.segment_jitter_ms, config.segment_ms) or 1)  # noqa: S311  (only spreads load)
 
 
 _LARGEST_TIMESTAMP_MS: Final = 2**63 - 1
+_COPY_BYTES: Final = 1 << 20
 
 
-class SegmentContents:
-    """A log file and its indexes, and what they hold. No file is opened before it is needed.
+def exceeds_segment(
+    config: LogConfig,
+    size_bytes: _IntOrArray,
+    waited_ms: _IntOrArray | None,
+    relative_offset: _IntOrArray,
+    roll_jitter_ms: int = 0,
+) -> bool | npt.NDArray[np.bool_]:
+    """Whether a segment would exceed its limits with an append, and therefore rolls (``LogSegment.shouldRoll``).
+
+    A full index is one more reason, which the owner of the indexes checks.
 
     Args:
-        filesystem: Through which the files are read and written.
-        directory: The partition's directory.
-        base_offset: Lower bound of the offsets inside.
         config: The log's configuration.
-        now_ms: The time, from which the segment's age counts.
-        suffix: What follows the file names.
+        size_bytes: Size of the log file with the append; a number, or one for each of several appends.
+        waited_ms: Distance of the append's largest timestamp from the first batch's; None without a first one.
+        relative_offset: Distance of the append's last offset from the base offset.
+        roll_jitter_ms: How much earlier than ``segment.ms`` the segment rolls.
+    """
+    is_beyond = (
+        (size_bytes > config.max_segment_bytes)
+        | (relative_offset < 0)
+        | (relative_offset > LARGEST_RELATIVE_OFFSET)
+    )
+    if waited_ms is not None:
+        is_beyond |= waited_ms > config.max_segment_ms - roll_jitter_ms
+    return is_beyond
+
+
+class LogSegment:
+    """A log file and its indexes. Make one by `create` or `open`; no file is opened before it is needed.
+
+    One writer; readers get a `reader`, or ask for what a `LogFileView` answers.
 
     Attributes:
         base_offset: Lower bound of the offsets inside.
-        roll_jitter_ms: How much earlier than ``segment.ms`` says this segment rolls.
+        roll_jitter_ms: How much earlier than ``segment.ms`` this segment rolls.
+        bytes_since_last_entry: How much was appended since the last index entry, or since the segment was
+            opened: as with a broker, earlier batches do not count.
     """
 
     __slots__ = (
@@ -240,13 +120,15 @@ class SegmentContents:
         "_directory",
         "_filesystem",
         "_first_batch_timestamp_ms",
+        "_index_interval_bytes",
         "_indexes",
         "_is_sealed",
+        "_largest_timestamp",
         "_log",
         "_max_batch_bytes",
         "_suffix",
-        "_writer",
         "base_offset",
+        "bytes_since_last_entry",
         "roll_jitter_ms",
     )
 
@@ -268,12 +150,44 @@ class SegmentContents:
         self._config = config
         self._log = LogFile(filesystem, self._log_path(directory, suffix))
         self._indexes = SegmentIndexes(filesystem, directory, base_offset, suffix, config.segment_index_bytes)
-        self._writer = SegmentWriter(self._log, self._indexes, base_offset, config.index_interval_bytes)
+        self._largest_timestamp: TimestampOffset | None = None
+        self._index_interval_bytes = config.index_interval_bytes
+        self.bytes_since_last_entry = 0
         self._created_ms = now_ms
         self._is_sealed = False
         self._max_batch_bytes = _max_batch_bytes(config)
         # None if it is not known, or if there is no batch.
         self._first_batch_timestamp_ms: int | None = None
+
+    @classmethod
+    def create(
+        cls,
+        filesystem: FileSystem,
+        directory: str,
+        base_offset: int,
+        config: LogConfig,
+        *,
+        now_ms: int,
+        suffix: str = "",
+    ) -> Self:
+        """Create a segment with an empty log file, of full size with ``preallocate``. The first append creates its indexes."""
+        segment = cls(filesystem, directory, base_offset, config, now_ms=now_ms, suffix=suffix)
+        segment._log.create(config.max_segment_bytes if config.preallocate else 0)
+        return segment
+
+    @classmethod
+    def open(
+        cls,
+        filesystem: FileSystem,
+        directory: str,
+        base_offset: int,
+        config: LogConfig,
+        *,
+        now_ms: int,
+        suffix: str = "",
+    ) -> Self:
+        """A segment whose log file exists and ends with its last batch. Nothing is read yet."""
+        return cls(filesystem, directory, base_offset, config, now_ms=now_ms, suffix=suffix)
 
     @property
     def path(self) -> str:
@@ -287,7 +201,7 @@ class SegmentContents:
 
     @property
     def modified_ms(self) -> int:
-        """When the log file was changed; 0 if it is not there."""
+        """Modification time of the log file; 0 if the file does not exist."""
         status = self._filesystem.status(self.path)
         return 0 if status is None else status.modified_ms
 
@@ -315,18 +229,20 @@ class SegmentContents:
     def largest_timestamp(self) -> TimestampOffset:
         """The largest timestamp, and the last offset of the first batch that holds it; (-1, base offset) if none.
 
-        Of a segment that was opened, it is what its time index ends with.
+        For a segment that was opened, it is the last entry of its time index.
         """
-        return self._writer.largest_timestamp
+        if self._largest_timestamp is None:
+            self._largest_timestamp = self._indexes.times.last_entry
+        return self._largest_timestamp
 
     @property
     def first_batch_timestamp_ms(self) -> int:
-        """The first batch's largest timestamp; the largest number there is without a batch or a timestamp."""
+        """The first batch's largest timestamp; the largest possible number without a batch or a timestamp."""
         timestamp_ms = self._load_first_batch_timestamp()
         return _LARGEST_TIMESTAMP_MS if timestamp_ms is None or timestamp_ms < 0 else timestamp_ms
 
     def reader(self) -> SegmentReader:
-        """Read what is in the segment now; what is appended later does not show."""
+        """A reader of the segment as it is now: batches that are appended later are not visible."""
         status = self._filesystem.status(self.path)
         return SegmentReader(
             self._filesystem,
@@ -344,9 +260,9 @@ class SegmentContents:
         *,
         window_bytes: int = WINDOW_BYTES,
     ) -> Iterator[BatchWindow]:
-        """The whole batches from a boundary on, in windows that are valid until the next one. No CRC is checked.
+        """The whole batches from a boundary on, in windows, each valid until the next one. No CRC is checked.
 
-        They end quietly where there is no whole batch.
+        The windows end without an error where there is no whole batch.
         """
         if end_position_bytes is None:
             end_position_bytes = self.size_bytes
@@ -363,7 +279,7 @@ class SegmentContents:
             )
 
     def translate_offset(self, offset: int, start_position_bytes: int = 0) -> BatchHeader | None:
-        """The first batch whose last offset is at least ``offset``, if there is one; behind a gap if it lies in one."""
+        """The first batch whose last offset is at least ``offset``: the one after a gap if it is in a gap."""
         return self._view().translate_offset(offset, start_position_bytes)
 
     def read(
@@ -374,123 +290,58 @@ class SegmentContents:
         *,
         min_one_message: bool = False,
     ) -> FetchedData | None:
-        """Read bytes from the batch on that holds an offset, or from the one behind the gap that it lies in.
+        """Read bytes from the batch on that holds an offset, or from the one after the gap that it is in.
 
         Args:
             start_offset: The offset. The batch may begin below it.
-            max_size_bytes: How much to read. The last batch is cut there.
+            max_size_bytes: How much to read. The last batch is cut off there.
             max_position_bytes: Where in the file to stop; None for where the batches end.
             min_one_message: Whether the first batch is read whole even if it is larger.
 
         Returns:
-            None if the offset lies behind the last batch.
+            None if the offset is beyond the last batch.
         """
         return self._view().read(
             start_offset, max_size_bytes, max_position_bytes, min_one_message=min_one_message
         )
 
     def read_next_offset(self) -> int:
-        """The offset behind the last batch, read from the file; the base offset without a batch."""
+        """The offset after the last batch, read from the file; the base offset without a batch."""
         return self._view().next_offset()
 
     def walked_next_offset(self) -> int:
-        """The same, whatever the offset index says: found by a walk over all headers."""
+        """The same without the offset index, by a walk over all headers."""
         return self._view().walked_next_offset()
 
     def offset_for_timestamp(self, timestamp_ms: int, start_offset: int = 0) -> TimestampOffset | None:
-        """The first record at least so young whose offset is not below another one."""
+        """The first record with at least this timestamp and at least this offset."""
         return self.reader().offset_for_timestamp(timestamp_ms, max(start_offset, self.base_offset))
 
     def alter_config(self, config: LogConfig) -> None:
-        """Roll, and take batches, as another configuration says. Its index files stay as they were begun."""
+        """Use another configuration for rolling and for the size of batches. The index files keep their settings."""
         self._config = config
-        # What was written when larger ones were taken is still read.
+        # Batches that were written under a larger limit are still read.
         self._max_batch_bytes = max(self._max_batch_bytes, _max_batch_bytes(config))
 
     def should_roll(self, parameters: RollParameters) -> bool:
-        """Whether what is to be appended goes to a new segment."""
-        config = self._config
+        """Whether an append goes to a new segment; see `exceeds_segment`."""
         size_bytes = self.size_bytes
-        return (
-            size_bytes > config.max_segment_bytes - parameters.messages_size_bytes
-            or (
-                size_bytes > 0
-                and self.time_waited_for_roll_ms(parameters.now_ms, parameters.max_timestamp_ms)
-                > config.max_segment_ms - self.roll_jitter_ms
-            )
-            or self.offset_index.is_full
-            or self.time_index.is_full
-            or not self.offset_index.can_append(parameters.max_offset)
+        waited_ms = None
+        if size_bytes:
+            waited_ms = self.time_waited_for_roll_ms(parameters.now_ms, parameters.max_timestamp_ms)
+        is_beyond = exceeds_segment(
+            self._config,
+            size_bytes + parameters.messages_size_bytes,
+            waited_ms,
+            parameters.max_offset - self.base_offset,
+            self.roll_jitter_ms,
         )
+        return bool(is_beyond) or self._indexes.offsets.is_full or self._indexes.times.is_full
 
     def time_waited_for_roll_ms(self, now_ms: int, max_timestamp_ms: int) -> int:
-        """How far a timestamp lies behind the first batch's; the segment's age if that has none."""
+        """Distance of a timestamp from the first batch's; the segment's age if the first batch has none."""
         first_ms = self._load_first_batch_timestamp()
         return now_ms - self._created_ms if first_ms is None or first_ms < 0 else max_timestamp_ms - first_ms
-
-    @property
-    def _is_open(self) -> bool:
-        """Whether one of the files is open for writing."""
-        return self._log.is_open or self._indexes.is_open
-
-    def _view(self) -> LogFileView:
-        return LogFileView(self._filesystem, self.path, self.base_offset, self.size_bytes, self.offset_index)
-
-    def _load_first_batch_timestamp(self) -> int | None:
-        if self._first_batch_timestamp_ms is None:
-            first = self._view().first_batch()
-            if first is not None:
-                self._first_batch_timestamp_ms = first[4]
-        return self._first_batch_timestamp_ms
-
-    def _log_path(self, directory: str, suffix: str) -> str:
-        return f"{directory}/{log_file_name(self.base_offset)}{suffix}"
-
-
-def _max_batch_bytes(config: LogConfig) -> int:
-    return max(DEFAULT_MAX_BATCH_BYTES, config.max_message_bytes + LOG_OVERHEAD_BYTES)
-
-
-_COPY_BYTES: Final = 1 << 20
-
-
-class LogSegment(SegmentContents):
-    """A log file and its indexes, and how they change. Make one by `create` or `open`.
-
-    One writer; readers get a `reader`, or ask for what a `LogFileView` answers.
-    """
-
-    __slots__ = ()
-
-    @classmethod
-    def create(
-        cls,
-        filesystem: FileSystem,
-        directory: str,
-        base_offset: int,
-        config: LogConfig,
-        *,
-        now_ms: int,
-        suffix: str = "",
-    ) -> Self:
-        """Make a segment with an empty log file, of its full size with ``preallocate``. Its indexes follow later."""
-        segment = cls(filesystem, directory, base_offset, config, now_ms=now_ms, suffix=suffix)
-        segment._log.create(config.max_segment_bytes if config.preallocate else 0)
-        return segment
-
-    @classmethod
-    def open(
-        cls,
-        filesystem: FileSystem,
-        directory: str,
-        base_offset: int,
-        config: LogConfig,
-        *,
-        now_ms: int,
-        suffix: str = "",
-    ) -> Self:
-        """A segment whose log file exists, and ends where its batches end. Nothing is looked at yet."""
-        return cls(filesystem, directory, base_offset, config, now_ms=now_ms, suffix=suffix)
 
     def append(self, batches: RecordBatches) -> None:
         """Write batches at the end, and index them. They are not flushed.
@@ -501,28 +352,50 @@ class LogSegment(SegmentContents):
             StorageError: Not everything could be written.
         """
         self._is_sealed = False
-        self._writer.append(batches)
+        if batches.count == 1:
+            self._append_one(batches)
+        elif batches.count:
+            timestamps_ms = batches.headers["max_timestamp_ms"]
+            self._append_many(batches.pieces, batches.last_offsets, timestamps_ms, batches.sizes_bytes)
 
     def append_pieces(self, headers: npt.NDArray[Any], pieces: Sequence[BytesLike]) -> None:
-        """Do the same with batches, at least one: their headers, and all their bytes in pieces of any size."""
+        """The same for at least one batch, given the headers, and all bytes in pieces of any size."""
         self._is_sealed = False
-        self._writer.append_pieces(headers, pieces)
+        last_offsets = headers["base_offset"].astype(np.int64) + headers["last_offset_delta"]
+        sizes_bytes = headers["batch_length"] + np.int64(LOG_OVERHEAD_BYTES)
+        self._append_many(pieces, last_offsets, headers["max_timestamp_ms"], sizes_bytes)
 
     def append_from_file(self, source: LogSegment, start_position_bytes: int = 0) -> int:
-        """Copy batches of another segment as they are, up to the first whose last offset does not fit.
+        """Copy batches of another segment unchanged, up to the first whose last offset does not fit.
 
         Args:
             source: The other segment.
-            start_position_bytes: Where to begin, a batch boundary.
+            start_position_bytes: The batch boundary to begin at.
 
         Returns:
             How many bytes were copied.
         """
         self._is_sealed = False
-        return self._writer.append_windows(source.windows(start_position_bytes, window_bytes=_COPY_BYTES))
+        copied_bytes = 0
+        for window in source.windows(start_position_bytes, window_bytes=_COPY_BYTES):
+            headers = window.headers
+            last_offsets = headers["base_offset"].astype(np.int64) + headers["last_offset_delta"]
+            relative_offsets = last_offsets - self.base_offset
+            fits = (relative_offsets >= 0) & (relative_offsets <= LARGEST_RELATIVE_OFFSET)
+            count = len(fits) if fits.all() else int(fits.argmin())
+            borders = np.append(window.starts, window.end)[: count + 1]
+            if count:
+                size_bytes = int(borders[-1])
+                pieces = [window.buffer.data[:size_bytes]]
+                timestamps_ms = headers["max_timestamp_ms"][:count]
+                self._append_many(pieces, last_offsets[:count], timestamps_ms, np.diff(borders))
+                copied_bytes += size_bytes
+            if count < len(fits):
+                break
+        return copied_bytes
 
     def append_aborted_transaction(self, transaction: AbortedTransaction) -> None:
-        """Note a transaction whose abort marker was appended."""
+        """Index a transaction whose abort marker was appended."""
         self.transaction_index.append(transaction)
 
     def recover(
@@ -531,20 +404,20 @@ class LogSegment(SegmentContents):
         *,
         confirm: Callable[[RecoveredSegment], None] | None = None,
     ) -> RecoveredSegment:
-        """Build the indexes anew from the valid batches at the log's beginning, and cut off what stands behind them.
+        """Rebuild the indexes from the valid batches at the log's beginning, and cut off what follows them.
 
-        All bytes are read, and every CRC checked; then the files are changed.
+        All bytes are read, and every CRC is checked, before any file is changed.
 
         Args:
-            observe: Is shown the valid batches. It returns the transactions that were aborted among them.
-            confirm: Is told what was found before any file is changed, and raises an error if that is not wanted.
+            observe: Receives the valid batches, and returns the transactions that were aborted among them.
+            confirm: Receives the result before any file is changed, and raises an error to prevent the change.
 
         Raises:
             OffsetOverflowError: A valid batch has an offset that does not fit the segment. Nothing was changed.
             BatchTooLargeError: A valid batch is too large to be read. Nothing was changed.
         """
         with self._filesystem.open(self.path) as log_file:
-            # A preallocated rest counts, like everything that stands behind the batches.
+            # Preallocated space counts, like everything else after the batches.
             size_bytes = log_file.size_bytes()
             scan = scan_segment(
                 log_file,
@@ -561,19 +434,19 @@ class LogSegment(SegmentContents):
             confirm(recovered)
         self._indexes.rebuild(scan.entries, scan.aborted_transactions)
         self._log.cut_at(scan.end_position_bytes)
-        self._writer.restart(scan.largest_timestamp)
+        self._restart(scan.largest_timestamp)
         self._first_batch_timestamp_ms = None
         self._indexes.trim(scan.largest_timestamp)
-        # Many segments may be recovered, one after the other.
+        # Many segments may be recovered in a row.
         self.close_handlers()
         return recovered
 
     def truncate_to(self, offset: int, *, now_ms: int) -> int:
-        """Drop the batch that holds an offset, and all behind it.
+        """Drop the batch that holds an offset, and all later ones.
 
         Args:
-            offset: The offset. If it lies in a gap, all behind the gap is dropped.
-            now_ms: The time, from which an empty segment's age counts.
+            offset: The offset. If it is in a gap, all batches after the gap are dropped.
+            now_ms: The current time, from which an empty segment's age counts.
 
         Returns:
             How many bytes were cut off.
@@ -586,7 +459,7 @@ class LogSegment(SegmentContents):
         if self.size_bytes == 0:
             self._created_ms = now_ms
             self._first_batch_timestamp_ms = None
-        self._writer.restart(
+        self._restart(
             self._view().largest_timestamp_from(self.time_index.last_entry)
             if known.timestamp_ms >= 0
             else known
@@ -594,29 +467,29 @@ class LogSegment(SegmentContents):
         return cut_bytes
 
     def resize_indexes(self, *, on_write: bool = False) -> None:
-        """Make offset and time index their full size, so that they can be appended to.
+        """Give offset and time index their full size, so that they can be appended to.
 
         Args:
-            on_write: Whether the files are left alone until there is something to write. The segment does not
-                roll for want of room in them meanwhile.
+            on_write: Whether to leave the files alone until there is something to write. Until then they count
+                as having room.
         """
         self._is_sealed = False
         self._indexes.resize(on_write=on_write)
 
     def set_modified_ms(self, modified_ms: int) -> None:
-        """Say when the log file was changed: it holds what another one held. For good with the next flush."""
+        """Set the modification time of the log file, which replaces another one. The next flush makes it durable."""
         self._filesystem.set_modified_ms(self.path, modified_ms)
 
     def flush_log(self) -> None:
-        """Have the operating system write the log file alone to the disk."""
+        """Flush the log file alone to disk."""
         self._log.flush()
 
     def prepare_log_flush(self) -> PreparedFlush:
-        """The same, but for the wait, see `PooledFile.prepare_flush`."""
+        """Prepare a flush of the log file; see `PooledFile.prepare_flush`."""
         return self._log.prepare_flush()
 
     def flush(self) -> None:
-        """Have the operating system write all files to the disk. Offset and time index are made if they do not exist."""
+        """Flush all files to disk. Offset and time index are created if they do not exist."""
         is_written = self._is_open and not self._is_sealed
         if not self._is_open:
             self._indexes.trim(None)
@@ -627,18 +500,18 @@ class LogSegment(SegmentContents):
             self.close_handlers()
 
     def seal(self) -> None:
-        """Close what only the last segment of a log has: complete the time index, and cut the files to what they hold."""
+        """End the time as a log's last segment: complete the time index, and cut the files to their contents."""
         self._indexes.trim(self.largest_timestamp)
         self._log.trim()
         self._is_sealed = True
 
     def close(self) -> None:
-        """Close the files, cut to what they hold, and flush what that changed. One that was only read is left alone."""
+        """Cut the files to their contents, flush what that changed, and close them. Files that were only read stay as they are."""
         try:
             if self._is_open:
                 if self._log.trim():
                     self._log.flush()
-                if self._indexes.trim(self._writer.known_largest_timestamp):
+                if self._indexes.trim(self._largest_timestamp):
                     self._indexes.flush()
         finally:
             self.close_handlers()
@@ -649,17 +522,98 @@ class LogSegment(SegmentContents):
         self._indexes.close()
 
     def delete(self) -> None:
-        """Delete the files. It does not matter which of them exist."""
-        # First, so that nothing stays open if the file system refuses to delete.
+        """Delete the files that exist."""
+        # Before deleting, so that nothing stays open if the file system refuses.
         self.close_handlers()
         self._log.delete()
         self._indexes.delete()
 
     def change_suffix(self, old_suffix: str, new_suffix: str) -> None:
-        """Rename the files, such as exist. With the suffix of deleted files they are closed first: nobody writes to them."""
+        """Rename the files that exist. Deleted files are closed first, since nothing writes to them anymore."""
         if new_suffix == DELETED_SUFFIX:
             self.close_handlers()
         suffix = self._suffix.removesuffix(old_suffix) + new_suffix
         self._log.rename(self._log_path(self._directory, suffix))
         self._indexes.rename(self._directory, suffix)
         self._suffix = suffix
+
+    def _append_one(self, batches: RecordBatches) -> None:
+        # Plain numbers: for one batch, numpy would take longer than the write.
+        base_offset, batch_length, _, _, _, _, offset_delta, _, max_timestamp_ms, *_ = batches.headers[
+            0
+        ].item()
+        size_bytes = batch_length + LOG_OVERHEAD_BYTES
+        last_offset = base_offset + offset_delta
+        if not 0 <= last_offset - self.base_offset <= LARGEST_RELATIVE_OFFSET:
+            raise offset_overflow(self._log.path, self.base_offset, last_offset)
+        largest = self.largest_timestamp
+        if max_timestamp_ms > largest.timestamp_ms:
+            largest = TimestampOffset(max_timestamp_ms, last_offset)
+        indexes = self._indexes
+        if not indexes.is_open:
+            indexes.open()
+        log = self._log
+        log.write(batches.pieces, size_bytes)
+        counted_bytes = self.bytes_since_last_entry
+        if counted_bytes > self._index_interval_bytes:
+            indexes.add_one(last_offset, log.size_bytes, largest)
+            counted_bytes = 0
+        log.advance(size_bytes)
+        self._largest_timestamp = largest
+        self.bytes_since_last_entry = counted_bytes + size_bytes
+
+    def _append_many(
+        self,
+        pieces: Sequence[BytesLike],
+        last_offsets: npt.NDArray[np.int64],
+        max_timestamps_ms: npt.NDArray[Any],
+        sizes_bytes: npt.NDArray[np.int64],
+    ) -> None:
+        for last_offset in (int(last_offsets[0]), int(last_offsets[-1])):
+            if not 0 <= last_offset - self.base_offset <= LARGEST_RELATIVE_OFFSET:
+                raise offset_overflow(self._log.path, self.base_offset, last_offset)
+        indexes = self._indexes
+        entries = index_entries(
+            last_offsets,
+            max_timestamps_ms,
+            sizes_bytes,
+            self._log.size_bytes,
+            self._index_interval_bytes,
+            largest_timestamp=self.largest_timestamp,
+            bytes_since_last_entry=self.bytes_since_last_entry,
+        )
+        size_bytes = int(sizes_bytes.sum())
+        if not indexes.is_open:
+            indexes.open()
+        self._log.write(pieces, size_bytes)
+        indexes.add(entries)
+        self._log.advance(size_bytes)
+        self._largest_timestamp = entries.largest_timestamp
+        self.bytes_since_last_entry = entries.bytes_since_last_entry
+
+    @property
+    def _is_open(self) -> bool:
+        """Whether one of the files is open for writing."""
+        return self._log.is_open or self._indexes.is_open
+
+    def _restart(self, largest_timestamp: TimestampOffset | None) -> None:
+        """Continue after another end: the segment was cut, or recovered."""
+        self._largest_timestamp = largest_timestamp
+        self.bytes_since_last_entry = 0
+
+    def _view(self) -> LogFileView:
+        return LogFileView(self._filesystem, self.path, self.base_offset, self.size_bytes, self.offset_index)
+
+    def _load_first_batch_timestamp(self) -> int | None:
+        if self._first_batch_timestamp_ms is None:
+            first = self._view().first_batch()
+            if first is not None:
+                *_, self._first_batch_timestamp_ms = first
+        return self._first_batch_timestamp_ms
+
+    def _log_path(self, directory: str, suffix: str) -> str:
+        return f"{directory}/{log_file_name(self.base_offset)}{suffix}"
+
+
+def _max_batch_bytes(config: LogConfig) -> int:
+    return max(DEFAULT_MAX_BATCH_BYTES, config.max_message_bytes + LOG_OVERHEAD_BYTES)

@@ -4,16 +4,13 @@
     0         4      offset, relative to the segment's base offset
     4         4      position of a batch in the log file
 
-An entry every ``index.interval.bytes`` (4 KiB), no file header; the first batch has none.
+There is an entry every ``index.interval.bytes`` (4 KiB) and no file header; the first batch has none.
 Offsets and positions strictly ascend. An entry's offset is the last one of its batch; brokers
-before 4.0 name the last one of the whole append that begins there, the oldest its first one.
+before 4.0 write the last one of the whole append that begins there, the oldest its first one.
 
-A file that breaks these rules yields an index without entries whose ``problem`` says why: the
-log is then walked, with the same answers.
-
-The offset index that is written beside a log file (Kafka's ``OffsetIndex``).
-
-`storage_core.segment.offset_index` has the layout, and reads what others have written.
+`OffsetIndex` holds the entries of a file that any broker may have written. If the file breaks these
+rules it has no entries, and ``problem`` says why: the log is then walked, with the same answers.
+`OffsetIndexFile` is the writer's own file.
 """
 
 from __future__ import annotations
@@ -24,10 +21,15 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
-from storage_core.errors import AppendError, CorruptIndexError, OffsetOverflowError, OffsetsOutOfOrderError
+from storage_core.errors import CorruptIndexError, OffsetsOutOfOrderError
 from storage_core.record.batch_header import MAX_OFFSET
 from storage_core.segment.file_names import OffsetPosition
-from storage_core.segment.index_file import EntryFile, read_index_file
+from storage_core.segment.index_file import (
+    LARGEST_RELATIVE_OFFSET,
+    IndexFile,
+    offset_overflow,
+    read_index_file,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,7 +48,10 @@ __all__ = [
 ]
 
 
-ENTRY_SIZE_BYTES: Final = 8
+# One layout, for single entries and for arrays: relative offset, position.
+_ENTRY: Final = struct.Struct(">ii")
+_ENTRY_DTYPE: Final = np.dtype((">i4", 2))
+ENTRY_SIZE_BYTES: Final = _ENTRY.size
 _NO_VALUES: Final = np.empty(0, np.int64)
 
 
@@ -77,7 +82,7 @@ class OffsetIndex:
         content = read_index_file(filesystem, path, ENTRY_SIZE_BYTES)
         if content.problem is not None:
             return cls.without_entries(base_offset, content.problem)
-        entries = np.frombuffer(content.data, ">i4").astype(np.int64).reshape(-1, 2)
+        entries = np.frombuffer(content.data, _ENTRY_DTYPE).astype(np.int64)
         # A broker never indexes the first batch: an entry of zeros says nothing.
         if len(entries) and not entries[0].any():
             entries = entries[1:]
@@ -89,8 +94,8 @@ class OffsetIndex:
             return cls.without_entries(base_offset, "its entries do not ascend")
         if base_offset + int(entries[-1, 0]) > MAX_OFFSET:
             return cls.without_entries(base_offset, "its last offset is beyond the largest that Kafka has")
-        # A running broker may have appended since the log's size was taken. Entries that a log
-        # had before it was cut short look the same, and say nothing about what is left.
+        # A running broker may have appended since the log's size was taken. Entries left from before the
+        # log was truncated look the same, and say nothing about the rest of the log.
         count = int(np.searchsorted(entries[:, 1], log_size_bytes))
         return cls(base_offset, entries[:count, 0] + base_offset, np.ascontiguousarray(entries[:count, 1]))
 
@@ -126,59 +131,34 @@ class OffsetIndex:
 
 
 def offset_entries(offsets: Int64Array, positions_bytes: Int64Array, base_offset: int) -> bytes:
-    """Entries as the file has them."""
-    entries = np.empty((len(offsets), 2), ">i4")
+    """Encode entries."""
+    entries = np.empty(len(offsets), _ENTRY_DTYPE)
     entries[:, 0] = offsets - base_offset
     entries[:, 1] = positions_bytes
     return entries.tobytes()
 
 
-LARGEST_RELATIVE_OFFSET: Final = 2**31 - 1
-# Relative offset, position.
-_ENTRY: Final = struct.Struct(">ii")
+class OffsetIndexFile(IndexFile[OffsetPosition]):
+    """Offsets and positions, strictly ascending; see `IndexFile`."""
 
+    __slots__ = ()
 
-class OffsetIndexFile:
-    """Offsets and positions, strictly ascending. One writer, any number of readers.
+    entry_size_bytes = ENTRY_SIZE_BYTES
 
-    Args:
-        filesystem: Through which the file is read and written.
-        path: The file. It is made when it is first written to.
-        base_offset: The segment's base offset.
-        max_size_bytes: ``segment.index.bytes``.
-    """
-
-    __slots__ = ("_last_offset", "base_offset", "file")
-
-    def __init__(self, filesystem: FileSystem, path: str, base_offset: int, max_size_bytes: int) -> None:
-        self.base_offset = base_offset
-        self.file = EntryFile(filesystem, path, ENTRY_SIZE_BYTES, max_size_bytes, is_zero_an_entry=False)
-        self._last_offset: int | None = None
-
-    def __len__(self) -> int:
-        return self.file.count
+    def parse(self, entry: bytes) -> OffsetPosition:
+        """One entry of the file."""
+        relative_offset, position_bytes = _ENTRY.unpack(entry)
+        return OffsetPosition(self.base_offset + relative_offset, position_bytes)
 
     @property
-    def is_full(self) -> bool:
-        """Whether there is no room for another entry."""
-        return self.room == 0
-
-    @property
-    def room(self) -> int:
-        """How many more entries there is room for."""
-        return max(0, self.file.capacity - self.file.count)
+    def first_possible_entry(self) -> OffsetPosition:
+        """The segment's beginning."""
+        return OffsetPosition(self.base_offset, 0)
 
     @property
     def last_offset(self) -> int:
         """Offset of the last entry; the base offset if there is none."""
-        if self._last_offset is None:
-            entry = self.file.read_last()
-            self._last_offset = self._parse(entry).offset if entry else self.base_offset
-        return self._last_offset
-
-    def can_append(self, offset: int) -> bool:
-        """Whether an offset can be written relative to the base offset."""
-        return 0 <= offset - self.base_offset <= LARGEST_RELATIVE_OFFSET
+        return self.last_entry.offset
 
     def append(self, offset: int, position_bytes: int) -> None:
         """Add an entry.
@@ -188,15 +168,8 @@ class OffsetIndexFile:
             OffsetsOutOfOrderError: The offset is not above the last one.
             AppendError: The index is full.
         """
-        if not self.can_append(offset):
-            raise offset_overflow(self.file.path, self.base_offset, offset)
-        if self.is_full:
-            raise AppendError(
-                f"Expected room for another entry, found a full index of {len(self)} entries. Roll the segment, "
-                "or raise segment.index.bytes.",
-                path=self.file.path,
-                offset=offset,
-            )
+        self.require_offset(offset)
+        self.require_room(offset)
         if len(self) and offset <= self.last_offset:
             raise OffsetsOutOfOrderError(
                 f"Expected an offset above {self.last_offset}, the last one in this index, found {offset}.",
@@ -204,36 +177,23 @@ class OffsetIndexFile:
                 offset=offset,
             )
         self.file.write(_ENTRY.pack(offset - self.base_offset, position_bytes))
-        self._last_offset = offset
+        self._last_entry = OffsetPosition(offset, position_bytes)
 
     def extend(self, offsets: NDArray[np.int64], positions_bytes: NDArray[np.int64]) -> None:
-        """Add entries that ascend and can be written, as many as there is room for.
+        """Add ascending entries, as many as there is room for: an index may have fewer entries than batches.
 
-        With an error, none of them counts. An index with fewer entries than batches is as right as any.
+        On an error, none of them counts.
         """
         count = min(len(offsets), self.room)
         if count == 0:
             return
         self.file.write(offset_entries(offsets[:count], positions_bytes[:count], self.base_offset))
-        self._last_offset = int(offsets[count - 1])
-
-    def entry(self, number: int) -> OffsetPosition:
-        """The entry with this number.
-
-        Raises:
-            IndexError: There are not so many.
-        """
-        if not 0 <= number < len(self):
-            raise IndexError(
-                f"Expected an entry number below {len(self)}, found {number}. [{self.file.path}]"
-            )
-        return self._parse(self.file.read(number))
+        self._last_entry = OffsetPosition(int(offsets[count - 1]), int(positions_bytes[count - 1]))
 
     def lookup(self, offset: int) -> OffsetPosition:
         """The entry with the highest offset up to ``offset``; the segment's beginning if none."""
-        relative = offset - self.base_offset
-        _, entry = self.file.search(lambda entry: _ENTRY.unpack(entry)[0] <= relative)
-        return self._parse(entry) if entry else OffsetPosition(self.base_offset, 0)
+        relative_offset = offset - self.base_offset
+        return self.last_entry_where(lambda entry: _ENTRY.unpack(entry)[0] <= relative_offset)
 
     def position_at_or_after(self, position_bytes: int) -> OffsetPosition | None:
         """The first entry whose position is at least ``position_bytes``."""
@@ -242,24 +202,14 @@ class OffsetIndexFile:
 
     def truncate_to(self, offset: int) -> None:
         """Keep the entries below an offset."""
-        relative = offset - self.base_offset
-        number, _ = self.file.search(lambda entry: _ENTRY.unpack(entry)[0] < relative)
-        self._keep(number + 1)
-
-    def truncate(self) -> None:
-        """Drop all entries."""
-        self._keep(0)
-
-    def reset(self) -> None:
-        """Drop all entries and what was preallocated; the file then grows as they are added."""
-        self._last_offset = None
-        self.file.reset()
+        relative_offset = offset - self.base_offset
+        self.keep_while(lambda entry: _ENTRY.unpack(entry)[0] < relative_offset)
 
     def check(self) -> None:
-        """Check the little that a broker checks.
+        """Check what a broker checks, which is little.
 
         Raises:
-            CorruptIndexError: The last offset lies below the base offset, or the size is no whole number of
+            CorruptIndexError: The last offset is below the base offset, or the file does not consist of whole
                 entries.
         """
         self.file.check_size()
@@ -270,27 +220,3 @@ class OffsetIndexFile:
                 path=self.file.path,
                 offset=self.last_offset,
             )
-
-    def forget_behind(self, count: int) -> None:
-        """Take back entries that were added last, because the append that they belong to has failed."""
-        self.file.forget_behind(count)
-        self._last_offset = None
-
-    def _keep(self, count: int) -> None:
-        if count < len(self):
-            self._last_offset = None
-            self.file.truncate(count)
-
-    def _parse(self, entry: bytes) -> OffsetPosition:
-        relative, position_bytes = _ENTRY.unpack(entry)
-        return OffsetPosition(self.base_offset + relative, position_bytes)
-
-
-def offset_overflow(path: str, base_offset: int, offset: int) -> OffsetOverflowError:
-    """The error about an offset that cannot be written relative to a segment's base offset."""
-    return OffsetOverflowError(
-        f"Expected an offset from {base_offset} to {base_offset + LARGEST_RELATIVE_OFFSET}, which this segment's "
-        f"indexes can hold, found {offset}. Roll the segment first.",
-        path=path,
-        offset=offset,
-    )

@@ -1,35 +1,18 @@
-"""Finding the next batch that counts behind damage, and saying what lies between.
-
-A log file is divided into batches that count and damaged ranges between them, always in the same
-way, wherever a reader begins. A batch counts if it is whole, its CRC is right and its offsets
-follow those of the batch before. No CRC covers a batch's base offset, so of two batches out of
-order one is the outlier, and damage.
-
-A walk over batch headers that knows of damage: it goes on behind it, or says where it ends.
-
-A header walk alone notices damage late, or never: a length that was changed leads somewhere else.
-So this walk believes a header whose batch is followed by another one without a gap, or at a
-place that cannot be told apart from one; any other batch it takes only with a right CRC.
-
-Finding where the whole, valid batches of a log file end.
-
-The last append before a crash may be torn: cut in its middle, or of full length with pages that
-never reached the disk. Such a tail is the end of the log and no damage, provided that nothing
-valid follows it.
-"""
+"""Reading a log file with damage: which batches belong to the log, what is lost between them, and where the log ends."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from storage_core.errors import CorruptError, SegmentLogError
 from storage_core.record import batch_timestamps
-from storage_core.segment.batch_candidates import MAX_BATCH_BYTES
+from storage_core.segment.batch_candidates import MAX_ENCODABLE_BATCH_BYTES
+from storage_core.segment.batch_probe import BatchProbe
 from storage_core.segment.batch_search import BatchSearch
-from storage_core.segment.batch_walk import LARGEST_BATCH_BYTES, BatchProbe, BatchWalk, read_batch
+from storage_core.segment.batch_walk import USUAL_MAX_BATCH_BYTES, BatchWalk, read_batch
 from storage_core.segment.damage import DamagedRange, OffsetLimits, known_offset, reason_at
 from storage_core.segment.file_names import SegmentEnd
 
@@ -40,23 +23,27 @@ if TYPE_CHECKING:
     from storage_core.record.batch_header import BatchHeader
     from storage_core.segment.batch_walk import SkimmedBatch
 
-__all__ = ["Resynchroniser", "Surroundings", "TolerantWalk", "end_of_batches"]
+__all__ = ["BatchLocation", "Resynchroniser", "TolerantWalk", "end_of_batches"]
 
 
-# A transaction's marker is a batch of its own, of 78 bytes as brokers write it today.
+# A transaction marker is a batch of its own; current brokers write 78 bytes.
 _LARGEST_MARKER_BYTES: Final = 256
 
 
 class Resynchroniser:
-    """Tells the batches of one open log file that count from those that do not.
+    """Divides one open log file into batches of the log and damaged ranges.
+
+    The division is the same wherever a reader begins. A batch belongs to the log if it is whole, its CRC
+    matches, and its offsets follow those of the previous batch. No CRC covers a batch's base offset, so
+    of two batches out of order, one is an outlier and counts as damage.
 
     Args:
         log_file: The file.
         base_offset: The segment's base offset.
         end_bytes: Where the segment ends.
-        end_offset: No batch reaches it: the next segment's base offset, or the log end offset. None if
-            the segment's end is still to be found out.
-        max_batch_bytes: The largest batch that counts.
+        end_offset: The offset that no batch reaches: the next segment's base offset, or the log end offset.
+            None if the segment's end is not known yet.
+        max_batch_bytes: The largest batch that a reader accepts.
     """
 
     def __init__(
@@ -74,34 +61,34 @@ class Resynchroniser:
         self._max_batch_bytes = max_batch_bytes
         self._search = BatchSearch(self.probe, self.limits, max_batch_bytes)
 
-    def accepted(self, position_bytes: int, lowest_offset: int) -> BatchHeader | None:
-        """The batch at a boundary, if it counts.
+    def log_batch_at(self, position_bytes: int, lowest_offset: int) -> BatchHeader | None:
+        """The batch of the log at a boundary; None if there is damage.
 
         Args:
-            position_bytes: Where it would begin.
-            lowest_offset: The offset behind the last batch that counts in front of it.
+            position_bytes: The boundary.
+            lowest_offset: The offset after the previous batch of the log.
         """
-        header = self._search.sound(position_bytes, lowest_offset)
+        header = self._search.valid_batch_at(position_bytes, lowest_offset)
         if header is None or self._is_outlier(header, lowest_offset):
             return None
         return header
 
-    def next_accepted(self, position_bytes: int, lowest_offset: int) -> BatchHeader | None:
-        """The first batch that counts at a boundary or behind it; None if none follows."""
-        found = self.accepted(position_bytes, lowest_offset)
+    def next_log_batch(self, position_bytes: int, lowest_offset: int) -> BatchHeader | None:
+        """The first batch of the log at or after a boundary; None if none follows."""
+        found = self.log_batch_at(position_bytes, lowest_offset)
         while found is None and position_bytes < self.end_bytes:
             self.probe.advance_to(position_bytes)
-            next_position = self._search.behind(position_bytes, lowest_offset)
+            next_position = self._search.position_after_damage(position_bytes, lowest_offset)
             if next_position is None:
                 return None
             position_bytes = next_position
-            found = self.accepted(position_bytes, lowest_offset)
+            found = self.log_batch_at(position_bytes, lowest_offset)
         return found
 
     def damage_at(self, position_bytes: int, lowest_offset: int) -> DamagedRange:
-        """The damaged range that begins at a boundary where no batch counts."""
+        """The damaged range that begins at a boundary without a batch of the log."""
         error = self._reason(position_bytes, lowest_offset)
-        found = self.next_accepted(position_bytes, lowest_offset)
+        found = self.next_log_batch(position_bytes, lowest_offset)
         if found is not None:
             end_bytes, end_offset = found.position_bytes, self._first_offset(found)
         else:
@@ -116,19 +103,19 @@ class Resynchroniser:
             end_offset,
             str(error.args[0]),
             type(error),
-            # A marker has an offset.
+            # A marker takes an offset.
             end_offset > lowest_offset
             and self._may_hold_markers(position_bytes, end_bytes, lowest_offset, end_offset),
         )
 
     def items(self, position_bytes: int, lowest_offset: int) -> Iterator[BatchHeader | DamagedRange]:
-        """What there is from a boundary on: batches that count, and the damaged ranges between them.
+        """The batches of the log from a boundary on, and the damaged ranges between them.
 
-        Zeros up to the end are the rest of a preallocated file, unless offsets are missing there. In a segment whose end is still to be
-        found out, anything else behind the last batch is a torn append, and no damage either.
+        Zeros up to the end are preallocated space, unless offsets are missing there. In a segment whose end is
+        not known yet, anything else after the last batch is a torn append, which is no damage either.
         """
         while position_bytes < self.end_bytes:
-            header = self.accepted(position_bytes, lowest_offset)
+            header = self.log_batch_at(position_bytes, lowest_offset)
             if header is None:
                 if self._is_complete(lowest_offset) and self.is_blank(position_bytes):
                     return
@@ -142,7 +129,7 @@ class Resynchroniser:
                 position_bytes, lowest_offset = header.end_position_bytes, header.next_offset
 
     def is_blank(self, position_bytes: int) -> bool:
-        """Whether there are only zeros from a place to the end."""
+        """Whether only zeros follow up to the end."""
         return self._search.skip_zeros(position_bytes) is None
 
     def _is_complete(self, next_offset: int) -> bool:
@@ -150,44 +137,47 @@ class Resynchroniser:
         return self.limits.end_offset is None or next_offset >= self.limits.end_offset
 
     def is_intact(self, position_bytes: int) -> bool:
-        """Whether a whole batch with a right CRC stands here, whatever its offsets."""
-        return self._search.whole(position_bytes) is not None
+        """Whether there is a whole batch with a matching CRC here, whatever its offsets."""
+        return self._search.intact_batch_at(position_bytes) is not None
 
     def _reason(self, position_bytes: int, lowest_offset: int) -> SegmentLogError:
         error = reason_at(self.probe, self.limits, position_bytes, lowest_offset, self._max_batch_bytes)
         if error is not None:
             return error
-        # Nothing is wrong with the batch itself: the one behind it proves its offsets wrong.
+        # Nothing is wrong with the batch itself: the next one proves its offsets wrong.
         header = self.probe.header(position_bytes)
-        behind = header and self.probe.header(header.end_position_bytes)
-        return self.limits.disorder(header, behind, self.probe.path)
+        following = header and self.probe.header(header.end_position_bytes)
+        return self.limits.disorder(header, following, self.probe.path)
 
     def _is_outlier(self, header: BatchHeader, lowest_offset: int) -> bool:
-        """Whether the batch behind proves a batch's offsets wrong, instead of the other way round."""
-        behind = self.probe.header(header.end_position_bytes)
-        if behind is None or self.limits.follows(behind, header.next_offset):
+        """Whether the next batch proves a batch's offsets wrong, instead of the other way round."""
+        following = self.probe.header(header.end_position_bytes)
+        if following is None or self.limits.follows(following, header.next_offset):
             return False
-        if not self.limits.follows(behind, lowest_offset) or not self.probe.is_crc_right(behind):
+        if not self.limits.follows(following, lowest_offset) or not self.probe.is_crc_right(following):
             return False
-        if (behind.last_offset, behind.crc) == (header.last_offset, header.crc):
-            # A batch that stands twice.
+        if (following.last_offset, following.crc) == (header.last_offset, header.crc):
+            # The same batch twice.
             return False
         if not header.is_wrapper:
             if header.base_offset == lowest_offset:
                 return False
-            if not behind.is_wrapper and lowest_offset + header.last_offset_delta + 1 == behind.base_offset:
+            if (
+                not following.is_wrapper
+                and lowest_offset + header.last_offset_delta + 1 == following.base_offset
+            ):
                 return True
-        third = self._search.whole(behind.end_position_bytes)
+        third = self._search.intact_batch_at(following.end_position_bytes)
         if third is None:
             return not header.is_wrapper
-        if not (behind.is_wrapper or third.is_wrapper):
-            filled_offset = header.next_offset + behind.last_offset_delta + 1
+        if not (following.is_wrapper or third.is_wrapper):
+            filled_offset = header.next_offset + following.last_offset_delta + 1
             if filled_offset == third.base_offset:
                 return False
-        return self.limits.follows(third, behind.next_offset)
+        return self.limits.follows(third, following.next_offset)
 
     def _first_offset(self, header: BatchHeader) -> int:
-        """The offset of a batch's first record, which a wrapper has to be decoded for."""
+        """The offset of a batch's first record. A wrapper is decoded for it."""
         if not header.is_wrapper:
             return header.base_offset
         try:
@@ -204,8 +194,8 @@ class Resynchroniser:
     ) -> bool:
         """Whether a damaged range can hold a batch as small as a marker.
 
-        It cannot where the headers in it, one behind the other, account for every byte and every offset:
-        then the lengths are right, whatever else is wrong.
+        It cannot if the headers in it, back to back, account for every byte and every offset: then the lengths
+        are right, whatever else is wrong.
         """
         while position_bytes < end_bytes:
             header = self.probe.header(position_bytes)
@@ -217,40 +207,36 @@ class Resynchroniser:
         return (position_bytes, lowest_offset) != (end_bytes, end_offset)
 
 
-# So many batches in a row may be damaged although their headers are not, before a walk from the
-# beginning is needed to find a sound one in front of them.
+# A walk remembers this many batches, this far apart: it returns to one of them to check every CRC from there.
 _REMEMBERED_BATCHES: Final = 256
-# How far apart those are that are remembered.
-_REMEMBERED_BYTES: Final = 64 * 1024
+_REMEMBERED_DISTANCE_BYTES: Final = 64 * 1024
 
 
-class Surroundings:
-    """What stands around an offset.
+class BatchLocation(NamedTuple):
+    """A batch of the log that was looked for, and what precedes it.
 
     Attributes:
-        before: The last batch that counts with lower offsets only; None if there is none.
-        damage: The damaged range behind it, if there is one.
-        found: The first batch that counts and reaches the offset; None if there is none.
+        before: The last batch of the log before the one looked for; None if there is none.
+        damage: The damaged range after that, if there is one.
+        found: The batch; None if there is none.
     """
 
-    __slots__ = ("before", "damage", "found")
-
-    def __init__(
-        self, before: BatchHeader | None, damage: DamagedRange | None, found: BatchHeader | None
-    ) -> None:
-        self.before = before
-        self.damage = damage
-        self.found = found
+    before: BatchHeader | None
+    damage: DamagedRange | None
+    found: BatchHeader | None
 
 
 class TolerantWalk:
-    """Walks as `BatchWalk` does.
+    """A walk over batch headers that continues after damage, or raises an error that covers all of it.
+
+    A plain header walk notices damage late, or never: a changed length leads somewhere else. So this walk
+    trusts a header if the next batch follows without a gap in offsets. For any other batch, the CRC decides.
 
     Args:
         log_file: The file.
         base_offset: The segment's base offset.
-        resynchroniser: Tells what counts. It knows where the file ends.
-        skip_damage: Whether to go on behind damage, or to raise an error that names all of it.
+        resynchroniser: Tells batches of the log from damage. It knows where the file ends.
+        skip_damage: Whether to continue after damage, or to raise an error that covers all of it.
     """
 
     def __init__(
@@ -266,7 +252,7 @@ class TolerantWalk:
         """Walk from a batch boundary and yield only the fields that look-ups compare.
 
         Raises:
-            CorruptRecordError: There is damage that is not to be skipped.
+            CorruptRecordError: Damage, unless it is skipped.
         """
         if self._skip_damage:
             for header in self._hop(position_bytes):
@@ -281,7 +267,7 @@ class TolerantWalk:
             raise self._whole_error(error, before, last) from error
 
     def batches(self, position_bytes: int = 0) -> Iterator[BatchHeader]:
-        """Walk from a batch boundary and yield whole headers; raises as `skim` does."""
+        """Walk from a batch boundary and yield whole headers; raises what `skim` raises."""
         if self._skip_damage:
             yield from self._hop(position_bytes)
             return
@@ -295,61 +281,68 @@ class TolerantWalk:
             raise self._whole_error(error, *walked) from error
 
     def batch_at(self, position_bytes: int) -> BatchHeader | None:
-        """The header at a batch boundary; None if a walk would end there. Raises as `skim` does."""
+        """The header at a batch boundary; None if a walk would end there. Raises what `skim` raises."""
         return next(self.batches(position_bytes), None)
 
     def first_reaching(self, offset: int, position_bytes: int) -> BatchHeader | None:
-        """The first batch from a boundary on whose last offset is at least ``offset``; None if the walk ends before.
+        """The first batch from a boundary on whose last offset is at least ``offset``; None if the walk ends first.
 
-        A damaged length may lead into a record's value, where batches may be that are not of the log. So the CRCs of
-        the batches that the walk went over decide.
+        A damaged length may lead into a record's value, which may hold batches of another log. So the CRCs of
+        the batches on the way are checked.
 
         Raises:
-            CorruptRecordError: There is damage on the way, and it may have taken the offset.
+            CorruptRecordError: Damage on the way, which may have held the offset.
         """
         if self._skip_damage:
-            return self.around(offset, position_bytes).found
-        found = next((batch for batch in self.skim(position_bytes) if batch[3] >= offset), None)
-        if found is None:
+            return self.locate_offset(offset, position_bytes).found
+        for batch in self.skim(position_bytes):
+            found_bytes, _, base_offset, last_offset, _ = batch
+            if last_offset >= offset:
+                break
+        else:
             return None
-        if self.raw.is_proven(found[0], position_bytes):
-            header = self.raw.batch_at(found[0])
-            return None if header is None else header.with_lower_base(found[2])
-        around = self.around(offset, position_bytes)
-        if around.damage is not None and around.damage.end_offset > offset:
-            raise around.damage.error()
-        return around.found
+        if self.raw.is_proven(found_bytes, position_bytes):
+            header = self.raw.batch_at(found_bytes)
+            return None if header is None else header.with_lower_base(base_offset)
+        location = self.locate_offset(offset, position_bytes)
+        if location.damage is not None and location.damage.end_offset > offset:
+            raise location.damage.error()
+        return location.found
 
-    def first_at_or_behind(self, position_bytes: int, start_bytes: int) -> SkimmedBatch | None:
-        """The first batch that does not begin in front of a place, walking from a boundary; None if none follows.
+    def first_at_or_after(self, position_bytes: int, start_bytes: int) -> SkimmedBatch | None:
+        """The first batch that begins at or after a position, walking from a boundary; None if none follows.
 
-        Where a plain walk hops over the place, or meets damage, every CRC on the way decides.
+        If a plain walk hops over the position, or meets damage, every CRC on the way is checked.
         """
         found: SkimmedBatch | None = None
         with contextlib.suppress(CorruptError):
-            found = next((batch for batch in self.raw.skim(start_bytes) if batch[0] >= position_bytes), None)
-            if found is not None and found[0] == position_bytes:
-                return found
-        if position_bytes - start_bytes > LARGEST_BATCH_BYTES:
+            for batch in self.raw.skim(start_bytes):
+                batch_bytes, _, _, _, _ = batch
+                if batch_bytes == position_bytes:
+                    return batch
+                if batch_bytes > position_bytes:
+                    found = batch
+                    break
+        if position_bytes - start_bytes > USUAL_MAX_BATCH_BYTES:
             return found
         for item in self._resynchroniser.items(start_bytes, self._base_offset):
             if not isinstance(item, DamagedRange) and item.position_bytes >= position_bytes:
                 return _skimmed(item)
         return None
 
-    def around(self, offset: int, position_bytes: int) -> Surroundings:
-        """What stands around an offset, walking from a boundary in front of it. Every CRC near it is checked."""
-        return self.first_that(lambda header: header.last_offset >= offset, position_bytes)
+    def locate_offset(self, offset: int, position_bytes: int) -> BatchLocation:
+        """The first batch that reaches an offset, walking from a boundary before it. Every CRC near it is checked."""
+        return self.locate_first(lambda header: header.last_offset >= offset, position_bytes)
 
-    def first_counted(self, place_bytes: int, position_bytes: int) -> BatchHeader | None:
-        """The first batch that counts and does not begin in front of a place, walking from a boundary."""
-        return self.first_that(lambda header: header.position_bytes >= place_bytes, position_bytes).found
+    def first_log_batch(self, position_bytes: int, start_bytes: int) -> BatchHeader | None:
+        """The first batch of the log that begins at or after a position, walking from a boundary."""
+        return self.locate_first(lambda header: header.position_bytes >= position_bytes, start_bytes).found
 
-    def first_that(self, is_reached: Callable[[BatchHeader], bool], start_bytes: int) -> Surroundings:
-        """What stands around the first batch of a kind, walking from a boundary. Every CRC near it is checked."""
+    def locate_first(self, is_reached: Callable[[BatchHeader], bool], start_bytes: int) -> BatchLocation:
+        """The first batch that satisfies a condition, walking from a boundary. Every CRC near it is checked."""
         before = found = None
         damage_end_bytes, next_bytes = start_bytes, start_bytes
-        places: deque[BatchHeader] = deque(maxlen=_REMEMBERED_BATCHES)
+        remembered: deque[BatchHeader] = deque(maxlen=_REMEMBERED_BATCHES)
         for header in self._hop(start_bytes):
             if header.position_bytes != next_bytes:
                 damage_end_bytes = header.position_bytes
@@ -358,59 +351,63 @@ class TolerantWalk:
                 found = header
                 break
             before = header
-            if not places or header.position_bytes >= places[-1].position_bytes + _REMEMBERED_BYTES:
-                places.append(header)
+            nearest_bytes = remembered[-1].position_bytes + _REMEMBERED_DISTANCE_BYTES if remembered else 0
+            if header.position_bytes >= nearest_bytes:
+                remembered.append(header)
         end_bytes = self._resynchroniser.end_bytes if found is None else found.position_bytes
-        start_bytes, lowest_offset = self._far_boundary(places, end_bytes, start_bytes)
+        start_bytes, lowest_offset = self._far_boundary(remembered, end_bytes, start_bytes)
         is_whole = found is not None and damage_end_bytes <= start_bytes
         if is_whole and self.raw.are_crcs_right(start_bytes, next_bytes):
-            return Surroundings(before, None, found)
-        return self._divided(is_reached, start_bytes, lowest_offset)
+            return BatchLocation(before, None, found)
+        return self._locate_by_crcs(is_reached, start_bytes, lowest_offset)
 
-    def _far_boundary(self, places: deque[BatchHeader], end_bytes: int, start_bytes: int) -> tuple[int, int]:
-        """Where a batch that counts begins, with its offset, so far in front of a place that it does not reach it."""
-        for header in reversed(places):
-            if header.position_bytes <= end_bytes - LARGEST_BATCH_BYTES:
+    def _far_boundary(
+        self, remembered: deque[BatchHeader], end_bytes: int, start_bytes: int
+    ) -> tuple[int, int]:
+        """The position and offset of a remembered batch too far before ``end_bytes`` for a usual batch to span the two."""
+        for header in reversed(remembered):
+            if header.position_bytes <= end_bytes - USUAL_MAX_BATCH_BYTES:
                 lowest_offset = known_offset(header)
-                if self._resynchroniser.accepted(header.position_bytes, lowest_offset) is not None:
+                if self._resynchroniser.log_batch_at(header.position_bytes, lowest_offset) is not None:
                     return header.position_bytes, lowest_offset
         return start_bytes, self._base_offset
 
-    def _divided(
+    def _locate_by_crcs(
         self, is_reached: Callable[[BatchHeader], bool], start_bytes: int, lowest_offset: int
-    ) -> Surroundings:
+    ) -> BatchLocation:
+        """As `locate_first`, with every CRC checked from the boundary on."""
         before: BatchHeader | None = None
         damage: DamagedRange | None = None
         for item in self._resynchroniser.items(start_bytes, lowest_offset):
             if isinstance(item, DamagedRange):
                 damage = item
             elif is_reached(item):
-                return Surroundings(before, damage, item)
+                return BatchLocation(before, damage, item)
             else:
                 before, damage = item, None
-        return Surroundings(before, damage, None)
+        return BatchLocation(before, damage, None)
 
     def _hop(self, start_bytes: int) -> Iterator[BatchHeader]:
-        """Walk from a boundary to the end, hopping over damage."""
+        """Walk from a boundary to the end, continuing after damage."""
         resynchroniser = self._resynchroniser
         position_bytes, lowest_offset = start_bytes, self._base_offset
         while position_bytes < resynchroniser.end_bytes:
             for header, is_followed in self._pairs(position_bytes, lowest_offset):
                 if position_bytes == start_bytes > 0:
-                    # Whoever found the place has proven what begins there.
+                    # The caller has proven the batch at the boundary.
                     lowest_offset = max(lowest_offset, known_offset(header))
-                if not is_followed and resynchroniser.accepted(position_bytes, lowest_offset) is None:
+                if not is_followed and resynchroniser.log_batch_at(position_bytes, lowest_offset) is None:
                     break
                 yield header
                 position_bytes, lowest_offset = header.end_position_bytes, header.next_offset
-            found = resynchroniser.next_accepted(position_bytes, lowest_offset)
+            found = resynchroniser.next_log_batch(position_bytes, lowest_offset)
             if found is None:
                 return
             yield found
             position_bytes, lowest_offset = found.end_position_bytes, found.next_offset
 
     def _pairs(self, position_bytes: int, lowest_offset: int) -> Iterator[tuple[BatchHeader, bool]]:
-        """Headers up to where damage shows, each with whether the next one follows it without a gap."""
+        """Headers up to visible damage, each with whether the next one follows it without a gap."""
         walk = BatchWalk(self._log_file, lowest_offset, self._resynchroniser.end_bytes)
         end_offset = self._resynchroniser.limits.end_offset
         before: BatchHeader | None = None
@@ -428,18 +425,19 @@ class TolerantWalk:
     def _whole_error(
         self, error: CorruptError, before: SkimmedBatch | None, last: SkimmedBatch | None
     ) -> Exception:
-        """The error for all of the damage that a walk has met behind two batches."""
+        """The error that covers all of the damage that a walk has met after two batches."""
         if error.position_bytes is None:
             return error
         position_bytes, lowest_offset = error.position_bytes, self._base_offset
         if last is not None:
-            position_bytes = last[0]
+            position_bytes, last_end_bytes, last_base_offset, last_last_offset, _ = last
             if before is not None:
-                lowest_offset = before[3] + 1
+                _, _, _, before_last_offset, _ = before
+                lowest_offset = before_last_offset + 1
             elif position_bytes > 0:
-                lowest_offset = last[2]
-            if self._resynchroniser.accepted(position_bytes, lowest_offset) is not None:
-                position_bytes, lowest_offset = last[1], last[3] + 1
+                lowest_offset = last_base_offset
+            if self._resynchroniser.log_batch_at(position_bytes, lowest_offset) is not None:
+                position_bytes, lowest_offset = last_end_bytes, last_last_offset + 1
         damage = self._resynchroniser.damage_at(position_bytes, lowest_offset)
         return error if damage.end_bytes == damage.start_bytes else damage.error()
 
@@ -455,8 +453,8 @@ def _skimmed(header: BatchHeader) -> SkimmedBatch:
 
 
 _LOGGER: Final = logging.getLogger(__name__)
-# How many batches at the end of a file may be damaged although their headers are not.
-_REMEMBERED: Final = 65_536
+# At most this many batches at the end of a file may be damaged although their headers are not.
+_LARGEST_DAMAGED_TAIL: Final = 65_536
 
 
 def end_of_batches(
@@ -467,20 +465,25 @@ def end_of_batches(
     *,
     skip_damage: bool = False,
 ) -> SegmentEnd | None:
-    """Where the batches from a boundary on end; None if not one of them is whole and valid.
+    """Where the batches from a boundary on end; None if none of them is whole and valid.
+
+    The last append before a crash may be torn: cut in the middle, or of full length with pages that
+    never reached the disk. Such a tail is the end of the log and no damage, if nothing valid follows it.
 
     Args:
         log_file: The file.
         base_offset: The segment's base offset.
         start_position_bytes: The boundary.
-        end_position_bytes: Where the file ends, or where nothing valid is known to follow.
-        skip_damage: Whether a valid batch behind damage is an error, or the end lies behind it.
+        end_position_bytes: Where the file ends, or the position after which nothing valid is known to follow.
+        skip_damage: Whether to find the end after damage; otherwise a valid batch after damage is an error.
 
     Raises:
-        CorruptRecordError: There is damage with a valid batch behind it.
+        CorruptRecordError: Damage that a valid batch follows.
     """
-    # The size of a batch does not matter here: one that is too large for a reader is still no torn append.
-    resynchroniser = Resynchroniser(log_file, base_offset, end_position_bytes, None, MAX_BATCH_BYTES)
+    # A batch that is too large for a reader is still no torn append.
+    resynchroniser = Resynchroniser(
+        log_file, base_offset, end_position_bytes, None, MAX_ENCODABLE_BATCH_BYTES
+    )
     walk = TolerantWalk(log_file, base_offset, resynchroniser, skip_damage=skip_damage)
     batches = (walk if skip_damage else walk.raw).skim(start_position_bytes)
     last = _last_valid(batches, resynchroniser)
@@ -491,24 +494,28 @@ def end_of_batches(
         next_offset = last_offset + 1
     if resynchroniser.is_blank(position_bytes):
         return None if last is None else SegmentEnd(next_offset, position_bytes)
-    found = resynchroniser.next_accepted(position_bytes, next_offset)
-    # What is whole is not torn, even if its offsets are those of another place.
+    found = resynchroniser.next_log_batch(position_bytes, next_offset)
+    # A whole batch is not torn, even if its offsets do not fit.
     is_damaged = found is not None or resynchroniser.is_intact(position_bytes)
     if is_damaged or resynchroniser.probe.is_exhausted:
         error = resynchroniser.damage_at(position_bytes, next_offset).error()
         if not skip_damage:
             raise error
-        _LOGGER.warning("The log ends in front of damage: %s", error)
+        _LOGGER.warning("The log ends before damage: %s", error)
         if last is not None:
-            # The damage belongs to the log, so that whoever reads it to its end is told.
+            # The damage belongs to the log, so that readers of its end report it.
             return SegmentEnd(next_offset, end_position_bytes)
     return None if last is None else SegmentEnd(next_offset, position_bytes)
 
 
 def _last_valid(batches: Iterator[SkimmedBatch], resynchroniser: Resynchroniser) -> SkimmedBatch | None:
-    """The last batch whose CRC is right."""
-    walked: deque[SkimmedBatch] = deque(maxlen=_REMEMBERED)
-    # What was walked before an error is in the queue.
+    """The last batch whose CRC matches."""
+    walked: deque[SkimmedBatch] = deque(maxlen=_LARGEST_DAMAGED_TAIL)
+    # The batches before an error are in the queue.
     with contextlib.suppress(CorruptError):
         walked.extend(batches)
-    return next((batch for batch in reversed(walked) if resynchroniser.is_intact(batch[0])), None)
+    for batch in reversed(walked):
+        position_bytes, _, _, _, _ = batch
+        if resynchroniser.is_intact(position_bytes):
+            return batch
+    return None

@@ -1,14 +1,4 @@
-"""Which batches get an entry in a segment's indexes (the rule of Kafka's ``LogSegment.append``).
-
-A batch gets one if more than ``index.interval.bytes`` lie between its beginning and that of the
-last batch that got one: the first batch of a segment never does.
-
-Making the index entries of batches that are written where no log is open: those of a broker, as bytes.
-
-What is made comes to the same, byte by byte, as what `LogSegment` writes and closes.
-
-The three indexes that are written beside one log file, as one thing.
-"""
+"""The three indexes of a segment as one: which batches get an entry, and how entries are written."""
 
 from __future__ import annotations
 
@@ -47,12 +37,12 @@ _Int64Array: TypeAlias = "npt.NDArray[np.int64]"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IndexEntries:
-    """The entries for some batches that lie back to back, and what the next ones start with.
+    """The index entries for batches that are appended back to back, and the state after them.
 
     Args:
         offsets: Last offset of each batch that gets an entry.
-        positions_bytes: Where it begins in the file.
-        timestamps_ms: The largest timestamp up to and including it. The time index takes it if it is new.
+        positions_bytes: Its position in the file.
+        timestamps_ms: The largest timestamp up to and including it. The time index only takes new ones.
         timestamp_offsets: Last offset of the first batch that holds this timestamp.
         largest_timestamp: The largest timestamp up to and including the last batch.
         bytes_since_last_entry: Size of the batches from the last one with an entry on.
@@ -76,7 +66,10 @@ def index_entries(
     largest_timestamp: TimestampOffset,
     bytes_since_last_entry: int,
 ) -> IndexEntries:
-    """The entries for batches that are appended at a position.
+    """The entries for batches that are appended at a position (the rule of Kafka's ``LogSegment.append``).
+
+    A batch gets an entry if more than ``index.interval.bytes`` are between its beginning and that of the
+    last batch with an entry. So the first batch of a segment never gets one.
 
     Args:
         last_offsets: Last offset of each batch; at least one.
@@ -84,14 +77,14 @@ def index_entries(
         sizes_bytes: Its size.
         position_bytes: Where the first one begins.
         interval_bytes: ``index.interval.bytes``.
-        largest_timestamp: The largest timestamp in front of them.
-        bytes_since_last_entry: Size of the batches in front of them from the last one with an entry on.
+        largest_timestamp: The largest timestamp before them.
+        bytes_since_last_entry: Size of the earlier batches from the last one with an entry on.
     """
     ends = np.cumsum(sizes_bytes)
     # Places are counted from the last batch with an entry.
     places = ends - sizes_bytes + bytes_since_last_entry
     numbers, reference = _chosen(places, sizes_bytes, interval_bytes)
-    # In front of the batches stands what was largest before them.
+    # The largest timestamp so far precedes those of the batches.
     timestamps_ms = np.concatenate([[largest_timestamp.timestamp_ms], max_timestamps_ms.astype(np.int64)])
     offsets = np.concatenate([[largest_timestamp.offset], last_offsets])
     running_ms = np.maximum.accumulate(timestamps_ms)
@@ -111,9 +104,9 @@ def index_entries(
 
 
 def _chosen(places: _Int64Array, sizes_bytes: _Int64Array, interval_bytes: int) -> tuple[_Int64Array, int]:
-    """The numbers of the batches that get an entry, and the place of the last of them."""
+    """The numbers of the batches that get an entry, and the position of the last of them."""
     if int(sizes_bytes.min()) > interval_bytes:
-        # Large batches: every one does, unless the first one stands right behind the last that did.
+        # Every large batch gets one, except a first one right after the last entry.
         chosen = np.arange(0 if places[0] > interval_bytes else 1, len(places))
         return chosen, int(places[-1]) if len(chosen) else 0
     listed = places.tolist()
@@ -126,13 +119,15 @@ def _chosen(places: _Int64Array, sizes_bytes: _Int64Array, interval_bytes: int) 
 
 
 class IndexBuilder:
-    """Makes the entries for both indexes of one segment.
+    """Encodes index entries for batches that are written while no log is open.
+
+    The bytes are those that `LogSegment` would write.
 
     Args:
-        base_offset: What they count from.
-        config: How far they lie apart, and how many there may be.
-        offset_index_bytes: The size that the offset index has already.
-        time_index_bytes: The size that the time index has already.
+        base_offset: The segment's base offset.
+        config: Distance and maximum number of the entries.
+        offset_index_bytes: Current size of the offset index.
+        time_index_bytes: Current size of the time index.
         last_time: The last entry of the time index; None if it has none.
     """
 
@@ -148,14 +143,14 @@ class IndexBuilder:
         self._base_offset = base_offset
         self._interval_bytes = config.index_interval_bytes
         self._offset_room = (config.segment_index_bytes - offset_index_bytes) // OFFSET_ENTRY_BYTES
-        # One is kept for the last entry.
+        # One entry is reserved for closing the segment.
         self._time_room = (config.segment_index_bytes - time_index_bytes) // TIME_ENTRY_BYTES - 1
         self._last_time = self._largest = last_time or TimestampOffset(NO_TIMESTAMP_MS, base_offset)
         self._bytes_since_last_entry = 0
 
     @property
     def is_full(self) -> bool:
-        """Whether an index takes no more entries: then a segment ends."""
+        """Whether an index has no room for another entry, so that the segment rolls."""
         return self._offset_room <= 0 or self._time_room <= 0
 
     def add(
@@ -165,7 +160,7 @@ class IndexBuilder:
         sizes_bytes: npt.NDArray[np.int64],
         position_bytes: int,
     ) -> tuple[bytes, bytes]:
-        """The entries of the offset index and of the time index for batches behind those before.
+        """The entries of the offset index and of the time index for the next batches.
 
         Args:
             last_offsets: Last offset of each batch; at least one.
@@ -187,7 +182,7 @@ class IndexBuilder:
         return self._offset_entries(entries), self._time_entries(entries)
 
     def last_entry(self) -> bytes:
-        """What the time index gets in the end: the entry of the largest timestamp, unless it is there."""
+        """The last entry of the time index, that of the largest timestamp; empty if it was added before."""
         if self._largest.timestamp_ms <= self._last_time.timestamp_ms:
             return b""
         self._last_time = self._largest
@@ -217,7 +212,7 @@ class IndexBuilder:
 class SegmentIndexes:
     """The offset index, the time index and the index of aborted transactions of a segment.
 
-    The first two appear with the first append, the third with the first abort.
+    The first two are created by the first append, the third by the first abort.
     """
 
     __slots__ = ("_base_offset", "offsets", "times", "transactions")
@@ -233,16 +228,16 @@ class SegmentIndexes:
 
     @property
     def is_open(self) -> bool:
-        """Whether one of the first two is open for writing."""
+        """Whether the offset index or the time index is open for writing."""
         return self.offsets.file.is_open or self.times.file.is_open
 
     def open(self) -> None:
-        """Open the first two for writing; make them, at their full size, if they do not exist."""
+        """Open offset and time index for writing; create them, at their full size, if they do not exist."""
         self.times.file.open()
         self.offsets.file.open()
 
     def add_one(self, offset: int, position_bytes: int, largest_timestamp: TimestampOffset) -> None:
-        """Add the entries for one batch where there is room for them; raises as `add` does."""
+        """Add the entries for one batch if there is room for them; raises what `add` raises."""
         count = len(self.offsets)
         if self.offsets.room:
             self.offsets.append(offset, position_bytes)
@@ -250,26 +245,27 @@ class SegmentIndexes:
             if self.times.room:
                 self.times.maybe_append(largest_timestamp.timestamp_ms, largest_timestamp.offset)
         except BaseException:
-            self.offsets.forget_behind(count)
+            self.offsets.forget_after(count)
             raise
 
     def add(self, entries: IndexEntries) -> None:
-        """Add entries where there is room for them.
+        """Add entries while there is room for them.
 
         Raises:
-            StorageError: They could not be written; then none of them counts.
+            StorageError: They could not be written. None of them counts.
         """
         count = len(self.offsets)
         self.offsets.extend(entries.offsets, entries.positions_bytes)
         try:
             self.times.extend(entries.timestamps_ms, entries.timestamp_offsets)
         except BaseException:
-            self.offsets.forget_behind(count)
+            self.offsets.forget_after(count)
             raise
 
     def rebuild(self, parts: Iterable[IndexEntries], aborted: Iterable[AbortedTransaction]) -> None:
-        """Put other entries in the place of all that there are, as many as a file of full size holds."""
-        # First, and for good: beside an offset index it is believed, and where there is none its segment is recovered.
+        """Replace all entries, with as many as a file of full size holds."""
+        # The transaction index comes first, and is flushed: readers trust it if an offset index exists, and without an
+        # offset index the segment is recovered.
         self.transactions.replace(aborted)
         self.offsets.reset()
         self.times.reset()
@@ -277,14 +273,14 @@ class SegmentIndexes:
             self.add(entries)
 
     def truncate_to(self, offset: int) -> None:
-        """Keep what names offsets below another one, and make the first two their full size again."""
+        """Keep the entries below an offset, and restore the full size of offset and time index."""
         self.offsets.truncate_to(offset)
         self.times.truncate_to(offset)
         self.transactions.truncate_to(offset)
         self.resize()
 
     def resize(self, *, on_write: bool = False) -> None:
-        """Make the first two their full size, at once or when they are next written to."""
+        """Give offset and time index their full size, at once or when they are next written to."""
         for file in (self.offsets.file, self.times.file):
             if on_write:
                 file.resize_on_write()
@@ -292,11 +288,14 @@ class SegmentIndexes:
                 file.resize()
 
     def trim(self, largest_timestamp: TimestampOffset | None) -> bool:
-        """Add the last entry of the time index, and cut the first two to their entries; whether that changed a file.
+        """Add the last entry of the time index, and cut offset and time index to their entries.
 
         Args:
-            largest_timestamp: The segment's largest timestamp; None if it is not known, and so is none of its
-                batches new.
+            largest_timestamp: The segment's largest timestamp; None if it is not known because nothing was
+                appended.
+
+        Returns:
+            Whether that changed a file.
         """
         count = len(self.times)
         if largest_timestamp is not None:
@@ -309,7 +308,7 @@ class SegmentIndexes:
         return is_changed
 
     def flush(self) -> None:
-        """Have the operating system write the files to the disk. The first two are made if they do not exist."""
+        """Flush the files to disk. Offset and time index are created if they do not exist."""
         self.offsets.file.flush()
         self.times.file.flush()
         self.transactions.flush()
@@ -321,10 +320,10 @@ class SegmentIndexes:
         self.transactions.close()
 
     def rename(self, directory: str, suffix: str) -> None:
-        """Give the files other names; those that do not exist do not appear."""
+        """Rename the files that exist."""
         offset_path, time_path, transaction_path = self._paths(directory, suffix)
         if not suffix:
-            # Beside an offset index, a reader would believe that there is no transaction index.
+            # A reader that finds the offset index must also find the transaction index.
             self.transactions.rename(transaction_path)
         self.offsets.file.rename(offset_path)
         self.times.file.rename(time_path)

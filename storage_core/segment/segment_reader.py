@@ -1,12 +1,10 @@
-"""The files of one segment: the log file, and its indexes, each read at first use.
+"""One segment of a partition's log, for reading (the read side of Kafka's ``LogSegment``).
 
-As with Kafka's ``LazyIndex``, nothing is opened or examined before it is needed, so that a
+As with Kafka's ``LazyIndex``, no file is opened or examined before it is needed, so that a
 partition of 100,000 segments is listed by its file names alone.
 
-One segment of a partition's log, for reading (the read side of Kafka's ``SegmentReader``).
-
 No answer depends on the indexes: they only say where a walk over the batch headers may begin,
-and one that disagrees with the log is set aside.
+and an index that disagrees with the log is set aside.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from storage_core.errors import CorruptError, DataLossError, UnsupportedFormatError
 from storage_core.record import batch_timestamps
-from storage_core.segment.batch_walk import LARGEST_BATCH_BYTES, PAGE_SIZE_BYTES, read_batch
+from storage_core.segment.batch_walk import PAGE_SIZE_BYTES, USUAL_MAX_BATCH_BYTES, read_batch
 from storage_core.segment.file_names import (
     SegmentEnd,
     TimestampOffset,
@@ -28,7 +26,7 @@ from storage_core.segment.file_names import (
 )
 from storage_core.segment.offset_index import ENTRY_SIZE_BYTES as OFFSET_ENTRY_BYTES
 from storage_core.segment.offset_index import OffsetIndex
-from storage_core.segment.resynchronise import Resynchroniser, Surroundings, TolerantWalk, end_of_batches
+from storage_core.segment.resynchronise import BatchLocation, Resynchroniser, TolerantWalk, end_of_batches
 from storage_core.segment.time_index import NO_TIMESTAMP_MS, TimeIndex
 from storage_core.segment.transaction_index import TransactionIndex
 
@@ -40,32 +38,36 @@ if TYPE_CHECKING:
     from storage_core.segment.batch_walk import BatchWalk, SkimmedBatch
     from storage_core.segment.damage import DamagedRange
 
-__all__ = ["DEFAULT_MAX_BATCH_BYTES", "SegmentFiles", "SegmentReader"]
+__all__ = ["DEFAULT_MAX_BATCH_BYTES", "SegmentReader"]
 
 
 DEFAULT_MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
-"""The largest batch that is read, compressed or not."""
+"""The largest batch that a reader accepts, compressed or not."""
 _LOGGER: Final = logging.getLogger(__name__)
+# After this many entries of the offset index that the log contradicts, the index is set aside.
+_MAX_REFUTED_ENTRIES: Final = 4
 
 
 @dataclass(slots=True, eq=False)
-class SegmentFiles:
-    """The files of one segment.
+class SegmentReader:
+    """One segment for reading: its log file, and its indexes, each read at first use.
+
+    Positions that are passed in are batch boundaries: 0, or taken from a batch header.
 
     Args:
-        filesystem: Through which the files are read.
+        filesystem: Reads the files.
         directory: Path of the partition's directory.
         base_offset: Lower bound of the offsets inside: the number in the file names.
-        file_names: All names in the directory, so that absent indexes need no look; None if
+        file_names: All names in the directory, so that absent indexes are not looked for; None if
             the directory was not listed.
         use_indexes: False walks every header instead.
-        suffix: What follows the file names: ``.deleted`` for a segment that awaits its removal.
+        suffix: Suffix of the file names: ``.deleted`` for a segment that awaits its removal.
         max_batch_bytes: The largest batch that is read, compressed or not.
-        known_status: What ``stat`` said of the log file, if that is known. Otherwise it is asked
-            at first need. The segment ends at that size ever after.
-        end_offset: The segment holds only offsets below it: the next segment's base offset, or the log
+        known_status: The ``stat`` result of the log file, if it is known. Otherwise it is read
+            when it is first needed. The segment ends at that size from then on.
+        end_offset: The offset that no batch reaches: the next segment's base offset, or the log
             end offset; None if that is not known.
-        skip_damage: Whether look-ups and walks go on behind damage; otherwise it is an error.
+        skip_damage: Whether look-ups and walks continue after damage; otherwise damage is an error.
     """
 
     filesystem: FileSystem
@@ -81,6 +83,8 @@ class SegmentFiles:
     _offset_index: OffsetIndex | None = field(default=None, init=False, repr=False)
     _time_index: TimeIndex | None = field(default=None, init=False, repr=False)
     _transaction_index: TransactionIndex | None = field(default=None, init=False, repr=False)
+    _end: SegmentEnd | None = field(default=None, init=False, repr=False)
+    _largest_timestamp: TimestampOffset | None = field(default=None, init=False, repr=False)
 
     @property
     def log_path(self) -> str:
@@ -89,7 +93,7 @@ class SegmentFiles:
 
     @property
     def status(self) -> FileStatus:
-        """What ``stat`` said of the log file when it was first asked.
+        """The ``stat`` result of the log file when it was first read.
 
         Raises:
             FileNotFoundError: The file is gone.
@@ -97,7 +101,7 @@ class SegmentFiles:
         if self.known_status is None:
             status = self.filesystem.status(self.log_path)
             if status is None:
-                # Fails as every other access to the file does.
+                # Raises what every other access to the file raises.
                 with self.filesystem.open(self.log_path) as opened:
                     status = opened.status
             self.known_status = status
@@ -110,7 +114,7 @@ class SegmentFiles:
 
     @property
     def inode(self) -> int:
-        """Inode of the log file: a compacted file has another."""
+        """Inode of the log file: a compacted file has a different one."""
         return self.status.inode
 
     @property
@@ -120,7 +124,7 @@ class SegmentFiles:
 
     @property
     def is_one_page(self) -> bool:
-        """Whether one read shows the whole log file: then its indexes are not worth reading."""
+        """Whether one read returns the whole log file, so that its indexes are not worth reading."""
         return self.size_bytes <= PAGE_SIZE_BYTES
 
     def open_log(self) -> OpenFile:
@@ -128,7 +132,7 @@ class SegmentFiles:
 
         Raises:
             FileNotFoundError: The file is gone.
-            DataLossError: The path names another file than before, a compacted one.
+            DataLossError: The path names a different file than before, a compacted one.
         """
         opened = self.filesystem.open(self.log_path)
         if self.known_status is None:
@@ -176,17 +180,17 @@ class SegmentFiles:
     def transaction_index(self) -> TransactionIndex:
         """The transaction index, read at first use whether or not indexes are to be used."""
         if self._transaction_index is None:
-            # Looked for by itself: it appears with the first abort, which may come after the listing.
+            # The listing does not decide: the file is created by the first abort, which may come after the listing.
             path = self._path(transaction_index_file_name(self.base_offset))
             self._transaction_index = TransactionIndex.read(self.filesystem, path, self.base_offset)
             self._report("transaction index", self._transaction_index.problem)
         return self._transaction_index
 
     def closed_offset_index(self) -> FileStatus | None:
-        """What ``stat`` says of the offset index if it is cut to its entries; None if it is not, or is not there.
+        """The ``stat`` result of the offset index if it is cut to its entries; None if it is not, or does not exist.
 
-        While a segment is written to, or recovered, its offset index has zeros behind its entries. They are cut off
-        last, after everything else in the segment's index files is complete.
+        While a segment is written to, or recovered, zeros follow the entries of its offset index. They are cut off
+        last, when everything else in the segment's index files is complete.
         """
         try:
             opened = self.filesystem.open(self._path(offset_index_file_name(self.base_offset)))
@@ -198,11 +202,11 @@ class SegmentFiles:
         return status if any(last_entry) or not status.size_bytes else None
 
     def has_offset_index(self, status: FileStatus) -> bool:
-        """Whether the offset index is still the one of which ``stat`` said this."""
+        """Whether the offset index still has this ``stat`` result."""
         return self.filesystem.status(self._path(offset_index_file_name(self.base_offset))) == status
 
     def is_in_place(self) -> bool:
-        """Whether the log file is still the one that was looked at before, if any was."""
+        """Whether the log file is still the one that was examined before, if any was."""
         known = self.known_status
         if known is None:
             return True
@@ -210,24 +214,24 @@ class SegmentFiles:
         return status is not None and (status.inode, status.device) == (known.inode, known.device)
 
     def forget_indexes(self) -> None:
-        """Give back the memory of the indexes; they are read again when they are needed."""
+        """Free the memory of the indexes; they are read again when they are needed."""
         self._offset_index = self._time_index = self._transaction_index = None
 
     def forget_transaction_index(self) -> None:
-        """Read the transaction index anew when it is asked for next: it may have been written meanwhile."""
+        """Read the transaction index again when it is next needed: it may have been written meanwhile."""
         self._transaction_index = None
 
     def drop_last_index_entry(self) -> None:
-        """Go on as if the offset index were one entry shorter."""
+        """Continue as if the offset index were one entry shorter."""
         self._offset_index = self.offset_index.without_last_entry()
 
     def set_offset_index_aside(self, problem: str) -> None:
-        """Go on as if there were no offset index, because it was found to be wrong."""
+        """Continue without the offset index, because it was found to be wrong."""
         self._offset_index = OffsetIndex.without_entries(self.base_offset, problem)
         self._report("offset index", problem)
 
     def set_time_index_aside(self) -> None:
-        """Go on as if there were no time index, because it was found to be wrong."""
+        """Continue without the time index, because it was found to be wrong."""
         problem = "it disagrees with the batches that it names"
         self._time_index = TimeIndex.without_entries(self.base_offset, problem)
         self._report("time index", problem)
@@ -250,31 +254,16 @@ class SegmentFiles:
         if problem is not None and self.use_indexes:
             _LOGGER.info("%s: %s not used, the log is walked instead: %s", self.log_path, kind, problem)
 
-
-# So many entries of the offset index that the log does not bear out, and the index is set aside.
-_MOST_ENTRIES_IN_VAIN: Final = 4
-
-
-@dataclass(slots=True, eq=False)
-class SegmentReader(SegmentFiles):
-    """One segment: its files, see `SegmentFiles`, and what can be asked of them.
-
-    Positions that are passed in are batch boundaries: 0, or taken from a batch header.
-    """
-
-    _end: SegmentEnd | None = field(default=None, init=False, repr=False)
-    _largest_timestamp: TimestampOffset | None = field(default=None, init=False, repr=False)
-
     def batches(
         self, position_bytes: int = 0, end_position_bytes: int | None = None
     ) -> Iterator[BatchHeader]:
         """Walk the batch headers from a batch boundary on.
 
-        The walk ends without an error at a torn last batch and at a preallocated tail. Of a
-        closed segment, whoever needs all of it compares the end with ``size_bytes``.
+        The walk ends without an error at a torn last batch and at a preallocated tail. A caller that
+        needs all of a closed segment compares the end with ``size_bytes``.
 
         Raises:
-            CorruptRecordError: Bytes that are no batch, or offsets that do not ascend.
+            CorruptRecordError: The bytes are no batch, or offsets do not ascend.
         """
         with self.open_log() as log_file:
             yield from self._walk(log_file, end_position_bytes).batches(position_bytes)
@@ -282,7 +271,7 @@ class SegmentReader(SegmentFiles):
     def batches_of_transactions(
         self, position_bytes: int = 0
     ) -> Iterator[tuple[SkimmedBatch, BatchHeader | None]]:
-        """Walk as `batches` does, but give the header of such batches alone that belong to a transaction."""
+        """Walk as `batches` does, but parse only the headers of transactional batches."""
         with self.open_log() as log_file:
             walk = self._walk(log_file)
             for batch in walk.skim(position_bytes):
@@ -304,7 +293,7 @@ class SegmentReader(SegmentFiles):
             return read_batch(log_file, header, self.max_batch_bytes)
 
     def record_offsets(self, header: BatchHeader) -> list[int]:
-        """The offsets of a batch's records, ascending; raises as `read_batch` does."""
+        """The offsets of a batch's records, ascending; raises what `read_batch` raises."""
         batch = self.read_batch(header)
         offsets, _ = batch_timestamps(batch, header, path=self.log_path, limit_bytes=self.max_batch_bytes)
         ascending: list[int] = offsets.tolist()
@@ -313,33 +302,33 @@ class SegmentReader(SegmentFiles):
     def translate_offset(self, offset: int, boundary_bytes: int = 0) -> BatchHeader | None:
         """The first batch whose last offset is at least ``offset``; None if there is none.
 
-        If ``offset`` lies in a gap, that is the batch after the gap.
+        If ``offset`` is in a gap, that is the batch after the gap.
 
         Args:
-            offset: What is looked for.
-            boundary_bytes: Where a batch begins that another look-up has found, none after the one looked for.
+            offset: The offset.
+            boundary_bytes: Position of a batch that an earlier look-up has found, not after the one looked for.
         """
         with self.open_log() as log_file:
             walk = self._walk(log_file)
             return walk.first_reaching(offset, self._start_position(walk, offset, boundary_bytes))
 
-    def around(self, offset: int) -> Surroundings:
-        """What stands around an offset. Whatever the segment is to do about damage, it is hopped over."""
+    def locate_offset(self, offset: int) -> BatchLocation:
+        """The first batch that reaches an offset, and what precedes it. Damage is skipped, whatever `skip_damage` says."""
         with self.open_log() as log_file:
             walk = self._walk(log_file)
             number = -1 if self.is_one_page else self.offset_index.number_at_or_below(offset - 1)
             while True:
                 start_bytes = self._proven_position(walk, number)
-                found = walk.around(offset, start_bytes)
+                found = walk.locate_offset(offset, start_bytes)
                 if found.before is not None or start_bytes == 0:
                     return found
-                # A walk that begins at the batch that was looked for does not show what stands in front of it.
+                # A walk that begins at the batch looked for does not show what precedes it.
                 number -= 1
 
     def is_preallocated_after(self, position_bytes: int, next_offset: int) -> bool:
-        """Whether nothing follows, or only zeros: the rest of a preallocated file.
+        """Whether nothing follows, or only zeros, which are preallocated space.
 
-        Zeros where offsets are missing up to the segment's end may be what was lost.
+        If offsets are missing up to the segment's end, the zeros may be lost data.
         """
         if position_bytes >= self.size_bytes:
             return True
@@ -349,10 +338,10 @@ class SegmentReader(SegmentFiles):
             return self._resynchroniser(log_file).is_blank(position_bytes)
 
     def check_gap(self, offset: int) -> None:
-        """Check the batches around an offset that no batch seems to hold.
+        """Check the batches before and after an offset that no batch seems to hold.
 
-        If the last offset of the one in front was damaged, or the first one of the one behind, what looks
-        like a gap are their records.
+        If the last offset of the earlier one is damaged, or the first offset of the later one, the gap may be
+        an illusion.
 
         Raises:
             CorruptRecordError: One of them is damaged.
@@ -360,35 +349,39 @@ class SegmentReader(SegmentFiles):
         with self.open_log() as log_file:
             walk = self._walk(log_file)
             before: SkimmedBatch | None = None
-            behind: SkimmedBatch | None = None
+            after: SkimmedBatch | None = None
             for batch in walk.skim(self._start_position(walk, offset)):
-                if batch[3] >= offset:
-                    behind = batch
+                _, _, _, last_offset, _ = batch
+                if last_offset >= offset:
+                    after = batch
                     break
                 before = batch
             resynchroniser = self._resynchroniser(log_file)
-            lowest_offset = self.base_offset
+            lowest_offset = None
             if before is not None:
-                if not resynchroniser.is_intact(before[0]):
-                    raise resynchroniser.damage_at(before[0], before[2]).error()
-                lowest_offset = before[3] + 1
-            elif behind is not None and behind[0] > 0:
-                lowest_offset = behind[2]
-            if behind is not None and resynchroniser.accepted(behind[0], lowest_offset) is None:
-                raise resynchroniser.damage_at(behind[0], lowest_offset).error()
+                position_bytes, _, base_offset, last_offset, _ = before
+                if not resynchroniser.is_intact(position_bytes):
+                    raise resynchroniser.damage_at(position_bytes, base_offset).error()
+                lowest_offset = last_offset + 1
+            if after is not None:
+                position_bytes, _, base_offset, _, _ = after
+                if lowest_offset is None:
+                    lowest_offset = base_offset if position_bytes > 0 else self.base_offset
+                if resynchroniser.log_batch_at(position_bytes, lowest_offset) is None:
+                    raise resynchroniser.damage_at(position_bytes, lowest_offset).error()
 
     def stop_position(self, offset: int) -> int:
-        """Where a walk ends that looks for an offset in vain: at a batch that is cut off, at zeros, or with the file."""
+        """Where a walk that does not find an offset ends: at a torn batch, at zeros, or at the end of the file."""
         with self.open_log() as log_file:
             walk = self._walk(log_file)
             position_bytes = self._start_position(walk, offset)
-            for batch in walk.skim(position_bytes):
-                position_bytes = batch[1]
+            for _, end_bytes, _, _, _ in walk.skim(position_bytes):
+                position_bytes = end_bytes
             return position_bytes
 
     @property
     def known_end(self) -> SegmentEnd | None:
-        """What `end` has answered before, or whoever wrote the segment has said; None if it is not known."""
+        """What `end` has returned before, or what the segment's writer has reported; None if it is not known."""
         return self._end
 
     @known_end.setter
@@ -399,21 +392,21 @@ class SegmentReader(SegmentFiles):
         """Where the whole, valid batches of the segment end.
 
         Bad batches at the end are left out if nothing valid follows them. From then on, every
-        other answer is limited to what stands before the end: ask a log's last segment first
-        for its end.
+        other answer is limited to the bytes before the end. So of a log's last segment, request the
+        end first.
 
         Raises:
-            CorruptRecordError: Bytes that are no batch, with a valid batch behind them.
+            CorruptRecordError: Bytes that are no batch, followed by a valid batch.
         """
         if self._end is None:
             with self.open_log() as log_file:
                 self._end = self._find_end(log_file)
         return self._end
 
-    def end_in_front_of(self, offset: int) -> None:
-        """End the segment behind the batch that reaches an offset, whatever follows: it does not count yet.
+    def end_before(self, offset: int) -> None:
+        """End the segment with the batches before an offset, because what follows is not committed yet.
 
-        If no batch reaches it, nothing was added to this segment, and it ends where it ends.
+        If no batch reaches the offset, nothing was added to this segment, and its end stays.
 
         Raises:
             CorruptRecordError: Damage on the way there.
@@ -421,10 +414,10 @@ class SegmentReader(SegmentFiles):
         self.end_offset = offset
         with self.open_log() as log_file:
             walk = self._walk(log_file)
-            for batch in walk.skim(self._start_position(walk, offset - 1)):
-                if batch[3] >= offset - 1:
-                    self._end = SegmentEnd(batch[3] + 1, batch[1])
-                    self.known_status = replace(self.status, size_bytes=batch[1])
+            for _, end_bytes, _, last_offset, _ in walk.skim(self._start_position(walk, offset - 1)):
+                if last_offset >= offset - 1:
+                    self._end = SegmentEnd(last_offset + 1, end_bytes)
+                    self.known_status = replace(self.status, size_bytes=end_bytes)
                     return
 
     def largest_timestamp(self, *, is_complete: bool) -> TimestampOffset:
@@ -432,8 +425,8 @@ class SegmentReader(SegmentFiles):
 
         Args:
             is_complete: Whether the broker has closed the time index, and so has written the
-                segment's largest timestamp into it: true of every segment but the last, and of
-                the last one in a directory that was cleanly stopped.
+                segment's largest timestamp to it: true of every segment but the last, and of
+                the last one after a clean shutdown.
 
         Returns:
             (-1, base offset) if the segment has no timestamps.
@@ -444,14 +437,14 @@ class SegmentReader(SegmentFiles):
         return self._largest_timestamp
 
     def largest_timestamp_ms(self, *, is_complete: bool) -> int:
-        """The largest timestamp as a broker's look-ups see it: without any, the file's age counts."""
+        """The largest timestamp as a broker's look-ups see it: without timestamps, the file's modification time."""
         timestamp_ms = self.largest_timestamp(is_complete=is_complete).timestamp_ms
         return timestamp_ms if timestamp_ms >= 0 else self.modified_ms
 
     def offset_for_timestamp(self, timestamp_ms: int, start_offset: int = 0) -> TimestampOffset | None:
-        """The first record, markers included, that is at least so young and not below an offset.
+        """The first record, markers included, with at least this timestamp and at least this offset.
 
-        A broker's algorithm, within one segment.
+        This is a broker's algorithm, within one segment.
 
         Raises:
             CorruptRecordError: A batch on the way is damaged.
@@ -474,12 +467,12 @@ class SegmentReader(SegmentFiles):
         Args:
             start_position_bytes: The range's beginning, a batch boundary.
             end_position_bytes: The range's end.
-            target_bytes: The least distance of a cut from the one before.
+            target_bytes: The smallest distance between two cuts.
 
         Returns:
-            The batches that begin a piece, but for the first. Of a wrapper, the base offset is
-            the one behind the batch before. Where damage is met they end: it is reported to
-            whoever reads there.
+            The batches that begin a piece, except the first piece. The base offset of a wrapper is
+            the one after the previous batch. There are no cuts after damage: the reader of that
+            piece reports it.
         """
         cuts: list[BatchHeader] = []
         with self.open_log() as log_file:
@@ -511,58 +504,64 @@ class SegmentReader(SegmentFiles):
         resynchroniser = self._resynchroniser(log_file, end_position_bytes)
         return TolerantWalk(log_file, self.base_offset, resynchroniser, skip_damage=self.skip_damage)
 
-    # Where a walk may begin.
+    # The index search: from which entry of the offset index a walk may begin.
 
     def _start_position(self, walk: TolerantWalk, offset: int, boundary_bytes: int = 0) -> int:
-        """Where a walk may begin that is to meet every batch from ``offset`` on: at a boundary, or after it."""
+        """Where to begin a walk that must meet every batch from ``offset`` on: at a known boundary, or after it."""
         if self.is_one_page:
             return boundary_bytes
-        return self._proven_after(walk, self.offset_index.number_at_or_below(offset), boundary_bytes)
+        return self._proven_position_after(walk, self.offset_index.number_at_or_below(offset), boundary_bytes)
 
-    def _proven_after(self, walk: TolerantWalk, number: int, boundary_bytes: int) -> int:
-        """A `_proven_position` after a boundary, or the boundary: no entry that leads no farther is proven."""
+    def _proven_position_after(self, walk: TolerantWalk, number: int, boundary_bytes: int) -> int:
+        """A `_proven_position` after a boundary, or the boundary. An entry that is no help is not checked."""
         index = self.offset_index
         if number < 0 or index.entry(number).position_bytes <= boundary_bytes:
             return boundary_bytes
         return max(boundary_bytes, self._proven_position(walk, number))
 
     def _proven_position(self, walk: TolerantWalk, number: int) -> int:
-        """Position of an entry of the offset index that the log bears out: of this one or one before; otherwise 0.
+        """Position of an entry of the offset index, or of one before it, that the log confirms; otherwise 0.
 
-        An entry counts if a walk from the entry before, or from the segment's beginning, ends exactly there. The
-        batch there must begin above the offset of the entry before, and not above the entry's own: then no batch
-        before it matters to a look-up of that offset.
+        If the log refutes several entries in a row, the index is set aside.
         """
         number = min(number, len(self.offset_index) - 1)
-        for each in range(number, max(number - _MOST_ENTRIES_IN_VAIN, -1), -1):
-            if self._is_borne_out(walk, each):
-                return self.offset_index.entry(each).position_bytes
+        for candidate in range(number, max(number - _MAX_REFUTED_ENTRIES, -1), -1):
+            if self._is_entry_confirmed(walk, candidate):
+                return self.offset_index.entry(candidate).position_bytes
         if 0 <= number < len(self.offset_index):
             self.set_offset_index_aside(f"entry {number} does not name the beginning of such a batch")
         return 0
 
-    def _is_borne_out(self, walk: TolerantWalk, number: int) -> bool:
+    def _is_entry_confirmed(self, walk: TolerantWalk, number: int) -> bool:
+        """Whether a walk from the previous entry, or from the segment's beginning, ends exactly at an entry.
+
+        The batch there must begin above the previous entry's offset, and not above the entry's own: then a
+        look-up of the entry's offset can ignore all batches before it.
+        """
         index = self.offset_index
         entry = index.entry(number)
         start_bytes, lowest_offset = 0, self.base_offset
         if number:
-            before = index.entry(number - 1)
-            start_bytes, lowest_offset = before.position_bytes, before.offset + 1
-        batch = walk.first_at_or_behind(entry.position_bytes, start_bytes)
+            previous = index.entry(number - 1)
+            start_bytes, lowest_offset = previous.position_bytes, previous.offset + 1
+        batch = walk.first_at_or_after(entry.position_bytes, start_bytes)
         if batch is None:
             if number == len(index) - 1:
-                # The last append was indexed, but is torn: the log ends in front of it.
+                # The last append was indexed, but is torn: the log ends before it.
                 self.drop_last_index_entry()
             return False
+        batch_position_bytes, _, _, _, _ = batch
         try:
-            return batch[0] == entry.position_bytes and self._agrees(
+            return batch_position_bytes == entry.position_bytes and self._begins_between(
                 walk.raw, batch, lowest_offset, entry.offset
             )
         except (CorruptError, UnsupportedFormatError):
             return False
 
-    def _agrees(self, walk: BatchWalk, batch: SkimmedBatch, lowest_offset: int, highest_offset: int) -> bool:
-        """Whether the offset of a batch's first record lies between two, both included.
+    def _begins_between(
+        self, walk: BatchWalk, batch: SkimmedBatch, lowest_offset: int, highest_offset: int
+    ) -> bool:
+        """Whether the offset of a batch's first record is between two offsets, both included.
 
         The batch may end above them: older brokers' entries name the first offset of an append,
         not its last one.
@@ -585,19 +584,19 @@ class SegmentReader(SegmentFiles):
         number = len(self.offset_index) - 1
         while True:
             start_bytes = self._proven_position(walk, number)
-            end = self._end_behind(log_file, walk, start_bytes, stop_bytes)
+            end = self._end_after(log_file, walk, start_bytes, stop_bytes)
             if end is not None:
                 return end
             if start_bytes == 0:
                 return SegmentEnd(self.base_offset, 0)
-            # Nothing behind this entry is valid: look between the entry before and this one.
+            # Nothing after this entry is valid: search between the previous entry and this one.
             stop_bytes = start_bytes
             number -= 1
 
-    def _end_behind(
+    def _end_after(
         self, log_file: OpenFile, walk: TolerantWalk, start_bytes: int, stop_bytes: int
     ) -> SegmentEnd | None:
-        """Where the batches from a boundary on end; None if not one of them is valid."""
+        """Where the batches from a boundary on end; None if none of them is valid."""
         try:
             end = end_of_batches(
                 log_file, self.base_offset, start_bytes, stop_bytes, skip_damage=self.skip_damage
@@ -610,9 +609,9 @@ class SegmentReader(SegmentFiles):
                 return end
             if self._resynchroniser(log_file).is_blank(end.position_bytes):
                 return end
-        # A torn append, or damage. Or else the entries at the end lead into a record's value: who walks there from
-        # farther back than a batch is large comes to the batch that it belongs to.
-        number = int(self.offset_index.positions.searchsorted(start_bytes - LARGEST_BATCH_BYTES)) - 1
+        # A torn append, or damage. Or the last entries lead into a record's value: a walk that begins more than a
+        # usual batch earlier comes to the batch around it.
+        number = int(self.offset_index.positions.searchsorted(start_bytes - USUAL_MAX_BATCH_BYTES)) - 1
         start_bytes = self._proven_position(walk, number)
         return end_of_batches(
             log_file, self.base_offset, start_bytes, stop_bytes, skip_damage=self.skip_damage
@@ -637,14 +636,15 @@ class SegmentReader(SegmentFiles):
                 self.set_time_index_aside()
             else:
                 is_named = True
-                largest, start_bytes = entry, named[1]
+                _, named_end_bytes, _, _, _ = named
+                largest, start_bytes = entry, named_end_bytes
         if is_complete and (is_named or self._seems_without_timestamps(walk)):
-            # An index that was cut short shows at the end of the log, unless time ran backwards there.
+            # The end of the log shows whether entries are missing, unless timestamps descend there.
             last_indexed = self.offset_index.last_entry
             tail_bytes = start_bytes
             if last_indexed is not None and last_indexed.position_bytes > start_bytes:
                 tail_bytes = max(start_bytes, self._proven_position(walk, len(self.offset_index) - 1))
-            if all(batch[4] <= largest.timestamp_ms for batch in walk.skim(tail_bytes)):
+            if all(largest_ms <= largest.timestamp_ms for *_, largest_ms in walk.skim(tail_bytes)):
                 return largest
         for _, _, _, last_offset, largest_ms in walk.skim(start_bytes):
             if largest_ms > largest.timestamp_ms:
@@ -652,11 +652,14 @@ class SegmentReader(SegmentFiles):
         return largest
 
     def _seems_without_timestamps(self, walk: TolerantWalk) -> bool:
-        """Whether an empty time index goes with its neighbours: the offset index and the first batch."""
+        """Whether an empty time index is plausible: there are other entries, and the first batch has no timestamp."""
         if self.is_one_page or len(self.time_index) or self.time_index.problem is not None:
             return False
         first = next(walk.skim(), None)
-        return len(self.offset_index) > 0 and first is not None and first[4] <= NO_TIMESTAMP_MS
+        if first is None:
+            return False
+        *_, largest_ms = first
+        return len(self.offset_index) > 0 and largest_ms <= NO_TIMESTAMP_MS
 
     def _find_timestamp(
         self, log_file: OpenFile, walk: TolerantWalk, timestamp_ms: int, start_offset: int
@@ -668,45 +671,44 @@ class SegmentReader(SegmentFiles):
         is_unproven = entry.timestamp_ms != NO_TIMESTAMP_MS and entry.offset > start_offset
         start_bytes = self._start_position(walk, max(entry.offset, start_offset))
         for batch in walk.skim(start_bytes):
-            position_bytes, _, base_offset, last_offset, largest_ms = batch
+            position_bytes, _, _, last_offset, largest_ms = batch
             if is_unproven:
-                if last_offset >= entry.offset:
-                    if base_offset > entry.offset or largest_ms != entry.timestamp_ms:
-                        raise _StaleTimeIndexError
-                    is_unproven = False
-                elif largest_ms >= entry.timestamp_ms:
-                    raise _StaleTimeIndexError
-            if largest_ms >= timestamp_ms and last_offset >= start_offset:
-                header = walk.batch_at(position_bytes)
-                found = header and self._first_record(log_file, header, timestamp_ms, start_offset)
-                if header and found:
-                    sooner = self._hopped_over(walk, header, start_bytes, timestamp_ms, start_offset)
-                    return (
-                        sooner and self._first_record(log_file, sooner, timestamp_ms, start_offset)
-                    ) or found
+                is_unproven = not _is_batch_of_entry(batch, entry)
+            if largest_ms < timestamp_ms or last_offset < start_offset:
+                continue
+            header = walk.batch_at(position_bytes)
+            if header is None:
+                continue
+            found = self._first_record(log_file, header, timestamp_ms, start_offset)
+            if found is None:
+                continue
+            skipped = self._skipped_batch(walk, header, start_bytes, timestamp_ms, start_offset)
+            if skipped is None:
+                return found
+            return self._first_record(log_file, skipped, timestamp_ms, start_offset) or found
         if is_unproven:
             raise _StaleTimeIndexError
         return None
 
-    def _hopped_over(
+    def _skipped_batch(
         self, walk: TolerantWalk, found: BatchHeader, start_bytes: int, timestamp_ms: int, start_offset: int
     ) -> BatchHeader | None:
         """The batch that should have been found, if a damaged length has led the walk past it.
 
         Raises:
-            CorruptRecordError: There is damage in front of it, which may have held the record.
+            CorruptRecordError: Damage before it, which may have held the record.
         """
         if self.skip_damage or walk.raw.is_proven(found.position_bytes, start_bytes):
             return None
-        around = walk.first_that(
+        location = walk.locate_first(
             lambda header: header.max_timestamp_ms >= timestamp_ms and header.last_offset >= start_offset,
             start_bytes,
         )
-        if around.found is not None and around.found.position_bytes == found.position_bytes:
+        if location.found is not None and location.found.position_bytes == found.position_bytes:
             return None
-        if around.damage is not None:
-            raise around.damage.error()
-        return around.found
+        if location.damage is not None:
+            raise location.damage.error()
+        return location.found
 
     def _first_record(
         self, log_file: OpenFile, header: BatchHeader, timestamp_ms: int, start_offset: int
@@ -729,7 +731,7 @@ class SegmentReader(SegmentFiles):
     def _batch_at_or_after(
         self, walk: TolerantWalk, position_bytes: int, boundary_bytes: int
     ) -> BatchHeader | None:
-        """The first indexed batch at or behind a position, or the first batch where the index ends."""
+        """The first indexed batch at or after a position, or the first batch at all if the index ends before it."""
         number = int(self.offset_index.positions.searchsorted(position_bytes))
         if number < len(self.offset_index):
             proven_bytes = self._proven_position(walk, number)
@@ -737,21 +739,37 @@ class SegmentReader(SegmentFiles):
                 header = walk.batch_at(proven_bytes)
                 if header is None or not (header.is_wrapper or self.skip_damage):
                     return header
-                # The batch before says more of a wrapper's base offset.
+                # The previous batch says more about a wrapper's base offset.
                 position_bytes = proven_bytes
-        # The index ends before: walk from its last entry in front of here.
+        # The index ends before: walk from its last entry.
         number = min(number, len(self.offset_index)) - 1
-        start_bytes = self._proven_after(walk, number, boundary_bytes)
+        start_bytes = self._proven_position_after(walk, number, boundary_bytes)
         if self.skip_damage:
-            # A damaged batch is no border: whoever reads the piece in front has to find its end.
-            return walk.first_counted(position_bytes, start_bytes)
-        for batch in walk.skim(start_bytes):
-            if batch[0] >= position_bytes:
-                header = walk.batch_at(batch[0])
-                # The walk so far knows more of a wrapper's base offset.
-                return header and header.with_lower_base(batch[2])
+            # Do not cut at a damaged batch: the reader of the previous piece has to find its end.
+            return walk.first_log_batch(position_bytes, start_bytes)
+        for batch_bytes, _, base_offset, _, _ in walk.skim(start_bytes):
+            if batch_bytes >= position_bytes:
+                header = walk.batch_at(batch_bytes)
+                # The walk knows more about a wrapper's base offset.
+                return header and header.with_lower_base(base_offset)
         return None
 
 
 class _StaleTimeIndexError(Exception):
     """The time index disagrees with the batches that it names."""
+
+
+def _is_batch_of_entry(batch: SkimmedBatch, entry: TimestampOffset) -> bool:
+    """Whether an entry of the time index names a batch; False before that batch.
+
+    Raises:
+        _StaleTimeIndexError: The batch contradicts the entry.
+    """
+    _, _, base_offset, last_offset, largest_ms = batch
+    if last_offset < entry.offset:
+        if largest_ms >= entry.timestamp_ms:
+            raise _StaleTimeIndexError
+        return False
+    if base_offset > entry.offset or largest_ms != entry.timestamp_ms:
+        raise _StaleTimeIndexError
+    return True

@@ -1,4 +1,4 @@
-"""Finding out what of a log file is whole and valid, and what its indexes have to say (``LogSegment.recover``)."""
+"""Scanning a log file for its valid batches and the index entries that they get (for Kafka's ``LogSegment.recover``)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from storage_core.errors import CorruptError, CorruptRecordError, OffsetOverflowError
-from storage_core.segment.batch_walk import read_windows
+from storage_core.segment.batch_windows import read_windows
 from storage_core.segment.file_names import AbortedTransaction, TimestampOffset
 from storage_core.segment.offset_index import LARGEST_RELATIVE_OFFSET
 from storage_core.segment.segment_indexes import index_entries
@@ -28,19 +28,19 @@ __all__ = ["RecoveredSegment", "SegmentScan", "WindowObserver", "scan_segment"]
 
 
 WindowObserver: TypeAlias = "Callable[[BatchWindow], Iterable[AbortedTransaction] | None]"
-"""Is shown the valid batches of a segment, window by window, and may return the transactions aborted in it."""
+"""Receives the valid batches of a segment, window by window, and may return the transactions aborted in them."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveredSegment:
-    """What a recovery has found, and what it cuts off.
+    """What a recovery has found, and what it truncates.
 
     Args:
-        truncated_bytes: How many bytes stand behind the last valid batch.
-        next_offset: The offset behind the last valid batch; the base offset without any.
+        truncated_bytes: How many bytes follow the last valid batch.
+        next_offset: The offset after the last valid batch; the base offset if there is none.
         end_position_bytes: Where the last valid batch ends.
-        problem: What is wrong with the bytes behind it. None if there are none, if they are zeros, or if they
-            are the beginning of a batch that goes on behind the end of the file.
+        problem: What is wrong with the bytes after it. None if there are none, if they are zeros, or if they
+            are the beginning of a batch that reaches beyond the end of the file.
     """
 
     truncated_bytes: int
@@ -51,15 +51,15 @@ class RecoveredSegment:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SegmentScan:
-    """What the valid batches at the beginning of a log file say.
+    """What a scan of the valid batches at the beginning of a log file has found.
 
     Args:
         end_position_bytes: Where the last one ends.
-        next_offset: The offset behind it.
+        next_offset: The offset after it.
         largest_timestamp: The largest timestamp.
-        entries: The entries of the indexes, a part a window.
+        entries: The entries of the indexes, one part for each window.
         aborted_transactions: What the observer has returned.
-        problem: As of `RecoveredSegment`.
+        problem: See `RecoveredSegment`.
     """
 
     end_position_bytes: int
@@ -80,7 +80,7 @@ def scan_segment(
     observe: WindowObserver | None = None,
     start_position_bytes: int = 0,
 ) -> SegmentScan:
-    """Read all of a log file, check every CRC, and stop in front of the first batch that is not valid.
+    """Read a whole log file, check every CRC, and stop before the first invalid batch.
 
     Args:
         log_file: The file. It is not changed.
@@ -88,7 +88,7 @@ def scan_segment(
         end_position_bytes: Where the file ends.
         index_interval_bytes: ``index.interval.bytes``.
         max_batch_bytes: The largest batch for which memory is taken.
-        observe: Is shown the valid batches.
+        observe: Receives the valid batches.
         start_position_bytes: Where to begin, a batch boundary.
 
     Raises:
@@ -131,7 +131,7 @@ class _Scan:
         self._bytes_since_last_entry = 0
 
     def take(self, window: BatchWindow) -> bool:
-        """Take the valid batches of a window; False if the scan ends with them."""
+        """Add the valid batches of a window; False if the scan ends with them."""
         base_offsets = window.headers["base_offset"].astype(np.int64)
         last_offsets = base_offsets + window.headers["last_offset_delta"]
         count = self._count_valid(window, base_offsets, last_offsets)
@@ -148,13 +148,13 @@ class _Scan:
     def _count_valid(
         self, window: BatchWindow, base_offsets: npt.NDArray[np.int64], last_offsets: npt.NDArray[np.int64]
     ) -> int:
-        """How many batches of a window are valid, from its first one on."""
+        """How many batches at the beginning of a window are valid."""
         count = len(window.starts)
         lowest_offsets = np.empty(count, np.int64)
         if count:
             lowest_offsets[0] = self.next_offset
             lowest_offsets[1:] = last_offsets[:-1] + 1
-        # The sum of a base offset and a delta that leads beyond the largest offset is negative.
+        # A base offset and a delta that exceed the largest offset have a negative sum.
         is_disordered = (base_offsets < lowest_offsets) | (last_offsets < base_offsets)
         in_order = int(is_disordered.argmax()) if is_disordered.any() else count
         damaged = window.crc_mismatches(np.arange(in_order))
@@ -197,10 +197,9 @@ class _Scan:
         self.next_offset = int(last_offsets[-1]) + 1
 
     def _show(self, window: BatchWindow, count: int) -> int:
-        """Show the observer the first batches of a window; how many of them it takes.
+        """Pass the first batches of a window to the observer; return how many of them it accepts.
 
-        A marker that says nothing, under a right CRC, ends the scan as a wrong CRC does: its batch is refused,
-        and nothing of the window is accounted for yet.
+        A meaningless marker under a matching CRC ends the scan as a wrong CRC does: its batch is refused.
         """
         if self._observe is None:
             return count
@@ -216,7 +215,7 @@ class _Scan:
                 if error.position_bytes is None or error.position_bytes < window.position_bytes:
                     raise
                 self.problem = error
-                # Fewer every time, so this ends.
+                # The count falls with each round, so this ends.
                 refused = error.position_bytes - window.position_bytes
                 count = min(count - 1, int(np.searchsorted(window.starts, refused)))
             else:

@@ -12,9 +12,8 @@ has no entries.
 The offset is the last one of the batch that holds the timestamp; brokers before 3.0 may name
 the very record inside the batch.
 
-The time index that is written beside a log file (Kafka's ``TimeIndex``).
-
-`storage_core.segment.time_index` has the layout, and reads what others have written.
+`TimeIndex` holds the entries of a file that any broker may have written; `TimeIndexFile` is the
+writer's own file.
 """
 
 from __future__ import annotations
@@ -25,11 +24,10 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
-from storage_core.errors import AppendError, CorruptIndexError, InvalidTimestampError, OffsetsOutOfOrderError
+from storage_core.errors import CorruptIndexError, InvalidTimestampError, OffsetsOutOfOrderError
 from storage_core.record.batch_header import MAX_OFFSET, NO_TIMESTAMP_MS
 from storage_core.segment.file_names import TimestampOffset
-from storage_core.segment.index_file import EntryFile, read_index_file
-from storage_core.segment.offset_index import LARGEST_RELATIVE_OFFSET, offset_overflow
+from storage_core.segment.index_file import IndexFile, read_index_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -48,8 +46,10 @@ __all__ = [
 ]
 
 
-ENTRY_SIZE_BYTES: Final = 12
+# One layout, for single entries and for arrays.
+_ENTRY: Final = struct.Struct(">qi")
 _ENTRY_DTYPE: Final = np.dtype([("timestamp_ms", ">i8"), ("relative_offset", ">i4")])
+ENTRY_SIZE_BYTES: Final = _ENTRY.size
 _NO_VALUES: Final = np.empty(0, np.int64)
 
 
@@ -76,14 +76,14 @@ class TimeIndex:
 
     @classmethod
     def read(cls, filesystem: FileSystem, path: str, base_offset: int) -> TimeIndex:
-        """Read the index. A file that is not usable gives one without entries, and says why in ``problem``."""
+        """Read the index. If the file cannot be used, the index has no entries, and ``problem`` says why."""
         content = read_index_file(filesystem, path, ENTRY_SIZE_BYTES)
         if content.problem is not None:
             return cls.without_entries(base_offset, content.problem)
         data = content.data
         if not data and content.file_size_bytes == ENTRY_SIZE_BYTES:
             # Twelve zero bytes and no more: timestamp 0 at the base offset. In a longer file the
-            # same bytes are the preallocated rest.
+            # same bytes are preallocated space.
             data = bytes(ENTRY_SIZE_BYTES)
         entries = np.frombuffer(data, _ENTRY_DTYPE)
         timestamps_ms = entries["timestamp_ms"].astype(np.int64)
@@ -123,7 +123,7 @@ class TimeIndex:
 
 
 def time_entries(timestamps_ms: Int64Array, offsets: Int64Array, base_offset: int) -> bytes:
-    """Entries as the file has them."""
+    """Encode entries."""
     entries = np.empty(len(offsets), _ENTRY_DTYPE)
     entries["timestamp_ms"] = timestamps_ms
     entries["relative_offset"] = offsets - base_offset
@@ -131,51 +131,28 @@ def time_entries(timestamps_ms: Int64Array, offsets: Int64Array, base_offset: in
 
 
 def parse_time_entry(entry: bytes, base_offset: int) -> TimestampOffset:
-    """One entry of the file."""
-    timestamp_ms, relative_offset = np.frombuffer(entry, _ENTRY_DTYPE)[0].item()
+    """Decode one entry."""
+    timestamp_ms, relative_offset = _ENTRY.unpack(entry)
     return TimestampOffset(timestamp_ms, base_offset + relative_offset)
 
 
-_ENTRY: Final = struct.Struct(">qi")
+class TimeIndexFile(IndexFile[TimestampOffset]):
+    """Timestamps, strictly ascending, and offsets; see `IndexFile`. One entry is reserved for closing the segment."""
 
+    __slots__ = ()
 
-class TimeIndexFile:
-    """Timestamps, strictly ascending, and offsets. One writer, any number of readers.
+    entry_size_bytes = ENTRY_SIZE_BYTES
+    is_zero_an_entry = True
+    reserved_entries = 1
 
-    Args:
-        filesystem: Through which the file is read and written.
-        path: The file. It is made when it is first written to.
-        base_offset: The segment's base offset.
-        max_size_bytes: ``segment.index.bytes``.
-    """
-
-    __slots__ = ("_last_entry", "base_offset", "file")
-
-    def __init__(self, filesystem: FileSystem, path: str, base_offset: int, max_size_bytes: int) -> None:
-        self.base_offset = base_offset
-        self.file = EntryFile(filesystem, path, ENTRY_SIZE_BYTES, max_size_bytes, is_zero_an_entry=True)
-        self._last_entry: TimestampOffset | None = None
-
-    def __len__(self) -> int:
-        return self.file.count
+    def parse(self, entry: bytes) -> TimestampOffset:
+        """One entry of the file."""
+        return parse_time_entry(entry, self.base_offset)
 
     @property
-    def is_full(self) -> bool:
-        """Whether there is no room for another entry but the last one, which is added on closing."""
-        return self.room == 0
-
-    @property
-    def room(self) -> int:
-        """How many more entries there is room for, the one aside that is added on closing."""
-        return max(0, self.file.capacity - 1 - self.file.count)
-
-    @property
-    def last_entry(self) -> TimestampOffset:
-        """The entry with the largest timestamp; (-1, base offset) if there is none."""
-        if self._last_entry is None:
-            entry = self.file.read_last()
-            self._last_entry = self._parse(entry) if entry else self._nothing
-        return self._last_entry
+    def first_possible_entry(self) -> TimestampOffset:
+        """No timestamp, at the base offset."""
+        return TimestampOffset(NO_TIMESTAMP_MS, self.base_offset)
 
     def maybe_append(self, timestamp_ms: int, offset: int, *, skip_full_check: bool = False) -> None:
         """Add an entry, unless its timestamp is the last one already.
@@ -183,7 +160,7 @@ class TimeIndexFile:
         Args:
             timestamp_ms: The largest timestamp so far.
             offset: Last offset of the first batch that holds it.
-            skip_full_check: Whether the slot may be taken that is kept for the last entry.
+            skip_full_check: Whether to use the reserved entry.
 
         Raises:
             OffsetsOutOfOrderError: The offset is below the last one.
@@ -191,39 +168,36 @@ class TimeIndexFile:
             OffsetOverflowError: The offset does not fit the segment.
             AppendError: The index is full.
         """
-        if not skip_full_check and self.is_full:
-            raise AppendError(
-                f"Expected room for another entry, found a full index of {len(self)} entries. Roll the segment, "
-                "or raise segment.index.bytes.",
-                path=self.file.path,
-                offset=offset,
-            )
+        if not skip_full_check:
+            self.require_room(offset)
         last = self.last_entry
         if len(self):
-            if offset < last.offset:
-                raise OffsetsOutOfOrderError(
-                    f"Expected an offset from {last.offset} on, the last one in this index, found {offset}.",
-                    path=self.file.path,
-                    offset=offset,
-                )
-            if timestamp_ms < last.timestamp_ms:
-                raise InvalidTimestampError(
-                    f"Expected a timestamp from {last.timestamp_ms} on, the last one in this index, found "
-                    f"{timestamp_ms}.",
-                    path=self.file.path,
-                    offset=offset,
-                )
+            self._require_order(timestamp_ms, offset, last)
         if timestamp_ms <= last.timestamp_ms:
             return
-        if not 0 <= offset - self.base_offset <= LARGEST_RELATIVE_OFFSET:
-            raise offset_overflow(self.file.path, self.base_offset, offset)
+        self.require_offset(offset)
         self.file.write(_ENTRY.pack(timestamp_ms, offset - self.base_offset))
         self._last_entry = TimestampOffset(timestamp_ms, offset)
 
-    def extend(self, timestamps_ms: NDArray[np.int64], offsets: NDArray[np.int64]) -> None:
-        """Add entries that do not descend and can be written: those with a new timestamp, as many as there is room for.
+    def _require_order(self, timestamp_ms: int, offset: int, last: TimestampOffset) -> None:
+        if offset < last.offset:
+            raise OffsetsOutOfOrderError(
+                f"Expected an offset from {last.offset} on, the last one in this index, found {offset}.",
+                path=self.file.path,
+                offset=offset,
+            )
+        if timestamp_ms < last.timestamp_ms:
+            raise InvalidTimestampError(
+                f"Expected a timestamp from {last.timestamp_ms} on, the last one in this index, found "
+                f"{timestamp_ms}.",
+                path=self.file.path,
+                offset=offset,
+            )
 
-        With an error, none of them counts.
+    def extend(self, timestamps_ms: NDArray[np.int64], offsets: NDArray[np.int64]) -> None:
+        """Add the entries with a new timestamp, as many as there is room for. Neither column may descend.
+
+        On an error, none of them counts.
         """
         is_new = np.diff(timestamps_ms, prepend=self.last_entry.timestamp_ms) > 0
         timestamps_ms, offsets = timestamps_ms[is_new][: self.room], offsets[is_new][: self.room]
@@ -232,44 +206,21 @@ class TimeIndexFile:
         self.file.write(time_entries(timestamps_ms, offsets, self.base_offset))
         self._last_entry = TimestampOffset(int(timestamps_ms[-1]), int(offsets[-1]))
 
-    def entry(self, number: int) -> TimestampOffset:
-        """The entry with this number.
-
-        Raises:
-            IndexError: There are not so many.
-        """
-        if not 0 <= number < len(self):
-            raise IndexError(
-                f"Expected an entry number below {len(self)}, found {number}. [{self.file.path}]"
-            )
-        return self._parse(self.file.read(number))
-
     def lookup(self, timestamp_ms: int) -> TimestampOffset:
         """The entry with the largest timestamp up to ``timestamp_ms``; (-1, base offset) if none."""
-        _, entry = self.file.search(lambda entry: _ENTRY.unpack(entry)[0] <= timestamp_ms)
-        return self._parse(entry) if entry else self._nothing
+        return self.last_entry_where(lambda entry: _ENTRY.unpack(entry)[0] <= timestamp_ms)
 
     def truncate_to(self, offset: int) -> None:
         """Keep the entries whose offset is below another one."""
-        relative = offset - self.base_offset
-        number, _ = self.file.search(lambda entry: _ENTRY.unpack(entry)[1] < relative)
-        self._keep(number + 1)
-
-    def truncate(self) -> None:
-        """Drop all entries."""
-        self._keep(0)
-
-    def reset(self) -> None:
-        """Drop all entries and what was preallocated; the file then grows as they are added."""
-        self._last_entry = None
-        self.file.reset()
+        relative_offset = offset - self.base_offset
+        self.keep_while(lambda entry: _ENTRY.unpack(entry)[1] < relative_offset)
 
     def check(self) -> None:
-        """Check the little that a broker checks.
+        """Check what a broker checks, which is little.
 
         Raises:
-            CorruptIndexError: The last timestamp lies below the first one, the last offset below the base
-                offset, or the size is no whole number of entries.
+            CorruptIndexError: The last timestamp is below the first one, the last offset is below the base
+                offset, or the file does not consist of whole entries.
         """
         self.file.check_size()
         if not len(self):
@@ -283,20 +234,3 @@ class TimeIndexFile:
                 path=self.file.path,
                 offset=last.offset,
             )
-
-    def forget_behind(self, count: int) -> None:
-        """Take back entries that were added last, because the append that they belong to has failed."""
-        self.file.forget_behind(count)
-        self._last_entry = None
-
-    @property
-    def _nothing(self) -> TimestampOffset:
-        return TimestampOffset(NO_TIMESTAMP_MS, self.base_offset)
-
-    def _keep(self, count: int) -> None:
-        if count < len(self):
-            self._last_entry = None
-            self.file.truncate(count)
-
-    def _parse(self, entry: bytes) -> TimestampOffset:
-        return parse_time_entry(entry, self.base_offset)

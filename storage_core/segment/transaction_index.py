@@ -7,15 +7,13 @@
     18        8      offset of its abort marker
     26        8      last stable offset when the marker was appended
 
-An entry stands in the segment that holds the abort marker; entries are in the order of the
-markers. The file appears with the first abort: a segment without one usually has no file, so a
-missing file alone is no problem. A file that was cut inside an entry, or whose entries
-contradict each other, is not used at all.
+An entry is in the segment that holds the abort marker; entries are in the order of the markers.
+The first abort creates the file: a segment without one usually has no file, so a missing file is no
+problem by itself. A file that was cut inside an entry, or whose entries contradict each other, is not
+used at all.
 
-The index of aborted transactions that is written beside a log file (Kafka's ``TransactionIndex``).
-
-`storage_core.segment.transaction_index` has the layout, and reads what others have written. The
-file appears with the first entry, is not preallocated, and rarely has many entries.
+`TransactionIndex` holds the entries of a file that any broker may have written; `TransactionIndexFile`
+is the writer's own file.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ import numpy as np
 from storage_core.checkpoint.checkpoint_file import replace_file
 from storage_core.errors import CorruptIndexError, OffsetsOutOfOrderError
 from storage_core.segment.file_names import AbortedTransaction
-from storage_core.segment.index_file import rename_if_there
+from storage_core.segment.index_file import rename_if_exists
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -43,7 +41,7 @@ __all__ = ["ENTRY_SIZE_BYTES", "MAX_TRANSACTION_INDEX_SIZE_BYTES", "TransactionI
 
 
 MAX_TRANSACTION_INDEX_SIZE_BYTES: Final = 16 * 1024 * 1024
-"""Half a million aborted transactions in one segment. Of one with more, the batches tell what is asked."""
+"""Half a million aborted transactions in one segment. Of a larger file, the batches are read instead."""
 _ENTRY_DTYPE: Final = np.dtype(
     [
         ("version", ">i2"),
@@ -53,18 +51,21 @@ _ENTRY_DTYPE: Final = np.dtype(
         ("last_stable_offset", ">i8"),
     ]
 )
+# The same layout, for single entries.
+_ENTRY: Final = struct.Struct(">hqqqq")
+_VERSION: Final = 0
 _FIELDS: Final = ("producer_id", "first_offset", "last_offset", "last_stable_offset")
 ENTRY_SIZE_BYTES: Final = _ENTRY_DTYPE.itemsize
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TransactionIndex:
-    """The aborted transactions whose markers stand in one segment.
+    """The aborted transactions whose markers are in one segment, as a file that any broker may have written.
 
     Args:
         table: The entries, in the order of their markers.
-        exists: Whether there is a file.
-        problem: Why the file cannot be used; None if it can, is empty, or is not there.
+        exists: Whether the file exists.
+        problem: Why the file cannot be used; None if it can, is empty, or does not exist.
     """
 
     table: npt.NDArray[Any]
@@ -73,7 +74,7 @@ class TransactionIndex:
 
     @classmethod
     def without_entries(cls, problem: str | None = None, *, exists: bool) -> TransactionIndex:
-        """An index that tells nothing."""
+        """An index that answers like an empty one."""
         return cls(np.zeros(0, _ENTRY_DTYPE), exists, problem)
 
     @property
@@ -106,7 +107,7 @@ class TransactionIndex:
                 return cls.without_entries(problem, exists=True)
             data = opened.read_at(size_bytes, 0) if size_bytes else b""
         if len(data) % ENTRY_SIZE_BYTES:
-            # Kafka ignores such an end. But an aborted transaction that is not listed shows its records.
+            # Kafka ignores such an end. But readers would then see the records of an aborted transaction.
             problem = f"the file has {len(data)} bytes, which is no multiple of {ENTRY_SIZE_BYTES}"
             return cls.without_entries(problem, exists=True)
         entries = np.frombuffer(data, _ENTRY_DTYPE)
@@ -118,19 +119,19 @@ class TransactionIndex:
     def collect_aborted_transactions(
         self, fetch_offset: int, upper_bound_offset: int
     ) -> tuple[list[AbortedTransaction], bool]:
-        """The aborted transactions that touch offsets from ``fetch_offset`` to below the bound.
+        """The aborted transactions that overlap the offsets from ``fetch_offset`` to below the bound.
 
         Returns:
-            The transactions, and whether these are all: if not, markers of further ones may
-            stand in the next segments.
+            The transactions, and whether these are all: if not, the next segments may hold markers of
+            further ones.
         """
         table = self.table
-        # As a broker does, the first entry that says so ends the search.
+        # As in a broker, the first entry beyond the bound ends the search.
         beyond = np.flatnonzero(table["last_stable_offset"] >= upper_bound_offset)
         if len(beyond):
             table = table[: beyond[0] + 1]
-        touched = (table["last_offset"] >= fetch_offset) & (table["first_offset"] < upper_bound_offset)
-        return list(_transactions(table[touched])), bool(len(beyond))
+        overlaps = (table["last_offset"] >= fetch_offset) & (table["first_offset"] < upper_bound_offset)
+        return list(_transactions(table[overlaps])), bool(len(beyond))
 
 
 def _transactions(table: npt.NDArray[Any]) -> Iterator[AbortedTransaction]:
@@ -140,29 +141,26 @@ def _transactions(table: npt.NDArray[Any]) -> Iterator[AbortedTransaction]:
 def _problem(entries: np.ndarray, base_offset: int) -> str | None:
     if not len(entries):
         return None
-    if entries["version"].any():
-        return f"expected entries of version 0, found version {int(entries['version'].max())}"
+    if (entries["version"] != _VERSION).any():
+        return f"expected entries of version {_VERSION}, found version {int(entries['version'].max())}"
     last_offsets = entries["last_offset"].astype(np.int64)
     if last_offsets[0] < base_offset:
         return f"it names the marker offset {int(last_offsets[0])}, below the segment's base offset {base_offset}"
     if (last_offsets[1:] <= last_offsets[:-1]).any():
         return "its marker offsets do not ascend"
     if (entries["first_offset"] >= entries["last_offset"]).any():
-        return "a transaction does not begin in front of its marker"
+        return "a transaction does not begin before its marker"
     return None
 
 
-# Version, producer id, first offset, last offset, last stable offset.
-_ENTRY: Final = struct.Struct(">hqqqq")
-_VERSION: Final = 0
-
-
 class TransactionIndexFile:
-    """The aborted transactions whose markers stand in one segment. One writer, any number of readers.
+    """The writer's own transaction index. One writer, any number of readers.
+
+    Unlike the other indexes, it is not preallocated, and rarely has many entries.
 
     Args:
         filesystem: Through which the file is read and written.
-        path: The file. It is made with the first entry.
+        path: The file. It is created with the first entry.
         base_offset: The segment's base offset.
     """
 
@@ -174,7 +172,7 @@ class TransactionIndexFile:
         self._filesystem = filesystem
         self._file: PooledFile | None = None
         self._is_absent = False
-        # Both are known once the file was looked at. A part of an entry at the end does not count.
+        # Both are set when the file is first read. A part of an entry at the end does not count.
         self._size_bytes = -1
         self._last_offset: int | None = None
 
@@ -188,19 +186,19 @@ class TransactionIndexFile:
         return self._last_offset
 
     def note_absence(self) -> None:
-        """Say that there is no file: then nobody looks for it until it is made. Most segments have none."""
+        """Record that the file does not exist, as for most segments, so that it is not looked for before it is created."""
         self._is_absent = True
 
     def append(self, transaction: AbortedTransaction) -> None:
         """Add a transaction.
 
         Raises:
-            OffsetsOutOfOrderError: Its marker does not lie behind the last one.
+            OffsetsOutOfOrderError: Its marker is not after the last one.
         """
         self.extend([transaction])
 
     def extend(self, transactions: Iterable[AbortedTransaction]) -> None:
-        """Add transactions, all of them or, with an error, none. Raises as `append` does."""
+        """Add transactions, all of them or, on an error, none. Raises what `append` raises."""
         entries, last_offset = self._entries(transactions, self.last_offset)
         if entries:
             if self._file is None:
@@ -211,9 +209,9 @@ class TransactionIndexFile:
             self._last_offset = last_offset
 
     def replace(self, transactions: Iterable[AbortedTransaction]) -> None:
-        """Put transactions in the place of all that there are, for good when this returns.
+        """Replace all transactions, durably when this returns.
 
-        A reader finds the old ones or the new ones, never a part. Raises as `append` does.
+        A reader finds the old ones or the new ones, never a mixture. Raises what `append` raises.
         """
         entries, last_offset = self._entries(transactions, None)
         if not entries:
@@ -229,12 +227,12 @@ class TransactionIndexFile:
     def _entries(
         self, transactions: Iterable[AbortedTransaction], last_offset: int | None
     ) -> tuple[list[bytes], int | None]:
-        """The bytes of entries that are to follow the marker at an offset, and the last one's marker."""
+        """Encode entries that follow the marker at an offset; return their bytes and the offset of the last marker."""
         entries = []
         for transaction in transactions:
             if last_offset is not None and transaction.last_offset <= last_offset:
                 raise OffsetsOutOfOrderError(
-                    f"Expected an abort marker behind offset {last_offset}, the last one in this index, found "
+                    f"Expected an abort marker after offset {last_offset}, the last one in this index, found "
                     f"{transaction.last_offset}.",
                     path=self.path,
                     offset=transaction.last_offset,
@@ -256,14 +254,14 @@ class TransactionIndexFile:
         return TransactionIndex.read(self._filesystem, self.path, self.base_offset)
 
     def truncate_to(self, offset: int) -> None:
-        """Keep the transactions whose markers lie below an offset."""
+        """Keep the transactions whose markers are below an offset."""
         count = len(self)
         if count == 0:
             return
         try:
             opened = self._filesystem.open(self.path)
         except FileNotFoundError:
-            # It was removed, and the entries with it.
+            # The file was removed, and its entries with it.
             self.close()
             self._size_bytes, self._last_offset = 0, None
             return
@@ -276,7 +274,7 @@ class TransactionIndexFile:
         """Check the entries.
 
         Raises:
-            CorruptIndexError: They contradict each other, lie below the base offset, or the last is cut off.
+            CorruptIndexError: They contradict each other, are below the base offset, or the last one is torn.
         """
         problem = self.read().problem
         if problem is not None:
@@ -287,7 +285,7 @@ class TransactionIndexFile:
             )
 
     def flush(self) -> None:
-        """Have the operating system write the file to the disk, if there is one."""
+        """Flush the file to disk if it exists."""
         if self._file is None:
             if self._is_absent or self._filesystem.status(self.path) is None:
                 return
@@ -295,27 +293,27 @@ class TransactionIndexFile:
         self._file.flush()
 
     def close(self) -> None:
-        """Close the file without changing it. It is opened again when it is needed."""
+        """Close the file as it is. It is opened again when it is needed."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def rename(self, path: str) -> None:
-        """Give the file another name, if there is a file."""
+        """Rename the file if it exists."""
         if not self._is_absent:
-            rename_if_there(self._filesystem, self.path, path)
+            rename_if_exists(self._filesystem, self.path, path)
         self.path = path
         if self._file is not None:
             self._file.path = path
 
     def delete(self) -> bool:
-        """Delete the file; False if there is none."""
+        """Delete the file; False if it does not exist."""
         self.close()
         self._size_bytes, self._last_offset = -1, None
         return not self._is_absent and self._filesystem.delete(self.path)
 
     def _load(self) -> int:
-        """How many bytes whole entries take."""
+        """The size of all whole entries."""
         if self._size_bytes < 0:
             status = None if self._is_absent else self._filesystem.status(self.path)
             count = 0 if status is None else status.size_bytes // ENTRY_SIZE_BYTES

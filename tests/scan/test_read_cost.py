@@ -13,7 +13,7 @@ import pytest
 from storage_core.directory import partition_log as segments
 from storage_core.filesystem import DirectoryEntry, FileStatus, FileSystem
 from storage_core.scan import parse_read_options, plan_scan
-from storage_core.segment.batch_walk import LARGEST_BATCH_BYTES
+from storage_core.segment.batch_walk import USUAL_MAX_BATCH_BYTES
 
 
 def many_batches(log_root, count, content, records, codec=0):
@@ -69,7 +69,7 @@ def test_one_percent_of_the_offsets_is_two_percent_of_the_bytes(log_root, scan, 
     # Without an index, a header walk from the segment's beginning finds where to start. A damaged length may have led
     # it into a value, so the CRCs of all that a batch could reach across are checked, which are bytes to be read: no
     # less evidence will do. The end is looked for from the start on, which is proven by then.
-    proof = 0 if use_indexes else LARGEST_BATCH_BYTES
+    proof = 0 if use_indexes else USUAL_MAX_BATCH_BYTES
     rows = 0 if use_indexes else size * 0.01
     assert planned.filesystem.statistics.bytes_read <= size * 0.02 + proof + rows
 

@@ -82,7 +82,7 @@ class Segment:
     batches: list = field(default_factory=list)  # (position, end, base offset, last offset, max timestamp)
 
     def write(self, directory, *, indexes=True, index_zeros=0, log_zeros=0):
-        """Write the files; ``index_zeros`` entries and ``log_zeros`` bytes of zeros stand behind the content."""
+        """Write the files; ``index_zeros`` entries and ``log_zeros`` bytes of zeros follow the content."""
         stem = f"{directory}/{self.base_offset:020d}"
         files = {".log": self.log + bytes(log_zeros)}
         if indexes:

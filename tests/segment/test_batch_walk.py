@@ -116,7 +116,7 @@ def test_a_preallocated_tail_is_not_read(tmp_path):
     assert filesystem.statistics.bytes_read <= 16 * 1024
 
 
-def test_zeros_with_something_behind_them_are_damage(open_walk):
+def test_zeros_with_something_after_them_are_damage(open_walk):
     walk = open_walk(TRANSACTION_LOG + bytes(100) + TRANSACTION_LOG)
     with pytest.raises(CorruptRecordError) as caught:
         list(walk.skim())
@@ -130,7 +130,7 @@ def test_zeros_with_something_behind_them_are_damage(open_walk):
         pytest.param(16, b"\xff", id="magic -1"),
         pytest.param(8, struct.pack(">i", 48), id="shorter than a header"),
         pytest.param(8, struct.pack(">i", 13), id="shorter than any message"),
-        pytest.param(8, struct.pack(">i", 0), id="length 0 without zeros behind"),
+        pytest.param(8, struct.pack(">i", 0), id="length 0 without zeros after it"),
         pytest.param(8, struct.pack(">i", -1), id="negative length"),
         pytest.param(8, struct.pack(">i", -(2**31)), id="smallest length"),
         pytest.param(23, struct.pack(">i", -1), id="negative last offset delta"),

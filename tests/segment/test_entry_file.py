@@ -52,7 +52,7 @@ def test_a_new_file_has_its_full_size_rounded_down_to_whole_entries(path):
     assert path.read_bytes() == bytes(96)
 
 
-def test_entries_stand_behind_each_other_in_front_of_zeros(path):
+def test_entries_are_written_back_to_back_before_zeros(path):
     entries = open_entries(path)
     entries.write(b"entry 01")
     entries.write(b"entry 02entry 03")
@@ -90,7 +90,7 @@ def test_an_existing_file_has_room_for_what_its_size_says(path):
 
 
 @given(count=st.integers(1, 40), zeros=st.integers(0, 40), is_first_zero=st.booleans())
-def test_zeros_behind_the_entries_are_no_entries(tmp_path_factory, count, zeros, is_first_zero):
+def test_zeros_after_the_entries_are_no_entries(tmp_path_factory, count, zeros, is_first_zero):
     path = tmp_path_factory.mktemp("entries") / "0.index"
     content = [number.to_bytes(8, "big") for number in range(1, count + 1)]
     if is_first_zero and count > 1:
@@ -114,7 +114,7 @@ def test_the_last_entry_is_read_along_with_the_count(path, count, zeros):
     entries = open_entries(path, filesystem=filesystem)
     assert entries.read_last() == (b"entry %02d" % (count - 1) if count else b"")
     assert entries.count == count
-    # Behind entries that fill their file, as in a segment that is closed, nothing is looked for.
+    # Entries that fill their file, as in a closed segment, are not searched for an end.
     assert filesystem.statistics.files_opened == (2 if count and zeros else 1)
     assert entries.read_last() == (b"entry %02d" % (count - 1) if count else b"")
 
@@ -202,9 +202,9 @@ def test_what_could_not_be_written_does_not_count(path):
 def test_entries_that_are_taken_back_are_written_over(path):
     entries = open_entries(path)
     entries.write(b"entry 01entry 02")
-    entries.forget_behind(1)
+    entries.forget_after(1)
     assert entries.count == 1
-    entries.forget_behind(5)
+    entries.forget_after(5)
     assert entries.count == 1
     entries.write(b"entry 03")
     assert path.read_bytes()[:24] == b"entry 01entry 03" + bytes(8)

@@ -36,7 +36,7 @@ def test_what_was_added_before_counts():
     assert times == struct.pack(">qi", 70, 0)
 
 
-def test_it_goes_on_behind_the_last_entry_of_the_time_index():
+def test_it_continues_after_the_last_entry_of_the_time_index():
     builder = IndexBuilder(10, CONFIG, time_index_bytes=12, last_time=TimestampOffset(80, 13))
     offsets, times = add(builder, (20, 80, 101), (21, 70, 101), (22, 81, 101), position_bytes=500)
     assert offsets == struct.pack(">iiii", 11, 601, 12, 702)

@@ -132,7 +132,7 @@ def test_an_entry_for_a_torn_append_is_left_out(tmp_path, segment):
 
 
 def test_over_damage_an_entry_counts_too(tmp_path, segment):
-    """Between the entry before and this one nothing is left. What is looked for lies behind."""
+    """Nothing is left between the previous entry and this one. The batch looked for comes after it."""
     first, last = segment.offset_entries[10], segment.offset_entries[11]
     segment.log = segment.log[: first[1]] + bytes(last[1] - first[1]) + segment.log[last[1] :]
     segment.write(tmp_path)
@@ -165,7 +165,7 @@ class TestEntriesThatPointIntoAValue:
             header = open_segment(directory, **options).translate_offset(offset)
             assert header.base_offset == offset
             assert not self.around[0] < header.position_bytes < self.around[1]
-            around = open_segment(directory, **options).around(offset)
+            around = open_segment(directory, **options).locate_offset(offset)
             assert (around.found.base_offset, around.damage) == (offset, None)
         assert opened.end() == SegmentEnd(100, len(log.log))
         for target in (1, 500, 3000):
@@ -184,8 +184,8 @@ class TestEntriesThatPointIntoAValue:
     def test_among_true_ones(self, tmp_path, log, number, skip_damage):
         made_up = (71 + number, self.inner[number])
         before = [each for each in log.offset_entries if each < made_up and each[1] < made_up[1]]
-        behind = [each for each in log.offset_entries if each[0] > made_up[0] and each[1] > made_up[1]]
-        log.offset_entries = [*before, made_up, *behind]
+        following = [each for each in log.offset_entries if each[0] > made_up[0] and each[1] > made_up[1]]
+        log.offset_entries = [*before, made_up, *following]
         log.write(tmp_path)
         self.check(tmp_path, log, skip_damage=skip_damage)
 
@@ -215,7 +215,7 @@ class TestEntriesThatPointIntoAValue:
 
 
 class TestLengthsThatWereDamaged:
-    """A length leads into a value: what stands there is no batch of the log, whoever looks for its offset."""
+    """A length leads into a value, whose content is no batch of the log, even for a look-up of its offset."""
 
     @pytest.fixture
     def log(self, make_batch, make_segment):

@@ -82,7 +82,7 @@ def test_truncate(path):
     assert path.read_bytes() == b"onetwofour"
 
 
-def test_a_preallocated_rest_is_cut_only_with_batches_in_front_of_it(path):
+def test_a_preallocated_rest_is_cut_only_with_batches_before_it(path):
     log = log_file(path)
     log.create(100)
     write(log, b"onetwo")

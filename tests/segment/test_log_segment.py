@@ -40,13 +40,13 @@ def test_truncate_keeps_what_stands_in_front(segment, folder, batches):
     assert segment.read_next_offset() == 23
     assert segment.largest_timestamp == TimestampOffset(30, 12)
     assert [entry.last_offset for entry in segment.transaction_index.read().entries] == [22]
-    # Full again, and nothing behind the entries.
+    # Full size again, with only zeros after the entries.
     assert folder.bytes_of(".index") == bytes.fromhex("00000016 000000aa") + bytes(992)
     assert folder.bytes_of(".timeindex") == bytes.fromhex("000000000000001e 0000000c") + bytes(984)
 
 
 @pytest.mark.parametrize("offset", range(64))
-def test_truncate_drops_the_batch_that_holds_the_offset_and_all_behind_it(segment, folder, batches, offset):
+def test_truncate_drops_the_batch_that_holds_the_offset_and_all_after_it(segment, folder, batches, offset):
     kept = next((n for n in range(6) if 10 * n + 2 >= offset), 6)
     assert segment.truncate_to(offset, now_ms=0) == sum(map(len, batches[kept:]))
     assert folder.bytes_of(".log") == b"".join(batches[:kept])

@@ -109,15 +109,15 @@ class SegmentMachine(RuleBasedStateMachine):
     @rule(offset=st.integers(BASE - 5, BASE + 80), size_bytes=st.integers(0, 400), whole=st.booleans())
     def read(self, offset, size_bytes, whole):
         found = self.segment.read(offset, size_bytes, min_one_message=whole)
-        behind = next((n for n, batch in enumerate(self.model) if batch[2] >= offset), None)
-        if behind is None:
+        following = next((n for n, batch in enumerate(self.model) if batch[2] >= offset), None)
+        if following is None:
             assert found is None
             return
-        first = self.model[behind]
+        first = self.model[following]
         wanted = max(size_bytes, len(first[0])) if whole else size_bytes
         assert found.base_offset == first[1]
-        assert found.position_bytes == sum(len(batch[0]) for batch in self.model[:behind])
-        assert found.data == b"".join(batch[0] for batch in self.model[behind:])[:wanted]
+        assert found.position_bytes == sum(len(batch[0]) for batch in self.model[:following])
+        assert found.data == b"".join(batch[0] for batch in self.model[following:])[:wanted]
 
     @rule(timestamp_ms=st.integers(0, 62), start_offset=st.integers(BASE - 5, BASE + 60))
     def look_up_a_time(self, timestamp_ms, start_offset):

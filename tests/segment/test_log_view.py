@@ -41,7 +41,7 @@ def test_translate_offset_finds_the_first_batch_that_reaches_an_offset(segment, 
         assert found == (*BATCHES[number], position, len(batches[number]))
 
 
-def test_translate_offset_looks_for_nothing_in_front_of_a_position(segment, batches):
+def test_translate_offset_looks_for_nothing_before_a_position(segment, batches):
     assert segment.translate_offset(41, len(batches[0])).base_offset == 41
     assert segment.translate_offset(41, len(batches[0] + batches[1])).base_offset == 50
 
@@ -96,7 +96,7 @@ def test_next_offset(segment, folder):
     assert folder.create(99).read_next_offset() == 99
 
 
-def test_next_offset_in_front_of_a_torn_batch(folder, append, make_batch):
+def test_next_offset_before_a_torn_batch(folder, append, make_batch):
     segment = folder.create(index_interval_bytes=0)
     batches = [make_batch(n) for n in range(4)]
     append(segment, *batches)

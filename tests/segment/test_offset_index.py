@@ -63,8 +63,10 @@ def test_lookup_gives_the_highest_entry_up_to_an_offset(read, offset):
     "position", [*range(150, 155), *range(302, 307), 455, 456, 457, 607, 608, 609, 10_000]
 )
 def test_position_at_or_after(read, position):
-    behind = [entry for entry in ENTRIES if entry[1] >= position]
-    assert read(GOLDEN).position_at_or_after(position) == (OffsetPosition(*behind[0]) if behind else None)
+    following = [entry for entry in ENTRIES if entry[1] >= position]
+    assert read(GOLDEN).position_at_or_after(position) == (
+        OffsetPosition(*following[0]) if following else None
+    )
 
 
 @pytest.mark.parametrize("content", [b"", bytes(8), bytes(16), bytes(10_485_760)])
@@ -120,7 +122,7 @@ def test_offsets_beyond_the_largest_are_a_problem(read):
     assert index.problem
 
 
-def test_entries_behind_the_end_of_the_log_are_left_out(read):
+def test_entries_after_the_end_of_the_log_are_left_out(read):
     assert entries_of(read(GOLDEN, log_size_bytes=456)) == ENTRIES[:2]
     assert entries_of(read(GOLDEN, log_size_bytes=457)) == ENTRIES[:3]
     assert entries_of(read(GOLDEN, log_size_bytes=0)) == []
@@ -146,8 +148,8 @@ def test_lookups_equal_a_linear_search(tmp_path_factory, steps, base_offset, zer
     below = [(base_offset + o, p) for o, p in entries if o <= target]
     assert index.lookup(base_offset + target) == OffsetPosition(*(below[-1] if below else (base_offset, 0)))
     goal = data.draw(st.integers(0, position + 2))
-    behind = [(base_offset + o, p) for o, p in entries if p >= goal]
-    assert index.position_at_or_after(goal) == (OffsetPosition(*behind[0]) if behind else None)
+    following = [(base_offset + o, p) for o, p in entries if p >= goal]
+    assert index.position_at_or_after(goal) == (OffsetPosition(*following[0]) if following else None)
 
 
 @given(content=st.binary(max_size=200), base_offset=st.integers(0, 2**63 - 1))

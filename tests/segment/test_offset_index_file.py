@@ -171,7 +171,7 @@ def test_extend_adds_as_many_as_there_is_room_for(index, path):
 
 def test_what_is_taken_back_is_as_if_it_had_never_been_there(index):
     index.append(65, 80)
-    index.forget_behind(4)
+    index.forget_after(4)
     assert (entries_of(index), index.last_offset) == (ENTRIES, 60)
     index.append(61, 80)
     assert entries_of(index) == [*ENTRIES, (61, 80)]

@@ -6,7 +6,7 @@ import pytest
 
 from storage_core.filesystem import FileSystem
 from storage_core.segment.batch_candidates import RecordLengths
-from storage_core.segment.batch_walk import BatchProbe
+from storage_core.segment.batch_probe import BatchProbe
 from tests.record.encoding import Batch, Record
 from tests.record.legacy_encoding import Message
 
@@ -79,17 +79,17 @@ class TestContents:
 
 class TestRest:
     @pytest.mark.parametrize("headers", [(), HEADERS])
-    @pytest.mark.parametrize("behind", [0, 1, 2])
-    def test_headers_and_records_behind_a_value(self, lengths_of, headers, behind):
+    @pytest.mark.parametrize("following", [0, 1, 2])
+    def test_headers_and_records_after_a_value(self, lengths_of, headers, following):
         record = Record(1, 5, b"key", b"value", headers).encode(0)
         rest = record[record.index(b"value") + 5 :] + b"".join(
-            each.encode(1_000) for each in RECORDS[:behind]
+            each.encode(1_000) for each in RECORDS[:following]
         )
-        assert lengths_of(b"value" + rest + b"\0" * 9).end_of_rest(5) == 5 + len(rest)
+        assert lengths_of(b"value" + rest + b"\0" * 9).end_of_batch_after_value(5) == 5 + len(rest)
 
     @pytest.mark.parametrize("rest", [b"", b"\x01", b"\x02\x01", b"\x02\x02k\x03", b"\x02\x7f", b"\xff" * 9])
     def test_what_is_no_rest(self, lengths_of, rest):
-        assert lengths_of(b"value" + rest).end_of_rest(5) == 0
+        assert lengths_of(b"value" + rest).end_of_batch_after_value(5) == 0
 
 
 class TestAround:
@@ -100,28 +100,28 @@ class TestAround:
         value = content.index(b"value")
         lengths = lengths_of(content)
         candidates = lengths.candidates(0, len(content))
-        assert lengths.end_around(value, value + 200, candidates) == end
-        assert lengths.end_around(value + 7, value + 8, candidates) == end
+        assert lengths.end_of_record_around(value, value + 200, candidates) == end
+        assert lengths.end_of_record_around(value + 7, value + 8, candidates) == end
         # More than the value, or something else of the record.
-        assert lengths.end_around(value, value + 201, candidates) == 0
-        assert lengths.end_around(start + 1, start + 2, candidates) == 0
+        assert lengths.end_of_record_around(value, value + 201, candidates) == 0
+        assert lengths.end_of_record_around(start + 1, start + 2, candidates) == 0
 
-    def test_lengths_in_front_of_a_value(self, lengths_of):
-        assert lengths_of(b"\x0a-----").ends_of_values_before(1) == [6]
+    def test_lengths_before_a_value(self, lengths_of):
+        assert lengths_of(b"\x0a-----").value_ends_by_length_before(1) == [6]
         # As one byte, as two, or as three: an odd number is negative.
-        assert lengths_of(b"\x81\x80\x01" + b"-" * 9).ends_of_values_before(3) == [3 + 64]
-        assert lengths_of(b"-----").ends_of_values_before(0) == []
+        assert lengths_of(b"\x81\x80\x01" + b"-" * 9).value_ends_by_length_before(3) == [3 + 64]
+        assert lengths_of(b"-----").value_ends_by_length_before(0) == []
 
-    def test_lengths_in_front_of_the_value_of_an_old_message(self, lengths_of):
+    def test_lengths_before_the_value_of_an_old_message(self, lengths_of):
         head = b"\xff" * 22
-        assert lengths_of(head + b"\0\0\0\5-----").ends_of_messages_before(26, 0) == [31]
-        assert lengths_of(head + b"\0\0\0\5-----").ends_of_messages_before(26, 1) == []
-        assert lengths_of(head + b"\xff" * 9).ends_of_messages_before(26, 0) == []
-        assert lengths_of(b"---").ends_of_messages_before(3, 0) == []
+        assert lengths_of(head + b"\0\0\0\5-----").message_ends_by_length_before(26, 0) == [31]
+        assert lengths_of(head + b"\0\0\0\5-----").message_ends_by_length_before(26, 1) == []
+        assert lengths_of(head + b"\xff" * 9).message_ends_by_length_before(26, 0) == []
+        assert lengths_of(b"---").message_ends_by_length_before(3, 0) == []
 
     def test_a_length_that_leads_to_a_place(self, lengths_of):
         lengths = lengths_of(b"--\0\0\0\5-----")
-        assert lengths.is_told_by_length(0, 6, 11)
-        assert not lengths.is_told_by_length(0, 5, 11)
-        assert not lengths.is_told_by_length(0, 6, 10)
-        assert not lengths.is_told_by_length(0, 2, 10)
+        assert lengths.has_length_leading_to(0, 6, 11)
+        assert not lengths.has_length_leading_to(0, 5, 11)
+        assert not lengths.has_length_leading_to(0, 6, 10)
+        assert not lengths.has_length_leading_to(0, 2, 10)

@@ -11,7 +11,7 @@ import pytest
 from storage_core.errors import BatchTooLargeError, CorruptRecordError
 from storage_core.filesystem import FileSystem
 from storage_core.segment import DamagedRange, Resynchroniser
-from storage_core.segment.batch_walk import BatchProbe
+from storage_core.segment.batch_probe import BatchProbe
 from tests.record.encoding import LZ4, Batch, Record
 from tests.record.frames import lz4_frame
 from tests.record.legacy_encoding import Message, Wrapper
@@ -164,7 +164,7 @@ class TestEnds:
     def test_without_a_known_end_a_torn_batch_is_none(self, items_of, batches):
         assert items_of(b"".join(batches)[:-1], end_offset=None) == list(range(100, 109))
 
-    def test_without_a_known_end_damage_in_front_of_a_batch_is_damage(self, items_of, batches):
+    def test_without_a_known_end_damage_before_a_batch_is_damage(self, items_of, batches):
         assert items_of(changed(batches, 8, 66, b"\xee"), end_offset=None) == one_lost(8)
 
     def test_a_segment_of_nothing_but_garbage(self, items_of):
@@ -214,7 +214,7 @@ class TestOutliers:
 
 
 class TestValuesThatHoldBatches:
-    """Copies of batches in a record's value, with offsets that fit where they stand."""
+    """Copies of batches in a record's value, with offsets that fit their position."""
 
     @pytest.fixture
     def content(self, make_batch):
@@ -265,7 +265,7 @@ class TestValuesThatHoldBatches:
         assert items_of(content, end_offset=104) == [100, (SIZE, SIZE + self.size, 101, 103), 103]
 
     def test_where_its_header_is_gone(self, items_of, content):
-        """The length of the value stands in front of the copies."""
+        """The length of the value precedes the copies."""
         content = content[:SIZE] + b"\xff" * 61 + content[SIZE + 61 :]
         assert items_of(content, end_offset=104) == [100, (SIZE, SIZE + self.size, 101, 103), 103]
 
@@ -311,14 +311,14 @@ class TestValuesThatHoldBatches:
         looks = []
         header = BatchProbe.header
         monkeypatch.setattr(BatchProbe, "header", lambda *arguments: (looks.append(1), header(*arguments))[1])
-        before, damage, *behind = itertools.islice(resynchroniser.items(0, 100), 1100)
+        before, damage, *following = itertools.islice(resynchroniser.items(0, 100), 1100)
         assert (damage.start_bytes, damage.end_bytes) == (start, end)
-        assert [each.base_offset for each in (before, *behind)] == [100, *range(102, 1200)]
+        assert [each.base_offset for each in (before, *following)] == [100, *range(102, 1200)]
         assert len(looks) < 20 * 3100
 
     @pytest.mark.parametrize("gone", [1, 5, 60, 90, 150])
     def test_where_bytes_of_its_value_are_gone(self, items_of, make_batch, gone):
-        """Its lengths lead behind the next batch then, which leads across the end that they declare."""
+        """Then its lengths lead past the next batch, which leads across the end that they declare."""
         copies = make_batch(102, (1,)) + b"-" * 200
         made = [
             make_batch(100, (1,)),
@@ -354,7 +354,7 @@ class TestValuesThatHoldBatches:
         pytest.param(8, struct.pack(">i", 22), id="length"),
         pytest.param(8, struct.pack(">i", 200), id="larger length"),
         pytest.param(16, b"\2", id="magic"),
-        pytest.param(0, b"\xff" * 17, id="all in front of the attributes"),
+        pytest.param(0, b"\xff" * 17, id="all before the attributes"),
         pytest.param(18, b"\0\0\0\x07", id="key length, or a timestamp"),
         pytest.param(12, b"\xff", id="CRC"),
         pytest.param(40, b"-", id="the first copy"),
@@ -382,8 +382,8 @@ class TestValuesThatHoldBatches:
 class TestNoValues:
     """What seems to lie in a value, and does not."""
 
-    def test_a_byte_in_front_of_a_message_is_no_length(self, items_of):
-        """As a varint, "v" is the length of a value that would end among the zeros behind."""
+    def test_a_byte_before_a_message_is_no_length(self, items_of):
+        """As a varint, "v" is the length of a value that would end among the zeros that follow."""
         made = [Message(offset, 5, b"key", b"v" * 40, 1, attributes=8).encode() for offset in (100, 101)]
         content = bytearray(b"".join(made) + bytes(600))
         content[:20] = bytes(20)
@@ -391,14 +391,14 @@ class TestNoValues:
         assert items_of(content, end_offset=None) == [(0, size, 100, 101), 101]
 
     @pytest.mark.parametrize("zeros", [1, 2, 8, 61, 200])
-    def test_zeros_in_front_of_a_batch_and_behind(self, items_of, batches, zeros):
+    def test_zeros_before_a_batch_and_after(self, items_of, batches, zeros):
         content = bytes(zeros) + batches[0] + bytes(zeros) + batches[1]
         expected = [(0, zeros, 100, 100), 100, (zeros + SIZE, 2 * zeros + SIZE, 101, 101), 101]
         assert items_of(content, end_offset=102) == expected
 
     @pytest.mark.parametrize("zeros", [1, 7, 8, 9])
-    def test_zeros_in_front_of_an_old_message(self, items_of, zeros):
-        """With eight of them, the lengths of a message of format v0 stand where one of v1 has its own."""
+    def test_zeros_before_an_old_message(self, items_of, zeros):
+        """With eight of them, the lengths of a message of format v0 are where one of v1 has its own."""
         made = [Message(offset, 5, None, b"value", 0).encode() for offset in (100, 101)]
         size = len(made[0])
         content = made[0] + bytes(zeros) + made[1]
@@ -420,7 +420,7 @@ class TestOldFormats:
 
     @pytest.mark.parametrize("magic", [0, 1])
     @pytest.mark.parametrize("codec", [1, 2, 3])
-    def test_what_is_lost_in_front_of_a_wrapper_ends_with_its_first_record(self, items_of, magic, codec):
+    def test_what_is_lost_before_a_wrapper_ends_with_its_first_record(self, items_of, magic, codec):
         made = [
             Wrapper(
                 tuple(Message(offset, 5, None, b"v" * 50, magic) for offset in offsets), codec, magic
@@ -438,8 +438,8 @@ class TestLimits:
         large = make_batch(101, (1, 1), value=copies + bytes(5000))
         content = make_batch(100, (1,)) + large + make_batch(103, (1,))
         resynchroniser = open_content(content, limit_bytes=5000)
-        before, damage, behind = resynchroniser.items(0, 100)
-        assert (before.base_offset, behind.base_offset) == (100, 103)
+        before, damage, following = resynchroniser.items(0, 100)
+        assert (before.base_offset, following.base_offset) == (100, 103)
         assert (damage.start_bytes, damage.end_bytes) == (SIZE, SIZE + len(large))
         assert damage.kind is BatchTooLargeError
         assert damage.reason == (
@@ -457,7 +457,7 @@ class TestLimits:
         assert resynchroniser.probe.is_exhausted
 
     @pytest.mark.parametrize("is_end", [True, False])
-    def test_zeros_behind_many_batches_are_read_once(self, tmp_path, make_batch, is_end):
+    def test_zeros_after_many_batches_are_read_once(self, tmp_path, make_batch, is_end):
         made = [make_batch(offset, (1,), value=bytes(100)) for offset in range(500)]
         end = len(made[0])
         content = bytearray(b"".join(made)) + bytes(4 << 20)

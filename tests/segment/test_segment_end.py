@@ -7,7 +7,7 @@ import pytest
 from storage_core.errors import CorruptRecordError
 from storage_core.filesystem import FileSystem
 from storage_core.segment import SegmentEnd
-from storage_core.segment.batch_walk import BatchProbe
+from storage_core.segment.batch_probe import BatchProbe
 from storage_core.segment.resynchronise import end_of_batches
 
 
@@ -79,7 +79,7 @@ def test_if_all_are_bad_there_is_no_end(end_of, batches):
     assert end_of(b"".join(batch[:-1] + b"\xee" for batch in batches)) is None
 
 
-def test_a_bad_batch_with_a_valid_one_behind_is_not_the_end(end_of, batches):
+def test_a_bad_batch_with_a_valid_one_after_it_is_not_the_end(end_of, batches):
     content = bytearray(b"".join(batches))
     content[3 * 69 + 65] ^= 0xFF
     assert end_of(content) == SegmentEnd(13, 6 * 69)
@@ -95,7 +95,7 @@ def test_a_bad_batch_with_a_valid_one_behind_is_not_the_end(end_of, batches):
         pytest.param(0, b"\0\0\0\0\0\0\0\1", id="base offset"),
     ],
 )
-def test_damage_with_a_valid_batch_behind_is_an_error(end_of, batches, position, value):
+def test_damage_with_a_valid_batch_after_it_is_an_error(end_of, batches, position, value):
     content = bytearray(b"".join(batches))
     start = 2 * 69 + position
     content[start : start + len(value)] = value
@@ -104,7 +104,7 @@ def test_damage_with_a_valid_batch_behind_is_an_error(end_of, batches, position,
     assert caught.value.position_bytes == 2 * 69
 
 
-def test_a_lost_page_with_a_valid_batch_behind_is_an_error(end_of, make_batch):
+def test_a_lost_page_with_a_valid_batch_after_it_is_an_error(end_of, make_batch):
     content = bytearray(b"".join(make_batch(offset, value=bytes([7]) * 500) for offset in range(7, 60)))
     content[4096:8192] = bytes(4096)
     # The batch over the edge of the page is torn by a CRC, the next bytes are zeros for less than a page.
@@ -162,7 +162,7 @@ def end_over_damage(tmp_path):
     ],
 )
 @pytest.mark.parametrize("number", range(5))
-def test_damage_with_a_valid_batch_behind_is_not_the_end(end_over_damage, batches, number, position, value):
+def test_damage_with_a_valid_batch_after_it_is_not_the_end(end_over_damage, batches, number, position, value):
     content = bytearray(b"".join(batches))
     start = number * 69 + position
     content[start : start + len(value)] = value
@@ -178,7 +178,7 @@ def test_damage_at_the_end_is_the_end(end_over_damage, batches):
 
 
 @pytest.mark.parametrize("zeros", [61, 4096, 5000, 2_000_000])
-def test_behind_a_hole_of_any_size_the_log_goes_on(end_of, end_over_damage, batches, zeros):
+def test_after_a_hole_of_any_size_the_log_continues(end_of, end_over_damage, batches, zeros):
     content = b"".join(batches[:3]) + bytes(zeros) + b"".join(batches[3:])
     assert end_over_damage(content) == SegmentEnd(13, 6 * 69 + zeros)
     with pytest.raises(CorruptRecordError) as caught:
@@ -201,9 +201,9 @@ def test_a_whole_batch_with_another_offset_is_no_torn_one(end_of, end_over_damag
     content[5 * 69 : 5 * 69 + 8] = offset.to_bytes(8, "big")
     with pytest.raises(CorruptRecordError, match="out of order"):
         end_of(content)
-    # Behind the damage, so that a read to the end of the log is told of it.
+    # After the damage, so that a read to the end of the log reports it.
     assert end_over_damage(content) == SegmentEnd(12, 6 * 69)
-    assert "The log ends in front of damage" in caplog.text
+    assert "The log ends before damage" in caplog.text
 
 
 def test_a_preallocated_rest_is_not_read(tmp_path, batches):

@@ -135,7 +135,7 @@ def test_a_suffix_belongs_to_every_file(tmp_path, segment):
         assert opened.translate_offset(99).base_offset == 99
 
 
-def test_entries_behind_the_size_that_was_planned_are_left_out(tmp_path, segment):
+def test_entries_after_the_size_that_was_planned_are_left_out(tmp_path, segment):
     segment.write(tmp_path)
     known = open_segment(tmp_path).status
     with open(tmp_path / "00000000000000000050.index", "ab") as file:

@@ -129,7 +129,7 @@ SHAPES = st.lists(
     st.tuples(
         st.integers(0, 4),  # gap before the batch
         st.lists(st.integers(-3, 60), max_size=4),  # timestamps
-        st.integers(0, 3),  # offsets behind the last record
+        st.integers(0, 3),  # offsets after the last record
         st.sampled_from([None, None, None, 30]),  # log append time
         st.sampled_from([1, 40, 400]),  # size of values
     ),
@@ -284,7 +284,7 @@ def hundred(make_batch, make_segment):
         ),
         pytest.param(lambda timestamp_ms, offset: (timestamp_ms - 500, offset), id="as if all were younger"),
         pytest.param(
-            lambda timestamp_ms, offset: (timestamp_ms, 10_000 + offset), id="behind the end of the log"
+            lambda timestamp_ms, offset: (timestamp_ms, 10_000 + offset), id="beyond the end of the log"
         ),
     ],
 )
@@ -369,7 +369,7 @@ def test_an_empty_segment(tmp_path):
 # ---- ends, damage, cost ----
 
 
-def test_after_its_end_is_known_a_segment_has_nothing_behind_it(tmp_path, hundred):
+def test_after_its_end_is_known_a_segment_has_nothing_after_it(tmp_path, hundred):
     torn = bytearray(hundred.log)
     torn[-1] ^= 1
     hundred.log = bytes(torn)
@@ -385,7 +385,7 @@ def test_after_its_end_is_known_a_segment_has_nothing_behind_it(tmp_path, hundre
     assert len(list(opened.batches())) == 99
 
 
-def test_the_end_is_looked_for_before_the_last_entries_if_nothing_behind_them_is_valid(tmp_path, hundred):
+def test_the_end_is_looked_for_before_the_last_entries_if_nothing_after_them_is_valid(tmp_path, hundred):
     first_bad = hundred.offset_entries[5][1]
     log = bytearray(hundred.log)
     for position, end, *_ in hundred.batches:

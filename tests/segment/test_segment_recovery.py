@@ -88,7 +88,7 @@ def test_every_length_of_a_cut_off_log(folder, make_segment, batches):
         assert segment.size_bytes == ends[count]
 
 
-def test_every_flipped_byte_ends_the_log_in_front_of_its_batch(folder, make_segment, batches):
+def test_every_flipped_byte_ends_the_log_before_its_batch(folder, make_segment, batches):
     log = b"".join(batches)
     ends = list(itertools.accumulate(map(len, batches), initial=0))
     for position in range(len(log)):
@@ -129,7 +129,7 @@ def test_a_base_offset_below_the_files_name_ends_the_log(folder, make_batch):
         (struct.pack(">qi", 19, 20) + b"\0\0\0\0\2" + bytes(60), "at least 49 bytes, found 20"),
     ],
 )
-def test_what_stands_behind_the_batches_is_cut_off(folder, make_segment, batches, tail, message):
+def test_what_comes_after_the_batches_is_cut_off(folder, make_segment, batches, tail, message):
     folder.put(".log", b"".join(batches) + tail)
     recovered = folder.open().recover()
     assert recovered.truncated_bytes == len(tail)

@@ -29,8 +29,8 @@ TAILS = {
     "a torn batch": build_batch(2 * COUNT, (10**9,))[:-1],
     "half a header": build_batch(2 * COUNT, (10**9,))[:30],
     "zeros": bytes(5000),
-    "zeros in front of a batch": bytes(200) + build_batch(2 * COUNT + 9, (10**9,)),
-    "garbage in front of a batch": b"\xff" * 200 + build_batch(2 * COUNT + 9, (10**9,)),
+    "zeros before a batch": bytes(200) + build_batch(2 * COUNT + 9, (10**9,)),
+    "garbage before a batch": b"\xff" * 200 + build_batch(2 * COUNT + 9, (10**9,)),
     "batches of another place": build_batch(0, (0, 1)),
 }
 
@@ -38,13 +38,13 @@ TAILS = {
 @pytest.mark.parametrize("use_indexes", [True, False])
 @pytest.mark.parametrize("skip_damage", [True, False])
 @pytest.mark.parametrize("tail", TAILS.values(), ids=TAILS)
-def test_what_stands_behind_does_not_count(tmp_path, tail, skip_damage, use_indexes):
+def test_what_comes_after_does_not_count(tmp_path, tail, skip_damage, use_indexes):
     segment = built()
     segment.write(tmp_path)
     with open(tmp_path / f"{0:020d}.log", "ab") as file:
         file.write(tail)
     reader = SegmentReader(FileSystem(), str(tmp_path), 0, use_indexes=use_indexes, skip_damage=skip_damage)
-    reader.end_in_front_of(2 * COUNT)
+    reader.end_before(2 * COUNT)
     assert reader.end() == SegmentEnd(2 * COUNT, len(segment.log))
     assert reader.size_bytes == len(segment.log)
     assert [header.base_offset for header in reader.batches()] == list(range(0, 2 * COUNT, 2))
@@ -71,7 +71,7 @@ def test_an_index_that_grows_leads_nobody_astray(tmp_path, tail):
     with open(tmp_path / f"{0:020d}.timeindex", "ab") as file:
         file.write(struct.pack(">qi", 10**9, 2 * COUNT))
     reader = SegmentReader(FileSystem(), str(tmp_path), 0)
-    reader.end_in_front_of(2 * COUNT)
+    reader.end_before(2 * COUNT)
     assert reader.size_bytes == len(segment.log)
     for offset in range(0, 2 * COUNT, 7):
         header = reader.translate_offset(offset)
@@ -83,12 +83,12 @@ def test_an_index_that_grows_leads_nobody_astray(tmp_path, tail):
     assert reader.largest_timestamp(is_complete=False).timestamp_ms == 1000 * (COUNT - 1) + 1
 
 
-def test_in_front_of_every_batch(tmp_path):
+def test_before_every_batch(tmp_path):
     segment = built(20)
     segment.write(tmp_path)
     for position, end, _, last_offset, _ in segment.batches:
         reader = SegmentReader(FileSystem(), str(tmp_path), 0)
-        reader.end_in_front_of(last_offset + 1)
+        reader.end_before(last_offset + 1)
         assert reader.end() == SegmentEnd(last_offset + 1, end), position
 
 
@@ -97,7 +97,7 @@ def test_a_segment_that_nothing_was_added_to_ends_where_it_ends(tmp_path):
     segment.write(tmp_path, log_zeros=100)
     reader = SegmentReader(FileSystem(), str(tmp_path), 0)
     # The log went on in a segment that is empty.
-    reader.end_in_front_of(1000)
+    reader.end_before(1000)
     assert reader.end() == SegmentEnd(40, len(segment.log))
 
 
@@ -108,4 +108,4 @@ def test_damage_on_the_way_is_damage(tmp_path):
         segment.log[:position] + b"\xff" * 50 + segment.log[position + 50 :]
     )
     with pytest.raises(CorruptRecordError):
-        SegmentReader(FileSystem(), str(tmp_path), 0).end_in_front_of(40)
+        SegmentReader(FileSystem(), str(tmp_path), 0).end_before(40)

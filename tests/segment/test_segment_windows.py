@@ -6,7 +6,7 @@ import struct
 import pytest
 
 from storage_core.errors import BatchTooLargeError
-from storage_core.segment.batch_walk import read_windows
+from storage_core.segment.batch_windows import read_windows
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_every_length_of_a_cut_off_file(read, batches, window_bytes):
     some = [batches[number] for number in (0, 1, 3, 6)]
     content, places = b"".join(some), places_of([*some, batches[7]])
     for length in range(len(content)):
-        whole = [place for place, behind in itertools.pairwise(places) if behind[0] <= length]
+        whole = [place for place, following in itertools.pairwise(places) if following[0] <= length]
         assert read(content[:length], window_bytes=window_bytes) == whole
         # As if the file had been cut after somebody asked for its size.
         assert read(content[:length], end=len(content), window_bytes=window_bytes) == whole

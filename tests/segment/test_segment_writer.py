@@ -331,7 +331,7 @@ def test_copying_from_another_segment(folder, append, make_batch, make_segment):
     assert folder.bytes_of(".timeindex.cleaned") == expected.time_index_bytes
 
 
-def test_copying_ends_in_front_of_an_offset_that_does_not_fit(folder, append, make_batch):
+def test_copying_ends_before_an_offset_that_does_not_fit(folder, append, make_batch):
     batches = [make_batch(offset) for offset in (5, 9, 2**31 + 5, 2**31 + 6)]
     folder.put(".log", b"".join(batches))
     source = folder.open()

@@ -323,7 +323,7 @@ def test_a_false_entry_for_a_wrapper_changes_no_answer(tmp_path, wrappers, chang
         assert opened.translate_offset(target).position_bytes == wrappers.place_reaching(target)
 
 
-def test_an_entry_in_front_of_its_wrapper_is_no_entry_of_it(tmp_path, wrappers):
+def test_an_entry_before_its_wrapper_is_no_entry_of_it(tmp_path, wrappers):
     offset, position = wrappers.index[10]
     wrappers.index[10] = (offset - 3, position)
     wrappers.write(tmp_path)
@@ -459,7 +459,7 @@ def test_without_either_index_every_header_is_looked_at(tmp_path, without_timest
 
 
 @pytest.mark.parametrize("use_indexes", [True, False])
-def test_wrappers_are_cut_right_behind_the_batch_before(tmp_path, wrappers, use_indexes):
+def test_wrappers_are_cut_right_after_the_previous_batch(tmp_path, wrappers, use_indexes):
     opened = open_segment(tmp_path, use_indexes=use_indexes)
     cuts = opened.cut_points(0, len(wrappers.log), 400)
     assert len(cuts) >= 10

@@ -1,4 +1,4 @@
-"""Look-ups in a damaged segment: with ``skip_damage`` they go on behind it, otherwise they say all of it."""
+"""Look-ups in a damaged segment: with ``skip_damage`` they continue after it, otherwise they report all of it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def use_indexes(request):
 MAGIC = (16, b"\7")
 CRC = (17, b"\0\0\0\0")
 LONG = (8, (1 << 20).to_bytes(4, "big"))
-# The batches are equally long: this one seems to reach to the end of the fifth behind it.
+# The batches are equally long: this one seems to reach to the end of the fifth one after it.
 HIDES_FOUR = None
 
 
@@ -99,7 +99,7 @@ class TestOneDamagedBatch:
 
     def test_what_stands_around_an_offset(self, opened, segment, number, change):
         for offset in range(1, 200):
-            around = opened.around(offset)
+            around = opened.locate_offset(offset)
             lost = (2 * number, 2 * number + 2)
             is_near = offset // 2 in (number, number + 1) and offset < 2 * number + 4
             expected_before = offset // 2 * 2 - 2
@@ -113,7 +113,7 @@ class TestOneDamagedBatch:
         self, open_damaged, segment, number, change, use_indexes
     ):
         if change is HIDES_FOUR and (use_indexes or number > 90):
-            pytest.skip("an index leads behind it, or the file ends before")
+            pytest.skip("an index leads past it, or the file ends before")
         opened = open_damaged(
             [(number, *(change or hides_four(segment)))], use_indexes=use_indexes, skip_damage=False
         )
@@ -121,7 +121,7 @@ class TestOneDamagedBatch:
             if change is HIDES_FOUR:
                 opened.check_gap(2 * number + 3)
             elif change is LONG:
-                # A batch that reaches beyond the end ends a walk: what is behind it, the end has to tell.
+                # A batch that reaches beyond the end ends a walk: the end has to show what follows.
                 opened.use_indexes = False
                 opened.end()
             else:
@@ -136,7 +136,7 @@ def test_a_batch_with_a_wrong_crc_is_no_border_and_holds_no_timestamp(open_damag
     cuts = opened.cut_points(0, len(segment.log), 500)
     assert {header.base_offset // 2 for header in cuts} <= {*range(10), *range(90, 100)}
     assert opened.offset_for_timestamp(1050) == TimestampOffset(1180, 180)
-    around = opened.around(100)
+    around = opened.locate_offset(100)
     assert (around.damage.start_offset, around.damage.end_offset) == (20, 180)
 
 
@@ -170,8 +170,8 @@ class TestGaps:
         ("number", "position", "value"),
         [
             pytest.param(1, 66, b"\xee", id="in front"),
-            pytest.param(2, 66, b"\xee", id="behind"),
-            pytest.param(2, 0, (15).to_bytes(8, "big"), id="behind, out of order"),
+            pytest.param(2, 66, b"\xee", id="after it"),
+            pytest.param(2, 0, (15).to_bytes(8, "big"), id="after it, out of order"),
         ],
     )
     def test_no_gap(self, write, number, position, value):
@@ -183,10 +183,10 @@ class TestGaps:
 
 def test_zeros_and_nothing_are_blank(open_damaged, segment):
     opened = open_damaged([(99, 0, bytes(len(segment.log) - segment.batches[99][0]))])
-    zeros, behind = segment.batches[99][0], len(segment.log)
+    zeros, following = segment.batches[99][0], len(segment.log)
     assert opened.is_preallocated_after(zeros, opened.end_offset)
     assert not opened.is_preallocated_after(zeros, opened.end_offset - 1), "offsets are missing"
-    assert opened.is_preallocated_after(behind, opened.end_offset - 1), "nothing is there"
+    assert opened.is_preallocated_after(following, opened.end_offset - 1), "nothing is there"
     assert not opened.is_preallocated_after(segment.batches[98][0], opened.end_offset)
     opened.end_offset = None
     assert opened.is_preallocated_after(zeros, 0)

@@ -182,5 +182,5 @@ def test_extend_takes_what_is_new_and_has_room(path):
 
 def test_what_is_taken_back_is_as_if_it_had_never_been_there(index):
     index.maybe_append(2**41, 61)
-    index.forget_behind(4)
+    index.forget_after(4)
     assert (entries_of(index), index.last_entry) == (ENTRIES, TimestampOffset(2**40, 60))

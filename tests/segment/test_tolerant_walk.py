@@ -84,17 +84,17 @@ class TestDamage:
     def expected(self, number, start=0):
         return [base for base in range(100, 120, 2) if base != 100 + 2 * number and base >= 100 + 2 * start]
 
-    def test_it_is_hopped_over(self, open_walk, batches, number, position, value):
+    def test_it_is_skipped_batch(self, open_walk, batches, number, position, value):
         walk = open_walk(changed(batches, number, position, value))
         assert bases(walk.skim()) == self.expected(number)
         assert [header.base_offset for header in walk.batches()] == self.expected(number)
 
-    def test_from_any_boundary_in_front_of_it(self, open_walk, batches, number, position, value):
+    def test_from_any_boundary_before_it(self, open_walk, batches, number, position, value):
         walk = open_walk(changed(batches, number, position, value))
         for start in range(number):
             assert bases(walk.skim(start * SIZE)) == self.expected(number, start)
 
-    def test_look_ups_go_on_behind_it(self, open_walk, batches, number, position, value):
+    def test_look_ups_continue_after_it(self, open_walk, batches, number, position, value):
         walk = open_walk(changed(batches, number, position, value))
         for offset in range(100, 120):
             expected = next((base for base in self.expected(number) if base + 1 >= offset), None)
@@ -105,15 +105,15 @@ class TestDamage:
         walk = open_walk(changed(batches, number, position, value))
         kept = self.expected(number)
         for offset in range(100, 120):
-            # A walk that begins at the batch itself, or at damage, does not show what stands in front of it.
+            # A walk that begins at the batch itself, or at damage, does not show what precedes it.
             for start in {0, max(0, min(number, (offset - 100) // 2) - 1)}:
-                around = walk.around(offset, start * SIZE)
+                around = walk.locate_offset(offset, start * SIZE)
                 before = [base for base in kept if base + 1 < offset and base >= 100 + 2 * start]
-                behind = [base for base in kept if base + 1 >= offset]
+                following = [base for base in kept if base + 1 >= offset]
                 assert (around.before and around.before.base_offset) == (before[-1] if before else None)
-                assert around.found.base_offset == behind[0]
+                assert around.found.base_offset == following[0]
                 lost = (100 + 2 * number, 102 + 2 * number)
-                is_between = (before[-1] if before else -1) < lost[0] < behind[0]
+                is_between = (before[-1] if before else -1) < lost[0] < following[0]
                 found = around.damage and (around.damage.start_offset, around.damage.end_offset)
                 assert found == (lost if is_between else None)
 
@@ -139,24 +139,24 @@ def test_a_batch_whose_header_is_in_order_is_left_to_the_reading(open_walk, batc
 def test_near_an_offset_every_crc_is_checked(open_walk, batches):
     walk = open_walk(changed(batches, 3, 66, b"\xee"))
     for offset in (106, 107):
-        around = walk.around(offset, 0)
+        around = walk.locate_offset(offset, 0)
         assert (around.before.base_offset, around.found.base_offset) == (104, 108)
         assert (around.damage.start_offset, around.damage.end_offset) == (106, 108)
 
 
-def test_however_many_are_damaged_in_front_of_an_offset(open_walk, make_batch):
+def test_however_many_are_damaged_before_an_offset(open_walk, make_batch):
     made = [bytearray(make_batch(offset, (1,))) for offset in range(100, 900)]
     for batch in made[10:700]:
         batch[66] ^= 1
     walk = open_walk(b"".join(made), end_offset=900)
-    around = walk.around(700, 0)
+    around = walk.locate_offset(700, 0)
     assert (around.before.base_offset, around.found.base_offset) == (109, 800)
     assert (around.damage.start_offset, around.damage.end_offset) == (110, 800)
 
 
-def test_behind_the_last_batch(open_walk, batches):
-    around = open_walk(b"".join(batches)[:-1]).around(119, 0)
+def test_after_the_last_batch(open_walk, batches):
+    around = open_walk(b"".join(batches)[:-1]).locate_offset(119, 0)
     assert (around.before.base_offset, around.found) == (116, None)
     assert (around.damage.start_offset, around.damage.end_offset) == (118, 120)
-    around = open_walk(b"".join(batches)[:-1], end_offset=None).around(119, 0)
+    around = open_walk(b"".join(batches)[:-1], end_offset=None).locate_offset(119, 0)
     assert (around.before.base_offset, around.damage, around.found) == (116, None, None)

@@ -63,7 +63,7 @@ def test_another_version_is_a_problem(read, version):
         pytest.param(pack((1, 2, 9, 9), (1, 3, 9, 9)), 0, id="markers repeat"),
         pytest.param(pack((1, 2, 9, 9), (1, 3, 8, 9)), 0, id="markers descend"),
         pytest.param(pack((1, 2, 9, 9)), 10, id="marker below the base offset"),
-        pytest.param(pack((1, 10, 9, 9)), 0, id="begins behind its marker"),
+        pytest.param(pack((1, 10, 9, 9)), 0, id="begins after its marker"),
     ],
 )
 def test_entries_out_of_order_are_a_problem(read, content, base_offset):

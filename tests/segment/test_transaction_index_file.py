@@ -107,9 +107,9 @@ def test_a_cut_off_entry_is_written_over(index, path):
 @pytest.mark.parametrize("marker_offset", [50, 49, 0])
 def test_markers_ascend(index, path, marker_offset):
     before = path.read_bytes()
-    with pytest.raises(OffsetsOutOfOrderError, match="behind offset 50"):
+    with pytest.raises(OffsetsOutOfOrderError, match="after offset 50"):
         index.append(AbortedTransaction(5, 0, marker_offset, 20))
-    with pytest.raises(OffsetsOutOfOrderError, match="behind offset 60"):
+    with pytest.raises(OffsetsOutOfOrderError, match="after offset 60"):
         index.extend([AbortedTransaction(5, 0, 60, 20), AbortedTransaction(6, 0, 60, 20)])
     assert path.read_bytes() == before
     assert index.last_offset == 50

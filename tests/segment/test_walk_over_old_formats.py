@@ -87,7 +87,7 @@ def open_walk(tmp_path):
         pytest.param(V1, [(0, 44, 0, 0, 283843), (44, 88, 1, 1, 1234)], id="v1"),
         pytest.param(V0_GZIP, [(0, 84, 0, 1, -1)], id="v0 wrapper"),
         pytest.param(V1_SNAPPY, [(0, 123, 0, 1, 283843)], id="v1 wrapper"),
-        pytest.param(V1_WRAPPER_AT_10, [(0, 105, 0, 12, 3)], id="v1 wrapper behind a gap"),
+        pytest.param(V1_WRAPPER_AT_10, [(0, 105, 0, 12, 3)], id="v1 wrapper after a gap"),
         pytest.param(V1_APPEND_TIME_AT_10, [(0, 36, 10, 10, 15)], id="v1 with log append time"),
         pytest.param(EMPTY_V0, [(0, 26, 0, 0, -1)], id="the shortest message"),
     ],
@@ -115,7 +115,7 @@ def test_headers_say_what_the_formats_have(open_walk):
     assert {header.leader_epoch for header in headers} == {-1}
 
 
-def test_a_wrapper_may_begin_right_behind_the_batch_before(open_walk):
+def test_a_wrapper_may_begin_right_after_the_previous_batch(open_walk):
     content, (_, second, third) = placed([at(99, V1[:44]), V1_WRAPPER_AT_10, V1_WRAPPER_AT_10])
     content = content[: second[0]] + at(200, content[second[0] : second[1]]) + at(300, content[third[0] :])
     walk = open_walk(content, base_offset=50)

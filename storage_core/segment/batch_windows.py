@@ -1,0 +1,193 @@
+"""Reading a log file from a batch boundary on as windows of whole batches, in bounded memory.
+
+`WindowReader` has the loop that refills the buffer, and leaves the judgement of the bytes after a window to
+its caller. `read_windows` is the plain walk over windows, which ends where no whole batch begins.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from storage_core.errors import BatchTooLargeError
+from storage_core.record.batch_header import CRC_LAYOUTS, HEADER_SIZE_BYTES
+from storage_core.record.batch_window import walk_window
+from storage_core.record.section import PADDING_BYTES
+from storage_core.segment.batch_probe import BatchProbe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+    from storage_core.filesystem import OpenFile
+    from storage_core.record.batch_window import BatchWindow
+
+__all__ = ["WINDOW_BYTES", "WindowBuffer", "WindowReader", "read_windows"]
+
+
+WINDOW_BYTES: Final = 4 << 20
+# The first window after damage, and how fast windows grow again.
+_FIRST_WINDOW_BYTES: Final = 4096
+_WINDOW_GROWTH: Final = 4
+
+
+class WindowBuffer:
+    """A reusable buffer that grows for a batch that does not fit."""
+
+    def __init__(self, size_bytes: int) -> None:
+        # A window needs room for a header to tell how large its batch is.
+        self.array = np.empty(max(size_bytes, HEADER_SIZE_BYTES) + PADDING_BYTES, np.uint8)
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes fit, without the padding."""
+        return len(self.array) - PADDING_BYTES
+
+    def ensure(self, size_bytes: int, keep: npt.NDArray[np.uint8]) -> None:
+        """Make room for ``size_bytes`` in total, and move the bytes to keep to the beginning."""
+        if size_bytes > self.size_bytes:
+            grown = np.empty(size_bytes + PADDING_BYTES, np.uint8)
+            grown[: len(keep)] = keep
+            self.array = grown
+        else:
+            self.array[: len(keep)] = keep
+
+
+class WindowReader:
+    """Reads a range of a log file, window by window, from any position that its caller moves to.
+
+    Attributes:
+        position_bytes: Where the next window begins.
+        end_position_bytes: Where the range ends; lower than requested if the file was truncated meanwhile.
+        size_bytes: Size of the last window, with the bytes after its whole batches.
+        needed_bytes: Size of the batch after the last window's whole batches; 0 if it is not known.
+    """
+
+    def __init__(
+        self, log_file: OpenFile, position_bytes: int, end_position_bytes: int, buffer: WindowBuffer
+    ) -> None:
+        self.position_bytes = position_bytes
+        self.end_position_bytes = end_position_bytes
+        self.size_bytes = 0
+        self.needed_bytes = 0
+        self._log_file = log_file
+        self._buffer = buffer
+        # The part of the buffer that holds bytes from the position on.
+        self._start = 0
+        self._held_bytes = 0
+        self._window_bytes = buffer.size_bytes
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the range has been read."""
+        return self.position_bytes >= self.end_position_bytes
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the last window reaches the end of the range."""
+        return self.position_bytes + self.size_bytes >= self.end_position_bytes
+
+    def window(self, lowest_offset: int) -> BatchWindow:
+        """The window at the position. Its bytes are valid until the next window is read.
+
+        Args:
+            lowest_offset: The offset after the previous batch.
+        """
+        size_bytes = max(self._window_bytes, self.needed_bytes)
+        size_bytes = min(size_bytes, self.end_position_bytes - self.position_bytes)
+        if self._held_bytes < size_bytes:
+            self._fill(size_bytes)
+        self.size_bytes = size_bytes = min(size_bytes, self._held_bytes)
+        held = self._buffer.array[self._start :]
+        window = walk_window(self._log_file.path, self.position_bytes, held, size_bytes, lowest_offset)
+        self.needed_bytes = size_bytes - window.end + window.missing_bytes if window.missing_bytes else 0
+        return window
+
+    def advance(self, window: BatchWindow) -> None:
+        """Move on after the whole batches of the last window."""
+        self._move_to(window.position_bytes + window.end)
+        self._window_bytes = min(_WINDOW_GROWTH * self._window_bytes, self._buffer.size_bytes)
+
+    def skip_damage(self, position_bytes: int) -> None:
+        """Move on after damage, in small windows at first, because damage often comes in numbers."""
+        self._move_to(position_bytes)
+        self.needed_bytes = 0
+        self._window_bytes = min(_FIRST_WINDOW_BYTES, self._buffer.size_bytes)
+
+    def _fill(self, size_bytes: int) -> None:
+        buffer = self._buffer
+        buffer.ensure(size_bytes, buffer.array[self._start : self._start + self._held_bytes])
+        wanted_bytes = min(buffer.size_bytes, self.end_position_bytes - self.position_bytes)
+        room = buffer.array.data[self._held_bytes : wanted_bytes]
+        filled_bytes = self._log_file.read_into(room, self.position_bytes + self._held_bytes)
+        self._start, self._held_bytes = 0, self._held_bytes + filled_bytes
+        if filled_bytes < len(room):
+            self.end_position_bytes = self.position_bytes + self._held_bytes
+
+    def _move_to(self, position_bytes: int) -> None:
+        step_bytes = min(position_bytes - self.position_bytes, self._held_bytes)
+        self._start += step_bytes
+        self._held_bytes -= step_bytes
+        self.position_bytes = position_bytes
+
+
+def read_windows(
+    log_file: OpenFile,
+    position_bytes: int,
+    end_position_bytes: int,
+    lowest_offset: int,
+    *,
+    max_batch_bytes: int,
+    window_bytes: int = WINDOW_BYTES,
+) -> Iterator[BatchWindow]:
+    """Read a log file from a batch boundary on as windows of whole batches.
+
+    A window's bytes are valid until the next window is read. No whole batch begins after the last window,
+    which may be empty.
+
+    Args:
+        log_file: The file.
+        position_bytes: The boundary.
+        end_position_bytes: Where the file ends.
+        lowest_offset: The offset after the previous batch.
+        max_batch_bytes: The largest batch for which memory is taken.
+        window_bytes: How much to read at once, unless a batch is larger.
+
+    Raises:
+        BatchTooLargeError: An undamaged batch is larger than ``max_batch_bytes``.
+    """
+    reader = WindowReader(log_file, position_bytes, end_position_bytes, WindowBuffer(window_bytes))
+    while True:
+        window = reader.window(lowest_offset)
+        is_last = reader.is_last
+        yield window
+        if len(window.starts):
+            last = window.headers[-1]
+            lowest_offset = int(last["base_offset"]) + int(last["last_offset_delta"]) + 1
+        if window.error is not None or window.is_preallocated_after or is_last:
+            return
+        reader.advance(window)
+        if reader.needed_bytes > reader.end_position_bytes - reader.position_bytes:
+            # The last batch is torn, or its length is damaged.
+            return
+        if reader.needed_bytes > max_batch_bytes:
+            if _is_damaged(log_file, reader):
+                return
+            raise BatchTooLargeError(
+                f"Expected a record batch of at most {max_batch_bytes} bytes, found one of "
+                f"{reader.needed_bytes}. Raise max.message.bytes to read it.",
+                path=log_file.path,
+                position_bytes=reader.position_bytes,
+            )
+
+
+def _is_damaged(log_file: OpenFile, reader: WindowReader) -> bool:
+    """Whether the batch at a reader's position has a wrong CRC. The batch is not held in memory."""
+    probe = BatchProbe(log_file, reader.end_position_bytes)
+    header = probe.header(reader.position_bytes)
+    if header is None:
+        return True
+    crc_start = header.position_bytes + CRC_LAYOUTS[header.magic].start
+    return probe.crc(header.magic, crc_start, header.end_position_bytes) != header.crc
