@@ -1,12 +1,11 @@
-# segmentlog: `make help` says what there is.
+# segmentlog: `make help` lists the targets.
 
 # Another interpreter: make PYTHON=/path/to/python3. Empty: the first on PATH that is new enough.
 PYTHON ?=
 # Handed on to pytest or to the benchmarks: make test ARGS="-k offset -x"
 ARGS ?=
 
-# Processes that share the tests, which wait for the disk and for Spark now and then. make WORKERS=0 runs them in one,
-# which prints and debugs better.
+# Processes that share the tests. make WORKERS=0 runs them in one, which prints and debugs better.
 WORKERS ?= 2
 
 VENV := $(CURDIR)/.venv
@@ -20,7 +19,7 @@ IN_PARALLEL := --ignore=tests/interop --numprocesses=$(WORKERS) --dist=worksteal
 # Spark takes `python3` from PATH for its workers, which has none of our packages.
 export PYSPARK_PYTHON := $(VENV_PYTHON)
 export PYSPARK_DRIVER_PYTHON := $(VENV_PYTHON)
-# Another Spark on this machine must not stand in for the one in .venv.
+# Another Spark on this machine must not replace the one in .venv.
 unexport SPARK_HOME
 unexport PYTHONPATH
 # Also on a machine whose host name does not resolve.
@@ -32,7 +31,7 @@ export SPARK_LOCAL_IP ?= 127.0.0.1
 .NOTPARALLEL:
 .PHONY: help demo test test-all check interop bench soak require-java require-maven
 
-help: ## Say what the targets do
+help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: require-java $(VENV)/.installed-demo ## Read a log directory that Kafka wrote with Spark (examples/quickstart.py)
@@ -53,7 +52,7 @@ check: $(VENV)/.installed-dev ## Lint, formatting, types, direction of imports
 interop: require-java require-maven $(VENV)/.installed-dev ## Compare with a real Kafka broker, live and killed (needs Maven)
 	@$(PYTEST) tests/interop -m "not soak" --numprocesses=$(WORKERS) --dist=loadfile $(ARGS)
 
-bench: require-java require-maven $(VENV)/.installed-dev ## Measure beside peers and Spark's Kafka source (needs Maven)
+bench: require-java require-maven $(VENV)/.installed-dev ## Compare with peers and with Spark's Kafka source (needs Maven)
 	@$(VENV_PYTHON) -m benchmarks $(ARGS)
 
 soak: require-java require-maven $(VENV)/.installed-dev ## Run the long randomised campaigns

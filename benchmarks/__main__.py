@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.machine import describe_circumstances
 from benchmarks.progress import tell
-from benchmarks.report import DOCUMENT_PATH, document, latest_results, text_table
+from benchmarks.report import latest_results, text_table, write_documents
 from benchmarks.results import SectionResult
 from benchmarks.sections import SECTION_NAMES, run_section
 from benchmarks.settings import QUICK_DIVISOR, Settings, default_cache_directory
@@ -46,8 +46,8 @@ def main() -> int:
         _store(result, settings)
         print(text_table(result), flush=True)
     if arguments.write_docs:
-        DOCUMENT_PATH.write_text(document(latest_results(settings.results_directory)), encoding="utf-8")
-        tell(f"wrote {DOCUMENT_PATH}")
+        write_documents(latest_results(settings.results_directory))
+        tell("wrote docs/benchmarks.md, docs/benchmarks.svg and the table in README.md")
     return 0
 
 
@@ -83,7 +83,7 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--write-docs",
         action="store_true",
-        help="write docs/benchmarks.md from the newest full results of each section",
+        help="write docs/benchmarks.md, its chart and the table in README.md from the newest full results of each section",
     )
     arguments = parser.parse_args()
     if unknown := set(arguments.section) - set(SECTION_NAMES):

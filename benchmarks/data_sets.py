@@ -91,7 +91,7 @@ def _all(settings: Settings) -> list[DataSet]:
     kinds = (
         ((100, 100), _RECORDS_PER_PARTITION, ("none", "zstd")),
         ((1000, 1000), _KILOBYTE_RECORDS_PER_PARTITION, ("none", "zstd")),
-        # Fixed sizes flatter whoever guesses well, so one kind of values varies.
+        # Fixed sizes flatter a parser that guesses well, so one kind of values varies.
         ((50, 150), _RECORDS_PER_PARTITION, ("none",)),
     )
     return [

@@ -24,7 +24,7 @@ _RECORDS_PER_WRAPPER = 128
 _WINDOW_BYTES = 4 << 20
 _CODECS = {"none": 0, "gzip": 1}
 _OFFSET = struct.Struct(">q")
-# As brokers of that time did: an entry for each append behind 4 KiB.
+# As brokers of that time did: an entry for each append after 4 KiB.
 _INDEX_INTERVAL_BYTES = 4096
 _OFFSET_INDEX_ENTRY = struct.Struct(">ii")
 

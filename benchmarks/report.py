@@ -1,4 +1,4 @@
-"""Shows results: a plain table for the terminal, and docs/benchmarks.md."""
+"""Shows results: a plain table for the terminal, docs/benchmarks.md with its chart, and the table in README.md."""
 
 from __future__ import annotations
 
@@ -7,30 +7,42 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.overview import chart, comparisons, table
 from benchmarks.results import Finding, SectionResult
 from benchmarks.sections import SECTION_NAMES
 from benchmarks.settings import CHECKOUT
 
-__all__ = ["DOCUMENT_PATH", "document", "latest_results", "text_table"]
+__all__ = ["document", "latest_results", "text_table", "write_documents"]
 
 DOCUMENT_PATH = CHECKOUT / "docs" / "benchmarks.md"
+CHART_PATH = CHECKOUT / "docs" / "benchmarks.svg"
+README_PATH = CHECKOUT / "README.md"
+
+_START, _END = "<!-- performance -->\n", "<!-- /performance -->"
+_CHART = "![How many times as fast as its peers segmentlog is]({})\n"
 
 _INTRODUCTION = """\
 # Benchmarks
 
-Written by `make bench ARGS=--write-docs`; do not edit. One section alone: `make bench ARGS="decode --write-docs"`.
-`ARGS=--quick` takes a twentieth of the data, for trying.
+How many times as fast as its peers segmentlog is, on the same data, the same machine and in the same rounds.
+"""
 
-Every figure is the median of the rounds, with the lowest and highest round in brackets. Things that are compared
-ran in turn in the same rounds on the same machine. *Verdict* says whether the median keeps the target; figures
-without a target are there to be known. Absolute figures depend on the machine; ratios do so less.
+_READING = """\
+## How to read the figures
+
+Every figure is the median of the rounds, with the lowest and the highest round in brackets. Contenders ran in turn in
+the same rounds on the same machine. *Verdict* says whether the median meets the target; figures without a target are
+informative. Absolute figures depend on the machine, ratios less so.
+
+`make bench ARGS=--write-docs` writes this page, its chart and the table in README.md: do not edit them.
+`make bench ARGS="decode --write-docs"` runs one section, and `ARGS=--quick` takes a twentieth of the data, for trying.
 """
 
 _DATA_INTRODUCTION = """\
 ## Data
 
 Produced by librdkafka (confluent-kafka) into a local Apache Kafka broker: 10-byte keys, values of half random, half
-repetitive text, four partitions a topic, timestamps 1 ms apart. Sizes as they lie on disk.
+repetitive text, four partitions a topic, timestamps 1 ms apart. Sizes are those on disk.
 
 | data set | records | size on disk | batches | median batch | records in it |
 |---|--:|--:|--:|--:|--:|
@@ -57,12 +69,26 @@ def document(results: Sequence[SectionResult]) -> str:
     """The whole of docs/benchmarks.md."""
     machines = {_machine(result.circumstances) for result in results}
     is_one_machine = len(machines) == 1
-    parts = [_INTRODUCTION, _summary(results)]
+    parts = [_INTRODUCTION, overview(results, "benchmarks.svg"), _READING, _summary(results)]
     if is_one_machine:
         parts.append(f"Machine: {machines.pop()}\n")
     parts += [_section(result, with_machine=not is_one_machine) for result in results]
     parts.append(_data(results))
     return "\n".join(part for part in parts if part)
+
+
+def overview(results: Sequence[SectionResult], chart_link: str) -> str:
+    """The comparisons that matter: the table, then the chart."""
+    return f"{_START}{table(comparisons(results))}\n{_CHART.format(chart_link)}{_END}\n"
+
+
+def write_documents(results: Sequence[SectionResult]) -> None:
+    """Write docs/benchmarks.md and its chart, and replace the overview in README.md."""
+    DOCUMENT_PATH.write_text(document(results), encoding="utf-8")
+    CHART_PATH.write_text(chart(comparisons(results)), encoding="utf-8")
+    before, _, rest = README_PATH.read_text(encoding="utf-8").partition(_START)
+    after = rest.partition(f"{_END}\n")[2]
+    README_PATH.write_text(before + overview(results, "docs/benchmarks.svg") + after, encoding="utf-8")
 
 
 def text_table(result: SectionResult) -> str:
@@ -92,7 +118,7 @@ def _section(result: SectionResult, *, with_machine: bool) -> str:
     lines = [f"## {result.title}", "", result.method, "", _occasion(result.circumstances), ""]
     if with_machine:
         lines += [f"Machine: {_machine(result.circumstances)}", ""]
-    lines += ["| measure | data | result | target | verdict | behind it |", "|---|---|--:|--:|---|---|"]
+    lines += ["| measure | data | result | target | verdict | details |", "|---|---|--:|--:|---|---|"]
     lines += [
         "| " + " | ".join(cell.replace("|", "\\|") for cell in _cells(finding)) + " |"
         for finding in result.findings

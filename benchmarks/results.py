@@ -43,7 +43,7 @@ class Finding:
         figure: Median and range.
         unit: ``×``, ``%``, ``s``, ``µs`` or ``MB``.
         target: None where the figure is only informative.
-        detail: The absolute figures behind a ratio.
+        detail: The absolute figures of a ratio.
     """
 
     measure: str
@@ -91,7 +91,7 @@ class SectionResult:
         title: Its heading.
         method: How it was measured; shown above the table.
         findings: The figures.
-        raw: Every single time and count, for whoever wants to look closer.
+        raw: Every single time and count.
         circumstances: Machine, versions, commit, date; filled in by the run.
     """
 

@@ -30,7 +30,7 @@ _TO_CRC = struct.Struct(">qiibI")
 
 @dataclass(frozen=True, slots=True)
 class SourceBatches:
-    """Batches of a real log, in memory: `data` holds them one behind another."""
+    """Batches of a real log, in memory: `data` holds them one after another."""
 
     data: bytes
     places: tuple[BatchPlace, ...]
@@ -122,7 +122,7 @@ def _write_segment(
 
 
 def _one_record_batch(timestamp_ms: int) -> bytes:
-    """A batch of one record behind its base offset: key null, value ``value``."""
+    """A batch of one record after its base offset: key null, value ``value``."""
     # length, attributes, timestamp delta, offset delta, key length -1, value length 5, value, headers: zigzag varints
     record = bytes([0, 0, 0, 1, 10]) + b"value" + b"\x00"
     record = bytes([len(record) << 1]) + record

@@ -63,7 +63,7 @@ def interleave(
     """Run every contender once a round; the first ``warm_up_rounds`` rounds are not counted.
 
     A contender returns the number of records that it handled, or times itself and returns a `Timed`.
-    The order turns by one each round, so that nobody always runs behind the same neighbour.
+    The order turns by one each round, so that none always follows the same neighbour.
 
     Raises:
         RuntimeError: A contender handled a different number of records in another round.

@@ -1,8 +1,8 @@
-"""A log that keeps the last value of each key, and one that keeps the last hour.
+"""Keep the last value of each key in one log, and the last hour in another.
 
     python examples/compacted_log.py
 
-Nothing is deleted unless somebody asks for it: here the program does, and says what time it is.
+Nothing is deleted unless a program asks for it. This one does, and sets the clock as well.
 """
 
 import tempfile
@@ -15,12 +15,12 @@ MINUTE_MS = 60_000
 START_MS = 1_767_225_600_000
 
 PRICES = LogConfig(cleanup_policy="compact", delete_retention_ms=30 * MINUTE_MS)
-# Whole segments are deleted: one that spans less time goes sooner.
+# Retention deletes whole segments: short ones go sooner.
 CLICKS = LogConfig(cleanup_policy="delete", retention_ms=60 * MINUTE_MS, segment_ms=25 * MINUTE_MS)
 
 
 def record(key: str, value: str | None, timestamp_ms: int) -> pa.Table:
-    """One record; without a value it says that its key is deleted."""
+    """One record; a record without a value deletes its key."""
     return pa.table(
         {
             "key": pa.array([key.encode()], pa.binary()),
@@ -40,17 +40,17 @@ def contents(log: Log) -> str:
 
 
 def keep_the_last_of_each_key(logs: LogDirectory) -> None:
-    """Compact: superseded values go at once, what deletes a key goes some time after its values."""
+    """Compact: superseded values go at once, tombstones some time after the values that they delete."""
     prices = logs.create("prices", config=PRICES)
     for key, value in [("tea", "3"), ("milk", "1"), ("tea", "4"), ("rum", "9"), ("rum", None), ("tea", "5")]:
         prices.append(record(key, value, START_MS))
-    prices.roll()  # the segment that is written to is never cleaned
+    prices.roll()  # the active segment is never cleaned
     print(f"prices before: {contents(prices)}")
     done = prices.clean(now_ms=START_MS)
     print(f"prices, cleaned: {contents(prices)}")
     print(f"{done.records_before} records were looked at, {done.records_after} are left")
 
-    # Who was not further behind than delete.retention.ms has seen by now that rum is gone.
+    # A reader that lags by less than delete.retention.ms has seen by now that rum is gone.
     prices.append(record("milk", "2", START_MS + 31 * MINUTE_MS))
     prices.roll()
     prices.clean(now_ms=START_MS + 31 * MINUTE_MS)
@@ -58,7 +58,7 @@ def keep_the_last_of_each_key(logs: LogDirectory) -> None:
 
 
 def keep_the_last_hour(logs: LogDirectory) -> None:
-    """Delete whole segments of which every record is too old."""
+    """Delete the segments whose records are all too old."""
     clicks = logs.create("clicks", config=CLICKS)
     for number in range(10):
         clicks.append(record("page", str(number), START_MS + number * 10 * MINUTE_MS))
@@ -68,11 +68,11 @@ def keep_the_last_hour(logs: LogDirectory) -> None:
 
 
 def main() -> None:
-    """Keep two logs, each in its way."""
+    """Run both logs."""
     with tempfile.TemporaryDirectory() as path, LogDirectory.open(path) as logs:
         keep_the_last_of_each_key(logs)
         keep_the_last_hour(logs)
-        # A program that runs on leaves all of that to the background.
+        # A long-running program leaves all of this to start_housekeeping().
         logs.start_housekeeping(cleaner=CleanerConfig(dedupe_buffer_size=16 << 20))
 
 

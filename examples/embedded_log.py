@@ -1,8 +1,8 @@
-"""A durable event log in a Python program: what was acknowledged outlives the process that wrote it.
+"""A durable event log in a Python program: acknowledged records outlive the process that wrote them.
 
     python examples/embedded_log.py
 
-The program starts itself as a child that writes readings, kills it, and goes on where the child has stopped.
+The program starts itself as a child that writes readings, kills the child, and continues where it stopped.
 """
 
 import subprocess
@@ -15,7 +15,7 @@ from storage_core import LogDirectory
 
 
 def write_readings(path: str) -> None:
-    """Append readings for ever, and say of each when it is on disk."""
+    """Append readings forever, and print each one once it is on disk."""
     with LogDirectory.open(path) as logs:
         log = logs.get_or_create("readings")
         while True:
@@ -26,7 +26,7 @@ def write_readings(path: str) -> None:
 
 
 def main() -> None:
-    """Kill a writer, and show that nothing is lost that it had acknowledged."""
+    """Kill a writer, and show that none of its acknowledged records is lost."""
     with tempfile.TemporaryDirectory() as path:
         command = [sys.executable, __file__, path]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:  # noqa: S603  (this very file)

@@ -14,7 +14,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 DATA = str(HERE / "data")
 
-# Both before Spark starts: its workers run this very Python, its settings come from conf/.
+# Set before Spark starts: its workers run this Python, and its settings come from conf/.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 os.environ.setdefault("SPARK_CONF_DIR", str(HERE.parent / "conf"))
 
@@ -39,7 +39,7 @@ def read(spark: SparkSession, topic: str, **options: str) -> DataFrame:
 
 
 def heading(text: str) -> None:
-    """Print what comes next."""
+    """Print a heading."""
     print(f"\n\033[1m{text}\033[0m\n" if sys.stdout.isatty() else f"\n{text}\n")
 
 
@@ -48,7 +48,7 @@ def main() -> None:
     spark = (
         SparkSession.builder.master("local[2]")
         .appName("segmentlog quickstart")
-        # Nobody looks at a page or a progress bar of a few seconds.
+        # The job takes seconds: no web page, no progress bar.
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .getOrCreate()
@@ -79,7 +79,7 @@ def main() -> None:
 
 
 def what_was_skipped(topic: str, bounds: dict[str, str]) -> str:
-    """Say how much of the topic a read with these bounds leaves alone. The plan is the one that Spark gets."""
+    """Say how much of the topic a read with these bounds skips. Spark gets the same plan."""
     plan = plan_scan(FileSystem(), parse_read_options({"path": DATA, "subscribe": topic, **bounds}))
     planned_bytes, total_bytes = plan.planned_bytes, plan.total_bytes()
     return (

@@ -1,9 +1,9 @@
-"""Several processes share the partitions of a log directory, with no broker and no coordinator in between.
+"""Several processes share the partitions of a log directory, without a broker or a coordinator.
 
     python examples/share_partitions.py [number of processes]
 
-All that they agree on beforehand is the list of members. Each process looks at the directory, computes the assignment
-of the whole group as Kafka's consumers would, and reads what falls to itself.
+They only agree on the list of members. Each process lists the directory, computes the assignment of the whole group as
+Kafka's consumers would, and reads its own share.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DATA = str(Path(__file__).resolve().parent / "data")
 
 
 def partitions_by_topic() -> dict[str, list[int]]:
-    """The partitions that the directory holds; of a broker's directory, often not all that the topic has."""
+    """The partitions in the directory; a broker's directory often holds only some of a topic's partitions."""
     plan = plan_scan(FileSystem(), parse_read_options({"path": DATA}))
     found: dict[str, list[int]] = {}
     for log in (each.log for each in plan.partitions):
@@ -30,7 +30,7 @@ def partitions_by_topic() -> dict[str, list[int]]:
 
 
 def share_of(member: str, members: list[str]) -> dict[str, list[int]]:
-    """What falls to a member. Every process that asks gets the same answer."""
+    """The share of a member: the same in every process."""
     found = partitions_by_topic()
     assignment = RoundRobinAssignor().assign(
         {topic: len(numbers) for topic, numbers in found.items()},
@@ -44,7 +44,7 @@ def share_of(member: str, members: list[str]) -> dict[str, list[int]]:
 
 
 def read_share(member: str, members: list[str]) -> tuple[dict[str, list[int]], int]:
-    """Read what falls to a member: its partitions, and how many records they have."""
+    """Read the share of a member; return its partitions and how many records they have."""
     share = share_of(member, members)
     if not share:
         return share, 0
@@ -56,7 +56,7 @@ def main() -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     members = [f"reader-{number}" for number in range(count)]
     total = 0
-    # Processes that share nothing, as on machines of their own.
+    # Processes that share nothing, as if on separate machines.
     with ProcessPoolExecutor(count, multiprocessing.get_context("spawn")) as processes:
         for member, (share, records) in zip(
             members, processes.map(read_share, members, [members] * count), strict=True

@@ -1,8 +1,8 @@
-"""Records that are seen together or never, and records that are in the log once, however often they are sent.
+"""Transactions, whose records are seen together or never, and idempotent appends, which can be retried.
 
     python examples/transactions.py
 
-The program starts itself as a child that dies in the middle of its work, and goes on where the child has stopped.
+The program starts itself as a child that dies in the middle of its work, and continues where it stopped.
 """
 
 import os
@@ -18,7 +18,7 @@ from storage_core.errors import OutOfOrderSequenceError
 
 ORDERS = [f"order {number}".encode() for number in range(10)]
 CREDIT = 100
-SENDER = 1  # a producer id that this program has chosen for itself
+SENDER = 1  # a producer id of this program's choice
 
 
 def records(*values: bytes) -> pa.Table:
@@ -33,14 +33,14 @@ def seen(log: Log, isolation_level: str = "read_committed") -> list[str]:
 
 
 def send_orders(log: Log) -> int:
-    """Send every order from the first on, as somebody does who does not know which have arrived; count the new ones."""
+    """Send all orders again, as after a lost acknowledgement; return how many were new."""
     new = 0
     for number, order in enumerate(ORDERS):
         try:
             info = log.append(records(order), producer=ProducerSequence(SENDER, 0, number), flush=True)
             new += not info.is_duplicate
         except OutOfOrderSequenceError as error:
-            # Too long ago to be remembered one by one; but up to here the log has them all.
+            # The log no longer remembers this batch, but it has all records up to here.
             if number >= error.expected_sequence:
                 raise
     return new
@@ -56,7 +56,7 @@ def transfer_money(log: Log, payer: str, payee: str, amount: int) -> None:
 
 
 def die_at_work(path: str) -> None:
-    """Send some of the orders, transfer money, and die in the middle of another transfer."""
+    """Send some orders, transfer money, and die in the middle of another transfer."""
     with LogDirectory.open(path) as logs:
         orders, accounts = logs.create("orders"), logs.create("accounts")
         for number, order in enumerate(ORDERS[:7]):
@@ -68,7 +68,7 @@ def die_at_work(path: str) -> None:
 
 
 def main() -> None:
-    """Let a child die, and put things right."""
+    """Let a child die, then recover."""
     with tempfile.TemporaryDirectory() as path:
         subprocess.run([sys.executable, __file__, path], check=False)  # noqa: S603  (this very file)
         with LogDirectory.open(path) as logs:

@@ -1,4 +1,4 @@
-"""The examples and the read in README.md run, print what they promise, and leave the data as it is."""
+"""The examples run, print what they promise, and leave the data as it is."""
 
 from __future__ import annotations
 
@@ -105,15 +105,6 @@ def test_a_compacted_log_keeps_the_last_of_each_key_and_another_one_the_last_hou
     ]
 
 
-def test_the_log_in_the_readme_prints_what_was_appended(tmp_path: Path):
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    code = re.search(r"## A log of your own\n.*?```python\n(.*?)```\n", text, re.DOTALL)[1]
-    script = tmp_path / "log.py"
-    script.write_text(f"import os; os.chdir({str(tmp_path)!r})\n{code}", encoding="utf-8")
-    assert run(str(script)) == "{'offset': [0], 'value': [b'v1']}\n"
-    assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
-
-
 def test_processes_share_the_partitions():
     printed = run("examples/share_partitions.py", "4").splitlines()
     assert printed[-1] == "28,851 of 28,851 records read, each once"
@@ -134,13 +125,3 @@ def test_notebook_runs_and_plots(monkeypatch: pytest.MonkeyPatch):
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
     assert any("image/png" in output.get("data", {}) for output in outputs)
     assert any("skipped" in output.get("text", "") for output in outputs)
-
-
-@pytest.mark.spark
-@pytest.mark.thorough
-def test_the_read_in_the_readme_prints_what_stands_there(tmp_path: Path):
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    code, shown = re.search(r"```python\n(.*?)```\n\n```\n(.*?)```\n", text, re.DOTALL).groups()
-    script = tmp_path / "read.py"
-    script.write_text(code, encoding="utf-8")
-    assert run(str(script)).strip() == shown.strip()

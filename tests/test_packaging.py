@@ -1,4 +1,4 @@
-"""The repository as a package: its surface, what an import pulls in, what must not stand in a file."""
+"""The repository as a package: its surface, what an import pulls in, what no file may contain."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from storage_core.option_table import READ_OPTIONS, WRITE_OPTIONS, OptionSpec
+from tests.option_tables import TABLES, between_markers, options_table
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("spark_segmentlog", "storage_core")
@@ -41,7 +40,7 @@ def repository_files() -> list[Path]:
     files = []
     for folder, folders, names in os.walk(ROOT):
         folders[:] = sorted(set(folders) - GENERATED_FOLDERS)
-        files += [Path(folder, name) for name in sorted(names)]
+        files += [Path(folder, name) for name in sorted(names) if name != ".git"]  # a file in a work tree
     return files
 
 
@@ -179,22 +178,48 @@ def test_constraints_pin_every_declared_dependency():
     assert names <= {line.split("==")[0] for line in pinned}
 
 
-def options_table(options: Sequence[OptionSpec]) -> str:
-    rows = ["| option | value | default | meaning |", "|---|---|---|---|"]
-    for spec in options:
-        if spec.applies_to == "batch":
-            names = ", ".join(f"`{name}`" for name in (spec.name, *spec.aliases) if name != "paths")
-            default = f"`{spec.default}`" if spec.default else ""
-            rows.append(f"| {names} | {spec.kind} | {default} | {spec.doc} |")
-    return "\n".join(rows)
+@pytest.mark.parametrize("marker", sorted(TABLES))
+def test_the_tables_of_options_are_those_of_the_code(marker: str):
+    text = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
+    again = "run python -m tests.option_tables --write docs/options.md"
+    assert between_markers(text, marker) == options_table(TABLES[marker]), again
 
 
-@pytest.mark.parametrize(("name", "options"), [("options", READ_OPTIONS), ("write-options", WRITE_OPTIONS)])
-def test_readme_lists_the_options_of_the_code(name, options):
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    listed = text.split(f"<!-- {name} -->\n")[1].split(f"\n<!-- /{name} -->")[0]
-    table = options_table(options)
-    assert listed == table, f"put this into README.md:\n{table}"
+def test_the_options_in_the_readme_exist_with_their_defaults():
+    text = (ROOT / "README.md").read_text(encoding="utf-8").partition("## The ten options")[2]
+    rows = re.findall(r"^\| (`.*?) \| (read|write) \| (.*?) \|", text, re.MULTILINE)
+    assert len(rows) == 10
+    known = {"read": TABLES["options"], "write": TABLES["write-options"]}
+    for names, kind, defaults in rows:
+        specs = {spec.name: spec for spec in known[kind]}
+        expected = [specs[name].default for name in re.findall(r"`([^`]+)`", names)]
+        assert re.findall(r"`([^`]+)`", defaults) == list(filter(None, expected)), names
+
+
+def test_the_readme_shows_the_performance_that_the_benchmarks_found():
+    here = between_markers((ROOT / "README.md").read_text(encoding="utf-8"), "performance")
+    there = between_markers((ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8"), "performance")
+    assert there.count("\n| ") >= 5
+    assert here.replace("(docs/", "(") == there
+
+
+def test_the_page_of_the_benchmarks_shows_no_figure_that_its_tables_lack():
+    text = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    ratios = re.findall(r"\*\*([\d.]+ ×)\*\*", between_markers(text, "performance"))
+    details = text.partition("<!-- /performance -->")[2]
+    chart = (ROOT / "docs" / "benchmarks.svg").read_text(encoding="utf-8")
+    assert [ratio for ratio in ratios if f"| {ratio} (" not in details or f">{ratio}<" not in chart] == []
+
+
+def test_the_map_of_the_packages_follows_the_direction_of_imports():
+    """docs/architecture.md lists the packages of the contract in pyproject.toml, in its order."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = text.partition("## The map")[2].partition("\n\n|")[2].partition("\n\n")[0]
+    mapped = re.findall(r"`((?:storage_core/|spark_)\w+)(?:/|\.py)`", table)
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
+    layers = re.findall(r"[\w.]+", " ".join(contracts["contracts"][0]["layers"]))
+    packages = [layer.replace(".", "/") for layer in layers if (ROOT / layer.replace(".", "/")).is_dir()]
+    assert [name for name in mapped if name in packages] == packages
 
 
 def test_logging_configuration_is_valid():

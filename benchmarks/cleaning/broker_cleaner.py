@@ -24,7 +24,7 @@ _CLEANER_SETTINGS = {
     "log.cleaner.enable": "true",
     "log.cleaner.threads": 1,
     "log.cleaner.backoff.ms": 200,
-    # Cleaned segments stay until the broker ends: nobody is to wait for their removal.
+    # Cleaned segments stay until the broker ends: no run waits for their removal.
     "log.segment.delete.delay.ms": 3_600_000,
 }
 _HELD_BACK_MS = (1 << 63) - 1

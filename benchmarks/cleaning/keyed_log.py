@@ -38,7 +38,7 @@ _BATCH_SIZE_BYTES = 16_384
 _RECORDS_OF_A_KEY = 10
 _RECORDS_AT_ONCE = 500_000
 _SEED = 20250601
-# What a broker keeps of a partition that is replaced: the topic's id stands in it.
+# What a broker keeps of a partition that is replaced: it holds the topic's id.
 _PARTITION_METADATA = "partition.metadata"
 
 
@@ -65,7 +65,7 @@ def config_of(compression: str) -> LogConfig:
 def make_log(root: Path, size_bytes: int, compression: str) -> int:
     """Make a log directory with one log of this volume of keys and values; return the number of records.
 
-    One more record stands in the active segment, which nobody cleans.
+    One more record is in the active segment, which is never cleaned.
     """
     from storage_core import LogDirectory
 

@@ -1,1 +1,1 @@
-"""What segmentlog is measured beside. Each module does one peer's work as well as that peer allows."""
+"""The peers that segmentlog is compared with. Each module does one peer's work as well as that peer allows."""

@@ -14,7 +14,7 @@ class RecordColumns:
     """Gathers records of one partition and turns them into Arrow batches of at most 65,536 rows."""
 
     def __init__(self, topic: str, partition: int) -> None:
-        # The constant columns are made once: nobody would build them anew for each batch.
+        # The constant columns are made once: no program would build them for each batch.
         self._topics = pa.array([topic] * _ROWS, pa.string())
         self._partitions = pa.array([partition] * _ROWS, pa.int32())
         self.keys: list[bytes | None] = []

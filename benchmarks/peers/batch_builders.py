@@ -17,7 +17,7 @@ def aiokafka_builder() -> Any:
     """aiokafka's builder of v2 batches.
 
     Raises:
-        RuntimeError: It is the pure Python stand-in, which is many times slower and would flatter everybody else.
+        RuntimeError: It is the pure Python stand-in, which is many times slower and would flatter the other contenders.
     """
     from aiokafka.record._crecords import DefaultRecordBatchBuilder as CompiledBuilder
     from aiokafka.record.default_records import DefaultRecordBatchBuilder

@@ -20,7 +20,7 @@ def aiokafka_parser() -> Any:
     """aiokafka's ``MemoryRecords``.
 
     Raises:
-        RuntimeError: It is the pure Python stand-in, which is many times slower and would flatter everybody else.
+        RuntimeError: It is the pure Python stand-in, which is many times slower and would flatter the other contenders.
     """
     from aiokafka.record._crecords import MemoryRecords as CompiledMemoryRecords
     from aiokafka.record.memory_records import MemoryRecords

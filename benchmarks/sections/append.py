@@ -1,4 +1,4 @@
-"""Encoding and appending on one core, beside the batch builders of aiokafka and kafka-python."""
+"""Encoding and appending on one core, compared with the batch builders of aiokafka and kafka-python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cleaning a compacted log, beside the cleaner of a real broker on the same files."""
+"""Cleaning a compacted log, compared with the cleaner of a real broker on the same files."""
 
 from __future__ import annotations
 

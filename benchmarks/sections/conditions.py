@@ -28,7 +28,7 @@ _CONDITIONS = {
 }
 
 _METHOD = """\
-All seven columns of the rows that a condition on the key leaves, beside the same read without a condition, on one core
+All seven columns of the rows that match a condition on the key, compared with the same read without a condition, on one core
 in the same rounds. The figure is the speed: the time without a condition divided by that with it. Every batch is read,
 checked and decompressed in both."""
 

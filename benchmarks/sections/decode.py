@@ -1,4 +1,4 @@
-"""Decoding to Arrow on one core, beside the record parsers of aiokafka and kafka-python.
+"""Decoding to Arrow on one core, compared with the record parsers of aiokafka and kafka-python.
 
 Every contender starts from the files (in the page cache) and checks every CRC. segmentlog plans its read as
 always; the parsers are handed windows of whole batches, cut beforehand.
@@ -28,7 +28,7 @@ _KAFKA_PYTHON_ARROW = "kafka-python to Arrow"
 _KAFKA_PYTHON_ITERATION = "kafka-python bare iteration"
 
 _METHOD = """\
-One process bound to one core; files in the page cache; every CRC checked by everybody. *To Arrow* means the seven
+One process bound to one core; files in the page cache; every contender checks every CRC. *To Arrow* means the seven
 columns of Spark's Kafka source; *bare iteration* creates each record object and touches no field. aiokafka is
 checked to run its Cython parser, kafka-python to use the `crc32c` package. segmentlog's time includes planning the
 read; the parsers get windows of whole batches cut beforehand. kafka-python reads one partition of the four, and

@@ -1,4 +1,4 @@
-"""This version beside an earlier one: the same reads, in turn, in two processes on one core."""
+"""This version compared with an earlier one: the same reads, in turn, in two processes on one core."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def run(settings: Settings) -> SectionResult:
                 findings.append(_finding(read, data_set.description(), series))
                 raw[data_set.name]["series"][read] = {name: one.to_json() for name, one in series.items()}
     return SectionResult(
-        "earlier", "Beside the earlier version", _METHOD.format(commit=commit), tuple(findings), raw
+        "earlier", "Compared with the earlier version", _METHOD.format(commit=commit), tuple(findings), raw
     )
 
 

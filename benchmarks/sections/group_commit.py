@@ -1,4 +1,4 @@
-"""Many threads that append small records and wait for the disk, beside one thread that does."""
+"""Many threads that append small records and wait for the disk, compared with one such thread."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ offset of its own, without a gap."""
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One round of so many threads."""
+    """One round of this many threads."""
 
     seconds: float
     appends: int
@@ -118,7 +118,7 @@ def _measure(root: Path, threads: int, appends: int) -> _Run:
 
 
 def _counting_fsyncs() -> Callable[[], int]:
-    """Count this process's fsyncs from now on, whoever asks for them; the function tells how many there were."""
+    """Count this process's fsyncs from now on; the returned function tells how many there were."""
     lock = threading.Lock()
     count = 0
 

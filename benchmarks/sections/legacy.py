@@ -1,4 +1,4 @@
-"""Decoding message formats v0 and v1 to Arrow on one core, beside the record parser of kafka-python."""
+"""Decoding message formats v0 and v1 to Arrow on one core, compared with the record parser of kafka-python."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KAFKA_PYTHON_ITERATION = "kafka-python bare iteration"
 
 _METHOD = """\
 Logs in the formats before Kafka 0.11, encoded by kafka-python (no broker of today writes them), one partition each.
-Uncompressed, every message stands by itself; with gzip, a wrapper holds about 16 KiB of messages. Otherwise as in the
+Uncompressed, each message is separate; with gzip, a wrapper holds about 16 KiB of messages. Otherwise as in the
 section on decoding: one core, files in the page cache, every CRC checked; segmentlog checks those inside the wrappers
 too, as Kafka's consumers do."""
 

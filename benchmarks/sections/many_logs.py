@@ -40,7 +40,7 @@ _VOLUME_GB = _APPENDS * _RECORDS_OF_AN_APPEND * _VALUE_SIZE_BYTES / 1e9
 _METHOD = f"""\
 One process, one `LogDirectory`, a file system that keeps {_POOLED_FILES} files open. {_APPENDS:,} times `Log.append` of
 {_RECORDS_OF_AN_APPEND} records of {_VALUE_SIZE_BYTES} B (32 kB; {_VOLUME_GB:.1f} GB of values), each time to the next
-partition in turn, so that a file is wanted again only after all others: the worst order for whoever keeps files open.
+partition in turn, so that a file is wanted again only after all others: the worst order for a cache of open files.
 Logs are made before, and closed after; appends do not wait for the disk, and `sync` runs before each round, outside of
 its time. *Open files* below the directory and *memory*, anonymous and shared, are sampled every 20 ms from outside while
 the process makes, fills and closes the logs. At the end every log holds what it was given. At most {_MOST_ROUNDS} rounds, and

@@ -1,4 +1,4 @@
-"""Many small partitions beside one large one of the same size, through Spark."""
+"""Many small partitions compared with one large one of the same size, through Spark."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ One per cent of each partition's records, chosen by offsets (`startingOffsets`, 
 counted in the module that reads every file, over planning and reading: log, indexes, checkpoints. 100 % is the size of
 the topic's .log files. A batch is read whole, because its CRC is checked: the batches that hold the rows are the least
 that can be read, and where they are large they hold more than one per cent. Range: over {len(_STARTS)} places in the log. Time is that of planning and reading together,
-beside a full read in the same rounds; the range begins in the middle. The broker was stopped cleanly."""
+compared with a full read in the same rounds; the range begins in the middle. The broker was stopped cleanly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def _measure(data_set: DataSet, log_directory: Path, rounds: int) -> _Measured:
 
 
 def _least_bytes(data_set: DataSet, log_directory: Path) -> tuple[int, ...]:
-    """For each start, the size of the batches that hold the range: nobody can check their CRCs and read less."""
+    """For each start, the size of the batches that hold the range: checking their CRCs takes no less."""
     places = [place for path in data_set.log_files(log_directory) for place in batch_places(path)]
     bounds = [_bounds(data_set, start) for start in _STARTS]
     return tuple(

@@ -121,7 +121,7 @@ def _make_logs(root: Path, logs: int, segments: int) -> None:
 def _step(
     directory: LogDirectory, due: int, expected: int, rounds: int, count_opened: Callable[[], int]
 ) -> _Step:
-    """Apply retention at the moment at which so many segments of each log are too old."""
+    """Apply retention at the moment at which this many segments of each log are too old."""
     now_ms = FIRST_TIMESTAMP_MS + _RETENTION_MS + due * _SEGMENTS_APART_MS
     opened_before = count_opened()
     seconds = []

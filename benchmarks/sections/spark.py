@@ -1,4 +1,4 @@
-"""Reading through Spark, beside Spark's own Kafka source and beside a source whose batches are ready.
+"""Reading through Spark, compared with Spark's own Kafka source and a source whose batches are ready.
 
 Three contenders read the same topic in turn: segmentlog reads the directory of the running broker, the Kafka source
 asks that broker, and the ready-made source serves segmentlog's own batches from mapped Arrow files.

@@ -1,4 +1,4 @@
-"""Writing through Spark and committing, beside Spark's Kafka sink, a writer that only counts, and a file per partition."""
+"""Writing through Spark and committing, compared with Spark's Kafka sink, a writer that only counts, and a file per partition."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ to its return; MB count keys and values. Before each run, outside of its time, `
 
 *Kafka sink*: that of Spark {KAFKA_SOURCE_SPARK_VERSION}, in a session of that version, with its own default settings
 (acks included), into a live local broker, which does not flush. segmentlog and the *counting writer*, a
-`DataSourceArrowWriter` whose `write()` counts rows and which no writer in Python can outrun, run in one session of this environment's Spark with
-`conf/spark-defaults.conf`. Broker and Python workers run beside Spark's own threads, so `local[1]` uses more than one
+`DataSourceArrowWriter` whose `write()` counts rows and the upper bound of any Python writer, run in one session of this environment's Spark with
+`conf/spark-defaults.conf`. Broker and Python workers run next to Spark's own threads, so `local[1]` uses more than one
 core in all of them. Sink and segmentlog write to a topic of {PARTITIONS} partitions that exists; a first write
 of each is read back and compared: count, sums of keys and values, and partitions are equal. `flush=none` and the
 broker leave it to the system when bytes reach the disk; `flush=commit`, the default, waits for them.

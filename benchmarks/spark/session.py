@@ -20,7 +20,7 @@ __all__ = ["Frame", "Job", "SparkProcess", "WriteJob", "kafka_source_session", "
 _SHIPPED_CONFIGURATION = CHECKOUT / "conf" / "spark-defaults.conf"
 _REPLY_PREFIX = "benchmark-reply "
 
-# The same for every session. The heap is generous, so that nobody is measured collecting garbage.
+# The same for every session. The heap is generous, so that garbage collection is not measured.
 _COMMON_CONFIGURATION = {
     "spark.driver.memory": "3g",
     "spark.driver.host": "127.0.0.1",

@@ -33,7 +33,7 @@ def rows_in(root: Path) -> int:
 
 
 def settle() -> None:
-    """Have what was written before brought to the disk: nobody is to wait for his neighbour's bytes."""
+    """Have what was written before brought to the disk: no contender waits for another one's bytes."""
     os.sync()
 
 

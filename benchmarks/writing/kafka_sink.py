@@ -20,7 +20,7 @@ _PAUSE_S = 0.5
 
 
 class KafkaSink:
-    """The sink with the settings that it has if nobody sets any, and a new topic, which grows from write to write.
+    """The sink with the settings that it has by default, and a new topic, which grows from write to write.
 
     Args:
         session: A session of the Spark that the sink belongs to.

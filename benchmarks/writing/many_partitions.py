@@ -31,7 +31,7 @@ _MOST_ROUNDS_OF_KAFKA = 2
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """A log directory with a topic of so many partitions, which grows from run to run."""
+    """A log directory with a topic of this many partitions, which grows from run to run."""
 
     root: Path
     rows: int

@@ -1,4 +1,4 @@
-"""The whole write, from ``save()`` to its return: beside Spark's Kafka sink, and beside a writer that only counts."""
+"""The whole write, from ``save()`` to its return: compared with Spark's Kafka sink and with a writer that only counts."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def measure_small_pieces(settings: Settings) -> tuple[list[Finding], dict[str, A
     rates: dict[tuple[int, str, str], list[float]] = defaultdict(list)
     with scratch_directory(settings, "small") as scratch:
         for round_number in range(min(settings.repetitions, _MOST_ROUNDS)):
-            # In turn the other way round, so that nobody always comes behind the same neighbour.
+            # In turn the other way round, so that none always follows the same neighbour.
             for tasks, flush in reversed(_VARIANTS) if round_number % 2 else _VARIANTS:
                 tell(f"commit of {pieces:,} small pieces, {tasks} task(s), flush={flush}")
                 for kind, rate in _commit_twice(scratch / "root", pieces, tasks, flush).items():

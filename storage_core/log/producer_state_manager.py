@@ -145,7 +145,7 @@ class ProducerSnapshots:
         return os.path.join(self._directory, snapshot_file_name(offset))
 
     def read_latest(self) -> tuple[int, tuple[ProducerStateEntry, ...]] | None:
-        """Read the latest readable snapshot, and delete later ones.
+        """Read the latest readable snapshot; unreadable later ones are deleted.
 
         Returns:
             Its offset and its entries; None without any.

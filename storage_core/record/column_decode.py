@@ -215,8 +215,7 @@ def _read_headers(
     if not decode:
         return None
     if has_no_headers:
-        none = np.zeros(0, np.int64)
-        return RecordHeaders(np.zeros(len(positions) + 1, np.int64), Slices(none, none), Slices(none, none))
+        return RecordHeaders.none(len(positions))
     return _read_each_header(cursor, buffer, limits)
 
 

@@ -74,7 +74,7 @@ def decode_message_sets(section: RecordSection, wanted: WantedFields) -> RecordC
         messages.timestamps_ms() if wanted.timestamp else None,
         keys if wanted.key else None,
         values if wanted.value else None,
-        _no_headers(len(offsets)) if wanted.headers else None,
+        RecordHeaders.none(len(offsets)) if wanted.headers else None,
     )
 
 
@@ -232,11 +232,6 @@ class _Messages:
         row = int(is_right.argmin())
         index = int(np.searchsorted(self._border_rows, row, side="right"))
         _fail(self._section, index, expected, found(row))
-
-
-def _no_headers(count: int) -> RecordHeaders:
-    nothing = np.zeros(0, np.int64)
-    return RecordHeaders(np.zeros(count + 1, np.int64), Slices(nothing, nothing), Slices(nothing, nothing))
 
 
 def _fail(section: RecordSection, index: int, expected: str, found: str) -> NoReturn:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 import numpy as np
 
@@ -116,6 +116,12 @@ class RecordHeaders:
     first: npt.NDArray[np.int64]
     keys: Slices
     values: Slices
+
+    @classmethod
+    def none(cls, record_count: int) -> Self:
+        """The headers of records that have none."""
+        nothing = np.zeros(0, np.int64)
+        return cls(np.zeros(record_count + 1, np.int64), Slices(nothing, nothing), Slices(nothing, nothing))
 
 
 @dataclass(frozen=True, slots=True)

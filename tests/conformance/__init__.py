@@ -1,1 +1,1 @@
-"""The conformance suite: directories that real brokers wrote, read in every way there is."""
+"""The conformance suite: directories that real brokers wrote, read in every possible way."""

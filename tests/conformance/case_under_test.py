@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["INTERNAL_TOPICS", "CaseUnderTest", "Options", "Span", "offsets_json"]
 
-# Kafka's, and the KRaft metadata log. Written down once more, so that a topic lost from the
+# Kafka's, and the KRaft metadata log. Repeated here, so that a topic lost from the
 # package's own list is noticed.
 INTERNAL_TOPICS = frozenset(
     {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"}
@@ -30,7 +30,7 @@ INTERNAL_TOPICS = frozenset(
 
 # Read options by their snake_case names, as `read_table` takes them.
 Options = dict[str, Any]
-# Per partition name: first offset, and the offset behind the last.
+# Per partition name: first offset, and the offset after the last.
 Span = Mapping[str, tuple[int, int]]
 
 
@@ -57,7 +57,7 @@ class CaseUnderTest:
     # What to read.
 
     def spans(self) -> Iterator[Span]:
-        """The offsets that reads may ask for: everything, or what lies before and behind damage."""
+        """The offsets that reads may ask for: everything, or the offsets before and after damage."""
         whole = {part.name: (part.log_start_offset, part.end_offset) for part in self.partitions}
         if not self.rules.damaged:
             yield whole
@@ -116,7 +116,7 @@ class CaseUnderTest:
         with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
             yield Path(shutil.copytree(self.logs, Path(folder, "logs")))
 
-    # What came of it.
+    # What was read.
 
     def expected_rows(self, span: Span, isolation_level: str) -> pa.Table:
         """The consumer's records with the offsets of ``span``."""
@@ -150,7 +150,7 @@ class CaseUnderTest:
         assert difference is None, f"{self.name}, {what}: {difference}"
 
     def check_equal(self, actual: object, expected: object, what: str) -> None:
-        """A single answer is the broker's."""
+        """A single answer equals the broker's."""
         assert actual == expected, f"{self.name}, {what}: expected {expected}, found {actual}"
         self.checks += 1
 

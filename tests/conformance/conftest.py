@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Name the matrix's cell on each test before it runs: a failing fixture belongs to it, too."""
+    """Attach the cell to each test before it runs, so that a failing fixture counts for it, too."""
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     way = parameters.get("way")
     if isinstance(way, Way):

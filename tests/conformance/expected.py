@@ -1,6 +1,6 @@
 """What real consumers read, as Arrow tables, and how a read is compared with it.
 
-The format of ``expected.json`` is explained in README.md beside this file.
+The format of ``expected.json`` is explained in README.md next to this file.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ROW_SCHEMA = pa.schema(
     ]
 )
 
-# What tells rows apart. Enough where not the decoding is in question, but which rows are read.
+# What identifies a row: enough for tests of which rows are read, not how they are decoded.
 PLACE_COLUMNS = ("topic", "partition", "offset", "timestamp")
 
 _ROW_ORDER = [("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")]

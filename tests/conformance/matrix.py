@@ -1,4 +1,4 @@
-"""The conformance matrix: gathers what became of each cell, and prints it.
+"""The conformance matrix: gathers the result of each cell, and prints it.
 
 Cells travel as ``user_properties`` of test reports, so that they also survive a run in several processes.
 """
@@ -72,7 +72,7 @@ class Matrix:
 
         cases = sorted({case for case, _ in self.cells})
         found = {column for _, column in self.cells}
-        # A column that needs more than this suite has is shown where it was run.
+        # Columns that other suites contribute are shown if they ran.
         elsewhere = sorted(found.difference(COLUMNS))
         columns = [*(COLUMNS if found.intersection(COLUMNS) else ()), *elsewhere]
         table = [["case", *columns]]

@@ -1,7 +1,7 @@
-"""A case restored elsewhere: what Spark is to read and to write, and what a consumer is to read of it then.
+"""A case restored to another directory: how Spark reads and writes it, and what a consumer reads afterwards.
 
-Rows keep their offsets, and logs begin and end where they did. Whatever was written in an older format, by
-transactions or with the time of the append is a plain batch of format v2 now.
+Rows keep their offsets, and logs their start and end. Old formats, transactions and append times become plain
+batches of format v2.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CREATE_TIME = 0
 
 
 def options_to_read(case: CaseUnderTest, isolation_level: str) -> Options:
-    """All that can be read: what lies beside damage, too."""
+    """All that can be read, also around damage."""
     options = {**case.selection(), "include_headers": True, "isolation_level": isolation_level}
     return {**options, "mode": "DROPMALFORMED"} if case.rules.damaged else options
 
@@ -49,7 +49,7 @@ def restored_rows(case: CaseUnderTest, isolation_level: str) -> pa.Table:
 def restored_partitions(case: CaseUnderTest, isolation_level: str) -> list[ExpectedPartition]:
     """All partitions of the topics that are restored: those with rows, and those whose records are all deleted.
 
-    Of a topic that has offsets and no rows, a write does not know whether it was meant to be read.
+    If a topic has offsets but no rows, a write cannot know whether it was part of the read.
     """
     topics = set(restored_rows(case, isolation_level)["topic"].to_pylist())
     for topic in {partition.topic for partition in case.partitions}:

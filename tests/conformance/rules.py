@@ -33,11 +33,11 @@ OFFSET_FIELDS = ("log_start_offset", "end_offset", "high_watermark", "last_stabl
 
 @dataclass(frozen=True, slots=True)
 class CaseRules:
-    """What is expected of one case beside its records.
+    """What is expected of one case besides its records.
 
     Attributes:
         has_time_lookups: Whether the broker was asked for offsets by timestamp.
-        damaged: Whether batches are damaged: reads over them fail, reads beside them work.
+        damaged: Whether batches are damaged: reads over them fail, reads around them work.
     """
 
     has_time_lookups: bool = True

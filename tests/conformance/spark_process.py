@@ -1,4 +1,4 @@
-"""Spark, classic and Connect, for the ways of reading: what it is asked for, and what it answers."""
+"""Spark, classic and Connect, for the ways of reading."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["ClassicSpark", "ConnectSpark", "SparkReadError", "SparkWriteError"]
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _WORKER = Path(__file__).with_name("spark_worker.py")
-# Generous: the first query of a session takes seconds, more on a busy machine.
+# Generous: the first query of a session takes seconds, and longer on a busy machine.
 _TIMEOUT_SECONDS = 400.0
 
 
@@ -98,7 +98,7 @@ class ConnectSpark:
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
         }
-        # What another session of this test run has left behind would choose the kind of session.
+        # Leftovers of another session in this run would choose the kind of session.
         for name in ("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE"):
             environment.pop(name, None)
         self._errors = (scratch / "stderr").open("w+b")

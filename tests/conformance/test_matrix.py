@@ -60,7 +60,7 @@ def test_cell(
 
 
 def test_of_every_column_something_is_quick() -> None:
-    """But Connect, which starts a server. Every case is read in most columns."""
+    """Except Connect, which starts a server. Every case is read in most columns."""
     quick = {way.column for way in WAYS if way.is_quick}
     assert {way.column for way in WAYS} - quick == {"connect"}
     assert set(case_names()) > SPARK_SAMPLE

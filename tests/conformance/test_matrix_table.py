@@ -1,4 +1,4 @@
-"""How the matrix is drawn."""
+"""The table of the matrix."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_column_of_other_tests_is_shown_where_they_ran() -> None:
 
 
 def test_markdown_goes_between_the_markers(tmp_path: Path) -> None:
-    file = tmp_path / "README.md"
+    file = tmp_path / "conformance.md"
     file.write_text("before\n<!-- conformance-matrix -->\nold\n<!-- /conformance-matrix -->\nafter\n")
 
     write_markdown(Matrix.from_reports([report("txn|table", "passed", 3)]), file)

@@ -12,8 +12,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tests.executed_document import Shell
 from tests.interop.clients import consume, create_topic, end_offset, new_producer, start_offset
-from tests.interop.executed_document import Shell
 from tests.interop.placing import place
 from tests.interop.replicated import wait_until
 from tests.interop.rows_to_load import ROW_COUNT, set_leader_epoch, topic_id_of, write_rows
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from tests.executed_document import Block
     from tests.interop.broker import KafkaBroker
-    from tests.interop.executed_document import Block
     from tests.interop.kafka_home import KafkaHome
 
 __all__ = ["Found", "Loading", "Spoilt"]

@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from storage_core import read_table
-from tests.interop.broker import KafkaBroker
-from tests.interop.clients import READ_COMMITTED, Row, assert_same_rows, consume_partitions, rows_of
-from tests.interop.executed_document import (
+from tests.executed_document import (
     Block,
     Shell,
     assert_logged,
@@ -26,6 +24,8 @@ from tests.interop.executed_document import (
     blocks_of,
     logged_lines_of,
 )
+from tests.interop.broker import KafkaBroker
+from tests.interop.clients import READ_COMMITTED, Row, assert_same_rows, consume_partitions, rows_of
 from tests.interop.kafka_home import KafkaHome
 from tests.interop.replicated import Replicated, TwoBrokers, load_replicas
 from tests.interop.spark_jobs import spark_session

@@ -26,7 +26,7 @@ def conf(spark):
 
 @dataclass(frozen=True)
 class Record:
-    """What goes into a batch."""
+    """A record of a batch."""
 
     key: bytes | None
     value: bytes | None
@@ -115,7 +115,7 @@ def new_logs(tmp_path):
 
 @pytest.fixture
 def root(tmp_path):
-    """A log directory to write into, which is not there yet."""
+    """A log directory to write into, not yet created."""
     return tmp_path / "written" / "logs"
 
 

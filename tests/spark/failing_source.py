@@ -1,4 +1,4 @@
-"""The data source with failures: its writer does what the real one does, and dies or fails where options say so.
+"""The data source with failures: its writer works like the real one, and dies or fails where options say so.
 
     FailingSource, option ``failing``: JSON, as {"write": "kill", "attempts": 1}
 
@@ -65,7 +65,7 @@ class FailingWriter(SegmentLogWriter):
         is_due = context.partitionId() == 0 and context.attemptNumber() < self._failing.get("attempts", 1)
         if kind is None or not is_due:
             return super().write(iterator)
-        # Files are written while rows come in, however few these are.
+        # Write files while rows arrive, even if they are few.
         staging._LEAST_BLOCK_BYTES = 1000
         if kind == "limit":
             return self._write_little(iterator)
@@ -76,7 +76,7 @@ class FailingWriter(SegmentLogWriter):
 
     def _write_little(self, iterator):
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-        # Python ignores the signal, and is told that a file is too large.
+        # Python ignores the signal and gets EFBIG.
         resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
         try:
             return super().write(iterator)
@@ -86,7 +86,7 @@ class FailingWriter(SegmentLogWriter):
     def _until_staged(self, iterator, kind) -> Iterator:
         yield from iterator
         wait_for(Path(self._plan.root), f"-0-{TaskContext.get().taskAttemptId()}.pack")
-        # Spark leaves the other tasks alone when it gives up.
+        # Spark does not stop the other tasks when it gives up.
         wait_for(Path(self._plan.root), "-1-*.manifest")
         if kind == "kill":
             os.kill(os.getpid(), signal.SIGKILL)

@@ -1,6 +1,6 @@
-"""A driver whose Python workers were forked from a daemon that has a log open: what each of them may do with it.
+"""A driver whose Python workers were forked from a daemon that has a log open: what each may do with it.
 
-Started as ``python -m tests.spark.forked_workers``. It writes a line of JSON: what each worker has met.
+Started as ``python -m tests.spark.forked_workers``. It writes a line of JSON: what happened in each worker.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.spark_settings import SPARK_SETTINGS
 
 
 def main() -> None:
-    # PySpark warns about versions of packages that nothing here uses.
+    # PySpark warns about packages that are not used here.
     warnings.simplefilter("ignore")
     from pyspark.sql import SparkSession
 

@@ -1,4 +1,4 @@
-"""A driver that writes one version after another until it is killed, with the Spark beneath it.
+"""A driver that writes one version after another until it is killed together with its JVM.
 
 Started as ``python -m tests.spark.killed_driver <root>``. It writes elsewhere first, and says
 ``ready <pid of the JVM> <ms of a write>``. Then it reads numbers of versions, and answers each with ``done <version>``
@@ -29,7 +29,7 @@ def save_version(spark, root: str, version: int) -> None:
 
 
 def main(root: str) -> None:
-    # PySpark warns about versions of packages that nothing here uses.
+    # PySpark warns about packages that are not used here.
     warnings.simplefilter("ignore")
     from pyspark.sql import SparkSession
 

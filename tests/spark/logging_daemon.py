@@ -1,7 +1,7 @@
 """A daemon of Spark's Python workers that has opened a log directory before it forks them.
 
-Spark starts it with ``spark.python.daemon.module``: programs use that to load once what all workers need. Where the log
-directory is, says the environment.
+Spark starts it with ``spark.python.daemon.module``: programs use it to load once what all workers need. The environment
+names the log directory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROOT_VARIABLE = "SEGMENTLOG_TEST_ROOT"
 logs = LogDirectory.open(os.environ[ROOT_VARIABLE])
 log = logs.get_or_create("events")
 log.append(pa.table({"value": pa.array([b"0", b"1", b"2"])}))
-# In the memory of the daemon, and in a copy of it in each worker.
+# In the memory of the daemon, and copied to each worker.
 log.append(pa.table({"value": pa.array([b"3", b"4"])}), acks=0)
 
 if __name__ == "__main__":

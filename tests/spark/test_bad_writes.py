@@ -1,7 +1,7 @@
-"""Writes that cannot be right: each is an error that says what to do, and no file in the log directory is touched.
+"""Invalid writes: each is an error that says what to do, and no file in the log directory is touched.
 
-What is wrong in options and columns alone stands in `test_write_options` and `test_write_schema`; what Spark shows of
-an error, in `test_writing`, too.
+Mistakes in options and columns alone are in `test_write_options` and `test_write_schema`; how Spark shows errors,
+also in `test_writing`.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def test_the_first_and_the_last_timestamp_are_read_as_they_were_written(root):
 
 
 def test_one_wrong_row_among_many_good_ones(refused):
-    """Some of them were staged before it came."""
+    """Some of them were staged before it."""
     rows = {"value": [b"x" * 100] * 400_000, "partition": int32(*[0] * 399_999, 7)}
     refused(InvalidRecordError, "^Partition 7 of topic t", rows=rows)
 
@@ -266,7 +266,7 @@ def test_other_file_systems(refused, scheme):
     )
 
 
-# -- What stands there --------
+# -- What the directory holds --------
 
 
 @pytest.mark.parametrize("what", ["photos", "photos-2024", "t-0-copy"])
@@ -324,7 +324,7 @@ def test_a_running_broker(refused, root):
 
 
 def test_a_root_whose_recovery_would_drop_whole_batches(refused, root):
-    """Its first batch is damaged, and others stand behind it."""
+    """Its first batch is damaged, and others follow."""
     save(root)
     for name in (".kafka_cleanshutdown", "recovery-point-offset-checkpoint"):
         (root / name).unlink()
@@ -371,7 +371,7 @@ def test_a_journal_whose_interlock_was_taken_away(refused, root):
 
 @pytest.mark.parametrize("magic", [0, 1])
 def test_old_formats_are_no_reason_to_refuse(root, magic):
-    """Old messages may stand in a log; new batches stand behind them."""
+    """A log may begin with old messages; new batches follow them."""
     directory = root / "old-0"
     directory.mkdir()
     content = (

@@ -52,7 +52,7 @@ def test_columns_come_in_the_order_and_with_the_flags_asked_for(logs):
 
 
 def test_batches_stay_as_they_are_while_later_ones_are_decoded(logs, records_of):
-    # The prefetch thread is at work on the next batches while Spark holds this one.
+    # The prefetch thread decodes the next batches while Spark holds this one.
     table = pa.Table.from_batches(read_all(reader_of(logs, "offset", "key", "value", subscribe="a")))
     records = records_of(100) * 2
     assert table["offset"].to_pylist() == [*range(100)] * 2
@@ -134,6 +134,6 @@ def test_a_predicate_prunes_the_plan(logs):
     everything = planned_bytes(None)
     assert 0 < planned_bytes(Comparison("topic", "=", "b")) < everything / 10
     assert 0 < planned_bytes(Comparison("partition", "=", 1)) < everything / 2
-    # Segments this small are read as a whole.
+    # Small segments are read as a whole.
     assert 0 < planned_bytes(Comparison("offset", ">=", 90)) < everything / 2
     assert planned_bytes(Comparison("offset", "<", 0)) == 0

@@ -150,7 +150,7 @@ def test_a_version_that_is_committed_is_not_written_again(root):
     again = writer_of(root, "value", **given)
     taken = iter([batch(value=[b"2"]), batch(value=[b"3"])])
     message = again.write(taken)
-    # Spark waits until somebody has taken the rows.
+    # Spark waits until the rows were consumed.
     assert next(taken, None) is None
     again.commit([message])
     assert rows(root)["value"].to_pylist() == [b"1"]
@@ -192,7 +192,7 @@ def test_offsets_are_preserved(root):
 
 
 def test_rows_are_written_while_spark_is_asked_for_more(root):
-    """The iterator gives its last batch only when a staged file is there: an encoder that waits for it never ends."""
+    """The iterator returns its last batch only after a staged file exists: an encoder that waits for it never ends."""
     seen = []
 
     def batches():

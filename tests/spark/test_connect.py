@@ -1,4 +1,4 @@
-"""The source through Spark Connect, in a process of its own: one process holds one kind of session."""
+"""The source through Spark Connect, in a separate process: a process can hold only one kind of session."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_connect_session_reads_as_a_classic_one(logs, tmp_path):
         "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
-        # The server then takes a free port, whatever else runs on this machine.
+        # The server then picks a free port.
         "SPARK_TESTING": "1",
     }
     for name in ("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE"):

@@ -1,4 +1,4 @@
-"""The data source class without Spark: what it validates, logs, and hands on."""
+"""The data source class without Spark: what it validates, logs and passes on."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_filters_are_taken_only_when_asked_for_and_offered(monkeypatch):
 
 
 def test_nothing_is_looked_up_before_planning():
-    # The path does not exist; only partitions() may find that out.
+    # The path does not exist; only partitions() may notice.
     source().schema()
     source().reader(OFFSETS)
 

@@ -1,4 +1,4 @@
-"""What an import pulls in, and what happens where an import fails."""
+"""What an import pulls in, and what happens if an import fails."""
 
 from __future__ import annotations
 

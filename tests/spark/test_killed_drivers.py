@@ -1,4 +1,4 @@
-"""SIGKILL of a driver with the Spark beneath it, at some moment of a write: the version's rows are there once or not."""
+"""SIGKILL of a driver and its JVM during a write: the version's rows are there once or not at all."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Driver:
         self._process.stdin.write(b"%d\n" % version)
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the answer that it is done; whether it came."""
+        """Wait for the driver's answer; return whether it came."""
         return bool(select.select([self._process.stdout], [], [], seconds)[0])
 
     def kill(self, target: str) -> None:
@@ -59,7 +59,7 @@ class Driver:
         if target in {"both", "python"}:
             self._process.kill()
         else:
-            # Nobody listens any more.
+            # The listener is gone.
             self._process.stdin.close()
         self._process.wait()
         with contextlib.suppress(ProcessLookupError):
@@ -69,7 +69,7 @@ class Driver:
 
 
 def settled_values(root: Path) -> list[bytes]:
-    """All values, once no process of the driver's holds the log directory any more: one may still have been at work."""
+    """All values, once no process of the driver holds the log directory any more."""
     if not root.exists():
         return []
     deadline = time.monotonic() + 60

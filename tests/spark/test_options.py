@@ -1,4 +1,4 @@
-"""Spark's options: sorted into what selects, what is ignored and what is refused."""
+"""Spark's options: used, ignored or refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from storage_core.errors import OptionError
 
 
 def options(**given):
-    """As Spark hands them over; ``__`` stands for a dot."""
+    """As Spark passes them; ``__`` becomes a dot."""
     return CaseInsensitiveDict({name.replace("__", "."): value for name, value in given.items()})
 
 

@@ -1,4 +1,4 @@
-"""The prefetch thread: order, errors, early ends, and no thread left behind."""
+"""The prefetch thread: order, errors, early ends, and no thread left over."""
 
 from __future__ import annotations
 

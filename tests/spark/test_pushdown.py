@@ -1,4 +1,4 @@
-"""Filters that Spark hands to the reader: translation, and what Spark makes of it."""
+"""Filters that Spark pushes to the reader: their translation, and the rows of the query."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_without_the_option_no_filter_leaks_whatever_the_configuration(spark, co
 
 @pytest.mark.spark
 def test_a_pushed_filter_leaks_into_other_scans_of_the_same_load(spark, conf, logs):
-    """Why ``filterPushdown`` is off by default: a fault of Spark 4.1 to 4.3, seen from outside."""
+    """Why ``filterPushdown`` is off by default: a fault of Spark 4.1 to 4.3, as a user sees it."""
     conf(CONFIGURATION, "true")
     frame = spark.read.format("segmentlog").option("filterPushdown", "true").load(logs)
     low, high = frame.filter("offset < 10"), frame.filter("offset >= 95")
@@ -160,7 +160,7 @@ def test_a_pushed_filter_leaks_into_other_scans_of_the_same_load(spark, conf, lo
     correct = (30, 210, 240, 40)
     assert seen != correct, (
         "Spark no longer lets a pushed filter leak into other scans of one load(). Make filterPushdown "
-        "true by default where Spark's pushdown is on, and take the warning out of the README."
+        "true by default where Spark's pushdown is on, and take the warning out of docs/options.md."
     )
     # As long as it leaks, it leaks like this: the plain scan takes the filtered one's plan.
     assert seen[:2] == (30, 30), seen

@@ -1,4 +1,4 @@
-"""Which topic and partition rows go to, and rows that fit nowhere."""
+"""The topic and partition of each row, and rows without a valid one."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_partitions_that_may_stand_on_another_disk_are_not_made(root):
 
 
 def test_a_brokers_disk_may_hold_the_first_partitions_of_a_topic_only(root):
-    """Keys are hashed over all partitions that the cluster has, or they lie where no producer puts them."""
+    """Keys are hashed over all partitions in the cluster, as by a producer."""
     write(writer_of(root, "value", topic="t", partitions="2"), [batch(value=[b"1"])])
     (root / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=4L6g3nShT-eMCtK--X86sw\n")
     options = {"topic": "t", "brokerDirectory": "true", "partitions": "6"}

@@ -1,4 +1,4 @@
-"""Tasks, commits and drivers that fail or are killed, full disks, and others at work: all of a job's rows once, or none."""
+"""Failing and killed tasks, commits and drivers, full disks, concurrent jobs: all of a job's rows once, or none."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WEEK_SECONDS = 7 * 24 * 60 * 60
 
 @pytest.fixture
 def save(spark, root):
-    """Save rows named after a job, in two tasks to three partitions; some of it fails as said."""
+    """Save rows named after a job, in two tasks to three partitions, with the given failure."""
     spark.dataSource.register(FailingSource)
 
     def save_with(name, failing=None, mode="append", **options):
@@ -43,7 +43,7 @@ def expected(*names):
 
 
 def values(root):
-    """All values that are there; and none if there is no log directory."""
+    """All values in the log directory; none if it does not exist."""
     if not (root / ".segmentlog-commits").exists():
         assert not root.exists() or not any(path.name.startswith("t-") for path in root.iterdir())
         return []
@@ -101,8 +101,8 @@ def test_a_task_that_fails_always_leaves_nothing(save, root, failing, words, rec
     if failing["write"] in {"kill", "raise"}:
         # The other task was done by then.
         assert staged_files(root) == []
-    save("behind")
-    assert values(root) == expected("before", "behind")
+    save("after")
+    assert values(root) == expected("before", "after")
     record_property(cases("Spark: a task killed or failing at every attempt"), 1)
 
 
@@ -135,7 +135,7 @@ def test_what_a_task_stages_behind_its_jobs_abort_is_swept_a_week_later(save, ro
     stage(writer, b"1", attempt=2)
     late = staged_files(root)
     save("next")
-    # Whether its job is still at work is not known.
+    # Its job may still be running.
     assert sorted(staged_files(root)) == sorted(late)
     for name in late:
         os.utime(root / name, (time.time() - WEEK_SECONDS,) * 2)
@@ -145,7 +145,7 @@ def test_what_a_task_stages_behind_its_jobs_abort_is_swept_a_week_later(save, ro
 
 
 def test_a_message_of_an_attempt_whose_files_are_gone_fails_the_commit(root):
-    """As when somebody cleans up beside a job."""
+    """As if a user cleaned up during a job."""
     writer = writer_of(root)
     message = stage(writer, b"1")
     for name in staged_files(root):
@@ -170,7 +170,7 @@ CALLS = {
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", CALLS)
 def test_a_commit_that_fails_at_some_call(save, root, kind, record_property):
-    """The same txnVersion is repeated until it is there, and once more."""
+    """The same txnVersion is repeated until it is committed, and once more."""
     names = ["before"]
     save("before")
     failed, in_doubt = 0, 0
@@ -183,7 +183,7 @@ def test_a_commit_that_fails_at_some_call(save, root, kind, record_property):
         assert found in (expected(*names), expected(*names, name)), at
         if has_journal:
             in_doubt += 1
-            # The abort, which Spark calls at once, has left alone what is needed.
+            # The abort, which Spark calls at once, has kept what the commit needs.
             assert found == expected(*names, name) or staged_files(root), at
         elif found == expected(*names):
             assert staged_files(root) == [], at
@@ -238,7 +238,7 @@ def test_two_jobs_at_once(spark, save, root):
 
     def run(name):
         try:
-            # Makes the session that of this thread: without one, Spark finds no source to write to.
+            # Makes the session active in this thread: without one, Spark finds no source to write to.
             spark.createDataFrame([], "value string")
             save(name, txnAppId=name, txnVersion=1)
             done.append(name)
@@ -262,8 +262,8 @@ def test_two_jobs_at_once(spark, save, root):
 def test_readers_beside_many_jobs(spark, root):
     """Each job adds ten rows to each of three partitions: a reader counts all of a job's rows or none.
 
-    Readers look from before the first job on. What they find while the log directory itself is made, which is an error,
-    is looked at call by call in `tests/commit/test_readers_of_a_commit.py`.
+    Readers start before the first job. `tests/commit/test_readers_of_a_commit.py` checks, call by call, the error that they
+    get while the log directory itself is created.
     """
     LogDirectory.open(root).close()
     jobs, is_over = 52, threading.Event()
@@ -292,7 +292,7 @@ def test_readers_beside_many_jobs(spark, root):
         ]
         _, seen, seen_by_spark = (task.result() for task in tasks)
     for each in (seen, seen_by_spark):
-        # As many in each partition, and never less than before.
+        # The same number in each partition, and never fewer than before.
         assert all(counts in ([], 3 * counts[:1]) for counts in each), each
         assert all(count % 10 == 0 for counts in each for count in counts), each
         assert each == sorted(each)

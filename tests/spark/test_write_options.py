@@ -1,4 +1,4 @@
-"""Options of a batch write: Kafka's and our own, what is ignored, what is refused."""
+"""Options of a batch write: Kafka's and our own; ignored and refused ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from storage_core.option_table import WRITE_OPTIONS
 
 
 def options(**given):
-    """As Spark hands them over, with a path; ``__`` stands for a dot."""
+    """As Spark passes them, with a path; ``__`` becomes a dot."""
     given = {"path": "/a", **given}
     return CaseInsensitiveDict({name.replace("__", "."): value for name, value in given.items()})
 
@@ -34,7 +34,7 @@ def test_nothing_but_a_path_is_needed():
 def test_how_large_a_batch_is_that_readers_take():
     assert parse().max_decompressed_batch_bytes == 64 << 20
     assert parse(maxDecompressedBatchBytes="200m").max_decompressed_batch_bytes == 200 << 20
-    # As of the views that an INSERT goes to.
+    # Options of the view that an INSERT writes to.
     assert ignored_write_options(options(maxDecompressedBatchBytes="200m")) == ()
     with pytest.raises(
         OptionError, match=r"maxDecompressedBatchBytes is '2g'\. Use at most 1073741824 bytes"

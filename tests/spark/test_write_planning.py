@@ -1,4 +1,4 @@
-"""What the driver finds out before there are rows: where to write, how many partitions, what is restored."""
+"""What the driver determines before there are rows: the root, the number of partitions, what is restored."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def bounds_of(path):
 
 @pytest.fixture
 def source_without_rows(tmp_path):
-    """Of one topic, and of an internal one, all records are deleted, of another none; a third never had any."""
+    """All records of one topic and of an internal one are deleted, none of a second; a third never had any."""
     path = tmp_path / "source"
     with storage_core.LogDirectory.open(path) as logs:
         for name in ("gone", "kept", "__consumer_offsets"):
@@ -96,7 +96,7 @@ def source_without_rows(tmp_path):
 
 
 def test_a_topic_whose_records_are_all_gone_is_restored(root, source_without_rows):
-    """Otherwise it would begin at 0 again, and a group that was at its end would miss what comes."""
+    """Otherwise it would begin at 0 again, and a group at its old end would miss new records."""
     names = ["value", "topic", "partition", "offset"]
     writer = writer_of(root, *names, preserveOffsets="true", offsetsFrom=str(source_without_rows))
     write(writer, rows(source_without_rows).select(names).to_batches())

@@ -1,4 +1,4 @@
-"""A writer and its tasks as Spark runs them: in other processes, one after the other; and what is there then."""
+"""A writer and its tasks as Spark runs them: in other processes, one after the other. And the rows that result."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KINDS = {
 
 
 def writer_of(path, *columns, overwrite=False, **options):
-    """Make a writer for some columns; ``__`` stands for a dot."""
+    """Make a writer for some columns; ``__`` becomes a dot."""
     given = {"path": str(path), **{name.replace("__", "."): str(text) for name, text in options.items()}}
     schema = StructType()
     for name in columns:
@@ -42,7 +42,7 @@ def writer_of(path, *columns, overwrite=False, **options):
 
 
 def sent(thing):
-    """As it arrives in another process."""
+    """A copy as it arrives in another process."""
     return pickle.loads(pickle.dumps(thing))
 
 
@@ -73,7 +73,7 @@ def batch(**columns):
 
 
 def rows(path, **options):
-    """What is to be read, by topic, partition and offset."""
+    """All rows of a log directory, in the order of topic, partition and offset."""
     table = storage_core.read_table(path, include_headers=True, **options)
     return table.sort_by([("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")])
 

@@ -82,13 +82,13 @@ def _timestamps_by_partition(case: CaseUnderTest) -> None:
         starting = {"starting_offsets_by_timestamp": queries, **_LATEST_IF_NONE, **selection}
         ending = {"ending_offsets_by_timestamp": queries, **selection}
         for isolation_level in ISOLATION_LEVELS:
-            behind, before = _around(partitions, lookups, isolation_level, near=turn > 0)
+            after, before = _around(partitions, lookups, isolation_level, near=turn > 0)
             if turn > 0:
-                starting["ending_offsets"] = offsets_json({name: end for name, (_, end) in behind.items()})
+                starting["ending_offsets"] = offsets_json({name: end for name, (_, end) in after.items()})
                 ending["starting_offsets"] = offsets_json(
                     {name: start for name, (start, _) in before.items()}
                 )
-            case.check_places(starting, behind, isolation_level, "from a timestamp")
+            case.check_places(starting, after, isolation_level, "from a timestamp")
             case.check_places(ending, before, isolation_level, "up to a timestamp")
 
 
@@ -100,8 +100,8 @@ def _timestamps_for_all(case: CaseUnderTest) -> None:
         for lookup in partition.time_lookups:
             starting = {"starting_timestamp": lookup.query_ms, **selection}
             ending = {"ending_timestamp": lookup.query_ms, **selection}
-            behind, before = _around([partition], {partition.name: lookup}, isolation_level, near=False)
-            case.check_places({**starting, **_LATEST_IF_NONE}, behind, isolation_level, "from a timestamp")
+            after, before = _around([partition], {partition.name: lookup}, isolation_level, near=False)
+            case.check_places({**starting, **_LATEST_IF_NONE}, after, isolation_level, "from a timestamp")
             case.check_places(ending, before, isolation_level, "up to a timestamp")
             if lookup.offset is None:
                 _check_not_found(case, partition, starting)
@@ -110,16 +110,16 @@ def _timestamps_for_all(case: CaseUnderTest) -> None:
 def _around(
     partitions: list[ExpectedPartition], lookups: dict[str, TimeLookup], isolation_level: str, *, near: bool
 ) -> tuple[Span, Span]:
-    """What lies behind the broker's answers, and what before them; all of it, or what is near."""
-    behind, before = {}, {}
+    """The offsets from the broker's answers on, and those before them; all of them, or those nearby."""
+    after, before = {}, {}
     for partition in partitions:
         limit = _limit(partition, isolation_level)
         answer = lookups[partition.name].offset
         found = limit if answer is None else min(answer, limit)
-        behind[partition.name] = (found, min(found + _NEAR, limit) if near else limit)
+        after[partition.name] = (found, min(found + _NEAR, limit) if near else limit)
         start = partition.log_start_offset
         before[partition.name] = (max(found - _NEAR, start) if near else start, found)
-    return behind, before
+    return after, before
 
 
 def _check_not_found(case: CaseUnderTest, partition: ExpectedPartition, options: Options) -> None:

@@ -1,4 +1,4 @@
-"""The modes: a read that goes on behind damage gives all records beside it, and says what is lost."""
+"""The modes: a read that continues after damage returns all other records, and says what is lost."""
 
 from __future__ import annotations
 

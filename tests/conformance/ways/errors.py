@@ -1,4 +1,4 @@
-"""The designed errors: what nobody can read."""
+"""The designed errors: what cannot be read."""
 
 from __future__ import annotations
 

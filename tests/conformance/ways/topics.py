@@ -31,7 +31,7 @@ def _topics(case: CaseUnderTest) -> None:
 def _paths(case: CaseUnderTest) -> None:
     """Without a selection: every topic but the internal ones, whatever the path names.
 
-    What a deleted topic leaves behind, and any other directory, is no part of the data.
+    What a deleted topic leaves, and any other directory, is not part of the data.
     """
     visible = [partition for partition in case.partitions if partition.topic not in INTERNAL_TOPICS]
     for path in (case.logs, case.logs.parent):

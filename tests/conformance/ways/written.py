@@ -58,7 +58,7 @@ def _write(case: CaseUnderTest, codec: str) -> None:
 
 
 def _read(case: CaseUnderTest) -> pa.Table:
-    """What a consumer sees of all partitions, beside damage."""
+    """What a consumer sees of all partitions, except damage."""
     tables = []
     for span in case.spans():
         tables.append(case.read(case.bounded(span), READ_COMMITTED))

@@ -1,9 +1,7 @@
-"""The code blocks of a document, run in order; what they print is compared with what the document shows.
+"""The code blocks of a document: run in order, and compared with the output that the document shows.
 
-A block of ``sh`` runs in bash, one of ``python`` in this process, as in one shell. What both export and define is there
-for the later ones. A ``text`` block shows the output of the block before it: ``<words>`` stand for anything without a
-space, and how wide spaces are does not matter. A ``log`` block shows lines of a broker's log, in which ``…`` stands
-for anything.
+A ``sh`` block runs in bash, a ``python`` block in this process, as in one shell: later blocks see what earlier ones export
+and define. A ``text`` block shows the output of the block before it: ``<words>`` match anything without a space, and the width of spaces does not matter. A ``log`` block shows lines of a broker's log, in which ``…`` matches anything.
 """
 
 from __future__ import annotations
@@ -34,10 +32,10 @@ class Block:
 
     Attributes:
         language: Its info string.
-        text: What stands in it, without the indentation of the list that it stands in.
-        line: Where it begins in the document.
+        text: Its content, without the indentation of an enclosing list.
+        line: The line of the document on which it begins.
         section: The nearest heading above it.
-        shown: The output that the document shows below it; None: none is shown.
+        shown: The output that the document shows below it; None if none is shown.
     """
 
     language: str
@@ -51,7 +49,7 @@ def blocks_of(document: str) -> list[Block]:
     """The blocks that are to be run, in order, each with the output that is shown for it.
 
     Raises:
-        AssertionError: A block is of a language that nobody runs, or shows the output of no block.
+        AssertionError: A block is in an unknown language, or shows the output of no block.
     """
     headings = [(found.start(), found[1]) for found in _HEADING.finditer(document)]
     blocks: list[Block] = []
@@ -67,7 +65,7 @@ def blocks_of(document: str) -> list[Block]:
             before = blocks.pop()
             blocks.append(Block(before.language, before.text, before.line, before.section, text))
             continue
-        assert language in {"sh", "python"}, f"line {line}: nobody runs {language}"
+        assert language in {"sh", "python"}, f"line {line}: expected sh or python, found {language}"
         section = next((name for start, name in reversed(headings) if start < found.start()), "")
         blocks.append(Block(language, text, line, section))
     return blocks
@@ -80,7 +78,7 @@ class Shell:
         directory: The working directory of shell commands.
         places: What the document calls the machine's paths and addresses, and what they are here.
         environment: Of shell commands, at the beginning.
-        names: What Python's blocks know at the beginning; ``os`` besides.
+        names: The names that Python blocks know at the beginning, in addition to ``os``.
     """
 
     def __init__(
@@ -114,7 +112,7 @@ class Shell:
 
     def _run_shell(self, text: str) -> str:
         kept = self._directory / ".environment"
-        # A failing command ends the block, as it would end the attention of whoever copies it.
+        # A failing command ends the block, as it would stop a reader who copies it.
         script = f"set -euo pipefail\n{text}\nenv -0 > {kept}\n"
         done = subprocess.run(
             ["bash", "-c", script],

@@ -1,0 +1,52 @@
+"""The tables in docs/options.md, made from the tables of the code.
+
+Run ``python -m tests.option_tables --write docs/options.md`` after a change of an option.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from storage_core.option_table import READ_OPTIONS, WRITE_OPTIONS, OptionSpec
+
+__all__ = ["TABLES", "between_markers", "options_table"]
+
+# The marker in the page -> the options of the code.
+TABLES = {"options": READ_OPTIONS, "write-options": WRITE_OPTIONS}
+
+
+def options_table(options: Sequence[OptionSpec]) -> str:
+    """A Markdown table of the options that a batch query takes."""
+    rows = ["| option | value | default | meaning |", "|---|---|---|---|"]
+    for spec in options:
+        if spec.applies_to == "batch":
+            names = ", ".join(f"`{name}`" for name in (spec.name, *spec.aliases) if name != "paths")
+            default = f"`{spec.default}`" if spec.default else ""
+            rows.append(f"| {names} | {spec.kind} | {default} | {spec.doc} |")
+    return "\n".join(rows) + "\n"
+
+
+def between_markers(text: str, marker: str) -> str:
+    """The text between ``<!-- marker -->`` and ``<!-- /marker -->``."""
+    return text.partition(f"<!-- {marker} -->\n")[2].partition(f"<!-- /{marker} -->")[0]
+
+
+def main() -> None:
+    """Write the tables between their markers."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", type=Path, required=True, metavar="FILE")
+    path = parser.parse_args().write
+    text = path.read_text(encoding="utf-8")
+    for marker, options in TABLES.items():
+        before, start, rest = text.partition(f"<!-- {marker} -->\n")
+        _, end, after = rest.partition(f"<!-- /{marker} -->")
+        if not (start and end):
+            parser.error(f"expected the markers of {marker} in {path}; found none")
+        text = before + start + options_table(options) + end + after
+    path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
