@@ -191,7 +191,7 @@ def _has_only_directories(entries: list[DirectoryEntry]) -> bool:
 def _no_log_directory(path: str, name: str) -> LogDirectoryError:
     return LogDirectoryError(
         f"Expected an empty directory or a log directory, found {name!r} in it, which belongs to neither. Choose "
-        "another path, or move that away.",
+        "another path, or move it away.",
         path=path,
     )
 

@@ -335,7 +335,7 @@ def test_columns_are_alike_in_all_rows(tmp_path):
 @pytest.mark.parametrize("count", [1, 500])
 def test_a_record_beyond_max_message_bytes(tmp_path, count):
     rows = routed([(0, number, b"v") for number in range(count)] + [(0, 40, b"v" * 2000)])
-    with pytest.raises(RecordTooLargeError, match=r"at most 2000 bytes, as max\.message\.bytes says.*t-40"):
+    with pytest.raises(RecordTooLargeError, match=r"at most 2000 bytes, the limit max\.message\.bytes.*t-40"):
         stage(tmp_path, rows, config=LogConfig(max_message_bytes=2000))
     assert staged_names(tmp_path) == []
     stage(tmp_path, rows, config=LogConfig(max_message_bytes=2100))

@@ -158,7 +158,7 @@ def int32(*numbers):
         ),
         (
             RecordTooLargeError,
-            r"at most 1000 bytes, as max\.message\.bytes says",
+            r"at most 1000 bytes, the limit max\.message\.bytes",
             "Raise|raise|smaller",
             {"value": [b"x" * 2000]},
             {"max__message__bytes": 1000},
