@@ -235,7 +235,8 @@ def staged_by_partition(
 
     Raises:
         CorruptCheckpointError: A manifest is not the one that was reported.
-        OptionError: A manifest belongs to another job, or two belong to one task.
+        OptionError: A manifest belongs to another job, two belong to one task, or rows have offsets though the job
+            does not preserve them, or the other way round.
     """
     read = [read_manifest(job.filesystem, job.root, reported) for reported in manifests]
     tasks = {manifest.stage.task for manifest in read}
@@ -248,12 +249,12 @@ def staged_by_partition(
     found: dict[tuple[str, int], list[StagedBatches]] = defaultdict(list)
     for manifest in sorted(read, key=lambda each: each.stage.task):
         for staged in manifest.pieces:
-            if not job.settings.preserve_offsets:
-                staged = dataclasses.replace(staged, min_offset=None, max_offset=None)  # noqa: PLW2901
             found[staged.topic_partition].append(staged)
-    if job.settings.preserve_offsets:
-        for each in found.values():
+    for each in found.values():
+        if job.settings.preserve_offsets:
             _require_offsets(each)
+        else:
+            _require_no_offsets(each)
     return found
 
 
@@ -277,6 +278,17 @@ def checked_batches(
             else:
                 found += _split_segment(job, each)
     return found
+
+
+def _require_no_offsets(staged: list[StagedBatches]) -> None:
+    """Refuse rows that were staged with offsets, which a job that appends cannot keep."""
+    for each in staged:
+        if each.min_offset is not None:
+            raise OptionError(
+                f"Expected staged rows without offsets for {each.topic}-{each.partition}, found some with offsets from "
+                f"{each.min_offset} on. Commit them with preserveOffsets, or stage them without.",
+                offset=each.min_offset,
+            )
 
 
 def _require_offsets(staged: list[StagedBatches]) -> None:

@@ -28,9 +28,6 @@ __all__ = ["WINDOW_BYTES", "WindowBuffer", "WindowReader", "read_windows"]
 
 
 WINDOW_BYTES: Final = 4 << 20
-# The first window after damage, and how fast windows grow again.
-_FIRST_WINDOW_BYTES: Final = 4096
-_WINDOW_GROWTH: Final = 4
 
 
 class WindowBuffer:
@@ -56,7 +53,7 @@ class WindowBuffer:
 
 
 class WindowReader:
-    """Reads a range of a log file, window by window, from any position that its caller moves to.
+    """Reads a range of a log file, window by window.
 
     Attributes:
         position_bytes: Where the next window begins.
@@ -77,12 +74,8 @@ class WindowReader:
         # The part of the buffer that holds bytes from the position on.
         self._start = 0
         self._held_bytes = 0
+        # The buffer may grow for a large batch; the windows after it do not.
         self._window_bytes = buffer.size_bytes
-
-    @property
-    def is_at_end(self) -> bool:
-        """Whether the range has been read."""
-        return self.position_bytes >= self.end_position_bytes
 
     @property
     def is_last(self) -> bool:
@@ -107,14 +100,10 @@ class WindowReader:
 
     def advance(self, window: BatchWindow) -> None:
         """Move on after the whole batches of the last window."""
-        self._move_to(window.position_bytes + window.end)
-        self._window_bytes = min(_WINDOW_GROWTH * self._window_bytes, self._buffer.size_bytes)
-
-    def skip_damage(self, position_bytes: int) -> None:
-        """Move on after damage, in small windows at first, because damage often comes in numbers."""
-        self._move_to(position_bytes)
-        self.needed_bytes = 0
-        self._window_bytes = min(_FIRST_WINDOW_BYTES, self._buffer.size_bytes)
+        step_bytes = min(window.end, self._held_bytes)
+        self._start += step_bytes
+        self._held_bytes -= step_bytes
+        self.position_bytes += window.end
 
     def _fill(self, size_bytes: int) -> None:
         buffer = self._buffer
@@ -125,12 +114,6 @@ class WindowReader:
         self._start, self._held_bytes = 0, self._held_bytes + filled_bytes
         if filled_bytes < len(room):
             self.end_position_bytes = self.position_bytes + self._held_bytes
-
-    def _move_to(self, position_bytes: int) -> None:
-        step_bytes = min(position_bytes - self.position_bytes, self._held_bytes)
-        self._start += step_bytes
-        self._held_bytes -= step_bytes
-        self.position_bytes = position_bytes
 
 
 def read_windows(

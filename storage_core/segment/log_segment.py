@@ -325,18 +325,19 @@ class LogSegment:
 
     def should_roll(self, parameters: RollParameters) -> bool:
         """Whether an append goes to a new segment; see `exceeds_segment`."""
-        size_bytes = self.size_bytes
-        waited_ms = None
-        if size_bytes:
-            waited_ms = self.time_waited_for_roll_ms(parameters.now_ms, parameters.max_timestamp_ms)
-        is_beyond = exceeds_segment(
-            self._config,
-            size_bytes + parameters.messages_size_bytes,
-            waited_ms,
-            parameters.max_offset - self.base_offset,
-            self.roll_jitter_ms,
+        size_bytes = self.size_bytes + parameters.messages_size_bytes
+        relative_offset = parameters.max_offset - self.base_offset
+        if self._indexes.offsets.is_full or self._indexes.times.is_full:
+            return True
+        if exceeds_segment(self._config, size_bytes, None, relative_offset):
+            return True
+        if not self.size_bytes:
+            return False
+        # The first batch is read only for a segment that would not roll without its time.
+        waited_ms = self.time_waited_for_roll_ms(parameters.now_ms, parameters.max_timestamp_ms)
+        return bool(
+            exceeds_segment(self._config, size_bytes, waited_ms, relative_offset, self.roll_jitter_ms)
         )
-        return bool(is_beyond) or self._indexes.offsets.is_full or self._indexes.times.is_full
 
     def time_waited_for_roll_ms(self, now_ms: int, max_timestamp_ms: int) -> int:
         """Distance of a timestamp from the first batch's; the segment's age if the first batch has none."""

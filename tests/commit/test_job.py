@@ -347,6 +347,14 @@ def test_offsets_are_kept(filesystem):
     assert contents(filesystem, ROOT)["orders", 0] == rows["orders", 0]
 
 
+@pytest.mark.parametrize("first_offset", [0, 7])
+def test_offsets_that_the_job_does_not_preserve_are_refused(filesystem, first_offset):
+    job = staged_job(filesystem, ROOT, JOBS[0], {("orders", 0): offset_rows(first_offset, 9)})
+    with pytest.raises(OptionError, match=rf"with offsets from {first_offset} on.*preserveOffsets") as caught:
+        job.commit()
+    assert caught.value.offset == first_offset
+
+
 def test_offsets_of_large_pieces_are_kept(filesystem):
     rows = {("orders", 0): offset_rows(*range(1000, 1300, 3))}
     commit(filesystem, ROOT, JOBS[0], rows, preserve_offsets=True, new_partitions={"orders": 1})

@@ -30,7 +30,10 @@ def read(tmp_path, filesystem):
                 places = (window.position_bytes + window.starts).tolist()
                 found += zip(places, window.headers["base_offset"].tolist(), strict=True)
                 read_content.last = window
+                read_content.most_batches = max(read_content.most_batches, len(window.starts))
         return found
+
+    read_content.most_batches = 0
 
     return read_content
 
@@ -107,6 +110,13 @@ def test_a_batch_above_the_limit_is_an_error_only_if_it_is_one(read, batches, ma
         read(front + large + batches[2], max_batch_bytes=4000)
     large[1000] ^= 1
     assert read(front + large + batches[2], max_batch_bytes=4000) == places_of(batches[:2])
+
+
+def test_windows_are_no_larger_after_a_large_batch(read, make_batch):
+    small = [make_batch(n, (1,), value=b"x") for n in range(1, 200)]
+    content = make_batch(0, (1,), value=b"y" * 20_000) + b"".join(small)
+    assert len(read(content, window_bytes=4 * len(small[0]))) == 200
+    assert read.most_batches == 4
 
 
 def test_old_messages(read):
