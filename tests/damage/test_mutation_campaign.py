@@ -19,8 +19,12 @@ from tests.damage.unprovable import KINDS
 
 LOGS = all_logs()
 CASES_PER_LOG = 200
-# `make test` runs the first of them, `make test-all` all.
-PARTS = [range(20), pytest.param(range(20, CASES_PER_LOG), marks=pytest.mark.thorough)]
+# `make test` runs the first of them, `make test-all` more, `make soak` all.
+PARTS = [
+    range(20),
+    pytest.param(range(20, 60), marks=pytest.mark.thorough),
+    pytest.param(range(60, CASES_PER_LOG), marks=pytest.mark.soak),
+]
 SOAK_SECONDS = float(os.environ.get("SEGMENTLOG_SOAK_SECONDS", "600"))
 
 # What a batch may inflate to unless an option says otherwise, and what a read takes besides.
