@@ -7,8 +7,6 @@ from pathlib import Path
 
 from benchmarks.settings import Settings
 
-__all__ = ["LARGE_BATCH_BYTES", "PARTITIONS", "SMALL_BATCH_BYTES", "DataSet", "data_set_named", "data_sets"]
-
 PARTITIONS = 4
 SMALL_BATCH_BYTES = 16 << 10
 LARGE_BATCH_BYTES = 1 << 20

@@ -15,8 +15,6 @@ from benchmarks.progress import tell
 from benchmarks.records import FIRST_TIMESTAMP_MS, key_of, make_values
 from benchmarks.settings import Settings
 
-__all__ = ["LegacyLog", "ensure_legacy_logs"]
-
 _RECORDS = 1_000_000
 _VALUE_BYTES = 100
 # Wrappers of about 16 KiB before compression.

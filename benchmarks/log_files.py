@@ -12,8 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["BatchPlace", "Window", "batch_places", "describe_log_files", "windows"]
-
 # baseOffset int64, batchLength int32 (bytes after this field), leaderEpoch int32, magic int8, crc int32,
 # attributes int16, lastOffsetDelta int32, baseTimestamp int64, maxTimestamp int64, producerId int64,
 # producerEpoch int16, baseSequence int32, recordCount int32

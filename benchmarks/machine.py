@@ -12,8 +12,6 @@ from typing import Any
 from benchmarks.settings import CHECKOUT
 from tests.interop.jars import KAFKA_VERSION
 
-__all__ = ["describe_circumstances"]
-
 _PACKAGES = (
     "pyspark", "pyarrow", "numpy", "crc32c", "aiokafka", "cramjam", "kafka-python", "confluent-kafka"
 )  # fmt: skip

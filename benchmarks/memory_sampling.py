@@ -10,14 +10,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-__all__ = [
-    "ProcessWatch",
-    "anonymous_memory_bytes",
-    "open_files_below",
-    "own_memory_bytes",
-    "python_descendants",
-]
-
 _INTERVAL_S = 0.02
 
 

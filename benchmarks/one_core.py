@@ -8,8 +8,6 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from typing import ParamSpec, TypeVar
 
-__all__ = ["run_on_one_core"]
-
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 

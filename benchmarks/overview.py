@@ -11,8 +11,6 @@ from xml.sax.saxutils import escape
 
 from benchmarks.results import Finding, SectionResult
 
-__all__ = ["Comparison", "chart", "comparisons", "table"]
-
 
 @dataclass(frozen=True, slots=True)
 class Comparison:

@@ -10,8 +10,6 @@ from typing import TypeVar
 
 from benchmarks.memory_sampling import ProcessWatch
 
-__all__ = ["run_watched"]
-
 _Result = TypeVar("_Result")
 
 

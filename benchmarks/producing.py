@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from tests.interop.broker import KafkaBroker
 
-__all__ = ["ensure_data_sets", "make_broker"]
-
 # What bin/kafka-server-start.sh gives a broker.
 _BROKER_HEAP_MEGABYTES = 1024
 _BROKER_JVM_OPTIONS = ("-server", "-Xms1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 import time
 
-__all__ = ["tell"]
-
 
 def tell(text: str) -> None:
     """Print a line with the time of day."""

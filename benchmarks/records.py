@@ -10,8 +10,6 @@ import random
 import string
 from collections.abc import Iterator, Sequence
 
-__all__ = ["FIRST_TIMESTAMP_MS", "KEY_SIZE_BYTES", "key_of", "make_values", "values_of_partition"]
-
 KEY_SIZE_BYTES = 10
 
 # 2025-06-01T00:00:00Z. Record i of a partition is i milliseconds younger.

@@ -12,8 +12,6 @@ from benchmarks.results import Finding, SectionResult
 from benchmarks.sections import SECTION_NAMES
 from benchmarks.settings import CHECKOUT
 
-__all__ = ["document", "latest_results", "text_table", "write_documents"]
-
 DOCUMENT_PATH = CHECKOUT / "docs" / "benchmarks.md"
 CHART_PATH = CHECKOUT / "docs" / "benchmarks.svg"
 README_PATH = CHECKOUT / "README.md"

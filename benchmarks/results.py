@@ -8,8 +8,6 @@ from typing import Any
 
 from benchmarks.timing import Spread
 
-__all__ = ["Finding", "SectionResult", "Target", "at_least", "at_most"]
-
 
 @dataclass(frozen=True, slots=True)
 class Target:

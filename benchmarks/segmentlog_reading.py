@@ -8,17 +8,12 @@ from typing import TYPE_CHECKING
 
 from storage_core.filesystem import FileSystem
 from storage_core.scan.options import parse_read_options
-from storage_core.scan.plan import plan_scan
+from storage_core.scan.plan import ScanPlan, plan_scan
 from storage_core.scan.read import read_task
-from storage_core.scan.spans import project, record_schema
+from storage_core.scan.spans import ScanTask, project, record_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from storage_core.scan.plan import ScanPlan
-    from storage_core.scan.spans import ScanTask
-
-__all__ = ["count_rows", "plan_read", "task_batches"]
 
 
 def plan_read(filesystem: FileSystem, path: Path, **options: object) -> ScanPlan:

@@ -6,8 +6,6 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["CHECKOUT", "QUICK_DIVISOR", "Settings", "default_cache_directory"]
-
 CHECKOUT = Path(__file__).resolve().parent.parent
 
 # How much less data --quick takes.

@@ -17,8 +17,6 @@ import crc32c
 from benchmarks.log_files import BatchPlace, batch_places
 from benchmarks.records import FIRST_TIMESTAMP_MS
 
-__all__ = ["SourceBatches", "write_partition", "write_tiny_segments"]
-
 _INDEX_INTERVAL_BYTES = 4096
 _BASE_OFFSET = struct.Struct(">q")
 _OFFSET_INDEX_ENTRY = struct.Struct(">ii")

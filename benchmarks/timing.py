@@ -11,8 +11,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Series", "Spread", "Timed", "interleave", "ratio", "share", "spread"]
-
 
 @dataclass(frozen=True, slots=True)
 class Timed:

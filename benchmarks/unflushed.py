@@ -6,8 +6,6 @@ from typing import Any
 
 from storage_core.filesystem import FileSystem, WritableFile
 
-__all__ = ["UnflushedFileSystem"]
-
 
 class UnflushedFileSystem(FileSystem):
     """Writes as the other one does, and leaves it to the system when bytes reach the disk.

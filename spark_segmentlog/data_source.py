@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from spark_segmentlog.reader import SegmentLogReader
     from spark_segmentlog.writer import SegmentLogWriter
 
-__all__ = ["SegmentLogDataSource"]
-
 
 _logger = logging.getLogger(__name__)
 

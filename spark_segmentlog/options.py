@@ -13,14 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 from storage_core.errors import OptionError
 from storage_core.option_table import TRIGGER_OPTIONS
-from storage_core.scan.options import parse_read_options
+from storage_core.scan.options import ReadOptions, parse_read_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from storage_core.scan.options import ReadOptions
-
-__all__ = ["ignored_options", "is_for_a_broker_or_catalog", "read_options"]
 
 
 # Names in lower case, as Spark delivers them, with the spelling that users know.

@@ -26,7 +26,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from storage_core.errors import OptionError
 from storage_core.filesystem import FileSystem
-from storage_core.scan import plan_scan, read_task
+from storage_core.scan import ReadOptions, ScanTask, plan_scan, read_task
 from storage_core.scan.predicate import And, Comparison, In, IsNull, Not, Operator, Predicate, StartsWith
 from storage_core.scan.spans import record_schema
 
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
 
     from spark_segmentlog.schema import ProjectedColumn
-    from storage_core.scan import ReadOptions, ScanTask
-
-__all__ = ["PushdownReader", "SegmentLogReader", "is_pushdown_offered", "prefetch", "to_predicate"]
 
 
 _Item = TypeVar("_Item")

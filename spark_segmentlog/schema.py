@@ -28,8 +28,6 @@ from storage_core.errors import OptionError
 if TYPE_CHECKING:
     from storage_core.scan.options import ReadOptions
 
-__all__ = ["ProjectedColumn", "projected_columns", "source_schema"]
-
 
 _HEADERS: Final = "headers"
 _METADATA: Final = "_metadata"

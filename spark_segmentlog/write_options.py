@@ -30,18 +30,6 @@ from storage_core.scan.option_values import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = [
-    "WriteOptions",
-    "ignored_write_options",
-    "parse_config",
-    "parse_partitions",
-    "parse_path",
-    "parse_topic",
-    "parse_topic_ids",
-    "parse_transaction",
-    "write_options",
-]
-
 
 _COMPRESSION: Final = "compression.type"
 _LEVEL: Final = "compression.level"

@@ -53,8 +53,6 @@ if TYPE_CHECKING:
     from spark_segmentlog.write_options import WriteOptions
     from storage_core.filesystem import FileSystem
 
-__all__ = ["TopicPlan", "WriteColumns", "WritePlan", "plan_write", "write_columns"]
-
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:

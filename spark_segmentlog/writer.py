@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from storage_core.commit import CommitJob, StageWriter
+from storage_core.commit import CommitJob, StagedManifest, StageWriter
 from storage_core.commit.routing import RoutedRows
 from storage_core.commit_files.stage_names import StageId
 from storage_core.errors import InvalidRecordError
@@ -26,6 +26,7 @@ from storage_core.log.log_root import check_topic_partition
 from storage_core.partitioning import (
     DefaultPartitioner,
     KeyedRows,
+    Partitioner,
     PartitionerState,
     RandomPartitioner,
     RoundRobinPartitioner,
@@ -40,10 +41,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from spark_segmentlog.write_plan import TopicPlan, WritePlan
-    from storage_core.commit import StagedManifest
-    from storage_core.partitioning import Partitioner
-
-__all__ = ["RowRouter", "SegmentLogWriter", "StagedRows"]
 
 
 # The size of a record besides key and value: lengths, attributes, small deltas.

@@ -18,18 +18,6 @@ from storage_core.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = [
-    "CONFIG_GROUPS",
-    "CONFIG_KEYS",
-    "INTERNAL_KEYS",
-    "ConfigKey",
-    "ConfigKind",
-    "ConfigValue",
-    "LogConfigValue",
-    "parse_config_value",
-    "parse_java_properties",
-]
-
 
 ConfigValue: TypeAlias = bool | int | float | str
 INT_MAX = 2**31 - 1

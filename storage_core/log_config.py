@@ -17,9 +17,6 @@ from storage_core.config import (
 )
 from storage_core.errors import OptionError
 
-__all__ = ["LogConfig", "altered_config"]
-
-
 _KEYS = {key.name.replace(".", "_"): key for key in (*CONFIG_KEYS, *INTERNAL_KEYS)}
 # Codec numbers of record batch attributes. "producer" keeps a batch's codec; records encoded here have none.
 _CODECS = {"uncompressed": 0, "producer": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}

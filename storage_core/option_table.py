@@ -14,17 +14,6 @@ from storage_core.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = [
-    "READ_OPTIONS",
-    "TRIGGER_OPTIONS",
-    "WRITE_OPTIONS",
-    "OptionSpec",
-    "find_option",
-    "names_by_key",
-    "nearest_hint",
-    "option_key",
-]
-
 
 _SHOWN_NAMES = 40
 

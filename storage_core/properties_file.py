@@ -11,8 +11,6 @@ import sys
 
 from storage_core.config import CONFIG_GROUPS, ConfigValue
 
-__all__ = ["properties_text"]
-
 _HEADER = """\
 # Kafka's topic-level configuration keys, one of a producer and one of a broker, with their defaults (Kafka 4.1.0).
 # Generated: python -m storage_core.properties_file > conf/segmentlog.properties

@@ -11,8 +11,6 @@ import fcntl
 import os
 import sys
 
-__all__ = ["open_below"]
-
 _DELETED = " (deleted)"
 
 

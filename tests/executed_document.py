@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-__all__ = ["Block", "Shell", "assert_logged", "assert_shown", "blocks_of", "logged_lines_of"]
-
 _FENCE = re.compile(r"^( *)```(\w+)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^##+ (.+)$", re.MULTILINE)
 _PLACEHOLDER = re.compile(r"<[^<>]+>")

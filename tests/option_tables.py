@@ -11,8 +11,6 @@ from pathlib import Path
 
 from storage_core.option_table import READ_OPTIONS, WRITE_OPTIONS, OptionSpec
 
-__all__ = ["TABLES", "between_markers", "options_table"]
-
 # The marker in the page -> the options of the code.
 TABLES = {"options": READ_OPTIONS, "write-options": WRITE_OPTIONS}
 

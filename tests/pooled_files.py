@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["open_files"]
-
 
 def open_files(filesystem, directory, count):
     return [filesystem.open_pooled(f"{directory}/{number}", create=True) for number in range(count)]

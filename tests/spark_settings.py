@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["SPARK_SETTINGS", "session_of_this_process"]
-
 SPARK_SETTINGS = {
     # A JVM that lives for minutes spends more on optimising its code than it gains; and one collector's thread does.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",

@@ -17,8 +17,6 @@ from benchmarks.settings import Settings
 if TYPE_CHECKING:
     from tests.interop.broker import KafkaBroker
 
-__all__ = ["BrokerCleaning", "broker_with_logs", "clean_in_broker"]
-
 # One thread, unthrottled and Kafka's default buffer. Between two looks at its logs it does not wait long.
 _CLEANER_SETTINGS = {
     "log.cleaner.enable": "true",

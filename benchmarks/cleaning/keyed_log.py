@@ -19,17 +19,6 @@ if TYPE_CHECKING:
 
     from storage_core import LogConfig
 
-__all__ = [
-    "RECORD_BYTES",
-    "SEGMENT_BYTES",
-    "TOPIC",
-    "Survivors",
-    "config_of",
-    "copy_partition",
-    "make_log",
-    "survivors_of",
-]
-
 TOPIC = "events"
 RECORD_BYTES = 100
 SEGMENT_BYTES = 64 << 20

@@ -10,8 +10,6 @@ from benchmarks.cleaning.keyed_log import TOPIC, config_of
 from benchmarks.memory_sampling import own_memory_bytes
 from benchmarks.own_process import run_watched
 
-__all__ = ["OurCleaning", "clean_here"]
-
 
 @dataclass(frozen=True, slots=True)
 class OurCleaning:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-__all__ = ["RecordColumns"]
-
 # Rows of one emitted batch; segmentlog's own limit.
 _ROWS = 65_536
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["aiokafka_builder", "build_batches", "kafka_python_builder"]
-
 _MAGIC = 2
 _NO_CODEC = 0
 _NO_PRODUCER = (0, -1, -1, -1)

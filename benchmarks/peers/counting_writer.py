@@ -9,8 +9,6 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-__all__ = ["FORMAT_NAME", "CountingSink"]
-
 FORMAT_NAME = "counting"
 
 

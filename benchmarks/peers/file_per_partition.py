@@ -15,8 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 from storage_core.filesystem import BytesLike, FileSystem, WritableFile
 
-__all__ = ["MOST_OPEN_FILES", "FilePerPartition"]
-
 # As few as the code under test has open, and as many threads that flush.
 MOST_OPEN_FILES = 56
 _FLUSHING_THREADS = 8

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from benchmarks.log_files import Window, batch_places, windows
 
-__all__ = ["LogInput", "describe_inputs"]
-
 # As much as segmentlog decodes at once. Whole batches, so that no parser has to stitch.
 _WINDOW_BYTES = 4 << 20
 

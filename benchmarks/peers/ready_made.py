@@ -14,8 +14,6 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-__all__ = ["FORMAT_NAME", "ReadyMadeSource", "write_ready_made"]
-
 FORMAT_NAME = "ready_made"
 
 _SCHEMA = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"

@@ -9,8 +9,6 @@ from typing import Any
 from benchmarks.peers.arrow_columns import RecordColumns
 from benchmarks.peers.input import LogInput
 
-__all__ = ["aiokafka_parser", "build_arrow", "iterate", "kafka_python_parser"]
-
 # Records turned into columns at once. Few enough that Python's garbage collector finds nothing to do (with whole
 # 1 MiB batches it halves aiokafka's speed), enough for the list comprehensions to pay.
 _RECORDS_AT_ONCE = 128

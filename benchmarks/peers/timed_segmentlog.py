@@ -12,8 +12,6 @@ from pyspark.sql.types import StructType
 
 from spark_segmentlog.data_source import SegmentLogDataSource
 
-__all__ = ["FORMAT_NAME", "TIMES_OPTION", "TimedSegmentLog"]
-
 FORMAT_NAME = "timed_segmentlog"
 # The file that gets the seconds of the commit.
 TIMES_OPTION = "times"

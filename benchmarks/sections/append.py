@@ -19,8 +19,6 @@ from benchmarks.timing import Series, Timed, interleave, ratio, spread
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["run"]
-
 _RECORDS = 1_000_000
 # kafka-python's rate is per record: it is given fewer.
 _FEW_RECORDS = 100_000

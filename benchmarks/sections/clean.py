@@ -27,8 +27,6 @@ from benchmarks.writing.directories import scratch_directory, settle
 if TYPE_CHECKING:
     from tests.interop.broker import KafkaBroker
 
-__all__ = ["run"]
-
 _SIZE_BYTES = 1 << 30
 _CODECS = ("uncompressed", "zstd")
 _DEDUPE_BUFFER_BYTES = 128 << 20

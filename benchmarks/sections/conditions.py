@@ -15,8 +15,6 @@ from benchmarks.results import Finding, SectionResult, at_least
 from benchmarks.settings import Settings
 from benchmarks.timing import Series, Spread, interleave
 
-__all__ = ["run"]
-
 _UNFILTERED = "unfiltered"
 # Keys are ten digits in no order, evenly spread.
 _CONDITIONS = {

@@ -19,8 +19,6 @@ from benchmarks.results import Finding, SectionResult, at_least
 from benchmarks.settings import Settings
 from benchmarks.timing import Series, interleave, ratio
 
-__all__ = ["run"]
-
 _OURS = "segmentlog"
 _AIOKAFKA_ARROW = "aiokafka to Arrow"
 _AIOKAFKA_ITERATION = "aiokafka bare iteration"

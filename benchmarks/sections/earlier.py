@@ -19,8 +19,6 @@ from benchmarks.results import Finding, SectionResult, at_most
 from benchmarks.settings import CHECKOUT, Settings
 from benchmarks.timing import Series, Timed, interleave, share
 
-__all__ = ["run"]
-
 _READS = ("all columns", "offset and timestamp", "1 % of the offsets", "1 % of the time")
 
 _METHOD = """\

@@ -20,8 +20,6 @@ from benchmarks.settings import Settings
 from benchmarks.timing import Series, ratio, spread
 from benchmarks.writing.directories import TOPIC, scratch_directory
 
-__all__ = ["run"]
-
 _THREADS = 64
 _APPENDS_OF_A_THREAD = 300
 _APPENDS_ALONE = 1_000

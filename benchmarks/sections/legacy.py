@@ -13,8 +13,6 @@ from benchmarks.results import Finding, SectionResult, at_least
 from benchmarks.settings import Settings
 from benchmarks.timing import Series, interleave, ratio
 
-__all__ = ["run"]
-
 _OURS = "segmentlog"
 _KAFKA_PYTHON_ARROW = "kafka-python to Arrow"
 _KAFKA_PYTHON_ITERATION = "kafka-python bare iteration"

@@ -23,8 +23,6 @@ from benchmarks.writing.directories import TOPIC, scratch_directory, settle
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["run"]
-
 _PARTITIONS = (1, 10, 100, 1_000, 10_000)
 _JUDGED_PARTITIONS = 1_000
 _APPENDS = 16_384

@@ -18,8 +18,6 @@ from benchmarks.settings import CHECKOUT, Settings
 from benchmarks.spark.session import Job, segmentlog_session
 from benchmarks.timing import spread
 
-__all__ = ["run"]
-
 _SEGMENT_BYTES = 1 << 30
 _SEGMENTS = 4
 _SOURCES = ("100b-none-small", "100b-zstd-large")

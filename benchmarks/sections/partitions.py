@@ -14,8 +14,6 @@ from benchmarks.settings import Settings
 from benchmarks.spark.session import Job, segmentlog_session
 from benchmarks.timing import Series, Spread, Timed, interleave
 
-__all__ = ["run"]
-
 _MASTER = "local[2]"
 _PARTITIONS = 1_000
 _PARTITION_BYTES = 1 << 20

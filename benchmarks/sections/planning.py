@@ -21,8 +21,6 @@ from benchmarks.timing import Spread, spread
 if TYPE_CHECKING:
     from storage_core.directory import PartitionLog
 
-__all__ = ["run"]
-
 _PLANNED_SEGMENTS = 10_000
 _PLANNED_PARTITIONS = 100
 _FEW_SEGMENTS = 1_000

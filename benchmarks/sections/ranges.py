@@ -18,8 +18,6 @@ from benchmarks.results import Finding, SectionResult, at_most
 from benchmarks.settings import Settings
 from benchmarks.timing import Series, interleave, share, spread
 
-__all__ = ["run"]
-
 _SHARE_OF_RECORDS = 100
 # Where in each partition the range begins, in hundredths.
 _STARTS = (0, 13, 37, 50, 61, 88, 99)

@@ -20,8 +20,6 @@ from benchmarks.timing import spread
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["run"]
-
 _RECORDS = 8_000_000
 _RECORDS_AT_ONCE = 500_000
 _VALUE_SIZE_BYTES = 100

@@ -22,8 +22,6 @@ from benchmarks.writing.directories import TOPIC, make_topic, scratch_directory,
 if TYPE_CHECKING:
     from storage_core import LogDirectory
 
-__all__ = ["run"]
-
 _SEGMENTS = 100_000
 _MANY_LOGS = 100
 _BATCHES_PER_SEGMENT = 2

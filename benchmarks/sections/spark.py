@@ -21,8 +21,6 @@ from benchmarks.spark.programs import KAFKA_SOURCE_SPARK_VERSION
 from benchmarks.spark.session import Job, SparkProcess, kafka_source_session, segmentlog_session
 from benchmarks.timing import Series, Timed, interleave, ratio
 
-__all__ = ["run"]
-
 _SINGLE_CORE = "local[1]"
 # Other shapes of the same read take long, so they have to do with one core and one kind of values.
 _VARIANTS_VALUES = (100, 100)

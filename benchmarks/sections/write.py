@@ -17,8 +17,6 @@ from benchmarks.writing.rows import INPUT_PARTITIONS, KEY_BYTES, VALUE_BYTES
 from benchmarks.writing.sinks import PARTITIONS, measure_sinks
 from benchmarks.writing.small_pieces import ROWS_IN_A_PIECE, measure_small_pieces
 
-__all__ = ["run"]
-
 _ONE_CORE, _TWO_CORES = "local[1]", "local[2]"
 
 _METHOD = f"""\

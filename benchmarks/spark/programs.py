@@ -15,8 +15,6 @@ from xml.etree import ElementTree as ET
 from benchmarks.progress import tell
 from benchmarks.settings import Settings
 
-__all__ = ["KAFKA_SOURCE_SPARK_VERSION", "kafka_source_jars", "kafka_source_python"]
-
 _POM = Path(__file__).with_name("pom.xml")
 _POM_NAMESPACE = {"pom": "http://maven.apache.org/POM/4.0.0"}
 

@@ -15,8 +15,6 @@ from typing import IO, Any, Self
 from benchmarks.settings import CHECKOUT, Settings
 from benchmarks.spark.programs import kafka_source_jars, kafka_source_python
 
-__all__ = ["Frame", "Job", "SparkProcess", "WriteJob", "kafka_source_session", "segmentlog_session"]
-
 _SHIPPED_CONFIGURATION = CHECKOUT / "conf" / "spark-defaults.conf"
 _REPLY_PREFIX = "benchmark-reply "
 

@@ -12,8 +12,6 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["main"]
-
 # Marks an answer: Spark may print to standard output too. As in benchmarks.spark.session.
 _REPLY_PREFIX = "benchmark-reply "
 

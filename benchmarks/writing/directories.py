@@ -10,8 +10,6 @@ from pathlib import Path
 
 from benchmarks.settings import Settings
 
-__all__ = ["TOPIC", "make_topic", "rows_in", "scratch_directory", "settle"]
-
 TOPIC = "events"
 
 

@@ -13,8 +13,6 @@ from benchmarks.writing.rows import frame_of
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
-__all__ = ["KafkaSink"]
-
 _TIMEOUT_S = 120.0
 _PAUSE_S = 0.5
 

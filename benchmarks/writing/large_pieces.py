@@ -15,8 +15,6 @@ from benchmarks.timing import spread
 from benchmarks.writing.directories import TOPIC, rows_in, scratch_directory, settle
 from benchmarks.writing.rows import frame_of
 
-__all__ = ["LARGE_VALUE_BYTES", "measure_large_pieces"]
-
 LARGE_VALUE_BYTES = 1000
 
 _JOB_BYTES = 1 << 30

@@ -18,8 +18,6 @@ from benchmarks.writing.directories import TOPIC, rows_in, scratch_directory, se
 from benchmarks.writing.kafka_sink import KafkaSink
 from benchmarks.writing.rows import ROW_BYTES, frame_of, rows_of
 
-__all__ = ["measure_many_partitions"]
-
 _PARTITIONS = (1, 100, 1_000, 10_000)
 _MANY = 1_000
 _FLUSHES = ("commit", "none")

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from storage_core.commit.routing import RoutedRows
     from storage_core.filesystem import FileSystem
 
-__all__ = ["measure_pack_file"]
-
 _PARTITIONS = (1_000, 10_000)
 # One round of ten thousand files takes long.
 _MOST_ROUNDS = 2

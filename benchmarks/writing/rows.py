@@ -5,8 +5,6 @@ from __future__ import annotations
 from benchmarks.settings import Settings
 from benchmarks.spark.session import Frame
 
-__all__ = ["INPUT_PARTITIONS", "KEY_BYTES", "ROW_BYTES", "VALUE_BYTES", "frame_of", "rows_of"]
-
 _ROWS = 2_000_000
 KEY_BYTES = 10
 VALUE_BYTES = 100

@@ -16,8 +16,6 @@ from benchmarks.writing.directories import TOPIC, make_topic, rows_in, scratch_d
 from benchmarks.writing.kafka_sink import KafkaSink
 from benchmarks.writing.rows import frame_of, rows_of
 
-__all__ = ["PARTITIONS", "measure_sinks"]
-
 PARTITIONS = 4
 
 _SINGLE_CORE = "local[1]"

@@ -15,8 +15,6 @@ from benchmarks.timing import spread
 from benchmarks.writing.directories import TOPIC, rows_in, scratch_directory, settle
 from benchmarks.writing.staged_rows import make_job, new_job_id, routed_rows, stage
 
-__all__ = ["ROWS_IN_A_PIECE", "measure_small_pieces"]
-
 ROWS_IN_A_PIECE = 10
 
 _PIECES = 10_000

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from storage_core.commit.routing import RoutedRows
     from storage_core.filesystem import FileSystem
 
-__all__ = ["BATCH_SIZE_BYTES", "make_job", "new_job_id", "routed_rows", "stage"]
-
 # The sink's own default.
 BATCH_SIZE_BYTES = 128 << 10
 

@@ -21,21 +21,6 @@ if TYPE_CHECKING:
 
     from storage_core.filesystem import FileSystem
 
-__all__ = [
-    "INT32_MAX",
-    "INT64_MAX",
-    "MAX_CHECKPOINT_BYTES",
-    "TEMPORARY_SUFFIX",
-    "decode_text",
-    "entry_fields",
-    "malformed_line",
-    "parse_integer",
-    "read_small_file",
-    "replace_file",
-    "split_lines",
-    "write_checkpoint",
-]
-
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1

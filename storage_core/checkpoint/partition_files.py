@@ -35,25 +35,6 @@ if TYPE_CHECKING:
 
     from storage_core.filesystem import FileSystem
 
-__all__ = [
-    "LEADER_EPOCH_CHECKPOINT",
-    "PARTITION_METADATA",
-    "EpochEntry",
-    "ProducerStateEntry",
-    "is_topic_id",
-    "parse_leader_epoch_checkpoint",
-    "parse_partition_metadata",
-    "parse_producer_snapshot",
-    "partition_metadata_bytes",
-    "producer_snapshot_bytes",
-    "read_leader_epoch_checkpoint",
-    "read_partition_metadata",
-    "read_producer_snapshot",
-    "write_leader_epoch_checkpoint",
-    "write_partition_metadata",
-    "write_producer_snapshot",
-]
-
 
 # Kafka's ``LeaderEpochCheckpointFile``: text, version 0, one line ``<epoch> <start offset>`` per epoch, both ascending.
 # Epochs are assigned at election, so the last one may start at the log end and have no batch yet.

@@ -24,26 +24,6 @@ if TYPE_CHECKING:
 
     from storage_core.filesystem import FileStatus, FileSystem
 
-__all__ = [
-    "CLEANER_OFFSET_CHECKPOINT",
-    "CLEAN_SHUTDOWN_FILE",
-    "LOG_START_OFFSET_CHECKPOINT",
-    "META_PROPERTIES",
-    "RECOVERY_POINT_CHECKPOINT",
-    "REPLICATION_OFFSET_CHECKPOINT",
-    "MetaProperties",
-    "clean_shutdown_status",
-    "delete_clean_shutdown_file",
-    "has_clean_shutdown_file",
-    "parse_meta_properties",
-    "parse_offset_checkpoint",
-    "read_clean_shutdown_file",
-    "read_meta_properties",
-    "read_offset_checkpoint",
-    "write_clean_shutdown_file",
-    "write_offset_checkpoint",
-]
-
 
 # Every log under this root was flushed and closed (Kafka's ``CleanShutdownFileHandler``). A broker deletes the file before
 # it opens the first log, and writes it after it has closed the last. Only a controller uses its content, JSON with the

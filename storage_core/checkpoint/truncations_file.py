@@ -34,14 +34,6 @@ if TYPE_CHECKING:
 
     from storage_core.filesystem import FileSystem
 
-__all__ = [
-    "TRUNCATIONS_FILE",
-    "TruncationsFile",
-    "is_truncation_under_way",
-    "truncated_to",
-    "truncations_bytes",
-]
-
 TRUNCATIONS_FILE: Final = ".segmentlog-truncations"
 
 _LINE: Final = re.compile(rb"(begin|end) ([a-zA-Z0-9._-]{1,249}) ([0-9]{1,10}) ([0-9]{1,19})")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from storage_core.checkpoint import META_PROPERTIES, has_clean_shutdown_file
-from storage_core.commit.job_context import JobContext
+from storage_core.commit.job_context import JobContext, JobSettings
 from storage_core.commit.prepare import prepare, require_root
 from storage_core.commit_files.commits_file import (
     OWN_PREFIX,
@@ -28,6 +28,7 @@ from storage_core.commit_files.commits_file import (
 from storage_core.commit_files.journal import (
     COMMIT_IN_PROGRESS,
     COMMIT_JOURNAL,
+    CommitJournal,
     read_commit_journal,
     write_commit_journal,
 )
@@ -46,28 +47,16 @@ from storage_core.errors import (
     SegmentLogError,
     StorageError,
 )
-from storage_core.log.background import SystemClock
+from storage_core.log.background import Clock, SystemClock
 from storage_core.log.log_directory import LogDirectory
 from storage_core.log.log_root import make_root, partitions_to_load
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
-    from storage_core.commit.job_context import JobSettings
     from storage_core.commit.manifest import StagedManifest
-    from storage_core.commit_files.journal import CommitJournal
     from storage_core.directory import PartitionDirectory
     from storage_core.filesystem import FileLock, FileSystem
-    from storage_core.log.background import Clock
-
-__all__ = [
-    "CommitJob",
-    "CommitOutcome",
-    "LockedLogDir",
-    "locked_log_dir",
-    "probe_filesystem",
-    "remove_orphan_files",
-]
 
 
 _log = logging.getLogger(__name__)

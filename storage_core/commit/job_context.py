@@ -14,8 +14,6 @@ from storage_core.log_config import LogConfig
 if TYPE_CHECKING:
     from storage_core.filesystem import FileSystem
 
-__all__ = ["JobContext", "JobSettings"]
-
 
 # The commits file limits the length of a line.
 _MAX_APP_ID_LENGTH: Final = 1000

@@ -31,18 +31,6 @@ if TYPE_CHECKING:
 
     from storage_core.filesystem import FileSystem
 
-__all__ = [
-    "MAX_MANIFEST_BYTES",
-    "Manifest",
-    "StagedBatches",
-    "StagedManifest",
-    "encode_staged",
-    "manifest_bytes",
-    "parse_manifest",
-    "read_manifest",
-    "reported_manifest",
-]
-
 
 # 4 million pieces of about 250 bytes each.
 MAX_MANIFEST_BYTES: Final = 1 << 30

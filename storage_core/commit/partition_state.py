@@ -23,7 +23,7 @@ from storage_core.checkpoint import (
     read_leader_epoch_checkpoint,
     read_producer_snapshot,
 )
-from storage_core.directory import PartitionLog
+from storage_core.directory import PartitionDirectory, PartitionLog
 from storage_core.directory.segment_listing import regular_file_names
 from storage_core.errors import (
     CorruptCheckpointError,
@@ -38,6 +38,7 @@ from storage_core.segment.batch_walk import BatchWalk
 from storage_core.segment.file_names import (
     LOG_SUFFIX,
     SWAP_SUFFIX,
+    OffsetPosition,
     log_file_name,
     offset_index_file_name,
     snapshot_file_name,
@@ -51,11 +52,7 @@ from storage_core.segment.time_index import TimeIndexFile
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
-    from storage_core.directory import PartitionDirectory
     from storage_core.filesystem import FileSystem, OpenFile
-    from storage_core.segment.file_names import OffsetPosition
-
-__all__ = ["PartitionState", "SegmentTail", "new_partition_state", "read_partition_state"]
 
 
 _log = logging.getLogger(__name__)

@@ -18,8 +18,8 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from storage_core.commit.manifest import StagedBatches, read_manifest
-from storage_core.commit.partition_state import SegmentTail
+from storage_core.commit.manifest import StagedBatches, StagedManifest, read_manifest
+from storage_core.commit.partition_state import PartitionState, SegmentTail
 from storage_core.commit_files.journal import AppendOperation, LinkOperation, PackRange
 from storage_core.commit_files.stage_names import StageId
 from storage_core.commit_replay.staged_batches import BatchHeads, batch_heads, fingerprint
@@ -27,21 +27,17 @@ from storage_core.errors import CorruptRecordError, OptionError
 from storage_core.record.batch_header import MAX_OFFSET_DELTA, NO_TIMESTAMP_MS
 from storage_core.record.control_records import empty_batch
 from storage_core.segment.file_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
+from storage_core.segment.index_file import LARGEST_RELATIVE_OFFSET
 from storage_core.segment.log_segment import exceeds_segment
 from storage_core.segment.offset_index import ENTRY_SIZE_BYTES as OFFSET_ENTRY_BYTES
-from storage_core.segment.offset_index import LARGEST_RELATIVE_OFFSET
 from storage_core.segment.time_index import ENTRY_SIZE_BYTES as TIME_ENTRY_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from storage_core.commit.job_context import JobContext
-    from storage_core.commit.manifest import StagedManifest
-    from storage_core.commit.partition_state import PartitionState
     from storage_core.filesystem import OpenFile
     from storage_core.log_config import LogConfig
-
-__all__ = ["PaddingStage", "Placement", "checked_batches", "not_as_staged", "staged_by_partition"]
 
 
 # A staged segment of at least this share of segment.bytes is linked.

@@ -60,7 +60,7 @@ from storage_core.segment.file_names import (
     snapshot_file_name,
     time_index_file_name,
 )
-from storage_core.segment.offset_index import LARGEST_RELATIVE_OFFSET
+from storage_core.segment.index_file import LARGEST_RELATIVE_OFFSET
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -69,16 +69,6 @@ if TYPE_CHECKING:
     from storage_core.commit.manifest import StagedBatches, StagedManifest
     from storage_core.directory import PartitionDirectory
     from storage_core.filesystem import FileSystem
-
-__all__ = [
-    "PartitionPlan",
-    "assign_offsets",
-    "plan_partition",
-    "prepare",
-    "require_root",
-    "require_space",
-    "require_targets",
-]
 
 
 # The commits file is appended to. Other files are replaced, so their temporary names are written.

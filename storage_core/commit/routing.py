@@ -19,17 +19,6 @@ from storage_core.errors import InvalidRecordError
 from storage_core.log.log_root import check_topic_partition
 from storage_core.record.column_encode import ByteStrings, put_byte_strings
 
-__all__ = [
-    "OFFSET_COLUMN",
-    "PartitionNumbers",
-    "RoutedRows",
-    "RowBlock",
-    "SortedRows",
-    "held_bytes",
-    "sort_rows",
-]
-
-
 OFFSET_COLUMN: Final = "offset"
 _VIEWED_COLUMNS: Final = frozenset({"key", "value"})
 _INLINE_BYTES: Final = 12

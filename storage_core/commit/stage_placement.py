@@ -17,30 +17,20 @@ from crc32c import crc32c
 
 from storage_core.commit.manifest import StagedBatches, encode_staged
 from storage_core.errors import StorageError
-from storage_core.filesystem import PooledFile
+from storage_core.filesystem import FileSystem, PooledFile
 from storage_core.record.batch_header import FINGERPRINTED_BYTES, fingerprinted_bytes
 from storage_core.segment.file_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
+from storage_core.segment.index_file import LARGEST_RELATIVE_OFFSET
 from storage_core.segment.log_segment import exceeds_segment
-from storage_core.segment.offset_index import LARGEST_RELATIVE_OFFSET
 from storage_core.segment.segment_indexes import IndexBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from storage_core.commit_files.stage_names import StageId
-    from storage_core.filesystem import FileSystem
     from storage_core.log_config import LogConfig
     from storage_core.record.batch_header import BytesLike
     from storage_core.record.record_batches import RecordBatches
-
-__all__ = [
-    "BatchRuns",
-    "OpenFiles",
-    "PartitionStage",
-    "PlacedRun",
-    "StagePlacement",
-    "StagedSegment",
-]
 
 
 _NONE: Final = -1

@@ -15,12 +15,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage_core.commit.manifest import StagedManifest, manifest_bytes, reported_manifest
-from storage_core.commit.routing import OFFSET_COLUMN, PartitionNumbers, RowBlock, held_bytes, sort_rows
-from storage_core.commit.stage_placement import BatchRuns, OpenFiles, PartitionStage, StagePlacement
+from storage_core.commit.routing import (
+    OFFSET_COLUMN,
+    PartitionNumbers,
+    RoutedRows,
+    RowBlock,
+    SortedRows,
+    held_bytes,
+    sort_rows,
+)
+from storage_core.commit.stage_placement import (
+    BatchRuns,
+    OpenFiles,
+    PartitionStage,
+    PlacedRun,
+    StagePlacement,
+)
 from storage_core.errors import InvalidRecordError, InvalidTimestampError, StorageError
-from storage_core.filesystem import OwningProcess
+from storage_core.filesystem import FileSystem, OwningProcess
 from storage_core.log.log_validator import validate_leader_append
-from storage_core.record.encode import GroupEncoder
+from storage_core.record.encode import BatchEncoding, GroupEncoder
 from storage_core.record.record_input import check_columns, check_rows
 from storage_core.scan.rows import LARGEST_TIMESTAMP_MS
 
@@ -28,15 +42,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
-    from storage_core.commit.routing import RoutedRows, SortedRows
-    from storage_core.commit.stage_placement import PlacedRun
     from storage_core.commit_files.stage_names import StageId
-    from storage_core.filesystem import FileSystem
     from storage_core.log_config import LogConfig
-    from storage_core.record.encode import BatchEncoding
     from storage_core.record.record_batches import RecordBatches
-
-__all__ = ["DEFAULT_MEMORY_LIMIT_BYTES", "DEFAULT_PIECE_BYTES", "BlockWriter", "StageWriter"]
 
 
 _log = logging.getLogger(__name__)

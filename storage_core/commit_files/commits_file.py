@@ -18,31 +18,13 @@ from typing import TYPE_CHECKING, Any, Final
 from crc32c import crc32c
 
 from storage_core.checkpoint.checkpoint_file import INT64_MAX, read_small_file, replace_file
-from storage_core.commit_files.json_fields import json_bytes, parse_json_object
+from storage_core.commit_files.json_fields import JsonFields, json_bytes, parse_json_object
 from storage_core.errors import CorruptCheckpointError, LogDirectoryError, OptionError, UnreadableError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from storage_core.commit_files.json_fields import JsonFields
     from storage_core.filesystem import FileSystem
-
-__all__ = [
-    "COMMITS_FILE",
-    "JOB_ID",
-    "MAX_COMMITS_BYTES",
-    "OWN_PREFIX",
-    "CommitEntry",
-    "CommitsFile",
-    "append_commit",
-    "commit_line",
-    "flush_commits",
-    "parse_commits_file",
-    "read_commits_file",
-    "read_last_commit",
-    "replace_commits_file",
-    "shortened_commits",
-]
 
 
 OWN_PREFIX: Final = ".segmentlog-"

@@ -29,30 +29,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from storage_core.checkpoint.checkpoint_file import INT32_MAX, INT64_MAX, read_small_file, replace_file
 from storage_core.checkpoint.partition_files import EpochEntry
 from storage_core.commit_files.commits_file import OWN_PREFIX, CommitEntry
-from storage_core.commit_files.json_fields import json_file_bytes, parse_json_file
+from storage_core.commit_files.json_fields import JsonFields, json_file_bytes, parse_json_file
 from storage_core.commit_files.stage_names import STAGE_PREFIX
 from storage_core.errors import OptionError
 
 if TYPE_CHECKING:
-    from storage_core.commit_files.json_fields import JsonFields
     from storage_core.filesystem import FileSystem
-
-__all__ = [
-    "COMMIT_IN_PROGRESS",
-    "COMMIT_JOURNAL",
-    "JOURNAL_VERSION",
-    "MAX_JOURNAL_BYTES",
-    "AppendOperation",
-    "CommitJournal",
-    "JournalledPartition",
-    "LinkOperation",
-    "PackRange",
-    "commit_journal_bytes",
-    "parse_commit_journal",
-    "read_commit_journal",
-    "read_journal_bytes",
-    "write_commit_journal",
-]
 
 
 COMMIT_JOURNAL: Final = f"{OWN_PREFIX}journal"

@@ -19,8 +19,6 @@ from storage_core.errors import CorruptCheckpointError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["JsonFields", "json_bytes", "json_file_bytes", "parse_json_file", "parse_json_object"]
-
 
 # Kafka's legal topic names. A topic followed by a partition number is a directory name.
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")

@@ -16,20 +16,6 @@ from typing import Final
 from storage_core.commit_files.commits_file import JOB_ID, OWN_PREFIX
 from storage_core.errors import OptionError
 
-__all__ = [
-    "MANIFEST_SUFFIX",
-    "PACK_SUFFIX",
-    "STAGED_BASE_NAME",
-    "STAGE_PREFIX",
-    "StageId",
-    "data_suffix_of",
-    "job_of",
-    "job_prefix",
-    "require_job_id",
-    "stage_of",
-]
-
-
 STAGE_PREFIX: Final = f"{OWN_PREFIX}stage-"
 PACK_SUFFIX: Final = ".pack"
 MANIFEST_SUFFIX: Final = ".manifest"

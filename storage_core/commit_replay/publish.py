@@ -17,13 +17,20 @@ from typing import TYPE_CHECKING, Final
 from storage_core.checkpoint import (
     LEADER_EPOCH_CHECKPOINT,
     PARTITION_METADATA,
+    EpochEntry,
     producer_snapshot_bytes,
     read_leader_epoch_checkpoint,
     write_leader_epoch_checkpoint,
 )
 from storage_core.checkpoint.checkpoint_file import TEMPORARY_SUFFIX
 from storage_core.checkpoint.partition_files import partition_metadata_bytes
-from storage_core.commit_files.journal import COMMIT_IN_PROGRESS, COMMIT_JOURNAL, LinkOperation
+from storage_core.commit_files.journal import (
+    COMMIT_IN_PROGRESS,
+    COMMIT_JOURNAL,
+    AppendOperation,
+    JournalledPartition,
+    LinkOperation,
+)
 from storage_core.commit_files.stage_names import data_suffix_of, job_of, job_prefix
 from storage_core.commit_replay.staged_batches import BatchHeads, batch_heads, copy_batches, fingerprint
 from storage_core.errors import CorruptCheckpointError, CorruptError
@@ -45,18 +52,8 @@ from storage_core.segment.time_index import parse_time_entry
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from storage_core.checkpoint import EpochEntry
-    from storage_core.commit_files.journal import AppendOperation, JournalledPartition
     from storage_core.filesystem import FileStatus, FileSystem, OpenFile, WritableFile
     from storage_core.log_config import LogConfig
-
-__all__ = [
-    "PartitionPublisher",
-    "flush_published",
-    "is_published_copy",
-    "lost_staged_file",
-    "open_truncated",
-]
 
 
 # Index entries are added for at least this many batches at a time.

@@ -50,6 +50,8 @@ from storage_core.commit_files.journal import (
     COMMIT_IN_PROGRESS,
     COMMIT_JOURNAL,
     AppendOperation,
+    CommitJournal,
+    JournalledPartition,
     LinkOperation,
     read_commit_journal,
 )
@@ -71,22 +73,8 @@ from storage_core.segment.file_names import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
-    from storage_core.commit_files.journal import CommitJournal, JournalledPartition
     from storage_core.filesystem import FileSystem, OpenFile
     from storage_core.log_config import LogConfig
-
-__all__ = [
-    "DEFAULT_THREADS",
-    "UNFLUSHED_FILE",
-    "can_complete",
-    "delete_staged_files",
-    "finish_commit",
-    "forget_unflushed",
-    "has_unfinished_commit",
-    "is_as_left_unflushed",
-    "note_unflushed",
-    "write_root_checkpoints",
-]
 
 
 _log = logging.getLogger(__name__)

@@ -31,16 +31,6 @@ if TYPE_CHECKING:
     from storage_core.commit_files.journal import PackRange
     from storage_core.filesystem import OpenFile, WritableFile
 
-__all__ = [
-    "PLACE_BYTES",
-    "BatchHeads",
-    "batch_heads",
-    "copy_batches",
-    "fingerprint",
-    "in_parallel",
-    "write_places",
-]
-
 
 PLACE_BYTES: Final = 16
 """The header's first bytes hold base offset, length and leader epoch, which the CRC does not cover."""

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from storage_core.record.batch_window import BatchWindow
     from storage_core.segment.file_names import AbortedTransaction
 
-__all__ = ["CleanedTransactions", "TransactionalBatches", "last_offsets_of", "read_transactions"]
-
 
 # Up to this many batches are faster to process one by one.
 _FEW: Final = 32

@@ -13,8 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from storage_core.compaction.cleaned_transactions import last_offsets_of, read_transactions
-from storage_core.compaction.rewriting import SectionRewriter, WindowOutput
+from storage_core.compaction.cleaned_transactions import (
+    CleanedTransactions,
+    last_offsets_of,
+    read_transactions,
+)
+from storage_core.compaction.rewriting import OutputBatches, SectionRewriter, WindowOutput
 from storage_core.errors import CorruptRecordError
 from storage_core.record.batch_header import (
     CONTROL_FLAG,
@@ -23,36 +27,17 @@ from storage_core.record.batch_header import (
     MAGIC_V2,
 )
 from storage_core.record.decode import decode_records
-from storage_core.record.section import SectionMaker, Slices, WantedFields
+from storage_core.record.section import RecordColumns, RecordSection, SectionMaker, Slices, WantedFields
 from storage_core.segment.batch_windows import WINDOW_BYTES
 from storage_core.segment.segment_reader import DEFAULT_MAX_BATCH_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from storage_core.compaction.cleaned_transactions import CleanedTransactions
     from storage_core.compaction.offset_map import OffsetMap
-    from storage_core.compaction.rewriting import OutputBatches
     from storage_core.record.batch_window import BatchWindow
-    from storage_core.record.section import RecordColumns, RecordSection
     from storage_core.segment.file_names import AbortedTransaction
     from storage_core.segment.log_segment import LogSegment
-
-__all__ = [
-    "ActiveProducers",
-    "BatchDecisions",
-    "CleanRules",
-    "CleanStatistics",
-    "LastRecord",
-    "MapStatistics",
-    "Throttle",
-    "build_offset_map",
-    "clean_into",
-    "count_of_unkeyed",
-    "decide_batches",
-    "retained_records",
-    "source_windows",
-]
 
 
 _KEYS_WANTED: Final = WantedFields(timestamp=False, value=False)

@@ -41,8 +41,6 @@ from storage_core.record.batch_header import gather
 if TYPE_CHECKING:
     from storage_core.record.section import Slices
 
-__all__ = ["MAP_SLOT_BYTES", "SEED_BYTES", "KeyHash", "OffsetMap"]
-
 
 MAP_SLOT_BYTES: Final = 24
 """The memory for one key: 16 bytes of its hash, and an offset."""

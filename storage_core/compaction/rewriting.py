@@ -33,9 +33,9 @@ from storage_core.record.batch_header import (
     TRANSACTIONAL_FLAG,
 )
 from storage_core.record.column_encode import ByteStrings, ShortBytes, ViewJoiner
-from storage_core.record.compression import compressor
+from storage_core.record.compression import Compressor, compressor
 from storage_core.record.record_batches import put_crcs
-from storage_core.record.section import Slices
+from storage_core.record.section import RecordColumns, RecordSection, Slices
 from storage_core.record.varint import WORD_RANGE, varint_bytes, varint_words
 
 if TYPE_CHECKING:
@@ -43,18 +43,6 @@ if TYPE_CHECKING:
 
     from storage_core.record.batch_header import BytesLike
     from storage_core.record.batch_window import BatchWindow
-    from storage_core.record.compression import Compressor
-    from storage_core.record.section import RecordColumns, RecordSection
-
-__all__ = [
-    "FilterResult",
-    "OutputBatches",
-    "RetainedRecordEncoder",
-    "RetainedRecords",
-    "SectionRewriter",
-    "WindowOutput",
-    "emptied_headers",
-]
 
 
 _NO_TIMESTAMP_MS: Final = -1

@@ -26,6 +26,7 @@ from storage_core.commit_files.journal import COMMIT_IN_PROGRESS, COMMIT_JOURNAL
 from storage_core.directory.log_directory_files import (
     LogDirectoryFiles,
     PartitionDirectory,
+    PartitionDirectoryName,
     is_log_directory,
     parse_partition_directory_name,
 )
@@ -41,11 +42,8 @@ from storage_core.segment.file_names import LOG_SUFFIX, base_offset_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from storage_core.directory.log_directory_files import PartitionDirectoryName
     from storage_core.directory.visibility import CommitWatch
     from storage_core.filesystem import DirectoryEntry, FileSystem
-
-__all__ = ["OTHER_DIRECTORIES", "choose_replica", "find_partitions"]
 
 
 _log = logging.getLogger(__name__)

@@ -26,34 +26,20 @@ from storage_core.checkpoint import (
     META_PROPERTIES,
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_OFFSET_CHECKPOINT,
+    MetaProperties,
     clean_shutdown_status,
     read_meta_properties,
     read_offset_checkpoint,
 )
 from storage_core.commit_files.commits_file import OWN_PREFIX
 from storage_core.commit_files.journal import COMMIT_IN_PROGRESS
-from storage_core.directory.visibility import read_visibility
+from storage_core.directory.visibility import Visibility, read_visibility
 from storage_core.errors import CorruptCheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from storage_core.checkpoint import MetaProperties
-    from storage_core.directory.visibility import Visibility
     from storage_core.filesystem import DirectoryEntry, FileStatus, FileSystem
-
-__all__ = [
-    "CLUSTER_METADATA_TOPIC",
-    "INTERNAL_TOPICS",
-    "LOCK_FILE",
-    "MAX_PARTITION",
-    "LogDirectoryFiles",
-    "PartitionDirectory",
-    "PartitionDirectoryName",
-    "is_legal_topic_name",
-    "is_log_directory",
-    "parse_partition_directory_name",
-]
 
 
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"

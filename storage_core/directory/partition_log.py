@@ -19,30 +19,29 @@ from storage_core.cached_property import cached_property
 from storage_core.checkpoint import (
     LEADER_EPOCH_CHECKPOINT,
     PARTITION_METADATA,
+    EpochEntry,
+    ProducerStateEntry,
     read_leader_epoch_checkpoint,
     read_partition_metadata,
     read_producer_snapshot,
 )
-from storage_core.directory.segment_listing import list_segments
+from storage_core.directory.segment_listing import SegmentListing, list_segments
 from storage_core.errors import CorruptError, CorruptSnapshotError, DataLossError, UnsupportedFormatError
-from storage_core.segment.file_names import DELETED_SUFFIX, SNAPSHOT_SUFFIX, SWAP_SUFFIX, snapshot_file_name
+from storage_core.segment.file_names import (
+    DELETED_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
+    TimestampOffset,
+    snapshot_file_name,
+)
 from storage_core.segment.segment_reader import DEFAULT_MAX_BATCH_BYTES, SegmentReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from storage_core.checkpoint import EpochEntry, ProducerStateEntry
     from storage_core.directory.log_directory_files import PartitionDirectory
-    from storage_core.directory.segment_listing import SegmentListing
     from storage_core.filesystem import FileSystem
     from storage_core.record.batch_header import BatchHeader
-    from storage_core.segment.file_names import TimestampOffset
-
-__all__ = [
-    "PartitionLog",
-    "ProducerSnapshot",
-    "Segments",
-]
 
 
 _log = logging.getLogger(__name__)

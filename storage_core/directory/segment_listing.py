@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from storage_core.filesystem import DirectoryEntry, FileSystem
 
-__all__ = ["FileNames", "SegmentListing", "list_segments", "regular_file_names"]
-
 
 _SWAP_WAIT_SECONDS = 1.0
 _SWAP_POLL_SECONDS = 0.05

@@ -13,18 +13,19 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from storage_core.checkpoint.truncations_file import is_truncation_under_way, truncations_bytes
-from storage_core.commit_files.commits_file import read_last_commit
-from storage_core.commit_files.journal import COMMIT_JOURNAL, parse_commit_journal, read_journal_bytes
+from storage_core.commit_files.commits_file import CommitEntry, read_last_commit
+from storage_core.commit_files.journal import (
+    COMMIT_JOURNAL,
+    JournalledPartition,
+    parse_commit_journal,
+    read_journal_bytes,
+)
 from storage_core.errors import DataLossError, SegmentLogError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from storage_core.commit_files.commits_file import CommitEntry
-    from storage_core.commit_files.journal import JournalledPartition
     from storage_core.filesystem import FileSystem
-
-__all__ = ["NOTHING_COMMITTED", "CommitWatch", "Visibility", "read_consistently", "read_visibility"]
 
 
 # Planning is faster than a commit or the pause between two, so the second attempt usually succeeds.

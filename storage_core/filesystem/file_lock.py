@@ -23,8 +23,6 @@ from storage_core.filesystem.values import explained_writing
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["FileLock", "OwningProcess", "acquire_lock", "keep_if_locked"]
-
 
 _LOCK_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CREAT
 _FILE_MODE = 0o644

@@ -24,8 +24,6 @@ from storage_core.filesystem.values import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["FileSystem"]
-
 
 # O_NONBLOCK keeps a FIFO named like a segment from blocking the open; O_NOFOLLOW keeps a
 # symbolic link from leading out of the directory that the user named.

@@ -11,22 +11,18 @@ import sys
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from storage_core.errors import LogDirectoryError
-from storage_core.filesystem.pooled_file import hold_file
-from storage_core.filesystem.values import explained_reading, explained_writing
+from storage_core.filesystem.pooled_file import HeldFile, hold_file
+from storage_core.filesystem.values import (
+    BytesLike,
+    FileStatus,
+    IoStatistics,
+    explained_reading,
+    explained_writing,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from types import TracebackType
-
-    from storage_core.filesystem.pooled_file import HeldFile
-    from storage_core.filesystem.values import BytesLike, FileStatus, IoStatistics
-
-__all__ = [
-    "OpenFile",
-    "WritableFile",
-    "flush_descriptor",
-    "sync_file_system",
-]
 
 
 # The buffer for a copy that the kernel does not make.

@@ -20,16 +20,13 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from storage_core.errors import StorageError
-from storage_core.filesystem.values import explained_writing
+from storage_core.filesystem.values import BytesLike, explained_writing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from storage_core.filesystem.file_system import FileSystem
     from storage_core.filesystem.files import WritableFile
-    from storage_core.filesystem.values import BytesLike
-
-__all__ = ["FilePool", "HeldFile", "PooledFile", "PreparedFlush", "hold_file"]
 
 
 # How many of the files not recently used are examined to find one without unflushed bytes.

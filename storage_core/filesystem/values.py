@@ -13,17 +13,6 @@ from storage_core.errors import LogDirectoryError, SegmentLogError, StorageError
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = [
-    "BytesLike",
-    "DirectoryEntry",
-    "ExistsError",
-    "FileStatus",
-    "IoStatistics",
-    "MissingError",
-    "explained_reading",
-    "explained_writing",
-]
-
 
 # The path itself is wrong, not the device under it.
 _WRONG_PATH = frozenset(

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from storage_core.errors import InvalidRecordError, OffsetOverflowError, OptionError
 from storage_core.log.local_log import flush_if_due, forget_expired_producers, roll
 from storage_core.log.log_validator import (
+    AppendOrigin,
     accept_client_batches,
     check_origin,
     markers_of,
@@ -23,6 +24,7 @@ from storage_core.log.log_validator import (
     validate_records,
 )
 from storage_core.log.producer_append_info import (
+    DuplicateAppend,
     ProducedRecords,
     check_coordinator_epoch,
     check_leader_epoch,
@@ -35,30 +37,16 @@ from storage_core.log.producer_append_info import (
 from storage_core.log.producer_batches import ProducerBatches
 from storage_core.record.batch_header import MAGIC_V2, MAX_OFFSET, NO_TIMESTAMP_MS, TRANSACTIONAL_FLAG
 from storage_core.record.control_records import ControlType, end_transaction_marker
-from storage_core.record.encode import encode_records
-from storage_core.record.record_batches import RecordBatches
+from storage_core.record.encode import BatchEncoding, encode_records
+from storage_core.record.record_batches import ProducerSequence, RecordBatches
+from storage_core.segment.index_file import LARGEST_RELATIVE_OFFSET
 from storage_core.segment.log_segment import RollParameters
-from storage_core.segment.offset_index import LARGEST_RELATIVE_OFFSET
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from storage_core.log.log_state import LogState
-    from storage_core.log.log_validator import AppendOrigin
-    from storage_core.log.producer_append_info import DuplicateAppend
     from storage_core.log_config import LogConfig
-    from storage_core.record.encode import BatchEncoding
-    from storage_core.record.record_batches import ProducerSequence
-
-__all__ = [
-    "AppendInfo",
-    "append_client_batches",
-    "append_marker",
-    "append_records",
-    "append_replicated",
-    "assign_epoch_start_offset",
-    "write_pending",
-]
 
 
 _MAX_PENDING_BYTES: Final = 1 << 20

@@ -11,25 +11,13 @@ from typing import TYPE_CHECKING, Final, Protocol
 from storage_core.errors import LogClosedError, LogFailedError, OptionError, SegmentLogError
 from storage_core.log.append import write_pending
 from storage_core.log.local_log import flush_appended, forget_expired_producers, is_flush_due, take_due_files
-from storage_core.log.log_state import ScheduledDeletion
+from storage_core.log.log_state import LogState, ScheduledDeletion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from storage_core.log.log_deletion import DeletedLogs
-    from storage_core.log.log_state import LogState
     from storage_core.log.root_checkpoints import RootCheckpoints
-
-__all__ = [
-    "RETENTION_CHECK_INTERVAL_MS",
-    "Clock",
-    "Housekeeping",
-    "PeriodicFlush",
-    "PeriodicTask",
-    "PeriodicTasks",
-    "SystemClock",
-    "tasks_of_logs",
-]
 
 
 _log = logging.getLogger(__name__)

@@ -16,8 +16,6 @@ from storage_core.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["CLEANER_KEYS", "CleanerConfig", "CleanerStatistics"]
-
 
 _PREFIX: Final = "log.cleaner."
 # fmt: off

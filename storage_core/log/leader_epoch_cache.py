@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from storage_core.filesystem import FileSystem
 
-__all__ = ["EpochEndOffset", "LeaderEpochCache", "end_offset_for", "epoch_for_offset"]
-
 
 _UNDEFINED_EPOCH: Final = -1
 _UNDEFINED_EPOCH_OFFSET: Final = -1

@@ -16,7 +16,13 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from storage_core.errors import LogClosedError, OptionError, StorageError
-from storage_core.log.log_state import GroupCommit, ScheduledDeletion, partition_log_of_view
+from storage_core.log.log_state import (
+    GroupCommit,
+    LogOffsets,
+    LogState,
+    ScheduledDeletion,
+    partition_log_of_view,
+)
 from storage_core.log.producer_state_manager import rebuild_producer_state
 from storage_core.record.batch_header import MAX_OFFSET
 from storage_core.scan.isolation import open_transactions
@@ -35,30 +41,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from storage_core.filesystem import FileSystem
-    from storage_core.log.log_state import LogOffsets, LogState
-
-__all__ = [
-    "announced_truncation",
-    "create_segment",
-    "delete_due_files",
-    "delete_left_over_files",
-    "delete_records",
-    "flush_appended",
-    "flush_directory_if_changed",
-    "flush_if_due",
-    "flush_up_to",
-    "forget_expired_producers",
-    "is_flush_due",
-    "remove_below_log_start",
-    "remove_segments",
-    "rename_files",
-    "replace_segments",
-    "roll",
-    "segments_below_log_start",
-    "take_due_files",
-    "truncate_fully_and_start_at",
-    "truncate_to",
-]
 
 _log = logging.getLogger(__name__)
 _EXPIRATION_INTERVAL_MS: Final = 600_000

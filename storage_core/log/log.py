@@ -17,8 +17,8 @@ from storage_core.log.append import (
     assign_epoch_start_offset,
     write_pending,
 )
-from storage_core.log.cleaner_config import CleanerConfig
-from storage_core.log.leader_epoch_cache import end_offset_for, epoch_for_offset
+from storage_core.log.cleaner_config import CleanerConfig, CleanerStatistics
+from storage_core.log.leader_epoch_cache import EpochEndOffset, end_offset_for, epoch_for_offset
 from storage_core.log.local_log import (
     delete_due_files,
     delete_records,
@@ -41,8 +41,13 @@ from storage_core.log.log_read import (
     read_records,
 )
 from storage_core.log.log_root import close_log
-from storage_core.log.log_state import readable_batch_bytes
-from storage_core.log.log_validator import batches_up_to_epoch, check_origin, validate_follower_append
+from storage_core.log.log_state import LogState, readable_batch_bytes
+from storage_core.log.log_validator import (
+    AppendOrigin,
+    batches_up_to_epoch,
+    check_origin,
+    validate_follower_append,
+)
 from storage_core.log.producer_append_info import check_producer_sequence
 from storage_core.log.retention import apply_retention
 from storage_core.log.transaction import (
@@ -52,8 +57,8 @@ from storage_core.log.transaction import (
     begin_transaction,
     open_transactions,
 )
-from storage_core.log_config import altered_config
-from storage_core.record.record_batches import RecordBatches
+from storage_core.log_config import LogConfig, altered_config
+from storage_core.record.record_batches import ProducerSequence, RecordBatches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -61,15 +66,7 @@ if TYPE_CHECKING:
     from storage_core.checkpoint import EpochEntry
     from storage_core.directory import PartitionDirectory
     from storage_core.filesystem import BytesLike, FileSystem
-    from storage_core.log.cleaner_config import CleanerStatistics
-    from storage_core.log.leader_epoch_cache import EpochEndOffset
-    from storage_core.log.log_state import LogState
-    from storage_core.log.log_validator import AppendOrigin
-    from storage_core.log_config import LogConfig
-    from storage_core.record.record_batches import ProducerSequence
     from storage_core.segment.file_records import FetchedData
-
-__all__ = ["Log"]
 
 
 _ACKS: Final = (0, 1, -1, "all")

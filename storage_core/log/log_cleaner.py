@@ -21,6 +21,7 @@ from storage_core.compaction import (
     CleanRules,
     CleanStatistics,
     LastRecord,
+    MapStatistics,
     OffsetMap,
     build_offset_map,
     clean_into,
@@ -34,9 +35,14 @@ from storage_core.errors import (
     UnsupportedFormatError,
 )
 from storage_core.log.append import write_pending
-from storage_core.log.cleaner_config import CleanerStatistics
+from storage_core.log.cleaner_config import CleanerConfig, CleanerStatistics
 from storage_core.log.local_log import flush_up_to, replace_segments
-from storage_core.log.log_cleaner_manager import CleaningSources, find_log_to_clean, group_log_segments
+from storage_core.log.log_cleaner_manager import (
+    CleaningSources,
+    LogToClean,
+    find_log_to_clean,
+    group_log_segments,
+)
 from storage_core.log.retention import apply_retention
 from storage_core.segment.batch_windows import WINDOW_BYTES
 from storage_core.segment.file_names import CLEANED_SUFFIX
@@ -45,12 +51,7 @@ from storage_core.segment.log_segment import LogSegment
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from storage_core.compaction import MapStatistics
-    from storage_core.log.cleaner_config import CleanerConfig
-    from storage_core.log.log_cleaner_manager import LogToClean
     from storage_core.log.log_state import LogState
-
-__all__ = ["CleaningInterrupted", "LogCleaner", "Throttle", "clean_log"]
 
 _log = logging.getLogger(__name__)
 _CHECK_INTERVAL_SECONDS: Final = 0.3

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from storage_core.config import LONG_MAX
 from storage_core.segment import offset_index, time_index
-from storage_core.segment.offset_index import LARGEST_RELATIVE_OFFSET
+from storage_core.segment.index_file import LARGEST_RELATIVE_OFFSET
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,21 +25,6 @@ if TYPE_CHECKING:
     from storage_core.log_config import LogConfig
     from storage_core.segment.file_names import AbortedTransaction
     from storage_core.segment.log_segment import LogSegment
-
-__all__ = [
-    "CleaningSources",
-    "FirstDirtyOffset",
-    "LogFacts",
-    "LogToClean",
-    "SegmentFacts",
-    "SegmentSizes",
-    "find_first_dirty_offset",
-    "find_log_to_clean",
-    "first_dirty_offset",
-    "group_log_segments",
-    "group_segments",
-    "log_to_clean",
-]
 
 
 _log = logging.getLogger(__name__)

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from storage_core.log.background import Clock
     from storage_core.log.log_state import LogState
 
-__all__ = ["DeletedLogs", "delete_directory_name", "delete_log"]
-
 _log = logging.getLogger(__name__)
 
 _MAX_NAME_LENGTH: Final = 255

@@ -22,9 +22,10 @@ from storage_core.errors import (
     OptionError,
     SegmentLogError,
 )
-from storage_core.filesystem import FileSystem, OwningProcess
+from storage_core.filesystem import FileLock, FileSystem, OwningProcess
 from storage_core.log.background import (
     RETENTION_CHECK_INTERVAL_MS,
+    Clock,
     Housekeeping,
     PeriodicFlush,
     PeriodicTask,
@@ -32,7 +33,7 @@ from storage_core.log.background import (
     SystemClock,
     tasks_of_logs,
 )
-from storage_core.log.cleaner_config import CleanerConfig
+from storage_core.log.cleaner_config import CleanerConfig, CleanerStatistics
 from storage_core.log.log import Log
 from storage_core.log.log_cleaner import LogCleaner
 from storage_core.log.log_cleaner_manager import find_first_dirty_offset
@@ -59,12 +60,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any
 
-    from storage_core.filesystem import FileLock
-    from storage_core.log.background import Clock
-    from storage_core.log.cleaner_config import CleanerStatistics
     from storage_core.log.log_state import LogState
-
-__all__ = ["LogDirectory"]
 
 
 # Shared by all logs without a configuration.

@@ -25,7 +25,7 @@ from storage_core.log.recovery_check import (
     log_base_offsets,
     segments_to_recover,
 )
-from storage_core.segment import SegmentReader
+from storage_core.segment import AbortedTransaction, SegmentReader
 from storage_core.segment.file_names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -40,8 +40,8 @@ from storage_core.segment.file_names import (
     time_index_file_name,
     transaction_index_file_name,
 )
+from storage_core.segment.index_file import LARGEST_RELATIVE_OFFSET
 from storage_core.segment.log_segment import LogSegment
-from storage_core.segment.offset_index import LARGEST_RELATIVE_OFFSET
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -51,10 +51,7 @@ if TYPE_CHECKING:
     from storage_core.log.background import Clock
     from storage_core.log_config import LogConfig
     from storage_core.record.batch_window import BatchWindow
-    from storage_core.segment import AbortedTransaction
     from storage_core.segment.segment_recovery import RecoveredSegment
-
-__all__ = ["LoadOptions", "complete_interrupted_swaps", "load_log", "split_segment"]
 
 
 _log = logging.getLogger(__name__)

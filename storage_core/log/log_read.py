@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import numpy as np
 
 from storage_core.directory import LogDirectoryFiles, PartitionDirectory, PartitionLog
-from storage_core.directory.visibility import CommitWatch, read_consistently
+from storage_core.directory.visibility import CommitWatch, Visibility, read_consistently
 from storage_core.errors import (
     DataLossError,
     LogTruncationError,
@@ -22,10 +22,10 @@ from storage_core.errors import (
 )
 from storage_core.log.append import write_pending
 from storage_core.log.leader_epoch_cache import epoch_for_offset
-from storage_core.log.log_state import partition_log_of_view
+from storage_core.log.log_state import LogOffsets, LogState, partition_log_of_view
 from storage_core.record.batch_window import walk_window
 from storage_core.record.section import PADDING_BYTES
-from storage_core.scan import project, read_task, record_schema
+from storage_core.scan import ReadOptions, project, read_task, record_schema
 from storage_core.scan.isolation import aborted_transactions, last_stable_offset
 from storage_core.scan.offset_ranges import PartitionRange
 from storage_core.scan.options import parse_read_options
@@ -39,23 +39,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from storage_core.checkpoint import EpochEntry
-    from storage_core.directory.visibility import Visibility
     from storage_core.filesystem import FileSystem
-    from storage_core.log.log_state import LogOffsets, LogState
     from storage_core.record.batch_header import BatchHeader
-    from storage_core.scan import ReadOptions
-
-__all__ = [
-    "LogQueries",
-    "OffsetAndTimestamp",
-    "fetch",
-    "fetch_isolation",
-    "high_watermark_of",
-    "last_stable_offset_of",
-    "offset_for_timestamp",
-    "read_options",
-    "read_records",
-]
 
 
 _READ_ATTEMPTS: Final = 3

@@ -55,21 +55,6 @@ if TYPE_CHECKING:
     from storage_core.log.root_checkpoints import RootCheckpoints
     from storage_core.log_config import LogConfig
 
-__all__ = [
-    "LogRoot",
-    "check_recovery",
-    "check_topic_partition",
-    "choose_topic_id",
-    "close_log",
-    "close_logs",
-    "create_log",
-    "give_missing_ids",
-    "has_future_logs",
-    "load_logs",
-    "make_root",
-    "partitions_to_load",
-]
-
 
 _log = logging.getLogger(__name__)
 _ID_CHARACTERS: Final = 22

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from storage_core.segment.log_segment import LogSegment
 
-__all__ = ["LogSegments"]
-
 
 _base_offset_of = attrgetter("base_offset")
 

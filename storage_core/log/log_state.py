@@ -30,7 +30,7 @@ from storage_core.errors import (
     OffsetOutOfRangeError,
     OptionError,
 )
-from storage_core.filesystem import OwningProcess
+from storage_core.filesystem import FileSystem, OwningProcess
 from storage_core.record.encode import BatchEncoding
 from storage_core.scan.option_values import (
     DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES,
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from storage_core.checkpoint.truncations_file import TruncationsFile
-    from storage_core.filesystem import FileSystem
     from storage_core.log.background import Clock
     from storage_core.log.leader_epoch_cache import LeaderEpochCache
     from storage_core.log.log_segments import LogSegments
@@ -53,18 +52,6 @@ if TYPE_CHECKING:
     from storage_core.log_config import LogConfig
     from storage_core.record.record_batches import RecordBatches
     from storage_core.segment.log_segment import LogSegment
-
-__all__ = [
-    "CleaningState",
-    "GroupCommit",
-    "LogOffsets",
-    "LogState",
-    "LogView",
-    "PendingBatches",
-    "ScheduledDeletion",
-    "partition_log_of_view",
-    "readable_batch_bytes",
-]
 
 _log = logging.getLogger(__name__)
 # Errors raised before anything changes: they do not fail the log.

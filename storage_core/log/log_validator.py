@@ -41,10 +41,16 @@ from storage_core.record.batch_header import (
     parse_batch_header,
 )
 from storage_core.record.compression import compressor
-from storage_core.record.control_records import read_marker
+from storage_core.record.control_records import EndTransactionMarker, read_marker
 from storage_core.record.decode import decode_one_by_one, decode_records
 from storage_core.record.record_batches import RecordBatches, put_crcs
-from storage_core.record.section import PADDING_BYTES, WantedFields, batch_section
+from storage_core.record.section import (
+    PADDING_BYTES,
+    RecordColumns,
+    RecordSection,
+    WantedFields,
+    batch_section,
+)
 from storage_core.segment.segment_reader import DEFAULT_MAX_BATCH_BYTES
 
 if TYPE_CHECKING:
@@ -52,23 +58,7 @@ if TYPE_CHECKING:
 
     from storage_core.log_config import LogConfig
     from storage_core.record.batch_header import BytesLike
-    from storage_core.record.control_records import EndTransactionMarker
     from storage_core.record.record_input import Records
-    from storage_core.record.section import RecordColumns, RecordSection
-
-__all__ = [
-    "AppendOrigin",
-    "RecordErrors",
-    "accept_client_batches",
-    "batches_up_to_epoch",
-    "check_origin",
-    "markers_of",
-    "require_fits_segment",
-    "validate_client_batches",
-    "validate_follower_append",
-    "validate_leader_append",
-    "validate_records",
-]
 
 
 # The log end offset after it must be a valid offset too.

@@ -30,21 +30,6 @@ if TYPE_CHECKING:
     from storage_core.log.producer_batches import BatchMetadata, ProducerBatch, ProducerState
     from storage_core.record.control_records import EndTransactionMarker
 
-__all__ = [
-    "LARGEST_EPOCH",
-    "DuplicateAppend",
-    "ProducedRecords",
-    "check_coordinator_epoch",
-    "check_leader_epoch",
-    "check_marker",
-    "check_produced",
-    "check_producer_epoch",
-    "check_producer_id",
-    "check_producer_sequence",
-    "check_replicated",
-    "next_sequence",
-]
-
 
 LARGEST_EPOCH: Final = (1 << 15) - 1
 _MAX_PRODUCER_ID: Final = (1 << 63) - 1

@@ -14,7 +14,7 @@ import numpy as np
 from storage_core.checkpoint import ProducerStateEntry
 from storage_core.record.batch_header import CONTROL_FLAG, TRANSACTIONAL_FLAG, parse_batch_header
 from storage_core.record.control_records import EndTransactionMarker, read_marker
-from storage_core.record.record_batches import SEQUENCES
+from storage_core.record.record_batches import SEQUENCES, RecordBatches
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,16 +22,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from storage_core.record.batch_window import BatchWindow
-    from storage_core.record.record_batches import RecordBatches
-
-__all__ = [
-    "KEPT_BATCHES",
-    "NO_PRODUCER_BATCHES",
-    "BatchMetadata",
-    "ProducerBatch",
-    "ProducerBatches",
-    "ProducerState",
-]
 
 
 KEPT_BATCHES: Final = 5

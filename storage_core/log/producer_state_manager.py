@@ -13,10 +13,10 @@ from bisect import insort
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
-from storage_core.checkpoint import read_producer_snapshot
+from storage_core.checkpoint import ProducerStateEntry, read_producer_snapshot
 from storage_core.checkpoint.partition_files import write_producer_snapshot
 from storage_core.errors import CorruptSnapshotError
-from storage_core.log.producer_batches import BatchMetadata, ProducerBatches, ProducerState
+from storage_core.log.producer_batches import BatchMetadata, ProducerBatch, ProducerBatches, ProducerState
 from storage_core.segment.file_names import (
     DELETED_SUFFIX,
     SNAPSHOT_SUFFIX,
@@ -29,14 +29,10 @@ from storage_core.segment.index_file import rename_if_exists
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from storage_core.checkpoint import ProducerStateEntry
     from storage_core.filesystem import FileSystem
     from storage_core.log.log_segments import LogSegments
-    from storage_core.log.producer_batches import ProducerBatch
     from storage_core.record.batch_window import BatchWindow
     from storage_core.segment.log_segment import LogSegment
-
-__all__ = ["OngoingTransactions", "ProducerSnapshots", "ProducerStateManager", "rebuild_producer_state"]
 
 
 _log = logging.getLogger(__name__)

@@ -25,24 +25,13 @@ from storage_core.segment.file_names import (
     offset_index_file_name,
     transaction_index_file_name,
 )
-from storage_core.segment.segment_recovery import scan_segment
+from storage_core.segment.segment_recovery import SegmentScan, scan_segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from storage_core.filesystem import FileSystem, OpenFile
     from storage_core.record.batch_window import BatchWindow
-    from storage_core.segment.segment_recovery import SegmentScan
-
-__all__ = [
-    "CheckedDirectory",
-    "SegmentToRecover",
-    "check_directory",
-    "has_ascending_offsets",
-    "list_regular_files",
-    "log_base_offsets",
-    "segments_to_recover",
-]
 
 
 _log = logging.getLogger(__name__)

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from storage_core.log.root_checkpoints import RootCheckpoints
     from storage_core.segment.log_segment import LogSegment
 
-__all__ = ["apply_retention", "apply_retention_to_all", "count_deletable"]
-
 
 _log = logging.getLogger(__name__)
 

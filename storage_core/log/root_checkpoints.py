@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from storage_core.log.background import Clock
     from storage_core.log.log_state import LogState
 
-__all__ = ["CleanerCheckpoint", "RootCheckpoints"]
-
 
 _log = logging.getLogger(__name__)
 _INTERVAL_MS: Final = 60_000

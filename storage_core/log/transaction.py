@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
 from storage_core.errors import InvalidProducerEpochError, InvalidTxnStateError, SegmentLogError
-from storage_core.log.append import append_marker, append_records
+from storage_core.log.append import AppendInfo, append_marker, append_records
 from storage_core.log.local_log import flush_appended
 from storage_core.log.producer_append_info import LARGEST_EPOCH, check_producer_id, next_sequence
 from storage_core.record.record_batches import ProducerSequence, advance_sequence
@@ -23,18 +23,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from storage_core.log.append import AppendInfo
     from storage_core.log.log_state import LogState
     from storage_core.log.producer_batches import ProducerState
-
-__all__ = [
-    "OpenTransaction",
-    "Transaction",
-    "abort_transaction",
-    "begin_transaction",
-    "end_open_transaction",
-    "open_transactions",
-]
 
 
 _log = logging.getLogger(__name__)

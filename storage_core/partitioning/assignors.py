@@ -23,16 +23,6 @@ from typing import Final, NamedTuple
 
 from storage_core.errors import OptionError
 
-__all__ = [
-    "RangeAssignor",
-    "RoundRobinAssignor",
-    "Subscription",
-    "TopicPartition",
-    "TopicShares",
-    "java_order",
-    "members_in_order",
-]
-
 
 class TopicPartition(NamedTuple):
     """One partition of a topic."""

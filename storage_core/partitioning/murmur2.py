@@ -19,9 +19,6 @@ import pyarrow as pa
 
 from storage_core.errors import InvalidRecordError
 
-__all__ = ["murmur2", "murmur2_column", "to_positive"]
-
-
 _SEED: Final = 0x9747B28C
 _MULTIPLIER: Final = 0x5BD1E995
 _MASK: Final = 0xFFFFFFFF

@@ -26,17 +26,6 @@ import pyarrow as pa
 from storage_core.errors import InvalidRecordError
 from storage_core.partitioning.murmur2 import murmur2, murmur2_column, to_positive
 
-__all__ = [
-    "DefaultPartitioner",
-    "KeyedRows",
-    "Partitioner",
-    "PartitionerState",
-    "RandomPartitioner",
-    "RoundRobinPartitioner",
-    "partition_for_key",
-    "partition_rows",
-]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyedRows:

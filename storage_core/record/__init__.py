@@ -4,8 +4,8 @@ from storage_core.record.arrow_columns import HEADERS_TYPE, binary_array, header
 from storage_core.record.batch_header import BatchHeader, batch_crc_matches, parse_batch_header
 from storage_core.record.control_records import ControlType, control_type
 from storage_core.record.decode import batch_timestamps, decode_records
-from storage_core.record.encode import BatchEncoding, ProducerSequence, encode_records
-from storage_core.record.record_batches import RecordBatches
+from storage_core.record.encode import BatchEncoding, encode_records
+from storage_core.record.record_batches import ProducerSequence, RecordBatches
 from storage_core.record.section import RecordColumns, RecordSection, WantedFields
 
 __all__ = [

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     _Bytes = npt.NDArray[np.uint8]
 
-__all__ = ["HEADERS_TYPE", "INLINE_BYTES", "binary_array", "headers_array"]
-
 
 HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 # An Arrow view contains byte strings up to this length, and points to longer ones.

@@ -25,50 +25,6 @@ if TYPE_CHECKING:
 
     BytesLike: TypeAlias = bytes | bytearray | memoryview
 
-__all__ = [
-    "CHECKED_HEADER",
-    "CODEC_MASK",
-    "CONTROL_FLAG",
-    "CRC_LAYOUTS",
-    "CRC_START",
-    "DELETE_HORIZON_FLAG",
-    "FINGERPRINTED_BYTES",
-    "HEADER_DTYPE",
-    "HEADER_SIZE_BYTES",
-    "KEY_LENGTH_POSITIONS",
-    "KNOWN_ATTRIBUTES",
-    "LEGACY_CODEC_COUNT",
-    "LENGTH_AND_MAGIC",
-    "LENGTH_BYTES",
-    "LENGTH_DTYPE",
-    "LENGTH_POSITION",
-    "LOG_APPEND_TIME_FLAG",
-    "LOG_OVERHEAD_BYTES",
-    "MAGIC_POSITION",
-    "MAGIC_V2",
-    "MAX_OFFSET",
-    "MAX_OFFSET_DELTA",
-    "MESSAGE_DTYPE",
-    "MESSAGE_SIZE_BYTES",
-    "MIN_LENGTH",
-    "MIN_LENGTH_BY_MAGIC",
-    "NO_TIMESTAMP_MS",
-    "SMALLEST_RECORD_BYTES",
-    "TRANSACTIONAL_FLAG",
-    "UNCHECKED_HEADER",
-    "BatchHeader",
-    "CrcLayout",
-    "batch_crc_matches",
-    "batch_fingerprint",
-    "fingerprinted_bytes",
-    "gather",
-    "header_error",
-    "header_rows",
-    "parse_batch_header",
-    "unpack_message",
-    "wrapper_rows",
-]
-
 
 # Format v2 (KIP-98). The CRC covers neither the base offset nor the leader epoch: a broker assigns both in place. The
 # records follow the header, compressed as one block if the attributes have a codec.

@@ -23,6 +23,8 @@ from storage_core.record.batch_header import (
     MAGIC_V2,
     MESSAGE_SIZE_BYTES,
     MIN_LENGTH_BY_MAGIC,
+    BatchHeader,
+    CrcLayout,
     gather,
     header_error,
     header_rows,
@@ -34,9 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from storage_core.errors import CorruptRecordError
-    from storage_core.record.batch_header import BatchHeader, CrcLayout
-
-__all__ = ["BatchWindow", "checksums", "inner_crc_mismatches", "walk_messages", "walk_window"]
 
 # Many short strings are quicker copied all at once than sliced one by one.
 _MIN_COPIED: Final = 64

@@ -36,16 +36,6 @@ from storage_core.record.varint import (
     words_of,
 )
 
-__all__ = [
-    "STEPS",
-    "UnevenRecordsError",
-    "batch_timestamps_ms",
-    "decode_by_column",
-    "find_boundaries",
-    "walk_in_lanes",
-]
-
-
 # Distance between the starts of lanes: some hundred records.
 _LANE_BYTES: Final = 1 << 14
 # Longer lanes would not be much shorter than the batch.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,31 +18,15 @@ import pyarrow.types as kinds
 
 from storage_core.record.arrow_columns import INLINE_BYTES
 from storage_core.record.batch_header import gather
-from storage_core.record.record_input import byte_slices, chunks_of, header_rows_of
+from storage_core.record.record_input import (
+    HeaderRows,
+    RecordRows,
+    Records,
+    byte_slices,
+    chunks_of,
+    header_rows_of,
+)
 from storage_core.record.varint import WORD_RANGE, VarintWords, varint_bytes, varint_words
-
-if TYPE_CHECKING:
-    from storage_core.record.record_input import HeaderRows, RecordRows, Records
-
-__all__ = [
-    "ByteStrings",
-    "EncodedRows",
-    "PlainBatch",
-    "PlainHeaders",
-    "PlainRecord",
-    "ShortBytes",
-    "ViewJoiner",
-    "Views",
-    "encode_by_column",
-    "encode_one_batch",
-    "encode_one_by_one",
-    "is_for_columns",
-    "put_byte_strings",
-    "short_bytes",
-    "short_views",
-    "views_of",
-]
-
 
 _WORDS: Final = np.dtype([("low", "<u8"), ("high", "<u4")])
 _U64: Final = {number: np.uint64(number) for number in (8, 32, 64)}

@@ -32,18 +32,6 @@ from storage_core.record.batch_header import KEY_LENGTH_POSITIONS, LEGACY_CODEC_
 if TYPE_CHECKING:
     from storage_core.record.batch_header import BytesLike
 
-__all__ = [
-    "CODEC_NAMES",
-    "LEVELS",
-    "Compressor",
-    "Decompressor",
-    "OutputFullError",
-    "UndecodableError",
-    "compressor",
-    "wrapper_payload",
-]
-
-
 # By codec number.
 CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 _NONE, _GZIP, _SNAPPY, _LZ4, _ZSTD = range(5)

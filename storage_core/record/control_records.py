@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from storage_core.errors import BatchTooLargeError, CorruptRecordError, UnsupportedFormatError
 from storage_core.record.batch_header import (
@@ -14,28 +14,12 @@ from storage_core.record.batch_header import (
     HEADER_SIZE_BYTES,
     NO_TIMESTAMP_MS,
     TRANSACTIONAL_FLAG,
+    BatchHeader,
 )
 from storage_core.record.column_encode import encode_one_by_one
 from storage_core.record.decode import decode_one_by_one
-from storage_core.record.record_batches import NO_PRODUCER, ProducerSequence, batch_of
+from storage_core.record.record_batches import NO_PRODUCER, ProducerSequence, RecordBatches, batch_of
 from storage_core.record.section import WantedFields, batch_section
-
-if TYPE_CHECKING:
-    from storage_core.record.batch_header import BatchHeader
-    from storage_core.record.record_batches import RecordBatches
-
-__all__ = [
-    "CONTROL_KEY",
-    "END_MARKER_VALUE",
-    "MAX_CONTROL_BYTES",
-    "ControlType",
-    "EndTransactionMarker",
-    "control_type",
-    "empty_batch",
-    "end_transaction_marker",
-    "read_marker",
-]
-
 
 # Version int16, type int16.
 CONTROL_KEY: Final = struct.Struct(">hh")

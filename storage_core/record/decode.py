@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 
 from storage_core.errors import CorruptRecordError
-from storage_core.record.batch_header import LOG_APPEND_TIME_FLAG, LOG_OVERHEAD_BYTES, MAGIC_V2, MAX_OFFSET
+from storage_core.record.batch_header import (
+    LOG_APPEND_TIME_FLAG,
+    LOG_OVERHEAD_BYTES,
+    MAGIC_V2,
+    MAX_OFFSET,
+    BatchHeader,
+)
 from storage_core.record.column_decode import UnevenRecordsError, decode_by_column
 from storage_core.record.legacy_records import decode_message_sets
 from storage_core.record.section import (
@@ -32,10 +38,6 @@ from storage_core.record.varint import (
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-
-    from storage_core.record.batch_header import BatchHeader
-
-__all__ = ["batch_timestamps", "decode_one_by_one", "decode_records"]
 
 
 def decode_records(section: RecordSection, wanted: WantedFields) -> RecordColumns:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from storage_core.errors import OptionError
 from storage_core.record.batch_header import HEADER_SIZE_BYTES, MAX_OFFSET_DELTA, TRANSACTIONAL_FLAG
 from storage_core.record.column_encode import (
+    PlainRecord,
     ViewJoiner,
     encode_by_column,
     encode_one_batch,
@@ -49,18 +50,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from storage_core.record.batch_header import BytesLike
-    from storage_core.record.column_encode import PlainRecord
-
-__all__ = [
-    "BatchEncoding",
-    "GroupBatches",
-    "GroupEncoder",
-    "ProducerSequence",
-    "RowSource",
-    "cut_batches",
-    "cut_groups",
-    "encode_records",
-]
 
 
 _Int64Array = npt.NDArray[np.int64]

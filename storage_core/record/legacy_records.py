@@ -40,8 +40,6 @@ from storage_core.record.section import RecordColumns, RecordHeaders, RecordSect
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["decode_message_sets"]
-
 _LENGTH: Final = struct.Struct(">i")
 _CRC_START: Final = CRC_LAYOUTS[0].start
 _KEY_LENGTH_POSITIONS: Final = np.array(KEY_LENGTH_POSITIONS)

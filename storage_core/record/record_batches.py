@@ -37,18 +37,6 @@ if TYPE_CHECKING:
 
     from storage_core.record.batch_header import BytesLike
 
-__all__ = [
-    "NO_PRODUCER",
-    "SEQUENCES",
-    "ProducerSequence",
-    "RecordBatches",
-    "advance_sequence",
-    "batch_of",
-    "batches_of",
-    "compressed_bodies",
-    "put_crcs",
-]
-
 
 _Rows = npt.NDArray[Any]
 _Int64Array = npt.NDArray[np.int64]

@@ -27,20 +27,6 @@ if TYPE_CHECKING:
 
     from storage_core.record.column_encode import PlainHeaders, PlainRecord
 
-__all__ = [
-    "COLUMNS",
-    "HeaderRows",
-    "RecordRows",
-    "Records",
-    "byte_lengths",
-    "byte_slices",
-    "check_columns",
-    "chunks_of",
-    "header_rows_of",
-    "measure_rows",
-    "plain_rows",
-]
-
 
 _Int64Array = npt.NDArray[np.int64]
 # An Arrow view is four integers of 32 bits; the first is its length.

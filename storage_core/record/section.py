@@ -15,6 +15,7 @@ from storage_core.record.batch_header import (
     LOG_OVERHEAD_BYTES,
     MAGIC_V2,
     SMALLEST_RECORD_BYTES,
+    BatchHeader,
     header_rows,
 )
 from storage_core.record.compression import (
@@ -30,21 +31,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from storage_core.record.batch_header import BatchHeader
     from storage_core.record.batch_window import BatchWindow
-
-__all__ = [
-    "MAX_ROWS",
-    "PADDING_BYTES",
-    "WINDOW_BYTES",
-    "RecordColumns",
-    "RecordHeaders",
-    "RecordSection",
-    "SectionMaker",
-    "Slices",
-    "WantedFields",
-    "batch_section",
-]
 
 # The column decoder reads up to this many bytes beyond the last record.
 PADDING_BYTES: Final = 16

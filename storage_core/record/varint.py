@@ -12,22 +12,6 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "VARINT_LIMIT_BYTES",
-    "VARLONG_LIMIT_BYTES",
-    "WORD_RANGE",
-    "MalformedVarintError",
-    "VarintCursor",
-    "VarintWords",
-    "read_varint",
-    "read_varints",
-    "varint_bytes",
-    "varint_lengths",
-    "varint_words",
-    "words_of",
-]
-
-
 VARINT_LIMIT_BYTES: Final = 5
 VARLONG_LIMIT_BYTES: Final = 10
 _BITS: Final = {VARINT_LIMIT_BYTES: 32, VARLONG_LIMIT_BYTES: 64}

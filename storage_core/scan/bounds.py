@@ -27,23 +27,6 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Iterator
 
-__all__ = [
-    "EARLIEST_OFFSET",
-    "LATEST_OFFSET",
-    "Bound",
-    "EarliestBound",
-    "LatestBound",
-    "OffsetsBound",
-    "TimestampBound",
-    "TimestampsBound",
-    "TopicPartition",
-    "format_topic_partitions",
-    "parse_assignment",
-    "parse_bounds",
-    "parse_partition_offsets",
-    "parse_partition_timestamps",
-]
-
 
 TopicPartition = tuple[str, int]
 LATEST_OFFSET = -1

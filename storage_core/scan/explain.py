@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from storage_core.errors import CorruptError, OptionError, UnsupportedFormatError
 from storage_core.filesystem import FileSystem, IoStatistics
-from storage_core.scan.options import parse_read_options
-from storage_core.scan.plan import plan_scan
+from storage_core.scan.options import ReadOptions, parse_read_options
+from storage_core.scan.plan import ScanPlan, plan_scan
 from storage_core.scan.read import read_task
-from storage_core.scan.spans import project, record_schema
+from storage_core.scan.spans import LogSpan, project, record_schema
 
 if TYPE_CHECKING:
     import os
@@ -26,22 +26,7 @@ if TYPE_CHECKING:
 
     from storage_core.directory import PartitionDirectory, PartitionLog
     from storage_core.scan.offset_ranges import PartitionRange
-    from storage_core.scan.options import ReadOptions
-    from storage_core.scan.plan import ScanPlan
-    from storage_core.scan.spans import LogSpan
     from storage_core.segment import SegmentReader
-
-__all__ = [
-    "PartitionExplanation",
-    "ScanExplanation",
-    "ScanTotals",
-    "SpanExplanation",
-    "TaskExplanation",
-    "explain",
-    "explain_plan",
-    "options_of",
-    "read_table",
-]
 
 
 _SPANS_SHOWN: Final = 20

@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING
 
 from storage_core.cached_property import cached_property
 from storage_core.errors import CorruptError, CorruptRecordError, DataLossError, UnsupportedFormatError
-from storage_core.record import ControlType, control_type
+from storage_core.record import BatchHeader, ControlType, control_type
 from storage_core.record.batch_header import MAX_OFFSET
-from storage_core.segment import AbortedTransaction, DamagedRange
+from storage_core.segment import AbortedTransaction, DamagedRange, SegmentReader
 from storage_core.segment.file_names import (
     DELETED_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
@@ -41,17 +41,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from storage_core.directory import PartitionLog
-    from storage_core.record import BatchHeader
-    from storage_core.segment import SegmentReader
-
-__all__ = [
-    "AbortedTransactions",
-    "OpenTransaction",
-    "TransactionReplay",
-    "aborted_transactions",
-    "last_stable_offset",
-    "open_transactions",
-]
 
 
 _log = logging.getLogger(__name__)

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from storage_core.scan.isolation import AbortedTransactions
     from storage_core.segment import SegmentReader
 
-__all__ = ["PartitionRange", "RangePieces", "locate_spans", "split_ranges"]
-
 
 @dataclass(frozen=True, slots=True)
 class PartitionRange:

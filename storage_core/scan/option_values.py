@@ -19,25 +19,6 @@ from typing import Final
 from storage_core.errors import OptionError
 from storage_core.option_table import nearest_hint
 
-__all__ = [
-    "DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES",
-    "LARGEST_MAX_DECOMPRESSED_BATCH_BYTES",
-    "parse_boolean",
-    "parse_choice",
-    "parse_columns",
-    "parse_count",
-    "parse_interval_ms",
-    "parse_max_batch_bytes",
-    "parse_paths",
-    "parse_size_bytes",
-    "parse_sql_timestamp_us",
-    "parse_time_zone",
-    "parse_timestamp_ms",
-    "parse_topics",
-    "path_of",
-]
-
-
 DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES: Final = 64 * 1024 * 1024
 LARGEST_MAX_DECOMPRESSED_BATCH_BYTES: Final = 1024 * 1024 * 1024
 """Positions within a batch become Arrow offsets, which have 32 bits."""

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Mapping
 
-__all__ = ["ReadOptions", "parse_read_options"]
-
 
 _RECORD_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 _MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")

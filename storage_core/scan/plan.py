@@ -31,16 +31,6 @@ if TYPE_CHECKING:
     from storage_core.scan.predicate import Predicate
     from storage_core.segment import SegmentReader
 
-__all__ = [
-    "DEFAULT_TASK_BYTES",
-    "OPEN_COST_BYTES",
-    "ScanPlan",
-    "cut_span",
-    "pack_spans",
-    "plan_partition",
-    "plan_scan",
-]
-
 
 DEFAULT_TASK_BYTES: Final = 128 << 20
 # Opening a file takes about as long as reading this many bytes.

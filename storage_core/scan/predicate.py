@@ -23,27 +23,6 @@ from storage_core.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = [
-    "INT64_LIMIT",
-    "MAX_DEPTH",
-    "And",
-    "Comparison",
-    "In",
-    "IsNull",
-    "Not",
-    "Operator",
-    "Or",
-    "Predicate",
-    "StartsWith",
-    "Unknown",
-    "Value",
-    "checked_predicate",
-    "columns_of",
-    "depth_of",
-    "evaluate",
-    "is_beyond_int64",
-]
-
 
 Operator: TypeAlias = Literal["=", "!=", "<", "<=", ">", ">="]
 Value: TypeAlias = str | int | bytes

@@ -31,19 +31,6 @@ from storage_core.scan.predicate import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = [
-    "ALWAYS",
-    "COMPARE",
-    "NEVER",
-    "NEVER_NULL",
-    "Bounds",
-    "KnownFields",
-    "conjunction",
-    "prune",
-    "prune_partition",
-    "residual",
-]
-
 
 ALWAYS: Final = And(())
 NEVER: Final = Or(())

@@ -25,7 +25,7 @@ from storage_core.errors import (
     SegmentLogError,
     UnsupportedFormatError,
 )
-from storage_core.record import decode_records
+from storage_core.record import WantedFields, decode_records
 from storage_core.record.section import SectionMaker
 from storage_core.scan.isolation import AbortedTransactions
 from storage_core.scan.offset_ranges import PartitionRange, locate_spans
@@ -38,8 +38,9 @@ from storage_core.scan.rows import (
     schema_with_condition,
     wanted_fields,
 )
-from storage_core.scan.span_reader import WINDOW_BYTES, FileReplacedError, SpanReader, WindowBuffer, open_span
+from storage_core.scan.span_reader import FileReplacedError, SpanReader, WindowBuffer, open_span
 from storage_core.segment import DamagedRange
+from storage_core.segment.batch_windows import WINDOW_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,11 +49,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from storage_core.filesystem import FileSystem, OpenFile
-    from storage_core.record import WantedFields
     from storage_core.record.batch_window import BatchWindow
     from storage_core.scan.spans import LogSpan, ScanTask
-
-__all__ = ["RecordReader", "read_task"]
 
 
 _DAMAGE: Final = (CorruptError, UnsupportedFormatError)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from storage_core.cached_property import cached_property
-from storage_core.directory import PartitionLog, find_partitions
+from storage_core.directory import PartitionDirectory, PartitionLog, find_partitions
 from storage_core.errors import LogDirectoryError, OffsetOutOfRangeError, OptionError, TimestampNotFoundError
 from storage_core.scan.bounds import (
     EARLIEST_OFFSET,
@@ -22,6 +22,7 @@ from storage_core.scan.bounds import (
     OffsetsBound,
     TimestampBound,
     TimestampsBound,
+    TopicPartition,
     format_topic_partitions,
 )
 from storage_core.scan.isolation import last_stable_offset
@@ -33,14 +34,10 @@ from storage_core.scan.topic_selection import select_partitions
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from storage_core.directory import PartitionDirectory
     from storage_core.directory.visibility import CommitWatch
     from storage_core.filesystem import FileSystem
-    from storage_core.scan.bounds import TopicPartition
     from storage_core.scan.options import ReadOptions
     from storage_core.scan.predicate import Predicate
-
-__all__ = ["Resolution", "resolve", "split_paths"]
 
 
 _log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage_core.errors import TimestampRangeError
-from storage_core.record import WantedFields, binary_array, headers_array
+from storage_core.record import RecordColumns, RecordSection, WantedFields, binary_array, headers_array
 from storage_core.record.batch_header import (
     CODEC_MASK,
     LOG_APPEND_TIME_FLAG,
@@ -28,32 +28,15 @@ from storage_core.record.batch_header import (
 )
 from storage_core.record.compression import CODEC_NAMES
 from storage_core.record.section import MAX_ROWS, RecordHeaders, Slices
-from storage_core.scan.predicate import columns_of, evaluate
+from storage_core.scan.predicate import Predicate, columns_of, evaluate
 from storage_core.scan.pruning import ALWAYS, NEVER, Bounds, KnownFields, prune, residual
-from storage_core.scan.spans import METADATA_TYPE, record_schema
+from storage_core.scan.spans import METADATA_TYPE, LogSpan, ReadSettings, record_schema
 from storage_core.segment import DamagedRange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import numpy.typing as npt
-
-    from storage_core.record import RecordColumns, RecordSection
-    from storage_core.scan.predicate import Predicate
-    from storage_core.scan.spans import LogSpan, ReadSettings
-
-__all__ = [
-    "LARGEST_TIMESTAMP_MS",
-    "BatchBuilder",
-    "DamageReporter",
-    "PredicateFilter",
-    "RecordBatchBuilder",
-    "TimestampRangeFilter",
-    "damage_json",
-    "schema_with_condition",
-    "unfit_timestamps",
-    "wanted_fields",
-]
 
 
 _log = logging.getLogger(__name__)

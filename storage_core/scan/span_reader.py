@@ -20,9 +20,9 @@ from storage_core.record.batch_header import (
     MAX_OFFSET,
     TRANSACTIONAL_FLAG,
 )
-from storage_core.record.batch_window import walk_window
-from storage_core.record.section import PADDING_BYTES, WINDOW_BYTES
-from storage_core.segment import DamagedRange, Resynchroniser
+from storage_core.record.batch_window import BatchWindow, walk_window
+from storage_core.record.section import PADDING_BYTES
+from storage_core.segment import AbortedTransaction, DamagedRange, Resynchroniser
 from storage_core.segment.damage import known_offset
 from storage_core.segment.file_names import DELETED_SUFFIX
 
@@ -32,23 +32,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from storage_core.filesystem import FileSystem, OpenFile
-    from storage_core.record.batch_window import BatchWindow
     from storage_core.scan.spans import LogSpan
-    from storage_core.segment import AbortedTransaction
-
-__all__ = [
-    "WINDOW_BYTES",
-    "AbortedRanges",
-    "BatchSelection",
-    "FileReplacedError",
-    "SpanReader",
-    "WindowBuffer",
-    "WindowPart",
-    "WindowSource",
-    "needed_bytes",
-    "open_span",
-    "select_batches",
-]
 
 
 class BatchSelection:

@@ -28,18 +28,6 @@ if TYPE_CHECKING:
     from storage_core.scan.predicate import Predicate
     from storage_core.segment import AbortedTransaction
 
-__all__ = [
-    "CORRUPT_RECORD_COLUMN",
-    "METADATA_TYPE",
-    "DamageMode",
-    "LogSpan",
-    "ReadSettings",
-    "ScanTask",
-    "SpanList",
-    "project",
-    "record_schema",
-]
-
 
 METADATA_TYPE: Final = pa.struct(
     [

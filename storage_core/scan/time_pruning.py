@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 from storage_core.cached_property import cached_property
 from storage_core.errors import CorruptError, UnsupportedFormatError
 from storage_core.record import batch_timestamps
-from storage_core.record.batch_header import HEADER_SIZE_BYTES, MAX_OFFSET, parse_batch_header
+from storage_core.record.batch_header import HEADER_SIZE_BYTES, MAX_OFFSET, BatchHeader, parse_batch_header
 from storage_core.scan.isolation import AbortedTransactions, aborted_transactions
 from storage_core.scan.offset_ranges import PartitionRange
 from storage_core.scan.pruning import prune_partition
@@ -33,25 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from storage_core.directory import PartitionLog
-    from storage_core.record.batch_header import BatchHeader
     from storage_core.scan.options import ReadOptions
     from storage_core.scan.predicate import Predicate
     from storage_core.segment import SegmentReader, TimestampOffset
-
-__all__ = [
-    "DAMAGE",
-    "LARGE_BATCH_BYTES",
-    "LOOKUP_COST_BYTES",
-    "SegmentRange",
-    "WalkBudget",
-    "batch_reaching",
-    "end_offset_by_time",
-    "first_header",
-    "indexed_position",
-    "prune_range",
-    "report_bytes_beyond",
-    "start_offset_by_time",
-]
 
 
 # The most that is read to find a batch by the indexes, to prove their entries, and to find the batch again when

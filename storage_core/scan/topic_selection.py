@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from storage_core.directory import PartitionDirectory
     from storage_core.scan.options import ReadOptions
 
-__all__ = ["compile_java_pattern", "select_partitions"]
-
 
 # As written within a character class. Topic names are ASCII, so Unicode classes need no more.
 _CLASSES = {

@@ -38,8 +38,6 @@ from storage_core.scan.predicate import (
 )
 from storage_core.scan.pruning import ALWAYS, COMPARE, NEVER
 
-__all__ = ["MAX_TEXT_BYTES", "parse_where"]
-
 MAX_TEXT_BYTES: Final = 8 << 10
 
 _Comparison: TypeAlias = Operator | Literal["<=>"]

@@ -41,15 +41,6 @@ from storage_core.record.varint import (
 if TYPE_CHECKING:
     from storage_core.segment.batch_probe import BatchProbe
 
-__all__ = [
-    "MAX_ENCODABLE_BATCH_BYTES",
-    "BatchContents",
-    "RecordCandidates",
-    "RecordLengths",
-    "batch_candidates",
-    "record_candidates",
-]
-
 
 MAX_ENCODABLE_BATCH_BYTES: Final = (1 << 31) - 1 + LOG_OVERHEAD_BYTES
 """The size of the largest batch whose length fits the length field. A limit that excludes no batch."""

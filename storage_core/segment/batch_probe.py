@@ -10,6 +10,7 @@ from storage_core.record.batch_header import (
     HEADER_SIZE_BYTES,
     MAGIC_POSITION,
     MAX_OFFSET,
+    BatchHeader,
     parse_batch_header,
 )
 
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from storage_core.filesystem import OpenFile
-    from storage_core.record.batch_header import BatchHeader
-
-__all__ = ["BatchProbe"]
 
 
 _HEADER_BLOCK_BYTES: Final = 16 * 1024

@@ -35,19 +35,21 @@ from storage_core.record.batch_header import (
     MAGIC_POSITION,
     MAGIC_V2,
     MAX_OFFSET_DELTA,
+    BatchHeader,
 )
-from storage_core.segment.batch_candidates import RecordLengths, batch_candidates
+from storage_core.segment.batch_candidates import (
+    BatchContents,
+    RecordCandidates,
+    RecordLengths,
+    batch_candidates,
+)
 from storage_core.segment.batch_walk import USUAL_MAX_BATCH_BYTES
 from storage_core.segment.damage import OffsetLimits, known_offset
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from storage_core.record.batch_header import BatchHeader
-    from storage_core.segment.batch_candidates import BatchContents, RecordCandidates
     from storage_core.segment.batch_probe import BatchProbe
-
-__all__ = ["BatchSearch"]
 
 
 _FIRST_BLOCK_BYTES: Final = 4096

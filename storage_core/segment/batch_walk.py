@@ -36,6 +36,7 @@ from storage_core.record.batch_header import (
     MIN_LENGTH,
     MIN_LENGTH_BY_MAGIC,
     TRANSACTIONAL_FLAG,
+    BatchHeader,
     batch_crc_matches,
     header_rows,
     parse_batch_header,
@@ -48,15 +49,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from storage_core.filesystem import OpenFile
-    from storage_core.record.batch_header import BatchHeader
-
-__all__ = [
-    "PAGE_SIZE_BYTES",
-    "USUAL_MAX_BATCH_BYTES",
-    "BatchWalk",
-    "SkimmedBatch",
-    "read_batch",
-]
 
 
 def read_batch(log_file: OpenFile, header: BatchHeader, limit_bytes: int) -> bytes:

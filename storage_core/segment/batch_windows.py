@@ -12,7 +12,7 @@ import numpy as np
 
 from storage_core.errors import BatchTooLargeError
 from storage_core.record.batch_header import CRC_LAYOUTS, HEADER_SIZE_BYTES
-from storage_core.record.batch_window import walk_window
+from storage_core.record.batch_window import BatchWindow, walk_window
 from storage_core.record.section import PADDING_BYTES
 from storage_core.segment.batch_probe import BatchProbe
 
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from storage_core.filesystem import OpenFile
-    from storage_core.record.batch_window import BatchWindow
-
-__all__ = ["WINDOW_BYTES", "WindowBuffer", "WindowReader", "read_windows"]
 
 
 WINDOW_BYTES: Final = 4 << 20

@@ -12,14 +12,12 @@ from storage_core.record.batch_header import (
     HEADER_SIZE_BYTES,
     MAGIC_V2,
     MIN_LENGTH_BY_MAGIC,
+    BatchHeader,
     header_error,
 )
 
 if TYPE_CHECKING:
-    from storage_core.record.batch_header import BatchHeader
     from storage_core.segment.batch_probe import BatchProbe
-
-__all__ = ["DamagedRange", "OffsetLimits", "known_offset", "reason_at"]
 
 
 @dataclass(frozen=True, slots=True)

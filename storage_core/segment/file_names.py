@@ -12,28 +12,6 @@ from typing import Final
 
 from storage_core.record.batch_header import MAX_OFFSET
 
-__all__ = [
-    "CLEANED_SUFFIX",
-    "DELETED_SUFFIX",
-    "LOG_SUFFIX",
-    "OFFSET_INDEX_SUFFIX",
-    "SNAPSHOT_SUFFIX",
-    "SWAP_SUFFIX",
-    "TIME_INDEX_SUFFIX",
-    "TRANSACTION_INDEX_SUFFIX",
-    "AbortedTransaction",
-    "OffsetPosition",
-    "SegmentEnd",
-    "TimestampOffset",
-    "base_offset_of",
-    "log_file_name",
-    "offset_index_file_name",
-    "snapshot_file_name",
-    "time_index_file_name",
-    "transaction_index_file_name",
-]
-
-
 LOG_SUFFIX: Final = ".log"
 OFFSET_INDEX_SUFFIX: Final = ".index"
 TIME_INDEX_SUFFIX: Final = ".timeindex"

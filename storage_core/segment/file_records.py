@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from storage_core.errors import CorruptRecordError, LogDirectoryError, OptionError, RecordBatchTooLargeError
-from storage_core.segment.batch_walk import BatchWalk
-from storage_core.segment.file_names import TimestampOffset
+from storage_core.segment.batch_walk import BatchWalk, SkimmedBatch
+from storage_core.segment.file_names import AbortedTransaction, TimestampOffset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -15,13 +15,9 @@ if TYPE_CHECKING:
 
     from storage_core.filesystem import FileSystem, PooledFile, PreparedFlush
     from storage_core.record.batch_header import BatchHeader, BytesLike
-    from storage_core.segment.batch_walk import SkimmedBatch
-    from storage_core.segment.file_names import AbortedTransaction
     from storage_core.segment.offset_index import OffsetIndexFile
 
     Found = TypeVar("Found")
-
-__all__ = ["MAX_LOG_SIZE_BYTES", "FetchedData", "LogFile", "LogFileView"]
 
 
 MAX_LOG_SIZE_BYTES: Final = 2**31 - 1

@@ -23,17 +23,6 @@ if TYPE_CHECKING:
 
     from storage_core.filesystem import FileSystem, OpenFile, PooledFile
 
-__all__ = [
-    "LARGEST_RELATIVE_OFFSET",
-    "MAX_INDEX_SIZE_BYTES",
-    "EntryFile",
-    "IndexContent",
-    "IndexFile",
-    "offset_overflow",
-    "read_index_file",
-    "rename_if_exists",
-]
-
 
 LARGEST_RELATIVE_OFFSET: Final = 2**31 - 1
 """The largest distance from a segment's base offset that an index entry can hold."""

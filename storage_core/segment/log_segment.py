@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 import numpy as np
 
-from storage_core.record.batch_header import LOG_OVERHEAD_BYTES
+from storage_core.record.batch_header import LOG_OVERHEAD_BYTES, BatchHeader
 from storage_core.segment.batch_windows import WINDOW_BYTES, read_windows
-from storage_core.segment.file_names import DELETED_SUFFIX, TimestampOffset, log_file_name
-from storage_core.segment.file_records import LogFile, LogFileView
-from storage_core.segment.offset_index import LARGEST_RELATIVE_OFFSET, offset_overflow
+from storage_core.segment.file_names import DELETED_SUFFIX, AbortedTransaction, TimestampOffset, log_file_name
+from storage_core.segment.file_records import FetchedData, LogFile, LogFileView
+from storage_core.segment.index_file import LARGEST_RELATIVE_OFFSET, offset_overflow
+from storage_core.segment.offset_index import OffsetIndexFile
 from storage_core.segment.segment_indexes import SegmentIndexes, index_entries
 from storage_core.segment.segment_reader import DEFAULT_MAX_BATCH_BYTES, SegmentReader
-from storage_core.segment.segment_recovery import RecoveredSegment, scan_segment
+from storage_core.segment.segment_recovery import RecoveredSegment, WindowObserver, scan_segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -31,19 +32,13 @@ if TYPE_CHECKING:
 
     from storage_core.filesystem import FileSystem, PreparedFlush
     from storage_core.log_config import LogConfig
-    from storage_core.record.batch_header import BatchHeader, BytesLike
+    from storage_core.record.batch_header import BytesLike
     from storage_core.record.batch_window import BatchWindow
     from storage_core.record.record_batches import RecordBatches
-    from storage_core.segment.file_names import AbortedTransaction
-    from storage_core.segment.file_records import FetchedData
-    from storage_core.segment.offset_index import OffsetIndexFile
-    from storage_core.segment.segment_recovery import WindowObserver
     from storage_core.segment.time_index import TimeIndexFile
     from storage_core.segment.transaction_index import TransactionIndexFile
 
 _IntOrArray = TypeVar("_IntOrArray", int, "npt.NDArray[np.int64]")
-
-__all__ = ["LogSegment", "RollParameters", "draw_roll_jitter_ms", "exceeds_segment"]
 
 
 @dataclass(frozen=True, slots=True)

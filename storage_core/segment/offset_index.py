@@ -25,9 +25,7 @@ from storage_core.errors import CorruptIndexError, OffsetsOutOfOrderError
 from storage_core.record.batch_header import MAX_OFFSET
 from storage_core.segment.file_names import OffsetPosition
 from storage_core.segment.index_file import (
-    LARGEST_RELATIVE_OFFSET,
     IndexFile,
-    offset_overflow,
     read_index_file,
 )
 
@@ -37,15 +35,6 @@ if TYPE_CHECKING:
     from storage_core.filesystem import FileSystem
 
     Int64Array: TypeAlias = NDArray[np.int64]
-
-__all__ = [
-    "ENTRY_SIZE_BYTES",
-    "LARGEST_RELATIVE_OFFSET",
-    "OffsetIndex",
-    "OffsetIndexFile",
-    "offset_entries",
-    "offset_overflow",
-]
 
 
 # One layout, for single entries and for arrays: relative offset, position.

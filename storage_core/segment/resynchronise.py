@@ -12,7 +12,7 @@ from storage_core.record import batch_timestamps
 from storage_core.segment.batch_candidates import MAX_ENCODABLE_BATCH_BYTES
 from storage_core.segment.batch_probe import BatchProbe
 from storage_core.segment.batch_search import BatchSearch
-from storage_core.segment.batch_walk import USUAL_MAX_BATCH_BYTES, BatchWalk, read_batch
+from storage_core.segment.batch_walk import USUAL_MAX_BATCH_BYTES, BatchWalk, SkimmedBatch, read_batch
 from storage_core.segment.damage import DamagedRange, OffsetLimits, known_offset, reason_at
 from storage_core.segment.file_names import SegmentEnd
 
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
     from storage_core.filesystem import OpenFile
     from storage_core.record.batch_header import BatchHeader
-    from storage_core.segment.batch_walk import SkimmedBatch
-
-__all__ = ["BatchLocation", "Resynchroniser", "TolerantWalk", "end_of_batches"]
 
 
 # A transaction marker is a batch of its own; current brokers write 78 bytes.

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from storage_core.record.batch_header import NO_TIMESTAMP_MS
 from storage_core.segment.file_names import (
+    AbortedTransaction,
     TimestampOffset,
     offset_index_file_name,
     time_index_file_name,
@@ -17,7 +19,7 @@ from storage_core.segment.file_names import (
 from storage_core.segment.offset_index import ENTRY_SIZE_BYTES as OFFSET_ENTRY_BYTES
 from storage_core.segment.offset_index import OffsetIndexFile, offset_entries
 from storage_core.segment.time_index import ENTRY_SIZE_BYTES as TIME_ENTRY_BYTES
-from storage_core.segment.time_index import NO_TIMESTAMP_MS, TimeIndexFile, time_entries
+from storage_core.segment.time_index import TimeIndexFile, time_entries
 from storage_core.segment.transaction_index import TransactionIndexFile
 
 if TYPE_CHECKING:
@@ -27,9 +29,6 @@ if TYPE_CHECKING:
 
     from storage_core.filesystem import FileSystem
     from storage_core.log_config import LogConfig
-    from storage_core.segment.file_names import AbortedTransaction
-
-__all__ = ["IndexBuilder", "IndexEntries", "SegmentIndexes", "index_entries"]
 
 
 _Int64Array: TypeAlias = "npt.NDArray[np.int64]"

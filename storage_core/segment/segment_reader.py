@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Final
 
 from storage_core.errors import CorruptError, DataLossError, UnsupportedFormatError
 from storage_core.record import batch_timestamps
-from storage_core.segment.batch_walk import PAGE_SIZE_BYTES, USUAL_MAX_BATCH_BYTES, read_batch
+from storage_core.record.batch_header import NO_TIMESTAMP_MS
+from storage_core.segment.batch_walk import (
+    PAGE_SIZE_BYTES,
+    USUAL_MAX_BATCH_BYTES,
+    BatchWalk,
+    SkimmedBatch,
+    read_batch,
+)
 from storage_core.segment.file_names import (
     SegmentEnd,
     TimestampOffset,
@@ -27,7 +34,7 @@ from storage_core.segment.file_names import (
 from storage_core.segment.offset_index import ENTRY_SIZE_BYTES as OFFSET_ENTRY_BYTES
 from storage_core.segment.offset_index import OffsetIndex
 from storage_core.segment.resynchronise import BatchLocation, Resynchroniser, TolerantWalk, end_of_batches
-from storage_core.segment.time_index import NO_TIMESTAMP_MS, TimeIndex
+from storage_core.segment.time_index import TimeIndex
 from storage_core.segment.transaction_index import TransactionIndex
 
 if TYPE_CHECKING:
@@ -35,10 +42,7 @@ if TYPE_CHECKING:
 
     from storage_core.filesystem import FileStatus, FileSystem, OpenFile
     from storage_core.record.batch_header import BatchHeader
-    from storage_core.segment.batch_walk import BatchWalk, SkimmedBatch
     from storage_core.segment.damage import DamagedRange
-
-__all__ = ["DEFAULT_MAX_BATCH_BYTES", "SegmentReader"]
 
 
 DEFAULT_MAX_BATCH_BYTES: Final = 64 * 1024 * 1024

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from storage_core.errors import CorruptError, CorruptRecordError, OffsetOverflowError
+from storage_core.record.batch_header import NO_TIMESTAMP_MS
 from storage_core.segment.batch_windows import read_windows
 from storage_core.segment.file_names import AbortedTransaction, TimestampOffset
-from storage_core.segment.offset_index import LARGEST_RELATIVE_OFFSET
-from storage_core.segment.segment_indexes import index_entries
-from storage_core.segment.time_index import NO_TIMESTAMP_MS
+from storage_core.segment.index_file import LARGEST_RELATIVE_OFFSET
+from storage_core.segment.segment_indexes import IndexEntries, index_entries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
     from storage_core.filesystem import OpenFile
     from storage_core.record.batch_window import BatchWindow
-    from storage_core.segment.segment_indexes import IndexEntries
-
-__all__ = ["RecoveredSegment", "SegmentScan", "WindowObserver", "scan_segment"]
 
 
 WindowObserver: TypeAlias = "Callable[[BatchWindow], Iterable[AbortedTransaction] | None]"

@@ -36,15 +36,6 @@ if TYPE_CHECKING:
 
     Int64Array: TypeAlias = NDArray[np.int64]
 
-__all__ = [
-    "ENTRY_SIZE_BYTES",
-    "NO_TIMESTAMP_MS",
-    "TimeIndex",
-    "TimeIndexFile",
-    "parse_time_entry",
-    "time_entries",
-]
-
 
 # One layout, for single entries and for arrays.
 _ENTRY: Final = struct.Struct(">qi")

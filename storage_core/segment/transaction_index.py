@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
     from storage_core.filesystem import FileSystem, OpenFile, PooledFile
 
-__all__ = ["ENTRY_SIZE_BYTES", "MAX_TRANSACTION_INDEX_SIZE_BYTES", "TransactionIndex", "TransactionIndexFile"]
-
 
 MAX_TRANSACTION_INDEX_SIZE_BYTES: Final = 16 * 1024 * 1024
 """Half a million aborted transactions in one segment. Of a larger file, the batches are read instead."""

@@ -17,8 +17,6 @@ from storage_core.commit_replay import finish_commit
 from tests.commit.jobs import CONFIG, ROOT, contents
 from tests.faults.simulated_filesystem import SimulatedCrash, SimulatedFileSystem
 
-__all__ = ["Crashed", "Reference", "check", "crashes_of", "crashes_of_job", "replay", "settled"]
-
 Records = dict[tuple[str, int], list[tuple[int, bytes]]]
 
 

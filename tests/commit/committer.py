@@ -25,8 +25,6 @@ from tests.commit.jobs import Rows, rows_of
 from tests.commit.whole_jobs import Job
 from tests.faults.faulty_filesystem import FaultyCalls
 
-__all__ = ["job_of_version"]
-
 _PARTITIONS = 3
 _job_numbers = itertools.count()
 

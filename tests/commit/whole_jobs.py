@@ -15,8 +15,6 @@ from tests.commit.jobs import CONFIG, ROOT, Rows, contents, stage
 from tests.faults.simulated_filesystem import Call, SimulatedCrash, SimulatedFileSystem
 from tests.log.logs import NOW_MS, Clock
 
-__all__ = ["Job", "crash_at", "remains", "seen"]
-
 
 @dataclass(frozen=True)
 class Job:

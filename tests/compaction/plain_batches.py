@@ -29,17 +29,6 @@ from tests.record.encoding import (
     TRANSACTIONAL,
 )
 
-__all__ = [
-    "PlainAbort",
-    "PlainBatch",
-    "PlainRecord",
-    "PlainSegment",
-    "batches_of",
-    "encode",
-    "read_segment",
-    "read_segments",
-]
-
 # Base offset, length, leader epoch, magic, CRC, attributes, last offset delta, base and maximum timestamp, producer id,
 # epoch and base sequence, count.
 _HEADER = struct.Struct(">qiibIhiqqqhii")

@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 
 from tests.compaction.plain_batches import PlainBatch, PlainRecord
 
-__all__ = ["ACTIONS", "START_MS", "LogWriter"]
-
 START_MS = 1_700_000_000_000
 ABORT, COMMIT = 0, 1
 CODECS = (0, 0, 0, 1, 2, 3, 4)

@@ -13,22 +13,6 @@ from typing import NamedTuple
 
 from tests.compaction.plain_batches import PlainAbort, PlainBatch, PlainRecord, PlainSegment
 
-__all__ = [
-    "Cleaned",
-    "DirtyRange",
-    "KeyMap",
-    "LastRecord",
-    "Rules",
-    "Transactions",
-    "build_map",
-    "clean",
-    "clean_group",
-    "cleanable_bytes",
-    "dirty_range",
-    "filter_batch",
-    "group",
-]
-
 ABORT, COMMIT = 0, 1
 MAX_OFFSET_DELTA = 2**31 - 1
 

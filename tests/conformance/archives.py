@@ -16,8 +16,6 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-__all__ = ["CASES_FOLDER", "case_names", "fingerprint", "pack_case", "restore_times", "unpack_case"]
-
 CASES_FOLDER = Path(__file__).parent / "cases"
 ARCHIVE_SUFFIX = ".tar.xz"
 

@@ -20,8 +20,6 @@ from storage_core.filesystem import FileSystem
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["INTERNAL_TOPICS", "CaseUnderTest", "Options", "Span", "offsets_json"]
-
 # Kafka's, and the KRaft metadata log. Repeated here, so that a topic lost from the
 # package's own list is noticed.
 INTERNAL_TOPICS = frozenset(

@@ -13,16 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = [
-    "PLACE_COLUMNS",
-    "ROW_SCHEMA",
-    "ExpectedPartition",
-    "TimeLookup",
-    "comparable",
-    "concatenated",
-    "first_difference",
-]
-
 # The columns of a read with headers. Timestamps are compared as whole microseconds, so that
 # values that no calendar knows survive the comparison.
 ROW_SCHEMA = pa.schema(

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-__all__ = ["CELL_PROPERTY", "CHECKS_PROPERTY", "Matrix", "write_markdown"]
-
 CELL_PROPERTY = "conformance cell"
 CHECKS_PROPERTY = "conformance checks"
 START_MARKER = "<!-- conformance-matrix -->"

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from conformance.case_under_test import CaseUnderTest, Options
     from conformance.expected import ExpectedPartition
 
-__all__ = ["options_to_read", "options_to_write", "restored_partitions", "restored_rows"]
-
 _CREATE_TIME = 0
 
 

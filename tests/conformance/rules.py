@@ -11,16 +11,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = [
-    "CASES",
-    "ISOLATION_LEVELS",
-    "OFFSET_FIELDS",
-    "READ_COMMITTED",
-    "READ_UNCOMMITTED",
-    "CaseRules",
-    "rules_of",
-]
-
 READ_UNCOMMITTED = "read_uncommitted"
 READ_COMMITTED = "read_committed"
 ISOLATION_LEVELS = (READ_UNCOMMITTED, READ_COMMITTED)

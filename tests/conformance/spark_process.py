@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["ClassicSpark", "ConnectSpark", "SparkReadError", "SparkWriteError"]
-
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _WORKER = Path(__file__).with_name("spark_worker.py")
 # Generous: the first query of a session takes seconds, and longer on a busy machine.

@@ -9,21 +9,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.damage.entries import Entry, covered_start, entries_of
+from tests.damage.entries import Entry, Row, covered_start, entries_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tests.damage.entries import Row
-
-__all__ = [
-    "BaseLog",
-    "TopicPartition",
-    "base_offset_of",
-    "parse_offset_checkpoint",
-    "segments_of",
-    "write_files",
-]
 
 TopicPartition = tuple[str, int]
 

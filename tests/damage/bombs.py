@@ -12,8 +12,6 @@ import pyarrow as pa
 from tests.record.encoding import XERIAL_HEADER
 from tests.record.frames import lz4_frame, xxh32, zstd_skippable_frame
 
-__all__ = ["BOMBS", "INFLATED_BYTES"]
-
 INFLATED_BYTES = 1 << 30
 """What each bomb inflates to, or claims to."""
 

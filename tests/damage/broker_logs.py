@@ -12,8 +12,6 @@ from tests.conformance.archives import ARCHIVE_SUFFIX, CASES_FOLDER
 from tests.damage.base_log import BaseLog, TopicPartition
 from tests.damage.entries import Row
 
-__all__ = ["broker_logs"]
-
 # By archive, the partitions that are read together. Small ones, of every kind.
 _PARTITIONS = (
     ("compact", "compact-keep-0"),

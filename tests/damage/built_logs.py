@@ -12,8 +12,6 @@ from tests.damage.writer import ABORT, COMMIT, LogWriter
 from tests.record.encoding import CODECS, LZ4, Batch, Record
 from tests.record.frames import lz4_frame
 
-__all__ = ["built_logs"]
-
 _LEGACY_CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3}
 
 

@@ -23,13 +23,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from tests.damage.base_log import write_files
+from tests.damage.base_log import BaseLog, write_files
 from tests.damage.broker_logs import broker_logs
 from tests.damage.built_logs import built_logs
 from tests.damage.judge import judge
-from tests.damage.mutations import draw_mutations
-from tests.damage.observation import Observation
-from tests.damage.reads import Outcome, draw_read, run_read
+from tests.damage.mutations import Files, Mutation, draw_mutations
+from tests.damage.observation import Observation, Verdict
+from tests.damage.reads import Outcome, Read, draw_read, run_read
 from tests.damage.totals import Totals, write_table
 from tests.damage.unprovable import unprovable_kinds
 
@@ -37,12 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from types import FrameType
 
-    from tests.damage.base_log import BaseLog
-    from tests.damage.mutations import Files, Mutation
-    from tests.damage.observation import Verdict
-    from tests.damage.reads import Read
-
-__all__ = ["Campaign", "Case", "all_logs", "fast_folder"]
 
 # A case takes milliseconds. This is no measure of speed: it ends what would never end.
 _HANG_SECONDS = 30

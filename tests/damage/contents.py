@@ -22,8 +22,6 @@ from crc32c import crc32c
 
 from tests.damage.entries import is_valid_entry, size_of_entry
 
-__all__ = ["is_told", "last_offset_of"]
-
 _HEAD_BYTES = 61
 _SMALLEST_MESSAGE_BYTES = 26
 _KEY_LENGTHS = {0: 18, 1: 26}

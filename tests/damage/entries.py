@@ -15,8 +15,6 @@ from crc32c import crc32c
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["FIELDS", "Entry", "Row", "covered_start", "entries_of", "is_valid_entry", "size_of_entry"]
-
 # Timestamp in ms, timestamp type, key, value, headers.
 Row = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from tests.damage.mutations import Mutation
     from tests.damage.reads import Outcome, Read
 
-__all__ = ["DERIVED", "judge"]
-
 # Reading goes over a file for its end, its transactions, its places and its rows, and searches behind damage. Where a
 # read is split, each piece finds its own place.
 _BYTES_READ_FACTOR = 60

@@ -11,8 +11,6 @@ import pyarrow as pa
 from tests.record.encoding import xerial
 from tests.record.frames import lz4_frame
 
-__all__ = ["message", "wrapper"]
-
 GZIP, SNAPPY, LZ4 = 1, 2, 3
 LOG_APPEND_TIME = 0x08
 

@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-__all__ = ["Measured", "MeasuringProcess", "can_measure_memory"]
-
 _MOST_CPU_SECONDS = 20
 _MOST_SECONDS_TO_FOLLOW = 1
 # A single record without timestamp, value ``v``, at offset 7.

@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING
 
 from crc32c import crc32c
 
-from tests.damage.entries import FIELDS
+from tests.damage.entries import FIELDS, Entry
 
 if TYPE_CHECKING:
     from tests.damage.base_log import BaseLog
-    from tests.damage.entries import Entry
-
-__all__ = ["Files", "Mutation", "draw_mutations", "kind_of_file"]
 
 Files = dict[str, bytes]
 

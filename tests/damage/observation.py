@@ -7,18 +7,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from tests.damage.base_log import TopicPartition
-from tests.damage.mutations import kind_of_file
-from tests.damage.reference import partition_truths
+from tests.damage.base_log import BaseLog, TopicPartition
+from tests.damage.mutations import Mutation, kind_of_file
+from tests.damage.reference import PartitionTruth, partition_truths
 
 if TYPE_CHECKING:
-    from tests.damage.base_log import BaseLog
     from tests.damage.entries import Row
-    from tests.damage.mutations import Mutation
     from tests.damage.reads import Outcome, OutRow, Read
-    from tests.damage.reference import PartitionTruth
-
-__all__ = ["LOG_START_CHECKPOINT", "Observation", "Verdict"]
 
 LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
 _HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"

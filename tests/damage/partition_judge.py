@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tests.damage.reads import ROW_COLUMNS
-from tests.damage.reference import MAX_OFFSET
+from tests.damage.reads import ROW_COLUMNS, OutRow
+from tests.damage.reference import MAX_OFFSET, DamagedBytes, Found, PartitionTruth, SegmentTruth
 
 if TYPE_CHECKING:
     from tests.damage.entries import Row
     from tests.damage.observation import Observation, Verdict
-    from tests.damage.reads import OutRow
-    from tests.damage.reference import DamagedBytes, Found, PartitionTruth, SegmentTruth
-
-__all__ = ["PartitionJudge"]
 
 
 class PartitionJudge:

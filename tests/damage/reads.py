@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from tests.damage.base_log import BaseLog, TopicPartition
     from tests.damage.entries import Row
 
-__all__ = ["DAMAGE_COLUMN", "ROW_COLUMNS", "OutRow", "Outcome", "Read", "draw_read", "run_read"]
-
 DAMAGE_COLUMN = "_corrupt_record"
 
 # In the order of `Row`.

@@ -17,16 +17,13 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tests.damage.base_log import TopicPartition, base_offset_of, segments_of
+from tests.damage.base_log import BaseLog, TopicPartition, base_offset_of, segments_of
 from tests.damage.contents import is_told, last_offset_of
 from tests.damage.entries import Entry, Row, is_valid_entry, size_of_entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from tests.damage.base_log import BaseLog
-
-__all__ = ["MAX_OFFSET", "DamagedBytes", "Found", "PartitionTruth", "SegmentTruth", "partition_truths"]
 
 MAX_OFFSET = 2**63 - 1
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from tests.damage.observation import Verdict
     from tests.damage.reads import Outcome
 
-__all__ = ["KindCount", "Totals", "write_table"]
-
 START_MARKER = "<!-- damage-campaign -->"
 END_MARKER = "<!-- /damage-campaign -->"
 

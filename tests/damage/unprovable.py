@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.damage.observation import LOG_START_CHECKPOINT
+from tests.damage.observation import LOG_START_CHECKPOINT, Observation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.damage.entries import Entry
-    from tests.damage.observation import Observation
     from tests.damage.reference import PartitionTruth, SegmentTruth
-
-__all__ = ["KINDS", "unprovable_kinds"]
 
 KINDS = {
     "offset": "A base offset, or the offset of a v0 or v1 message, was changed",

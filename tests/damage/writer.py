@@ -12,8 +12,6 @@ from tests.damage.base_log import BaseLog
 from tests.damage.legacy import message, wrapper
 from tests.record.encoding import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, Batch, Record
 
-__all__ = ["LogWriter", "PartitionWriter"]
-
 ABORT, COMMIT = 0, 1
 _START_MS = 1_600_000_000_000
 

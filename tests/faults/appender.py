@@ -14,8 +14,6 @@ import sys
 from storage_core import LogConfig, LogDirectory
 from tests.faults.session import TOPIC, table_of
 
-__all__ = ["APPENDER_CONFIG", "value_at"]
-
 APPENDER_CONFIG = LogConfig(
     internal_segment_bytes=20_000, segment_index_bytes=2_400, index_interval_bytes=500
 )

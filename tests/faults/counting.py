@@ -15,8 +15,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["cases"]
-
 _PREFIX = "cases: "
 # By table, that is, by the markers around it.
 _MODULES = {

@@ -19,16 +19,6 @@ from tests.faults.session import CONFIG, ROOT, TOPIC, Session, StillClock, recor
 from tests.faults.simulated_filesystem import SimulatedFileSystem
 from tests.faults.valid_batches import loses_valid_batches
 
-__all__ = [
-    "CrashState",
-    "crash_states",
-    "new_filesystem",
-    "open_directory",
-    "open_or_none",
-    "recover",
-    "recovery_states",
-]
-
 Workload = Callable[[Session], None]
 
 

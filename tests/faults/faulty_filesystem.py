@@ -22,8 +22,6 @@ from storage_core.filesystem import file_system as _file_system
 from storage_core.filesystem import files as _copy
 from storage_core.filesystem import files as _writable_file
 
-__all__ = ["SHORT_WRITE", "Fault", "FaultyCalls"]
-
 # Not an error of the operating system: it writes less than it was asked to, and says so.
 SHORT_WRITE = -1
 

@@ -12,8 +12,6 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["in_child"]
-
 _MOST_SECONDS = 60
 
 

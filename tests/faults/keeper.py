@@ -21,8 +21,6 @@ from storage_core import LogConfig, LogDirectory
 from storage_core.log.cleaner_config import CleanerConfig
 from tests.faults.session import TOPIC
 
-__all__ = ["KEEPER_CONFIG", "key_and_value_at"]
-
 KEEPER_CONFIG = LogConfig(
     internal_segment_bytes=6_000,
     segment_index_bytes=2_400,

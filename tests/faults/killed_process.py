@@ -20,8 +20,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
-__all__ = ["KilledProcess", "warm_processes"]
-
 REPOSITORY = Path(__file__).parents[2]
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["KEPT_BATCHES", "Entry", "LifeModel", "Producer"]
-
 KEPT_BATCHES = 5
 
 Pair = tuple[bytes | None, bytes | None]

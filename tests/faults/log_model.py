@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-__all__ = ["Expectation", "History", "LogModel"]
-
 
 @dataclass(frozen=True)
 class History:

@@ -17,8 +17,6 @@ from storage_core.filesystem import FileSystem, OpenFile, WritableFile
 from tests.faults.simulated_files import SimulatedFile
 from tests.faults.simulated_filesystem import SimulatedFileSystem
 
-__all__ = ["ObservedFileSystem", "ObservedSimulation"]
-
 _CALLS = (
     "walk_directory",
     "status",

@@ -16,8 +16,6 @@ from tests.faults.simulated_disk import DirectoryNode, FileNode
 from tests.faults.simulated_files import SimulatedFile, file_status
 from tests.faults.simulated_filesystem import SimulatedFileSystem
 
-__all__ = ["OvertakenFileSystem", "State", "record_states"]
-
 
 @dataclass(frozen=True)
 class State:

@@ -19,8 +19,6 @@ from storage_core.errors import InvalidProducerEpochError, InvalidTxnStateError,
 from tests.faults.life_model import LifeModel
 from tests.faults.session import StillClock
 
-__all__ = ["SHARES", "ProducersMachine"]
-
 PRODUCERS = st.integers(1, 3)
 PAIRS = st.lists(
     st.tuples(st.sampled_from([b"a", b"b", b"c", b"d", b"e"]), st.sampled_from([0, 0, 30, 250, None])),

@@ -14,8 +14,6 @@ from tests.faults.log_model import LogModel
 if TYPE_CHECKING:
     from storage_core.filesystem import FileSystem
 
-__all__ = ["CONFIG", "ROOT", "TOPIC", "Session", "StillClock", "records_of", "table_of", "timestamp_of"]
-
 ROOT = "/data"
 TOPIC = "orders"
 FIRST_TIMESTAMP_MS = 1_700_000_000_000

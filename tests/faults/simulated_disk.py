@@ -18,8 +18,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["CrashStyle", "DirectoryNode", "FileNode", "after_power_cut", "copy_of", "fingerprint"]
-
 SECTORS_BYTES = (512, 4096)
 
 

@@ -12,8 +12,6 @@ from tests.faults.simulated_disk import DirectoryNode, FileNode
 if TYPE_CHECKING:
     from tests.faults.simulated_filesystem import SimulatedFileSystem
 
-__all__ = ["SimulatedFile", "SimulatedLock", "SimulatedWritableFile", "file_status"]
-
 
 class SimulatedFile:
     """A file opened for reading."""

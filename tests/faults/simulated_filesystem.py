@@ -33,8 +33,6 @@ from tests.faults.simulated_disk import (
 )
 from tests.faults.simulated_files import SimulatedFile, SimulatedLock, SimulatedWritableFile, file_status
 
-__all__ = ["Call", "SimulatedCrash", "SimulatedFileSystem", "TriedStates"]
-
 Node = FileNode | DirectoryNode
 
 

@@ -6,8 +6,6 @@ import os
 import time
 from collections.abc import Iterator
 
-__all__ = ["SOAK_SECONDS", "soak_seeds"]
-
 SOAK_SECONDS = float(os.environ.get("SEGMENTLOG_SOAK_SECONDS", "600"))
 
 

@@ -39,8 +39,6 @@ from tests.faults.transaction_ledger import (
 from tests.faults.transaction_reader import LEDGER, LOGS, OWN_WAYS, Reader, dawdling, rows_of
 from tests.faults.transactional_life import TransactionalLife
 
-__all__ = ["STEPS"]
-
 _PRODUCERS = (1, 2, 3)
 
 

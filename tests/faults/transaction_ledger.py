@@ -24,21 +24,6 @@ from types import MappingProxyType
 
 from storage_core.errors import DataLossError, LogTruncationError, SegmentLogError
 
-__all__ = [
-    "READ_COMMITTED",
-    "READ_UNCOMMITTED",
-    "Event",
-    "Ledger",
-    "LedgerFile",
-    "Moment",
-    "Rows",
-    "Unit",
-    "Units",
-    "judge",
-    "problems",
-    "values_of",
-]
-
 READ_COMMITTED = "read_committed"
 READ_UNCOMMITTED = "read_uncommitted"
 

@@ -31,8 +31,6 @@ from tests.faults.observed_filesystem import ObservedFileSystem
 from tests.faults.session import TOPIC
 from tests.faults.transaction_ledger import READ_COMMITTED, READ_UNCOMMITTED, LedgerFile, Rows, judge
 
-__all__ = ["CURRENT", "LEDGER", "LOGS", "OWN_WAYS", "Reader", "dawdling", "rows_of"]
-
 CURRENT = "current"
 LOGS = "logs"
 LEDGER = "ledger"

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from storage_core.filesystem import FileSystem
     from storage_core.log.transaction import Transaction
 
-__all__ = ["LIFE_CONFIG", "TransactionalLife"]
-
 LIFE_CONFIG = LogConfig(internal_segment_bytes=1_500, segment_index_bytes=240, index_interval_bytes=200)
 
 _CHECKPOINT_INTERVAL_MS = 60_000

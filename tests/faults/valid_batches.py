@@ -7,8 +7,6 @@ import struct
 
 from crc32c import crc32c
 
-__all__ = ["loses_valid_batches", "valid_prefix_bytes"]
-
 _LOG_FILE = re.compile(r"(.*)/([0-9]{20})\.log")
 # Base offset, length, leader epoch, magic, CRC, attributes, last offset delta, timestamps, producer, count.
 _HEADER = struct.Struct(">qiibIhiqqqhii")

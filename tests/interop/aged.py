@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tests.conformance.archives import unpack_case
 from tests.interop.broker import KafkaBroker
-from tests.interop.cleaner_log import CleanerRound, events_in
+from tests.interop.cleaner_log import CleanerRound, Retained, events_in
 from tests.interop.cleaning_topics import CLEANED, MANY_KEYS, ONCE_DELETED
 from tests.interop.clients import ISOLATION_LEVELS, READ_COMMITTED, Consumed, Row, consume_partitions
 from tests.interop.placing import add_offsets, place
@@ -26,22 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from storage_core import LogConfig
-    from tests.interop.cleaner_log import Retained
     from tests.interop.cleaning_workload import CleaningWorkload
-
-__all__ = [
-    "CLEANER_SETTINGS",
-    "CLEANING",
-    "COMPACTED",
-    "LEGACY",
-    "UNCLEANABLE",
-    "WRITING",
-    "Aged",
-    "age",
-    "clean_by_broker",
-    "consume_all",
-    "copy_root",
-]
 
 # Of both cleaners: an offset map with too little room for one topic, and buffers too small for some batches.
 CLEANER_SETTINGS: dict[str, object] = {

@@ -22,8 +22,6 @@ from tests.record.encoding import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["any_batches"]
-
 _INT = 1 << 31
 _LONG = 1 << 63
 _COUNTS = (1, 1, 2, 3, 5, 40)

@@ -7,17 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from storage_core import LogDirectory
-from tests.interop.log_bytes import entries_of_log
-from tests.interop.writing import config_of, table_of
+from tests.interop.log_bytes import Entry, entries_of_log
+from tests.interop.writing import Clock, config_of, table_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.interop.log_bytes import Entry
     from tests.interop.workload import Sendable
-    from tests.interop.writing import Clock
-
-__all__ = ["append_batches_again", "append_records_again", "entries_of_partition"]
 
 # Each table becomes one batch.
 _ONE_BATCH = {"batch_size": 1 << 24}

@@ -20,13 +20,11 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from tests.interop.jars import KAFKA_VERSION, java_command, kafka_jars
+from tests.interop.jars import java_command, kafka_jars
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
-
-__all__ = ["KAFKA_VERSION", "MAX_TRANSACTION_TIMEOUT_MS", "BrokerError", "KafkaBroker", "kafka_jars"]
 
 DEFAULT_CLUSTER_ID = "c2VnbWVudGxvZy1kYXRhMQ"
 # A broker aborts a transaction that is open for longer; by default, 15 minutes at the most.

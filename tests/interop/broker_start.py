@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tests.interop.broker import KafkaBroker
 
-__all__ = ["BrokerStart", "LoadedLog", "start_and_watch"]
-
 _LINE = re.compile(r"\[[^]]+\] (?P<level>[A-Z]+) (?P<message>.*) \((?P<logger>[\w.$]+)\)")
 _COMPLETED_LOAD = re.compile(
     r"Completed load of Log\(dir=\S+, topicId=(?P<topic_id>\S+), topic=(?P<topic>\S+), partition=(?P<partition>\d+), .*"

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
     from pathlib import Path
 
-__all__ = ["Difference", "differences", "root_differences"]
-
 
 class Difference(NamedTuple):
     """A fact: in these files, this is not the same."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from storage_core import LogDirectory
 from storage_core.log.cleaner_config import CleanerConfig
-from tests.interop.aged import CLEANER_SETTINGS, UNCLEANABLE, WRITING, consume_all, copy_root
+from tests.interop.aged import CLEANER_SETTINGS, UNCLEANABLE, WRITING, Aged, consume_all, copy_root
 from tests.interop.broker import KafkaBroker
 from tests.interop.broker_start import BrokerStart
 from tests.interop.cleaned_state import horizons_in
@@ -20,17 +20,8 @@ from tests.interop.raw_produce import ProducerAnswers, go_on
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.interop.aged import Aged
     from tests.interop.cleaning_workload import CleaningWorkload
     from tests.interop.clients import Consumed
-
-__all__ = [
-    "Continued",
-    "clean_at_once",
-    "clean_by_us",
-    "continue_with_broker",
-    "producers_of",
-]
 
 # From the beginning of a pass to what the broker logs of it, at the most.
 _TOLERANCE_MS = 2_000

@@ -16,8 +16,6 @@ from tests.interop.log_bytes import entries_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["DELETE_HORIZON", "CleanedBatch", "batches_in", "first_difference", "horizons_in"]
-
 # `RecordBatch` of format v2 behind the CRC.
 _FIELDS = struct.Struct(">hiqqqhii")
 _FIELDS_AT = 21

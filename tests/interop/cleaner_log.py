@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["CleanerRound", "Retained", "events_in"]
-
 _TIME = r"\[(?P<time>[^]]+)\] "
 _BEGAN = re.compile(_TIME + r"INFO .*Beginning cleaning of log (?P<log>\S+) \(")
 _ENDED = re.compile(

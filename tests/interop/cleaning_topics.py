@@ -4,21 +4,6 @@ from __future__ import annotations
 
 from tests.interop.produced import CODECS
 
-__all__ = [
-    "CLEANED",
-    "HOUR_MS",
-    "IDEMPOTENT",
-    "KEPT_TRANSACTIONS",
-    "LARGE",
-    "MANY_KEYS",
-    "OF_EVERY_SHAPE",
-    "ONCE_DELETED",
-    "OPEN",
-    "OURS",
-    "TRANSACTIONS",
-    "YOUNG",
-]
-
 HOUR_MS = 60 * 60 * 1000
 DAY_MS = 24 * HOUR_MS
 

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
     from tests.interop.broker import KafkaBroker
 
-__all__ = ["CleaningWorkload"]
-
 _HEADERS: tuple[Headers, ...] = (
     [],
     [],

@@ -33,27 +33,6 @@ if TYPE_CHECKING:
 
     from tests.interop.broker import KafkaBroker
 
-__all__ = [
-    "ISOLATION_LEVELS",
-    "READ_COMMITTED",
-    "READ_UNCOMMITTED",
-    "Consumed",
-    "Deliveries",
-    "Row",
-    "assert_same_rows",
-    "consume",
-    "consume_partitions",
-    "create_topic",
-    "delete_records",
-    "end_offset",
-    "file_states",
-    "list_offsets",
-    "new_producer",
-    "row_of_message",
-    "rows_of",
-    "start_offset",
-]
-
 READ_COMMITTED = "read_committed"
 READ_UNCOMMITTED = "read_uncommitted"
 ISOLATION_LEVELS = (READ_UNCOMMITTED, READ_COMMITTED)

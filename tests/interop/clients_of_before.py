@@ -21,21 +21,6 @@ if TYPE_CHECKING:
     from tests.interop.broker import KafkaBroker
     from tests.interop.source_broker import Place
 
-__all__ = [
-    "EMPTY",
-    "GROWN",
-    "IDEMPOTENT",
-    "KILLED",
-    "LOST",
-    "OPEN",
-    "OVERWRITTEN",
-    "SENT",
-    "TOPICS",
-    "TRANSACTIONS",
-    "ClientsOfBefore",
-    "places_of",
-]
-
 EMPTY, FILLED, ROLLED = "into-empty", "into-filled", "into-rolled"
 TRANSACTIONS, IDEMPOTENT, LOST = "into-transactions", "into-idempotent", "into-lost"
 OVERWRITTEN, KILLED, OPEN = "into-overwritten", "into-killed", "into-open"

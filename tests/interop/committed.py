@@ -12,17 +12,13 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tests.interop.expectation import rows_in
-from tests.interop.log_bytes import entries_of_log
+from tests.interop.expectation import Remains, rows_in
+from tests.interop.log_bytes import Entry, Log, entries_of_log
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tests.interop.clients import Row
-    from tests.interop.expectation import Remains
-    from tests.interop.log_bytes import Entry, Log
-
-__all__ = ["Committed", "committed_rows"]
 
 _TRANSACTIONAL = 0x10
 _CONTROL = 0x20

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from tests.interop.broker import KafkaBroker
 
-__all__ = ["COLUMNS", "consume_columns"]
-
 COLUMNS = pa.schema(
     [
         ("offset", pa.int64()),

@@ -9,18 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from tests.interop.clients import READ_UNCOMMITTED, Row
 from tests.interop.committed import Committed, committed_rows
 from tests.interop.expectation import Gap, Remains, remains_of, rows_in
-from tests.interop.filled import PARTITIONS, Place
-from tests.interop.judging import damage_copy, judge, log_of
+from tests.interop.filled import PARTITIONS, Filled, Place
+from tests.interop.judging import Judged, damage_copy, judge, log_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from tests.interop.filled import Filled
-    from tests.interop.judging import Judged
     from tests.interop.log_bytes import Log
-
-__all__ = ["Copies", "Copy", "Summary"]
 
 
 class Summary(NamedTuple):

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from tests.interop.workload import Sendable
 
-__all__ = ["append_until_killed", "rows_of_appender"]
-
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _LONGEST_TABLE = 90
 

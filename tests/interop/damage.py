@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-__all__ = ["damage_partition"]
-
 _LENGTH_POSITION = 8
 _EPOCH_POSITION = 12
 _MAGIC_POSITION = 16

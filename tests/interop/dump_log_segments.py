@@ -17,8 +17,6 @@ from tests.interop.jars import java_command, kafka_jars
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["complaints_about_indexes"]
-
 SANITY_CHECK = "--index-sanity-check"
 VERIFY_INDEX_ONLY = "--verify-index-only"
 

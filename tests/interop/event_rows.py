@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-__all__ = ["HEADERS", "SCHEMA", "Events", "Seen", "distinct_keys", "making_rows", "numbers_of"]
-
 HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 # As Spark writes it.
 SCHEMA: Final = "topic string, key binary, value binary, headers array<struct<key: string, value: binary>>, timestamp timestamp"

@@ -24,15 +24,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tests.interop.log_bytes import Entry, Found, entries_of_log, find_entries
+from tests.interop.log_bytes import Entry, Found, Log, entries_of_log, find_entries
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from tests.interop.clients import Row
-    from tests.interop.log_bytes import Log
-
-__all__ = ["Gap", "Remains", "remains_of", "rows_in"]
 
 
 @dataclass(frozen=True, slots=True)

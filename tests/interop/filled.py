@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from tests.interop.broker import KafkaBroker
 
-__all__ = ["PARTITIONS", "Filled", "Place", "fill"]
-
 
 class Place(NamedTuple):
     """One partition."""

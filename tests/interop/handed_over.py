@@ -21,6 +21,7 @@ from tests.interop.clients import (
     READ_UNCOMMITTED,
     Consumed,
     Deliveries,
+    Row,
     consume_partitions,
     list_offsets,
     new_producer,
@@ -36,7 +37,7 @@ from tests.interop.produced import (
     create_topics,
     small_records,
 )
-from tests.interop.workload import BASE_TIMESTAMP_MS
+from tests.interop.workload import BASE_TIMESTAMP_MS, Sendable
 from tests.interop.writing import Clock, Writing, config_of
 from tests.interop.written_by_log import WRITTEN
 
@@ -45,19 +46,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.interop.broker import KafkaBroker
-    from tests.interop.clients import Row
-    from tests.interop.workload import Sendable
-
-__all__ = [
-    "APPENDED",
-    "CRASHED",
-    "CRASHED_AND_RECOVERED",
-    "CRASH_SETTINGS",
-    "FIRST",
-    "SECOND",
-    "HandedOver",
-    "hand_over",
-]
 
 CRASH_SETTINGS: dict[str, object] = {
     "internal_segment_bytes": 6_000,

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-__all__ = ["HURT", "Checkpointed"]
-
 
 def _bases(partition: Path) -> list[int]:
     return sorted(int(path.stem) for path in partition.glob("*.log"))

@@ -10,8 +10,6 @@ import tempfile
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-__all__ = ["KAFKA_VERSION", "java_command", "kafka_jars"]
-
 _POM = Path(__file__).with_name("pom.xml")
 _POM_NAMESPACE = {"pom": "http://maven.apache.org/POM/4.0.0"}
 

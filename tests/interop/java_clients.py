@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from tests.interop.broker import KafkaBroker
 
-__all__ = ["produce_with_java", "run_transactions_tool"]
-
 _TIMEOUT_S = 120
 
 

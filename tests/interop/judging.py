@@ -17,15 +17,12 @@ from tests.interop.broker import BrokerError, KafkaBroker
 from tests.interop.clients import ISOLATION_LEVELS, Consumed, consume_partitions
 from tests.interop.damage import damage_partition
 from tests.interop.expectation import remains_of
-from tests.interop.filled import PARTITIONS, Place
+from tests.interop.filled import PARTITIONS, Filled, Place
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.interop.filled import Filled
     from tests.interop.log_bytes import Log
-
-__all__ = ["SETTINGS", "Judged", "damage_copy", "judge", "log_of"]
 
 SETTINGS: dict[str, object] = {
     # Some thousand indexes are preallocated.

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from types import TracebackType
 
-__all__ = ["Appended", "KafkaLog", "KafkaLogState", "KafkaRecord"]
-
 _PROGRAM = Path(__file__).with_name("KafkaLog.java")
 
 

@@ -18,8 +18,6 @@ from storage_core.filesystem import FileSystem
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["ROWS_OF_KILLED_JOB", "commit_until_killed", "values_of_killed_job"]
-
 _REPOSITORY: Final = Path(__file__).resolve().parents[2]
 ROWS_OF_KILLED_JOB: Final = 60
 

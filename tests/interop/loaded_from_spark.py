@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from tests.interop.broker import KafkaBroker
 
-__all__ = ["APPENDED", "JOBS", "KEYED_BY_JAVA", "LARGE", "Job", "LoadedFromSpark", "load_from_spark"]
-
 
 @dataclass(frozen=True)
 class Job:

@@ -17,8 +17,6 @@ from crc32c import crc32c
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["Entry", "Found", "Log", "entries_of", "entries_of_log", "find_entries"]
-
 Log = dict[int, bytes]
 """A partition's log files by base offset."""
 

@@ -11,15 +11,6 @@ from crc32c import crc32c
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = [
-    "PartitionState",
-    "ProducerEntry",
-    "leader_epochs_below",
-    "log_end_offset_of",
-    "snapshot_entries_in_order",
-    "state_of",
-]
-
 _ENTRY = struct.Struct(">qhiqiqiq")
 # A broker leaves what a crash left half-written, and writes over it some day; we remove it.
 _PASSING = {".deleted", ".tmp"}

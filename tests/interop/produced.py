@@ -29,18 +29,6 @@ if TYPE_CHECKING:
 
     from tests.interop.broker import KafkaBroker
 
-__all__ = [
-    "BROKER_SETTINGS",
-    "CODECS",
-    "CONTINUED",
-    "PRODUCED",
-    "TRANSACTIONS",
-    "Produced",
-    "alter_topic",
-    "create_topics",
-    "small_records",
-]
-
 BROKER_SETTINGS: dict[str, object] = {
     # A killed broker leaves two of them for each log, and they are copied.
     "log.index.size.max.bytes": 65_536,

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from tests.interop.broker import KafkaBroker
     from tests.interop.partition_state import ProducerEntry
 
-__all__ = ["OUT_OF_ORDER", "Answer", "ProducerAnswers", "go_on", "produce_batch", "produced_batch"]
-
 OUT_OF_ORDER = 45
 
 _PRODUCE, _VERSION, _CORRELATION = 0, 3, 7

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["Replicated", "TwoBrokers", "load_replicas", "wait_until"]
-
 _SETTINGS = {"replica.fetch.wait.max.ms": 100}
 _TIMEOUT_S = 60.0
 

@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
     from tests.interop.broker import KafkaBroker
 
-__all__ = ["COMMITTED", "RESTORED", "Restored", "restore", "source_of"]
-
 # The topic that only committed records are restored of.
 COMMITTED: Final = "committed-transactions"
 # All partitions that are restored.

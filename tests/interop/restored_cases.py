@@ -30,8 +30,6 @@ from tests.interop.spark_jobs import spark_session
 if TYPE_CHECKING:
     from tests.interop.broker import KafkaBroker
 
-__all__ = ["BROKER_SETTINGS", "RestoredCases", "named", "restore_cases"]
-
 BROKER_SETTINGS: dict[str, object] = {"log.index.size.max.bytes": 65_536}
 
 # Case after case takes the next one.

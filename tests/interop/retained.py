@@ -19,15 +19,6 @@ if TYPE_CHECKING:
 
     from tests.interop.broker import KafkaBroker
 
-__all__ = [
-    "EXACTLY",
-    "ONE_MORE",
-    "RETAINED",
-    "place_without_timestamps",
-    "settings_of_retained",
-    "write_retained",
-]
-
 HOUR_MS = 60 * 60 * 1000
 _SEGMENTS: dict[str, object] = {"internal_segment_bytes": 6_000, "segment_index_bytes": 65_536}
 _THREE_HOURS: dict[str, object] = {**_SEGMENTS, "retention_ms": 3 * HOUR_MS}

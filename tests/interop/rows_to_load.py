@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from tests.interop.broker import KafkaBroker
 
-__all__ = ["ROW_COUNT", "set_leader_epoch", "topic_id_of", "write_rows"]
-
 ROW_COUNT = 1000
 
 

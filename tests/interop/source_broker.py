@@ -21,17 +21,6 @@ if TYPE_CHECKING:
 
     from tests.interop.broker import KafkaBroker
 
-__all__ = [
-    "GROUP",
-    "SOURCE_TOPICS",
-    "TRANSACTIONS",
-    "Place",
-    "Source",
-    "commit_group_offsets",
-    "log_offsets",
-    "write_source",
-]
-
 Place = tuple[str, int]
 
 TRANSACTIONS, DELETED, COMPACTED = "from-transactions", "from-deleted", "from-compacted"

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["error_of_save", "save", "spark_session"]
-
 
 def spark_session(scratch: Path) -> AbstractContextManager[SparkSession]:
     """A session with two cores and four attempts for every task, which ends with the block."""

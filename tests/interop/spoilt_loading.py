@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tests.executed_document import Shell
+from tests.executed_document import Block, Shell
 from tests.interop.clients import consume, create_topic, end_offset, new_producer, start_offset
 from tests.interop.placing import place
 from tests.interop.replicated import wait_until
@@ -24,11 +24,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tests.executed_document import Block
     from tests.interop.broker import KafkaBroker
     from tests.interop.kafka_home import KafkaHome
-
-__all__ = ["Found", "Loading", "Spoilt"]
 
 _ADDED_COUNT = 5
 _TOPICS = ("good", "wrong-id", "no-id", "old", "high-epoch", "log-start", "absent")

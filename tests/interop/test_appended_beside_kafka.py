@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
-from storage_core import FileSystem, LogConfig, LogDirectory
+from storage_core import FileSystem, Log, LogConfig, LogDirectory
 from storage_core.checkpoint import (
     RECOVERY_POINT_CHECKPOINT,
     read_offset_checkpoint,
@@ -25,20 +25,17 @@ from storage_core.errors import (
 )
 from storage_core.record.record_batches import RecordBatches
 from tests.interop.any_client_batches import any_batches
-from tests.interop.kafka_log import KafkaLog
+from tests.interop.kafka_log import Appended, KafkaLog
 from tests.log.logs import NOW_MS, Clock, crash
 from tests.log.producing import ABORT, COMMIT, data, marker
-from tests.record.encoding import LOG_APPEND_TIME, TRANSACTIONAL
+from tests.record.encoding import LOG_APPEND_TIME, TRANSACTIONAL, Batch
 from tests.record.sections import decode_whole_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from storage_core import Log
     from storage_core.log.producer_batches import ProducerState
-    from tests.interop.kafka_log import Appended
-    from tests.record.encoding import Batch
 
 _BATCHES = 150
 _CONFIGS: dict[str, dict[str, object]] = {

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 import storage_core
-from tests.interop.aged import COMPACTED, LEGACY, UNCLEANABLE, clean_by_broker
-from tests.interop.cleaned import clean_at_once, clean_by_us, continue_with_broker, producers_of
-from tests.interop.cleaned_state import DELETE_HORIZON, batches_in, first_difference
+from tests.interop.aged import COMPACTED, LEGACY, UNCLEANABLE, Aged, clean_by_broker
+from tests.interop.cleaned import Continued, clean_at_once, clean_by_us, continue_with_broker, producers_of
+from tests.interop.cleaned_state import DELETE_HORIZON, CleanedBatch, batches_in, first_difference
 from tests.interop.cleaner_log import CleanerRound
 from tests.interop.cleaning_topics import CLEANED, IDEMPOTENT, MANY_KEYS, OPEN, OURS, TRANSACTIONS, YOUNG
-from tests.interop.clients import ISOLATION_LEVELS, READ_COMMITTED, assert_same_rows, rows_of
+from tests.interop.clients import ISOLATION_LEVELS, READ_COMMITTED, Row, assert_same_rows, rows_of
 from tests.interop.partition_state import PartitionState, leader_epochs_below, state_of
 from tests.interop.placing import read_checkpoint
 from tests.interop.raw_produce import OUT_OF_ORDER, Answer
@@ -26,12 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from tests.interop.aged import Aged
     from tests.interop.broker_start import BrokerStart
-    from tests.interop.cleaned import Continued
-    from tests.interop.cleaned_state import CleanedBatch
     from tests.interop.cleaning_workload import CleaningWorkload
-    from tests.interop.clients import Row
 
 PASSES = ("first", "second", "third")
 CONTROL = 0x20

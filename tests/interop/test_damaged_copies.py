@@ -29,15 +29,13 @@ from tests.interop.clients import (
     file_states,
     rows_of,
 )
-from tests.interop.copies import Copies
-from tests.interop.filled import PARTITIONS, fill
+from tests.interop.copies import Copies, Copy
+from tests.interop.filled import PARTITIONS, Filled, fill
 from tests.interop.judging import SETTINGS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.interop.copies import Copy
-    from tests.interop.filled import Filled
 
 SEED = os.environ.get("SEGMENTLOG_DAMAGE_SEED", "1")
 SOAK_ROUNDS = int(os.environ.get("SEGMENTLOG_DAMAGE_ROUNDS", "20"))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,10 +9,7 @@ import pytest
 
 from tests.interop.dump_log_segments import complaints_about_indexes
 from tests.interop.event_rows import numbers_of
-from tests.interop.loaded_from_spark import APPENDED, JOBS, KEYED_BY_JAVA, LARGE
-
-if TYPE_CHECKING:
-    from tests.interop.loaded_from_spark import LoadedFromSpark
+from tests.interop.loaded_from_spark import APPENDED, JOBS, KEYED_BY_JAVA, LARGE, LoadedFromSpark
 
 pytestmark = pytest.mark.spark
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import storage_core
-from storage_core import LogDirectory
+from storage_core import LogConfig, LogDirectory
 from tests.interop.clients import ISOLATION_LEVELS, READ_UNCOMMITTED, assert_same_rows, rows_of
-from tests.interop.handed_over import CRASH_SETTINGS, CRASHED, CRASHED_AND_RECOVERED, SECOND
+from tests.interop.handed_over import CRASH_SETTINGS, CRASHED, CRASHED_AND_RECOVERED, SECOND, HandedOver
 from tests.interop.hurt import HURT
 from tests.interop.partition_state import (
     PartitionState,
@@ -31,8 +31,6 @@ from tests.interop.written_by_log import WRITTEN
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from storage_core import LogConfig
-    from tests.interop.handed_over import HandedOver
 
 # What a broker keeps though no consumer gets past it, or gets it twice; we cut the log there (docs/compatibility.md).
 CUT_BY_US = {"hurt-flipped-magic", "hurt-repeated-batch"}

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
-from tests.interop.clients import ISOLATION_LEVELS, READ_COMMITTED, READ_UNCOMMITTED, assert_same_rows
+from tests.interop.clients import ISOLATION_LEVELS, READ_COMMITTED, READ_UNCOMMITTED, Row, assert_same_rows
 from tests.interop.dump_log_segments import complaints_about_indexes
-from tests.interop.restored_by_spark import COMMITTED, RESTORED, source_of
+from tests.interop.restored_by_spark import COMMITTED, RESTORED, Restored, source_of
 from tests.interop.source_broker import COMPACTED, DELETED, EXPIRED, TRANSACTIONS
-
-if TYPE_CHECKING:
-    from tests.interop.clients import Row
-    from tests.interop.restored_by_spark import Restored
 
 pytestmark = pytest.mark.spark
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from storage_core import LogDirectory
-from tests.interop.aged import copy_root
+from tests.interop.aged import Aged, copy_root
 from tests.interop.cleaner_log import Retained
 from tests.interop.partition_state import leader_epochs_below, log_end_offset_of, state_of
 from tests.interop.placing import read_checkpoint
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.interop.aged import Aged
 
 # Of these the broker deleted segments.
 LOSING = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,17 +12,14 @@ from tests.interop.clients import (
     ISOLATION_LEVELS,
     READ_COMMITTED,
     READ_UNCOMMITTED,
+    Row,
     assert_same_rows,
     rows_of,
 )
 from tests.interop.partition_state import log_end_offset_of, state_of
 from tests.interop.raw_produce import OUT_OF_ORDER, Answer
 from tests.interop.transaction_cases import HANGING, IDEMPOTENT, OUR_PRODUCER, TOPICS
-from tests.interop.transactions_of_ours import CONTINUED_BY_US, KEPT_PRODUCER, OPEN_OF_A_PRODUCER
-
-if TYPE_CHECKING:
-    from tests.interop.clients import Row
-    from tests.interop.transactions_of_ours import Transacted
+from tests.interop.transactions_of_ours import CONTINUED_BY_US, KEPT_PRODUCER, OPEN_OF_A_PRODUCER, Transacted
 
 WRITTEN = (*TOPICS, CONTINUED_BY_US, KEPT_PRODUCER, OPEN_OF_A_PRODUCER)
 

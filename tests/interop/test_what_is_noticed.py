@@ -14,7 +14,7 @@ import pytest
 
 from tests.interop.broker import KafkaBroker
 from tests.interop.broker_start import BrokerStart, start_and_watch
-from tests.interop.clients import consume_partitions, new_producer
+from tests.interop.clients import Consumed, consume_partitions, new_producer
 from tests.interop.dump_log_segments import complaints_about_indexes
 from tests.interop.placing import place
 from tests.interop.produced import BROKER_SETTINGS, create_topics, small_records
@@ -23,7 +23,6 @@ from tests.interop.workload import send
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.interop.clients import Consumed
 
 SOURCE = "source"
 RECORDS = 300

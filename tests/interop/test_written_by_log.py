@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.interop.clients import ISOLATION_LEVELS, READ_UNCOMMITTED, assert_same_rows
+from tests.interop.clients import ISOLATION_LEVELS, READ_UNCOMMITTED, Row, assert_same_rows
 from tests.interop.crash_appender import rows_of_appender
 from tests.interop.dump_log_segments import complaints_about_indexes
-from tests.interop.handed_over import APPENDED, CRASHED, CRASHED_AND_RECOVERED, FIRST, SECOND
+from tests.interop.handed_over import APPENDED, CRASHED, CRASHED_AND_RECOVERED, FIRST, SECOND, HandedOver
 from tests.interop.produced import CONTINUED, PRODUCED, small_records
 from tests.interop.written_by_log import WRITTEN
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.interop.clients import Row
-    from tests.interop.handed_over import HandedOver
 
 # Of the records' time stamps alone no answer follows: a segment without any counts its file's, and one of which
 # records are deleted still counts theirs.

@@ -32,6 +32,7 @@ from tests.interop.written_into_broker import (
     LARGE_JOB,
     OVERWRITTEN_ROWS,
     SMALL_JOBS,
+    WrittenIntoBroker,
 )
 
 if TYPE_CHECKING:
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from tests.interop.written_into_broker import WrittenIntoBroker
 
 pytestmark = pytest.mark.spark
 

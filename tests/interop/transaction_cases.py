@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from storage_core import Log, ProducerSequence
+from storage_core import Log, ProducerSequence, Transaction
 from tests.interop.clients import Row
 from tests.interop.raw_produce import produced_batch
 from tests.interop.workload import Sendable
@@ -16,9 +16,6 @@ from tests.interop.writing import table_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from storage_core import Transaction
-
-__all__ = ["HANGING", "IDEMPOTENT", "OUR_PRODUCER", "TOPICS", "Written"]
 
 OUR_PRODUCER = 4_000_000_000
 HANGING = "ours-hanging"

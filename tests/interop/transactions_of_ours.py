@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from storage_core import LogDirectory, ProducerSequence
+from storage_core import LogConfig, LogDirectory, ProducerSequence
 from storage_core.errors import OutOfOrderSequenceError
 from tests.interop.broker import KafkaBroker
 from tests.interop.broker_start import BrokerStart, start_and_watch
@@ -40,9 +40,6 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Producer
 
-    from storage_core import LogConfig
-
-__all__ = ["CONTINUED_BY_US", "KEPT_PRODUCER", "OPEN_OF_A_PRODUCER", "Transacted", "transact"]
 
 _SEGMENTS: dict[str, object] = {"internal_segment_bytes": 6_000, "segment_index_bytes": 65_536}
 HOUR_MS = 60 * 60 * 1000

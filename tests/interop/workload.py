@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from confluent_kafka import KafkaError, Message, Producer
 
-__all__ = ["BackgroundProducer", "Sendable", "TransactionWriter", "produce", "records_of_every_shape", "send"]
-
 BASE_TIMESTAMP_MS = 1_772_409_600_000
 THREE_DAYS_MS = 3 * 24 * 60 * 60 * 1000
 

@@ -12,25 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from storage_core import LogConfig
+from storage_core import Log, LogConfig, LogDirectory
 from tests.interop.clients import Row
-from tests.interop.workload import BASE_TIMESTAMP_MS
+from tests.interop.workload import BASE_TIMESTAMP_MS, Sendable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from storage_core import Log, LogDirectory
-    from tests.interop.workload import Sendable
-
-__all__ = [
-    "DAY_MS",
-    "Clock",
-    "Writing",
-    "WrittenLog",
-    "append_in_groups",
-    "config_of",
-    "table_of",
-]
 
 CREATE_TIME, LOG_APPEND_TIME = 0, 1
 DAY_MS = 24 * 60 * 60 * 1000

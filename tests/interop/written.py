@@ -11,7 +11,7 @@ import shutil
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tests.interop.broker import MAX_TRANSACTION_TIMEOUT_MS
+from tests.interop.broker import MAX_TRANSACTION_TIMEOUT_MS, KafkaBroker
 from tests.interop.clients import (
     ISOLATION_LEVELS,
     READ_UNCOMMITTED,
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Producer
 
-    from tests.interop.broker import KafkaBroker
-
-__all__ = ["STATES", "TOPICS", "Written", "write_everything"]
 
 RUNNING, STOPPED, KILLED = STATES = ("running", "stopped", "killed")
 

@@ -14,8 +14,6 @@ from tests.interop.produced import CODECS, small_records
 from tests.interop.workload import records_of_every_shape
 from tests.interop.writing import DAY_MS, Writing, WrittenLog, append_in_groups
 
-__all__ = ["WRITTEN"]
-
 HOUR_MS = 60 * 60 * 1000
 
 

@@ -40,17 +40,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-__all__ = [
-    "AFTER_THE_JOBS",
-    "AFTER_THE_REPLAYS",
-    "BEFORE",
-    "LARGE_JOB",
-    "OVERWRITTEN_ROWS",
-    "SMALL_JOBS",
-    "WrittenIntoBroker",
-    "write_into_broker",
-]
-
 # Those of each are the numbers of a job's rows.
 SMALL_JOBS: Final = (range(6_000), range(6_000, 9_000))
 LARGE_JOB: Final = range(100_000, 140_000)

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from storage_core.log import log_cleaner as cleaning_pass
 from tests.log.logs import small, table
 
-__all__ = ["compacted", "latest", "meanwhile", "put", "records", "unfinished_files"]
-
 
 def compacted(**config):
     """A configuration with compaction, and segments of about ten records."""

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from storage_core.errors import InvalidRecordError, OptionError, RecordTooLargeError
 from storage_core.record import encode
-from storage_core.record.encode import BatchEncoding, ProducerSequence, encode_records
+from storage_core.record.encode import BatchEncoding, encode_records
+from storage_core.record.record_batches import ProducerSequence
 from tests.record.encoding import CODECS, ZSTD
 from tests.record.golden import CREATE_TIME, NO_TIMESTAMP, TRANSACTIONAL, TWO_RECORDS
 from tests.record.sections import decode_window, window_of

@@ -11,7 +11,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder as Aiokafk
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from storage_core.record.encode import ProducerSequence
+from storage_core.record.record_batches import ProducerSequence
 from tests.record.encoding import CODECS, GZIP, NONE, ZSTD
 from tests.record.strategies import NOW_MS, byte_strings, header_keys
 from tests.record.written import rows_read, table_of, write, write_both_ways

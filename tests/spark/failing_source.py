@@ -25,8 +25,6 @@ from storage_core.commit import staging
 from storage_core.filesystem import FileSystem
 from tests.faults.faulty_filesystem import Fault, FaultyCalls
 
-__all__ = ["FailingSource"]
-
 NUMBERS = {"full": errno.ENOSPC, "broken": errno.EIO}
 
 

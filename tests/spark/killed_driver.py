@@ -14,8 +14,6 @@ import warnings
 
 from tests.spark_settings import SPARK_SETTINGS
 
-__all__ = ["ROWS_PER_VERSION", "save_version"]
-
 ROWS_PER_VERSION = 4000
 
 

@@ -13,8 +13,6 @@ import pyspark.daemon
 
 from storage_core import LogDirectory
 
-__all__ = ["ROOT_VARIABLE", "log"]
-
 ROOT_VARIABLE = "SEGMENTLOG_TEST_ROOT"
 
 logs = LogDirectory.open(os.environ[ROOT_VARIABLE])

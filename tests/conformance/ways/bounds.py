@@ -16,8 +16,6 @@ from storage_core.errors import TimestampNotFoundError
 if TYPE_CHECKING:
     from conformance.expected import ExpectedPartition, TimeLookup
 
-__all__ = ["WAYS", "inner_span"]
-
 # Thousandths of a span: its ends, and places that fall inside batches and segments.
 _CUTS = (0, 1, 130, 333, 500, 777, 999, 1000)
 _STARTS_ALONE = (777, 999)

@@ -14,8 +14,6 @@ from conformance.ways.way import Way
 if TYPE_CHECKING:
     from conformance.case_under_test import CaseUnderTest, Options
 
-__all__ = ["WAYS"]
-
 _COLUMN = "_corrupt_record"
 _SPLITS: tuple[Options, ...] = (
     {},

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from conformance.case_under_test import CaseUnderTest
 
-__all__ = ["WAYS"]
-
 _SUFFIXES = (".index", ".timeindex", ".txnindex")
 
 

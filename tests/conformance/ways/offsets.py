@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from conformance.rules import CaseRules
     from storage_core.directory import PartitionLog
 
-__all__ = ["WAYS", "check_time_lookups", "offset_of"]
-
 
 def _offsets(case: CaseUnderTest) -> None:
     logs = case.partition_logs()

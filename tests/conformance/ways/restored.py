@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from conformance.case_under_test import CaseUnderTest, Options
     from conformance.spark_process import ClassicSpark
 
-__all__ = ["WAYS"]
-
 # Many batches, and of a larger log many segments; the largest records need segments of this size.
 _SMALL: Options = {"batch.size": 2_000, "internal.segment.bytes": 130_000, "compression.type": "zstd"}
 

@@ -13,8 +13,6 @@ from conformance.ways.way import Way
 if TYPE_CHECKING:
     from conformance.case_under_test import CaseUnderTest
 
-__all__ = ["WAYS"]
-
 
 def _read(case: CaseUnderTest, session: ClassicSpark | ConnectSpark, isolation_level: str) -> None:
     for span in case.spans():

@@ -19,8 +19,6 @@ from storage_core.scan.spans import record_schema
 if TYPE_CHECKING:
     from conformance.case_under_test import CaseUnderTest, Options
 
-__all__ = ["WAYS"]
-
 _KIB, _MIB, _GIB = 1 << 10, 1 << 20, 1 << 30
 
 

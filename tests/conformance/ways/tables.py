@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from conformance.case_under_test import CaseUnderTest
 
-__all__ = ["WAYS"]
-
 _PROJECTIONS = (
     ("offset",),
     ("timestamp", "offset"),

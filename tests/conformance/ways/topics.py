@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from conformance.expected import ExpectedPartition
 
-__all__ = ["WAYS"]
-
 
 def _topics(case: CaseUnderTest) -> None:
     """Each topic by ``subscribe`` and ``subscribePattern``, each partition by ``assign``."""

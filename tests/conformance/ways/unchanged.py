@@ -13,8 +13,6 @@ from storage_core.errors import SegmentLogError
 if TYPE_CHECKING:
     from conformance.case_under_test import CaseUnderTest
 
-__all__ = ["WAYS"]
-
 
 def _unchanged(case: CaseUnderTest) -> None:
     """Content and modification time of each file, and no file more or less."""

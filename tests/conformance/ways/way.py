@@ -10,8 +10,6 @@ if TYPE_CHECKING:
 
     from conformance.rules import CaseRules
 
-__all__ = ["Way"]
-
 
 def _always(rules: CaseRules) -> bool:
     return True

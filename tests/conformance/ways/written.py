@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from conformance.case_under_test import CaseUnderTest
     from conformance.expected import ExpectedPartition
 
-__all__ = ["WAYS"]
-
 _CODECS: Final = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
 _RECORD: Final = ("key", "value", "timestamp", "headers")
 # Where one append ends and the next one begins: few rows and many, so that they are encoded in every way.
