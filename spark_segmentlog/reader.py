@@ -138,10 +138,10 @@ class SegmentLogReader(DataSourceReader):
         plan = plan_scan(FileSystem(), self._options, self._predicate)
         return [InputPartition(task) for task in plan.tasks]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Read one partition. Runs in tasks, once for every attempt."""
-        task: ScanTask | None = partition.value
-        # For an empty plan, Spark creates one partition without a value.
+        # For an empty plan, Spark runs one task: before 4.2 without a partition, later with one without a value.
+        task: ScanTask | None = None if partition is None else partition.value
         if task is None:
             return
         schema = _arrow_schema(self._columns, self._options)

@@ -60,11 +60,11 @@ def test_batches_stay_as_they_are_while_later_ones_are_decoded(logs, records_of)
     assert table["value"].to_pylist() == [record.value for record in records]
 
 
-def test_a_partition_without_a_value_is_an_empty_plan(logs):
+@pytest.mark.parametrize("partition", [InputPartition(None), None], ids=["without value", "none, before 4.2"])
+def test_what_spark_passes_for_an_empty_plan_has_no_rows(logs, partition):
     reader = reader_of(logs, endingOffsets='{"b":{"0":0}}', subscribe="b")
     assert reader.partitions() == []
-    rows = reader.read(InputPartition(None))
-    assert list(rows) == []
+    assert list(reader.read(partition)) == []
 
 
 @pytest.mark.parametrize("predicate", [None, Comparison("partition", ">=", 0)])

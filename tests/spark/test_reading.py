@@ -134,6 +134,19 @@ def test_an_empty_plan(load, new_logs, records_of):
     assert load(path=new_logs.path).groupBy("topic").count().collect() == []
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"where": "offset < 0"},
+        {"subscribe": "b", "startingOffsets": '{"b":{"0":4}}', "endingOffsets": '{"b":{"0":4}}'},
+        {"assign": '{"b":[7]}'},
+    ],
+    ids=["where", "equal bounds", "missing partition"],
+)
+def test_options_that_leave_nothing_to_read(load, options):
+    assert load(**options).collect() == []
+
+
 def test_splits_change_nothing(load):
     expected = load(columns="topic,partition,offset").cache()
     for options in ({"minPartitions": "7"}, {"maxRecordsPerPartition": "9"}, {"maxBytesPerPartition": "500"}):
