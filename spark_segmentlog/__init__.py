@@ -18,6 +18,8 @@ except ImportError as error:
         "spark_segmentlog needs PySpark 4.0 or newer. Install it with: pip install 'spark-segmentlog[spark]'"
     ) from error
 
+from pyspark.errors import PySparkException
+
 from spark_segmentlog.data_source import SegmentLogDataSource
 
 if TYPE_CHECKING:
@@ -32,6 +34,11 @@ def register(spark: SparkSession) -> None:
     """Register the format ``segmentlog`` with a session.
 
     Needed only if Spark's look-up of data sources fails, for example because another ``pyspark_*``
-    package on the path cannot be imported.
+    package on the path cannot be imported. Calling it twice does no harm.
     """
-    spark.dataSource.register(SegmentLogDataSource)
+    try:
+        spark.dataSource.register(SegmentLogDataSource)
+    except PySparkException as error:
+        # Spark 4.0 refuses a source that it has found by itself: this one.
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise

@@ -92,9 +92,14 @@ def parse_config(given: Mapping[str, str], config: Mapping[str, str]) -> LogConf
         return parsed
     codec = parsed.compression_type
     if codec not in _CODECS_WITH_LEVEL:
+        found = (
+            f"compression.type {given[_COMPRESSION]!r} has no level"
+            if _COMPRESSION in given
+            else "no codec is given"
+        )
         raise OptionError(
-            f"compression.level is {given[_LEVEL]!r}, but compression.type {codec!r} has no level. Use it with "
-            f"{', '.join(_CODECS_WITH_LEVEL)}, or leave it out."
+            f"compression.level is {given[_LEVEL]!r}, but {found}. Set compression.type to "
+            f"{', '.join(_CODECS_WITH_LEVEL[:-1])} or {_CODECS_WITH_LEVEL[-1]}, or leave the level out."
         )
     level_key = f"compression.{codec}.level"
     if values.get(level_key, given[_LEVEL]) != given[_LEVEL]:

@@ -107,7 +107,10 @@ def test_the_level_is_that_of_the_codec():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"compression__level": "3"}, "'producer' has no level. Use it with gzip, lz4, zstd"),
+        (
+            {"compression__level": "3"},
+            "'3', but no codec is given. Set compression.type to gzip, lz4 or zstd",
+        ),
         ({"compression__type": "snappy", "compression__level": "3"}, "'snappy' has no level"),
         ({"compression__type": "gzip", "compression__level": "0"}, "compression.gzip.level"),
         (
