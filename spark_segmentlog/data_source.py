@@ -54,6 +54,11 @@ class SegmentLogDataSource(DataSource):
                 "segmentlog reads files, in one batch: ignored %s, which concern brokers, streams or catalogs.",
                 ", ".join(ignored),
             )
+        if options.has_times_without_zone(self.options):
+            _logger.warning(
+                "where compares with a time that names no zone: it is read as UTC, whatever spark.sql.session.timeZone "
+                "is. Name the zone in the text (2026-01-01T00:00:00Z), or set the option timeZone."
+            )
         if read_options.filter_pushdown and reader.is_pushdown_offered():
             return reader.PushdownReader(read_options, columns)
         return reader.SegmentLogReader(read_options, columns)

@@ -9,11 +9,13 @@ Spark's Kafka source.
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import TYPE_CHECKING, Final
 
 from storage_core.errors import OptionError
 from storage_core.option_table import TRIGGER_OPTIONS
 from storage_core.scan.options import ReadOptions, parse_read_options
+from storage_core.scan.where import parse_where
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,6 +39,7 @@ _IGNORED: Final = {
         "location",
     )
 }
+_TWO_ZONES: Final = (dt.UTC, dt.timezone(dt.timedelta(hours=1)))
 _IGNORED_PREFIXES: Final = ("kafka.", "option.")
 # The only consumer option that changes what is read.
 _ISOLATION_LEVEL: Final = "kafka.isolation.level"
@@ -70,6 +73,19 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     if _CATALOG.issubset(given):
         given = _table_options(given)
     return parse_read_options({name: value for name, value in given.items() if not _is_ignored(name)})
+
+
+def has_times_without_zone(options: Mapping[str, str]) -> bool:
+    """Whether the option ``where`` compares with a time that neither it nor ``timeZone`` puts into a zone.
+
+    Spark reads such times in the session's zone, which a source is not told before its tasks run.
+    """
+    given = {name.lower(): value for name, value in options.items()}
+    if "where" not in given or "timezone" in given:
+        return False
+    # At an instant that is the same for both, a difference comes from the zone.
+    here, elsewhere = (parse_where(given["where"], zone, now_ms=0) for zone in _TWO_ZONES)
+    return here != elsewhere
 
 
 def ignored_options(options: Mapping[str, str]) -> tuple[str, ...]:

@@ -115,7 +115,12 @@ READ_OPTIONS: tuple[OptionSpec, ...] = (
         "error",
         "What to do with a partition that has no record at or after the starting timestamp: fail, or read nothing.",
     ),
-    _batch("timeZone", "time zone", "UTC", "The zone of ISO-8601 times that name none, as `Europe/Berlin`."),
+    _batch(
+        "timeZone",
+        "time zone",
+        "UTC",
+        "The zone of times that name none, as `Europe/Berlin`; a source is not told `spark.sql.session.timeZone`.",
+    ),
     _batch(
         "isolationLevel",
         "`read_uncommitted` or `read_committed`",
@@ -165,8 +170,9 @@ READ_OPTIONS: tuple[OptionSpec, ...] = (
         "",
         "A condition that rows must meet, as `offset >= 100 AND timestamp < '2026-01-01T00:00:00Z' AND key = 'k1'`: "
         "topic, partition, offset, timestamp, key and value compared with literals (`=`, `!=`, `<`, `<=`, `>`, `>=`, "
-        "`<=>`, `IN`, `BETWEEN`, `IS NULL`, `LIKE 'prefix%'`), with `AND`, `OR`, `NOT`. Means what it means in Spark; "
-        "besides, a timestamp may be relative (`'-10 minutes'`). Also used to skip data.",
+        "`<=>`, `IN`, `BETWEEN`, `IS NULL`, `LIKE 'prefix%'`), with `AND`, `OR`, `NOT`. Means what it means in Spark, "
+        "but a time without a zone is in `timeZone`, not in the session's; besides, a timestamp may be relative "
+        "(`'-10 minutes'`). Also used to skip data.",
     ),
     _batch(
         "maxTimestampDisorder",

@@ -11,7 +11,9 @@ and Python callers may pass dicts.
 
 from __future__ import annotations
 
+import datetime as dt
 import json
+import logging
 import operator
 import re
 from collections.abc import Callable, Mapping
@@ -24,10 +26,10 @@ from storage_core.record.batch_header import MAX_OFFSET
 from storage_core.scan.option_values import parse_timestamp_ms
 
 if TYPE_CHECKING:
-    import datetime as dt
     from collections.abc import Iterator
 
 
+_log = logging.getLogger(__name__)
 TopicPartition = tuple[str, int]
 LATEST_OFFSET = -1
 EARLIEST_OFFSET = -2
@@ -40,6 +42,8 @@ _TIMESTAMPS_EXAMPLE = (
 _PARTITION_KEY = re.compile(r"[0-9]{1,10}")
 _SHOWN_PARTITIONS = 50
 _SHOWN_CHARACTERS = 500
+# The seconds of the years 2001 to 2286, which are milliseconds of early 1970.
+_SECONDS = range(10**9, 10**10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,4 +349,27 @@ def _check_not_after(starts: _BoundByPartition, ends: _BoundByPartition, what: s
             raise OptionError(
                 f"[UNRESOLVED_START_{what.upper()}_GREATER_THAN_END_{what.upper()}] The specified start {what} "
                 f"{start} is greater than the end {what} {ends.by_topic[topic]} for topic {topic}."
+            )
+
+
+def warn_of_seconds(start: Bound, end: Bound) -> None:
+    """Log bounds that look like seconds since 1970: as milliseconds, they silently read everything, or nothing."""
+    for position, bound in (("starting", start), ("ending", end)):
+        match bound:
+            case TimestampBound(timestamp_ms):
+                option, times_ms = f"{position}Timestamp", [timestamp_ms]
+            case TimestampsBound(by_partition, by_topic):
+                option = f"{position}OffsetsByTimestamp"
+                times_ms = [*by_partition.values(), *by_topic.values()]
+            case _:
+                continue
+        doubtful_ms = next((time_ms for time_ms in times_ms if time_ms in _SECONDS), None)
+        if doubtful_ms is not None:
+            moment = dt.datetime.fromtimestamp(doubtful_ms / 1_000, dt.UTC)
+            _log.warning(
+                "%s is %d milliseconds, which is %s in the year 1970. If these are seconds, multiply them by 1000, or "
+                "write the time as ISO-8601.",
+                option,
+                doubtful_ms,
+                moment.strftime("%-d %B"),
             )

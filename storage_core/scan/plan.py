@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from storage_core.directory.visibility import CommitWatch, read_consistently
 from storage_core.errors import DataLossError
+from storage_core.scan.bounds import warn_of_seconds
 from storage_core.scan.isolation import AbortedTransactions, aborted_transactions
 from storage_core.scan.offset_ranges import PartitionRange, RangePieces, locate_spans, split_ranges
 from storage_core.scan.pruning import KnownFields, conjunction, prune, residual
@@ -153,6 +154,7 @@ def plan_scan(filesystem: FileSystem, options: ReadOptions, predicate: Predicate
     Raises:
         SegmentLogError: These directories cannot give what the options ask for.
     """
+    warn_of_seconds(options.starting, options.ending)
     condition = conjunction(options.where, predicate)
 
     def plan(watch: CommitWatch) -> ScanPlan:
