@@ -9,6 +9,8 @@ Importing this package is cheap: readers and decoders are imported when they are
 
 from __future__ import annotations
 
+import logging
+import os
 from typing import TYPE_CHECKING
 
 try:
@@ -29,6 +31,8 @@ __all__ = ["SegmentLogDataSource", "__version__", "register"]
 
 __version__ = "0.1.0"
 
+_logger = logging.getLogger(__name__)
+
 
 def register(spark: SparkSession) -> None:
     """Register the format ``segmentlog`` with a session.
@@ -36,6 +40,11 @@ def register(spark: SparkSession) -> None:
     Needed only if Spark's look-up of data sources fails, for example because another ``pyspark_*``
     package on the path cannot be imported. Calling it twice does no harm.
     """
+    if f".whl{os.sep}" in __file__:
+        _logger.warning(
+            "segmentlog was imported from the file of a wheel. Spark's workers do not look into files that end in .whl: "
+            "install it for them, or rename it to .zip before it goes to --py-files or addPyFile."
+        )
     try:
         spark.dataSource.register(SegmentLogDataSource)
     except PySparkException as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,22 @@ def test_the_version_is_that_of_the_distribution():
     text = (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")
     done = run("import spark_segmentlog; print(spark_segmentlog.__version__)")
     assert f'version = "{done.stdout.strip()}"' in text
+
+
+@pytest.mark.parametrize(("name", "warns"), [("segmentlog.whl", True), ("segmentlog.zip", False)])
+def test_a_wheel_that_is_not_installed_is_a_warning(tmp_path, name, warns):
+    # Spark puts .zip files on the path of its workers, but not .whl files.
+    packed = tmp_path / name
+    with zipfile.ZipFile(packed, "w") as archive:
+        for package in ("spark_segmentlog", "storage_core"):
+            for path in (REPOSITORY / package).rglob("*.py"):
+                archive.write(path, path.relative_to(REPOSITORY))
+    done = run(
+        f"sys.path.insert(0, {str(packed)!r})\n"
+        "import types, spark_segmentlog\n"
+        "source = types.SimpleNamespace(register=lambda cls: print(cls.name()))\n"
+        "spark_segmentlog.register(types.SimpleNamespace(dataSource=source))"
+    )
+    assert done.stdout.strip() == "segmentlog"
+    assert ("rename it to .zip" in done.stderr) == warns
+    assert bool(done.stderr) == warns
