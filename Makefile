@@ -29,7 +29,7 @@ export SPARK_LOCAL_IP ?= 127.0.0.1
 .DELETE_ON_ERROR:
 # What is required is checked first, also under `make -j`.
 .NOTPARALLEL:
-.PHONY: help demo test test-all check interop bench soak require-java require-maven
+.PHONY: help demo test test-all versions check interop bench soak require-java require-maven
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ test: require-java $(VENV)/.installed-dev ## Run what is quick; print the part o
 
 test-all: require-java $(VENV)/.installed-dev ## Run all tests but interop and soak: crashes, kills, the whole matrix
 	@$(PYTEST) -m "not interop and not soak" $(IN_PARALLEL) $(ARGS)
+
+versions: require-java $(VENV)/.installed-dev ## Run tests/spark on a wheel with each Spark in conf/spark-versions.txt
+	@sh conf/versions.sh $(VENV_PYTHON) $(ARGS)
 
 check: $(VENV)/.installed-dev ## Lint, formatting, types, direction of imports
 	@$(VENV_PYTHON) -m ruff check .

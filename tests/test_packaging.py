@@ -32,7 +32,7 @@ UNWANTED = {
 }
 
 GENERATED_FOLDERS = {
-    ".git", ".venv", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".import_linter_cache",
+    ".git", ".venv", ".venvs", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".import_linter_cache",
     ".ipynb_checkpoints", "__pycache__", "target", "build", "dist", "spark-warehouse", "metastore_db",
 }  # fmt: skip
 

@@ -98,8 +98,11 @@ def test_what_travels_into_every_task_is_small(logs):
 
 def test_only_the_reader_for_pushdown_overrides_push_filters():
     # Spark fails every read of a reader that does, unless its configuration allows pushdown.
-    assert SegmentLogReader.pushFilters is DataSourceReader.pushFilters
-    assert PushdownReader.pushFilters is not DataSourceReader.pushFilters
+    assert [kind for kind in SegmentLogReader.__mro__ if "pushFilters" in vars(kind)] in (
+        [],
+        [DataSourceReader],
+    )
+    assert "pushFilters" in vars(PushdownReader)
 
 
 @pytest.mark.parametrize("names", [("value",), ("offset", "value"), ("key", "value", "topic", "partition")])

@@ -9,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
+import spark_segmentlog
+
 REPOSITORY = Path(__file__).resolve().parents[2]
+# Where the packages are that are tested: the source tree, or an installed wheel.
+PACKAGES = Path(spark_segmentlog.__file__).resolve().parents[1]
 HEAVY = ("click", "rich", "pandas", "pyarrow", "numpy")
 
 
@@ -88,8 +92,8 @@ def test_a_wheel_that_is_not_installed_is_a_warning(tmp_path, name, warns):
     packed = tmp_path / name
     with zipfile.ZipFile(packed, "w") as archive:
         for package in ("spark_segmentlog", "storage_core"):
-            for path in (REPOSITORY / package).rglob("*.py"):
-                archive.write(path, path.relative_to(REPOSITORY))
+            for path in (PACKAGES / package).rglob("*.py"):
+                archive.write(path, path.relative_to(PACKAGES))
     done = run(
         f"sys.path.insert(0, {str(packed)!r})\n"
         "import types, spark_segmentlog\n"

@@ -9,13 +9,15 @@ from datetime import UTC, datetime
 import pytest
 from chispa import assert_df_equality
 from pyspark.errors import AnalysisException, PythonException
-from pyspark.sql import functions
+from pyspark.sql import datasource, functions
 from pyspark.sql.types import StructType
 
 import spark_segmentlog
 
 pytestmark = pytest.mark.spark
 
+# Spark 4.1 keeps the plan of a load(), and has filters that become part of it. Spark 4.0 plans every action.
+PLANS_ONCE = hasattr(datasource, "Filter")
 KAFKA_COLUMNS = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
 
 
@@ -173,7 +175,7 @@ def test_one_load_is_one_snapshot_and_a_new_one_sees_more(load, new_logs, record
     frame = load(path=new_logs.path)
     assert frame.count() == 10
     new_logs.write("n", 0, records_of(5, 10), base_offset=10)
-    assert frame.count() == 10
+    assert frame.count() == (10 if PLANS_ONCE else 15)
     assert load(path=new_logs.path).count() == 15
 
 

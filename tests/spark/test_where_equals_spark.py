@@ -10,11 +10,14 @@ import pytest
 from chispa import assert_df_equality
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from pyspark.sql import datasource
 
 from storage_core import read_table
 from storage_core.scan.predicate import evaluate
 from storage_core.scan.where import parse_where
 
+# Spark 4.0, which has no filters for sources either, reads 'it''s' as two literals: its.
+DOUBLES_QUOTES = hasattr(datasource, "Filter")
 CONDITIONS_AT_ONCE = 25
 EXAMPLES = 84
 
@@ -99,7 +102,9 @@ def text_literal(draw, text):
     """One of the many SQL spellings of a text."""
     quote = draw(st.sampled_from(["'", "'", '"']))
     plain = text.replace("\\", "\\\\").replace(quote, "\\" + quote)
-    ways = [f"{quote}{plain}{quote}", f"'{text.replace(chr(92), chr(92) * 2).replace(chr(39), chr(39) * 2)}'"]
+    ways = [f"{quote}{plain}{quote}"]
+    if "'" not in text or DOUBLES_QUOTES:
+        ways.append(f"'{text.replace(chr(92), chr(92) * 2).replace(chr(39), chr(39) * 2)}'")
     if "'" not in text and "\\" not in text:
         ways += [f"r'{text}'", f"'{text[:1]}' '{text[1:]}'"]
     escaped = "".join(
