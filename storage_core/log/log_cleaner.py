@@ -41,7 +41,7 @@ from storage_core.log.log_cleaner_manager import (
     CleaningSources,
     LogToClean,
     find_log_to_clean,
-    group_log_segments,
+    group_segments,
 )
 from storage_core.log.retention import apply_retention
 from storage_core.segment.batch_windows import WINDOW_BYTES
@@ -142,7 +142,7 @@ class _Pass:
         map_built_ms = state.clock.now_ms()
         end_offset = offset_map.latest_offset + 1
         self._sources = sources = self._segments.between(None, end_offset)
-        groups = group_log_segments(sources, self._config, self._cleanable.first_uncleanable_offset)
+        groups = group_segments(sources, self._config, self._cleanable.first_uncleanable_offset)
         transactions = CleanedTransactions()
         # The whole last segment counts, even if the map ends within it.
         transactions.add_aborted(self._segments.aborted_transactions_of(sources))
