@@ -1,7 +1,7 @@
 """Kafka's small files next to the segments (its ``storage.internals.checkpoint``).
 
-A missing file reads as None or empty. Reading a malformed one raises `CorruptCheckpointError`, of a snapshot
-for a producer snapshot; reading one that this user may not read raises `UnreadableError`. A written file and its
+A missing file reads as None or empty. Reading a malformed one raises `CorruptCheckpointError`, or for a snapshot
+`CorruptSnapshotError`; reading one that this user may not read raises `UnreadableError`. A written file and its
 directory are flushed, so that it survives a crash. After a `StorageError`, a file is the old or the new one.
 """
 

@@ -102,16 +102,9 @@ def append_records(
     is_transactional: bool = False,
     check: Callable[[], None] | None = None,
 ) -> AppendInfo:
-    """Append records.
+    """Append records; see `Log.append`. The log is not locked.
 
-    Args:
-        state: The log, not locked.
-        records: The records.
-        leader_epoch: Their leader epoch; the latest one if None.
-        is_pending: Whether they may stay in memory; records of a producer never do.
-        producer: The producer and the sequence number of the first record, which is -1 for a coordinator.
-        is_transactional: Whether they belong to a transaction of the producer.
-        check: Called with the log locked; it may reject the append.
+    Records of a producer are never left in memory. ``check`` is called with the log locked, and may reject the append.
     """
     if not isinstance(records, (pa.Table, pa.RecordBatch)):
         raise InvalidRecordError(
@@ -229,19 +222,8 @@ def append_marker(
     is_abort: bool,
     coordinator_epoch: int = 0,
     transaction_version: int = 1,
-    leader_epoch: int | None = None,
 ) -> AppendInfo:
-    """Append the marker that ends a producer's transaction, if it has one.
-
-    Args:
-        state: The log, locked.
-        producer_id: The producer.
-        producer_epoch: Its new epoch.
-        is_abort: Whether the transaction is aborted.
-        coordinator_epoch: The epoch of the transaction coordinator.
-        transaction_version: From 2 on, the epoch must be above that of the data.
-        leader_epoch: The leader epoch of the marker; the latest one if None.
-    """
+    """Append the marker that ends a producer's transaction, if it has one; see `Log.end_transaction`. The log is locked."""
     check_producer_id(producer_id)
     check_producer_epoch(producer_epoch)
     check_coordinator_epoch(coordinator_epoch)
@@ -263,7 +245,7 @@ def append_marker(
     )
     if state.config.has_log_append_time:
         marker = marker.with_log_append_time(now_ms)
-    return _append(state, [marker], (), 1, _epoch(state, leader_epoch), now_ms)
+    return _append(state, [marker], (), 1, _epoch(state, None), now_ms)
 
 
 def assign_epoch_start_offset(state: LogState, leader_epoch: int) -> int:
@@ -285,17 +267,9 @@ def _append(
     is_pending: bool = False,
     are_client_batches: bool = False,
 ) -> AppendInfo:
-    """Append validated batches at the log end; here their producers are checked.
+    """Append validated batches of format v2 at the log end, with offsets that the log assigns. The log is locked.
 
-    Args:
-        state: The log, locked.
-        chunks: Batches of format v2; the log assigns their offsets.
-        produced: What producers wrote, for the check of duplicates and sequence numbers.
-        count: The number of records.
-        leader_epoch: The leader epoch of the batches.
-        now_ms: The current time.
-        is_pending: Whether they may stay in memory.
-        are_client_batches: Whether each item of ``produced`` is one batch of a client.
+    Their producers are checked here, by what they ``produced``; with ``are_client_batches``, each item is one batch.
     """
     _require_room(state, count)
     log_append_time_ms = now_ms if state.config.has_log_append_time else None

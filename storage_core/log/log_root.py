@@ -67,14 +67,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class LogRoot:
-    """A log directory that is open for writing.
-
-    Attributes:
-        filesystem: The file system.
-        path: The directory.
-        clock: The clock of its logs.
-        config_of: Returns the configuration of a topic's logs.
-    """
+    """A log directory that is open for writing; ``config_of`` returns the configuration of a topic's logs."""
 
     filesystem: FileSystem
     path: str
@@ -186,8 +179,7 @@ def check_recovery(
 ) -> dict[str, tuple[str, ...]]:
     """Check that a recovery by Kafka's rules would discard no complete batch. Nothing is changed.
 
-    Returns:
-        The regular files in each partition's directory.
+    Returns the regular files in each partition's directory.
 
     Raises:
         RecoveryWouldDiscard: It would discard some.
@@ -224,12 +216,8 @@ def load_logs(
 ) -> list[LogState]:
     """Load logs in parallel; if one cannot be loaded, all are closed again.
 
-    Args:
-        root: The log directory.
-        files: Its checkpoints and marker.
-        directories: The logs' directories.
-        file_names: The regular files in each directory, if already listed.
-        note_cut: Called with the first offset of a log that is about to be cut off, if valid batches may go.
+    ``file_names`` are the regular files in each directory, if already listed. ``note_cut`` is called with the first offset
+    of a log that is about to be cut off, if valid batches may go.
 
     Raises:
         SegmentLogError: The error of the first log that cannot be loaded.
@@ -311,7 +299,7 @@ def _close(state: LogState) -> None:
     write_pending(state)
     delete_due_files(state)
     log_end_offset = state.offsets.log_end_offset
-    state.producers.move_map_end_offset(log_end_offset)
+    state.producers.map_end_offset = log_end_offset
     state.producers.take_snapshot()
     if state.offsets.recovery_point < log_end_offset:
         # Before the flush, so that each file is flushed once.
@@ -335,13 +323,9 @@ def _make_index_files(state: LogState) -> None:
 
 
 def close_logs(root: LogRoot, checkpoints: RootCheckpoints, marker: bytes | None, *, is_marked: bool) -> None:
-    """Close logs, write their checkpoints, and the clean-shutdown marker if no log has failed.
+    """Close logs, write their checkpoints, and the clean-shutdown marker if it may be written and no log has failed.
 
-    Args:
-        root: The log directory.
-        checkpoints: Its checkpoints, and its logs.
-        marker: The contents of the marker when the directory was opened.
-        is_marked: Whether the marker may be written at all.
+    ``marker`` is the content of the marker when the directory was opened.
 
     Raises:
         SegmentLogError: A log could not be closed; the others are.
@@ -387,20 +371,12 @@ def _in_parallel(work: Callable[[_Item], _Result], items: Sequence[_Item]) -> li
         return [work(item) for item in items]
     threads = min(len(items), os.cpu_count() or 1, _MAX_THREADS)
     with ThreadPoolExecutor(threads, thread_name_prefix="segmentlog-load") as pool:
-        futures = [pool.submit(work, item) for item in items]
-        try:
-            return [future.result() for future in futures]
-        finally:
-            for future in futures:
-                future.cancel()
+        # After an error, the items that have not begun are cancelled.
+        return list(pool.map(work, items))
 
 
 def check_topic_partition(topic: object, partition: object) -> None:
-    """Check a topic's name and a partition's number by Kafka's rules; names of this package's own files are reserved.
-
-    Raises:
-        OptionError: One of them is invalid.
-    """
+    """Check a topic's name and a partition's number by Kafka's rules; names of this package's own files are reserved."""
     if not isinstance(topic, str) or not is_legal_topic_name(topic) or topic == CLUSTER_METADATA_TOPIC:
         raise OptionError(
             "Expected 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-' as the name of a topic, found "
@@ -418,12 +394,7 @@ def check_topic_partition(topic: object, partition: object) -> None:
 def choose_topic_id(
     filesystem: FileSystem, topic: str, partition_paths: Iterable[str], wanted_id: str | None
 ) -> str:
-    """The id of the topic's other partitions, or else the wanted id, or else a new one.
-
-    Raises:
-        OptionError: The wanted id is invalid.
-        LogDirectoryError: The other partitions have another id than the wanted one.
-    """
+    """The id of the topic's other partitions, which the wanted id must equal, or else the wanted id, or else a new one."""
     if wanted_id is not None and not is_topic_id(wanted_id):
         raise OptionError(
             f"Expected the 22 characters that kafka-topics.sh --describe shows as the id of topic {topic}, found "

@@ -311,13 +311,9 @@ class RecordErrors:
         *,
         batch_number: int = 0,
     ) -> None:
-        """Add records of one batch, or of a table, without a key, and others with an invalid timestamp.
+        """Add records of one batch, or of a table, by their ascending indexes.
 
-        Args:
-            without_key: The indexes of records without a key, ascending.
-            untimely: The indexes of records with an invalid timestamp, ascending.
-            timestamps_ms: The timestamps of the latter.
-            batch_number: The number of the batch.
+        Some have no key; others are untimely, and have these invalid timestamps.
         """
         room = _MAX_RECORD_ERRORS - len(self._errors)
         self._count += len(without_key) + len(untimely)

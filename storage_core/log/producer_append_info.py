@@ -151,17 +151,10 @@ def check_produced(
     is_each_a_batch: bool,
     path: str | None = None,
 ) -> DuplicateAppend | None:
-    """Check the records that producers append in one call.
+    """Check the records that producers append in one call, in order.
 
-    Args:
-        producers: The state of the log's producers.
-        appended: The records, in order.
-        is_each_a_batch: Whether each item is one batch of a client. Otherwise it may be several consecutive batches.
-        path: The log, for messages.
-
-    Returns:
-        None if all records follow the state. If the log already has all of them, their position: they must not be
-        appended again.
+    If the log already has all of them, it returns their position: they must not be appended again. With
+    ``is_each_a_batch``, each item is one batch of a client; otherwise it may be several consecutive batches.
 
     Raises:
         InvalidProducerEpochError: A newer epoch of the producer is known.

@@ -170,11 +170,7 @@ class ProducerBatches:
 
     @classmethod
     def of_record_batches(cls, batches: RecordBatches, *, path: str = "") -> ProducerBatches:
-        """Extract them from batches that are about to be appended.
-
-        Raises:
-            CorruptRecordError: A marker is malformed.
-        """
+        """Extract them from batches that are about to be appended; a malformed marker raises `CorruptRecordError`."""
         headers = batches.headers
         if not len(headers):
             return NO_PRODUCER_BATCHES
@@ -195,8 +191,7 @@ class ProducerBatches:
     def of_window(cls, window: BatchWindow) -> ProducerBatches:
         """Extract them from a window of a segment file, without batches that do not affect the final state.
 
-        Raises:
-            CorruptRecordError: A marker is malformed.
+        A malformed marker raises `CorruptRecordError`.
         """
         headers = window.headers
         if not len(headers):
