@@ -14,6 +14,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
+from storage_core.config import INT_MAX
 from storage_core.errors import CorruptCheckpointError, CorruptError, LogDirectoryError, UnreadableError
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from storage_core.filesystem import FileSystem
 
 
-INT32_MAX = 2**31 - 1
-INT64_MAX = 2**63 - 1
 # A file with this suffix was never finished; a broker ignores and overwrites it.
 TEMPORARY_SUFFIX = ".tmp"
 # What Integer.parseInt and Long.parseLong accept, in ASCII; a limit of 20 digits keeps int() cheap.
@@ -114,7 +113,7 @@ def entry_fields(data: bytes, path: str, field_count: int) -> Iterator[tuple[int
     lines = split_lines(text)
     if not lines:
         return
-    version = parse_integer(lines[0], INT32_MAX)
+    version = parse_integer(lines[0], INT_MAX)
     if version is None:
         raise malformed_line(path, 1, lines[0], "a version number")
     if version != _VERSION:
@@ -124,7 +123,7 @@ def entry_fields(data: bytes, path: str, field_count: int) -> Iterator[tuple[int
         raise CorruptCheckpointError(message, path=path)
     if len(lines) == 1:
         return
-    expected_count = parse_integer(lines[1], INT32_MAX)
+    expected_count = parse_integer(lines[1], INT_MAX)
     if expected_count is None or expected_count < 0:
         raise malformed_line(path, 2, lines[1], "the number of entries")
     for line_number, line in enumerate(lines[2:], start=3):

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from crc32c import crc32c
 
 from storage_core.checkpoint.checkpoint_file import (
-    INT32_MAX,
-    INT64_MAX,
     MAX_CHECKPOINT_BYTES,
     decode_text,
     entry_fields,
@@ -23,6 +21,7 @@ from storage_core.checkpoint.checkpoint_file import (
     split_lines,
     write_checkpoint,
 )
+from storage_core.config import INT_MAX, LONG_MAX
 from storage_core.errors import CorruptCheckpointError, CorruptSnapshotError
 
 if TYPE_CHECKING:
@@ -57,8 +56,8 @@ def parse_leader_epoch_checkpoint(data: bytes, path: str) -> tuple[EpochEntry, .
     """
     entries: list[EpochEntry] = []
     for line_number, (epoch_text, start_text) in entry_fields(data, path, 2):
-        epoch = parse_integer(epoch_text, INT32_MAX)
-        start_offset = parse_integer(start_text, INT64_MAX)
+        epoch = parse_integer(epoch_text, INT_MAX)
+        start_offset = parse_integer(start_text, LONG_MAX)
         if epoch is None or start_offset is None or epoch < 0 or start_offset < 0:
             raise malformed_line(path, line_number, f"{epoch_text} {start_text}", "'<epoch> <start offset>'")
         _assign(entries, EpochEntry(epoch, start_offset))
@@ -115,7 +114,7 @@ def parse_partition_metadata(data: bytes, path: str) -> str:
     """Parse the content of ``partition.metadata``; the names before the colons are ignored."""
     lines = split_lines(decode_text(data, path))
     version_text = _value(lines[0]) if lines else None
-    version = None if version_text is None else parse_integer(version_text, INT32_MAX)
+    version = None if version_text is None else parse_integer(version_text, INT_MAX)
     # Kafka accepts higher versions too, so that a downgraded broker still starts.
     if version is None or version < 0:
         raise _malformed(path, "'version: 0' in line 1", lines[:1])

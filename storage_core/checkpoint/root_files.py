@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from storage_core.checkpoint.checkpoint_file import (
-    INT32_MAX,
-    INT64_MAX,
     MAX_CHECKPOINT_BYTES,
     entry_fields,
     malformed_line,
@@ -16,7 +14,7 @@ from storage_core.checkpoint.checkpoint_file import (
     read_small_file,
     write_checkpoint,
 )
-from storage_core.config import parse_java_properties
+from storage_core.config import INT_MAX, LONG_MAX, parse_java_properties
 from storage_core.errors import CorruptCheckpointError
 
 if TYPE_CHECKING:
@@ -120,7 +118,7 @@ def _integer(properties: dict[str, str], name: str, path: str) -> int | None:
     text = properties.get(name)
     if text is None:
         return None
-    value = parse_integer(text, INT32_MAX)
+    value = parse_integer(text, INT_MAX)
     if value is None:
         message = f"Expected a whole number as {name}, found {text[:80]!r}. Restore the file."
         raise CorruptCheckpointError(message, path=path)
@@ -150,8 +148,8 @@ def parse_offset_checkpoint(data: bytes, path: str) -> dict[tuple[str, int], int
     """Parse the content of an offset checkpoint. Of two lines for one partition, the later one counts."""
     offsets: dict[tuple[str, int], int] = {}
     for line_number, (topic, partition_text, offset_text) in entry_fields(data, path, 3):
-        partition = parse_integer(partition_text, INT32_MAX)
-        offset = parse_integer(offset_text, INT64_MAX)
+        partition = parse_integer(partition_text, INT_MAX)
+        offset = parse_integer(offset_text, LONG_MAX)
         if partition is None or offset is None:
             line = f"{topic} {partition_text} {offset_text}"
             raise malformed_line(path, line_number, line, "'<topic> <partition> <offset>'")

@@ -460,17 +460,15 @@ def _make_room(state: LogState, batches: RecordBatches, now_ms: int) -> int:
 
     If even the first one requires a new segment, roll first.
     """
-    segment = state.segments.active
-    count = _count_that_fits(state, batches)
-    if count == 0 or segment.should_roll(_roll_parameters(batches, 0, 1, now_ms)):
+    if state.segments.active.should_roll(_roll_parameters(batches, 0, 1, now_ms)):
         # The first offset of a message set of an older format is unknown; this is Kafka's lower bound.
         first_offset = batches.base_offset
         is_known = int(batches.headers["magic"][0]) >= MAGIC_V2
         roll(state, first_offset if is_known else batches.last_offset - LARGEST_RELATIVE_OFFSET)
-        count = max(1, _count_that_fits(state, batches))
-        segment = state.segments.active
+    count = _count_that_fits(state, batches) if batches.count > 1 else 1
     if count == 1:
         return 1
+    segment = state.segments.active
     if segment.size_bytes == 0:
         timestamps_ms = batches.headers["max_timestamp_ms"][:count]
         age_ms = int(timestamps_ms.max()) - int(timestamps_ms[0])
@@ -489,13 +487,11 @@ def _make_room(state: LogState, batches: RecordBatches, now_ms: int) -> int:
 
 
 def _count_that_fits(state: LogState, batches: RecordBatches) -> int:
-    """How many of the batches fit ``segment.bytes`` and the indexes of the active segment."""
+    """How many of the batches, at least one, fit ``segment.bytes`` and the indexes of the active segment."""
     segment = state.segments.active
     room_bytes = state.config.max_segment_bytes - segment.size_bytes
-    if batches.count == 1:
-        return 1 if int(batches.sizes_bytes[0]) <= room_bytes else 0
     count = int(np.searchsorted(batches.sizes_bytes.cumsum(), room_bytes, side="right"))
-    return min(count, max(1, segment.free_index_entries))
+    return max(1, min(count, segment.free_index_entries))
 
 
 def _roll_parameters(batches: RecordBatches, start: int, stop: int, now_ms: int) -> RollParameters:

@@ -22,6 +22,7 @@ from storage_core.checkpoint import (
 )
 from storage_core.checkpoint.partition_files import is_topic_id
 from storage_core.commit_files.commits_file import OWN_PREFIX
+from storage_core.config import INT_MAX
 from storage_core.directory import (
     CLUSTER_METADATA_TOPIC,
     LogDirectoryFiles,
@@ -30,7 +31,7 @@ from storage_core.directory import (
     parse_partition_directory_name,
 )
 from storage_core.directory.discovery import OTHER_DIRECTORIES
-from storage_core.directory.log_directory_files import MAX_PARTITION, is_log_directory
+from storage_core.directory.log_directory_files import is_log_directory
 from storage_core.errors import (
     CorruptCheckpointError,
     LogDirectoryError,
@@ -387,8 +388,8 @@ def check_topic_partition(topic: object, partition: object) -> None:
             f"Expected the name of a topic not to begin with {OWN_PREFIX!r}, which is reserved for this package's own "
             f"files in a log directory, found {topic!r}. Choose another name; such a topic of a broker can still be read."
         )
-    if not isinstance(partition, int) or isinstance(partition, bool) or not 0 <= partition <= MAX_PARTITION:
-        raise OptionError(f"Expected a partition number from 0 to {MAX_PARTITION}, found {partition!r}.")
+    if not isinstance(partition, int) or isinstance(partition, bool) or not 0 <= partition <= INT_MAX:
+        raise OptionError(f"Expected a partition number from 0 to {INT_MAX}, found {partition!r}.")
 
 
 def choose_topic_id(

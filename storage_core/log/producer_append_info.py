@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from storage_core.config import INT_MAX, LONG_MAX
 from storage_core.errors import (
     InvalidProducerEpochError,
     InvalidTxnStateError,
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
 
 
 LARGEST_EPOCH: Final = (1 << 15) - 1
-_MAX_PRODUCER_ID: Final = (1 << 63) - 1
-# Of coordinators and leaders.
-_MAX_INT32_EPOCH: Final = (1 << 31) - 1
 _NONE: Final = -1
 # From this version of transactions on, each transaction of a producer has its own epoch.
 _EPOCH_PER_TRANSACTION: Final = 2
@@ -62,7 +60,7 @@ def check_producer_sequence(producer: object, *, has_sequence: bool = True) -> N
 
 def check_producer_id(producer_id: object) -> None:
     """Check a producer id."""
-    _require_in_range("a producer id", producer_id, _MAX_PRODUCER_ID)
+    _require_in_range("a producer id", producer_id, LONG_MAX)
 
 
 def check_producer_epoch(producer_epoch: object) -> None:
@@ -72,12 +70,12 @@ def check_producer_epoch(producer_epoch: object) -> None:
 
 def check_coordinator_epoch(coordinator_epoch: object) -> None:
     """Check a coordinator epoch."""
-    _require_in_range("a coordinator epoch", coordinator_epoch, _MAX_INT32_EPOCH)
+    _require_in_range("a coordinator epoch", coordinator_epoch, INT_MAX)
 
 
 def check_leader_epoch(leader_epoch: object) -> None:
     """Check a leader epoch."""
-    _require_in_range("a leader epoch", leader_epoch, _MAX_INT32_EPOCH)
+    _require_in_range("a leader epoch", leader_epoch, INT_MAX)
 
 
 def _require_in_range(what: str, number: object, largest: int) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from storage_core.checkpoint import ProducerStateEntry
+from storage_core.config import INT_MAX
 from storage_core.record.batch_header import CONTROL_FLAG, TRANSACTIONAL_FLAG, parse_batch_header
 from storage_core.record.control_records import EndTransactionMarker, read_marker
 from storage_core.record.record_batches import SEQUENCES, RecordBatches
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 KEPT_BATCHES: Final = 5
 """A producer has at most this many requests in flight, so it can repeat no older batch."""
 _NONE: Final = -1
-_MAX_SEQUENCE: Final = (1 << 31) - 1
 # With fewer rows, filtering costs more than it saves.
 _MANY_ROWS: Final = 100
 _NO_ROWS: Final = np.zeros(0, np.intp)
@@ -258,7 +258,7 @@ def _of_one(header: tuple[int, ...]) -> ProducerBatch:
         producer_id,
         epoch,
         base_offset,
-        -1 if sequence < 0 else (sequence + delta) & _MAX_SEQUENCE,
+        -1 if sequence < 0 else (sequence + delta) & INT_MAX,
         base_offset + delta,
         delta,
         timestamp_ms,
@@ -282,7 +282,7 @@ def _of_rows(
         chosen["producer_id"],
         chosen["producer_epoch"],
         base_offsets,
-        np.where(sequences < 0, -1, (sequences + deltas) & _MAX_SEQUENCE),
+        np.where(sequences < 0, -1, (sequences + deltas) & INT_MAX),
         base_offsets + deltas,
         deltas,
         chosen["max_timestamp_ms"],

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from storage_core.directory.log_directory_files import MAX_PARTITION
+from storage_core.config import INT_MAX
 from storage_core.errors import OptionError
 from storage_core.record.batch_header import MAX_OFFSET
 from storage_core.scan.option_values import parse_timestamp_ms
@@ -189,7 +189,7 @@ def _partition(value: object, *, text: bool = True) -> int:
     if text and isinstance(value, str) and _PARTITION_KEY.fullmatch(value.strip()):
         value = int(value)
     number = _integer(value)
-    if not 0 <= number <= MAX_PARTITION:
+    if not 0 <= number <= INT_MAX:
         raise _UnexpectedValueError(f"{value!r} is not a partition number")
     return number
 
