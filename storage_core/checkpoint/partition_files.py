@@ -194,7 +194,7 @@ class ProducerStateEntry(NamedTuple):
 
 
 def read_producer_snapshot(filesystem: FileSystem, path: str) -> tuple[ProducerStateEntry, ...] | None:
-    """Read a producer snapshot; None if the file does not exist. Kafka uses the next older one for an unusable one."""
+    """Read a producer snapshot; None if the file does not exist. Kafka replaces an unusable one by an older one."""
     data = read_small_file(filesystem, path, _SNAPSHOT_LIMIT_BYTES, CorruptSnapshotError)
     return None if data is None else parse_producer_snapshot(data, path)
 

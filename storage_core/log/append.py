@@ -223,7 +223,10 @@ def append_marker(
     coordinator_epoch: int = 0,
     transaction_version: int = 1,
 ) -> AppendInfo:
-    """Append the marker that ends a producer's transaction, if it has one; see `Log.end_transaction`. The log is locked."""
+    """Append the marker that ends a producer's transaction, if it has one; see `Log.end_transaction`.
+
+    The log is locked.
+    """
     check_producer_id(producer_id)
     check_producer_epoch(producer_epoch)
     check_coordinator_epoch(coordinator_epoch)

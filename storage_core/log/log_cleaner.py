@@ -265,13 +265,7 @@ class _Pass:
 
 
 class Throttle:
-    """Sleeps to keep a rate of reading and writing; several passes may share one.
-
-    Args:
-        bytes_per_second: The rate; None for no limit.
-        seconds: A monotonic clock.
-        sleep: Sleeps for a number of seconds.
-    """
+    """Sleeps to keep a rate of reading and writing, None for no limit; several passes may share one."""
 
     def __init__(
         self,

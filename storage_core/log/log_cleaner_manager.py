@@ -180,12 +180,9 @@ class CleaningSources:
 def group_segments(
     segments: Sequence[LogSegment], config: LogConfig, end_offset: int
 ) -> list[Sequence[LogSegment]]:
-    """Divide segments into groups that each fit one segment (Kafka's ``Cleaner.groupSegmentsBySize``).
+    """Divide ascending segments into groups that each fit one segment (Kafka's ``Cleaner.groupSegmentsBySize``).
 
-    Args:
-        segments: The segments, ascending.
-        config: The log's configuration, with the largest sizes of a segment and its indexes.
-        end_offset: An offset above all offsets in the segments.
+    ``end_offset`` is above all offsets in the segments.
     """
     groups: list[Sequence[LogSegment]] = []
     start = 0

@@ -118,7 +118,8 @@ class LogQueries:
     ) -> _Answer:
         """Query the files of the log; retry if segments that the answer needs were removed meanwhile.
 
-        The query receives the log, and its offsets if this process has it open. Queries about transactions need file names.
+        The query receives the log, and its offsets if this process has it open. Queries about transactions need file
+        names, for which the directory is listed.
 
         Raises:
             LogTruncationError: The log was truncated or deleted meanwhile.
@@ -249,7 +250,7 @@ def read_records(
 ) -> Iterator[pa.RecordBatch]:
     """Read a range of a log's offsets; see `Log.read`. The range is checked before the first batch is requested.
 
-    ``offsets`` are those of the log if it is open in this process. At least one batch is returned.
+    ``offsets`` are those of the log if it is open in this process. With ``max_bytes``, at least one batch is returned.
     """
     is_committed = options.isolation_level == "read_committed"
     limit_offset = last_stable_offset_of(log, offsets) if is_committed else log.log_end_offset

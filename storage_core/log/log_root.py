@@ -110,9 +110,9 @@ def partitions_to_load(
     found = [
         directory for entry in entries if (directory := _partition(filesystem, path, entry, root)) is not None
     ]
-    visible = [entry.name for entry in entries if not entry.name.startswith(".")]
-    if visible and not found and not is_log_directory(entries) and not _has_only_directories(entries):
-        raise _no_log_directory(path, visible[0])
+    visible = [entry for entry in entries if not entry.name.startswith(".")]
+    if not found and not is_log_directory(entries) and not all(entry.is_directory for entry in visible):
+        raise _no_log_directory(path, visible[0].name)
     return found
 
 
@@ -161,10 +161,6 @@ def _is_partition(filesystem: FileSystem, path: str) -> bool:
     return not entries or any(
         entry.name.startswith(known) or base_offset_of(entry.name) is not None for entry in entries
     )
-
-
-def _has_only_directories(entries: list[DirectoryEntry]) -> bool:
-    return all(entry.is_directory for entry in entries if not entry.name.startswith("."))
 
 
 def _no_log_directory(path: str, name: str) -> LogDirectoryError:

@@ -89,9 +89,9 @@ class CleaningState:
 
     @contextmanager
     def under_way(self, *, wait: bool) -> Iterator[bool]:
-        """Hold the exclusive right to clean the log, as a context manager.
+        """Hold the exclusive right to clean the log, as a context manager; with ``wait``, after another cleaning.
 
-        Yields whether the right was obtained, if need be after a wait, and the log may be cleaned.
+        Yields whether the right was obtained and the log may be cleaned.
         """
         is_mine = self._lock.acquire(blocking=wait)
         try:

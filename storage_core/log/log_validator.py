@@ -282,14 +282,7 @@ def require_fits_segment(size_bytes: int, config: LogConfig, path: str | None) -
 
 
 class RecordErrors:
-    """Collects the invalid records of an append.
-
-    Args:
-        earliest_ms: The earliest valid timestamp.
-        latest_ms: The latest valid timestamp.
-        now_ms: The current time, for messages.
-        of_batches: Whether the records are in batches of a producer; otherwise in a table.
-    """
+    """Collects the invalid records of an append: in a producer's batches, or in a table."""
 
     def __init__(self, earliest_ms: int, latest_ms: int, now_ms: int, *, of_batches: bool) -> None:
         self._bounds = (

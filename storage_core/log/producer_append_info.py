@@ -106,13 +106,9 @@ class ProducedRecords(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DuplicateAppend:
-    """Existing records that a producer appends again.
+    """The offsets of existing records that a producer appends again, and the largest timestamp of their batches.
 
-    Attributes:
-        first_offset: The offset of the first record.
-        last_offset: The offset of the last record.
-        timestamp_ms: The largest timestamp of their batches.
-        offset_of_timestamp: The last offset of the first batch that has it.
+    ``offset_of_timestamp`` is the last offset of the first batch that has this timestamp.
     """
 
     first_offset: int

@@ -105,13 +105,12 @@ class ProducerState:
 
     def snapshot_entry(self) -> ProducerStateEntry:
         """This state as in a producer snapshot, which holds only the last batch."""
-        last = self.batches[-1] if self.batches else None
         return ProducerStateEntry(
             producer_id=self.producer_id,
             producer_epoch=self.producer_epoch,
-            last_sequence=_NONE if last is None else last.last_sequence,
-            last_offset=_NONE if last is None else last.last_offset,
-            offset_delta=0 if last is None else last.offset_delta,
+            last_sequence=self.last_sequence,
+            last_offset=self.last_offset,
+            offset_delta=self.batches[-1].offset_delta if self.batches else 0,
             timestamp_ms=self.timestamp_ms,
             coordinator_epoch=self.coordinator_epoch,
             current_transaction_first_offset=self.current_transaction_first_offset,

@@ -188,7 +188,10 @@ class ProducerSnapshots:
             self.delete(offset)
 
     def mark_deleted(self, offsets: Iterable[int]) -> list[str]:
-        """Rename the snapshots of deleted segments to ``.deleted``, if they exist; return the new paths, for deletion later."""
+        """Rename the snapshots of deleted segments to ``.deleted``, if they exist.
+
+        Returns the new paths, for deletion later.
+        """
         marked = frozenset(self._offsets).intersection(offsets)
         self._offsets = [offset for offset in self._offsets if offset not in marked]
         paths = [self.path(offset) for offset in sorted(marked)]
@@ -259,7 +262,7 @@ class ProducerStateManager:
     def update(self, batches: ProducerBatches) -> list[AbortedTransaction]:
         """Update the state with batches that were appended.
 
-        Returns the transactions that they abort, in the order of their markers, for the transaction index of their segment.
+        Returns the transactions that they abort, in the order of their markers, for the segment's transaction index.
         """
         aborted: list[AbortedTransaction] = []
         if batches.batches:

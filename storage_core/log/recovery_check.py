@@ -54,7 +54,7 @@ class CheckedDirectory:
 def check_directory(
     filesystem: FileSystem, path: str, recovery_point: int, *, is_clean: bool, max_batch_bytes: int
 ) -> CheckedDirectory:
-    """Find out what a recovery by Kafka's rules would discard. Nothing is changed, and no other process changes anything.
+    """Find out what a recovery by Kafka's rules would discard. Nothing is changed; no other process changes the directory.
 
     Everything below the recovery point is on disk.
 
