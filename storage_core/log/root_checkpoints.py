@@ -114,15 +114,11 @@ class RootCheckpoints:
                 (key, state.restarts_at) for key, state in states.items() if state.restarts_at is not None
             )
             self._write(LOG_START_OFFSET_CHECKPOINT, starts)
-            self._write(
-                REPLICATION_OFFSET_CHECKPOINT,
-                {key: view.offsets.high_watermark for key, view in views.items()},
-            )
+            high_watermarks = {key: view.offsets.high_watermark for key, view in views.items()}
+            self._write(REPLICATION_OFFSET_CHECKPOINT, high_watermarks)
             # Last: once it no longer lists a deleted log, neither do the others.
-            self._write(
-                RECOVERY_POINT_CHECKPOINT,
-                {key: view.offsets.recovery_point for key, view in views.items()},
-            )
+            recovery_points = {key: view.offsets.recovery_point for key, view in views.items()}
+            self._write(RECOVERY_POINT_CHECKPOINT, recovery_points)
             self._written_ms = self._clock.now_ms()
 
     def write_if_due(self) -> None:
