@@ -168,7 +168,6 @@ class LogQueries:
         *,
         with_file_names: bool,
     ) -> _Answer:
-        state.check_open()
         _write_acknowledged(state)
         # Read before the view: the view contains every truncation noted by now, or the end of one will be noted.
         truncations_file, truncations = state.truncations_file, state.truncations
@@ -176,6 +175,8 @@ class LogQueries:
         if state.is_truncating:
             # The files agree neither with the view nor with the producer state.
             raise _truncated(state)
+        # After these, because a deletion that ends before them leaves no other trace.
+        state.check_open()
         view = state.view
         try:
             log = partition_log_of_view(state, view, truncations_bytes, with_file_names=with_file_names)
