@@ -63,7 +63,7 @@ NOTHING_COMMITTED: Final = Visibility()
 
 
 def read_visibility(filesystem: FileSystem, root: str, before: Visibility = NOTHING_COMMITTED) -> Visibility:
-    """Read which commits of a log directory are visible; a journal that is unchanged since ``before`` is not parsed again.
+    """Read which commits of a log directory are visible; a journal unchanged since ``before`` is not parsed again.
 
     Raises:
         CorruptCheckpointError: The journal, or the list of commits, is damaged.

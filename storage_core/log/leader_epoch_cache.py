@@ -156,10 +156,10 @@ class LeaderEpochCache:
 
 
 def end_offset_for(entries: Sequence[EpochEntry], epoch: int, log_end_offset: int) -> EpochEndOffset:
-    """The latest epoch that a replica at ``epoch`` shares with this log, and where it ends; see `Log.end_offset_for_epoch`.
+    """The latest epoch that a replica at ``epoch`` shares with this log, and its end; see `Log.end_offset_for_epoch`.
 
-    -1 and -1 if ``epoch`` is undefined or above all known epochs; ``epoch`` and the start of the first known epoch if it
-    is below them.
+    -1 and -1 if ``epoch`` is undefined or above all known epochs; ``epoch`` and the start of the first known epoch if
+    it is below them.
     """
     if epoch == _UNDEFINED_EPOCH:
         return EpochEndOffset(_UNDEFINED_EPOCH, _UNDEFINED_EPOCH_OFFSET)

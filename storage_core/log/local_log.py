@@ -459,8 +459,8 @@ def rename_files(
 def replace_segments(state: LogState, new_segment: LogSegment, old_segments: Sequence[LogSegment]) -> None:
     """Replace segments of an open log by one segment; the old files are deleted after ``file.delete.delay.ms``.
 
-    The log is locked. The new segment is complete as ``.cleaned``, with its files on disk. The old ones are those that it
-    was made of, ascending; the first one has the same base offset.
+    The log is locked. The new segment is complete as ``.cleaned``, with its files on disk. The old ones are those that
+    it was made of, ascending; the first one has the same base offset.
     """
     # After a crash, a swap is completed up to this offset. Segments beyond it kept no record.
     end_offset = max(new_segment.read_next_offset(), new_segment.base_offset + 1)

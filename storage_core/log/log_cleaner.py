@@ -342,7 +342,7 @@ class LogCleaner:
         return cleaned
 
     def clean_alone(self, state: LogState, now_ms: int | None = None) -> CleanerStatistics | None:
-        """Clean one log, whatever its dirty ratio, after a cleaning in progress, and apply retention; see `Log.clean`."""
+        """Clean one log, after a cleaning in progress, and apply retention to it; see `Log.clean`."""
         if not state.config.is_compacted:
             raise OptionError(
                 f"Expected compact in cleanup.policy of {state.path}, found {','.join(state.config.cleanup_policy)!r}. "

@@ -379,14 +379,15 @@ class _LogLoader:
 def complete_interrupted_swaps(
     filesystem: FileSystem, path: str, file_names: Sequence[str] | None = None
 ) -> list[str]:
-    """Complete or roll back the replacement of segments that a crash interrupted; return the remaining regular files, sorted.
+    """Complete or roll back the replacement of segments that a crash interrupted.
 
         <file>.deleted    awaits deletion                               → deleted
         <file>.cleaned    incomplete output of a compaction or a split  → deleted
         <file>.swap       complete output                               → replaces the originals, unless part of
                                                                           the output of a split is still .cleaned
 
-    No other process changes the directory; ``file_names`` are the regular files in it, if already listed.
+    No other process changes the directory; ``file_names`` are the regular files in it, if already listed. Returns the
+    remaining ones, sorted.
     """
     if file_names is None:
         file_names = list_regular_files(filesystem, path)

@@ -213,8 +213,8 @@ def load_logs(
 ) -> list[LogState]:
     """Load logs in parallel; if one cannot be loaded, all are closed again.
 
-    ``file_names`` are the regular files in each directory, if already listed. ``note_cut`` is called with the first offset
-    of a log that is about to be cut off, if valid batches may go.
+    ``file_names`` are the regular files in each directory, if already listed. ``note_cut`` is called with the first
+    offset of a log that is about to be cut off, if valid batches may go.
 
     Raises:
         SegmentLogError: The error of the first log that cannot be loaded.
@@ -373,7 +373,7 @@ def _in_parallel(work: Callable[[_Item], _Result], items: Sequence[_Item]) -> li
 
 
 def check_topic_partition(topic: object, partition: object) -> None:
-    """Check a topic's name and a partition's number by Kafka's rules; names of this package's own files are reserved."""
+    """Check a topic's name and a partition's number by Kafka's rules; names of this package's files are reserved."""
     if not isinstance(topic, str) or not is_legal_topic_name(topic) or topic == CLUSTER_METADATA_TOPIC:
         raise OptionError(
             "Expected 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-' as the name of a topic, found "
@@ -391,7 +391,7 @@ def check_topic_partition(topic: object, partition: object) -> None:
 def choose_topic_id(
     filesystem: FileSystem, topic: str, partition_paths: Iterable[str], wanted_id: str | None
 ) -> str:
-    """The id of the topic's other partitions, which the wanted id must equal, or else the wanted id, or else a new one."""
+    """The id of the topic's other partitions, or else the wanted id, or else a new one; two ids must not differ."""
     if wanted_id is not None and not is_topic_id(wanted_id):
         raise OptionError(
             f"Expected the 22 characters that kafka-topics.sh --describe shows as the id of topic {topic}, found "

@@ -54,9 +54,9 @@ class CheckedDirectory:
 def check_directory(
     filesystem: FileSystem, path: str, recovery_point: int, *, is_clean: bool, max_batch_bytes: int
 ) -> CheckedDirectory:
-    """Find out what a recovery by Kafka's rules would discard. Nothing is changed; no other process changes the directory.
+    """Find out what a recovery by Kafka's rules would discard, without changing anything.
 
-    Everything below the recovery point is on disk.
+    No other process changes the directory. Everything below the recovery point is on disk.
 
     Raises:
         BatchTooLargeError: A valid batch is larger than ``max_batch_bytes``.

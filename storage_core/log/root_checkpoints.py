@@ -33,8 +33,8 @@ _INTERVAL_MS: Final = 60_000
 class CleanerCheckpoint:
     """The first offset of each log that was not cleaned yet: ``cleaner-offset-checkpoint``. Thread-safe.
 
-    The file is read on the first use; no other process writes it afterwards. Entries of logs that are not among ``logs``,
-    which may grow, are dropped.
+    The file is read on the first use; no other process writes it afterwards. Entries of logs that are not among
+    ``logs``, which may grow, are dropped.
     """
 
     def __init__(self, filesystem: FileSystem, path: str, logs: Collection[tuple[str, int]]) -> None:
