@@ -38,9 +38,9 @@ from storage_core.scan.rows import (
     schema_with_condition,
     wanted_fields,
 )
-from storage_core.scan.span_reader import FileReplacedError, SpanReader, WindowBuffer, open_span
+from storage_core.scan.span_reader import FileReplacedError, SpanReader, open_span
 from storage_core.segment import DamagedRange
-from storage_core.segment.batch_windows import WINDOW_BYTES
+from storage_core.segment.batch_windows import WINDOW_BYTES, WindowBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,15 +14,14 @@ import numpy as np
 
 from storage_core.record.batch_header import (
     CONTROL_FLAG,
-    HEADER_SIZE_BYTES,
     LOG_OVERHEAD_BYTES,
     MAGIC_V2,
     MAX_OFFSET,
     TRANSACTIONAL_FLAG,
 )
-from storage_core.record.batch_window import BatchWindow, walk_window
-from storage_core.record.section import PADDING_BYTES
+from storage_core.record.batch_window import BatchWindow
 from storage_core.segment import AbortedTransaction, DamagedRange, Resynchroniser
+from storage_core.segment.batch_windows import WindowBuffer, WindowReader
 from storage_core.segment.damage import known_offset
 from storage_core.segment.file_names import DELETED_SUFFIX
 
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from storage_core.scan.spans import LogSpan
 
 
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class BatchSelection:
     """The batches of a window within a span's offsets.
 
@@ -46,19 +46,10 @@ class BatchSelection:
         last_offsets: Per batch, its last offset.
     """
 
-    __slots__ = ("base_offsets", "decoded", "last_offsets", "out_of_place")
-
-    def __init__(
-        self,
-        decoded: npt.NDArray[np.int64],
-        out_of_place: npt.NDArray[np.int64],
-        base_offsets: npt.NDArray[np.int64],
-        last_offsets: npt.NDArray[np.int64],
-    ) -> None:
-        self.decoded = decoded
-        self.out_of_place = out_of_place
-        self.base_offsets = base_offsets
-        self.last_offsets = last_offsets
+    decoded: npt.NDArray[np.int64]
+    out_of_place: npt.NDArray[np.int64]
+    base_offsets: npt.NDArray[np.int64]
+    last_offsets: npt.NDArray[np.int64]
 
 
 def select_batches(
@@ -87,12 +78,7 @@ def select_batches(
     out_of_place |= headers["batch_length"] > max_batch_bytes - LOG_OVERHEAD_BYTES
     if span.segment_end_offset is not None:
         out_of_place |= last_offsets > span.segment_end_offset - 1
-    return BatchSelection(
-        np.flatnonzero(visible),
-        np.flatnonzero(out_of_place),
-        base_offsets,
-        last_offsets,
-    )
+    return BatchSelection(np.flatnonzero(visible), np.flatnonzero(out_of_place), base_offsets, last_offsets)
 
 
 class AbortedRanges:
@@ -139,11 +125,6 @@ class _OffsetRanges:
         return covered
 
 
-# The first window after damage.
-_FIRST_WINDOW_BYTES: Final = 4096
-_WINDOW_GROWTH: Final = 4
-
-
 class FileReplacedError(Exception):
     """The file is not the one that was planned, or is shorter: the span has to be located again."""
 
@@ -173,107 +154,6 @@ def _is_as_planned(opened: OpenFile, span: LogSpan) -> bool:
     if span.file_size_bytes is not None:
         return status.size_bytes == span.file_size_bytes
     return status.size_bytes >= span.end_position_bytes
-
-
-class WindowBuffer:
-    """A reusable buffer that grows for a batch that does not fit."""
-
-    def __init__(self, size_bytes: int) -> None:
-        # A window needs room for a header to tell how large its batch is.
-        self.array = np.empty(max(size_bytes, HEADER_SIZE_BYTES) + PADDING_BYTES, np.uint8)
-
-    @property
-    def size_bytes(self) -> int:
-        """How many bytes fit, padding aside."""
-        return len(self.array) - PADDING_BYTES
-
-    def ensure(self, size_bytes: int, keep: npt.NDArray[np.uint8]) -> None:
-        """Make room for ``size_bytes``, with the bytes to keep at the start."""
-        if size_bytes > self.size_bytes:
-            grown = np.empty(size_bytes + PADDING_BYTES, np.uint8)
-            grown[: len(keep)] = keep
-            self.array = grown
-        else:
-            self.array[: len(keep)] = keep
-
-
-class WindowSource:
-    """Reads a span of a file, window by window; the caller says where the next window begins.
-
-    Attributes:
-        position_bytes: Where the next window begins.
-        size_bytes: How many bytes the last window was made of.
-    """
-
-    def __init__(self, opened: OpenFile, span: LogSpan, buffer: WindowBuffer) -> None:
-        self.position_bytes = span.position_bytes
-        self.size_bytes = 0
-        self._opened = opened
-        self._end_bytes = span.end_position_bytes
-        self._buffer = buffer
-        # The bytes from the position on that the buffer holds: where in it, and how many.
-        self._start = 0
-        self._held_bytes = 0
-        self._window_bytes = buffer.size_bytes
-        self._needed_bytes = 0
-
-    @property
-    def is_at_end(self) -> bool:
-        """Whether the whole span has been read."""
-        return self.position_bytes >= self._end_bytes
-
-    @property
-    def is_last(self) -> bool:
-        """Whether the last window reaches to the span's end."""
-        return self.position_bytes + self.size_bytes >= self._end_bytes
-
-    def window(self, lowest_offset: int) -> BatchWindow:
-        """The window that begins at the position. Its bytes are valid until the next call.
-
-        Args:
-            lowest_offset: The next offset after the previous batch.
-
-        Raises:
-            FileReplacedError: The file became shorter.
-        """
-        size_bytes = max(self._window_bytes, self._needed_bytes)
-        self.size_bytes = size_bytes = min(size_bytes, self._end_bytes - self.position_bytes)
-        if self._held_bytes < size_bytes:
-            self._fill(size_bytes)
-        held = self._buffer.array[self._start :]
-        return walk_window(self._opened.path, self.position_bytes, held, size_bytes, lowest_offset)
-
-    def _fill(self, size_bytes: int) -> None:
-        buffer = self._buffer
-        buffer.ensure(size_bytes, buffer.array[self._start : self._start + self._held_bytes])
-        wanted_bytes = min(buffer.size_bytes, self._end_bytes - self.position_bytes)
-        room = buffer.array.data[self._held_bytes : wanted_bytes]
-        if self._opened.read_into(room, self.position_bytes + self._held_bytes) < len(room):
-            raise FileReplacedError
-        self._start, self._held_bytes = 0, wanted_bytes
-
-    def advance_past(self, window: BatchWindow) -> None:
-        """Continue after the batches of a window, which are all valid."""
-        self._go_to(window.position_bytes + window.end)
-        self._needed_bytes = needed_bytes(window, self.size_bytes)
-        self._window_bytes = min(_WINDOW_GROWTH * self._window_bytes, self._buffer.size_bytes)
-
-    def advance_past_damage(self, position_bytes: int) -> None:
-        """Continue after damage, with a small window first, because more damage may follow."""
-        self._go_to(position_bytes)
-        self._needed_bytes = 0
-        self._window_bytes = min(_FIRST_WINDOW_BYTES, self._buffer.size_bytes)
-
-    def _go_to(self, position_bytes: int) -> None:
-        step_bytes = min(position_bytes - self.position_bytes, self._held_bytes)
-        self._start += step_bytes
-        self._held_bytes -= step_bytes
-        self.position_bytes = position_bytes
-
-
-def needed_bytes(window: BatchWindow, size_bytes: int) -> int:
-    """The size of the batch after a window's last one; 0 if it is not known."""
-    return size_bytes - window.end + window.missing_bytes if window.missing_bytes else 0
 
 
 _OFFSET_BYTES: Final = 8
@@ -311,7 +191,7 @@ class SpanReader:
         self._span = span
         self._max_batch_bytes = max_batch_bytes
         self._aborted = AbortedRanges(span.aborted_transactions)
-        self._source = WindowSource(opened, span, buffer)
+        self._source = WindowReader(opened, span.position_bytes, span.end_position_bytes, buffer)
         self._lowest_offset = span.base_offset
         self._is_past_end = False
         self._known_resynchroniser: Resynchroniser | None = None
@@ -325,6 +205,8 @@ class SpanReader:
         source = self._source
         while not (source.is_at_end or self._is_past_end):
             window = source.window(self._lowest_offset)
+            if source.end_position_bytes < self._span.end_position_bytes:
+                raise FileReplacedError
             next_bytes: int | None = None
             if len(window.starts):
                 if source.position_bytes == self._span.position_bytes:
@@ -335,12 +217,12 @@ class SpanReader:
                 if damage is None:
                     if window.is_preallocated_after or source.is_last:
                         return
-                    source.advance_past(window)
+                    source.advance(window)
                     continue
                 yield damage
                 next_bytes = damage.end_bytes
             if next_bytes is not None:
-                source.advance_past_damage(next_bytes)
+                source.skip_damage(next_bytes)
 
     def _begin(self, window: BatchWindow) -> None:
         """Check that the span still begins with the planned batch: a compacted file may lack it."""
@@ -435,7 +317,7 @@ class SpanReader:
             is_blank = not window.buffer[window.end : self._source.size_bytes].any()
             is_preallocated = is_blank and self._is_at_segment_end and self._is_complete
             return None if is_preallocated else self._damage_at(position_bytes)
-        size_bytes = needed_bytes(window, self._source.size_bytes)
+        size_bytes = self._source.needed_bytes
         if size_bytes > self._max_batch_bytes or (
             self._known_resynchroniser is not None
             and size_bytes > _LARGE_BATCH_BYTES

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 
 WINDOW_BYTES: Final = 4 << 20
+# The first window after damage.
+_FIRST_WINDOW_BYTES: Final = 4096
+_WINDOW_GROWTH: Final = 4
 
 
 class WindowBuffer:
@@ -72,7 +75,12 @@ class WindowReader:
         self._start = 0
         self._held_bytes = 0
         # The buffer may grow for a large batch; the windows after it do not.
-        self._window_bytes = buffer.size_bytes
+        self._window_bytes = self._largest_window_bytes = buffer.size_bytes
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the whole range has been read."""
+        return self.position_bytes >= self.end_position_bytes
 
     @property
     def is_last(self) -> bool:
@@ -97,10 +105,20 @@ class WindowReader:
 
     def advance(self, window: BatchWindow) -> None:
         """Move on after the whole batches of the last window."""
-        step_bytes = min(window.end, self._held_bytes)
+        self._go_to(self.position_bytes + window.end)
+        self._window_bytes = min(_WINDOW_GROWTH * self._window_bytes, self._largest_window_bytes)
+
+    def skip_damage(self, position_bytes: int) -> None:
+        """Move on to a boundary after damage, with a small window first, because more damage may follow."""
+        self._go_to(position_bytes)
+        self.needed_bytes = 0
+        self._window_bytes = min(_FIRST_WINDOW_BYTES, self._largest_window_bytes)
+
+    def _go_to(self, position_bytes: int) -> None:
+        step_bytes = min(position_bytes - self.position_bytes, self._held_bytes)
         self._start += step_bytes
         self._held_bytes -= step_bytes
-        self.position_bytes += window.end
+        self.position_bytes = position_bytes
 
     def _fill(self, size_bytes: int) -> None:
         buffer = self._buffer
