@@ -228,12 +228,12 @@ class SegmentIndexes:
     @property
     def is_open(self) -> bool:
         """Whether the offset index or the time index is open for writing."""
-        return self.offsets.file.is_open or self.times.file.is_open
+        return self.offsets.is_open or self.times.is_open
 
     def open(self) -> None:
         """Open offset and time index for writing; create them, at their full size, if they do not exist."""
-        self.times.file.open()
-        self.offsets.file.open()
+        self.times.open()
+        self.offsets.open()
 
     def add_one(self, offset: int, position_bytes: int, largest_timestamp: TimestampOffset) -> None:
         """Add the entries for one batch if there is room for them; raises what `add` raises."""
@@ -280,11 +280,11 @@ class SegmentIndexes:
 
     def resize(self, *, on_write: bool = False) -> None:
         """Give offset and time index their full size, at once or when they are next written to."""
-        for file in (self.offsets.file, self.times.file):
+        for index in (self.offsets, self.times):
             if on_write:
-                file.resize_on_write()
+                index.resize_on_write()
             else:
-                file.resize()
+                index.resize()
 
     def trim(self, largest_timestamp: TimestampOffset | None) -> bool:
         """Add the last entry of the time index, and cut offset and time index to their entries.
@@ -302,20 +302,20 @@ class SegmentIndexes:
                 largest_timestamp.timestamp_ms, largest_timestamp.offset, skip_full_check=True
             )
         is_changed = len(self.times) > count
-        is_changed |= self.offsets.file.trim()
-        is_changed |= self.times.file.trim()
+        is_changed |= self.offsets.trim()
+        is_changed |= self.times.trim()
         return is_changed
 
     def flush(self) -> None:
         """Flush the files to disk. Offset and time index are created if they do not exist."""
-        self.offsets.file.flush()
-        self.times.file.flush()
+        self.offsets.flush()
+        self.times.flush()
         self.transactions.flush()
 
     def close(self) -> None:
         """Close the files without changing them."""
-        self.offsets.file.close()
-        self.times.file.close()
+        self.offsets.close()
+        self.times.close()
         self.transactions.close()
 
     def rename(self, directory: str, suffix: str) -> None:
@@ -324,15 +324,15 @@ class SegmentIndexes:
         if not suffix:
             # A reader that finds the offset index must also find the transaction index.
             self.transactions.rename(transaction_path)
-        self.offsets.file.rename(offset_path)
-        self.times.file.rename(time_path)
+        self.offsets.rename(offset_path)
+        self.times.rename(time_path)
         if suffix:
             self.transactions.rename(transaction_path)
 
     def delete(self) -> None:
         """Delete the files that exist."""
-        self.offsets.file.delete()
-        self.times.file.delete()
+        self.offsets.delete()
+        self.times.delete()
         self.transactions.delete()
 
     def _paths(self, directory: str, suffix: str) -> tuple[str, str, str]:

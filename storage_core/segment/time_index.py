@@ -167,21 +167,22 @@ class TimeIndexFile(IndexFile[TimestampOffset]):
         if timestamp_ms <= last.timestamp_ms:
             return
         self.require_offset(offset)
-        self.file.write(_ENTRY.pack(timestamp_ms, offset - self.base_offset))
-        self._last_entry = TimestampOffset(timestamp_ms, offset)
+        self.write(
+            _ENTRY.pack(timestamp_ms, offset - self.base_offset), TimestampOffset(timestamp_ms, offset)
+        )
 
     def _require_order(self, timestamp_ms: int, offset: int, last: TimestampOffset) -> None:
         if offset < last.offset:
             raise OffsetsOutOfOrderError(
                 f"Expected an offset from {last.offset} on, the last one in this index, found {offset}.",
-                path=self.file.path,
+                path=self.path,
                 offset=offset,
             )
         if timestamp_ms < last.timestamp_ms:
             raise InvalidTimestampError(
                 f"Expected a timestamp from {last.timestamp_ms} on, the last one in this index, found "
                 f"{timestamp_ms}.",
-                path=self.file.path,
+                path=self.path,
                 offset=offset,
             )
 
@@ -194,8 +195,8 @@ class TimeIndexFile(IndexFile[TimestampOffset]):
         timestamps_ms, offsets = timestamps_ms[is_new][: self.room], offsets[is_new][: self.room]
         if not len(offsets):
             return
-        self.file.write(time_entries(timestamps_ms, offsets, self.base_offset))
-        self._last_entry = TimestampOffset(int(timestamps_ms[-1]), int(offsets[-1]))
+        last_entry = TimestampOffset(int(timestamps_ms[-1]), int(offsets[-1]))
+        self.write(time_entries(timestamps_ms, offsets, self.base_offset), last_entry)
 
     def lookup(self, timestamp_ms: int) -> TimestampOffset:
         """The entry with the largest timestamp up to ``timestamp_ms``; (-1, base offset) if none."""
@@ -213,7 +214,7 @@ class TimeIndexFile(IndexFile[TimestampOffset]):
             CorruptIndexError: The last timestamp is below the first one, the last offset is below the base
                 offset, or the file does not consist of whole entries.
         """
-        self.file.check_size()
+        self.require_whole_entries()
         if not len(self):
             return
         first, last = self.entry(0), self.last_entry
@@ -222,6 +223,6 @@ class TimeIndexFile(IndexFile[TimestampOffset]):
                 f"Expected timestamps from {first.timestamp_ms} and offsets from {self.base_offset} on, found a "
                 f"last entry with timestamp {last.timestamp_ms} and offset {last.offset}. Delete the index: it "
                 "is built again from the log.",
-                path=self.file.path,
+                path=self.path,
                 offset=last.offset,
             )

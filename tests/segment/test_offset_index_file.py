@@ -82,7 +82,6 @@ def test_offsets_ascend(index, offset):
 )
 def test_offsets_fit_31_bits(path, offset, fits):
     index = open_index(path)
-    assert index.can_append(offset) is fits
     if fits:
         index.append(offset, 0)
         assert entries_of(index) == [(offset, 0)]
@@ -92,28 +91,16 @@ def test_offsets_fit_31_bits(path, offset, fits):
         assert not path.exists()
 
 
-@pytest.mark.parametrize(
-    ("position", "found"),
-    [(0, (46, 10)), (10, (46, 10)), (11, (49, 30)), (30, (49, 30)), (71, (60, 71)), (72, None)],
-)
-def test_position_at_or_after(index, position, found):
-    assert index.position_at_or_after(position) == (found and OffsetPosition(*found))
-
-
-def test_no_position_at_or_after_in_an_empty_index(path):
-    assert open_index(path).position_at_or_after(0) is None
-
-
 def test_close_and_open_again(index, path):
-    index.file.trim()
-    index.file.close()
+    index.trim()
+    index.close()
     assert path.stat().st_size == 32
     again = open_index(path)
     assert entries_of(again) == ENTRIES
     assert again.last_offset == 60
     with pytest.raises(AppendError, match="full"):
         again.append(61, 100)
-    again.file.resize()
+    again.resize()
     again.append(61, 100)
     assert entries_of(again) == [*ENTRIES, (61, 100)]
     assert path.stat().st_size == 80
@@ -140,7 +127,7 @@ def test_truncate_to(index, path, offset, kept):
 
 
 def test_truncate(index):
-    index.truncate()
+    index.truncate(0)
     assert len(index) == 0
     assert index.last_offset == BASE
 

@@ -147,15 +147,15 @@ def test_check(index, path):
 
 
 def test_resizing_keeps_the_last_entry(index, path):
-    index.file.trim()
+    index.trim()
     assert path.stat().st_size == 48
     assert index.last_entry == TimestampOffset(2**40, 60)
     assert index.is_full
-    index.file.resize()
+    index.resize()
     assert index.last_entry == TimestampOffset(2**40, 60)
     assert not index.is_full
     again = open_index(path)
-    again.file.resize(240)
+    again.resize(240)
     assert again.last_entry == TimestampOffset(2**40, 60)
     assert path.stat().st_size == 240
 
@@ -163,8 +163,8 @@ def test_resizing_keeps_the_last_entry(index, path):
 def test_timestamp_zero_at_the_base_offset_is_an_entry(path):
     index = open_index(path)
     index.maybe_append(0, BASE)
-    index.file.trim()
-    index.file.close()
+    index.trim()
+    index.close()
     assert path.read_bytes() == bytes(12)
     assert entries_of(open_index(path)) == [(0, BASE)]
 
