@@ -60,14 +60,10 @@ def batch_candidates(
 ) -> list[tuple[int, int]]:
     """Positions in a block that look like a batch of any format, each with its size, ascending.
 
-    The CRC is not checked. Unless the block ends the file, its last 60 bytes yield nothing: they may be the
-    beginning of a header, and have to be examined again at the beginning of the next block.
-
-    Args:
-        block: Some bytes of a file.
-        remaining_bytes: Size of the file from the beginning of the block.
-        lowest_offset: Batches with lower offsets are ignored.
-        largest_bytes: Larger batches are ignored. Among random bytes, a limit rules most candidates out.
+    The CRC is not checked. Unless the block ends the file, of which ``remaining_bytes`` are left, its last 60 bytes
+    yield nothing: they may be the beginning of a header, and have to be examined again at the beginning of the next
+    block. Batches with lower offsets, or of more than ``largest_bytes``, are ignored. Among random bytes, such a
+    limit rules most candidates out.
     """
     is_end = len(block) >= remaining_bytes
     count = len(block) - (MESSAGE_SIZE_BYTES if is_end else HEADER_SIZE_BYTES) + 1
@@ -198,13 +194,7 @@ class RecordLengths:
         self._block_start = 0
 
     def contents(self, position_bytes: int, magic: int, declared_bytes: int) -> BatchContents:
-        """What the batch at a position holds if it has a certain format.
-
-        Args:
-            position_bytes: Position of the batch.
-            magic: The format.
-            declared_bytes: Where its header says that it ends.
-        """
+        """What the batch at a position holds if it has a certain format, and its header declares a certain end."""
         if magic == MAGIC_V2:
             start_bytes = position_bytes + HEADER_SIZE_BYTES
             return BatchContents(magic, start_bytes, *self._end_of_records(start_bytes, declared_bytes))

@@ -126,10 +126,13 @@ class BatchProbe:
                 return False
             if len(self._checked) >= _LARGEST_CACHE:
                 self._checked.clear()
-            crc_start = position_bytes + CRC_LAYOUTS[header.magic].start
-            known = self.crc(header.magic, crc_start, header.end_position_bytes) == header.crc
-            self._checked[position_bytes] = known
+            known = self._checked[position_bytes] = self.batch_crc(header) == header.crc
         return known
+
+    def batch_crc(self, header: BatchHeader) -> int:
+        """The CRC of a batch's bytes, however many they are; -1 if the file ends before it."""
+        crc_start = header.position_bytes + CRC_LAYOUTS[header.magic].start
+        return self.crc(header.magic, crc_start, header.end_position_bytes)
 
     def crc(self, magic: int, start_bytes: int, end_bytes: int, crc: int = 0) -> int:
         """The CRC of a range of bytes, of the kind that a magic uses, continued from another one; -1 at the file's end."""

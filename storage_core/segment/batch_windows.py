@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from storage_core.errors import BatchTooLargeError
-from storage_core.record.batch_header import CRC_LAYOUTS, HEADER_SIZE_BYTES
+from storage_core.record.batch_header import HEADER_SIZE_BYTES
 from storage_core.record.batch_window import BatchWindow, walk_window
 from storage_core.record.section import PADDING_BYTES
 from storage_core.segment.batch_probe import BatchProbe
@@ -88,10 +88,9 @@ class WindowReader:
         return self.position_bytes + self.size_bytes >= self.end_position_bytes
 
     def window(self, lowest_offset: int) -> BatchWindow:
-        """The window at the position. Its bytes are valid until the next window is read.
+        """The window at the position, which follows the batches below an offset.
 
-        Args:
-            lowest_offset: The offset after the previous batch.
+        Its bytes are valid until the next window is read.
         """
         size_bytes = max(self._window_bytes, self.needed_bytes)
         size_bytes = min(size_bytes, self.end_position_bytes - self.position_bytes)
@@ -143,15 +142,8 @@ def read_windows(
     """Read a log file from a batch boundary on as windows of whole batches.
 
     A window's bytes are valid until the next window is read. No whole batch begins after the last window,
-    which may be empty.
-
-    Args:
-        log_file: The file.
-        position_bytes: The boundary.
-        end_position_bytes: Where the file ends.
-        lowest_offset: The offset after the previous batch.
-        max_batch_bytes: The largest batch for which memory is taken.
-        window_bytes: How much to read at once, unless a batch is larger.
+    which may be empty. No batch may begin below ``lowest_offset``. For a batch of up to ``max_batch_bytes``,
+    a window is larger than ``window_bytes``.
 
     Raises:
         BatchTooLargeError: An undamaged batch is larger than ``max_batch_bytes``.
@@ -171,7 +163,9 @@ def read_windows(
             # The last batch is torn, or its length is damaged.
             return
         if reader.needed_bytes > max_batch_bytes:
-            if _is_damaged(log_file, reader):
+            probe = BatchProbe(log_file, reader.end_position_bytes)
+            header = probe.header(reader.position_bytes)
+            if header is None or probe.batch_crc(header) != header.crc:
                 return
             raise BatchTooLargeError(
                 f"Expected a record batch of at most {max_batch_bytes} bytes, found one of "
@@ -179,13 +173,3 @@ def read_windows(
                 path=log_file.path,
                 position_bytes=reader.position_bytes,
             )
-
-
-def _is_damaged(log_file: OpenFile, reader: WindowReader) -> bool:
-    """Whether the batch at a reader's position has a wrong CRC. The batch is not held in memory."""
-    probe = BatchProbe(log_file, reader.end_position_bytes)
-    header = probe.header(reader.position_bytes)
-    if header is None:
-        return True
-    crc_start = header.position_bytes + CRC_LAYOUTS[header.magic].start
-    return probe.crc(header.magic, crc_start, header.end_position_bytes) != header.crc

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from storage_core.errors import BatchTooLargeError, CorruptRecordError, SegmentLogError
 from storage_core.record.batch_header import (
-    CRC_LAYOUTS,
     HEADER_SIZE_BYTES,
+    LENGTH_AND_MAGIC,
+    LENGTH_POSITION,
+    MAGIC_POSITION,
     MAGIC_V2,
     MIN_LENGTH_BY_MAGIC,
     BatchHeader,
@@ -58,9 +59,6 @@ class DamagedRange:
         )
 
 
-_LENGTH_AND_MAGIC: Final = struct.Struct(">8xi4xb")
-
-
 def reason_at(
     probe: BatchProbe,
     limits: OffsetLimits,
@@ -70,7 +68,7 @@ def reason_at(
 ) -> SegmentLogError | None:
     """Why there is no valid batch at a boundary; None if nothing is wrong with the batch by itself."""
     head = probe.read_at(HEADER_SIZE_BYTES, position_bytes)
-    if len(head) < _LENGTH_AND_MAGIC.size:
+    if len(head) <= MAGIC_POSITION:
         return _cut_off(probe, position_bytes)
     if not head.strip(b"\0"):
         return CorruptRecordError(
@@ -78,7 +76,7 @@ def reason_at(
             path=probe.path,
             position_bytes=position_bytes,
         )
-    length, magic = _LENGTH_AND_MAGIC.unpack_from(head)
+    length, magic = LENGTH_AND_MAGIC.unpack_from(head, LENGTH_POSITION)
     if not 0 <= magic <= MAGIC_V2 or length < MIN_LENGTH_BY_MAGIC[magic]:
         return header_error(probe.path, position_bytes, length, magic)
     header = probe.header(position_bytes)
@@ -112,10 +110,8 @@ def _cut_off(probe: BatchProbe, position_bytes: int) -> CorruptRecordError:
 
 
 def _wrong_crc(probe: BatchProbe, header: BatchHeader) -> CorruptRecordError:
-    start_bytes = header.position_bytes + CRC_LAYOUTS[header.magic].start
-    found = probe.crc(header.magic, start_bytes, header.end_position_bytes)
     return CorruptRecordError(
-        f"Expected a record batch with CRC {header.crc:#010x}, found {found:#010x}: "
+        f"Expected a record batch with CRC {header.crc:#010x}, found {probe.batch_crc(header):#010x}: "
         "the batch was damaged after it was written.",
         path=probe.path,
         position_bytes=header.position_bytes,

@@ -25,12 +25,7 @@ MAX_LOG_SIZE_BYTES: Final = 2**31 - 1
 
 
 class LogFile:
-    """A log file for appending. Bytes after its known end, preallocated or left by a failed write, do not count.
-
-    Args:
-        filesystem: Through which the file is read and written.
-        path: The file.
-    """
+    """A log file for appending. Bytes after its known end, preallocated or left by a failed write, do not count."""
 
     __slots__ = ("_file", "_filesystem", "_size_bytes", "path")
 
@@ -178,10 +173,7 @@ class LogFileView:
     Unlike `SegmentReader`, a view trusts the offset index, as a broker does: it is the writer's own.
     Only if the log contradicts it is the log walked from its beginning.
 
-    Args:
-        filesystem: Through which the file is read.
-        path: The log file.
-        base_offset: The segment's base offset.
+    Attributes:
         size_bytes: How much of the file counts.
         offset_index: The segment's offset index. It may have entries for later bytes.
     """
@@ -193,12 +185,7 @@ class LogFileView:
     offset_index: OffsetIndexFile
 
     def translate_offset(self, offset: int, start_position_bytes: int = 0) -> BatchHeader | None:
-        """The first batch whose last offset is at least ``offset``; None if there is none.
-
-        Args:
-            offset: The offset. If it is in a gap, the batch after the gap is found.
-            start_position_bytes: The batch boundary where the search begins.
-        """
+        """The first batch from a boundary on whose last offset is at least ``offset``; None if there is none."""
         return self._walk_from(
             offset, start_position_bytes, lambda walk, start_bytes: walk.first_reaching(offset, start_bytes)
         )

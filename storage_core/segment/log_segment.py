@@ -362,11 +362,7 @@ class LogSegment:
         self._append_many(pieces, last_offsets, headers["max_timestamp_ms"], sizes_bytes)
 
     def append_from_file(self, source: LogSegment, start_position_bytes: int = 0) -> int:
-        """Copy batches of another segment unchanged, up to the first whose last offset does not fit.
-
-        Args:
-            source: The other segment.
-            start_position_bytes: The batch boundary to begin at.
+        """Copy batches of another segment from a boundary on, up to the first whose last offset does not fit.
 
         Returns:
             How many bytes were copied.
@@ -438,11 +434,9 @@ class LogSegment:
         return recovered
 
     def truncate_to(self, offset: int, *, now_ms: int) -> int:
-        """Drop the batch that holds an offset, and all later ones.
+        """Drop the batch that holds an offset, or follows the gap that it is in, and all later ones.
 
-        Args:
-            offset: The offset. If it is in a gap, all batches after the gap are dropped.
-            now_ms: The current time, from which an empty segment's age counts.
+        The age of a segment that is empty then counts from ``now_ms``.
 
         Returns:
             How many bytes were cut off.
@@ -463,12 +457,7 @@ class LogSegment:
         return cut_bytes
 
     def resize_indexes(self, *, on_write: bool = False) -> None:
-        """Give offset and time index their full size, so that they can be appended to.
-
-        Args:
-            on_write: Whether to leave the files alone until there is something to write. Until then they count
-                as having room.
-        """
+        """Give offset and time index their full size: at once, or when there is something to write."""
         self._is_sealed = False
         self._indexes.resize(on_write=on_write)
 

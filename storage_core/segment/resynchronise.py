@@ -8,11 +8,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from storage_core.errors import CorruptError, SegmentLogError
-from storage_core.record import batch_timestamps
 from storage_core.segment.batch_candidates import MAX_ENCODABLE_BATCH_BYTES
 from storage_core.segment.batch_probe import BatchProbe
 from storage_core.segment.batch_search import BatchSearch
-from storage_core.segment.batch_walk import USUAL_MAX_BATCH_BYTES, BatchWalk, SkimmedBatch, read_batch
+from storage_core.segment.batch_walk import USUAL_MAX_BATCH_BYTES, BatchWalk, SkimmedBatch, record_timestamps
 from storage_core.segment.damage import DamagedRange, OffsetLimits, known_offset, reason_at
 from storage_core.segment.file_names import SegmentEnd
 
@@ -59,12 +58,7 @@ class Resynchroniser:
         self._search = BatchSearch(self.probe, self.limits, max_batch_bytes)
 
     def log_batch_at(self, position_bytes: int, lowest_offset: int) -> BatchHeader | None:
-        """The batch of the log at a boundary; None if there is damage.
-
-        Args:
-            position_bytes: The boundary.
-            lowest_offset: The offset after the previous batch of the log.
-        """
+        """The batch of the log at a boundary, after those below an offset; None if there is damage."""
         header = self._search.valid_batch_at(position_bytes, lowest_offset)
         if header is None or self._is_outlier(header, lowest_offset):
             return None
@@ -178,10 +172,7 @@ class Resynchroniser:
         if not header.is_wrapper:
             return header.base_offset
         try:
-            batch = read_batch(self._log_file, header, self._max_batch_bytes)
-            offsets, _ = batch_timestamps(
-                batch, header, path=self._log_file.path, limit_bytes=self._max_batch_bytes
-            )
+            offsets, _ = record_timestamps(self._log_file, header, self._max_batch_bytes)
         except SegmentLogError:
             return header.last_offset
         return int(offsets[0])
@@ -229,11 +220,7 @@ class TolerantWalk:
     A plain header walk notices damage late, or never: a changed length leads somewhere else. So this walk
     trusts a header if the next batch follows without a gap in offsets. For any other batch, the CRC decides.
 
-    Args:
-        log_file: The file.
-        base_offset: The segment's base offset.
-        resynchroniser: Tells batches of the log from damage. It knows where the file ends.
-        skip_damage: Whether to continue after damage, or to raise an error that covers all of it.
+    The resynchroniser tells batches of the log from damage, and knows where the file ends.
     """
 
     def __init__(
@@ -268,14 +255,8 @@ class TolerantWalk:
         if self._skip_damage:
             yield from self._hop(position_bytes)
             return
-        before = last = None
-        try:
-            for header in self.raw.batches(position_bytes):
-                before, last = last, header
-                yield header
-        except CorruptError as error:
-            walked = [None if header is None else _skimmed(header) for header in (before, last)]
-            raise self._whole_error(error, *walked) from error
+        for position, _, base_offset, _, _ in self.skim(position_bytes):
+            yield self.raw.header(position, base_offset)
 
     def batch_at(self, position_bytes: int) -> BatchHeader | None:
         """The header at a batch boundary; None if a walk would end there. Raises what `skim` raises."""
@@ -467,15 +448,10 @@ def end_of_batches(
     The last append before a crash may be torn: cut in the middle, or of full length with pages that
     never reached the disk. Such a tail is the end of the log and no damage, if nothing valid follows it.
 
-    Args:
-        log_file: The file.
-        base_offset: The segment's base offset.
-        start_position_bytes: The boundary.
-        end_position_bytes: Where the file ends, or the position after which nothing valid is known to follow.
-        skip_damage: Whether to find the end after damage; otherwise a valid batch after damage is an error.
+    Nothing valid is known to follow ``end_position_bytes``.
 
     Raises:
-        CorruptRecordError: Damage that a valid batch follows.
+        CorruptRecordError: Damage that a valid batch follows, unless damage is skipped.
     """
     # A batch that is too large for a reader is still no torn append.
     resynchroniser = Resynchroniser(

@@ -65,19 +65,11 @@ def index_entries(
     largest_timestamp: TimestampOffset,
     bytes_since_last_entry: int,
 ) -> IndexEntries:
-    """The entries for batches that are appended at a position (the rule of Kafka's ``LogSegment.append``).
+    """The entries for at least one batch, appended at a position (the rule of Kafka's ``LogSegment.append``).
 
     A batch gets an entry if more than ``index.interval.bytes`` are between its beginning and that of the
-    last batch with an entry. So the first batch of a segment never gets one.
-
-    Args:
-        last_offsets: Last offset of each batch; at least one.
-        max_timestamps_ms: Its largest timestamp.
-        sizes_bytes: Its size.
-        position_bytes: Where the first one begins.
-        interval_bytes: ``index.interval.bytes``.
-        largest_timestamp: The largest timestamp before them.
-        bytes_since_last_entry: Size of the earlier batches from the last one with an entry on.
+    last batch with an entry. So the first batch of a segment never gets one. The columns have an item for each
+    batch; the two keywords are the state after the batches before them.
     """
     ends = np.cumsum(sizes_bytes)
     # Places are counted from the last batch with an entry.
@@ -159,14 +151,7 @@ class IndexBuilder:
         sizes_bytes: npt.NDArray[np.int64],
         position_bytes: int,
     ) -> tuple[bytes, bytes]:
-        """The entries of the offset index and of the time index for the next batches.
-
-        Args:
-            last_offsets: Last offset of each batch; at least one.
-            max_timestamps_ms: Its largest timestamp.
-            sizes_bytes: Its size.
-            position_bytes: Where the first one begins in the log file.
-        """
+        """The entries of the offset index and of the time index for the next batches; see `index_entries`."""
         entries = index_entries(
             last_offsets,
             max_timestamps_ms,
@@ -289,9 +274,7 @@ class SegmentIndexes:
     def trim(self, largest_timestamp: TimestampOffset | None) -> bool:
         """Add the last entry of the time index, and cut offset and time index to their entries.
 
-        Args:
-            largest_timestamp: The segment's largest timestamp; None if it is not known because nothing was
-                appended.
+        The segment's largest timestamp is not known if nothing was appended.
 
         Returns:
             Whether that changed a file.

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from storage_core.errors import CorruptError, DataLossError, UnsupportedFormatError
-from storage_core.record import batch_timestamps
 from storage_core.record.batch_header import NO_TIMESTAMP_MS
 from storage_core.segment.batch_walk import (
     PAGE_SIZE_BYTES,
@@ -22,6 +21,7 @@ from storage_core.segment.batch_walk import (
     BatchWalk,
     SkimmedBatch,
     read_batch,
+    record_timestamps,
 )
 from storage_core.segment.file_names import (
     SegmentEnd,
@@ -72,6 +72,9 @@ class SegmentReader:
         end_offset: The offset that no batch reaches: the next segment's base offset, or the log
             end offset; None if that is not known.
         skip_damage: Whether look-ups and walks continue after damage; otherwise damage is an error.
+
+    Attributes:
+        known_end: What `end` has returned, or what the segment's writer has reported; None if it is not known.
     """
 
     filesystem: FileSystem
@@ -87,7 +90,7 @@ class SegmentReader:
     _offset_index: OffsetIndex | None = field(default=None, init=False, repr=False)
     _time_index: TimeIndex | None = field(default=None, init=False, repr=False)
     _transaction_index: TransactionIndex | None = field(default=None, init=False, repr=False)
-    _end: SegmentEnd | None = field(default=None, init=False, repr=False)
+    known_end: SegmentEnd | None = field(default=None, init=False, repr=False)
     _largest_timestamp: TimestampOffset | None = field(default=None, init=False, repr=False)
 
     @property
@@ -157,28 +160,30 @@ class SegmentReader:
     @property
     def offset_index(self) -> OffsetIndex:
         """The offset index, read at first use."""
-        if self._offset_index is None:
+        index = self._offset_index
+        if index is None:
             path = self._index_path(offset_index_file_name(self.base_offset))
             if path is None:
-                self._offset_index = OffsetIndex.without_entries(self.base_offset, self._why_no_index())
+                index = OffsetIndex.without_entries(self.base_offset, self._why_no_index())
             else:
-                self._offset_index = OffsetIndex.read(
-                    self.filesystem, path, self.base_offset, self.size_bytes
-                )
-            self._report("offset index", self._offset_index.problem)
-        return self._offset_index
+                index = OffsetIndex.read(self.filesystem, path, self.base_offset, self.size_bytes)
+            self._offset_index = index
+            self._report("offset index", index.problem)
+        return index
 
     @property
     def time_index(self) -> TimeIndex:
         """The time index, read at first use."""
-        if self._time_index is None:
+        index = self._time_index
+        if index is None:
             path = self._index_path(time_index_file_name(self.base_offset))
             if path is None:
-                self._time_index = TimeIndex.without_entries(self.base_offset, self._why_no_index())
+                index = TimeIndex.without_entries(self.base_offset, self._why_no_index())
             else:
-                self._time_index = TimeIndex.read(self.filesystem, path, self.base_offset)
-            self._report("time index", self._time_index.problem)
-        return self._time_index
+                index = TimeIndex.read(self.filesystem, path, self.base_offset)
+            self._time_index = index
+            self._report("time index", index.problem)
+        return index
 
     @property
     def transaction_index(self) -> TransactionIndex:
@@ -224,10 +229,6 @@ class SegmentReader:
     def forget_transaction_index(self) -> None:
         """Read the transaction index again when it is next needed: it may have been written meanwhile."""
         self._transaction_index = None
-
-    def drop_last_index_entry(self) -> None:
-        """Continue as if the offset index were one entry shorter."""
-        self._offset_index = self.offset_index.without_last_entry()
 
     def set_offset_index_aside(self, problem: str) -> None:
         """Continue without the offset index, because it was found to be wrong."""
@@ -298,19 +299,15 @@ class SegmentReader:
 
     def record_offsets(self, header: BatchHeader) -> list[int]:
         """The offsets of a batch's records, ascending; raises what `read_batch` raises."""
-        batch = self.read_batch(header)
-        offsets, _ = batch_timestamps(batch, header, path=self.log_path, limit_bytes=self.max_batch_bytes)
+        with self.open_log() as log_file:
+            offsets, _ = record_timestamps(log_file, header, self.max_batch_bytes)
         ascending: list[int] = offsets.tolist()
         return ascending
 
     def translate_offset(self, offset: int, boundary_bytes: int = 0) -> BatchHeader | None:
-        """The first batch whose last offset is at least ``offset``; None if there is none.
+        """The first batch whose last offset is at least ``offset``: the one after a gap if it is in a gap.
 
-        If ``offset`` is in a gap, that is the batch after the gap.
-
-        Args:
-            offset: The offset.
-            boundary_bytes: Position of a batch that an earlier look-up has found, not after the one looked for.
+        The look-up may begin at the boundary of a batch that an earlier one has found.
         """
         with self.open_log() as log_file:
             walk = self._walk(log_file)
@@ -383,15 +380,6 @@ class SegmentReader:
                 position_bytes = end_bytes
             return position_bytes
 
-    @property
-    def known_end(self) -> SegmentEnd | None:
-        """What `end` has returned before, or what the segment's writer has reported; None if it is not known."""
-        return self._end
-
-    @known_end.setter
-    def known_end(self, end: SegmentEnd) -> None:
-        self._end = end
-
     def end(self) -> SegmentEnd:
         """Where the whole, valid batches of the segment end.
 
@@ -402,10 +390,10 @@ class SegmentReader:
         Raises:
             CorruptRecordError: Bytes that are no batch, followed by a valid batch.
         """
-        if self._end is None:
+        if self.known_end is None:
             with self.open_log() as log_file:
-                self._end = self._find_end(log_file)
-        return self._end
+                self.known_end = self._find_end(log_file)
+        return self.known_end
 
     def end_before(self, offset: int) -> None:
         """End the segment with the batches before an offset, because what follows is not committed yet.
@@ -420,20 +408,15 @@ class SegmentReader:
             walk = self._walk(log_file)
             for _, end_bytes, _, last_offset, _ in walk.skim(self._start_position(walk, offset - 1)):
                 if last_offset >= offset - 1:
-                    self._end = SegmentEnd(last_offset + 1, end_bytes)
+                    self.known_end = SegmentEnd(last_offset + 1, end_bytes)
                     self.known_status = replace(self.status, size_bytes=end_bytes)
                     return
 
     def largest_timestamp(self, *, is_complete: bool) -> TimestampOffset:
-        """The largest timestamp, and the last offset of the first batch that holds it.
+        """The largest timestamp, and the last offset of the first batch that holds it; (-1, base offset) if none.
 
-        Args:
-            is_complete: Whether the broker has closed the time index, and so has written the
-                segment's largest timestamp to it: true of every segment but the last, and of
-                the last one after a clean shutdown.
-
-        Returns:
-            (-1, base offset) if the segment has no timestamps.
+        The time index is complete if a broker has closed it, and so has written the segment's largest timestamp
+        to it: that of every segment but the last, and of the last one after a clean shutdown.
         """
         if self._largest_timestamp is None:
             with self.open_log() as log_file:
@@ -466,17 +449,10 @@ class SegmentReader:
     def cut_points(
         self, start_position_bytes: int, end_position_bytes: int, target_bytes: int
     ) -> list[BatchHeader]:
-        """Batches at which a range can be cut into pieces of about ``target_bytes``.
+        """The batches at which to cut a range into pieces of at least ``target_bytes``: where each further piece begins.
 
-        Args:
-            start_position_bytes: The range's beginning, a batch boundary.
-            end_position_bytes: The range's end.
-            target_bytes: The smallest distance between two cuts.
-
-        Returns:
-            The batches that begin a piece, except the first piece. The base offset of a wrapper is
-            the one after the previous batch. There are no cuts after damage: the reader of that
-            piece reports it.
+        The base offset of a wrapper is the one after the previous batch. There are no cuts after damage: the
+        reader of that piece reports it.
         """
         cuts: list[BatchHeader] = []
         with self.open_log() as log_file:
@@ -497,9 +473,9 @@ class SegmentReader:
 
     def _resynchroniser(self, log_file: OpenFile, end_position_bytes: int | None = None) -> Resynchroniser:
         end_bytes, end_offset = self.size_bytes, self.end_offset
-        if self._end is not None:
-            end_bytes = self._end.position_bytes
-            end_offset = self._end.next_offset if end_offset is None else end_offset
+        if self.known_end is not None:
+            end_bytes = self.known_end.position_bytes
+            end_offset = self.known_end.next_offset if end_offset is None else end_offset
         if end_position_bytes is not None:
             end_bytes = min(end_bytes, end_position_bytes)
         return Resynchroniser(log_file, self.base_offset, end_bytes, end_offset, self.max_batch_bytes)
@@ -552,7 +528,7 @@ class SegmentReader:
         if batch is None:
             if number == len(index) - 1:
                 # The last append was indexed, but is torn: the log ends before it.
-                self.drop_last_index_entry()
+                self._offset_index = index.without_last_entry()
             return False
         batch_position_bytes, _, _, _, _ = batch
         try:
@@ -718,10 +694,7 @@ class SegmentReader:
         self, log_file: OpenFile, header: BatchHeader, timestamp_ms: int, start_offset: int
     ) -> TimestampOffset | None:
         try:
-            batch = read_batch(log_file, header, self.max_batch_bytes)
-            offsets, timestamps_ms = batch_timestamps(
-                batch, header, path=self.log_path, limit_bytes=self.max_batch_bytes
-            )
+            offsets, timestamps_ms = record_timestamps(log_file, header, self.max_batch_bytes)
         except (CorruptError, UnsupportedFormatError):
             if self.skip_damage:
                 return None
