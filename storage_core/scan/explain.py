@@ -348,12 +348,7 @@ def explain(
 
 
 def explain_plan(plan: ScanPlan, planning: IoStatistics) -> ScanExplanation:
-    """Explain what a plan opens and skips.
-
-    Args:
-        plan: The plan.
-        planning: The file system operations of the planning.
-    """
+    """Explain what a plan opens and skips, and which file system operations the planning took."""
     spans: defaultdict[tuple[str, int], list[_Numbered]] = defaultdict(list)
     for number, task in enumerate(plan.tasks):
         for span in task.spans:

@@ -5,7 +5,6 @@ Times may be epoch milliseconds, ISO-8601, SQL timestamps or relative to now.
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import json
 import operator
@@ -26,19 +25,8 @@ _MAX_INTEGER = 2**63 - 1
 _SIZE = re.compile(r"([0-9]{1,19})\s*(?:([kmgtp])(?:i?b)?|b)?", re.IGNORECASE)
 _SIZE_SHIFTS = {"k": 10, "m": 20, "g": 30, "t": 40, "p": 50}
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
-_NOT_LOCAL_SCHEMES = (
-    "abfs",
-    "abfss",
-    "dbfs",
-    "gs",
-    "hdfs",
-    "http",
-    "https",
-    "s3",
-    "s3a",
-    "s3n",
-    "viewfs",
-    "wasbs",
+_NOT_LOCAL_SCHEMES = frozenset(
+    ["abfs", "abfss", "dbfs", "gs", "hdfs", "http", "https", "s3", "s3a", "s3n", "viewfs", "wasbs"]
 )
 
 
@@ -61,17 +49,17 @@ def parse_choice(option: str, value: object, choices: Sequence[str]) -> str:
     raise OptionError(f"{option} is {value!r}. Use {' or '.join(choices)}.")
 
 
-def parse_count(option: str, value: object, name_in_error: str) -> int:
+def parse_count(option: str, value: object, name_in_error: str | None = None) -> int:
     """Parse a positive whole number. The error's wording is that of Spark's Kafka source."""
     number: int | None = None
     if isinstance(value, str) and re.fullmatch(r"\s*[+-]?[0-9]{1,19}\s*", value):
         number = int(value)
-    elif not isinstance(value, (bool, str)):
-        number = _as_integer(value)
+    else:
+        number = as_integer(value)
     if number is None or number > _MAX_INTEGER:
         raise OptionError(f"{option} is {value!r}. Use a whole number above 0.")
     if number <= 0:
-        raise OptionError(f"{name_in_error} must be positive, but {option} is {value}.")
+        raise OptionError(f"{name_in_error or option} must be positive, but {option} is {value}.")
     return number
 
 
@@ -82,8 +70,8 @@ def parse_size_bytes(option: str, value: object) -> int:
         matched = _SIZE.fullmatch(value.strip())
         if matched:
             number = int(matched.group(1)) << _SIZE_SHIFTS.get((matched.group(2) or "").lower(), 0)
-    elif not isinstance(value, bool):
-        number = _as_integer(value)
+    else:
+        number = as_integer(value)
     if number is None or not 0 < number <= _MAX_INTEGER:
         raise OptionError(
             f"{option} is {value!r}. Use a positive number of bytes, or a size such as 64k, 128m or 1g."
@@ -212,7 +200,10 @@ def _text_list(option: str, value: object, what: str) -> list[str]:
     raise OptionError(f"{option} is {value!r}. Use a text or a list of {what}.")
 
 
-def _as_integer(value: object) -> int | None:
+def as_integer(value: object) -> int | None:
+    """The value if it is an integer of Python or numpy, otherwise None. A boolean is none."""
+    if isinstance(value, bool):
+        return None
     try:
         return operator.index(value)  # type: ignore[arg-type]  # raises if it is no integer
     except TypeError:
@@ -259,12 +250,8 @@ _TRIMMED = "".join(map(chr, range(0x21)))
 def parse_timestamp_ms(option: str, value: object, zone: dt.tzinfo, now_ms: int) -> int:
     """Parse a time to milliseconds since 1970.
 
-    Args:
-        option: The option's name, for the error.
-        value: An integer of milliseconds, a ``datetime`` or ``date``, or a text: digits
-            (milliseconds), ISO-8601, or ``-10 minutes``.
-        zone: The zone of times that name none.
-        now_ms: The time that a relative time is relative to.
+    It is an integer of milliseconds, a ``datetime`` or ``date``, or a text: digits (milliseconds), ISO-8601, or
+    ``-10 minutes``. ``zone`` is that of times that name none.
 
     Raises:
         OptionError: It is none of these, or before 1970.
@@ -287,12 +274,10 @@ def _timestamp_ms(option: str, value: object, zone: dt.tzinfo, now_ms: int) -> i
         return _datetime_ms(dt.datetime(value.year, value.month, value.day, tzinfo=zone), zone)
     if isinstance(value, str):
         return _text_ms(option, value.strip(), zone, now_ms)
-    if isinstance(value, bool):
+    timestamp_ms = as_integer(value)
+    if timestamp_ms is None:
         raise _not_a_time(option, value)
-    try:
-        return operator.index(value)  # type: ignore[arg-type]  # raises if it is no integer
-    except TypeError:
-        raise _not_a_time(option, value) from None
+    return timestamp_ms
 
 
 def _text_ms(option: str, text: str, zone: dt.tzinfo, now_ms: int) -> int:
@@ -312,10 +297,8 @@ def _text_ms(option: str, text: str, zone: dt.tzinfo, now_ms: int) -> int:
 def parse_sql_timestamp_us(text: str, zone: dt.tzinfo, now_ms: int) -> int | None:
     """Parse a text to microseconds since 1970 as Spark casts it, or as a time relative to now.
 
-    Args:
-        text: As ``2026-01-01``, ``2026-1-1 1:02``, ``2026-01-01T01:02:03.5+02:00``, ``-10 minutes``.
-        zone: The zone of times that name none.
-        now_ms: The time that a relative time is relative to.
+    As ``2026-01-01``, ``2026-1-1 1:02``, ``2026-01-01T01:02:03.5+02:00``, ``-10 minutes``. ``zone`` is that of times
+    that name none.
 
     Returns:
         None if the text is no timestamp, or its year is not from 1 to 9999.
@@ -366,12 +349,7 @@ def _sql_zone(text: str) -> dt.tzinfo:
 
 
 def parse_interval_ms(option: str, value: object) -> int:
-    """Parse an interval to milliseconds.
-
-    Args:
-        option: The option's name, for the error.
-        value: A ``timedelta``, an integer of milliseconds, or a text: digits (milliseconds), or
-            ``1 hour 30 minutes``.
+    """Parse an interval to milliseconds: a ``timedelta``, milliseconds as a number or in digits, or ``1 hour 30 minutes``.
 
     Raises:
         OptionError: It is none of these, or negative.
@@ -385,9 +363,8 @@ def parse_interval_ms(option: str, value: object) -> int:
             interval_ms = int(text)
         elif _INTERVAL.fullmatch(text):
             interval_ms = _interval_ms(option, text, text)
-    elif not isinstance(value, bool):
-        with contextlib.suppress(TypeError):
-            interval_ms = operator.index(value)  # type: ignore[arg-type]  # raises if it is no integer
+    else:
+        interval_ms = as_integer(value)
     if interval_ms is None or not 0 <= interval_ms <= _MAX_TIMESTAMP_MS:
         raise OptionError(
             f"{option} is {_shown(value)}. Use an interval such as '10 minutes' or '1 hour 30 minutes', "

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import operator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from storage_core.scan.predicate import (
     And,
@@ -166,8 +166,7 @@ _NEGATED: Final[dict[Operator, Operator]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(NamedTuple):
     """Bounds of the records that can match a predicate; None means that there is no bound.
 
     Attributes:
@@ -191,12 +190,7 @@ class Bounds:
 
     def intersection(self, other: Bounds) -> Bounds:
         """The bounds of what both include."""
-        return Bounds(
-            _both(max, self.offset_start, other.offset_start),
-            _both(min, self.offset_end, other.offset_end),
-            _both(max, self.timestamp_start_ms, other.timestamp_start_ms),
-            _both(min, self.timestamp_end_ms, other.timestamp_end_ms),
-        )
+        return Bounds(*map(_both, (max, min, max, min), self, other))
 
     def union(self, other: Bounds) -> Bounds:
         """The narrowest bounds of what either includes."""
@@ -204,12 +198,7 @@ class Bounds:
             return other
         if other.is_empty:
             return self
-        return Bounds(
-            _either(min, self.offset_start, other.offset_start),
-            _either(max, self.offset_end, other.offset_end),
-            _either(min, self.timestamp_start_ms, other.timestamp_start_ms),
-            _either(max, self.timestamp_end_ms, other.timestamp_end_ms),
-        )
+        return Bounds(*map(_either, (min, max, min, max), self, other))
 
 
 _EVERYTHING: Final = Bounds()
