@@ -254,14 +254,8 @@ def unpack_message(data: bytes | bytearray | memoryview, start: int) -> tuple[in
 def parse_batch_header(data: BytesLike, start: int, position_bytes: int, *, path: str) -> BatchHeader:
     """Parse the header at ``data[start:]``, which is at ``position_bytes`` of ``path``.
 
-    Args:
-        data: At least 61 bytes from ``start``, or a whole message of format v0 or v1.
-        start: Where the header begins in ``data``.
-        position_bytes: Where it begins in the file, for the result and for messages.
-        path: The file, for messages.
-
-    Returns:
-        The header. A wrapper's base offset is its last offset, until ``with_lower_base`` lowers it.
+    There are at least 61 bytes, or a whole message of format v0 or v1. A wrapper's base offset is its last offset,
+    until ``with_lower_base`` lowers it.
 
     Raises:
         CorruptRecordError: The magic is unknown, or the length is too small.
@@ -332,11 +326,8 @@ FINGERPRINTED_BYTES: Final = len(_FINGERPRINTED)
 def batch_fingerprint(headers: npt.NDArray[Any], fingerprint: int = 0) -> int:
     """The CRC-32C of headers without their base offsets and leader epochs, which an append assigns.
 
-    As each header holds the CRC of its batch, the fingerprint covers all bytes of the batches.
-
-    Args:
-        headers: The headers of batches of format v2: a structured array of `HEADER_DTYPE`.
-        fingerprint: The fingerprint of the batches before them.
+    As each header holds the CRC of its batch, the fingerprint covers all bytes of the batches, of format v2. It
+    continues that of the batches before them.
     """
     return int(crc32c(fingerprinted_bytes(headers), fingerprint))
 
@@ -384,11 +375,8 @@ _LEGACY_ROW: Final = _legacy_row()
 def header_rows(buffer: _Bytes, starts: _Int64Array, lowest_offset: int) -> _Rows:
     """The header of each batch in a buffer: a structured array of `HEADER_DTYPE`.
 
-    Args:
-        buffer: Whole batches, of any format.
-        starts: Where they begin, ascending and back to back.
-        lowest_offset: A lower bound of the first batch's offsets. The base offset of a wrapper, which its header
-            does not have, becomes the offset after the batch before.
+    The batches, of any format, are back to back. The base offset of a wrapper, which its header does not have, becomes
+    the offset after the batch before; of the first one, ``lowest_offset``.
     """
     is_legacy = buffer[starts + MAGIC_POSITION] != MAGIC_V2
     if not is_legacy.any():

@@ -101,14 +101,7 @@ _LOOP_CHUNK_BYTES: Final = 1 << 16
 def walk_messages(buffer: _Bytes, start: int, end: int, positions: list[int]) -> int:
     """Walk whole messages of format v0 and v1 from ``start`` up to the first bytes that are none.
 
-    Args:
-        buffer: The bytes.
-        start: Where the first message begins.
-        end: Where the bytes end.
-        positions: Receives the position of each message.
-
-    Returns:
-        Where the last message ends.
+    Adds the position of each message, and returns where the last one ends.
     """
     while True:
         walked = _walk_run(buffer, start, end, positions)
@@ -232,16 +225,9 @@ def walk_window(
 ) -> BatchWindow:
     """Find the whole batches in a buffer that begins with a batch.
 
-    The window ends before the first bytes that are no batch. Zeros up to the end of the buffer are
-    preallocated space.
-
-    Args:
-        path: The segment file.
-        position_bytes: The position of the buffer's first byte in it.
-        buffer: The bytes, padded.
-        size_bytes: How many of them come from the file.
-        lowest_offset: The offset after the batch before, or the segment's base offset: a lower bound of the
-            offsets in a wrapper.
+    The window ends before the first bytes that are no batch. Zeros up to the end of the buffer, of which
+    ``size_bytes`` come from the file and the rest is padding, are preallocated space. ``lowest_offset`` is a lower
+    bound of the offsets in a wrapper: the offset after the batch before, or the segment's base offset.
     """
     view = buffer.data
     starts: list[int] = []

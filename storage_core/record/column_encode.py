@@ -98,13 +98,7 @@ class ViewJoiner:
     def join(
         self, count: int, columns: list[ShortBytes | ByteStrings | Views], last: bytes = b""
     ) -> memoryview:
-        """Join the bytes of all rows.
-
-        Args:
-            count: The number of rows.
-            columns: The pieces of each row; less than 2 GiB in all.
-            last: Up to 12 bytes that follow the last row.
-        """
+        """Join the pieces of each row, less than 2 GiB in all, and up to 12 bytes that follow the last row."""
         view_count = count * len(columns) + 1
         if len(self._views) < view_count:
             self._views = np.empty((view_count, 2), np.uint64)
@@ -359,12 +353,7 @@ class PlainBatch:
 
 
 def encode_one_by_one(rows: Sequence[PlainRecord], records_limit_bytes: int) -> Iterator[PlainBatch]:
-    """Encode rows into batches.
-
-    Args:
-        rows: The records.
-        records_limit_bytes: The most that the records of one batch may take; a single one may take more.
-    """
+    """Encode rows into batches, whose records take at most this many bytes; a single one may take more."""
     records: list[bytes] = []
     size_bytes = base_timestamp_ms = max_timestamp_ms = 0
     for timestamp_ms, key, value, headers in rows:

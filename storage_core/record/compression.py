@@ -72,12 +72,9 @@ class Decompressor:
         self._streams: dict[str, _Stream] = {}
 
     def decompress_into(self, codec: int, payload: memoryview, output: memoryview) -> int:
-        """Decompress ``payload`` into ``output``; return the size of the output.
+        """Decompress the records of a batch into ``output``; return their size. Codec 0 copies.
 
-        Args:
-            codec: The codec's number, 0 to 4; 0 copies.
-            payload: The compressed bytes of one batch.
-            output: The buffer to write to: one byte longer than the largest expected output.
+        The buffer is one byte longer than the largest expected output.
 
         Raises:
             OutputFullError: The output fills the whole buffer.
@@ -264,11 +261,7 @@ _UINT32_MASK: Final = 0xFFFFFFFF
 
 
 def compressor(codec: int, level: int | None = None) -> Compressor | None:
-    """A function that compresses the records of a batch; None for no compression.
-
-    Args:
-        codec: The codec's number, 0 to 4.
-        level: The level; None for Kafka's default.
+    """A function that compresses the records of a batch at a level, Kafka's default if None; None for no compression.
 
     Raises:
         OptionError: The codec does not exist, or does not have this level.
@@ -352,10 +345,7 @@ _XXH32_PRIMES: Final = (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667
 def wrapper_payload(message: memoryview, magic: int, codec: int) -> memoryview:
     """The compressed message set in a wrapper, a message of format v0 or v1 that holds others.
 
-    Args:
-        message: The whole wrapper, at least as long as its format requires.
-        magic: 0 or 1.
-        codec: The codec's number, not 0.
+    The wrapper is at least as long as its format requires.
 
     Raises:
         UndecodableError: The wrapper has no value, or a value that does not fit, or a codec newer than its format.

@@ -163,12 +163,7 @@ class GroupBatches:
 
 
 class GroupEncoder:
-    """Encodes rows group after group, such as the rows of many partitions, and reuses its memory.
-
-    Args:
-        encoding: How batches are made.
-        default_timestamp_ms: For records without a timestamp.
-    """
+    """Encodes rows group after group, such as the rows of many partitions, and reuses its memory."""
 
     def __init__(self, encoding: BatchEncoding, default_timestamp_ms: int) -> None:
         self._encoder = _Encoder(encoding, default_timestamp_ms, encoding.codec, NO_PRODUCER)
@@ -236,10 +231,7 @@ class _Encoder:
     ) -> Iterator[_Chunk]:
         """Measure some ten thousand rows at a time, and cut them into chunks of whole batches.
 
-        Args:
-            source: The rows.
-            count: The number of rows.
-            cut: Finds the batch ends among rows, the first of which has the number given.
+        ``cut`` finds the batch ends among rows, the first of which has the number given.
         """
         start, block_rows = 0, _BLOCK_ROWS
         while start < count:
@@ -360,11 +352,8 @@ _LONGER_OFFSET_BYTES: Final = 4 + 1
 def cut_batches(rows: RecordRows, records_limit_bytes: int, *, is_end: bool) -> _Int64Array:
     """Cut rows into batches; return the row after the last one of each batch.
 
-    Args:
-        rows: The first of them begins a batch.
-        records_limit_bytes: The most that the records of one batch may take; a single one may take more.
-        is_end: Whether the last batch ends with the last row. Otherwise it stays open, as following rows may
-            belong to it.
+    The first row begins a batch. A single record may take more than the limit. Unless the rows end here, the last
+    batch stays open, as following rows may belong to it.
     """
     count = rows.count
     is_sorted = _is_sorted(rows.timestamps_ms)

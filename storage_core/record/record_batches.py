@@ -78,10 +78,8 @@ class RecordBatches:
     def parse(cls, data: BytesLike, *, path: str = "", lowest_offset: int = 0) -> Self:
         """Parse the whole batches of any format at the start of some bytes; a partial last batch is left out.
 
-        Args:
-            data: The bytes. They are copied.
-            path: The file they come from, for messages.
-            lowest_offset: A lower bound of the first batch's offsets; the header of a wrapper has none.
+        The bytes are copied. ``lowest_offset`` is a lower bound of the first batch's offsets; the header of a wrapper
+        has none.
 
         Raises:
             CorruptRecordError: Bytes are no batch, or a CRC differs from the one in its header.
@@ -340,15 +338,10 @@ def compressed_bodies(
     compress: Callable[[BytesLike], BytesLike] | None,
     largest_batch_bytes: int | None,
 ) -> Sequence[BytesLike]:
-    """Compress the records of batches, and reject batches that readers do not accept.
-
-    Args:
-        bodies: Per batch, its records; at least one.
-        compress: The compressor; None for no compression.
-        largest_batch_bytes: The largest batch, compressed or not, that readers accept; None for any.
+    """Compress the records of at least one batch, if there is a compressor.
 
     Raises:
-        RecordTooLargeError: A batch is larger.
+        RecordTooLargeError: A batch, compressed or not, is larger than readers accept.
     """
     _require_readable(bodies, largest_batch_bytes)
     if compress is None:

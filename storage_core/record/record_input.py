@@ -196,12 +196,7 @@ _EXPECTED: Final = {
 
 
 def plain_rows(records: Records, default_timestamp_ms: int, first_row: int = 0) -> Sequence[PlainRecord]:
-    """The rows as Python objects.
-
-    Args:
-        records: The columns, checked.
-        default_timestamp_ms: For a record without one.
-        first_row: Number of the first row, for messages.
+    """The rows as Python objects. Messages count them from ``first_row``.
 
     Raises:
         InvalidRecordError: A header without a key, or a timestamp beyond 64 bits of milliseconds.
@@ -349,12 +344,7 @@ def chunks_of(records: Records, name: str) -> Sequence[pa.Array]:
 
 
 def measure_rows(records: Records, default_timestamp_ms: int, first_row: int) -> RecordRows:
-    """Measure some rows: their timestamps, and the lengths of their fields.
-
-    Args:
-        records: The rows, their columns checked.
-        default_timestamp_ms: For a record without a timestamp.
-        first_row: Number of the first row, for messages.
+    """Measure some rows: their timestamps, and the lengths of their fields. Messages count them from ``first_row``.
 
     Raises:
         InvalidRecordError: A header without a key, or a timestamp beyond 64 bits of milliseconds.
@@ -372,9 +362,7 @@ def measure_rows(records: Records, default_timestamp_ms: int, first_row: int) ->
 def check_rows(records: Records, *, sizes_only: bool = False) -> None:
     """Check that all rows can be encoded; skipped if types and buffer sizes prove it.
 
-    Args:
-        records: The rows, their columns checked.
-        sizes_only: Whether the caller checks headers and timestamps.
+    With ``sizes_only``, the caller checks headers and timestamps.
 
     Raises:
         InvalidRecordError: A header without a key, a timestamp beyond 64 bits of milliseconds, or a record that is

@@ -131,19 +131,20 @@ class RecordColumns:
 def batch_section(
     batch: bytes | memoryview, header: BatchHeader, *, path: str, limit_bytes: int
 ) -> RecordSection:
-    """Decompress one batch into a section of its own.
-
-    Args:
-        batch: The whole batch, its CRC already checked.
-        header: The batch's parsed header.
-        path: The file, for messages.
-        limit_bytes: The most that the records may inflate to.
+    """Decompress one batch, whose CRC was checked, into a section of its own.
 
     Raises:
-        BatchTooLargeError: They inflate to more.
+        BatchTooLargeError: Its records inflate to more than ``limit_bytes``.
         CorruptRecordError: The codec rejects them.
     """
-    payload = _payload(memoryview(batch), header, path)
+    payload = memoryview(batch)
+    if header.magic == MAGIC_V2:
+        payload = payload[HEADER_SIZE_BYTES:]
+    elif header.is_wrapper:
+        try:
+            payload = wrapper_payload(payload, header.magic, header.codec)
+        except UndecodableError as error:
+            _fail_undecodable(path, header, error)
     if header.codec:
         buffer = _decompress(payload, header, path, limit_bytes)
     else:
@@ -347,17 +348,6 @@ def _by_rows(window: BatchWindow, indexes: npt.NDArray[np.int64]) -> list[npt.ND
     counts = window.headers["record_count"][indexes].astype(np.int64)
     parts = (np.cumsum(counts) - 1) // MAX_ROWS
     return np.split(indexes, np.flatnonzero(np.diff(parts)) + 1)
-
-
-def _payload(batch: memoryview, header: BatchHeader, path: str) -> memoryview:
-    if header.magic == MAGIC_V2:
-        return batch[HEADER_SIZE_BYTES:]
-    if not header.is_wrapper:
-        return batch
-    try:
-        return wrapper_payload(batch, header.magic, header.codec)
-    except UndecodableError as error:
-        _fail_undecodable(path, header, error)
 
 
 def _decompress(

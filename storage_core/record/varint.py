@@ -30,12 +30,7 @@ class MalformedVarintError(ValueError):
 
 
 def read_varint(data: bytes | memoryview, position: int, limit_bytes: int) -> tuple[int, int]:
-    """Read one signed value; return it and the position after it.
-
-    Args:
-        data: The bytes; nothing after their end is read.
-        position: Where the value begins.
-        limit_bytes: `VARINT_LIMIT_BYTES` or `VARLONG_LIMIT_BYTES`.
+    """Read one signed value of at most `VARINT_LIMIT_BYTES` or `VARLONG_LIMIT_BYTES`; return it and the position after it.
 
     Raises:
         MalformedVarintError: The value is longer than ``limit_bytes``, or the data ends.
