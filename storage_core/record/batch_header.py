@@ -117,6 +117,7 @@ MAGIC_V2: Final = 2
 LENGTH_AND_MAGIC: Final = struct.Struct(">i4xb")
 # By magic, the smallest value of the length field: no records, or neither key nor value.
 MIN_LENGTH_BY_MAGIC: Final = (14, 22, HEADER_SIZE_BYTES - LOG_OVERHEAD_BYTES)
+MIN_V2_LENGTH: Final = MIN_LENGTH_BY_MAGIC[MAGIC_V2]
 # The smallest value in any format.
 MIN_LENGTH: Final = min(MIN_LENGTH_BY_MAGIC)
 # A v2 record has at least a byte for each field: length, attributes, two deltas, two lengths, header count.
@@ -134,7 +135,7 @@ TRANSACTIONAL_FLAG: Final = 0x10
 CONTROL_FLAG: Final = 0x20
 # Compaction has put a delete horizon in place of the base timestamp; the deltas of the records add to it all the same.
 DELETE_HORIZON_FLAG: Final = 0x40
-# A broker that rewrites a header clears all other bits.
+# The bits that Kafka has assigned in format v2. A broker that rewrites a header clears all others.
 KNOWN_ATTRIBUTES: Final = 0x7F
 # By magic.
 _LEGACY_ATTRIBUTES: Final = (CODEC_MASK, CODEC_MASK | LOG_APPEND_TIME_FLAG)
@@ -206,11 +207,6 @@ class BatchHeader:
         return self.magic < MAGIC_V2 and self.codec != 0
 
     @property
-    def is_log_append_time(self) -> bool:
-        """Whether every record carries the max timestamp."""
-        return bool(self.attributes & LOG_APPEND_TIME_FLAG)
-
-    @property
     def is_transactional(self) -> bool:
         """Whether the batch belongs to a transaction."""
         return bool(self.attributes & TRANSACTIONAL_FLAG)
@@ -219,11 +215,6 @@ class BatchHeader:
     def is_control(self) -> bool:
         """Whether the batch holds markers instead of data."""
         return bool(self.attributes & CONTROL_FLAG)
-
-    @property
-    def has_delete_horizon(self) -> bool:
-        """Whether the base timestamp is a delete horizon."""
-        return bool(self.attributes & DELETE_HORIZON_FLAG)
 
     def error_location(self, path: str) -> dict[str, Any]:
         """The location of the batch, as keyword arguments of an error about it."""
@@ -263,7 +254,7 @@ def parse_batch_header(data: BytesLike, start: int, position_bytes: int, *, path
     if data[start + MAGIC_POSITION] != MAGIC_V2:
         return _parse_legacy(data, start, position_bytes, path)
     (base_offset, batch_length, leader_epoch, magic, *rest) = _HEADER.unpack_from(data, start)
-    if batch_length < MIN_LENGTH_BY_MAGIC[MAGIC_V2]:
+    if batch_length < MIN_V2_LENGTH:
         raise header_error(path, position_bytes, batch_length, magic)
     return BatchHeader(
         position_bytes, base_offset, batch_length + LOG_OVERHEAD_BYTES, leader_epoch, magic, *rest

@@ -23,6 +23,7 @@ from storage_core.record.batch_header import (
     MAGIC_V2,
     MESSAGE_SIZE_BYTES,
     MIN_LENGTH_BY_MAGIC,
+    MIN_V2_LENGTH,
     BatchHeader,
     CrcLayout,
     gather,
@@ -160,7 +161,6 @@ def _is_message(length: int, magic: int) -> bool:
 
 
 _LENGTH: Final = struct.Struct(">i")
-_MIN_V2_LENGTH: Final = MIN_LENGTH_BY_MAGIC[MAGIC_V2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +269,7 @@ def _walk_batches(view: memoryview, start: int, size_bytes: int, starts: list[in
     """Walk whole batches of format v2 from ``start``; add their positions, and return where the last one ends."""
     while start + HEADER_SIZE_BYTES <= size_bytes:
         (length,) = _LENGTH.unpack_from(view, start + LENGTH_POSITION)
-        if length < _MIN_V2_LENGTH or view[start + MAGIC_POSITION] != MAGIC_V2:
+        if length < MIN_V2_LENGTH or view[start + MAGIC_POSITION] != MAGIC_V2:
             break
         end = start + LOG_OVERHEAD_BYTES + length
         if end > size_bytes:

@@ -373,14 +373,10 @@ def cut_groups(
     records_limit_bytes: int,
     offsets: _Int64Array | None = None,
 ) -> _Int64Array:
-    """Cut the rows of many groups into batches; return the row after the last one of each batch.
+    """Cut the rows of many groups into batches, as `cut_batches` does; return the row after the last one of each batch.
 
-    Args:
-        rows: The first of them begins a batch.
-        group_ends: The row after the last one of each group that ends in these rows. The group of the rows after
-            them continues: its last batch stays open.
-        records_limit_bytes: The most that the records of one batch may take; a single one may take more.
-        offsets: Per row, its offset. A batch with gaps may be smaller than it has to be.
+    The group of the rows after ``group_ends`` continues: its last batch stays open. If the rows have offsets, a batch
+    with gaps may be smaller than it has to be.
     """
     if offsets is not None and rows.count:
         return _cut_with_offsets(rows, group_ends, records_limit_bytes, offsets)

@@ -26,6 +26,7 @@ from storage_core.record.batch_header import (
     MAGIC_POSITION,
     MAGIC_V2,
     MAX_OFFSET,
+    MIN_V2_LENGTH,
     UNCHECKED_HEADER,
     header_error,
 )
@@ -232,7 +233,6 @@ def _sizes_bytes(headers: _Rows) -> _Int64Array:
 SEQUENCES: Final = 1 << 31
 _NONE: Final = -1
 _LARGEST_LENGTH: Final = (1 << 31) - 1
-_LENGTH_WITHOUT_RECORDS: Final = HEADER_SIZE_BYTES - LOG_OVERHEAD_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +269,7 @@ def batch_of(  # noqa: PLR0913  (a header has that many fields)
     Raises:
         InvalidRecordError: They exceed the largest batch length.
     """
-    length = _LENGTH_WITHOUT_RECORDS + len(records)
+    length = MIN_V2_LENGTH + len(records)
     _check_length(length)
     checked = CHECKED_HEADER.pack(
         attributes,
@@ -297,22 +297,15 @@ def batches_of(
     producer: ProducerSequence = NO_PRODUCER,
     last_offset_deltas: npt.NDArray[np.int64] | None = None,
 ) -> RecordBatches:
-    """Make batches of their records, at consecutive offsets.
+    """Make batches of their records, already compressed by the codec in ``attributes``, at consecutive offsets.
 
-    Args:
-        bodies: Per batch, its records, already compressed by the codec in ``attributes``.
-        counts: Per batch, the number of records.
-        base_timestamps_ms: Per batch, the timestamp of its first record.
-        max_timestamps_ms: Per batch, its largest timestamp.
-        base_offset: Offset of the first record of all.
-        attributes: The attributes of each batch.
-        producer: The producer, with the sequence number of the first record of all.
-        last_offset_deltas: Per batch, its last offset minus its base offset; None if there are no gaps.
+    ``base_offset`` and the producer's sequence number are those of the first record of all. A batch without gaps has
+    as many offsets as records.
 
     Raises:
         InvalidRecordError: The records of a batch exceed the largest batch length.
     """
-    lengths = np.fromiter(map(len, bodies), np.int64, len(bodies)) + _LENGTH_WITHOUT_RECORDS
+    lengths = np.fromiter(map(len, bodies), np.int64, len(bodies)) + MIN_V2_LENGTH
     _check_length(int(lengths.max()))
     rows = np.empty(len(bodies), HEADER_DTYPE)
     before = np.cumsum(counts) - counts

@@ -113,12 +113,7 @@ class VarintCursor:
     """Reads one varint after another, at many positions at once.
 
     Fetching bytes from all over a buffer is expensive: eight are fetched at a time, and adjacent varints are taken from
-    those.
-
-    Args:
-        buffer: The bytes, padded by eight.
-        positions: Where to begin; never changed in place.
-        words: The eight bytes at each position, if they are already fetched.
+    those. The buffer is padded by eight, and positions are never changed in place.
     """
 
     def __init__(

@@ -311,11 +311,7 @@ class OpenTransaction:
 
 
 def open_transactions(log: PartitionLog, end_offset: int | None = None) -> tuple[OpenTransaction, ...]:
-    """The transactions that are open at an offset, oldest first.
-
-    Args:
-        log: The partition.
-        end_offset: Only records below it count; the log end offset if None.
+    """The transactions that are open at an offset, or at the log end if None, oldest first.
 
     Raises:
         CorruptRecordError: A header or a control batch on the way is damaged.

@@ -47,14 +47,7 @@ COMPARE: Final[dict[str, Callable[[Any, Any], bool]]] = {
 
 @dataclass(frozen=True, slots=True)
 class KnownFields:
-    """The fields that are known of some records before they are read.
-
-    Attributes:
-        topic: Their topic.
-        partition: Their partition.
-        start_offset: Their offsets are at or above this one; None if not known.
-        end_offset: Their offsets are below this one; None if not known.
-    """
+    """The fields that are known of some records before they are read. Their offsets are below the end, if it is known."""
 
     topic: str
     partition: int
@@ -167,14 +160,7 @@ _NEGATED: Final[dict[Operator, Operator]] = {
 
 
 class Bounds(NamedTuple):
-    """Bounds of the records that can match a predicate; None means that there is no bound.
-
-    Attributes:
-        offset_start: No offset below this one can match.
-        offset_end: No offset at or above this one can match.
-        timestamp_start_ms: No record with an earlier timestamp can match.
-        timestamp_end_ms: No record with this timestamp or a later one can match.
-    """
+    """Bounds of the records that can match a predicate, the ends exclusive; None means that there is no bound."""
 
     offset_start: int | None = None
     offset_end: int | None = None

@@ -62,9 +62,7 @@ def damage_json(damage: DamagedRange, span: LogSpan) -> str:
 class DamageReporter:
     """Handles damage by the mode of a read: an error, a log line, or also a row that describes it.
 
-    Args:
-        schema: The columns of the read. Damage gets a row only if one of them describes damage.
-        settings: The mode, and the name of that column.
+    Damage gets a row only if the schema has the column that describes damage.
     """
 
     def __init__(self, schema: pa.Schema, settings: ReadSettings) -> None:
@@ -436,13 +434,7 @@ class PredicateFilter:
     def may_match(
         self, headers: npt.NDArray[Any], indexes: npt.NDArray[np.int64], span: LogSpan
     ) -> npt.NDArray[np.int64]:
-        """The batches whose headers do not rule out that a record matches.
-
-        Args:
-            headers: The headers of a window, whose CRCs are right.
-            indexes: The batches to test.
-            span: The span that they are read for.
-        """
+        """The batches of a window, whose CRCs are right, of which the headers do not rule out that a record matches."""
         if span is not self._span:
             self._enter(span)
         bounds = self._bounds

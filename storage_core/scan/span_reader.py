@@ -55,15 +55,9 @@ class BatchSelection:
 def select_batches(
     window: BatchWindow, span: LogSpan, aborted: AbortedRanges, lowest_offset: int, max_batch_bytes: int
 ) -> BatchSelection:
-    """Choose the batches to decode by their headers, and find those that are out of place.
+    """Choose the batches of a window to decode by their headers, and find those that are out of place.
 
-    Args:
-        window: At least one batch.
-        span: The offsets to read.
-        aborted: The transactions to leave out.
-        lowest_offset: No batch may begin below it: the segment's base offset, or the next offset
-            after the previous batch.
-        max_batch_bytes: No batch may be larger.
+    No batch may begin below ``lowest_offset``: the segment's base offset, or the next offset after the previous batch.
     """
     headers = window.headers
     base_offsets = headers["base_offset"].astype(np.int64)
@@ -177,14 +171,7 @@ class WindowPart:
 
 
 class SpanReader:
-    """Reads one span.
-
-    Args:
-        opened: The file that the span was planned for.
-        span: What to read.
-        buffer: Where its bytes go.
-        max_batch_bytes: The largest valid batch.
-    """
+    """Reads one span of the file that it was planned for."""
 
     def __init__(self, opened: OpenFile, span: LogSpan, buffer: WindowBuffer, max_batch_bytes: int) -> None:
         self._opened = opened

@@ -212,7 +212,7 @@ class SpanList(Sequence[LogSpan]):
         return (table[:, _LAST_OFFSET] - table[:, _START_OFFSET]).astype(np.uint64) + np.uint64(1)
 
     def _table(self) -> npt.NDArray[np.int64]:
-        numbers = np.asarray(self.rows.numbers, np.int64).reshape(-1, len(_NUMBERS))
+        numbers = np.asarray(self.rows.numbers, np.int64).reshape(-1, _NUMBERS_PER_SPAN)
         return numbers[self._chosen.start : self._chosen.stop]
 
     def __len__(self) -> int:
@@ -247,18 +247,8 @@ class SpanList(Sequence[LogSpan]):
         return f"SpanList({list(self)!r})"
 
 
-_NUMBERS: Final = (
-    "base_offset",
-    "start_offset",
-    "last_offset",
-    "position_bytes",
-    "end_position_bytes",
-    "inode",
-    "file_size_bytes",
-    "segment_end_bytes",
-    "segment_last_offset",
-    "is_first",
-)
+# The numbers of a span, in the order in which `_SpanRows.append` writes them.
+_NUMBERS_PER_SPAN: Final = 10
 _START_OFFSET, _LAST_OFFSET, _POSITION_BYTES, _END_POSITION_BYTES = 1, 2, 3, 4
 _NONE: Final = -1 << 63
 # An inode is an unsigned 64-bit number.
@@ -283,7 +273,7 @@ class _SpanRows:
         self._aborted: dict[int, tuple[AbortedTransaction, ...]] = {}
 
     def __len__(self) -> int:
-        return len(self.numbers) // len(_NUMBERS)
+        return len(self.numbers) // _NUMBERS_PER_SPAN
 
     def append(self, span: LogSpan) -> None:
         row = len(self)
@@ -318,7 +308,7 @@ class _SpanRows:
 
     def span(self, row: int) -> LogSpan:
         """Build the span of a row."""
-        first = row * len(_NUMBERS)
+        first = row * _NUMBERS_PER_SPAN
         (
             base_offset,
             start_offset,
@@ -330,7 +320,7 @@ class _SpanRows:
             segment_end_bytes,
             segment_last_offset,
             is_first,
-        ) = self.numbers[first : first + len(_NUMBERS)]
+        ) = self.numbers[first : first + _NUMBERS_PER_SPAN]
         return LogSpan(
             *self._partitions[bisect_right(self._partition_rows, row) - 1],
             base_offset,

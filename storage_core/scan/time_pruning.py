@@ -10,7 +10,8 @@ time, by which a broker judges segments without timestamps, does not.
 
 Pruning is optional, because the condition is applied to every row: a look-up must save more than it
 reads. The indexes tell first how much it can save; the log is read only if that exceeds the cost.
-Otherwise whole segments are read. Damage is left to the tasks to report.
+Otherwise whole segments are read. Damage is left to the tasks to report; a segment that vanished since the log was
+listed is a `DataLossError`.
 """
 
 from __future__ import annotations
@@ -68,11 +69,7 @@ class SegmentRange:
 
     @cached_property
     def sizes_bytes(self) -> list[int]:
-        """Each segment's size.
-
-        Raises:
-            DataLossError: A segment vanished since the log was listed.
-        """
+        """Each segment's size."""
         return [self._log.read_segment(index, lambda segment: segment.size_bytes) for index in self.indexes]
 
     @property
@@ -151,9 +148,6 @@ def start_offset_by_time(log: PartitionLog, timestamp_ms: int, start_offset: int
 
     Returns:
         ``end_offset`` if all records of the range have; ``start_offset`` if a look-up does not pay.
-
-    Raises:
-        DataLossError: A segment vanished since the log was listed.
     """
     segments = SegmentRange(log, start_offset, end_offset)
     if segments.size_bytes < LOOKUP_COST_BYTES:
@@ -186,9 +180,6 @@ def end_offset_by_time(
     Returns:
         ``end_offset`` if there is none, if no time index leads to it, or if it is so close to the end
         that the look-up does not pay.
-
-    Raises:
-        DataLossError: A segment vanished since the log was listed.
     """
     segments = SegmentRange(log, start_offset, end_offset)
     search = _EndSearch(timestamp_ms, start_offset, aborted or AbortedTransactions())
@@ -344,9 +335,6 @@ def prune_range(wanted: PartitionRange, condition: Predicate, options: ReadOptio
     """Leave out the offsets at both ends of a range that a condition rules out.
 
     Within a segment an end is moved only where that saves more than it costs.
-
-    Raises:
-        DataLossError: A segment vanished since the log was listed.
     """
     log = wanted.log
     bounds = prune_partition(condition, log.topic, log.partition)
@@ -421,11 +409,7 @@ def _bytes_in_segment(segment: SegmentReader, start_offset: int, end_offset: int
 
 
 def report_bytes_beyond(ranges: Iterable[PartitionRange], condition: Predicate, options: ReadOptions) -> None:
-    """Log how much is read only because ``maxTimestampDisorder`` is not set.
-
-    Raises:
-        DataLossError: A segment vanished since the log was listed.
-    """
+    """Log how much is read only because ``maxTimestampDisorder`` is not set."""
     if options.max_timestamp_disorder_ms is not None:
         return
     bounded = []

@@ -19,6 +19,7 @@ from storage_core.record.batch_header import (
     HEADER_DTYPE,
     HEADER_SIZE_BYTES,
     KEY_LENGTH_POSITIONS,
+    KNOWN_ATTRIBUTES,
     LEGACY_CODEC_COUNT,
     LENGTH_BYTES,
     LENGTH_DTYPE,
@@ -44,9 +45,6 @@ if TYPE_CHECKING:
 
 MAX_ENCODABLE_BATCH_BYTES: Final = (1 << 31) - 1 + LOG_OVERHEAD_BYTES
 """The size of the largest batch whose length fits the length field. A limit that excludes no batch."""
-# The attribute bits that Kafka has assigned in format v2; the others are zero. In older formats a broker
-# ignores the others.
-_KNOWN_ATTRIBUTES: Final = 0x7F
 # The smallest record: attributes, two deltas, and no key, value or header.
 _SMALLEST_RECORD_LENGTH: Final = 6
 # Set in every byte of a varint except the last.
@@ -91,7 +89,7 @@ def _are_batches(block: _Bytes, starts: _Int64Array, lowest_offset: int) -> npt.
     plausible: npt.NDArray[np.bool_] = headers["base_offset"] >= lowest_offset
     plausible &= headers["last_offset_delta"] >= 0
     plausible &= headers["record_count"] >= 0
-    plausible &= (headers["attributes"] & ~_KNOWN_ATTRIBUTES) == 0
+    plausible &= (headers["attributes"] & ~KNOWN_ATTRIBUTES) == 0
     return plausible
 
 

@@ -42,18 +42,6 @@ class BatchProbe:
             keep a reader busy. Batches whose CRC was not computed count as damaged.
     """
 
-    __slots__ = (
-        "_allowance_bytes",
-        "_block",
-        "_block_start",
-        "_checked",
-        "_furthest_bytes",
-        "_log_file",
-        "_proof_allowance_bytes",
-        "end_bytes",
-        "is_exhausted",
-    )
-
     def __init__(self, log_file: OpenFile, end_bytes: int) -> None:
         self.end_bytes = end_bytes
         self.is_exhausted = False

@@ -35,6 +35,7 @@ from storage_core.record.batch_header import (
     MAX_OFFSET_DELTA,
     MIN_LENGTH,
     MIN_LENGTH_BY_MAGIC,
+    MIN_V2_LENGTH,
     TRANSACTIONAL_FLAG,
     BatchHeader,
     batch_crc_matches,
@@ -110,7 +111,6 @@ USUAL_MAX_BATCH_BYTES: Final = 2 * 1024 * 1024
 _LARGEST_BLOCK_BYTES: Final = 64 * 1024
 # Base offset, batch length, magic, last offset delta and max timestamp of a v2 header.
 _SKIMMED: Final = struct.Struct(">qi4xb4x2xi8xq")
-_SMALLEST_V2_LENGTH: Final = MIN_LENGTH_BY_MAGIC[MAGIC_V2]
 # The lower byte of a v2 header's attributes.
 _ATTRIBUTES_POSITION: Final = 22
 # The first 17 bytes tell the format. A broker ignores a shorter rest.
@@ -119,17 +119,6 @@ _FORMAT_BYTES: Final = 17
 
 class BatchWalk:
     """Reads the batch headers of one open log file up to an end. No batch may begin below the base offset."""
-
-    __slots__ = (
-        "_base_offset",
-        "_block",
-        "_block_places",
-        "_block_start",
-        "_log_file",
-        "_next_block_bytes",
-        "_typical_batch_bytes",
-        "end_position_bytes",
-    )
 
     def __init__(self, log_file: OpenFile, base_offset: int, end_position_bytes: int) -> None:
         self.end_position_bytes = end_position_bytes
@@ -167,7 +156,7 @@ class BatchWalk:
             last_offset = base_offset + offset_delta
             if (
                 magic != MAGIC_V2
-                or length < _SMALLEST_V2_LENGTH
+                or length < MIN_V2_LENGTH
                 or offset_delta < 0
                 or base_offset < next_offset
                 or last_offset > MAX_OFFSET

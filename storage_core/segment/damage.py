@@ -67,27 +67,29 @@ def reason_at(
     max_batch_bytes: int,
 ) -> SegmentLogError | None:
     """Why there is no valid batch at a boundary; None if nothing is wrong with the batch by itself."""
+
+    def corrupt(message: str) -> CorruptRecordError:
+        return CorruptRecordError(message, path=probe.path, position_bytes=position_bytes)
+
+    cut_off = (
+        f"Expected a whole record batch, found only its first {probe.end_bytes - position_bytes} bytes before "
+        "the segment's end: the file was cut off, or the batch's length is damaged."
+    )
     head = probe.read_at(HEADER_SIZE_BYTES, position_bytes)
     if len(head) <= MAGIC_POSITION:
-        return _cut_off(probe, position_bytes)
+        return corrupt(cut_off)
     if not head.strip(b"\0"):
-        return CorruptRecordError(
-            "Expected record batches, found zeros: data was lost here.",
-            path=probe.path,
-            position_bytes=position_bytes,
-        )
+        return corrupt("Expected record batches, found zeros: data was lost here.")
     length, magic = LENGTH_AND_MAGIC.unpack_from(head, LENGTH_POSITION)
     if not 0 <= magic <= MAGIC_V2 or length < MIN_LENGTH_BY_MAGIC[magic]:
         return header_error(probe.path, position_bytes, length, magic)
     header = probe.header(position_bytes)
     if header is None:
-        return CorruptRecordError(
-            "Expected the offsets of a record batch, found impossible ones: the file is damaged here.",
-            path=probe.path,
-            position_bytes=position_bytes,
+        return corrupt(
+            "Expected the offsets of a record batch, found impossible ones: the file is damaged here."
         )
     if header.end_position_bytes > probe.end_bytes:
-        return _cut_off(probe, position_bytes)
+        return corrupt(cut_off)
     if header.size_bytes > max_batch_bytes:
         return BatchTooLargeError(
             f"Expected a record batch of at most {max_batch_bytes} bytes, found one that declares "
@@ -96,26 +98,11 @@ def reason_at(
             position_bytes=position_bytes,
         )
     if not probe.is_crc_right(header):
-        return _wrong_crc(probe, header)
+        return corrupt(
+            f"Expected a record batch with CRC {header.crc:#010x}, found {probe.batch_crc(header):#010x}: "
+            "the batch was damaged after it was written."
+        )
     return limits.problem(header, lowest_offset, probe.path)
-
-
-def _cut_off(probe: BatchProbe, position_bytes: int) -> CorruptRecordError:
-    return CorruptRecordError(
-        f"Expected a whole record batch, found only its first {probe.end_bytes - position_bytes} bytes before "
-        "the segment's end: the file was cut off, or the batch's length is damaged.",
-        path=probe.path,
-        position_bytes=position_bytes,
-    )
-
-
-def _wrong_crc(probe: BatchProbe, header: BatchHeader) -> CorruptRecordError:
-    return CorruptRecordError(
-        f"Expected a record batch with CRC {header.crc:#010x}, found {probe.batch_crc(header):#010x}: "
-        "the batch was damaged after it was written.",
-        path=probe.path,
-        position_bytes=header.position_bytes,
-    )
 
 
 def known_offset(header: BatchHeader) -> int:

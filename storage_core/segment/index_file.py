@@ -37,13 +37,7 @@ _ZERO_RUN_BYTES: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class IndexContent:
-    """The bytes of an index's entries without the zeros after them, or why there are none.
-
-    Args:
-        data: Whole entries.
-        file_size_bytes: Size of the file, zeros included.
-        problem: Why the file cannot be used; None if it can.
-    """
+    """The bytes of an index's whole entries without the zeros after them, or why the file cannot be used."""
 
     data: bytes
     file_size_bytes: int
@@ -103,12 +97,8 @@ Entry = TypeVar("Entry")
 class IndexFile(ABC, Generic[Entry]):
     """An index that is written beside a log file. One writer, any number of readers.
 
-    Args:
-        filesystem: Through which the file is read and written.
-        path: The file. It is created when it is first written to.
-        base_offset: The segment's base offset.
-        max_size_bytes: ``segment.index.bytes``: the size of the whole file while it grows, rounded down to
-            whole entries.
+    The file is created when it is first written to. While it grows, its whole size is ``segment.index.bytes``, rounded
+    down to whole entries.
     """
 
     __slots__ = (

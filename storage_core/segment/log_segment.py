@@ -43,14 +43,7 @@ _IntOrArray = TypeVar("_IntOrArray", int, "npt.NDArray[np.int64]")
 
 @dataclass(frozen=True, slots=True)
 class RollParameters:
-    """The properties of an append that decide whether the segment rolls.
-
-    Args:
-        messages_size_bytes: Size of the append.
-        max_timestamp_ms: Its largest timestamp.
-        max_offset: Its last offset.
-        now_ms: The current time.
-    """
+    """The properties of an append that decide whether the segment rolls, and the current time."""
 
     messages_size_bytes: int
     max_timestamp_ms: int
@@ -80,12 +73,9 @@ def exceeds_segment(
 
     A full index is one more reason, which the owner of the indexes checks.
 
-    Args:
-        config: The log's configuration.
-        size_bytes: Size of the log file with the append; a number, or one for each of several appends.
-        waited_ms: Distance of the append's largest timestamp from the first batch's; None without a first one.
-        relative_offset: Distance of the append's last offset from the base offset.
-        roll_jitter_ms: How much earlier than ``segment.ms`` the segment rolls.
+    ``size_bytes`` is that of the log file with the append; ``waited_ms`` the distance of its largest timestamp from
+    the first batch's, None without a first one; ``relative_offset`` the distance of its last offset from the base
+    offset. Each is a number, or one for each of several appends.
     """
     is_beyond = (
         (size_bytes > config.max_segment_bytes)
@@ -98,7 +88,7 @@ def exceeds_segment(
 
 
 class LogSegment:
-    """A log file and its indexes. Make one by `create` or `open`; no file is opened before it is needed.
+    """A log file, which exists and ends with its last batch, and its indexes. No file is opened before it is needed.
 
     One writer; readers get a `reader`, or ask for what a `LogFileView` answers.
 
@@ -135,7 +125,7 @@ class LogSegment:
         config: LogConfig,
         *,
         now_ms: int,
-        suffix: str,
+        suffix: str = "",
     ) -> None:
         self.base_offset = base_offset
         self.roll_jitter_ms = draw_roll_jitter_ms(config)
@@ -169,20 +159,6 @@ class LogSegment:
         segment = cls(filesystem, directory, base_offset, config, now_ms=now_ms, suffix=suffix)
         segment._log.create(config.max_segment_bytes if config.preallocate else 0)
         return segment
-
-    @classmethod
-    def open(
-        cls,
-        filesystem: FileSystem,
-        directory: str,
-        base_offset: int,
-        config: LogConfig,
-        *,
-        now_ms: int,
-        suffix: str = "",
-    ) -> Self:
-        """A segment whose log file exists and ends with its last batch. Nothing is read yet."""
-        return cls(filesystem, directory, base_offset, config, now_ms=now_ms, suffix=suffix)
 
     @property
     def path(self) -> str:

@@ -33,13 +33,8 @@ class Resynchroniser:
     matches, and its offsets follow those of the previous batch. No CRC covers a batch's base offset, so
     of two batches out of order, one is an outlier and counts as damage.
 
-    Args:
-        log_file: The file.
-        base_offset: The segment's base offset.
-        end_bytes: Where the segment ends.
-        end_offset: The offset that no batch reaches: the next segment's base offset, or the log end offset.
-            None if the segment's end is not known yet.
-        max_batch_bytes: The largest batch that a reader accepts.
+    No batch reaches the end offset: the next segment's base offset, or the log end offset. It is None if the
+    segment's end is not known yet.
     """
 
     def __init__(

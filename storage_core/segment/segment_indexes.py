@@ -112,14 +112,7 @@ def _chosen(places: _Int64Array, sizes_bytes: _Int64Array, interval_bytes: int) 
 class IndexBuilder:
     """Encodes index entries for batches that are written while no log is open.
 
-    The bytes are those that `LogSegment` would write.
-
-    Args:
-        base_offset: The segment's base offset.
-        config: Distance and maximum number of the entries.
-        offset_index_bytes: Current size of the offset index.
-        time_index_bytes: Current size of the time index.
-        last_time: The last entry of the time index; None if it has none.
+    The bytes are those that `LogSegment` would write after indexes of these sizes and this last time.
     """
 
     def __init__(

@@ -146,12 +146,9 @@ class TimeIndexFile(IndexFile[TimestampOffset]):
         return TimestampOffset(NO_TIMESTAMP_MS, self.base_offset)
 
     def maybe_append(self, timestamp_ms: int, offset: int, *, skip_full_check: bool = False) -> None:
-        """Add an entry, unless its timestamp is the last one already.
+        """Add the largest timestamp so far, unless it is the last one already, in the reserved entry if need be.
 
-        Args:
-            timestamp_ms: The largest timestamp so far.
-            offset: Last offset of the first batch that holds it.
-            skip_full_check: Whether to use the reserved entry.
+        The offset is the last one of the first batch that holds the timestamp.
 
         Raises:
             OffsetsOutOfOrderError: The offset is below the last one.
