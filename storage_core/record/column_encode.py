@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -183,18 +184,6 @@ _WORD_BITS: Final = np.uint64(64)
 _LIMIT_BYTES: Final = 1 << 30
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedRows:
-    """The uncompressed records of some batches, and the borders of the batches in them."""
-
-    data: memoryview
-    borders: list[int]
-
-    def bodies(self) -> list[memoryview]:
-        """Per batch, its records."""
-        return [self.data[start:end] for start, end in zip(self.borders[:-1], self.borders[1:], strict=True)]
-
-
 def is_for_columns(rows: RecordRows) -> bool:
     """Whether the rows can be encoded by column: no deltas of more than 55 bits, no gigabytes."""
     span = int(rows.timestamps_ms.max()) - int(rows.timestamps_ms.min())
@@ -208,8 +197,8 @@ def encode_by_column(
     ends: _Int64Array,
     joiner: ViewJoiner,
     row_offsets: _Int64Array | None = None,
-) -> EncodedRows:
-    """Encode rows as batches, each of which ends before a row of ``ends``, the last one at the end of the rows.
+) -> list[memoryview]:
+    """Encode rows as the records of batches, each of which ends before a row of ``ends``, the last one with the rows.
 
     Without ``row_offsets``, the offsets of a batch are consecutive.
     """
@@ -247,7 +236,7 @@ def encode_by_column(
     # The zero before the first row ends no record.
     first = 0 if headers is not None else 1
     borders = [first, *(row_ends[ends - 1] + first).tolist()]
-    return EncodedRows(data, borders)
+    return [data[start:end] for start, end in pairwise(borders)]
 
 
 def _header_bytes(headers: HeaderRows, joiner: ViewJoiner) -> ByteStrings:

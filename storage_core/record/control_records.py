@@ -158,11 +158,10 @@ def end_transaction_marker(
         ValueError: The type is not COMMIT or ABORT, or there is no producer.
     """
     if control_type not in _END_TYPES or producer_id < 0 or producer_epoch < 0:
-        message = (
+        raise ValueError(
             "Expected COMMIT or ABORT with a producer id and an epoch, "
             f"found {control_type.name}, {producer_id} and {producer_epoch}."
         )
-        raise ValueError(message)
     key, value = CONTROL_KEY.pack(_VERSION, control_type), END_MARKER_VALUE.pack(_VERSION, coordinator_epoch)
     (batch,) = encode_one_by_one([(timestamp_ms, key, value, ())], 0)
     return batch_of(

@@ -116,16 +116,14 @@ def encode_records(
         ValueError: A transaction without a producer, or a producer without an epoch.
     """
     if is_transactional and producer is None:
-        message = "Expected a producer for records of a transaction, found none."
-        raise ValueError(message)
+        raise ValueError("Expected a producer for records of a transaction, found none.")
     if producer is not None and (
         min(producer.producer_id, producer.producer_epoch) < 0
         or producer.base_sequence < NO_PRODUCER.base_sequence
     ):
-        message = (
+        raise ValueError(
             f"Expected a producer id and epoch of at least 0, and a sequence number or -1, found {producer}."
         )
-        raise ValueError(message)
     check_columns(records)
     attributes = encoding.codec | (TRANSACTIONAL_FLAG if is_transactional else 0)
     is_few = records.num_rows <= _FEW_ROWS
@@ -264,7 +262,7 @@ class _Encoder:
         starts = ends - counts
         bodies: Sequence[BytesLike]
         if is_for_columns(rows):
-            bodies = encode_by_column(chunk.records, rows, ends, self._joiner, row_offsets).bodies()
+            bodies = encode_by_column(chunk.records, rows, ends, self._joiner, row_offsets)
         else:
             bodies = self._encode_plainly(chunk.records, starts, ends, row_offsets)
         timestamps_ms = np.broadcast_to(rows.timestamps_ms, rows.count)

@@ -198,10 +198,9 @@ class RecordBatches:
 
     def _v2_headers(self) -> _Rows:
         if np.any(self.headers["magic"] != MAGIC_V2):
-            message = (
+            raise ValueError(
                 "Expected batches of format v2, found messages of an older format, which keep their offsets."
             )
-            raise ValueError(message)
         return self.headers.copy()
 
 

@@ -198,8 +198,7 @@ _EXPECTED: Final = {
 def plain_rows(records: Records, default_timestamp_ms: int, first_row: int = 0) -> Sequence[PlainRecord]:
     """The rows as Python objects. Messages count them from ``first_row``.
 
-    Raises:
-        InvalidRecordError: A header without a key, or a timestamp beyond 64 bits of milliseconds.
+    Raises what `check_rows` raises.
     """
     count = records.num_rows
     timestamps: Sequence[int] = [default_timestamp_ms] * count
@@ -346,8 +345,7 @@ def chunks_of(records: Records, name: str) -> Sequence[pa.Array]:
 def measure_rows(records: Records, default_timestamp_ms: int, first_row: int) -> RecordRows:
     """Measure some rows: their timestamps, and the lengths of their fields. Messages count them from ``first_row``.
 
-    Raises:
-        InvalidRecordError: A header without a key, or a timestamp beyond 64 bits of milliseconds.
+    Raises what `check_rows` raises.
     """
     values, keys = (_constant(byte_lengths(chunks_of(records, name))) for name in ("value", "key"))
     if not len(keys):
@@ -437,11 +435,7 @@ def _milliseconds(array: pa.Array, default_timestamp_ms: int, first_row: int) ->
 
 
 def header_rows_of(chunks: Sequence[pa.Array], first_row: int) -> HeaderRows | None:
-    """The headers of some rows; None if they have none.
-
-    Raises:
-        InvalidRecordError: A header without a key.
-    """
+    """The headers of some rows; None if they have none. Raises what `check_rows` raises."""
     counts, keys, values = [], [], []
     row = first_row
     for chunk in chunks:

@@ -38,16 +38,14 @@ def read_varint(data: bytes | memoryview, position: int, limit_bytes: int) -> tu
     raw = 0
     for index in range(limit_bytes):
         if position + index >= len(data):
-            message = "a variable-length integer is cut off"
-            raise MalformedVarintError(message)
+            raise MalformedVarintError("a variable-length integer is cut off")
         byte = data[position + index]
         raw |= (byte & 0x7F) << (7 * index)
         if byte < _CONTINUES:
             # As in Java, bits beyond the word are dropped.
             raw &= (1 << _BITS[limit_bytes]) - 1
             return (raw >> 1) ^ -(raw & 1), position + index + 1
-    message = f"a variable-length integer is longer than {limit_bytes} bytes"
-    raise MalformedVarintError(message)
+    raise MalformedVarintError(f"a variable-length integer is longer than {limit_bytes} bytes")
 
 
 def read_varints(
@@ -94,8 +92,7 @@ def _read_rest(
     while len(pending):
         length = int(ends[pending[0]] - positions[pending[0]])
         if length >= limit_bytes:
-            message = f"a variable-length integer is longer than {limit_bytes} bytes"
-            raise MalformedVarintError(message)
+            raise MalformedVarintError(f"a variable-length integer is longer than {limit_bytes} bytes")
         byte = buffer[ends[pending]]
         raw[pending] |= (byte & 0x7F).astype(np.int64) << (7 * length)
         ends[pending] += 1

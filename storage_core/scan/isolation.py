@@ -50,6 +50,8 @@ _UNKNOWN_ABORTS = "Which transactions were aborted cannot be told; read with iso
 class TransactionReplay:
     """The transactions open at an offset, which moves forward through the log.
 
+    Every move raises `CorruptRecordError` if a header or a control batch on the way is damaged.
+
     Attributes:
         next_offset: Every batch that begins below it is accounted for.
         is_complete: Whether the last call of `aborted_transactions` saw the end of every
@@ -73,11 +75,7 @@ class TransactionReplay:
         return dict(sorted(first_offsets.items(), key=lambda item: item[1]))
 
     def advance_to(self, offset: int) -> None:
-        """Account for everything below ``offset``, from the newest snapshot that helps.
-
-        Raises:
-            CorruptRecordError: A header or a control batch on the way is damaged.
-        """
+        """Account for everything below ``offset``, from the newest snapshot that helps."""
         if self.next_offset >= offset:
             return
         snapshot = self._log.newest_producer_snapshot(offset)
@@ -101,9 +99,6 @@ class TransactionReplay:
             end_offset: Where to stop.
             upper_bound_offset: Stop earlier, once every transaction that began below this
                 offset has ended. Later ones may then be missing.
-
-        Raises:
-            CorruptRecordError: A header or a control batch on the way is damaged.
         """
         aborted: list[AbortedTransaction] = []
         self.is_complete = False
@@ -138,11 +133,12 @@ class TransactionReplay:
             except (FileNotFoundError, DataLossError):
                 self.next_offset, self.undecided = next_offset, list(undecided)
                 self._open, self._doubtful = dict(first_offsets), dict(doubtful)
-        message = (
+        raise DataLossError(
             "Expected a segment that was listed a moment ago, found it deleted by retention or a cleaner. "
-            "Read again."
+            "Read again.",
+            path=self._log.path,
+            offset=segments.base_offsets[index],
         )
-        raise DataLossError(message, path=self._log.path, offset=segments.base_offsets[index])
 
     def _walk_or_blame(
         self, segment: SegmentReader, end_offset: int, upper_bound_offset: int | None, *, is_last: bool

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 
 _Parsed = TypeVar("_Parsed")
+_Word = TypeVar("_Word", bound=str)
 _RECORD_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
-_MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
 _LATER_VIEWS = ("batches", "segments", "index", "transactions", "producers", "epochs", "damage")
 _TOPIC_OPTIONS = ("subscribe", "subscribePattern", "assign")
 
@@ -106,7 +106,7 @@ def parse_read_options(raw: Mapping[str, object], *, now_ms: int | None = None) 
     starting, ending = parse_bounds(given, zone, now_ms)
     include_headers = _boolean(given, "includeHeaders", default=False)
     include_metadata = _boolean(given, "includeMetadata", default=False)
-    mode = cast("DamageMode", parse_choice("mode", given.get("mode", "FAILFAST"), _MODES))
+    mode: DamageMode = _choice(given, "mode", "FAILFAST", "DROPMALFORMED", "PERMISSIVE")
     corrupt_record_column = _parse_corrupt_record_column(given)
     return ReadOptions(
         paths=_parse_paths(given),
@@ -115,14 +115,8 @@ def parse_read_options(raw: Mapping[str, object], *, now_ms: int | None = None) 
         assign=assign,
         starting=starting,
         ending=ending,
-        starting_timestamp_strategy=cast(
-            'Literal["error", "latest"]',
-            _choice(given, "startingOffsetsByTimestampStrategy", "error", "latest"),
-        ),
-        isolation_level=cast(
-            'Literal["read_uncommitted", "read_committed"]',
-            _choice(given, "isolationLevel", "read_uncommitted", "read_committed"),
-        ),
+        starting_timestamp_strategy=_choice(given, "startingOffsetsByTimestampStrategy", "error", "latest"),
+        isolation_level=_choice(given, "isolationLevel", "read_uncommitted", "read_committed"),
         fail_on_data_loss=_boolean(given, "failOnDataLoss", default=True),
         min_partitions=_optional(given, "minPartitions", parse_count),
         # Spark's Kafka source has this name in lower case in its message.
@@ -130,9 +124,7 @@ def parse_read_options(raw: Mapping[str, object], *, now_ms: int | None = None) 
             given, "maxRecordsPerPartition", partial(parse_count, name_in_error="maxrecordsperpartition")
         ),
         max_bytes_per_partition=_optional(given, "maxBytesPerPartition", parse_size_bytes),
-        ending_at=cast(
-            'Literal["logEnd", "highWatermark"]', _choice(given, "endingAt", "logEnd", "highWatermark")
-        ),
+        ending_at=_choice(given, "endingAt", "logEnd", "highWatermark"),
         use_indexes=_boolean(given, "useIndexes", default=True),
         max_decompressed_batch_bytes=parse_max_batch_bytes(given.get("maxDecompressedBatchBytes")),
         include_headers=include_headers,
@@ -273,5 +265,5 @@ def _boolean(given: Mapping[str, object], name: str, *, default: bool) -> bool:
     return parse_boolean(name, given.get(name, default))
 
 
-def _choice(given: Mapping[str, object], name: str, default: str, other: str) -> str:
-    return parse_choice(name, given.get(name, default), (default, other))
+def _choice(given: Mapping[str, object], name: str, default: _Word, *others: _Word) -> _Word:
+    return cast("_Word", parse_choice(name, given.get(name, default), (default, *others)))

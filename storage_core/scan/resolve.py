@@ -52,14 +52,7 @@ class _PartitionResolver:
         self._name = f"{log.topic}-{log.partition}"
 
     def resolve(self) -> PartitionRange:
-        """Turn both bounds into offsets.
-
-        Raises:
-            OptionError: The start is after the end.
-            OffsetOutOfRangeError: Offsets are asked for that the log does not have.
-            TimestampNotFoundError: No record is at or after the starting timestamp.
-            LogDirectoryError: The high watermark is asked for, and not known.
-        """
+        """Turn both bounds into offsets."""
         start_offset = self._start_offset()
         end_offset = self._end_offset()
         if start_offset > end_offset:
@@ -217,7 +210,7 @@ def resolve(
     Raises:
         OptionError: A topic does not exist, or bounds name other partitions than those read, or
             a start is after its end.
-        LogDirectoryError: A path is no log directory.
+        LogDirectoryError: A path is no log directory, or a high watermark is asked for and not known.
         OffsetOutOfRangeError: Offsets are asked for that the log does not have.
         TimestampNotFoundError: A partition has no record at or after the starting timestamp.
     """

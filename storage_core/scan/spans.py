@@ -83,11 +83,9 @@ def project(schema: pa.Schema, columns: tuple[str, ...] | None) -> pa.Schema:
     for name in columns:
         if name not in schema.names:
             available = ", ".join(schema.names)
-            message = f"columns: no column is named {name!r}. Choose from {available}."
-            raise OptionError(message)
+            raise OptionError(f"columns: no column is named {name!r}. Choose from {available}.")
         if columns.count(name) > 1:
-            message = f"columns: {name!r} is named twice."
-            raise OptionError(message)
+            raise OptionError(f"columns: {name!r} is named twice.")
     return pa.schema([schema.field(name) for name in columns])
 
 

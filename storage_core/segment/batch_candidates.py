@@ -232,13 +232,16 @@ class RecordLengths:
                 ends.append(position_bytes + length)
         return ends
 
-    def message_ends_by_length_before(self, position_bytes: int, start_bytes: int) -> list[int]:
-        """Where a v0 or v1 message that begins at or after ``start_bytes`` ends if its value begins at a position."""
+    def message_end_by_length_before(self, position_bytes: int, start_bytes: int) -> int:
+        """Where a v0 or v1 message that begins at or after ``start_bytes`` ends if its value begins at a position.
+
+        0 if there is none.
+        """
         length_bytes = position_bytes - LENGTH_BYTES
         if length_bytes < start_bytes + min(KEY_LENGTH_POSITIONS) + LENGTH_BYTES:
-            return []
+            return 0
         end = self._end_of_field(length_bytes)
-        return [] if end is None or end <= position_bytes else [end]
+        return 0 if end is None or end <= position_bytes else end
 
     def candidates(self, start_bytes: int, end_bytes: int) -> RecordCandidates:
         """Where records may begin in a range of bytes."""

@@ -201,7 +201,8 @@ class BatchSearch:
             end_bytes = self._first_end_of_records(position_bytes, stated, lowest_offset)
         if end_bytes is not None:
             return end_bytes
-        end_bytes_by_neighbours = self._end_by_neighbours(headers, lowest_offset)
+        adjacent = (header for header in reversed(headers) if self._has_no_gaps(header, lowest_offset))
+        end_bytes_by_neighbours = next((header.end_position_bytes for header in adjacent), None)
         if end_bytes_by_neighbours is not None and self._leads_far(end_bytes_by_neighbours):
             return end_bytes_by_neighbours
         end_bytes = self._end_by_crc(position_bytes, lowest_offset)
@@ -220,11 +221,6 @@ class BatchSearch:
                 if self._is_crc_right(position_bytes, contents.magic, end_bytes):
                     return end_bytes
         return None
-
-    def _end_by_neighbours(self, headers: list[BatchHeader], lowest_offset: int) -> int | None:
-        adjacent = (header for header in reversed(headers) if self._has_no_gaps(header, lowest_offset))
-        header = next(adjacent, None)
-        return None if header is None else header.end_position_bytes
 
     def _first_end_of_records(
         self, position_bytes: int, by_magic: list[BatchContents], lowest_offset: int
@@ -471,16 +467,13 @@ class BatchSearch:
 
     def _end_of_message_around(self, header: BatchHeader, lowest_offset: int, start_bytes: int) -> int:
         """Where a message of format v0 or v1 ends that has a candidate as its value; 0 if there is none."""
-        for end_bytes in self._record_lengths.message_ends_by_length_before(
-            header.position_bytes, start_bytes
-        ):
-            if (
-                end_bytes >= header.end_position_bytes
-                and self._is_boundary(end_bytes, lowest_offset)
-                and not self._is_neighbour(header, end_bytes)
-            ):
-                return end_bytes
-        return 0
+        end_bytes = self._record_lengths.message_end_by_length_before(header.position_bytes, start_bytes)
+        is_around = (
+            end_bytes >= header.end_position_bytes
+            and self._is_boundary(end_bytes, lowest_offset)
+            and not self._is_neighbour(header, end_bytes)
+        )
+        return end_bytes if is_around else 0
 
     def _end_of_batch_around(self, header: BatchHeader, lowest_offset: int, start_bytes: int) -> int:
         """Where a v2 batch ends that has a candidate's run as a record's value; 0 if there is none."""
