@@ -266,9 +266,8 @@ def _text(part: _Part) -> str:
         # As in Java, two escapes may be a surrogate pair.
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
     except (ValueError, OverflowError):
-        raise part.error(
-            "expected a text of Unicode characters, found half of a pair or no character."
-        ) from None
+        message = "expected a text of Unicode characters, found half of a pair or no character."
+        raise part.error(message) from None
 
 
 def _unescaped(matched: re.Match[str]) -> str:

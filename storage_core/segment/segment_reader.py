@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from storage_core.errors import CorruptError, DataLossError, UnsupportedFormatError
-from storage_core.record.batch_header import NO_TIMESTAMP_MS
 from storage_core.segment.batch_walk import (
     PAGE_SIZE_BYTES,
     USUAL_MAX_BATCH_BYTES,
@@ -35,6 +34,7 @@ from storage_core.segment.offset_index import ENTRY_SIZE_BYTES as OFFSET_ENTRY_B
 from storage_core.segment.offset_index import OffsetIndex
 from storage_core.segment.resynchronise import BatchLocation, Resynchroniser, TolerantWalk, end_of_batches
 from storage_core.segment.time_index import TimeIndex
+from storage_core.segment.timestamp_search import TimestampSearch
 from storage_core.segment.transaction_index import TransactionIndex
 
 if TYPE_CHECKING:
@@ -311,7 +311,7 @@ class SegmentReader:
         """
         with self.open_log() as log_file:
             walk = self._walk(log_file)
-            return walk.first_reaching(offset, self._start_position(walk, offset, boundary_bytes))
+            return walk.first_reaching(offset, self.start_position(walk, offset, boundary_bytes))
 
     def locate_offset(self, offset: int) -> BatchLocation:
         """The first batch that reaches an offset, and what precedes it. Damage is skipped, whatever `skip_damage` says."""
@@ -319,7 +319,7 @@ class SegmentReader:
             walk = self._walk(log_file)
             number = -1 if self.is_one_page else self.offset_index.number_at_or_below(offset - 1)
             while True:
-                start_bytes = self._proven_position(walk, number)
+                start_bytes = self.proven_position(walk, number)
                 found = walk.locate_offset(offset, start_bytes)
                 if found.before is not None or start_bytes == 0:
                     return found
@@ -351,7 +351,7 @@ class SegmentReader:
             walk = self._walk(log_file)
             before: SkimmedBatch | None = None
             after: SkimmedBatch | None = None
-            for batch in walk.skim(self._start_position(walk, offset)):
+            for batch in walk.skim(self.start_position(walk, offset)):
                 _, _, _, last_offset, _ = batch
                 if last_offset >= offset:
                     after = batch
@@ -375,7 +375,7 @@ class SegmentReader:
         """Where a walk that does not find an offset ends: at a torn batch, at zeros, or at the end of the file."""
         with self.open_log() as log_file:
             walk = self._walk(log_file)
-            position_bytes = self._start_position(walk, offset)
+            position_bytes = self.start_position(walk, offset)
             for _, end_bytes, _, _, _ in walk.skim(position_bytes):
                 position_bytes = end_bytes
             return position_bytes
@@ -406,7 +406,7 @@ class SegmentReader:
         self.end_offset = offset
         with self.open_log() as log_file:
             walk = self._walk(log_file)
-            for _, end_bytes, _, last_offset, _ in walk.skim(self._start_position(walk, offset - 1)):
+            for _, end_bytes, _, last_offset, _ in walk.skim(self.start_position(walk, offset - 1)):
                 if last_offset >= offset - 1:
                     self.known_end = SegmentEnd(last_offset + 1, end_bytes)
                     self.known_status = replace(self.status, size_bytes=end_bytes)
@@ -420,7 +420,8 @@ class SegmentReader:
         """
         if self._largest_timestamp is None:
             with self.open_log() as log_file:
-                self._largest_timestamp = self._find_largest_timestamp(self._walk(log_file), is_complete)
+                search = TimestampSearch(self, log_file, self._walk(log_file))
+                self._largest_timestamp = search.largest_timestamp(is_complete=is_complete)
         return self._largest_timestamp
 
     def largest_timestamp_ms(self, *, is_complete: bool) -> int:
@@ -439,12 +440,8 @@ class SegmentReader:
         if self._largest_timestamp is not None and self._largest_timestamp.timestamp_ms < timestamp_ms:
             return None
         with self.open_log() as log_file:
-            while True:
-                walk = self._walk(log_file)
-                try:
-                    return self._find_timestamp(log_file, walk, timestamp_ms, start_offset)
-                except _StaleTimeIndexError:
-                    self.set_time_index_aside()
+            search = TimestampSearch(self, log_file, self._walk(log_file))
+            return search.first_record(timestamp_ms, start_offset)
 
     def cut_points(
         self, start_position_bytes: int, end_position_bytes: int, target_bytes: int
@@ -486,20 +483,20 @@ class SegmentReader:
 
     # The index search: from which entry of the offset index a walk may begin.
 
-    def _start_position(self, walk: TolerantWalk, offset: int, boundary_bytes: int = 0) -> int:
+    def start_position(self, walk: TolerantWalk, offset: int, boundary_bytes: int = 0) -> int:
         """Where to begin a walk that must meet every batch from ``offset`` on: at a known boundary, or after it."""
         if self.is_one_page:
             return boundary_bytes
         return self._proven_position_after(walk, self.offset_index.number_at_or_below(offset), boundary_bytes)
 
     def _proven_position_after(self, walk: TolerantWalk, number: int, boundary_bytes: int) -> int:
-        """A `_proven_position` after a boundary, or the boundary. An entry that is no help is not checked."""
+        """A `proven_position` after a boundary, or the boundary. An entry that is no help is not checked."""
         index = self.offset_index
         if number < 0 or index.entry(number).position_bytes <= boundary_bytes:
             return boundary_bytes
-        return max(boundary_bytes, self._proven_position(walk, number))
+        return max(boundary_bytes, self.proven_position(walk, number))
 
-    def _proven_position(self, walk: TolerantWalk, number: int) -> int:
+    def proven_position(self, walk: TolerantWalk, number: int) -> int:
         """Position of an entry of the offset index, or of one before it, that the log confirms; otherwise 0.
 
         If the log refutes several entries in a row, the index is set aside.
@@ -563,7 +560,7 @@ class SegmentReader:
         stop_bytes = self.size_bytes
         number = len(self.offset_index) - 1
         while True:
-            start_bytes = self._proven_position(walk, number)
+            start_bytes = self.proven_position(walk, number)
             end = self._end_after(log_file, walk, start_bytes, stop_bytes)
             if end is not None:
                 return end
@@ -592,118 +589,10 @@ class SegmentReader:
         # A torn append, or damage. Or the last entries lead into a record's value: a walk that begins more than a
         # usual batch earlier comes to the batch around it.
         number = int(self.offset_index.positions.searchsorted(start_bytes - USUAL_MAX_BATCH_BYTES)) - 1
-        start_bytes = self._proven_position(walk, number)
+        start_bytes = self.proven_position(walk, number)
         return end_of_batches(
             log_file, self.base_offset, start_bytes, stop_bytes, skip_damage=self.skip_damage
         )
-
-    def _named_batch(self, walk: TolerantWalk, entry: TimestampOffset) -> SkimmedBatch | None:
-        """The batch that an entry of the time index names; None if the two disagree."""
-        for batch in walk.skim(self._start_position(walk, entry.offset)):
-            _, _, base_offset, last_offset, largest_ms = batch
-            if last_offset >= entry.offset:
-                return batch if base_offset <= entry.offset and largest_ms == entry.timestamp_ms else None
-        return None
-
-    def _find_largest_timestamp(self, walk: TolerantWalk, is_complete: bool) -> TimestampOffset:
-        largest = TimestampOffset(NO_TIMESTAMP_MS, self.base_offset)
-        start_bytes = 0
-        entry = None if self.is_one_page else self.time_index.last_entry
-        is_named = False
-        if entry is not None:
-            named = self._named_batch(walk, entry)
-            if named is None:
-                self.set_time_index_aside()
-            else:
-                is_named = True
-                _, named_end_bytes, _, _, _ = named
-                largest, start_bytes = entry, named_end_bytes
-        if is_complete and (is_named or self._seems_without_timestamps(walk)):
-            # The end of the log shows whether entries are missing, unless timestamps descend there.
-            last_indexed = self.offset_index.last_entry
-            tail_bytes = start_bytes
-            if last_indexed is not None and last_indexed.position_bytes > start_bytes:
-                tail_bytes = max(start_bytes, self._proven_position(walk, len(self.offset_index) - 1))
-            if all(largest_ms <= largest.timestamp_ms for *_, largest_ms in walk.skim(tail_bytes)):
-                return largest
-        for _, _, _, last_offset, largest_ms in walk.skim(start_bytes):
-            if largest_ms > largest.timestamp_ms:
-                largest = TimestampOffset(largest_ms, last_offset)
-        return largest
-
-    def _seems_without_timestamps(self, walk: TolerantWalk) -> bool:
-        """Whether an empty time index is plausible: there are other entries, and the first batch has no timestamp."""
-        if self.is_one_page or len(self.time_index) or self.time_index.problem is not None:
-            return False
-        first = next(walk.skim(), None)
-        if first is None:
-            return False
-        *_, largest_ms = first
-        return len(self.offset_index) > 0 and largest_ms <= NO_TIMESTAMP_MS
-
-    def _find_timestamp(
-        self, log_file: OpenFile, walk: TolerantWalk, timestamp_ms: int, start_offset: int
-    ) -> TimestampOffset | None:
-        entry = TimestampOffset(NO_TIMESTAMP_MS, self.base_offset)
-        if not self.is_one_page:
-            entry = self.time_index.lookup(timestamp_ms)
-        # An entry below the start offset does not decide anything, so it need not be right.
-        is_unproven = entry.timestamp_ms != NO_TIMESTAMP_MS and entry.offset > start_offset
-        start_bytes = self._start_position(walk, max(entry.offset, start_offset))
-        for batch in walk.skim(start_bytes):
-            position_bytes, _, _, last_offset, largest_ms = batch
-            if is_unproven:
-                is_unproven = not _is_batch_of_entry(batch, entry)
-            if largest_ms < timestamp_ms or last_offset < start_offset:
-                continue
-            header = walk.batch_at(position_bytes)
-            if header is None:
-                continue
-            found = self._first_record(log_file, header, timestamp_ms, start_offset)
-            if found is None:
-                continue
-            skipped = self._skipped_batch(walk, header, start_bytes, timestamp_ms, start_offset)
-            if skipped is None:
-                return found
-            return self._first_record(log_file, skipped, timestamp_ms, start_offset) or found
-        if is_unproven:
-            raise _StaleTimeIndexError
-        return None
-
-    def _skipped_batch(
-        self, walk: TolerantWalk, found: BatchHeader, start_bytes: int, timestamp_ms: int, start_offset: int
-    ) -> BatchHeader | None:
-        """The batch that should have been found, if a damaged length has led the walk past it.
-
-        Raises:
-            CorruptRecordError: Damage before it, which may have held the record.
-        """
-        if self.skip_damage or walk.raw.is_proven(found.position_bytes, start_bytes):
-            return None
-        location = walk.locate_first(
-            lambda header: header.max_timestamp_ms >= timestamp_ms and header.last_offset >= start_offset,
-            start_bytes,
-        )
-        if location.found is not None and location.found.position_bytes == found.position_bytes:
-            return None
-        if location.damage is not None:
-            raise location.damage.error()
-        return location.found
-
-    def _first_record(
-        self, log_file: OpenFile, header: BatchHeader, timestamp_ms: int, start_offset: int
-    ) -> TimestampOffset | None:
-        try:
-            offsets, timestamps_ms = record_timestamps(log_file, header, self.max_batch_bytes)
-        except (CorruptError, UnsupportedFormatError):
-            if self.skip_damage:
-                return None
-            raise
-        matches = ((timestamps_ms >= timestamp_ms) & (offsets >= start_offset)).nonzero()[0]
-        if not len(matches):
-            return None
-        first = int(matches[0])
-        return TimestampOffset(int(timestamps_ms[first]), int(offsets[first]))
 
     def _batch_at_or_after(
         self, walk: TolerantWalk, position_bytes: int, boundary_bytes: int
@@ -711,7 +600,7 @@ class SegmentReader:
         """The first indexed batch at or after a position, or the first batch at all if the index ends before it."""
         number = int(self.offset_index.positions.searchsorted(position_bytes))
         if number < len(self.offset_index):
-            proven_bytes = self._proven_position(walk, number)
+            proven_bytes = self.proven_position(walk, number)
             if proven_bytes >= position_bytes:
                 header = walk.batch_at(proven_bytes)
                 if header is None or not (header.is_wrapper or self.skip_damage):
@@ -730,23 +619,3 @@ class SegmentReader:
                 # The walk knows more about a wrapper's base offset.
                 return header and header.with_lower_base(base_offset)
         return None
-
-
-class _StaleTimeIndexError(Exception):
-    """The time index disagrees with the batches that it names."""
-
-
-def _is_batch_of_entry(batch: SkimmedBatch, entry: TimestampOffset) -> bool:
-    """Whether an entry of the time index names a batch; False before that batch.
-
-    Raises:
-        _StaleTimeIndexError: The batch contradicts the entry.
-    """
-    _, _, base_offset, last_offset, largest_ms = batch
-    if last_offset < entry.offset:
-        if largest_ms >= entry.timestamp_ms:
-            raise _StaleTimeIndexError
-        return False
-    if base_offset > entry.offset or largest_ms != entry.timestamp_ms:
-        raise _StaleTimeIndexError
-    return True
