@@ -29,8 +29,6 @@ class PartitionRange:
     """Offsets to read of one partition.
 
     Attributes:
-        log: The partition.
-        start_offset: The first offset.
         end_offset: The first offset after the range.
         aborted: The aborted transactions of the range, and perhaps others; None if they were not looked up.
         is_first: Whether the read of the partition begins here. If not, damage that begins before

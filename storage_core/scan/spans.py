@@ -127,12 +127,9 @@ class LogSpan:
     the range is located again by its offsets.
 
     Attributes:
-        topic: The topic.
-        partition: The partition's number.
         directory: Path of the partition's directory.
         base_offset: The segment's base offset.
         file_name: The segment's log file.
-        start_offset: The first offset.
         end_offset: The first offset after the span.
         position_bytes: Where the first batch that may hold one of them begins.
         end_position_bytes: Where the last such batch ends.

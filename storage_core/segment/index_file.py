@@ -17,7 +17,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from storage_core.errors import AppendError, CorruptIndexError, OffsetOverflowError
+from storage_core.errors import AppendError, OffsetOverflowError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -186,11 +186,6 @@ class IndexFile(ABC, Generic[Entry]):
             raise IndexError(f"Expected an entry number below {len(self)}, found {number}. [{self.path}]")
         return self.parse(self._read(number))
 
-    def last_entry_where(self, goes_before: Callable[[bytes], bool]) -> Entry:
-        """The last entry of those at the beginning that satisfy a condition; `first_possible_entry` if none does."""
-        _, entry = self.search(goes_before)
-        return self.parse(entry) if entry else self.first_possible_entry
-
     def search(self, goes_before: Callable[[bytes], bool]) -> tuple[int, bytes]:
         """Find the last entry of those at the beginning that satisfy a condition.
 
@@ -322,20 +317,6 @@ class IndexFile(ABC, Generic[Entry]):
         """
         if not 0 <= offset - self.base_offset <= LARGEST_RELATIVE_OFFSET:
             raise offset_overflow(self.path, self.base_offset, offset)
-
-    def require_whole_entries(self) -> None:
-        """Check that the file is made of whole entries.
-
-        Raises:
-            CorruptIndexError: It is not.
-        """
-        status = self._filesystem.status(self.path)
-        if status is not None and status.size_bytes % self.entry_size_bytes:
-            raise CorruptIndexError(
-                f"Expected a multiple of {self.entry_size_bytes} bytes, found {status.size_bytes}. Delete the "
-                "index: it is built again from the log.",
-                path=self.path,
-            )
 
     def _open(self) -> PooledFile:
         file = self._file

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
-from storage_core.errors import CorruptIndexError, OffsetsOutOfOrderError
+from storage_core.errors import OffsetsOutOfOrderError
 from storage_core.record.batch_header import MAX_OFFSET
 from storage_core.segment.file_names import OffsetPosition
 from storage_core.segment.index_file import IndexFile, read_index_file
@@ -174,25 +174,10 @@ class OffsetIndexFile(IndexFile[OffsetPosition]):
     def lookup(self, offset: int) -> OffsetPosition:
         """The entry with the highest offset up to ``offset``; the segment's beginning if none."""
         relative_offset = offset - self.base_offset
-        return self.last_entry_where(lambda entry: _ENTRY.unpack(entry)[0] <= relative_offset)
+        _, entry = self.search(lambda entry: _ENTRY.unpack(entry)[0] <= relative_offset)
+        return self.parse(entry) if entry else self.first_possible_entry
 
     def truncate_to(self, offset: int) -> None:
         """Keep the entries below an offset."""
         relative_offset = offset - self.base_offset
         self.keep_while(lambda entry: _ENTRY.unpack(entry)[0] < relative_offset)
-
-    def check(self) -> None:
-        """Check what a broker checks, which is little.
-
-        Raises:
-            CorruptIndexError: The last offset is below the base offset, or the file does not consist of whole
-                entries.
-        """
-        self.require_whole_entries()
-        if len(self) and self.last_offset < self.base_offset:
-            raise CorruptIndexError(
-                f"Expected offsets from {self.base_offset} on, found a last entry with {self.last_offset}. Delete "
-                "the index: it is built again from the log.",
-                path=self.path,
-                offset=self.last_offset,
-            )

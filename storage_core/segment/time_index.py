@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
-from storage_core.errors import CorruptIndexError, InvalidTimestampError, OffsetsOutOfOrderError
+from storage_core.errors import InvalidTimestampError, OffsetsOutOfOrderError
 from storage_core.record.batch_header import MAX_OFFSET, NO_TIMESTAMP_MS
 from storage_core.segment.file_names import TimestampOffset
 from storage_core.segment.index_file import IndexFile, read_index_file
@@ -103,13 +103,9 @@ class TimeIndex:
         """The entry with the largest timestamp."""
         return self.entry(-1) if len(self.offsets) else None
 
-    def number_at_or_below(self, timestamp_ms: int) -> int:
-        """Number of the entry with the largest timestamp up to ``timestamp_ms``; -1 if none."""
-        return int(self.timestamps_ms.searchsorted(timestamp_ms, side="right")) - 1
-
     def lookup(self, timestamp_ms: int) -> TimestampOffset:
         """The entry with the largest timestamp up to ``timestamp_ms``; (-1, base offset) if none."""
-        number = self.number_at_or_below(timestamp_ms)
+        number = int(self.timestamps_ms.searchsorted(timestamp_ms, side="right")) - 1
         return self.entry(number) if number >= 0 else TimestampOffset(NO_TIMESTAMP_MS, self.base_offset)
 
 
@@ -195,31 +191,7 @@ class TimeIndexFile(IndexFile[TimestampOffset]):
         last_entry = TimestampOffset(int(timestamps_ms[-1]), int(offsets[-1]))
         self.write(time_entries(timestamps_ms, offsets, self.base_offset), last_entry)
 
-    def lookup(self, timestamp_ms: int) -> TimestampOffset:
-        """The entry with the largest timestamp up to ``timestamp_ms``; (-1, base offset) if none."""
-        return self.last_entry_where(lambda entry: _ENTRY.unpack(entry)[0] <= timestamp_ms)
-
     def truncate_to(self, offset: int) -> None:
         """Keep the entries whose offset is below another one."""
         relative_offset = offset - self.base_offset
         self.keep_while(lambda entry: _ENTRY.unpack(entry)[1] < relative_offset)
-
-    def check(self) -> None:
-        """Check what a broker checks, which is little.
-
-        Raises:
-            CorruptIndexError: The last timestamp is below the first one, the last offset is below the base
-                offset, or the file does not consist of whole entries.
-        """
-        self.require_whole_entries()
-        if not len(self):
-            return
-        first, last = self.entry(0), self.last_entry
-        if last.timestamp_ms < first.timestamp_ms or last.offset < self.base_offset:
-            raise CorruptIndexError(
-                f"Expected timestamps from {first.timestamp_ms} and offsets from {self.base_offset} on, found a "
-                f"last entry with timestamp {last.timestamp_ms} and offset {last.offset}. Delete the index: it "
-                "is built again from the log.",
-                path=self.path,
-                offset=last.offset,
-            )

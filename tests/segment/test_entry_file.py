@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.errors import CorruptIndexError, StorageError
+from storage_core.errors import StorageError
 from storage_core.filesystem import FileSystem
 from storage_core.segment.index_file import IndexFile
 
@@ -249,12 +249,3 @@ def test_rename_and_delete(path):
 def test_flush_makes_the_file(path):
     open_entries(path).flush()
     assert path.read_bytes() == bytes(96)
-
-
-def test_a_size_of_no_whole_entries_is_corrupt(path):
-    open_entries(path).require_whole_entries()
-    path.write_bytes(bytes(16))
-    open_entries(path).require_whole_entries()
-    path.write_bytes(bytes(17))
-    with pytest.raises(CorruptIndexError, match="multiple of 8 bytes, found 17"):
-        open_entries(path).require_whole_entries()

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.errors import AppendError, CorruptIndexError, OffsetOverflowError, OffsetsOutOfOrderError
+from storage_core.errors import AppendError, OffsetOverflowError, OffsetsOutOfOrderError
 from storage_core.filesystem import FileSystem
 from storage_core.segment import OffsetPosition
 from storage_core.segment.offset_index import OffsetIndexFile
@@ -130,21 +130,6 @@ def test_truncate(index):
     index.truncate(0)
     assert len(index) == 0
     assert index.last_offset == BASE
-
-
-def test_check(index, path):
-    index.check()
-    open_index(path.with_name("missing")).check()
-    only_base = open_index(path.with_name("other"))
-    only_base.append(BASE, 0)
-    only_base.check()
-    assert len(only_base) == 1
-    path.write_bytes(bytes.fromhex("0000000a00000001 fffffff600000002"))
-    with pytest.raises(CorruptIndexError, match="from 45 on, found a last entry with 35"):
-        open_index(path).check()
-    path.write_bytes(bytes(9))
-    with pytest.raises(CorruptIndexError, match="multiple of 8"):
-        open_index(path).check()
 
 
 def test_extend_adds_as_many_as_there_is_room_for(index, path):
