@@ -2,7 +2,7 @@
 
 Of each end's three options the most specific wins, and the others are ignored:
 ``startingTimestamp`` over ``startingOffsetsByTimestamp`` over ``startingOffsets``, likewise for the end.
-All that can be checked without the logs is checked here, in Spark's wording.
+All that can be checked without the logs is checked here, in Spark's wording; what is wrong is an `OptionError`.
 
 The JSON is that of Spark's options: ``{"topicA":[0,1]}`` names partitions, ``{"topicA":{"0":23,"1":-1}}``
 gives one value each. One value for all partitions of a topic, ``{"topicA":"earliest"}``, is accepted too,
@@ -83,11 +83,7 @@ class _UnexpectedValueError(Exception):
 
 
 def parse_assignment(option: str, value: object) -> dict[str, tuple[int, ...]]:
-    """Parse the ``assign`` option: topics and their partitions.
-
-    Raises:
-        OptionError: The JSON is malformed, or names no partition.
-    """
+    """Parse the ``assign`` option: topics and their partitions."""
     if isinstance(value, str) and not value.strip().startswith("{"):
         raise OptionError(
             f"No topicpartitions to assign as specified value for option '{option}' is '{value}'. "
@@ -106,11 +102,7 @@ def parse_assignment(option: str, value: object) -> dict[str, tuple[int, ...]]:
 
 
 def parse_partition_offsets(option: str, value: object) -> OffsetsBound:
-    """Parse offsets: numbers from 0, -1 for latest, -2 for earliest; for whole topics by name.
-
-    Raises:
-        OptionError: The JSON is malformed.
-    """
+    """Parse offsets: numbers from 0, -1 for latest, -2 for earliest; for whole topics by name."""
     try:
         return OffsetsBound(*_partition_values(value, _offset, _topic_offset))
     except _UnexpectedValueError as error:
@@ -120,11 +112,7 @@ def parse_partition_offsets(option: str, value: object) -> OffsetsBound:
 def parse_partition_timestamps(
     option: str, value: object, parse_time: Callable[[object], int]
 ) -> TimestampsBound:
-    """Parse timestamps, each by ``parse_time``.
-
-    Raises:
-        OptionError: The JSON or one of the timestamps is malformed.
-    """
+    """Parse timestamps, each by ``parse_time``."""
     try:
         return TimestampsBound(*_partition_values(value, parse_time, parse_time))
     except _UnexpectedValueError as error:
@@ -230,10 +218,6 @@ def parse_bounds(given: Mapping[str, object], zone: dt.tzinfo, now_ms: int) -> t
 
     Returns:
         The start (default earliest) and the end (default latest, exclusive).
-
-    Raises:
-        OptionError: A value is malformed, a batch read starts at latest or ends at
-            earliest, or the ends contradict each other.
     """
     start = _parse_end(given, "starting", EarliestBound(), zone, now_ms)
     end = _parse_end(given, "ending", LatestBound(), zone, now_ms)

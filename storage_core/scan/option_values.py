@@ -1,6 +1,7 @@
 """Parse single option values: text, as Spark passes it, or Python values.
 
-Times may be epoch milliseconds, ISO-8601, SQL timestamps or relative to now.
+Times may be epoch milliseconds, ISO-8601, SQL timestamps or relative to now. A value that does not fit its option is an
+`OptionError`.
 """
 
 from __future__ import annotations
@@ -101,11 +102,7 @@ def parse_topics(option: str, value: object) -> tuple[str, ...]:
 
 
 def parse_columns(option: str, value: object, known: Sequence[str]) -> tuple[str, ...]:
-    """Parse column names: comma separated, or a JSON list.
-
-    Raises:
-        OptionError: A name is unknown or given twice, or the list is empty.
-    """
+    """Parse column names: comma separated, or a JSON list."""
     if isinstance(value, str):
         text = value.strip()
         items: list[str] = (
@@ -156,11 +153,7 @@ def parse_paths(option: str, value: object) -> tuple[str, ...]:
 
 
 def path_of(text: str) -> str:
-    """The path that ``text`` names: itself, or that of a ``file:`` URI.
-
-    Raises:
-        OptionError: It is a URI of another scheme, or of another host.
-    """
+    """The path that ``text`` names: itself, or that of a ``file:`` URI."""
     matched = _SCHEME.match(text)
     scheme = matched.group(1).lower() if matched else text.partition(":")[0].lower()
     if scheme == "file" and text[len("file:") :].startswith("/"):
@@ -252,9 +245,6 @@ def parse_timestamp_ms(option: str, value: object, zone: dt.tzinfo, now_ms: int)
 
     It is an integer of milliseconds, a ``datetime`` or ``date``, or a text: digits (milliseconds), ISO-8601, or
     ``-10 minutes``. ``zone`` is that of times that name none.
-
-    Raises:
-        OptionError: It is none of these, or before 1970.
     """
     timestamp_ms = _timestamp_ms(option, value, zone, now_ms)
     if timestamp_ms < 0:
@@ -302,9 +292,6 @@ def parse_sql_timestamp_us(text: str, zone: dt.tzinfo, now_ms: int) -> int | Non
 
     Returns:
         None if the text is no timestamp, or its year is not from 1 to 9999.
-
-    Raises:
-        OptionError: A relative time has an unknown unit.
     """
     text = text.strip(_TRIMMED)
     relative = _RELATIVE.fullmatch(text)
@@ -349,11 +336,7 @@ def _sql_zone(text: str) -> dt.tzinfo:
 
 
 def parse_interval_ms(option: str, value: object) -> int:
-    """Parse an interval to milliseconds: a ``timedelta``, milliseconds as a number or in digits, or ``1 hour 30 minutes``.
-
-    Raises:
-        OptionError: It is none of these, or negative.
-    """
+    """Parse an interval to milliseconds: a ``timedelta``, milliseconds as a number or in digits, or ``1 hour 30 minutes``."""
     interval_ms: int | None = None
     if isinstance(value, dt.timedelta):
         interval_ms = -(-value // dt.timedelta(milliseconds=1))
@@ -395,11 +378,7 @@ def _datetime_ms(value: dt.datetime, zone: dt.tzinfo) -> int:
 
 
 def parse_time_zone(option: str, value: object) -> dt.tzinfo:
-    """Look up a time zone: an IANA name (``Europe/Berlin``), ``UTC``, ``Z`` or ``+02:00``.
-
-    Raises:
-        OptionError: There is no such zone.
-    """
+    """Look up a time zone: an IANA name (``Europe/Berlin``), ``UTC``, ``Z`` or ``+02:00``."""
     if isinstance(value, dt.tzinfo):
         return value
     text = value.strip() if isinstance(value, str) else ""

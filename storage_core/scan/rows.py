@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -356,16 +356,6 @@ _COLUMNS: Final[dict[str, Callable[[_SectionSlice], pa.Array]]] = {
 }
 
 
-class BatchBuilder(Protocol):
-    """A `RecordBatchBuilder`, or a filter of what one builds."""
-
-    def batches(
-        self, section: RecordSection, columns: RecordColumns, span: LogSpan
-    ) -> Iterator[pa.RecordBatch]:
-        """The rows of a section that are within a span's offsets."""
-        ...
-
-
 class TimestampRangeFilter:
     """Leaves out rows whose timestamp does not fit the column."""
 
@@ -518,3 +508,6 @@ def _chosen(columns: RecordColumns, rows: npt.NDArray[np.int64]) -> RecordColumn
 
 def _chosen_slices(column: Slices | None, rows: npt.NDArray[np.int64]) -> Slices | None:
     return None if column is None else Slices(column.starts[rows], column.lengths[rows])
+
+
+BatchBuilder: TypeAlias = RecordBatchBuilder | PredicateFilter | TimestampRangeFilter

@@ -302,7 +302,8 @@ class SpanReader:
         rest_bytes = self._source.size_bytes - window.end
         if self._source.is_last and rest_bytes:
             is_blank = not window.buffer[window.end : self._source.size_bytes].any()
-            is_preallocated = is_blank and self._is_at_segment_end and self._is_complete
+            is_at_segment_end = self._span.end_position_bytes >= self._segment_end_bytes
+            is_preallocated = is_blank and is_at_segment_end and self._is_complete
             return None if is_preallocated else self._damage_at(position_bytes)
         size_bytes = self._source.needed_bytes
         if size_bytes > self._max_batch_bytes or (
@@ -343,10 +344,6 @@ class SpanReader:
         """Whether no offset is missing up to the next segment. If some are, zeros may be lost batches."""
         end_offset = self._span.segment_end_offset
         return end_offset is None or self._lowest_offset >= end_offset
-
-    @property
-    def _is_at_segment_end(self) -> bool:
-        return self._span.end_position_bytes >= self._segment_end_bytes
 
     @property
     def _resynchroniser(self) -> Resynchroniser:

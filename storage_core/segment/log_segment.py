@@ -263,14 +263,8 @@ class LogSegment:
     ) -> FetchedData | None:
         """Read bytes from the batch on that holds an offset, or from the one after the gap that it is in.
 
-        Args:
-            start_offset: The offset. The batch may begin below it.
-            max_size_bytes: How much to read. The last batch is cut off there.
-            max_position_bytes: Where in the file to stop; None for where the batches end.
-            min_one_message: Whether the first batch is read whole even if it is larger.
-
-        Returns:
-            None if the offset is beyond the last batch.
+        The last batch is cut off after ``max_size_bytes``, or at ``max_position_bytes`` of the file. With
+        ``min_one_message`` the first one is read whole even if it is larger. None if no batch reaches the offset.
         """
         return self._view().read(
             start_offset, max_size_bytes, max_position_bytes, min_one_message=min_one_message
@@ -374,11 +368,8 @@ class LogSegment:
     ) -> RecoveredSegment:
         """Rebuild the indexes from the valid batches at the log's beginning, and cut off what follows them.
 
-        All bytes are read, and every CRC is checked, before any file is changed.
-
-        Args:
-            observe: Receives the valid batches, and returns the transactions that were aborted among them.
-            confirm: Receives the result before any file is changed, and raises an error to prevent the change.
+        All bytes are read, and every CRC is checked, before any file is changed. ``confirm`` receives the result
+        before that, and may raise an error to prevent the change.
 
         Raises:
             OffsetOverflowError: A valid batch has an offset that does not fit the segment. Nothing was changed.

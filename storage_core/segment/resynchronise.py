@@ -307,10 +307,6 @@ class TolerantWalk:
         """The first batch that reaches an offset, walking from a boundary before it. Every CRC near it is checked."""
         return self.locate_first(lambda header: header.last_offset >= offset, position_bytes)
 
-    def first_log_batch(self, position_bytes: int, start_bytes: int) -> BatchHeader | None:
-        """The first batch of the log that begins at or after a position, walking from a boundary."""
-        return self.locate_first(lambda header: header.position_bytes >= position_bytes, start_bytes).found
-
     def locate_first(self, is_reached: Callable[[BatchHeader], bool], start_bytes: int) -> BatchLocation:
         """The first batch that satisfies a condition, walking from a boundary. Every CRC near it is checked."""
         before = found = None

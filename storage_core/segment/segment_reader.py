@@ -287,12 +287,7 @@ class SegmentReader:
             yield from self._resynchroniser(log_file).items(position_bytes, self.base_offset)
 
     def read_batch(self, header: BatchHeader) -> bytes:
-        """Read one whole batch, header included, and check its CRC.
-
-        Raises:
-            BatchTooLargeError: It has more than ``max_batch_bytes``.
-            CorruptRecordError: The CRC does not match.
-        """
+        """Read one whole batch, header included, and check its CRC; see `read_batch`."""
         with self.open_log() as log_file:
             return read_batch(log_file, header, self.max_batch_bytes)
 
@@ -611,7 +606,9 @@ class SegmentReader:
         start_bytes = self._proven_position_after(walk, number, boundary_bytes)
         if self.skip_damage:
             # Do not cut at a damaged batch: the reader of the previous piece has to find its end.
-            return walk.first_log_batch(position_bytes, start_bytes)
+            return walk.locate_first(
+                lambda header: header.position_bytes >= position_bytes, start_bytes
+            ).found
         for batch_bytes, _, base_offset, _, _ in walk.skim(start_bytes):
             if batch_bytes >= position_bytes:
                 header = walk.batch_at(batch_bytes)
