@@ -168,8 +168,7 @@ class BatchWindow:
     """Whole batches in a buffer.
 
     Attributes:
-        path: The segment file.
-        position_bytes: The position of ``buffer[0]`` in it.
+        position_bytes: The position of ``buffer[0]`` in the segment file.
         buffer: The bytes, padded.
         starts: Per batch, where it begins in ``buffer``.
         headers: Per batch, its header: a structured array of `HEADER_DTYPE`. The base offset of a

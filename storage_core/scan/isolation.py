@@ -104,17 +104,14 @@ class TransactionReplay:
         self.is_complete = False
         index = self._log.segment_index_for(self.next_offset) or 0
         base_offsets = self._log.segments.base_offsets
-        while (
-            self._is_to_go_on(end_offset) and index < len(base_offsets) and base_offsets[index] < end_offset
-        ):
+        while index < len(base_offsets) and base_offsets[index] < end_offset:
+            if self.is_complete or self.next_offset >= end_offset:
+                break
             aborted += self._walk_again_if_replaced(index, end_offset, upper_bound_offset)
             index += 1
         if not self.is_complete:
             self.next_offset = max(self.next_offset, end_offset)
         return aborted
-
-    def _is_to_go_on(self, end_offset: int) -> bool:
-        return not self.is_complete and self.next_offset < end_offset
 
     def _walk_again_if_replaced(
         self, index: int, end_offset: int, upper_bound_offset: int | None

@@ -101,10 +101,8 @@ class ReadSettings:
 
     Attributes:
         max_batch_bytes: The largest batch that is read, compressed or not.
-        fail_on_data_loss: Whether offsets that were deleted since planning are an error.
         use_indexes: Whether a range that has to be located again may use indexes.
         predicate: Only rows for which it is true are read; None for all.
-        mode: How damage is handled.
         corrupt_record_column: Where a damaged range is described, if the schema has a column of that name.
         truncations_bytes: By log directory, the size of its list of truncations at planning. Entries added since
             tell whether a partition's records are still those that were planned.

@@ -230,9 +230,8 @@ class BatchSearch:
 
     def _end_of_records(self, position_bytes: int, contents: BatchContents, lowest_offset: int) -> int | None:
         """Where a batch ends by the lengths of its records, if anything confirms them (1)."""
-        if not contents.records or self._holds_batch(
-            position_bytes + 1, contents.head_end_bytes, lowest_offset
-        ):
+        in_key = self._valid_batches(position_bytes + 1, contents.head_end_bytes, lowest_offset)
+        if not contents.records or next(in_key, None) is not None:
             # No key holds batches: if one seems to, its length is damaged.
             return None
         end_bytes, declared_end_bytes = contents.end_bytes, self._declared_end(position_bytes)
@@ -252,9 +251,6 @@ class BatchSearch:
             return None
         end_bytes = self._probe.end_bytes
         return self._batch_within(header, lowest_offset, end_bytes, self._search_limits) or end_bytes
-
-    def _holds_batch(self, start_bytes: int, end_bytes: int, lowest_offset: int) -> bool:
-        return next(self._valid_batches(start_bytes, end_bytes, lowest_offset), None) is not None
 
     def _torn_append(self, position_bytes: int, magic: int, lowest_offset: int) -> BatchHeader | None:
         """The header of an append whose rest never reached the file; None if none begins at a position."""

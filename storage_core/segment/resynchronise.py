@@ -103,10 +103,11 @@ class Resynchroniser:
         while position_bytes < self.end_bytes:
             header = self.log_batch_at(position_bytes, lowest_offset)
             if header is None:
-                if self._is_complete(lowest_offset) and self.is_blank(position_bytes):
+                end_offset = self.limits.end_offset
+                if (end_offset is None or lowest_offset >= end_offset) and self.is_blank(position_bytes):
                     return
                 damage = self.damage_at(position_bytes, lowest_offset)
-                if damage.end_bytes == self.end_bytes and self.limits.end_offset is None:
+                if damage.end_bytes == self.end_bytes and end_offset is None:
                     return
                 yield damage
                 position_bytes = damage.end_bytes
@@ -117,10 +118,6 @@ class Resynchroniser:
     def is_blank(self, position_bytes: int) -> bool:
         """Whether only zeros follow up to the end."""
         return self._search.skip_zeros(position_bytes) is None
-
-    def _is_complete(self, next_offset: int) -> bool:
-        """Whether no offset is missing up to the segment's end."""
-        return self.limits.end_offset is None or next_offset >= self.limits.end_offset
 
     def is_intact(self, position_bytes: int) -> bool:
         """Whether there is a whole batch with a matching CRC here, whatever its offsets."""

@@ -375,11 +375,10 @@ class SegmentReader:
             return position_bytes
 
     def end(self) -> SegmentEnd:
-        """Where the whole, valid batches of the segment end.
+        """Where the whole, valid batches of the segment end; bad ones at the end are left out if nothing valid follows.
 
-        Bad batches at the end are left out if nothing valid follows them. From then on, every
-        other answer is limited to the bytes before the end. So of a log's last segment, request the
-        end first.
+        From then on, every other answer is limited to the bytes before the end. So of a log's last segment, request
+        the end first.
 
         Raises:
             CorruptRecordError: Bytes that are no batch, followed by a valid batch.
