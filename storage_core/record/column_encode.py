@@ -240,7 +240,6 @@ def encode_by_column(
 
 
 def _header_bytes(headers: HeaderRows, joiner: ViewJoiner) -> ByteStrings:
-    """The encoded headers of each row."""
     layout = _Layout()
     layout.add_sized(headers.keys, headers.key_lengths)
     layout.add_sized(headers.values, headers.value_lengths)

@@ -87,6 +87,20 @@ class RecordSection:
     positions: npt.NDArray[np.int64]
     path: str
 
+    def error(self, index: int, message: str, record_index: int | None = None) -> CorruptRecordError:
+        """The error about the records of a batch that its CRC confirms."""
+        header = self.headers[index]
+        position_bytes, base_offset = int(self.positions[index]), int(header["base_offset"])
+        return CorruptRecordError(
+            f"{message} The batch's CRC is right: it was written like this.",
+            record_index=record_index,
+            path=self.path,
+            position_bytes=position_bytes,
+            end_position_bytes=position_bytes + LOG_OVERHEAD_BYTES + int(header["batch_length"]),
+            offset=base_offset,
+            last_offset=base_offset + int(header["last_offset_delta"]),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Slices:

@@ -492,7 +492,6 @@ class PredicateFilter:
 
 
 def _chosen(columns: RecordColumns, rows: npt.NDArray[np.int64]) -> RecordColumns:
-    """Some rows of a section's columns, in order."""
     # How many chosen rows come before each batch's end.
     up_to_batch = np.searchsorted(rows, np.cumsum(columns.row_counts))
     return dataclasses.replace(

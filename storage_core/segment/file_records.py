@@ -152,7 +152,6 @@ class FetchedData:
 
     Args:
         base_offset: The first batch's base offset. Of a wrapper of format v0 or v1 it is a lower bound.
-        position_bytes: Position of the first batch in its segment.
         data: The bytes. The last batch may be cut off.
         is_first_entry_incomplete: Whether the first batch is larger than the requested size.
         aborted_transactions: The aborted transactions that overlap the whole batches, in the order of their

@@ -545,7 +545,6 @@ class LogSegment:
 
     @property
     def _is_open(self) -> bool:
-        """Whether one of the files is open for writing."""
         return self._log.is_open or self._indexes.is_open
 
     def _restart(self, largest_timestamp: TimestampOffset | None) -> None:

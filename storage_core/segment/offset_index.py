@@ -46,7 +46,6 @@ class OffsetIndex:
     """The entries of one offset index, or none.
 
     Args:
-        base_offset: The segment's base offset.
         offsets: Absolute offset of each entry, strictly ascending.
         positions: Position of each entry in the log file, strictly ascending.
         problem: Why the file cannot be used; None if it can, or if it is just empty.

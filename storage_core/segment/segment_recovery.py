@@ -119,7 +119,6 @@ class SegmentScan:
     def _count_valid(
         self, window: BatchWindow, base_offsets: npt.NDArray[np.int64], last_offsets: npt.NDArray[np.int64]
     ) -> int:
-        """How many batches at the beginning of a window are valid."""
         count = len(window.starts)
         lowest_offsets = np.empty(count, np.int64)
         if count:
@@ -130,7 +129,12 @@ class SegmentScan:
         in_order = int(is_disordered.argmax()) if is_disordered.any() else count
         damaged = window.crc_mismatches(np.arange(in_order))
         if len(damaged):
-            self.problem = _wrong_crc(window, int(damaged[0]))
+            header = window.header(int(damaged[0]))
+            self.problem = CorruptRecordError(
+                f"Expected a record batch with CRC {header.crc:#010x}, found another one: the batch was torn, or "
+                "damaged after it was written.",
+                **header.error_location(window.path),
+            )
             return int(damaged[0])
         if in_order < count:
             self.problem = _disorder(window, in_order, int(lowest_offsets[in_order]))
@@ -192,15 +196,6 @@ class SegmentScan:
             else:
                 break
         return count
-
-
-def _wrong_crc(window: BatchWindow, number: int) -> CorruptRecordError:
-    header = window.header(number)
-    return CorruptRecordError(
-        f"Expected a record batch with CRC {header.crc:#010x}, found another one: the batch was torn, or damaged "
-        "after it was written.",
-        **header.error_location(window.path),
-    )
 
 
 def _disorder(window: BatchWindow, number: int, lowest_offset: int) -> CorruptRecordError:

@@ -49,7 +49,6 @@ class TimeIndex:
     """The entries of one time index, or none.
 
     Args:
-        base_offset: The segment's base offset.
         timestamps_ms: Timestamp of each entry, strictly ascending.
         offsets: Absolute offset of each entry, not descending.
         problem: Why the file cannot be used; None if it can, or if it is just empty.

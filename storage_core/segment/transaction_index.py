@@ -306,7 +306,6 @@ class TransactionIndexFile:
         return not self._is_absent and self._filesystem.delete(self.path)
 
     def _load(self) -> int:
-        """The size of all whole entries."""
         if self._size_bytes < 0:
             status = None if self._is_absent else self._filesystem.status(self.path)
             count = 0 if status is None else status.size_bytes // ENTRY_SIZE_BYTES
