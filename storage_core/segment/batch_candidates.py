@@ -40,7 +40,7 @@ from storage_core.record.varint import (
 )
 
 if TYPE_CHECKING:
-    from storage_core.segment.batch_probe import BatchProbe
+    from storage_core.segment.damage import BatchProbe
 
 
 MAX_ENCODABLE_BATCH_BYTES: Final = (1 << 31) - 1 + LOG_OVERHEAD_BYTES

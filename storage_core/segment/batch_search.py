@@ -44,12 +44,10 @@ from storage_core.segment.batch_candidates import (
     batch_candidates,
 )
 from storage_core.segment.batch_walk import USUAL_MAX_BATCH_BYTES
-from storage_core.segment.damage import OffsetLimits, known_offset
+from storage_core.segment.damage import BatchProbe, OffsetLimits, known_offset
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from storage_core.segment.batch_probe import BatchProbe
 
 
 _FIRST_BLOCK_BYTES: Final = 4096

@@ -14,7 +14,7 @@ from storage_core.errors import BatchTooLargeError
 from storage_core.record.batch_header import HEADER_SIZE_BYTES
 from storage_core.record.batch_window import BatchWindow, walk_window
 from storage_core.record.section import PADDING_BYTES
-from storage_core.segment.batch_probe import BatchProbe
+from storage_core.segment.damage import BatchProbe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from storage_core.errors import CorruptError, SegmentLogError
 from storage_core.segment.batch_candidates import MAX_ENCODABLE_BATCH_BYTES
-from storage_core.segment.batch_probe import BatchProbe
 from storage_core.segment.batch_search import BatchSearch
 from storage_core.segment.batch_walk import USUAL_MAX_BATCH_BYTES, BatchWalk, SkimmedBatch, record_timestamps
-from storage_core.segment.damage import DamagedRange, OffsetLimits, known_offset, reason_at
+from storage_core.segment.damage import BatchProbe, DamagedRange, OffsetLimits, known_offset, reason_at
 from storage_core.segment.file_names import SegmentEnd
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import pytest
 
 from storage_core.filesystem import FileSystem
 from storage_core.segment.batch_candidates import RecordLengths
-from storage_core.segment.batch_probe import BatchProbe
+from storage_core.segment.damage import BatchProbe
 from tests.record.encoding import Batch, Record
 from tests.record.legacy_encoding import Message
 
