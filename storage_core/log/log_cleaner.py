@@ -213,7 +213,7 @@ class _Pass:
     def _new_segment(self, base_offset: int) -> LogSegment:
         state = self._state
         now_ms = state.clock.now_ms()
-        left_over = LogSegment.open(
+        left_over = LogSegment(
             state.filesystem, state.path, base_offset, self._config, now_ms=now_ms, suffix=CLEANED_SUFFIX
         )
         left_over.delete()

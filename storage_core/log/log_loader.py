@@ -176,7 +176,7 @@ class _LogLoader:
         return segments
 
     def _open_segment(self, base_offset: int) -> LogSegment:
-        return LogSegment.open(
+        return LogSegment(
             self._filesystem, self._path, base_offset, self._options.config, now_ms=self._now_ms
         )
 

@@ -8,8 +8,9 @@ import pytest
 
 from storage_core.errors import BatchTooLargeError, CorruptRecordError
 from storage_core.filesystem import FileSystem
-from storage_core.scan.span_reader import FileReplacedError, SpanReader, WindowBuffer
+from storage_core.scan.span_reader import FileReplacedError, SpanReader
 from storage_core.segment import DamagedRange
+from storage_core.segment.batch_windows import WindowBuffer
 
 LIMIT = 1 << 20
 

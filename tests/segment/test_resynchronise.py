@@ -11,7 +11,7 @@ import pytest
 from storage_core.errors import BatchTooLargeError, CorruptRecordError
 from storage_core.filesystem import FileSystem
 from storage_core.segment import DamagedRange, Resynchroniser
-from storage_core.segment.batch_probe import BatchProbe
+from storage_core.segment.damage import BatchProbe
 from tests.record.encoding import LZ4, Batch, Record
 from tests.record.frames import lz4_frame
 from tests.record.legacy_encoding import Message, Wrapper
