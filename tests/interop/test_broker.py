@@ -1,4 +1,4 @@
-"""The harness itself: brokers start, stop, are killed, and are never left behind."""
+"""The harness itself: brokers start, stop, can be killed, and never outlive their process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _is_alive(process_id: int) -> bool:
         os.kill(process_id, 0)
     except ProcessLookupError:
         return False
-    # A zombie that nobody has collected yet is gone too.
+    # A zombie is dead, too.
     return "State:\tZ" not in Path(f"/proc/{process_id}/status").read_text()
 
 

@@ -1,7 +1,7 @@
-"""Randomly damaged partitions, judged by a broker's own recovery.
+"""Randomly damaged partitions, compared with a broker's own recovery.
 
-Up to the point where it cuts a log, our rows are what its consumer reads. Beyond, DROPMALFORMED gives exactly what is
-left of whole batches. `expectation` says how the cases are decided that bytes alone do not decide.
+Up to the offset at which the broker truncates a log, we return the rows that its consumer reads. After that,
+DROPMALFORMED returns exactly the intact batches. `expectation` decides the cases that bytes alone do not.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def check_rows_up_to_the_cut(copy: Copy) -> None:
     assert copy.unexplained_error() is None
     end_offset = copy.comparable_end(READ_UNCOMMITTED)
     consumed = copy.consumed_rows(READ_UNCOMMITTED)
-    # What stands in the files that the broker left, by the tests' own reckoning, is what it serves.
+    # The expected content of the files that the broker kept is what the broker serves.
     assert_same_rows(below(copy.expected_of_kept, end_offset), consumed)
     assert_same_rows(below(read(copy), end_offset), consumed)
 
@@ -110,7 +110,7 @@ def check_committed_rows(copy: Copy) -> None:
 
 
 def check_failure(copy: Copy) -> None:
-    """FAILFAST gives rows up to the damage, and no wrong one before it fails."""
+    """FAILFAST returns rows up to the damage, and no wrong row before it fails."""
     rows, error = read_until_it_fails(copy)
     assert_same_rows(rows, copy.expected if error is None else copy.expected[: len(rows)])
     if copy.damage:
@@ -120,7 +120,7 @@ def check_failure(copy: Copy) -> None:
 
 
 def check_damaged_ranges(copy: Copy) -> None:
-    """PERMISSIVE gives the same rows, and says of every byte that belongs to none of them that it is damaged."""
+    """PERMISSIVE returns the same rows, and reports every byte that belongs to none of them as damaged."""
     table = read_table(copy, mode="PERMISSIVE")
     damage = table.column(DAMAGE_COLUMN)
     assert table.column_names[-1] == DAMAGE_COLUMN
@@ -139,7 +139,7 @@ def check_damaged_ranges(copy: Copy) -> None:
     expected = [
         [(gap.segment, gap.start, gap.end) for gap in each] for each in (copy.damage, copy.remains.damage)
     ]
-    # Of an entry that stands there twice, either may be the one that counts.
+    # Either copy of a repeated entry may be the one that counts.
     describe = copy.damaged_bytes if copy.remains.misplaced else joined
     is_expected = any(describe(reported) == describe(each) for each in expected)
     assert is_expected, f"{reported} for {expected[0]}"
@@ -154,7 +154,7 @@ def check_damaged_ranges(copy: Copy) -> None:
 
 
 def joined(ranges: list[tuple[int, int, int]]) -> tuple[tuple[int, int, int], ...]:
-    """Ranges of bytes, neighbours as one."""
+    """Ranges of bytes, with adjacent ones merged."""
     result: list[tuple[int, int, int]] = []
     for segment, start, end in sorted(ranges):
         if result and result[-1][0] == segment and result[-1][2] == start:

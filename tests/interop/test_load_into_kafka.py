@@ -1,7 +1,7 @@
-"""docs/load-into-kafka.md does what it says, and what it says of violated conditions is what happens.
+"""docs/load-into-kafka.md works as written, and violating its conditions has the described consequences.
 
-Its commands run here, in order, against a stock broker. Those below the heading of a violated condition run where it
-was violated.
+Its commands run here, in order, on a stock broker. The commands under a violated condition run on a topic that violates
+it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TEXT = (REPOSITORY / "docs" / "load-into-kafka.md").read_text(encoding="utf-8")
 WAYS_OUT = "## When a condition did not hold"
 BACKUP = REPOSITORY / "examples" / "data"
 PARTITIONS = {"events": 3, "metrics": 2, "orders": 3, "payments": 2}
-# Kafka's default retention, checked all the time instead of every five minutes.
+# Kafka's default retention, checked continuously instead of every five minutes.
 EAGER_RETENTION = {
     "log.retention.ms": 604_800_000,
     "log.retention.check.interval.ms": 500,
@@ -61,7 +61,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """The document after it was run: each block with what it printed, and what a consumer gets then."""
+    """The document after its execution: each block with its output, and what a consumer gets then."""
 
     printed: list[tuple[Block, str]]
     consumed: dict[str, list[Row]]
@@ -92,7 +92,7 @@ def executed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> E
 
 
 def consume_all(broker: KafkaBroker, topic: str, partition_count: int) -> list[Row]:
-    """What a consumer gets of a topic, by partition and offset."""
+    """What a consumer gets from a topic, by partition and offset."""
     places = [(topic, number) for number in range(partition_count)]
     consumed = consume_partitions(broker, places, READ_COMMITTED)
     assert [each.error for each in consumed.values()] == [None] * partition_count
@@ -138,13 +138,13 @@ def test_as_many_rows_leave_as_a_consumer_gets(executed: Executed) -> None:
 
 
 def log_lines(section: str, clicks: str) -> list[str]:
-    """What the document shows of the broker's log in a section, for another topic and wherever the directory is."""
+    """A section's excerpt of the broker's log, for another topic and any log directory."""
     lines = logged_lines_of(TEXT, section)
     return [line.replace("/var/lib/kafka/data", "…").replace("clicks", clicks) for line in lines]
 
 
 def assert_shows_trouble(log: str, topic: str, *, is_expected: bool = True) -> None:
-    """Whether the check that the document recommends finds something about a topic."""
+    """Whether the check that the document recommends reports the topic."""
     trouble = re.search(r"TROUBLE='(.*)'", TEXT)
     assert trouble is not None
     found = [
@@ -191,7 +191,7 @@ def test_a_group_stops_where_leader_epochs_are_above_those_of_the_cluster(spoilt
     assert spoilt.found["high-epoch"].values == APPENDED
     assert_logged(spoilt.log, log_lines("A group gets nothing more", clicks="high-epoch"))
     assert_shows_trouble(spoilt.log, "high-epoch")
-    # Five records were produced to each of two topics, and the group was started again.
+    # Five records were produced to each of two topics, and the group was restarted.
     assert spoilt.read_on == {"good": 5}
     assert spoilt.mended["high-epoch"].values == [*APPENDED, *[b"high-epoch"] * 5]
     assert spoilt.mended_read_on == {"high-epoch": 5}

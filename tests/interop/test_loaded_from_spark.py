@@ -1,4 +1,4 @@
-"""What Spark jobs write, a broker loads without a word; consumers get every row once, where Kafka would have put it."""
+"""A broker loads what Spark jobs write without complaint; consumers get each row once, in the partition Kafka chooses."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_consumer_gets_each_row_once_and_as_it_was(loaded_from_spark: LoadedFrom
         table = loaded_from_spark.consumed[topic, partition]
         assert table["offset"].to_numpy().tolist() == list(range(table.num_rows))
         numbers = numbers_of(table["value"], table["timestamp_ms"])
-        # Tasks one after the other, and what each of them wrote in its order.
+        # Tasks run one after the other, and each writes its rows in order.
         assert (np.diff(numbers) > 0).all()
         found[numbers] += 1
         expected = job.events.rows(numbers, null_headers=False)
@@ -78,7 +78,7 @@ def test_consumer_gets_each_row_once_and_as_it_was(loaded_from_spark: LoadedFrom
 
 
 def times_of_the_job(table: pa.Table, expected: pa.Array) -> set[int]:
-    """Check explicit timestamps, which become whole milliseconds; return those of rows that had none."""
+    """Check explicit timestamps, which become whole milliseconds; return the others."""
     assert pc.unique(table["timestamp_type"]).to_pylist() == [0]
     expected_ms = pc.divide(expected.cast(pa.int64()), 1000)
     filled = pc.if_else(pc.is_null(expected_ms), table["timestamp_ms"], expected_ms)
@@ -96,7 +96,7 @@ def test_look_ups_by_time_find_the_first_row_at_or_after_it(
         for asked_ms, answer in answers:
             found = np.flatnonzero(timestamps >= asked_ms)
             assert answer == ((timestamps[found[0]], found[0]) if len(found) else None), asked_ms
-        # The time of the job is later than all that is explicit.
+        # The time of the job is later than all explicit timestamps.
         assert len({answer for _, answer in answers}) == (
             3 if JOBS[name].null_timestamps else len(answers) - 2
         )

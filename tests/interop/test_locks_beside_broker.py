@@ -1,4 +1,4 @@
-"""One directory, one writer: a broker keeps us out, we keep a broker out, and neither disturbs the other."""
+"""One writer per directory: a broker's lock keeps us out, and our lock keeps a broker out."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Our recovery beside a broker's own: of a killed broker's directory each recovers its copy.
+"""Our recovery against a broker's: each recovers its own copy of a killed broker's directory.
 
-No recovery point is believed but the few that a case sets, so every segment is read. Some logs were hurt in between
-(`hurt`), in ways of which a recovery must cut, rebuild, rename or delete something. Both closed their logs cleanly
-before they are compared.
+Recovery points are reset, except for a few that a case sets, so every segment is read. Some logs are damaged first
+(`hurt`), so that recovery must truncate, rebuild, rename or delete. Both close their logs cleanly before the
+comparison.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-# What a broker keeps though no consumer gets past it, or gets it twice; we cut the log there (docs/compatibility.md).
+# A broker keeps these batches although consumers stop there, or get them twice; we truncate (docs/compatibility.md).
 CUT_BY_US = {"hurt-flipped-magic", "hurt-repeated-batch"}
 
-# What a crash does, and nothing else.
+# Damage that a crash alone can cause.
 TORN = {"hurt-nothing", "hurt-torn", "hurt-torn-in-a-header", "hurt-zeros-behind"}
 
-# Without the topic of which HURT are copies: its coordinator may end a transaction after the broker's recovery.
+# Without the source topic of HURT: its coordinator may end a transaction after the broker's recovery.
 TOPICS = (
     *(topic for topic in PRODUCED if topic != TRANSACTIONS),
     *HURT,
@@ -48,7 +48,7 @@ TOPICS = (
 )
 SAME = tuple(topic for topic in TOPICS if topic not in CUT_BY_US)
 
-# Where the recovery cuts nothing, or only what is no batch.
+# Recovery truncates nothing, or only bytes that are no batch.
 UNTOUCHED = {
     "hurt-nothing",
     "hurt-garbage-behind",
@@ -94,7 +94,7 @@ def recovered_by_us(handed_over: HandedOver, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture(scope="module")
 def recovered_by_default(handed_over: HandedOver, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With ``recovery="tail"``, which would refuse logs that are hurt elsewhere than at their ends."""
+    """With ``recovery="tail"``, which rejects damage before the end of a log."""
     root = tmp_path_factory.mktemp("tails") / "root"
     refused = [f"{topic}-0" for topic in HURT if topic not in TORN]
     shutil.copytree(handed_over.killed, root, ignore=shutil.ignore_patterns(*refused))
@@ -108,7 +108,7 @@ def recovered_by_default(handed_over: HandedOver, tmp_path_factory: pytest.TempP
 def states(
     handed_over: HandedOver, recovered_by_us: Path, topic: str
 ) -> tuple[PartitionState, PartitionState]:
-    """Of one topic: ours and the broker's."""
+    """One topic: our state and the broker's."""
     return state_of(recovered_by_us / f"{topic}-0"), state_of(handed_over.recovered / f"{topic}-0")
 
 
@@ -190,14 +190,14 @@ def test_default_recovery_does_the_same_after_a_mere_crash(
 
 @pytest.mark.parametrize("topic", sorted(CUT_BY_US))
 def test_cut_by_us(states: tuple[PartitionState, PartitionState]) -> None:
-    """At the end of a batch, and nothing else differs in the log."""
+    """Truncated at a batch boundary, and otherwise equal."""
     ours, theirs = states
     last = max(theirs.logs)
     assert {**ours.logs, last: b""} == {**theirs.logs, last: b""}
     assert theirs.logs[last].startswith(ours.logs[last])
     cut = theirs.logs[last][len(ours.logs[last]) :]
     assert cut
-    # Either the magic is no magic, or the offset is not above the one before.
+    # Either the magic is invalid, or the offset does not exceed the previous one.
     assert cut[16] > 2 or int.from_bytes(cut[:8], "big") < log_end_offset_of(ours)
 
 

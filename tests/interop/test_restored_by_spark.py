@@ -1,4 +1,4 @@
-"""A broker's directory that Spark restored with its offsets: a new broker serves every record where it was."""
+"""A broker's directory restored by Spark with its offsets: a new broker serves every record at its old offset."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tests.interop.source_broker import COMPACTED, DELETED, EXPIRED, TRANSACTION
 
 pytestmark = pytest.mark.spark
 
-# Of the directory of a topic and partition.
+# The directory name of a topic and partition.
 NAME = "{0[0]}-{0[1]}".format
 
 
 def expected_rows(restored: Restored, place: tuple[str, int]) -> list[Row]:
-    """What a consumer of the source got: all records, or the committed ones if only they were restored."""
+    """What a consumer of the source got: all records, or only the committed ones where only those were restored."""
     level = READ_COMMITTED if place[0] == COMMITTED else READ_UNCOMMITTED
     rows = restored.source.consumed[level][source_of(place)].rows
     return [row._replace(topic=place[0]) for row in rows]
@@ -72,7 +72,7 @@ def test_log_start_and_log_end_are_those_of_the_source(
 def test_every_record_is_where_it_was(
     restored_by_spark: Restored, place: tuple[str, int], isolation_level: str
 ) -> None:
-    """No transaction is left of what was restored, so both isolation levels read the same."""
+    """The restored logs contain no transactions, so both isolation levels read the same."""
     consumed = restored_by_spark.consumed[isolation_level][place]
     assert consumed.error is None
     assert_same_rows(consumed.rows, expected_rows(restored_by_spark, place))

@@ -1,4 +1,4 @@
-"""Our retention beside a broker's own: of the same closed directory each deletes what is due."""
+"""Our retention against a broker's: given the same closed directory, both delete the same segments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-# Of these the broker deleted segments.
+# The topics from which the broker deleted segments.
 LOSING = {
     "retained-by-time",
     "retained-by-size",
@@ -36,7 +36,7 @@ LOSING = {
 
 @pytest.fixture(scope="module")
 def retained_by_us(first_aged: Aged, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """At some time after the broker's own look: every age is hours away from its limit."""
+    """Our retention runs somewhat later than the broker's: every age is hours away from its limit."""
     root = tmp_path_factory.mktemp("retained") / "root"
     copy_root(first_aged.before, root)
     now_ms = first_aged.events[-1].began_ms

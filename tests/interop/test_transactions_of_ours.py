@@ -28,7 +28,7 @@ def expected_rows(transacted: Transacted, topic: str, isolation_level: str) -> l
     written = transacted.written[topic]
     if isolation_level == READ_UNCOMMITTED:
         return written.rows
-    # Behind the first record of an open transaction nothing is stable.
+    # Nothing is stable from the first record of an open transaction on.
     end = 7 if topic == HANGING else written.rows[-1].offset + 1
     return [row for row in written.rows if row.offset not in written.hidden and row.offset < end]
 

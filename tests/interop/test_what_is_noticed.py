@@ -1,6 +1,6 @@
-"""The judge itself is judged: of directories that were spoilt on purpose, each is noticed; of a good one nothing is.
+"""The checks of the other modules detect bad directories and accept a good one.
 
-What the other modules ask of a broker's start and of its tool would mean nothing if it came out well for these too.
+A broker's start and `DumpLogSegments` prove something about a log only if they report damage.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def break_time_index(partition: Path) -> None:
 
 
 def tear(partition: Path) -> None:
-    """The marker says that there is nothing to look for."""
+    """Tear the log although the clean-shutdown marker says that no recovery is needed."""
     last = max(partition.glob("*.log"))
     os.truncate(last, last.stat().st_size - 5)
 
@@ -112,7 +112,7 @@ def spoilt(tmp_path_factory: pytest.TempPathFactory) -> Spoilt:
             partition = broker.log_directory / f"{topic}-0"
             spoil(partition)
             if topic == "leave" or topic in SPOILT_INDEXES:
-                # One by one: a file that the tool fails over would hide those behind it.
+                # One partition per run: after a failure, the tool skips the remaining files.
                 index_complaints[topic] = complaints_about_indexes([partition])
         start = start_and_watch(broker)
         consumed = consume_partitions(broker, [(topic, 0) for topic in SPOILS], patience_s=2.0)

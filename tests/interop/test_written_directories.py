@@ -1,4 +1,4 @@
-"""What a consumer read from the broker is what we read from its directory: live, stopped and killed."""
+"""We read from a broker's directory what a consumer reads from the broker: running, stopped and killed."""
 
 from __future__ import annotations
 

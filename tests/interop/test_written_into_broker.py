@@ -1,4 +1,4 @@
-"""Spark writes into the directory of a stopped broker: it starts, serves, and its clients of before go on."""
+"""Spark writes into the directory of a stopped broker: the broker loads and serves it, and earlier clients continue."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-# Of the directory of a topic and partition.
+# The directory name of a topic and partition.
 NAME = "{0[0]}-{0[1]}".format
 
 WRITTEN = places_of(*GROWN, OVERWRITTEN)
@@ -60,7 +60,7 @@ def contents(partition: Path) -> dict[str, bytes]:
 
 
 def added(written: WrittenIntoBroker, topic: str, partition: int) -> pa.Table:
-    """What a consumer gets behind the records of before; those must be there as they were."""
+    """What a consumer gets after the earlier records, which must be unchanged."""
     before = written.consumed[BEFORE][topic, partition]
     after = written.consumed[AFTER_THE_JOBS][topic, partition]
     if topic == LOST:
@@ -82,7 +82,7 @@ def test_broker_loads_it_and_says_nothing(
     assert offsets == written_into_broker.offsets[AFTER_THE_JOBS][topic, partition]
     complaints = start.complaints(topic, partition)
     if topic == OVERWRITTEN:
-        # The broker soon deletes what lies below the log start, as after a call of DeleteRecords.
+        # The broker soon deletes records below the log start, as after DeleteRecords.
         complaints = [line for line in complaints if not re.search(DELETED_BELOW_THE_LOG_START, line)]
     assert not complaints
 
@@ -127,7 +127,7 @@ def test_rows_of_three_jobs_lie_behind_what_was_there(
 def test_small_pieces_go_behind_the_last_batch_and_large_ones_beside_it(
     written_into_broker: WrittenIntoBroker, topic: str, partition: int
 ) -> None:
-    """No byte that was there is another one now."""
+    """The jobs change no existing byte."""
     large = written_into_broker.seen
     assert large.large_pieces.exists()
     assert not dataclasses.replace(large, name="small").large_pieces.exists()
@@ -146,7 +146,7 @@ def test_small_pieces_go_behind_the_last_batch_and_large_ones_beside_it(
 
 
 def test_a_lost_partition_begins_anew(written_into_broker: WrittenIntoBroker) -> None:
-    """Whatever the root's checkpoints still say of the one that was there."""
+    """The root's checkpoints still name the lost partition."""
     assert written_into_broker.offsets[BEFORE][LOST, 0] == (SENT // 2, SENT)
     for place in places_of(LOST):
         start, end = written_into_broker.offsets[AFTER_THE_JOBS][place]
@@ -194,7 +194,7 @@ def test_sequence_numbers_go_on(written_into_broker: WrittenIntoBroker, place: t
 
 
 def test_a_job_behind_an_open_transaction_is_refused(written_into_broker: WrittenIntoBroker) -> None:
-    """Nobody would see its rows. The transaction goes on, and is committed."""
+    """Consumers would not see its rows. The transaction continues and is committed."""
     assert (
         f"Expected no open transaction in {OPEN}-0, found one from offset 0"
         in written_into_broker.errors[OPEN]
