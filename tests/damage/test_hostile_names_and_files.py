@@ -1,4 +1,4 @@
-"""Directories that somebody else arranged: names, kinds of files, links and rights that no broker leaves."""
+"""Directories arranged by an attacker: names, kinds of files, links and permissions that no broker creates."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def partition(root):
 
 @pytest.fixture
 def secret(tmp_path_factory):
-    """A log outside of the directory that is read."""
+    """A log outside the directory to read."""
     return write_partition(tmp_path_factory.mktemp("elsewhere") / "secret-0")
 
 
@@ -123,7 +123,7 @@ def make_fifo(path):
 
 
 def make_socket(path):
-    # The address of a socket is short: it is bound from within its folder.
+    # The address of a socket is short, so bind it from inside its folder.
     before = os.getcwd()
     os.chdir(path.parent)
     try:
@@ -300,7 +300,7 @@ def test_thousands_of_stray_files_in_a_partition(root, partition):
 
 @pytest.fixture
 def forbid(monkeypatch):
-    """Forbid the access to a path, also to the superuser."""
+    """Deny access to a path, even to root."""
     forbidden = set()
 
     def guarded(function):

@@ -1,4 +1,4 @@
-"""Files of sizes that nobody has room for: sparse logs, indexes and checkpoints, and well-formed ones without end."""
+"""Files larger than any memory: sparse logs, indexes and checkpoints, and well-formed ones of excessive length."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.record.encoding import Batch, Record
 
 MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
 MOST_BYTES = 256 << 20
-# Nothing here needs more of its files than this, however large they are.
+# No read here needs more bytes of its files than this, however large they are.
 MOST_BYTES_READ = 512 << 20
 
 LARGEST = 2**63 - 1
@@ -43,7 +43,7 @@ def partition(root):
 
 @pytest.fixture
 def read(root, measuring_process):
-    """Read the root, within the bounds of all of these tests."""
+    """Read the root, within the limits that all of these tests share."""
 
     def read_root(most_bytes_read=MOST_BYTES_READ, **options):
         measured = measuring_process.read(root, **options)
@@ -112,7 +112,7 @@ def test_a_batch_of_two_gigabytes_that_is_really_there(partition, read, declared
     enlarge(write_log(partition, 0, batch(0), lying), size)
     if is_closed:
         write_log(partition, 2, batch(2))
-    # Its CRC may be looked at, once: if it were right, this would be no torn append.
+    # Its CRC may be checked once: if it were valid, this would be no torn append.
     measured = read(mode=mode, most_bytes_read=MOST_BYTES_READ + declared)
     if mode == "FAILFAST" and (is_closed or measured.error is not None):
         assert measured.error in {"BatchTooLargeError", "CorruptRecordError"}

@@ -1,4 +1,4 @@
-"""The judge itself: results that are wrong in every way are found to be wrong."""
+"""The judge itself: it detects results that are wrong in any way."""
 
 from __future__ import annotations
 

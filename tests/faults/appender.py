@@ -1,8 +1,7 @@
-"""A process that appends until it is killed, and says what was acknowledged.
+"""A process that appends until it is killed, and reports what was acknowledged.
 
-A fork of `killed_process` calls `main`. It reads a line ``<root> <seed>`` and goes on with the log there, or
-``<root> hold`` and only keeps the log directory open. On stdout it writes a line for what was acknowledged:
-``<end offset>``, once the append has returned.
+A fork of `killed_process` calls `main`. It reads a line ``<root> <seed>`` and appends to the log there, or
+``<root> hold`` and only keeps the log directory open. After each append it prints the acknowledged ``<end offset>``.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ APPENDER_CONFIG = LogConfig(
 
 
 def value_at(offset: int) -> bytes:
-    """The value that stands at an offset: it says where it belongs."""
+    """The value at an offset, which names the offset."""
     return b"%d:%s" % (offset, b"v" * random.Random(offset).choice((0, 10, 100, 1000)))
 
 

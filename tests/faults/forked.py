@@ -1,4 +1,4 @@
-"""A child that was forked from this process, and what came of its work."""
+"""Runs work in a forked child of this process."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _MOST_SECONDS = 60
 
 
 def in_child(work: Callable[[], Any]) -> Any:
-    """Do something in a forked child; return what it returned.
+    """Run a function in a forked child and return its result.
 
     Raises:
-        AssertionError: It has raised an error that it did not expect, or it hangs.
+        AssertionError: The function raised an unexpected error, or hangs.
     """
     reading, writing = os.pipe()
     with warnings.catch_warnings():
-        # From Python 3.12 on, it warns where there are threads: these tests are about that.
+        # Python 3.12 and later warn about a fork with threads, which is what these tests are about.
         warnings.simplefilter("ignore", DeprecationWarning)
         process_id = os.fork()
     if process_id == 0:
-        # Neither the tests' own clean-up nor their report are the child's business.
+        # The child must not run the tests' cleanup and report.
         try:
             os.close(reading)
             os.write(writing, pickle.dumps(_outcome(work)))

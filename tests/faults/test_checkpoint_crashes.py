@@ -1,4 +1,4 @@
-"""A power cut while a small file is replaced: it is old or new, and never anything else."""
+"""A power cut while a small file is replaced leaves the old or the new content, never anything else."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FILES = {
 
 
 def states_of(filesystem, change, count=25):
-    """What a power cut leaves: before each call of a change, and behind it."""
+    """The states after a power cut before each call of a change, and after the last one."""
     during, number = [], 0
 
     def observe(call):

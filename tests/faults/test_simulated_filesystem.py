@@ -42,7 +42,7 @@ def write(filesystem, path, data, position=0, *, flush=False):
 
 
 def states(filesystem, style, count=400):
-    """Every state that turns up."""
+    """All distinct states over many crashes."""
     return [filesystem.crash(random.Random(seed), style).files() for seed in range(count)]
 
 
@@ -54,7 +54,7 @@ def contents(filesystem, style, path, count=400):
 
 
 def test_every_method_is_simulated():
-    """Nothing may reach the real file system by an inherited method."""
+    """No inherited method may reach the real file system."""
     public = {
         name for name, _ in inspect.getmembers(FileSystem, inspect.isfunction) if not name.startswith("_")
     }
@@ -118,7 +118,7 @@ def test_holes_may_read_as_what_was_there_before(filesystem):
     filesystem.put("/disk/a", OLD)
     write(filesystem, "/disk/a", NEW, 512)
     seen = contents(filesystem, ANY_STALE, "/disk/a")
-    # The first sector once more, as if the file had stood elsewhere; or bytes of no meaning.
+    # The first sector repeated, as if the file had been stored there before, or random bytes.
     assert {OLD, OLD + NEW, OLD + OLD} < seen
     assert len(seen) > 10
 
@@ -160,7 +160,7 @@ def test_a_link_is_there_or_not_and_is_the_same_file(filesystem):
 
 
 def test_a_renamed_file_that_was_not_flushed_may_be_empty(filesystem):
-    """What programs that forget the flush find after a power cut."""
+    """What a program that forgets to flush finds after a power cut."""
     filesystem.put("/disk/a", b"old")
     write(filesystem, "/disk/a.tmp", b"new")
     filesystem.rename("/disk/a.tmp", "/disk/a")
@@ -209,7 +209,7 @@ def test_the_process_ends_at_the_call_that_was_asked_for(filesystem):
     with pytest.raises(SimulatedCrash):
         write(filesystem, "/disk/a", b"content", flush=True)
     assert filesystem.calls == before + 2
-    # The write itself may have happened; nothing happens from here on.
+    # The write itself may have taken effect; later calls do not.
     assert filesystem.files() == {"/disk/a": b"content"}
     for call in (
         lambda: filesystem.status("/disk/a"),
@@ -274,7 +274,7 @@ STEPS = st.lists(
 
 
 def outcome(filesystem, root, step):
-    """What a step gives: a value, or the kind of error."""
+    """The result of a step: a value, or the kind of error."""
     try:
         return answer(filesystem, root, *step)
     except FileNotFoundError:

@@ -145,7 +145,7 @@ def _write_transactions(broker: KafkaBroker) -> None:
 
 
 def _write_deleted(broker: KafkaBroker) -> None:
-    """Delete some records of one partition and all of another; the third stays empty. Delete all records of a topic."""
+    """Delete some records of one partition and all of another; the third stays empty. Delete all of one topic."""
     records = _records("source deleted")
     producer = new_producer(broker, linger_ms=1000, compression_type="zstd")
     for topic, partition, count in ((DELETED, 0, 300), (DELETED, 1, 100), (EXPIRED, 0, 60)):

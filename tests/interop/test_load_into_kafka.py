@@ -1,7 +1,7 @@
 """docs/load-into-kafka.md works as written, and violating its conditions has the described consequences.
 
-Its commands run here, in order, on a stock broker. The commands under a violated condition run on a topic that violates
-it.
+Its commands run here, in order, on a stock broker. The commands under a violated condition run on a topic that
+violates it.
 """
 
 from __future__ import annotations

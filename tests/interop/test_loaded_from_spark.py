@@ -1,4 +1,4 @@
-"""A broker loads what Spark jobs write without complaint; consumers get each row once, in the partition Kafka chooses."""
+"""A broker loads what Spark jobs write without complaint; consumers get each row once, in the partition of its key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark writes into the directory of a stopped broker: the broker loads and serves it, and earlier clients continue."""
+"""Spark writes into the directory of a stopped broker: the broker loads and serves it, and old clients continue."""
 
 from __future__ import annotations
 
