@@ -69,7 +69,7 @@ def test_a_torn_message_is_no_part_of_the_log(make_partition, load, cut):
 @pytest.mark.parametrize(
     ("timestamp_ms", "expected"),
     [
-        # As young as the file without timestamps: there the search ends.
+        # The search ends at a segment without timestamps whose file is young enough.
         (OLD_MS - 5, None),
         (OLD_MS, None),
         (OLD_MS + 1, TimestampOffset(NEW_MS + 10, 10)),

@@ -54,7 +54,7 @@ def test_what_the_roots_files_say(two_segments, load, make_clean):
 
 
 def test_a_log_that_is_opened_while_it_is_listed(two_segments, load, make_clean):
-    """The first listing misses a segment that is given its final name just then."""
+    """A segment gets its final name during the first listing, which misses it."""
     make_clean(two_segments.parent)
     marker = two_segments.parent / ".kafka_cleanshutdown"
 
@@ -245,7 +245,7 @@ def test_the_log_start_is_honoured_by_timestamp(two_segments, load):
 
 
 def test_only_the_first_segment_that_is_young_enough_is_searched(two_segments, load):
-    # The segment below the log start would have been young enough: a broker stops there, too.
+    # The segment below the log start is young enough, so a broker stops there, too.
     checkpoint(two_segments.parent, "log-start", 5)
     log = load(two_segments)
     assert log.offset_for_timestamp(104) is None
@@ -290,12 +290,12 @@ def snapshot_names(*offsets):
         ([5, 10], 0, None, 10),
         ([5, 10], 0, 9, 5),
         ([5, 10], 0, 4, None),
-        # Beyond the log end: from before a crash.
+        # Beyond the log end, from before a crash.
         ([5, 11], 0, None, 5),
         # At or below the log start.
         ([5], 5, None, None),
         ([5], 4, None, 5),
-        # One that no segment begins with counts only as the newest, and not below the last segment.
+        # One that is no segment's base offset counts only as the newest, and not below the last segment.
         ([5, 7, 10], 0, 9, 5),
         ([3], 0, None, None),
         ([7], 0, None, 7),
@@ -388,7 +388,7 @@ def test_loading_opens_no_file_and_examines_no_segment(two_segments, load, make_
     assert log.segments[log.segment_index_for(7)].base_offset == 5
     assert filesystem.statistics.directories_listed == 1
     assert filesystem.statistics.files_opened == 0
-    # The list of truncations, and the marker of a clean shutdown before the listing and after it.
+    # The list of truncations, and the clean-shutdown marker before and after the listing.
     assert filesystem.statistics.files_examined == 3
 
 
@@ -410,7 +410,7 @@ def test_options_reach_the_segments(two_segments, load):
 
 
 def test_of_very_many_segments_only_some_are_held(make_partition, make_batch, load, monkeypatch):
-    """The last one always is: where it ends was found out for good."""
+    """The last one always is, because its end was determined once."""
     monkeypatch.setattr(segments, "_MOST_OPENED", 3)
     batches = {offset: make_batch(offset, [100, 101]) for offset in range(0, 20, 2)}
     log = load(make_partition(segments=batches))

@@ -35,7 +35,7 @@ def copies(tmp_path, make_partition, make_batch):
 @pytest.mark.parametrize(
     ("first", "second", "expected"),
     [
-        # The higher leader epoch counts, though its log be shorter.
+        # The higher leader epoch wins, even with a shorter log.
         (("abc", ID_1, 5, 9), ("abc", ID_1, 7, 3), "broker-2"),
         (("abc", ID_1, 7, 3), ("abc", ID_1, 5, 9), "broker-1"),
         # Then the higher log end.
@@ -43,7 +43,7 @@ def copies(tmp_path, make_partition, make_batch):
         (("abc", ID_1, 5, 9), ("abc", ID_1, 5, 3), "broker-1"),
         # Then the path that was named first.
         (("abc", ID_1, 5, 3), ("abc", ID_1, 5, 3), "broker-1"),
-        # Who does not say agrees.
+        # A copy without ids matches any other.
         ((None, None, None, 3), ("abc", ID_1, 0, 3), "broker-2"),
         (("abc", None, None, 3), (None, ID_1, None, 9), "broker-2"),
         ((None, None, None, 3), (None, None, None, 9), "broker-2"),

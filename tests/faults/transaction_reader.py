@@ -1,9 +1,9 @@
 """A reader next to the process that writes the log; the ledger judges each read.
 
 As a separate process, a fork of `killed_process` calls `main`. It reads a line ``<folder> <seed>``, and then
-repeatedly reads the log whose folder is named in ``<folder>/current``. For each correct read it prints ``<isolation
-level> <way>``, or ``truncated <way>`` if the read reported a truncation. The first wrong read ends it with ``wrong
-<what>``.
+repeatedly reads the log whose folder is named in ``<folder>/current``. For each correct read it prints
+``<isolation level> <way>``, or ``truncated <way>`` if the read reported a truncation. The first wrong read ends it
+with ``wrong <what>``.
 
 `WAYS` lists the ways to read: functions of a file system, the log directory and the isolation level. `OWN_WAYS` lists
 the ways in which the writing process reads its own log.

@@ -1,4 +1,4 @@
-"""The batch writer without Spark: rows staged in tasks, published by one commit."""
+"""The batch writer without Spark: tasks stage rows, and one commit publishes them."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_a_version_that_is_committed_is_not_written_again(root):
     again = writer_of(root, "value", **given)
     taken = iter([batch(value=[b"2"]), batch(value=[b"3"])])
     message = again.write(taken)
-    # Spark waits until the rows were consumed.
+    # Spark expects the rows to be consumed.
     assert next(taken, None) is None
     again.commit([message])
     assert rows(root)["value"].to_pylist() == [b"1"]
@@ -192,7 +192,7 @@ def test_offsets_are_preserved(root):
 
 
 def test_rows_are_written_while_spark_is_asked_for_more(root):
-    """The iterator returns its last batch only after a staged file exists: an encoder that waits for it never ends."""
+    """The iterator ends only after a staged file exists: an encoder that first collects all batches never ends."""
     seen = []
 
     def batches():

@@ -69,7 +69,7 @@ def test_filters_are_taken_only_when_asked_for_and_offered(monkeypatch):
 
 
 def test_nothing_is_looked_up_before_planning():
-    # The path does not exist; only partitions() may notice.
+    # The path does not exist; only partitions() may find out.
     source().schema()
     source().reader(OFFSETS)
 

@@ -1,4 +1,4 @@
-"""Python workers that Spark forks from a daemon with an open log: they can read it, but not change it."""
+"""Python workers that Spark forks from a daemon with an open log can read it, but not change it."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from storage_core.errors import OptionError
 
 
 def options(**given):
-    """As Spark passes them; ``__`` becomes a dot."""
+    """Options as Spark passes them; ``__`` becomes a dot."""
     return CaseInsensitiveDict({name.replace("__", "."): value for name, value in given.items()})
 
 

@@ -1,4 +1,4 @@
-"""The data source in a Spark session: DataFrames, SQL, errors, early ends and second attempts."""
+"""The data source in a Spark session: DataFrames, SQL, errors, early ends and task retries."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def load(spark, logs):
 
 @pytest.fixture
 def jobs(spark, request):
-    """The jobs that Spark started in this test."""
+    """The Spark jobs of this test."""
     context = spark.sparkContext
     context.setJobGroup(request.node.nodeid, "test")
     yield lambda: context.statusTracker().getJobIdsForGroup(request.node.nodeid)
@@ -44,14 +44,14 @@ def jobs(spark, request):
 
 
 def clear_line(error):
-    """The line of a planning error that says what is wrong."""
+    """The line of a planning error that states the mistake."""
     lines = str(error).strip().splitlines()
     assert lines[-1].strip() == "SQLSTATE: 38000"
     return lines[-2]
 
 
 def test_the_source_is_found_without_registering_it(spark, load):
-    # Spark imports pyspark_segmentlog by itself: nothing here registers the source in this session.
+    # Spark discovers pyspark_segmentlog: nothing here registers the source in this session.
     assert load().columns == KAFKA_COLUMNS
 
 

@@ -12,7 +12,7 @@ from storage_core.errors import InvalidRecordError, OptionError
 from storage_core.partitioning import partition_for_key
 from tests.spark.writers import batch, rows, staged_files, write, writer_of
 
-# What murmur2 of Kafka's own tests makes of these keys, without sign, modulo 12.
+# Kafka's partitions for these keys: murmur2, masked to a positive number, modulo 12.
 PARTITIONS_OF_12 = {
     b"21": 0,
     b"foobar": 6,
@@ -123,7 +123,7 @@ def test_partitions_that_may_stand_on_another_disk_are_not_made(root):
 
 
 def test_a_brokers_disk_may_hold_the_first_partitions_of_a_topic_only(root):
-    """Keys are hashed over all partitions in the cluster, as by a producer."""
+    """Keys are hashed over all partitions in the cluster, as a producer does."""
     write(writer_of(root, "value", topic="t", partitions="2"), [batch(value=[b"1"])])
     (root / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=4L6g3nShT-eMCtK--X86sw\n")
     options = {"topic": "t", "brokerDirectory": "true", "partitions": "6"}

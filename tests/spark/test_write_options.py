@@ -1,4 +1,4 @@
-"""Options of a batch write: Kafka's and our own; ignored and refused ones."""
+"""Options of a batch write: Kafka's and our own, ignored and refused ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from storage_core.option_table import WRITE_OPTIONS
 
 
 def options(**given):
-    """As Spark passes them, with a path; ``__`` becomes a dot."""
+    """Options as Spark passes them, with a path; ``__`` becomes a dot."""
     given = {"path": "/a", **given}
     return CaseInsensitiveDict({name.replace("__", "."): value for name, value in given.items()})
 
@@ -199,7 +199,7 @@ def test_values_of_every_kind():
         "[]",
         '{"t":1}',
         '{"t":"short"}',
-        # 22 characters, of which the last has bits that no id has.
+        # 22 characters, the last of which has bits that no id has.
         '{"t":"AAAAAAAAAAAAAAAAAAAAAB"}',
         '{"t":"AAAAAAAAAAAAAAAAAAAA+Q"}',
         '{"t":"ÄAAAAAAAAAAAAAAAAAAAAQ"}',

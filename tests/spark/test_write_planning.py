@@ -1,4 +1,4 @@
-"""What the driver determines before there are rows: the root, the number of partitions, what is restored."""
+"""What the driver determines before any rows: the root, the partition counts, and what is restored."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def bounds_of(path):
 
 @pytest.fixture
 def source_without_rows(tmp_path):
-    """All records of one topic and of an internal one are deleted, none of a second; a third never had any."""
+    """A topic and an internal topic with all records deleted, one with some left, and one that never had any."""
     path = tmp_path / "source"
     with storage_core.LogDirectory.open(path) as logs:
         for name in ("gone", "kept", "__consumer_offsets"):
@@ -96,7 +96,7 @@ def source_without_rows(tmp_path):
 
 
 def test_a_topic_whose_records_are_all_gone_is_restored(root, source_without_rows):
-    """Otherwise it would begin at 0 again, and a group at its old end would miss new records."""
+    """Otherwise its log would start at 0, and a group at its old end would miss new records."""
     names = ["value", "topic", "partition", "offset"]
     writer = writer_of(root, *names, preserveOffsets="true", offsetsFrom=str(source_without_rows))
     write(writer, rows(source_without_rows).select(names).to_batches())
@@ -117,7 +117,7 @@ def test_a_source_whose_end_cannot_be_told_is_refused_with_what_to_do(root, tmp_
         sizes_bytes = [log.append(pa.table({"value": [b"1"]})).size_bytes for _ in range(3)]
     segment = source / "t-0" / f"{0:020}.log"
     data = bytearray(segment.read_bytes())
-    # The format of the second batch.
+    # The magic of the second batch.
     data[sizes_bytes[0] + 16] = 77
     segment.write_bytes(data)
     names = ["value", "topic", "partition", "offset"]
