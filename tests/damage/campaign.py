@@ -204,7 +204,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, help="for how long, instead of how many")
     parser.add_argument("--first", type=int, default=0, help="the first number of each log")
     parser.add_argument("--logs", help="only logs whose names contain this")
-    parser.add_argument("--failures", type=int, default=20, help="stop after so many")
+    parser.add_argument("--failures", type=int, default=20, help="stop after this many")
     parser.add_argument(
         "--write", type=Path, metavar="FILE", help="put the table into FILE, between its markers"
     )

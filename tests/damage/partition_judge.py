@@ -105,7 +105,7 @@ class PartitionJudge:
         if out.metadata is not None and not is_unknown:
             place = (out.metadata["segment"], out.metadata["position"])
             if place not in [(name, position) for name, position, _ in fitting]:
-                self._problem(f"offset {out.offset} does not stand at {place}, but at {fitting}")
+                self._problem(f"offset {out.offset} is not at {place}, but at {fitting}")
         if not any(self._seen.holds(self._key, out.offset, row) for _, _, row in fitting):
             self._problem(f"offset {out.offset} does not fulfil the condition")
 

@@ -129,7 +129,7 @@ def _become(run, descriptors: list[int]) -> NoReturn:
             os.close(descriptor)
         run()
         status = 0
-    except BaseException:  # noqa: BLE001  (a child has nobody above it who would say what it died of)
+    except BaseException:  # noqa: BLE001  (no caller would report the child's error)
         traceback.print_exc()
     finally:
         os._exit(status)

@@ -286,5 +286,5 @@ class LifeModel:
                 f"batches {lost} were acknowledged up to {required_end}, the log ends at {end_offset}"
             )
         if end_offset > self.end_offset:
-            problems.append(f"the log ends at {end_offset}, behind {self.end_offset}")
+            problems.append(f"the log ends at {end_offset}, after {self.end_offset}")
         return problems

@@ -59,7 +59,7 @@ def test_broker_ends_with_the_process_that_started_it(tmp_path: Path, ending: si
         abandoning.send_signal(ending)
     deadline = time.monotonic() + 10
     while _is_alive(process_id):
-        assert time.monotonic() < deadline, "the broker was left behind"
+        assert time.monotonic() < deadline, "the broker outlived its process"
         time.sleep(0.05)
 
 

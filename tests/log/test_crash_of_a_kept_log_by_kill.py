@@ -46,7 +46,7 @@ class Ledger:
             self.start_offset, self.end_offset = int(start), int(end)
 
     def check(self, log, name: str) -> None:
-        """What is there after the end of the process."""
+        """Check the log after the end of the process."""
         assert log.log_start_offset >= self.start_offset, name
         assert log.log_end_offset >= self.end_offset, f"{name}: what was acknowledged is gone"
         for transaction in log.open_transactions():
