@@ -27,7 +27,7 @@ _SMALLEST_MESSAGE_BYTES = 26
 _KEY_LENGTHS = {0: 18, 1: 26}
 
 
-def is_told(data: bytes, start: int, place: int, borders: AbstractSet[int]) -> bool:
+def is_recognised(data: bytes, start: int, place: int, borders: AbstractSet[int]) -> bool:
     """Whether any rule shows that a batch is inside the entry that starts at an earlier position.
 
     Args:

@@ -70,7 +70,7 @@ class PartitionJudge:
             ):
                 # The inner messages of a damaged wrapper have their own CRCs.
                 continue
-            elif self._is_untold(out):
+            elif self._is_ambiguous(out):
                 self._verdict.has_inner_rows = True
             elif not is_unknown:
                 self._problem(f"a row that was never written at offset {out.offset}: {out.values}")
@@ -83,13 +83,15 @@ class PartitionJudge:
             for entry in written
         )  # fmt: skip
 
-    def _is_untold(self, out: OutRow) -> bool:
+    def _is_ambiguous(self, out: OutRow) -> bool:
         """Whether a row comes from a batch that no rule identifies as part of a record's value.
 
         A read that stops at damage never returns one.
         """
         return self._read.mode != "FAILFAST" and any(
-            first <= out.offset <= last for segment in self._truth.segments for first, last in segment.untold
+            first <= out.offset <= last
+            for segment in self._truth.segments
+            for first, last in segment.ambiguous
         )
 
     def _is_below_its_log(self, found: Found) -> bool:
@@ -113,9 +115,9 @@ class PartitionJudge:
         if not self._read.committed:
             return
         shown = self._offsets & self._original.keys() - self._committed
-        is_told_otherwise = self._seen.touched & {"txnindex", "snapshot", "root"}
+        is_in_doubt = self._seen.touched & {"txnindex", "snapshot", "root"}
         # Without a valid marker, the outcome of a transaction is unknown.
-        if shown and not (self._truth.has_astray or is_told_otherwise or self._lacks_markers()):
+        if shown and not (self._truth.has_astray or is_in_doubt or self._lacks_markers()):
             self._problem(f"records that were not committed: {sorted(shown)[:5]}")
 
     def _lacks_markers(self) -> bool:

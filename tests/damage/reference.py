@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tests.damage.base_log import BaseLog, TopicPartition, base_offset_of, segments_of
-from tests.damage.contents import is_told, last_offset_of
+from tests.damage.contents import is_recognised, last_offset_of
 from tests.damage.entries import Entry, Row, is_valid_entry, size_of_entry
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class SegmentTruth:
         surplus: Entries of this file that are out of order, or reach into the next segment.
         has_inner: Whether damage exposes a message of a wrapper or a value with a valid CRC of its own. A reader may
             take it for an entry, and the bytes before it for damage.
-        untold: The first and last offsets of exposed messages and batches that no rule identifies as inner ones.
+        ambiguous: The first and last offsets of exposed messages and batches that no rule identifies as inner ones.
     """
 
     path: str
@@ -103,7 +103,7 @@ class SegmentTruth:
     astray: tuple[Found, ...]
     surplus: tuple[Found, ...]
     has_inner: bool = False
-    untold: tuple[tuple[int, int], ...] = ()
+    ambiguous: tuple[tuple[int, int], ...] = ()
 
     @property
     def known(self) -> Iterator[Found]:
@@ -232,10 +232,10 @@ def _with_inner(truth: SegmentTruth, data: bytes) -> SegmentTruth:
         for position in range(each.start, each.end)
         if position not in known and position in sizes
     ]
-    return dataclasses.replace(truth, has_inner=bool(inner), untold=tuple(_untold(truth, data, inner)))
+    return dataclasses.replace(truth, has_inner=bool(inner), ambiguous=tuple(_ambiguous(truth, data, inner)))
 
 
-def _untold(truth: SegmentTruth, data: bytes, inner: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def _ambiguous(truth: SegmentTruth, data: bytes, inner: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """The first and last offsets of inner entries that a reader cannot tell from entries of the log.
 
     Once a reader takes one of them, the damage begins after it.
@@ -245,7 +245,7 @@ def _untold(truth: SegmentTruth, data: bytes, inner: list[tuple[int, int]]) -> I
     for start, position in inner:
         starts = {start, *(end for end in ends if start < end <= position)}
         is_choice = bool(truth.astray or truth.surplus)
-        if is_choice or not all(is_told(data, each, position, borders) for each in starts):
+        if is_choice or not all(is_recognised(data, each, position, borders) for each in starts):
             ends.add(position + (size_of_entry(data, position) or 0))
             yield int.from_bytes(data[position : position + 8], "big"), last_offset_of(data, position)
 

@@ -77,7 +77,7 @@ def test_a_bomb_is_an_error_that_names_it(root, measuring_process, bomb, name, m
 
 
 @cases
-def test_reading_goes_on_behind_a_bomb(root, measuring_process, bomb, name, magic):
+def test_reading_continues_after_a_bomb(root, measuring_process, bomb, name, magic):
     start, end = write_around(root, bomb)
     dropped = measuring_process.read(root, mode="DROPMALFORMED")
     assert (dropped.error, dropped.offsets) == (None, [0, 2, 3])

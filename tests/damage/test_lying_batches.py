@@ -81,7 +81,7 @@ def check_memory(measured):
 @pytest.mark.parametrize(
     "columns", [None, ["offset"], ["offset", "timestamp"]], ids=["all", "offset", "time"]
 )
-def test_a_lie_is_an_error_or_does_not_matter(root, measuring_process, name, columns):
+def test_a_lie_is_an_error_or_harmless(root, measuring_process, name, columns):
     """A read of offsets alone may use the header; then it trusts the count only as far as it can be true."""
     start, _ = write_around(root, LIES[name])
     options = {"include_headers": True} if columns is None else {"columns": columns}
@@ -96,7 +96,7 @@ def test_a_lie_is_an_error_or_does_not_matter(root, measuring_process, name, col
 
 
 @pytest.mark.parametrize("name", LIES)
-def test_reading_goes_on_behind_a_lie(root, measuring_process, name):
+def test_reading_continues_after_a_lie(root, measuring_process, name):
     start, end = write_around(root, LIES[name])
     measured = measuring_process.read(root, mode="PERMISSIVE", include_headers=True)
     assert measured.error is None
@@ -130,7 +130,7 @@ def test_a_length_that_lies(root, measuring_process, magic, length, is_closed):
 
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE"])
-def test_what_kafka_takes_is_taken(root, measuring_process, magic, mode):
+def test_batches_that_kafka_accepts_are_accepted(root, measuring_process, magic, mode):
     """A negative length is null; bytes after the value of an old message are ignored; wrappers hold either format."""
     for data in (
         legacy(magic, key_length=-2),
@@ -207,7 +207,7 @@ def test_a_batch_over_many_offsets_is_not_planned_piece_by_piece(
     check_memory(measured)
 
 
-def test_the_crc_of_these_lies_is_right():
+def test_lying_batches_have_a_valid_crc():
     """Otherwise the CRC check would reject them before their contents are parsed."""
     for name, data in LIES.items():
         if data[16] == 2:

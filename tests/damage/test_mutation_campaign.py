@@ -108,6 +108,6 @@ def test_damaged_directories_for_a_long_time(capsys):
     assert failures == [], "\n\n".join(failures)
 
 
-def test_the_document_names_every_kind_of_change_that_cannot_be_noticed():
+def test_the_document_lists_every_undetectable_kind_of_change():
     text = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text(encoding="utf-8")
     assert [kind for kind in KINDS.values() if f"| {kind} |" not in text] == []

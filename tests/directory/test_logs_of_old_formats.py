@@ -52,7 +52,7 @@ def test_a_log_that_has_grown_through_all_formats(upgraded, load, use_indexes):
     ],
 )
 @pytest.mark.parametrize("tail", [0, 17, 25, 5000])
-def test_a_log_ends_behind_its_last_message(make_partition, load, entries, end, tail):
+def test_a_log_ends_after_its_last_message(make_partition, load, entries, end, tail):
     directory = make_partition(segments={0: plain(0, 1), 2: entries + bytes(tail)})
     assert load(directory).log_end_offset == end
 

@@ -54,7 +54,7 @@ def listed(filesystem, *, is_clean=True, ends=None):
     return list_segments(filesystem, "orders-0", is_clean=is_clean, swap_end_offset=(ends or {}).__getitem__)
 
 
-def test_segments_are_told_by_their_names():
+def test_segments_are_recognised_by_their_names():
     listing = listed(
         Listings(
             [
@@ -90,13 +90,13 @@ def test_a_clean_directory_is_listed_once():
     assert filesystem.statistics.directories_listed == 1
 
 
-def test_beside_a_live_broker_two_listings_agree():
+def test_while_a_broker_runs_two_listings_must_agree():
     filesystem = Listings(["0.log", "5.log"], ["0.log"], ["0.log", "5.log", "9.log"])
     assert tuple(listed(filesystem, is_clean=False).base_offsets) == (0, 5, 9)
     assert filesystem.statistics.directories_listed == 3
 
 
-def test_listing_ends_though_no_two_listings_agree():
+def test_listing_ends_even_if_no_two_listings_agree():
     filesystem = Listings(*[[f"{number}.log"] for number in range(100)])
     assert len(listed(filesystem, is_clean=False).base_offsets) == 1
     assert filesystem.statistics.directories_listed < 10

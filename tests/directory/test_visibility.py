@@ -140,7 +140,7 @@ class TestLooking:
         with pytest.raises(CorruptRecordError, match="half a batch"):
             self.looks(tmp_path, fail)
 
-    def test_not_for_ever(self, tmp_path):
+    def test_at_most_ten_times(self, tmp_path):
         steps = [lambda number=number: begin(tmp_path, number) for number in range(1, 100)]
         with pytest.raises(DataLossError, match="each of 10 attempts"):
             self.looks(tmp_path, *steps)

@@ -23,7 +23,7 @@ def value_at(offset: int) -> bytes:
     return b"%d:%s" % (offset, b"v" * random.Random(offset).choice((0, 10, 100, 1000)))
 
 
-def append_for_ever(root: str, seed: int) -> None:
+def append_forever(root: str, seed: int) -> None:
     rng = random.Random(seed)
     with LogDirectory.open(root, config=APPENDER_CONFIG) as logs:
         exists = any(log.topic == TOPIC for log in logs.logs())
@@ -56,4 +56,4 @@ def main() -> None:
     if what == "hold":
         hold(folder)
     else:
-        append_for_ever(folder, int(what))
+        append_forever(folder, int(what))

@@ -43,7 +43,7 @@ def key_and_value_at(offset: int) -> tuple[bytes, bytes | None]:
     return key, b"%d:%s" % (offset, b"v" * rng.choice((0, 10, 100, 300)))
 
 
-def keep_for_ever(root: str, seed: int) -> None:
+def keep_forever(root: str, seed: int) -> None:
     rng = random.Random(seed)
     with LogDirectory.open(root, config=KEEPER_CONFIG) as logs:
         log = logs.get_or_create(TOPIC)
@@ -115,4 +115,4 @@ def say(log, first: int, what: str) -> None:
 def main() -> None:
     os.write(1, b"ready\n")
     folder, what = sys.stdin.readline().rsplit(maxsplit=1)
-    keep_for_ever(folder, int(what))
+    keep_forever(folder, int(what))

@@ -51,7 +51,7 @@ class KilledProcess:
                 break
             self._said += data
 
-    def wait_until_it_speaks(self, lines: int = 1) -> None:
+    def wait_for_lines(self, lines: int = 1) -> None:
         """Wait until it has printed this many lines; the first one says that it is ready."""
         while self._said.count(b"\n") <= lines and self.is_running:
             self.listen(0.001)

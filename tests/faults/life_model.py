@@ -64,7 +64,7 @@ class LifeModel:
         cleaned_end: The offset up to which the log is cleaned.
         uncertain: Producers whose state a crash, or retention before it, may have erased.
         remembered_from: Batches before this offset may or may not be recognised as duplicates.
-        is_made_anew: Whether the log has just rebuilt its state from its files.
+        is_rebuilt: Whether the log has just rebuilt its state from its files.
     """
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class LifeModel:
         self.flushed_end = self.written_end = 0
         self.cleaned_end = 0
         self.remembered_from = 0
-        self.is_made_anew = False
+        self.is_rebuilt = False
         self.uncertain: set[int] = set()
         self._tombstones_ms: dict[int, int] = {}
 
@@ -106,7 +106,7 @@ class LifeModel:
             if known.open_from is not None
         }
 
-    def take_open_transactions(self, found: dict[int, int]) -> list[str]:
+    def check_open_transactions(self, found: dict[int, int]) -> list[str]:
         """Compare the open transactions.
 
         A log rebuilds its state from its log start on or, in a segment that a crash left without a snapshot, from
@@ -130,11 +130,11 @@ class LifeModel:
                 known_from is not None and known_from not in {each.first for each in members}
             ):
                 problems.append(f"{number} should have one open from {first} on, has {known_from}")
-            if forgotten and not self.is_made_anew:
+            if forgotten and not self.is_rebuilt:
                 problems.append(f"{number} had one open from {first} on, and nothing happened to it")
             for each in forgotten:
                 each.is_forgotten = True
-        self.is_made_anew = False
+        self.is_rebuilt = False
         return problems
 
     def last_stable_offsets(self, high_watermark: int) -> set[int]:
@@ -218,7 +218,7 @@ class LifeModel:
         self.start_offset = min(self.start_offset, offset)
         self.flushed_end, self.written_end = min(self.flushed_end, kept), min(self.written_end, kept)
         self.remembered_from = offset
-        self.is_made_anew = True
+        self.is_rebuilt = True
 
     def take_cleaned(
         self,
@@ -270,7 +270,7 @@ class LifeModel:
         self.entries = [entry for entry in self.entries if entry.last < end_offset]
         self.end_offset = self.written_end = end_offset
         self.remembered_from = end_offset
-        self.is_made_anew = True
+        self.is_rebuilt = True
         for entry in self.entries:
             entry.is_forgotten = False
 

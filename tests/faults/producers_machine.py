@@ -200,7 +200,7 @@ class ProducersMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.model.open_transactions())
     @rule(share=SHARES)
-    def give_up_a_hanging_one(self, share):
+    def abort_a_hanging_transaction(self, share):
         open_ones = sorted(self.model.open_transactions())
         number = open_ones[round(share * (len(open_ones) - 1))]
         self.log.abort_transaction(number)

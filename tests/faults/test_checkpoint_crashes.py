@@ -69,7 +69,7 @@ def test_a_checkpoint_is_old_or_new(filesystem, write, read, old, new):
 
 
 @pytest.mark.parametrize(("write", "read", "old", "new"), FILES.values(), ids=FILES)
-def test_what_a_crash_left_behind_does_not_show_in_the_next_checkpoint(filesystem, write, read, old, new):
+def test_leftovers_of_a_crash_do_not_affect_the_next_checkpoint(filesystem, write, read, old, new):
     filesystem.put(f"{PATH}.tmp", b"x" * 5000)
     write(filesystem, PATH, old)
     during, _ = states_of(filesystem, lambda: write(filesystem, PATH, new))

@@ -90,7 +90,7 @@ def test_each_sector_is_old_or_new(filesystem):
     assert seen == {a + b + c for a in (OLD, NEW) for b in (OLD, NEW) for c in (OLD, NEW)}
 
 
-def test_a_file_system_that_keeps_order_tears_the_last_write_only(filesystem):
+def test_an_ordered_file_system_tears_only_the_last_write(filesystem):
     filesystem.put("/disk/a", OLD * 3)
     for position in range(3):
         write(filesystem, "/disk/a", NEW, position * 512)
@@ -114,7 +114,7 @@ def test_sizes_are_old_or_new_and_holes_read_as_zeros(filesystem):
     }  # fmt: skip
 
 
-def test_holes_may_read_as_what_was_there_before(filesystem):
+def test_holes_may_read_as_old_content(filesystem):
     filesystem.put("/disk/a", OLD)
     write(filesystem, "/disk/a", NEW, 512)
     seen = contents(filesystem, ANY_STALE, "/disk/a")
@@ -123,7 +123,7 @@ def test_holes_may_read_as_what_was_there_before(filesystem):
     assert len(seen) > 10
 
 
-def test_a_cut_file_may_have_its_old_size(filesystem):
+def test_a_truncated_file_may_have_its_old_size(filesystem):
     filesystem.put("/disk/a", OLD * 2)
     with filesystem.open_for_writing("/disk/a") as opened:
         opened.truncate(100)
@@ -142,7 +142,7 @@ def test_a_rename_happens_as_a_whole_or_not_at_all(filesystem):
         assert all(state in both for state in seen)
 
 
-def test_a_link_is_there_or_not_and_is_the_same_file(filesystem):
+def test_a_link_exists_or_not_and_is_the_same_file(filesystem):
     filesystem.put("/disk/a", b"old")
     filesystem.link("/disk/a", "/disk/b")
     both = [{"/disk/a": b"old"}, {"/disk/a": b"old", "/disk/b": b"old"}]
@@ -168,7 +168,7 @@ def test_a_renamed_file_that_was_not_flushed_may_be_empty(filesystem):
     assert contents(filesystem, ANY, "/disk/a") >= {b"", b"new"}
 
 
-def test_entries_do_not_wait_for_one_another(filesystem):
+def test_entries_are_independent_of_one_another(filesystem):
     for name in "abc":
         write(filesystem, f"/disk/{name}", b"1", flush=True)
     seen = {frozenset(files) for files in states(filesystem, ANY)}
@@ -203,7 +203,7 @@ def test_the_same_seed_gives_the_same_state(filesystem):
 # -- The end of the process --------
 
 
-def test_the_process_ends_at_the_call_that_was_asked_for(filesystem):
+def test_the_process_ends_at_the_configured_call(filesystem):
     before = filesystem.calls
     filesystem.stop_at = before + 2
     with pytest.raises(SimulatedCrash):
@@ -222,7 +222,7 @@ def test_the_process_ends_at_the_call_that_was_asked_for(filesystem):
     assert filesystem.kill().files() == {"/disk/a": b"content"}
 
 
-def test_a_flush_in_which_the_process_ends_has_flushed_nothing_for_sure(filesystem):
+def test_an_interrupted_flush_guarantees_nothing(filesystem):
     filesystem.put("/disk/a", OLD)
     filesystem.stop_at = filesystem.calls + 2
     with pytest.raises(SimulatedCrash):
@@ -366,7 +366,7 @@ def test_states_that_differ_in_anything_are_all_tried():
     assert tried.is_new(two_files(), "what else is known of it")
 
 
-def test_a_state_after_a_kill_has_its_links_and_may_still_lose_what_was_not_flushed():
+def test_a_state_after_a_kill_keeps_its_links_and_may_still_lose_unflushed_data():
     filesystem = two_files()
     filesystem.link("/a/one", "/a/three")
     with filesystem.open_for_writing("/a/three") as file:

@@ -36,7 +36,7 @@ from tests.faults.transaction_ledger import (
     Rows,
     judge,
 )
-from tests.faults.transaction_reader import LEDGER, LOGS, OWN_WAYS, Reader, dawdling, rows_of
+from tests.faults.transaction_reader import LEDGER, LOGS, OWN_WAYS, Reader, pausing_filesystem, rows_of
 from tests.faults.transactional_life import TransactionalLife
 
 _PRODUCERS = (1, 2, 3)
@@ -178,7 +178,7 @@ class ReadingBeside:
         self.thread = threading.Thread(target=self._run, daemon=True)
 
     def _run(self) -> None:
-        with _telling_what_is_wrong():
+        with _reporting_errors():
             while True:
                 try:
                     with self.life.reading:
@@ -189,12 +189,12 @@ class ReadingBeside:
                 time.sleep(0.001)
 
 
-def transact_for_ever(folder: Path, seed: int) -> None:
+def transact_forever(folder: Path, seed: int) -> None:
     rng = random.Random(seed)
     shared = LedgerFile(folder / LEDGER)
     ledger = shared.catch_up()
     life = TransactionalLife(
-        dawdling(lambda path: stop_seconds(path)),  # noqa: PLW0108  (is defined below)
+        pausing_filesystem(lambda path: stop_seconds(path)),  # noqa: PLW0108  (is defined below)
         str(folder / LOGS),
         ledger,
         note=shared.append,
@@ -220,7 +220,7 @@ def transact_for_ever(folder: Path, seed: int) -> None:
 
 
 @contextlib.contextmanager
-def _telling_what_is_wrong() -> Iterator[None]:
+def _reporting_errors() -> Iterator[None]:
     try:
         yield
     except BaseException:  # noqa: BLE001  (told)
@@ -236,5 +236,5 @@ def _say(text: str) -> None:
 def main() -> None:
     _say("ready")
     where, number = sys.stdin.readline().rsplit(maxsplit=1)
-    with _telling_what_is_wrong():
-        transact_for_ever(Path(where), int(number))
+    with _reporting_errors():
+        transact_forever(Path(where), int(number))

@@ -41,7 +41,7 @@ _STOPS = frozenset({"walk_directory", "status", "open", "open_for_writing", "ren
 Batches = Iterable[pa.RecordBatch]
 
 
-def dawdling(stop_seconds: Callable[[str], float]) -> FileSystem:
+def pausing_filesystem(stop_seconds: Callable[[str], float]) -> FileSystem:
     """The real file system with occasional pauses during reads.
 
     Args:
@@ -117,7 +117,7 @@ class Reader:
         self._root = str(folder / LOGS)
         self._shared = LedgerFile(folder / LEDGER)
         self._rng = rng
-        self._filesystem = dawdling(lambda _: self.stop_seconds())
+        self._filesystem = pausing_filesystem(lambda _: self.stop_seconds())
         self._log = log
         self._ways = tuple(WAYS) if log is None else (*WAYS, *(tuple(OWN_WAYS) * 6))
 
@@ -161,7 +161,7 @@ class Reader:
         return WAYS[way](self._filesystem, self._root, level)
 
 
-def read_for_ever(folder: Path, seed: int) -> None:
+def read_forever(folder: Path, seed: int) -> None:
     rng = random.Random(seed)
     current = reader = None
     while True:
@@ -182,4 +182,4 @@ def _say(text: str) -> None:
 def main() -> None:
     _say("ready")
     where, number = sys.stdin.readline().rsplit(maxsplit=1)
-    read_for_ever(Path(where), int(number))
+    read_forever(Path(where), int(number))

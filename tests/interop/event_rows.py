@@ -149,7 +149,7 @@ class Seen:
         return self.directory / f"{self.name} staged segments"
 
 
-def making_rows(
+def row_maker(
     events: Events, root: Path, seen: Seen, *, fails_once: bool = False
 ) -> Callable[..., Iterator[pa.RecordBatch]]:
     """The function with which a Spark job turns row numbers into rows.

@@ -142,7 +142,7 @@ def hand_over(broker: KafkaBroker, scratch: Path) -> HandedOver:
     produced.write("second")
     broker.kill()
 
-    _put_in_the_way(handed, broker.log_directory)
+    _add_logs_to_recover(handed, broker.log_directory)
     shutil.copytree(broker.log_directory, handed.killed)
     handed.recovery = start_and_watch(broker)
     _consume(handed, broker, SECOND, [*placed, *CRASHED, *PRODUCED, *HURT])
@@ -256,7 +256,7 @@ def _append(handed: HandedOver, broker: KafkaBroker, topics: Iterable[str]) -> N
         handed.appended.setdefault(topic, {})[offset] = row
 
 
-def _put_in_the_way(handed: HandedOver, root: Path) -> None:
+def _add_logs_to_recover(handed: HandedOver, root: Path) -> None:
     """Add logs for the killed broker to recover: those of killed processes, and damaged copies of one of its own."""
     for topic in CRASHED:
         place(handed.crashed[topic], root, topic)

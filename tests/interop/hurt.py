@@ -60,12 +60,12 @@ def _torn_in_a_header(partition: Path) -> None:
     os.truncate(path, _batch_positions(path)[-1] + 7)
 
 
-def _garbage_behind(partition: Path) -> None:
+def _garbage_after(partition: Path) -> None:
     with open(_file(partition, -1, ".log"), "ab") as log:
         log.write(bytes(range(1, 200)))
 
 
-def _zeros_behind(partition: Path) -> None:
+def _zeros_after(partition: Path) -> None:
     with open(_file(partition, -1, ".log"), "ab") as log:
         log.write(bytes(5_000))
 
@@ -232,12 +232,12 @@ def _log_start_in_a_batch(partition: Path) -> Checkpointed:
     return Checkpointed(log_start=_bases(partition)[2] + 7)
 
 
-def _log_start_behind_the_end(partition: Path) -> Checkpointed:
+def _log_start_beyond_the_end(partition: Path) -> Checkpointed:
     del partition
     return Checkpointed(log_start=1_000_000)
 
 
-def _recovery_point_behind_the_end(partition: Path) -> Checkpointed:
+def _recovery_point_beyond_the_end(partition: Path) -> Checkpointed:
     del partition
     return Checkpointed(recovery_point=1_000_000)
 
@@ -272,8 +272,8 @@ HURT: dict[str, Callable[[Path], Checkpointed | None]] = {
         _nothing,
         _torn,
         _torn_in_a_header,
-        _garbage_behind,
-        _zeros_behind,
+        _garbage_after,
+        _zeros_after,
         _empty_last,
         _flipped_in_the_middle,
         _flipped_in_the_first_batch,
@@ -302,8 +302,8 @@ HURT: dict[str, Callable[[Path], Checkpointed | None]] = {
         _lost_everything,
         _emptied_in_the_middle,
         _log_start_in_a_batch,
-        _log_start_behind_the_end,
-        _recovery_point_behind_the_end,
+        _log_start_beyond_the_end,
+        _recovery_point_beyond_the_end,
         _cut_below_the_recovery_point,
         _unknown_files,
         _offset_out_of_reach,

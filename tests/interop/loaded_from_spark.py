@@ -14,7 +14,7 @@ from storage_core import LogDirectory
 from tests.interop.broker_start import BrokerStart, start_and_watch
 from tests.interop.clients import Deliveries, create_topic, list_offsets, new_producer
 from tests.interop.consumed_columns import consume_columns
-from tests.interop.event_rows import SCHEMA, Events, Seen, distinct_keys, making_rows
+from tests.interop.event_rows import SCHEMA, Events, Seen, distinct_keys, row_maker
 from tests.interop.java_clients import produce_with_java
 from tests.interop.placing import place
 from tests.interop.spark_jobs import save, spark_session
@@ -140,9 +140,7 @@ def _write(loaded: LoadedFromSpark, scratch: Path) -> None:
         for name, job in JOBS.items():
             seen = Seen(scratch, name)
             rows = spark.range(0, job.row_count, 1, job.tasks)
-            rows = rows.mapInArrow(
-                making_rows(job.events, loaded.own, seen, fails_once=name == LARGE), SCHEMA
-            )
+            rows = rows.mapInArrow(row_maker(job.events, loaded.own, seen, fails_once=name == LARGE), SCHEMA)
             started_ms = time.time_ns() // 1_000_000
             save(
                 rows,

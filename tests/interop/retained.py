@@ -64,7 +64,7 @@ def settings_of_retained(root: Path | None = None) -> dict[str, dict[str, object
     settings = {topic: dict(settings) for topic, (settings, _) in RETAINED.items()}
     if root is not None:
         for topic, more_bytes in _MORE_BYTES.items():
-            settings[topic]["retention_bytes"] = _bytes_behind_the_first(root, topic) + more_bytes
+            settings[topic]["retention_bytes"] = _bytes_after_the_first(root, topic) + more_bytes
     return settings
 
 
@@ -94,7 +94,7 @@ def place_without_timestamps(root: Path, scratch: Path) -> None:
         os.utime(path, (modified_s, modified_s))
 
 
-def _bytes_behind_the_first(root: Path, topic: str) -> int:
+def _bytes_after_the_first(root: Path, topic: str) -> int:
     _, *others = sorted((root / f"{topic}-0").glob("*.log"))
     return sum(path.stat().st_size for path in others)
 

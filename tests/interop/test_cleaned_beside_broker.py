@@ -156,7 +156,7 @@ def test_same_checkpoints(passed: tuple[Aged, Path]) -> None:
             assert ours.get((topic, 0)) == theirs.get((topic, 0)), f"{name}, {topic}"
 
 
-def test_same_records_whatever_the_order(first_aged: Aged, scratch: Path) -> None:
+def test_same_records_in_any_cleaning_order(first_aged: Aged, scratch: Path) -> None:
     root = clean_at_once(first_aged, scratch / "at-once")
     # The segments that were merged before determine what retention deletes. The time between two passes over the same
     # log determines which tombstones are left.
@@ -199,7 +199,9 @@ def test_broker_cleaned_every_topic_in_each_pass(
     assert 39_321 < first < second
 
 
-def test_broker_had_everything_to_decide(first_aged: Aged, second_aged: Aged, third_aged: Aged) -> None:
+def test_workload_covers_every_cleaner_decision(
+    first_aged: Aged, second_aged: Aged, third_aged: Aged
+) -> None:
     """The compared topics contain every case that a cleaner must decide."""
     after = list(batches_of(first_aged.by_broker, TRANSACTIONS))
     assert count_of(after, is_marker) > 10
@@ -267,7 +269,7 @@ def test_recovery_keeps_every_byte(
         assert all(theirs[name] == content for name, content in ours.items() if name != last)
 
 
-def test_idempotent_producers_go_on(continued: Continued) -> None:
+def test_idempotent_producers_continue(continued: Continued) -> None:
     assert len(continued.answers) >= 4
     for answer in continued.answers:
         entry = answer.entry

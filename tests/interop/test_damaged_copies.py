@@ -204,7 +204,7 @@ def read_until_it_fails(copy: Copy) -> tuple[list[Row], Exception | None]:
     return rows_of(pa.Table.from_batches(batches, schema=schema)), error
 
 
-def test_all_at_once_and_unchanged(copies: Copies) -> None:
+def test_reading_all_partitions_at_once_changes_no_file(copies: Copies) -> None:
     before = file_states(copies.judged.directory)
     topics = sorted({place.topic for place in PARTITIONS})
     for mode in ("DROPMALFORMED", "PERMISSIVE"):
@@ -218,7 +218,7 @@ def test_all_at_once_and_unchanged(copies: Copies) -> None:
     assert file_states(copies.judged.directory) == before
 
 
-def test_the_broker_judged_enough(copies: Copies) -> None:
+def test_enough_copies_were_compared(copies: Copies) -> None:
     summary = copies.summary()
     print(summary)
     assert summary.damaged - summary.refused >= 200

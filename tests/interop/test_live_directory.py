@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient
 from storage_core.errors import DataLossError, SegmentLogError
 from storage_core.filesystem import FileSystem
 from storage_core.scan import parse_read_options, plan_scan, project, read_task, record_schema
-from tests.faults.transaction_reader import dawdling
+from tests.faults.transaction_reader import pausing_filesystem
 from tests.interop.broker import KafkaBroker
 from tests.interop.clients import (
     ISOLATION_LEVELS,
@@ -303,7 +303,7 @@ class CommittedReads:
                     self._directory,
                     self._topic,
                     rng.choice((0.02, 0.06)),
-                    dawdling(partial(next, stops)),
+                    pausing_filesystem(partial(next, stops)),
                     isolation_level=READ_COMMITTED,
                     **rng.choice((WAYS[0], *WAYS)),
                 )
@@ -343,7 +343,7 @@ def transact(producers: list[Producer], topic: str, rng: random.Random, seconds:
     return last_acknowledged(deliveries)
 
 
-def test_committed_rows_beside_a_broker_that_is_stopped_and_killed(tmp_path: Path) -> None:
+def test_committed_rows_while_a_broker_is_stopped_and_killed(tmp_path: Path) -> None:
     """Each read returns what a consumer gets in the end, up to the last stable offset that the read found."""
     topic, rng = "committed", random.Random(1)
     with KafkaBroker(tmp_path / "broker", EAGER_SETTINGS) as broker:

@@ -131,7 +131,7 @@ def test_restored_records_are_those_of_the_backup(executed: Executed, topic: str
     assert_same_rows(executed.consumed[topic], rows_of(backup))
 
 
-def test_as_many_rows_leave_as_a_consumer_gets(executed: Executed) -> None:
+def test_exported_row_counts_match_the_consumer(executed: Executed) -> None:
     (parquet,) = [printed for block, printed in executed.printed if "parquet" in block.text]
     written = {topic: int(count) for topic, count in re.findall(r"\| *(\w+)\| *(\d+)\|", parquet)}
     assert written == {topic: len(rows) for topic, rows in executed.consumed.items()}
@@ -155,7 +155,7 @@ def assert_shows_trouble(log: str, topic: str, *, is_expected: bool = True) -> N
     assert bool(found) == is_expected, found
 
 
-def test_nothing_is_logged_about_a_topic_that_was_loaded_well(spoilt: Spoilt) -> None:
+def test_nothing_is_logged_about_a_correctly_loaded_topic(spoilt: Spoilt) -> None:
     assert spoilt.found["good"].values == APPENDED
     assert_shows_trouble(spoilt.log, "good", is_expected=False)
     for topic in spoilt.mended:
@@ -168,7 +168,7 @@ def test_a_topic_without_a_directory_is_written_with_its_id(spoilt: Spoilt) -> N
 
 
 @pytest.mark.parametrize(("topic", "logged"), [("wrong-id", 0), ("no-id", 1)])
-def test_with_another_topic_id_or_none_a_directory_is_set_aside(
+def test_a_directory_with_a_wrong_or_missing_topic_id_is_set_aside(
     spoilt: Spoilt, topic: str, logged: int
 ) -> None:
     assert spoilt.found[topic].end_offset == 0
@@ -179,7 +179,7 @@ def test_with_another_topic_id_or_none_a_directory_is_set_aside(
     assert spoilt.mended[topic].values == APPENDED
 
 
-def test_old_rows_are_deleted_at_the_first_check_of_the_retention(spoilt: Spoilt) -> None:
+def test_old_rows_are_deleted_by_the_first_retention_check(spoilt: Spoilt) -> None:
     found, mended = spoilt.found["old"], spoilt.mended["old"]
     assert (found.start_offset, found.end_offset, found.values) == (1000, 1000, [])
     assert_logged(spoilt.log, log_lines("The topic is empty", clicks="old"))
@@ -187,7 +187,7 @@ def test_old_rows_are_deleted_at_the_first_check_of_the_retention(spoilt: Spoilt
     assert (mended.start_offset, mended.end_offset, mended.values) == (0, 1000, APPENDED)
 
 
-def test_a_group_stops_where_leader_epochs_are_above_those_of_the_cluster(spoilt: Spoilt) -> None:
+def test_a_group_stops_at_leader_epochs_above_those_of_the_cluster(spoilt: Spoilt) -> None:
     assert spoilt.found["high-epoch"].values == APPENDED
     assert_logged(spoilt.log, log_lines("A group gets nothing more", clicks="high-epoch"))
     assert_shows_trouble(spoilt.log, "high-epoch")
@@ -197,7 +197,7 @@ def test_a_group_stops_where_leader_epochs_are_above_those_of_the_cluster(spoilt
     assert spoilt.mended_read_on == {"high-epoch": 5}
 
 
-def test_overwritten_rows_are_back_where_the_log_start_was_not_taken_over(spoilt: Spoilt) -> None:
+def test_overwritten_rows_return_without_the_log_start_checkpoint(spoilt: Spoilt) -> None:
     found, mended = spoilt.found["log-start"], spoilt.mended["log-start"]
     assert (found.start_offset, found.values) == (0, [*APPENDED, *OVERWRITTEN])
     assert (mended.start_offset, mended.values) == (1000, OVERWRITTEN)
@@ -215,9 +215,7 @@ def replicated(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.mark.parametrize("topic", ["on-both", "on-the-leader"])
-def test_replicas_agree_with_identical_copies_and_with_one_that_leads(
-    replicated: Replicated, topic: str
-) -> None:
+def test_replicas_agree_if_all_of_them_or_the_leader_get_the_rows(replicated: Replicated, topic: str) -> None:
     assert replicated.in_sync[topic] == {1, 2}
     assert replicated.values[topic] == APPENDED
     first, second = replicated.log_files[topic]
@@ -225,7 +223,7 @@ def test_replicas_agree_with_identical_copies_and_with_one_that_leads(
     assert_shows_trouble(replicated.log, topic, is_expected=False)
 
 
-def test_an_empty_replica_that_leads_has_the_rows_cut_off(replicated: Replicated) -> None:
+def test_an_empty_leader_makes_its_followers_truncate_the_rows(replicated: Replicated) -> None:
     assert replicated.values["on-the-follower"] == []
     assert replicated.log_files["on-the-follower"] == (b"", b"")
     assert_logged(replicated.log, log_lines('"Truncating to offset 0"', clicks="on-the-follower"))

@@ -17,12 +17,12 @@ PLACES = [place for job in JOBS.values() for place in job.places]
 SMALL = [place for name, job in JOBS.items() if name != LARGE for place in job.places]
 
 
-def test_a_task_failed_when_rows_of_it_were_on_the_disk(loaded_from_spark: LoadedFromSpark) -> None:
+def test_a_task_failed_after_writing_rows_to_disk(loaded_from_spark: LoadedFromSpark) -> None:
     assert int(loaded_from_spark.seen.failure.read_text()) > 0
 
 
 @pytest.mark.parametrize(("topic", "partition"), JOBS[LARGE].places)
-def test_segments_were_linked_and_others_appended_to(
+def test_segments_were_linked_and_appended_to(
     loaded_from_spark: LoadedFromSpark, topic: str, partition: int
 ) -> None:
     sizes = [path.stat().st_size for path in (loaded_from_spark.own / f"{topic}-{partition}").glob("*.log")]
@@ -32,7 +32,7 @@ def test_segments_were_linked_and_others_appended_to(
 
 
 @pytest.mark.parametrize(("topic", "partition"), PLACES)
-def test_broker_loads_it_and_says_nothing(
+def test_broker_loads_it_without_complaints(
     loaded_from_spark: LoadedFromSpark, topic: str, partition: int
 ) -> None:
     start = loaded_from_spark.clean_start
@@ -44,12 +44,12 @@ def test_broker_loads_it_and_says_nothing(
     assert not start.recovered_segments(topic, partition)
 
 
-def test_clean_start_warns_of_nothing(loaded_from_spark: LoadedFromSpark) -> None:
+def test_clean_start_logs_no_warnings(loaded_from_spark: LoadedFromSpark) -> None:
     assert set(PLACES) <= set(loaded_from_spark.clean_start.loaded())
     assert not loaded_from_spark.clean_start.unusual()
 
 
-def test_kafkas_tool_is_silent_about_every_index(loaded_from_spark: LoadedFromSpark) -> None:
+def test_dump_log_segments_accepts_every_index(loaded_from_spark: LoadedFromSpark) -> None:
     own = loaded_from_spark.own
     assert not complaints_about_indexes(own / f"{topic}-{partition}" for topic, partition in PLACES)
 
@@ -87,7 +87,7 @@ def times_of_the_job(table: pa.Table, expected: pa.Array) -> set[int]:
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_look_ups_by_time_find_the_first_row_at_or_after_it(
+def test_lookups_by_time_find_the_first_row_at_or_after(
     loaded_from_spark: LoadedFromSpark, name: str
 ) -> None:
     for topic in JOBS[name].topics:
@@ -102,7 +102,7 @@ def test_look_ups_by_time_find_the_first_row_at_or_after_it(
         )
 
 
-def test_keyed_rows_lie_where_kafkas_java_producer_puts_them(loaded_from_spark: LoadedFromSpark) -> None:
+def test_keyed_rows_are_partitioned_as_by_kafkas_java_producer(loaded_from_spark: LoadedFromSpark) -> None:
     def partitions_by_key(topic: str) -> dict[bytes, list[int]]:
         keys = [
             pa.table(
@@ -136,7 +136,7 @@ def test_idempotent_producer_appends(loaded_from_spark: LoadedFromSpark, topic: 
 
 
 @pytest.mark.parametrize(("topic", "partition"), PLACES)
-def test_recovery_after_a_kill_reads_only_what_was_appended_to(
+def test_recovery_after_a_kill_reads_only_segments_appended_to(
     loaded_from_spark: LoadedFromSpark, topic: str, partition: int
 ) -> None:
     start = loaded_from_spark.recovery

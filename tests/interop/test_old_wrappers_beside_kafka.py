@@ -145,7 +145,7 @@ def test_any_wrapper_is_cleaned_as_kafka_cleans_it(kafka: KafkaLog, tmp_path: Pa
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_recovery_and_look_ups(
+def test_recovery_and_lookups(
     kafka: KafkaLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)

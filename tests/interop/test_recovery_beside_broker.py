@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 CUT_BY_US = {"hurt-flipped-magic", "hurt-repeated-batch"}
 
 # Damage that a crash alone can cause.
-TORN = {"hurt-nothing", "hurt-torn", "hurt-torn-in-a-header", "hurt-zeros-behind"}
+TORN = {"hurt-nothing", "hurt-torn", "hurt-torn-in-a-header", "hurt-zeros-after"}
 
 # Without the source topic of HURT: its coordinator may end a transaction after the broker's recovery.
 TOPICS = (
@@ -51,8 +51,8 @@ SAME = tuple(topic for topic in TOPICS if topic not in CUT_BY_US)
 # Recovery truncates nothing, or only bytes that are no batch.
 UNTOUCHED = {
     "hurt-nothing",
-    "hurt-garbage-behind",
-    "hurt-zeros-behind",
+    "hurt-garbage-after",
+    "hurt-zeros-after",
     "hurt-flipped-below-the-recovery-point",
     "hurt-recovery-point-at-a-base",
     "hurt-lost-indexes",
@@ -69,7 +69,7 @@ UNTOUCHED = {
     "hurt-left-over-files",
     "hurt-unfinished-split",
     "hurt-log-start-in-a-batch",
-    "hurt-recovery-point-behind-the-end",
+    "hurt-recovery-point-beyond-the-end",
     "hurt-unknown-files",
 }
 
@@ -179,7 +179,7 @@ def test_rows_of_our_recovery_are_those_of_the_brokers_consumer(
 
 
 @pytest.mark.parametrize("topic", [topic for topic in SAME if topic not in HURT or topic in TORN])
-def test_default_recovery_does_the_same_after_a_mere_crash(
+def test_default_recovery_gives_the_same_after_a_crash(
     handed_over: HandedOver, recovered_by_default: Path, topic: str
 ) -> None:
     ours, theirs = (state_of(root / f"{topic}-0") for root in (recovered_by_default, handed_over.recovered))
@@ -189,7 +189,7 @@ def test_default_recovery_does_the_same_after_a_mere_crash(
 
 
 @pytest.mark.parametrize("topic", sorted(CUT_BY_US))
-def test_cut_by_us(states: tuple[PartitionState, PartitionState]) -> None:
+def test_logs_that_only_we_truncate(states: tuple[PartitionState, PartitionState]) -> None:
     """Truncated at a batch boundary, and otherwise equal."""
     ours, theirs = states
     last = max(theirs.logs)
@@ -202,7 +202,7 @@ def test_cut_by_us(states: tuple[PartitionState, PartitionState]) -> None:
 
 
 @pytest.mark.parametrize("topic", HURT)
-def test_the_broker_noticed_what_was_hurt(handed_over: HandedOver, topic: str) -> None:
+def test_the_broker_reported_the_damage(handed_over: HandedOver, topic: str) -> None:
     before = {
         path.name: path.read_bytes() for path in (handed_over.killed / f"{TRANSACTIONS}-0").glob("*.log")
     }
@@ -213,7 +213,7 @@ def test_the_broker_noticed_what_was_hurt(handed_over: HandedOver, topic: str) -
         assert after != before
 
 
-def test_the_hurt_log_holds_enough(handed_over: HandedOver) -> None:
+def test_the_damaged_log_holds_enough(handed_over: HandedOver) -> None:
     before = state_of(handed_over.killed / "hurt-nothing-0")
     assert len(before.logs) >= 6
     assert any(name.endswith(".txnindex") for name in before.indexes)
@@ -223,5 +223,5 @@ def test_the_hurt_log_holds_enough(handed_over: HandedOver) -> None:
     assert len(before.leader_epochs or []) >= 2
 
 
-def test_root_is_clean_again(recovered_by_us: Path) -> None:
+def test_root_has_a_clean_shutdown_marker(recovered_by_us: Path) -> None:
     assert (recovered_by_us / ".kafka_cleanshutdown").exists()

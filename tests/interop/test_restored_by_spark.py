@@ -39,7 +39,7 @@ def test_the_source_has_gaps_of_all_kinds(restored_by_spark: Restored) -> None:
 
 
 @pytest.mark.parametrize("place", RESTORED, ids=NAME)
-def test_broker_loads_it_and_says_nothing(restored_by_spark: Restored, place: tuple[str, int]) -> None:
+def test_broker_loads_it_without_complaints(restored_by_spark: Restored, place: tuple[str, int]) -> None:
     start = restored_by_spark.start
     assert start.skipped_recovery
     assert not start.recovered_segments(*place)
@@ -48,12 +48,12 @@ def test_broker_loads_it_and_says_nothing(restored_by_spark: Restored, place: tu
     assert not start.complaints(*place)
 
 
-def test_start_warns_of_nothing(restored_by_spark: Restored) -> None:
+def test_start_logs_no_warnings(restored_by_spark: Restored) -> None:
     assert set(RESTORED) <= set(restored_by_spark.start.loaded())
     assert not restored_by_spark.start.unusual()
 
 
-def test_kafkas_tool_is_silent_about_every_index(restored_by_spark: Restored) -> None:
+def test_dump_log_segments_accepts_every_index(restored_by_spark: Restored) -> None:
     uncommitted = [place for place in RESTORED if place[0] != COMMITTED]
     committed = [place for place in RESTORED if place[0] == COMMITTED]
     for places in (uncommitted, committed):
@@ -86,7 +86,7 @@ def test_group_continues_where_it_was(restored_by_spark: Restored, place: tuple[
     assert_same_rows(restored_by_spark.continued[place], [row for row in rows if row.offset >= committed])
 
 
-def test_group_had_read_something_and_not_all(restored_by_spark: Restored) -> None:
+def test_group_had_read_part_of_the_records(restored_by_spark: Restored) -> None:
     source = restored_by_spark.source
     for place in ((TRANSACTIONS, 0), (TRANSACTIONS, 1), (DELETED, 0), (COMPACTED, 0)):
         start, end = source.offsets[place]

@@ -75,7 +75,7 @@ def test_log_start_and_log_end_are_the_old_ones(
 
 
 @pytest.mark.parametrize("case_name", case_names())
-def test_broker_loads_the_logs_and_says_nothing(
+def test_broker_loads_the_logs_without_complaints(
     restored: RestoredCases, case_name: str, count: Callable[[int], None]
 ) -> None:
     partitions = restored.case(case_name).partitions
@@ -93,7 +93,7 @@ def test_the_start_is_a_clean_one(restored: RestoredCases) -> None:
     assert not list(restored.root.glob("*-stray"))
 
 
-def test_kafkas_tool_is_silent_about_every_index(restored: RestoredCases) -> None:
+def test_dump_log_segments_accepts_every_index(restored: RestoredCases) -> None:
     assert not complaints_about_indexes(
         restored.root / f"{named(name, partition.name)}"
         for name, case in restored.cases.items()

@@ -53,7 +53,7 @@ def names_of_deleted(partition: Path) -> set[str]:
     return {path.name for path in partition.glob("*.deleted")}
 
 
-def test_broker_deletes_what_it_is_meant_to(first_aged: Aged) -> None:
+def test_broker_deletes_the_expected_segments(first_aged: Aged) -> None:
     retained = {event.log[0] for event in first_aged.events if isinstance(event, Retained)}
     assert retained & RETAINED.keys() == LOSING
     kept = {
@@ -81,7 +81,7 @@ def test_same_leader_epochs(first_aged: Aged, retained_by_us: Path, topic: str) 
 
 
 @pytest.mark.parametrize("topic", RETAINED)
-def test_same_files_wait_for_their_deletion(first_aged: Aged, retained_by_us: Path, topic: str) -> None:
+def test_same_files_await_deletion(first_aged: Aged, retained_by_us: Path, topic: str) -> None:
     ours, theirs = (names_of_deleted(root / f"{topic}-0") for root in (retained_by_us, first_aged.by_broker))
     assert ours == theirs
 

@@ -80,7 +80,7 @@ def deleted_logs(root: Path) -> list[Path]:
     return list(root.glob(f"{GONE}-0.*-delete"))
 
 
-def test_jobs_are_refused_for_what_is_named_like_our_files(root: Path) -> None:
+def test_jobs_refuse_topics_named_like_our_files(root: Path) -> None:
     with pytest.raises(OptionError, match=r"'\.segmentlog-'"):
         writer_of(root, "value", topic=LIKE_OUR_FILES, brokerDirectory="true")
 
@@ -92,7 +92,7 @@ def start(root: Path, stopped_broker: KafkaBroker) -> BrokerStart:
 
 
 @pytest.mark.parametrize(("topic", "added"), [(HIDDEN, 3), (LIKE_OUR_FILES, 1)])
-def test_a_broker_loads_them_where_they_began(
+def test_a_broker_keeps_their_log_start_offsets(
     start: BrokerStart, stopped_broker: KafkaBroker, topic: str, added: int
 ) -> None:
     assert start.skipped_recovery
@@ -104,7 +104,7 @@ def test_a_broker_loads_them_where_they_began(
     assert [row.value for row in rows[: PRODUCED + 1 - DELETED]] == expected
 
 
-def test_a_broker_goes_on_with_what_is_being_deleted(start: BrokerStart, stopped_broker: KafkaBroker) -> None:
+def test_a_broker_completes_the_deletion(start: BrokerStart, stopped_broker: KafkaBroker) -> None:
     """The topic still exists in the cluster, so the broker starts an empty log for it."""
     # Kafka logs the deletion at INFO.
     assert not [line for line in start.complaints(GONE, 0) if " INFO " not in line]

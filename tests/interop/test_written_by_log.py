@@ -1,7 +1,7 @@
 """Directories that `storage_core` writes work like a broker's own: it loads, serves, continues and recovers them.
 
 A broker is silent about a good log, so the tests also assert that it logged loading each one.
-`test_what_is_noticed` shows that the broker and `DumpLogSegments` do report bad ones.
+`test_bad_directories` shows that the broker and `DumpLogSegments` do report bad ones.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def expected_rows(handed_over: HandedOver, topic: str) -> list[Row]:
 
 
 @pytest.mark.parametrize("topic", WRITTEN)
-def test_the_log_is_what_it_is_meant_to_be(handed_over: HandedOver, topic: str) -> None:
+def test_the_log_has_the_intended_shape(handed_over: HandedOver, topic: str) -> None:
     partition = handed_over.own / f"{topic}-0"
     assert len(list(partition.glob("*.log"))) >= WRITTEN[topic].segments
     assert (handed_over.own / ".kafka_cleanshutdown").exists()
@@ -55,7 +55,7 @@ def test_the_log_is_what_it_is_meant_to_be(handed_over: HandedOver, topic: str) 
 
 
 @pytest.mark.parametrize("topic", PLACED)
-def test_broker_loads_it_and_says_nothing(handed_over: HandedOver, topic: str) -> None:
+def test_broker_loads_it_without_complaints(handed_over: HandedOver, topic: str) -> None:
     start = handed_over.clean_start
     assert start.skipped_recovery
     loaded = start.loaded()[topic, 0]
@@ -66,7 +66,7 @@ def test_broker_loads_it_and_says_nothing(handed_over: HandedOver, topic: str) -
     assert not start.complaints(topic)
 
 
-def test_clean_start_warns_of_nothing(handed_over: HandedOver) -> None:
+def test_clean_start_logs_no_warnings(handed_over: HandedOver) -> None:
     loaded = handed_over.clean_start.loaded()
     assert {topic for topic, _ in loaded} >= {*PLACED, *PRODUCED}
     assert not handed_over.clean_start.unusual()
@@ -81,7 +81,7 @@ def test_consumer_reads_the_records(handed_over: HandedOver, topic: str, isolati
 
 
 @pytest.mark.parametrize("topic", PLACED)
-def test_look_ups_by_time_agree(handed_over: HandedOver, topic: str) -> None:
+def test_lookups_by_time_agree(handed_over: HandedOver, topic: str) -> None:
     rows = expected_rows(handed_over, topic)
     for asked_ms, brokers, ours in handed_over.looked_up[topic]:
         assert ours == brokers, f"{asked_ms}"
@@ -91,12 +91,12 @@ def test_look_ups_by_time_agree(handed_over: HandedOver, topic: str) -> None:
 
 
 @pytest.mark.parametrize("topic", PLACED)
-def test_look_up_of_the_largest_time_stamp_agrees(handed_over: HandedOver, topic: str) -> None:
+def test_lookup_of_the_largest_timestamp_agrees(handed_over: HandedOver, topic: str) -> None:
     brokers, ours = handed_over.largest[topic]
     assert ours == brokers
 
 
-def test_kafkas_tool_is_silent_about_every_index(handed_over: HandedOver) -> None:
+def test_dump_log_segments_accepts_every_index(handed_over: HandedOver) -> None:
     partitions = [handed_over.root_of(topic) / f"{topic}-0" for topic in PLACED]
     assert not complaints_about_indexes(partitions)
 

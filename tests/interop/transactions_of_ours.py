@@ -145,7 +145,7 @@ def _write_ours(done: Transacted, root: Path, now_ms: int) -> None:
         for topic in (CONTINUED_BY_US, KEPT_PRODUCER, OPEN_OF_A_PRODUCER):
             written = done.written[topic] = Written(logs.get(topic, 0), now_ms)
             written.add(_sendables(0, 40, now_ms), 0)
-        _go_on_ourselves(done.written[CONTINUED_BY_US], root)
+        _continue_as_their_producer(done.written[CONTINUED_BY_US], root)
         _abort_theirs(done.written[OPEN_OF_A_PRODUCER])
     with LogDirectory.open(root, broker_directory=True, config=_config()) as logs:
         for topic, (_, write_again) in TOPICS.items():
@@ -154,7 +154,7 @@ def _write_ours(done: Transacted, root: Path, now_ms: int) -> None:
                 write_again(done.written[topic])
 
 
-def _go_on_ourselves(written: Written, root: Path) -> None:
+def _continue_as_their_producer(written: Written, root: Path) -> None:
     """Continue as a real producer: a wrong sequence, which is rejected, then the next one."""
     (entry,) = _producers(root, CONTINUED_BY_US)
     following = ProducerSequence(entry.producer_id, entry.producer_epoch, entry.last_sequence + 1)

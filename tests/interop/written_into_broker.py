@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 from storage_core import LogDirectory
 from tests.interop.broker import BrokerError, KafkaBroker
 from tests.interop.broker_start import BrokerStart, start_and_watch
-from tests.interop.clients_of_before import (
+from tests.interop.consumed_columns import consume_columns
+from tests.interop.earlier_clients import (
     EMPTY,
     GROWN,
     IDEMPOTENT,
@@ -24,11 +25,10 @@ from tests.interop.clients_of_before import (
     OVERWRITTEN,
     TOPICS,
     TRANSACTIONS,
-    ClientsOfBefore,
+    EarlierClients,
     places_of,
 )
-from tests.interop.consumed_columns import consume_columns
-from tests.interop.event_rows import SCHEMA, Events, Seen, making_rows
+from tests.interop.event_rows import SCHEMA, Events, Seen, row_maker
 from tests.interop.killed_commit import commit_until_killed
 from tests.interop.partition_state import ProducerEntry, state_of
 from tests.interop.source_broker import Place, Source, log_offsets, write_source
@@ -98,7 +98,7 @@ def write_into_broker(broker: KafkaBroker, scratch: Path) -> WrittenIntoBroker:
     broker.start()
     source = write_source(broker, scratch / "source")
     written = WrittenIntoBroker(source, broker.log_directory, Seen(scratch, "large"))
-    clients = ClientsOfBefore(broker)
+    clients = EarlierClients(broker)
     clients.write()
     written.look(broker, BEFORE)
     broker.stop()
@@ -151,7 +151,7 @@ def _run_jobs(spark: SparkSession, written: WrittenIntoBroker) -> None:
             seen = written.seen
             options = {"internal__segment__bytes": 30_000, "batch__size": 4_096}
         save(
-            rows.mapInArrow(making_rows(Events(GROWN), root, seen), SCHEMA),
+            rows.mapInArrow(row_maker(Events(GROWN), root, seen), SCHEMA),
             root,
             brokerDirectory="true",
             partitions=TOPICS[LOST][0],

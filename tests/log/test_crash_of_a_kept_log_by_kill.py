@@ -95,7 +95,7 @@ def kill_many(count: int, seed: int) -> Counter[str]:
                 ledger = Ledger()
             keeper = next(keepers)
             keeper.begin(root, str(rng.randrange(1 << 30)))
-            keeper.wait_until_it_speaks(rng.choice([1, 3, 10, 50, 100]))
+            keeper.wait_for_lines(rng.choice([1, 3, 10, 50, 100]))
             keeper.listen(rng.random() * 0.02)
             ledger.take(keeper.kill())
             with LogDirectory.open(

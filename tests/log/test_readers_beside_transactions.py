@@ -88,10 +88,10 @@ class Campaign:
         log = self._folder / str(log_number)
         log.mkdir(exist_ok=True)
         writer.begin(str(log), str(rng.randrange(1 << 30)))
-        writer.wait_until_it_speaks()
+        writer.wait_for_lines()
         if life == 0:
             self._show(log, readers)
-        writer.wait_until_it_speaks(rng.choice((5, 20, 60)))
+        writer.wait_for_lines(rng.choice((5, 20, 60)))
         writer.listen(rng.random() * 0.02)
         for line in writer.kill():
             step, *reads = line.split("\t")

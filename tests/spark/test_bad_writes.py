@@ -251,7 +251,7 @@ def test_a_name_that_is_too_long(refused, tmp_path):
     refused(SegmentLogError, "File name too long", path=tmp_path / ("x" * 300))
 
 
-def test_a_circle_of_links(refused, tmp_path):
+def test_cyclic_links(refused, tmp_path):
     (tmp_path / "circle").symlink_to("circle")
     refused(SegmentLogError, "circle", path=tmp_path / "circle")
 
@@ -276,7 +276,7 @@ def test_a_foreign_directory_in_the_root(refused, root, what):
     refused(LogDirectoryError, f"found '{what}' in it", what_to_do="Choose another path, or move it away")
 
 
-def test_somebodys_home(refused, tmp_path):
+def test_a_home_directory(refused, tmp_path):
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "letter.txt").write_bytes(b"Dear all")
     refused(LogDirectoryError, "found 'letter.txt'", path=tmp_path / "home", what_to_do="Choose another path")
@@ -370,7 +370,7 @@ def test_a_journal_whose_interlock_was_taken_away(refused, root):
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_old_formats_are_no_reason_to_refuse(root, magic):
+def test_old_formats_are_not_refused(root, magic):
     """A log may begin with old messages; new batches follow them."""
     directory = root / "old-0"
     directory.mkdir()
@@ -438,7 +438,7 @@ def test_layouts_of_tables_are_refused(spark, root, tmp_path, make, message):
     ],
     ids=["type", "no value", "s3", "in a partition", "unknown option", "partition beyond", "too large"],
 )
-def test_what_spark_shows_of_it(spark, root, tmp_path, frame, path, options, words):
+def test_how_spark_shows_the_error(spark, root, tmp_path, frame, path, options, words):
     before = tree(tmp_path)
     target = path if "://" in path else str(root / path)
     with pytest.raises(Exception, match="Error") as raised:

@@ -78,7 +78,7 @@ def test_an_early_end_closes_the_files_and_ends_the_thread(logs, predicate):
     assert not any(thread.name == "segmentlog-prefetch" for thread in threading.enumerate())
 
 
-def test_a_read_that_is_forgotten_closes_its_files(logs):
+def test_an_abandoned_read_closes_its_files(logs):
     reader = reader_of(logs, subscribe="a")
     batches = reader.read(reader.partitions()[0])
     next(batches)
@@ -87,7 +87,7 @@ def test_a_read_that_is_forgotten_closes_its_files(logs):
     assert open_below(logs) == []
 
 
-def test_what_travels_into_every_task_is_small(logs):
+def test_the_pickled_reader_is_small(logs):
     reader = reader_of(logs, includeHeaders=True, includeMetadata=True)
     before = pickle.dumps(reader)
     reader.partitions()

@@ -74,7 +74,7 @@ def test_nothing_is_looked_up_before_planning():
     source().reader(OFFSETS)
 
 
-def test_the_source_travels_as_its_options():
+def test_the_source_is_pickled_as_its_options():
     assert len(pickle.dumps(source())) < 300
 
 
@@ -85,6 +85,6 @@ def test_the_source_travels_as_its_options():
         (lambda made: made.streamWriter(OFFSETS, overwrite=False), "A streaming write"),
     ],
 )
-def test_what_this_version_lacks_says_so(call, what):
+def test_unsupported_operations_say_so(call, what):
     with pytest.raises(NotImplementedError, match=f"^{what} is not supported by this version of segmentlog"):
         call(source())

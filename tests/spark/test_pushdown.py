@@ -72,7 +72,7 @@ def test_translation(pushed, expected):
     assert to_predicate(pushed) == expected
 
 
-def test_every_filter_is_handed_back():
+def test_every_filter_is_returned_to_spark():
     reader = PushdownReader(parse_read_options({"path": "/a"}), ())
     filters = [EqualTo(("offset",), 5), StringContains(("topic",), "t")]
     assert [id(left) for left in reader.pushFilters(filters)] == list(map(id, filters))
@@ -135,7 +135,7 @@ def test_a_filter_keeps_partitions_from_being_read(spark, conf, logs):
 
 
 @pytest.mark.spark
-def test_columns_that_only_the_filter_needs_do_not_show(spark, conf, logs):
+def test_columns_that_only_the_filter_needs_are_not_returned(spark, conf, logs):
     conf(CONFIGURATION, "true")
     reader = spark.read.format("segmentlog").option("filterPushdown", "true")
     frame = reader.schema("value binary, offset bigint").load(logs)

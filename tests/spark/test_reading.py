@@ -256,7 +256,7 @@ def test_a_misused_option_is_one_clear_line_from_load(spark, logs, jobs, options
         ("/nowhere/at/all", {}, "/nowhere/at/all"),
     ],
 )
-def test_what_only_the_directory_can_tell_is_one_clear_line_before_any_task(
+def test_errors_found_in_the_directory_are_one_clear_line_before_any_task(
     load, logs, jobs, path, options, expected
 ):
     frame = load(path=path or logs, **options)
@@ -283,7 +283,7 @@ def test_a_wrong_schema_is_one_clear_line_before_any_task(load, jobs, schema, ex
     assert list(jobs()) == []
 
 
-def test_streaming_says_that_it_is_not_there_yet(spark, tmp_path):
+def test_streaming_is_not_supported(spark, tmp_path):
     query = spark.readStream.format("segmentlog").load(str(tmp_path)).writeStream.format("noop").start()
     with pytest.raises(Exception, match="A streaming read is not supported"):
         query.processAllAvailable()

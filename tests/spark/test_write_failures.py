@@ -117,7 +117,7 @@ def stage(writer, *rows, attempt=0):
     return writers.stage(writer, [batch(value=list(rows))], attempt=attempt)
 
 
-def test_what_a_task_stages_behind_its_jobs_commit_is_swept_by_the_next_job(save, root):
+def test_files_staged_after_the_jobs_commit_are_swept_by_the_next_job(save, root):
     writer = writer_of(root)
     message = stage(writer, b"1", attempt=1)
     sent(writer).commit([message])
@@ -129,7 +129,7 @@ def test_what_a_task_stages_behind_its_jobs_commit_is_swept_by_the_next_job(save
     assert values(root) == sorted([b"1", *expected("next")])
 
 
-def test_what_a_task_stages_behind_its_jobs_abort_is_swept_a_week_later(save, root):
+def test_files_staged_after_the_jobs_abort_are_swept_a_week_later(save, root):
     writer = writer_of(root)
     sent(writer).abort([stage(writer, b"1", attempt=1)])
     stage(writer, b"1", attempt=2)
@@ -200,7 +200,7 @@ def test_a_commit_that_fails_at_some_call(save, root, kind, record_property):
 
 
 @pytest.mark.parametrize("how", ["another job", "an open log directory"])
-def test_a_job_in_doubt_is_completed_by_whoever_writes_next(save, root, how):
+def test_a_job_in_doubt_is_completed_by_the_next_writer(save, root, how):
     save("before")
     with pytest.raises(Exception, match="in doubt, and will be completed"):
         save("doubtful", {"commit": "full", "at": 14})
@@ -214,7 +214,7 @@ def test_a_job_in_doubt_is_completed_by_whoever_writes_next(save, root, how):
     assert staged_files(root) == []
 
 
-def test_a_disk_with_little_space_is_noticed_before_anything_is_done(save, root):
+def test_low_disk_space_is_detected_before_anything_is_done(save, root):
     save("before")
     listing = sorted(os.listdir(root))
     with pytest.raises(
@@ -259,7 +259,7 @@ def test_two_jobs_at_once(spark, save, root):
 
 
 @pytest.mark.thorough
-def test_readers_beside_many_jobs(spark, root):
+def test_readers_during_many_jobs(spark, root):
     """Each job adds ten rows to each of three partitions; a reader counts all of a job's rows or none.
 
     Readers start before the first job. `tests/commit/test_readers_of_a_commit.py` checks, call by call, the error that they

@@ -143,7 +143,7 @@ def test_timestamps_do_not_depend_on_the_sessions_zone(spark, save, root, conf):
     assert rows(root)["timestamp"].cast(pa.int64()).to_pylist() == [1_700_000_000_123_000]
 
 
-def test_large_types_are_taken(spark, save, root, conf):
+def test_large_types_are_accepted(spark, save, root, conf):
     conf("spark.sql.execution.arrow.useLargeVarTypes", "true")
     save(
         spark.sql(

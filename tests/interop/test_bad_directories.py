@@ -121,7 +121,7 @@ def spoilt(tmp_path_factory: pytest.TempPathFactory) -> Spoilt:
     return Spoilt(start, index_complaints, {topic: each for (topic, _), each in consumed.items()})
 
 
-def test_of_a_good_directory_nothing(spoilt: Spoilt) -> None:
+def test_good_directory_causes_no_complaints(spoilt: Spoilt) -> None:
     for topic in (SOURCE, "leave"):
         assert not spoilt.start.complaints(topic)
         assert spoilt.start.loaded()[topic, 0].log_end_offset == RECORDS
@@ -131,13 +131,13 @@ def test_of_a_good_directory_nothing(spoilt: Spoilt) -> None:
 
 
 @pytest.mark.parametrize("topic", ["lose-index", "spoil-snapshots", "change-topic-id", "leave-stray-index"])
-def test_noticed_by_a_clean_start(spoilt: Spoilt, topic: str) -> None:
+def test_clean_start_reports_it(spoilt: Spoilt, topic: str) -> None:
     assert spoilt.start.complaints(topic)
     assert any(topic in line for line in spoilt.start.unusual())
 
 
 @pytest.mark.parametrize("topic", SPOILT_INDEXES)
-def test_noticed_by_the_tool(spoilt: Spoilt, topic: str) -> None:
+def test_dump_log_segments_reports_it(spoilt: Spoilt, topic: str) -> None:
     assert spoilt.index_complaints[topic]
 
 

@@ -50,7 +50,7 @@ def places_of(*topics: str) -> list[Place]:
     return [(topic, number) for topic in topics for number in range(TOPICS[topic][0])]
 
 
-class ClientsOfBefore:
+class EarlierClients:
     """Creates the topics and writes to them, once before the jobs and once after the restart."""
 
     def __init__(self, broker: KafkaBroker) -> None:
