@@ -132,7 +132,7 @@ class Campaign:
         is_error = outcome.error is not None
         is_changed = not is_error and outcome.rows != self._read(self._undamaged(case.log), case).rows
         if is_changed and not kinds:
-            verdict.problem("other rows than before, and nothing happened that a reader cannot know of")
+            verdict.problem("other rows than before, without an undetectable change")
         if len(case.mutations) == 1:
             self.totals.count_kinds(kinds, is_error=is_error, is_changed=is_changed)
 

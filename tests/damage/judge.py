@@ -129,6 +129,6 @@ def _check_rows(seen: Observation, verdict: Verdict) -> None:
         if any(before >= after for before, after in pairwise(offsets)):
             verdict.problem(f"{key}: offsets do not ascend: {offsets}")
         if key not in seen.truths:
-            verdict.problem(f"rows of {key}, which is not there")
+            verdict.problem(f"rows of {key}, which does not exist")
     for truth in seen.truths.values():
         PartitionJudge(seen, truth, verdict).check()

@@ -109,7 +109,7 @@ class PartitionJudge:
             if place not in [(name, position) for name, position, _ in fitting]:
                 self._problem(f"offset {out.offset} is not at {place}, but at {fitting}")
         if not any(self._seen.holds(self._key, out.offset, row) for _, _, row in fitting):
-            self._problem(f"offset {out.offset} does not fulfil the condition")
+            self._problem(f"offset {out.offset} does not satisfy the condition")
 
     def _check_committed(self) -> None:
         if not self._read.committed:

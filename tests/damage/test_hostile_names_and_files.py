@@ -137,7 +137,7 @@ def make_device(path):
     try:
         os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 5))
     except PermissionError:
-        pytest.skip("this user may not make devices")
+        pytest.skip("this user may not create devices")
 
 
 def make_folder(path):

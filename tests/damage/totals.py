@@ -69,7 +69,7 @@ class Totals:
     def text(self) -> str:
         """For a terminal."""
         lines = [f"{self.rows:,} rows and {self.damage_rows:,} damage rows came out"]
-        lines.append(f"of no directory more than {self.bytes_read_factor:.0f} times its bytes were read")
+        lines.append(f"at most {self.bytes_read_factor:.0f} times the bytes of a directory were read")
         for name, counts in (
             ("mutations", self.mutations),
             ("modes", self.modes),

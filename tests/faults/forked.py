@@ -55,9 +55,9 @@ def _answer(reading: int) -> Any:
     while select.select([reading], [], [], max(0.0, end - time.monotonic()))[0]:
         piece = os.read(reading, 1 << 16)
         if not piece:
-            assert data, "the child ended without a word"
+            assert data, "the child ended without an answer"
             is_done, value = pickle.loads(data)
             assert is_done, f"in the child: {value}"
             return value
         data += piece
-    raise AssertionError(f"the child was not done after {_MOST_SECONDS} seconds")
+    raise AssertionError(f"the child had not finished after {_MOST_SECONDS} seconds")

@@ -93,7 +93,7 @@ class SimulatedWritableFile(SimulatedFile):
     ) -> None:
         data = bytes(source.node.content[source_position_bytes : source_position_bytes + size_bytes])
         if len(data) < size_bytes:
-            raise StorageError("The source ends before what is copied.", path=self.path)
+            raise StorageError("The source ends before the end of the copied range.", path=self.path)
         self.write_at([data], position_bytes)
 
     def truncate(self, size_bytes: int) -> None:

@@ -131,7 +131,7 @@ def _is_about_something_else(message: str, logger: str) -> bool:
 
 
 def start_and_watch(broker: KafkaBroker) -> BrokerStart:
-    """Start a broker, and keep what it logs of this start."""
+    """Start a broker and return what it logs during the start."""
     before_bytes = broker.log_path.stat().st_size if broker.log_path.exists() else 0
     broker.start()
     with open(broker.log_path, "rb") as log:

@@ -67,7 +67,7 @@ def create_topic(broker: KafkaBroker, name: str, partitions: int = 1, **settings
         log = broker.log_directory / f"{name}-{partition}" / "00000000000000000000.log"
         while not log.exists():
             if time.monotonic() > deadline:
-                raise TimeoutError(f"The broker did not make {log}.")
+                raise TimeoutError(f"The broker did not create {log}.")
             time.sleep(0.02)
 
 

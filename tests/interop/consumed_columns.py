@@ -104,7 +104,7 @@ def _consume_all(consumer: Consumer, partitions: dict[tuple[str, int], _Partitio
     while unfinished:
         messages = consumer.consume(_MESSAGES_PER_CALL, _CALL_TIMEOUT_S)
         patience = _PATIENCE_CALLS if messages else patience - 1
-        assert patience, f"nothing more came of {sorted(unfinished)}"
+        assert patience, f"no more records of {sorted(unfinished)}"
         for message in messages:
             error = message.error()
             place = (message.topic(), message.partition())

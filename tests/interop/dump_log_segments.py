@@ -55,7 +55,7 @@ def _complaints(option: str, files: Sequence[Path]) -> list[str]:
     dumped = {line.removeprefix("Dumping ") for line in lines if line.startswith("Dumping ")}
     wrong = [line for line in lines if not _GOOD_LINE.fullmatch(line)]
     # After an exception, the tool skips the remaining files.
-    assert wrong or dumped == {str(path) for path in files}, "not every file was looked at"
+    assert wrong or dumped == {str(path) for path in files}, "not every file was checked"
     return wrong
 
 

@@ -27,7 +27,7 @@ from tests.interop.clients import (
     new_producer,
 )
 from tests.interop.crash_appender import append_until_killed
-from tests.interop.hurt import HURT, Checkpointed
+from tests.interop.damaged_logs import DAMAGED_LOGS, Checkpointed
 from tests.interop.placing import CHECKPOINTS, add_offsets, place, write_offsets
 from tests.interop.produced import (
     CONTINUED,
@@ -121,8 +121,8 @@ def hand_over(broker: KafkaBroker, scratch: Path) -> HandedOver:
     broker.start()
     own = {topic: written.settings for topic, written in WRITTEN.items()}
     own.update(dict.fromkeys((*CRASHED_AND_RECOVERED, *CRASHED), CRASH_SETTINGS))
-    hurt = dict.fromkeys(HURT, PRODUCED[TRANSACTIONS])
-    create_topics(broker, {**own, **PRODUCED, **hurt})
+    damage = dict.fromkeys(DAMAGED_LOGS, PRODUCED[TRANSACTIONS])
+    create_topics(broker, {**own, **PRODUCED, **damage})
     produced = Produced(broker)
     produced.write("first")
     handed.sent = {topic: list(sent) for topic, sent in produced.sent.items()}
@@ -145,7 +145,7 @@ def hand_over(broker: KafkaBroker, scratch: Path) -> HandedOver:
     _add_logs_to_recover(handed, broker.log_directory)
     shutil.copytree(broker.log_directory, handed.killed)
     handed.recovery = start_and_watch(broker)
-    _consume(handed, broker, SECOND, [*placed, *CRASHED, *PRODUCED, *HURT])
+    _consume(handed, broker, SECOND, [*placed, *CRASHED, *PRODUCED, *DAMAGED_LOGS])
     broker.stop()
     return handed
 
@@ -262,10 +262,10 @@ def _add_logs_to_recover(handed: HandedOver, root: Path) -> None:
         place(handed.crashed[topic], root, topic)
     recovery_points: dict[str, int] = {}
     log_starts: dict[str, int] = {}
-    for topic, hurt in HURT.items():
+    for topic, damage in DAMAGED_LOGS.items():
         partition = root / f"{topic}-0"
         place(root, root, topic, source_topic=TRANSACTIONS)
-        checkpointed = hurt(partition) or Checkpointed()
+        checkpointed = damage(partition) or Checkpointed()
         if checkpointed.recovery_point is not None:
             recovery_points[topic] = checkpointed.recovery_point
         if checkpointed.log_start is not None:

@@ -48,7 +48,7 @@ def place(
 
 
 def _place_files(source: Path, target: Path) -> None:
-    assert (target / _TOPIC_ID_FILE).exists(), "the broker made no such partition"
+    assert (target / _TOPIC_ID_FILE).exists(), "the broker did not create this partition"
     for path in target.iterdir():
         if path.name != _TOPIC_ID_FILE:
             path.unlink()

@@ -90,7 +90,7 @@ def create_topics(broker: KafkaBroker, topics: Mapping[str, Mapping[str, object]
     waiting = {broker.log_directory / f"{name}-0" / "partition.metadata" for name in topics}
     while waiting := {path for path in waiting if not path.exists()}:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"The broker did not make {waiting}.")
+            raise TimeoutError(f"The broker did not create {waiting}.")
         time.sleep(0.02)
 
 

@@ -175,5 +175,5 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = _TIMEOUT_S) -> 
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError("What a test waits for did not come true.")
+            raise TimeoutError("The condition did not come true in time.")
         time.sleep(0.05)

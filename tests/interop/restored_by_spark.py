@@ -144,7 +144,7 @@ def _continue_as_group(broker: KafkaBroker, places: list[Place]) -> dict[Place, 
         consumer.subscribe(list(SOURCE_TOPICS))
         while unfinished:
             message = consumer.poll(_TIMEOUT_S)
-            assert message is not None, f"nothing more came of {sorted(unfinished)}"
+            assert message is not None, f"no more records of {sorted(unfinished)}"
             error = message.error()
             if error is None:
                 row = row_of_message(message)

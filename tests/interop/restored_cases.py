@@ -129,7 +129,7 @@ def _create_topics(broker: KafkaBroker, places: list[Place]) -> dict[str, str]:
     }
     while waiting := {path for path in waiting if not path.exists()}:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"The broker did not make {waiting}.")
+            raise TimeoutError(f"The broker did not create {waiting}.")
         time.sleep(0.02)
     described = admin.describe_topics(TopicCollection(list(counts)))
     # The client uses another Base64 alphabet than Kafka's own tools.

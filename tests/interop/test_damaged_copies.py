@@ -64,7 +64,7 @@ def copy(copies: Copies, request: pytest.FixtureRequest) -> Copy:
 
 def test_rows_up_to_where_the_broker_cuts(copy: Copy) -> None:
     if copy.refusal is not None:
-        pytest.skip(f"the broker does not start over it: {copy.refusal}")
+        pytest.skip(f"the broker does not start with it: {copy.refusal}")
     check_rows_up_to_the_cut(copy)
 
 
@@ -86,7 +86,7 @@ def test_damaged_ranges(copy: Copy) -> None:
 
 def check_rows_up_to_the_cut(copy: Copy) -> None:
     for damaged, kept in copy.files():
-        assert damaged.startswith(kept), "the broker cut something else than an end"
+        assert damaged.startswith(kept), "the broker truncated something other than the end"
     assert copy.unexplained_error() is None
     end_offset = copy.comparable_end(READ_UNCOMMITTED)
     consumed = copy.consumed_rows(READ_UNCOMMITTED)
@@ -114,7 +114,7 @@ def check_failure(copy: Copy) -> None:
     rows, error = read_until_it_fails(copy)
     assert_same_rows(rows, copy.expected if error is None else copy.expected[: len(rows)])
     if copy.damage:
-        assert isinstance(error, CorruptError), f"read over {copy.damage}"
+        assert isinstance(error, CorruptError), f"read past {copy.damage}"
     if not copy.remains.damage:
         assert error is None
 
@@ -150,7 +150,7 @@ def check_damaged_ranges(copy: Copy) -> None:
         )
         is_reported = any(row.offset in offsets for offsets in lost)
         assert is_reported or not is_lost, f"{row.offset} is lost: {lost}"
-        assert not (is_reported and row.offset in present), f"{row.offset} is there: {lost}"
+        assert not (is_reported and row.offset in present), f"{row.offset} exists: {lost}"
 
 
 def joined(ranges: list[tuple[int, int, int]]) -> tuple[tuple[int, int, int], ...]:

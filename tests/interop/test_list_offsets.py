@@ -116,7 +116,7 @@ def wait_until_quiet(broker: KafkaBroker, topic: str, timeout_s: float = 60.0) -
     deadline = time.monotonic() + timeout_s
     before, quiet_since = None, time.monotonic()
     while time.monotonic() - quiet_since < 2:
-        assert time.monotonic() < deadline, "the directory does not come to rest"
+        assert time.monotonic() < deadline, "the directory keeps changing"
         now = sorted(os.listdir(broker.log_directory / f"{topic}-0"))
         if now != before:
             before, quiet_since = now, time.monotonic()

@@ -207,7 +207,7 @@ def test_while_deleted_files_vanish_at_once(broker: KafkaBroker, fail_on_data_lo
             reads.append(read)
     producer.flush()
     assert_delivered(reads, deliveries)
-    assert losses, "nothing vanished between planning and reading: the test shows nothing"
+    assert losses, "nothing vanished between planning and reading: the test proves nothing"
 
 
 def test_while_it_compacts(broker: KafkaBroker) -> None:
@@ -234,7 +234,7 @@ def test_while_it_compacts(broker: KafkaBroker) -> None:
     producer.flush()
     assert_delivered(reads, deliveries)
     compacted = [read for read in reads if len(read.rows) < read.end_offset]
-    assert len(compacted) > 3, "the cleaner did not run: the test shows nothing"
+    assert len(compacted) > 3, "the cleaner did not run: the test proves nothing"
 
 
 @pytest.mark.parametrize("cleanup_policy", ["delete", "compact"])

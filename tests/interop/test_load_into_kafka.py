@@ -26,10 +26,10 @@ from tests.executed_document import (
 )
 from tests.interop.broker import KafkaBroker
 from tests.interop.clients import READ_COMMITTED, Row, assert_same_rows, consume_partitions, rows_of
+from tests.interop.faulty_loading import FaultyLoads, Loading
 from tests.interop.kafka_home import KafkaHome
 from tests.interop.replicated import Replicated, TwoBrokers, load_replicas
 from tests.interop.spark_jobs import spark_session
-from tests.interop.spoilt_loading import Loading, Spoilt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,8 +100,8 @@ def consume_all(broker: KafkaBroker, topic: str, partition_count: int) -> list[R
 
 
 @pytest.fixture(scope="module")
-def spoilt(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Spoilt:
-    scratch = tmp_path_factory.mktemp("spoilt")
+def faulty(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> FaultyLoads:
+    scratch = tmp_path_factory.mktemp("faulty")
     broker = KafkaBroker(scratch / "broker", EAGER_RETENTION)
     with KafkaHome(scratch / "home", broker) as home:
         found = Loading(spark, home, broker, scratch, blocks_of(TEXT)).run()
@@ -155,52 +155,52 @@ def assert_shows_trouble(log: str, topic: str, *, is_expected: bool = True) -> N
     assert bool(found) == is_expected, found
 
 
-def test_nothing_is_logged_about_a_correctly_loaded_topic(spoilt: Spoilt) -> None:
-    assert spoilt.found["good"].values == APPENDED
-    assert_shows_trouble(spoilt.log, "good", is_expected=False)
-    for topic in spoilt.mended:
-        assert_shows_trouble(spoilt.mended_log, topic, is_expected=False)
+def test_nothing_is_logged_about_a_correctly_loaded_topic(faulty: FaultyLoads) -> None:
+    assert faulty.found["good"].values == APPENDED
+    assert_shows_trouble(faulty.log, "good", is_expected=False)
+    for topic in faulty.repaired:
+        assert_shows_trouble(faulty.repaired_log, topic, is_expected=False)
 
 
-def test_a_topic_without_a_directory_is_written_with_its_id(spoilt: Spoilt) -> None:
-    assert spoilt.found["absent"].values == APPENDED
-    assert not [name for name in spoilt.names if name.startswith("absent") and name != "absent-0"]
+def test_a_topic_without_a_directory_is_written_with_its_id(faulty: FaultyLoads) -> None:
+    assert faulty.found["absent"].values == APPENDED
+    assert not [name for name in faulty.names if name.startswith("absent") and name != "absent-0"]
 
 
 @pytest.mark.parametrize(("topic", "logged"), [("wrong-id", 0), ("no-id", 1)])
 def test_a_directory_with_a_wrong_or_missing_topic_id_is_set_aside(
-    spoilt: Spoilt, topic: str, logged: int
+    faulty: FaultyLoads, topic: str, logged: int
 ) -> None:
-    assert spoilt.found[topic].end_offset == 0
-    assert [name for name in spoilt.names if re.fullmatch(rf"{topic}-0\.[0-9a-f]{{32}}-stray", name)]
+    assert faulty.found[topic].end_offset == 0
+    assert [name for name in faulty.names if re.fullmatch(rf"{topic}-0\.[0-9a-f]{{32}}-stray", name)]
     lines = log_lines("A directory is called", clicks=topic)
-    assert_logged(spoilt.log, [lines[logged], lines[2]])
-    assert_shows_trouble(spoilt.log, topic)
-    assert spoilt.mended[topic].values == APPENDED
+    assert_logged(faulty.log, [lines[logged], lines[2]])
+    assert_shows_trouble(faulty.log, topic)
+    assert faulty.repaired[topic].values == APPENDED
 
 
-def test_old_rows_are_deleted_by_the_first_retention_check(spoilt: Spoilt) -> None:
-    found, mended = spoilt.found["old"], spoilt.mended["old"]
+def test_old_rows_are_deleted_by_the_first_retention_check(faulty: FaultyLoads) -> None:
+    found, repaired = faulty.found["old"], faulty.repaired["old"]
     assert (found.start_offset, found.end_offset, found.values) == (1000, 1000, [])
-    assert_logged(spoilt.log, log_lines("The topic is empty", clicks="old"))
-    assert_shows_trouble(spoilt.log, "old")
-    assert (mended.start_offset, mended.end_offset, mended.values) == (0, 1000, APPENDED)
+    assert_logged(faulty.log, log_lines("The topic is empty", clicks="old"))
+    assert_shows_trouble(faulty.log, "old")
+    assert (repaired.start_offset, repaired.end_offset, repaired.values) == (0, 1000, APPENDED)
 
 
-def test_a_group_stops_at_leader_epochs_above_those_of_the_cluster(spoilt: Spoilt) -> None:
-    assert spoilt.found["high-epoch"].values == APPENDED
-    assert_logged(spoilt.log, log_lines("A group gets nothing more", clicks="high-epoch"))
-    assert_shows_trouble(spoilt.log, "high-epoch")
+def test_a_group_stops_at_leader_epochs_above_those_of_the_cluster(faulty: FaultyLoads) -> None:
+    assert faulty.found["high-epoch"].values == APPENDED
+    assert_logged(faulty.log, log_lines("A group gets nothing more", clicks="high-epoch"))
+    assert_shows_trouble(faulty.log, "high-epoch")
     # Five records were produced to each of two topics, and the group was restarted.
-    assert spoilt.read_on == {"good": 5}
-    assert spoilt.mended["high-epoch"].values == [*APPENDED, *[b"high-epoch"] * 5]
-    assert spoilt.mended_read_on == {"high-epoch": 5}
+    assert faulty.read_on == {"good": 5}
+    assert faulty.repaired["high-epoch"].values == [*APPENDED, *[b"high-epoch"] * 5]
+    assert faulty.repaired_read_on == {"high-epoch": 5}
 
 
-def test_overwritten_rows_return_without_the_log_start_checkpoint(spoilt: Spoilt) -> None:
-    found, mended = spoilt.found["log-start"], spoilt.mended["log-start"]
+def test_overwritten_rows_return_without_the_log_start_checkpoint(faulty: FaultyLoads) -> None:
+    found, repaired = faulty.found["log-start"], faulty.repaired["log-start"]
     assert (found.start_offset, found.values) == (0, [*APPENDED, *OVERWRITTEN])
-    assert (mended.start_offset, mended.values) == (1000, OVERWRITTEN)
+    assert (repaired.start_offset, repaired.values) == (1000, OVERWRITTEN)
 
 
 @pytest.fixture(scope="module")

@@ -153,7 +153,7 @@ def test_append_in_the_brokers_own_root(handed_over: HandedOver) -> None:
 
 
 def test_append_in_the_brokers_own_root_changes_no_other_log(handed_over: HandedOver) -> None:
-    changed = [name for name in handed_over.changed if name.startswith(("kafka-", "hurt-", "__"))]
+    changed = [name for name in handed_over.changed if name.startswith(("kafka-", "damaged-", "__"))]
     assert not changed
 
 

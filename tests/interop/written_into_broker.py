@@ -167,4 +167,4 @@ def _refusal(broker: KafkaBroker) -> str:
         broker.start()
     except BrokerError as error:
         return str(error)
-    raise AssertionError("the broker started over an unfinished commit")
+    raise AssertionError("the broker started with an unfinished commit")

@@ -43,7 +43,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Spoilt:
+class FaultyLoads:
     """The state of the topics after loading and after the repair.
 
     Attributes:
@@ -51,18 +51,18 @@ class Spoilt:
         names: The entries of its directory after that.
         found: The topics after that.
         read_on: How many further records a restarted group got, by topic.
-        mended_log: What the broker logged while it loaded the repaired topics.
-        mended: The repaired topics.
-        mended_read_on: How many further records the group got from them, by topic.
+        repaired_log: What the broker logged while it loaded the repaired topics.
+        repaired: The repaired topics.
+        repaired_read_on: How many further records the group got from them, by topic.
     """
 
     log: str
     names: list[str]
     found: Mapping[str, Found]
     read_on: Mapping[str, int]
-    mended_log: str
-    mended: Mapping[str, Found]
-    mended_read_on: Mapping[str, int]
+    repaired_log: str
+    repaired: Mapping[str, Found]
+    repaired_read_on: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Loading:
     scratch: Path
     blocks: Sequence[Block]
 
-    def run(self) -> Spoilt:
+    def run(self) -> FaultyLoads:
         """Load, repair and return the observations; the broker is stopped afterwards."""
         self.home.start()
         for topic in _TOPICS:
@@ -100,14 +100,14 @@ class Loading:
         self._run("old", "The topic is empty")
         self.home.stop()
         log = self._log().removeprefix(before)
-        self._mend()
+        self._repair()
         self.home.start()
-        mended = self._found()
+        repaired = self._found()
         self._run("high-epoch", "A group gets nothing more", slice(2, None))
-        mended_read_on = self._consume_in_group("high-epoch", f"--max-messages={_ADDED_COUNT}")
+        repaired_read_on = self._consume_in_group("high-epoch", f"--max-messages={_ADDED_COUNT}")
         self.home.stop()
-        mended_log = self._log().removeprefix(before + log)
-        return Spoilt(log, names, found, read_on, mended_log, mended, mended_read_on)
+        repaired_log = self._log().removeprefix(before + log)
+        return FaultyLoads(log, names, found, read_on, repaired_log, repaired, repaired_read_on)
 
     def _place(self) -> None:
         directory = self.broker.log_directory
@@ -127,7 +127,7 @@ class Loading:
         shutil.rmtree(directory / "absent-0")
         write_rows(self.spark, directory, "absent", brokerDirectory="true", **ids)
 
-    def _mend(self) -> None:
+    def _repair(self) -> None:
         self._run("wrong-id", "A directory is called")
         self._run("no-id", "A directory is called")
         self._run("old", "Into a directory of its own", containing='rm -r "$LOG_DIR')

@@ -266,8 +266,8 @@ def _offset_out_of_reach(partition: Path) -> None:
 
 
 # Topic: the damage. Unless it returns otherwise, the recovery point is the log start.
-HURT: dict[str, Callable[[Path], Checkpointed | None]] = {
-    f"hurt-{way.__name__.strip('_').replace('_', '-')}": way
+DAMAGED_LOGS: dict[str, Callable[[Path], Checkpointed | None]] = {
+    f"damaged-{way.__name__.strip('_').replace('_', '-')}": way
     for way in (
         _nothing,
         _torn,
