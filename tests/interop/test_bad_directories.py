@@ -130,7 +130,7 @@ def test_good_directory_causes_no_complaints(bad: BadDirectories) -> None:
     assert bad.start.skipped_recovery
 
 
-@pytest.mark.parametrize("topic", ["lose-index", "damage-snapshots", "change-topic-id", "leave-stray-index"])
+@pytest.mark.parametrize("topic", ["lose-index", "spoil-snapshots", "change-topic-id", "leave-stray-index"])
 def test_clean_start_reports_it(bad: BadDirectories, topic: str) -> None:
     assert bad.start.complaints(topic)
     assert any(topic in line for line in bad.start.unusual())
