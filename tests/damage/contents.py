@@ -205,10 +205,12 @@ def _is_neighbour(data: bytes, place: int, border: int) -> bool:
 
 def _is_overtaken(data: bytes, place: int, borders: AbstractSet[int]) -> bool:
     run_end = _run_end(data, place)
-    behind = min((border for border in borders if border >= run_end and border < len(data)), default=None)
-    if behind is None or run_end == place:
+    next_border = min(
+        (border for border in borders if border >= run_end and border < len(data)), default=None
+    )
+    if next_border is None or run_end == place:
         return False
-    is_longer = _run_end(data, behind) - behind > run_end - place
-    first_offset = int.from_bytes(data[behind : behind + 8], "big", signed=True)
+    is_longer = _run_end(data, next_border) - next_border > run_end - place
+    first_offset = int.from_bytes(data[next_border : next_border + 8], "big", signed=True)
     last = [position for position in _chain(data, place) if position < run_end][-1]
     return is_longer and first_offset <= last_offset_of(data, last)

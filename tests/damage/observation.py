@@ -90,10 +90,10 @@ class Observation:
         if self.read.has_times or LOG_START_CHECKPOINT in self.touched_names:
             return None
         start, end = self._log_start(key), 2**63
-        for bound_key, first, behind in self.read.offsets:
+        for bound_key, first, bound_end in self.read.offsets:
             if bound_key == key:
                 start = start if first is None else max(start, first)
-                end = end if behind is None else behind
+                end = end if bound_end is None else bound_end
         if self.read.ends_at_high_watermark:
             marks = self.log.high_watermarks(self.files, self.root)
             if _HIGH_WATERMARK_CHECKPOINT in self.touched_names or key not in marks:

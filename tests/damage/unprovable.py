@@ -90,8 +90,8 @@ def _kinds_of_losses(seen: Observation, truth: PartitionTruth) -> Iterator[str]:
 def _is_without_trace(segment: SegmentTruth, lost: Entry) -> bool:
     """Whether no damaged byte is at the position of a lost entry."""
     before = [found.end for found in segment.entries if found.last_offset < lost.first_offset]
-    behind = [found.position for found in segment.entries if found.first_offset > lost.last_offset]
-    if not behind and segment.next_base_offset is None:
+    following = [found.position for found in segment.entries if found.first_offset > lost.last_offset]
+    if not following and segment.next_base_offset is None:
         return False
-    start, end = max(before, default=0), min(behind, default=segment.size)
+    start, end = max(before, default=0), min(following, default=segment.size)
     return not any(start <= each.start and each.end <= end for each in segment.damage)

@@ -156,8 +156,8 @@ def _hanging(written: Written) -> None:
     # Never ended, as if its process had died.
     written.within(written.log.transaction(OUR_PRODUCER))
     written.plain()
-    with written.log.transaction() as behind:
-        offsets = written.within(behind)
+    with written.log.transaction() as later:
+        offsets = written.within(later)
     written.hidden -= offsets
 
 
