@@ -270,7 +270,7 @@ class TestValuesThatHoldBatches:
         assert items_of(content, end_offset=104) == [100, (SIZE, SIZE + self.size, 101, 103), 103]
 
     def test_where_its_header_is_gone_and_the_copies_do_not_begin_the_value(self, items_of, make_batch):
-        """A record lies around them whose lengths add up."""
+        """The lengths of the enclosing record add up."""
         copies = b"-" + make_batch(102, (1,)) + b"-" * 80
         made = [make_batch(100, (1,)), make_batch(101, (1,), value=copies), make_batch(102, (1,))]
         content = bytearray(b"".join(made))
