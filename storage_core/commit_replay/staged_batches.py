@@ -161,12 +161,7 @@ def batch_heads(file: _Readable, start_bytes: int, end_bytes: int) -> Iterator[B
 
 
 def fingerprint(heads: Iterable[BatchHeads], found: int = 0) -> int:
-    """The fingerprint of batches: a CRC of the header fields that do not depend on offsets and epoch.
-
-    Args:
-        heads: The batches.
-        found: The fingerprint of the batches before them.
-    """
+    """The fingerprint of batches (see `batch_fingerprint`); ``found`` is that of the batches before them."""
     for each in heads:
         found = batch_fingerprint(each.headers, found)
     return found
@@ -264,10 +259,7 @@ def _copy_with_places(pack: OpenFile, log: WritableFile, heads: BatchHeads, move
 def in_parallel(work: Callable[[_Item], _Result], items: Sequence[_Item], max_threads: int) -> list[_Result]:
     """Call a function for all items with some threads, and return the results in order.
 
-    After an error, calls that have not started are cancelled.
-
-    Raises:
-        BaseException: The first error that a call raised.
+    The first error that a call raises is raised here, and calls that have not started are cancelled.
     """
     threads = min(max_threads, len(items))
     if threads <= 1:
