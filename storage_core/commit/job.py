@@ -53,7 +53,7 @@ from storage_core.log.log_directory import LogDirectory
 from storage_core.log.log_root import make_root, partitions_to_load
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from storage_core.commit.manifest import StagedManifest
     from storage_core.directory import PartitionDirectory
@@ -157,43 +157,43 @@ def probe_filesystem(filesystem: FileSystem, root: str, *, flush: bool = True) -
     """
     path = os.path.join(root, _PROBE)
     linked, renamed = path + ".link", path + ".renamed"
-
-    def write() -> None:
-        with filesystem.open_for_writing(path, create=True) as file:
-            file.truncate(0)
-            file.write_at([_CONTENT], 0)
-            if flush:
-                file.flush()
-
-    def patch() -> None:
-        with filesystem.open_for_writing(path) as file:
-            file.write_at([_PATCHED[-3:]], len(_PATCHED) - 3)
-            if flush:
-                file.flush()
-
-    def read_back() -> None:
+    with _probing(root, "delete a file"):
+        for each in (path, linked, renamed):
+            filesystem.delete(each)
+    with _probing(root, "write and flush a file"), filesystem.open_for_writing(path, create=True) as file:
+        file.truncate(0)
+        file.write_at([_CONTENT], 0)
+        if flush:
+            file.flush()
+    with _probing(root, "change it in place"), filesystem.open_for_writing(path) as file:
+        file.write_at([_PATCHED[-3:]], len(_PATCHED) - 3)
+        if flush:
+            file.flush()
+    with _probing(root, "link it"):
+        filesystem.link(path, linked)
+    with _probing(root, "rename it"):
+        filesystem.rename(linked, renamed)
+    with _probing(root, "read it back"):
         if filesystem.read_file(renamed, len(_CONTENT)) != _PATCHED:
             raise StorageError("The bytes read are not those written.", path=renamed)
+    with _probing(root, "delete it"):
+        filesystem.delete(path)
+        filesystem.delete(renamed)
+    if flush:
+        with _probing(root, "flush the directory"):
+            filesystem.flush_directory(root)
 
-    steps: tuple[tuple[str, Callable[[], object]], ...] = (
-        ("delete a file", lambda: [filesystem.delete(each) for each in (path, linked, renamed)]),
-        ("write and flush a file", write),
-        ("change it in place", patch),
-        ("link it", lambda: filesystem.link(path, linked)),
-        ("rename it", lambda: filesystem.rename(linked, renamed)),
-        ("read it back", read_back),
-        ("delete it", lambda: [filesystem.delete(each) for each in (path, renamed)]),
-        *([("flush the directory", lambda: filesystem.flush_directory(root))] if flush else []),
-    )
-    for name, step in steps:
-        try:
-            step()
-        except SegmentLogError as error:
-            raise StorageError(
-                f"Expected a file system on which a commit can {name}, found one that refused: {error} Write to "
-                "another local or shared POSIX file system.",
-                path=root,
-            ) from error
+
+@contextlib.contextmanager
+def _probing(root: str, step: str) -> Iterator[None]:
+    try:
+        yield
+    except SegmentLogError as error:
+        raise StorageError(
+            f"Expected a file system on which a commit can {step}, found one that refused: {error} Write to another "
+            "local or shared POSIX file system.",
+            path=root,
+        ) from error
 
 
 def remove_orphan_files(job: JobContext, committed_jobs: Collection[str], now_ms: int) -> int:

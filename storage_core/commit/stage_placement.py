@@ -178,11 +178,6 @@ class OpenFiles:
         # By name, the position up to which writeback has begun.
         self._begun_bytes: dict[str, int] = {}
 
-    @property
-    def names(self) -> list[str]:
-        """The file names in the order of creation."""
-        return list(self._files)
-
     def create(self, name: str) -> None:
         """Create an empty file.
 
@@ -201,22 +196,20 @@ class OpenFiles:
         self._files[name] = file
 
     def write(self, name: str, pieces: Sequence[BytesLike], position_bytes: int) -> None:
-        """Write to one of the files.
+        """Write to one of the files, and begin writeback of a large one.
 
-        Raises:
-            StorageError: The file system refused; a part may have been written.
+        The last write is left out, because its last page may still change.
         """
         file = self._files[name]
         file.write_at(pieces, position_bytes)
         if self._begins_flushes:
-            self._begin_flush(name, file, position_bytes)
+            begun_bytes = self._begun_bytes.get(name, 0)
+            if position_bytes - begun_bytes >= _FLUSHED_AT_ONCE_BYTES:
+                file.begin_flush(begun_bytes, position_bytes - begun_bytes)
+                self._begun_bytes[name] = position_bytes
 
     def flush(self) -> None:
-        """Flush and close all files. The directory is not flushed.
-
-        Raises:
-            StorageError: The file system refused; what is on disk is unknown.
-        """
+        """Flush and close all files. The directory is not flushed. After an error, what is on disk is unknown."""
         with ThreadPoolExecutor(min(_FLUSHING_THREADS, len(self._files) or 1)) as threads:
             for _ in threads.map(PooledFile.flush, self._files.values()):
                 pass
@@ -237,13 +230,6 @@ class OpenFiles:
                 errors.append(error)
         return errors
 
-    def _begin_flush(self, name: str, file: PooledFile, position_bytes: int) -> None:
-        """Begin writeback of a large file, except for the last write, whose last page may still change."""
-        begun_bytes = self._begun_bytes.get(name, 0)
-        if position_bytes - begun_bytes >= _FLUSHED_AT_ONCE_BYTES:
-            file.begin_flush(begun_bytes, position_bytes - begun_bytes)
-            self._begun_bytes[name] = position_bytes
-
 
 class _IndexFile:
     """An index file with a write buffer."""
@@ -256,7 +242,7 @@ class _IndexFile:
 
     def add(self, entries: bytes) -> None:
         self._kept += entries
-        if len(self._kept) >= _SPILL_BYTES and self._written_bytes + len(self._kept) > _SPILL_BYTES:
+        if len(self._kept) > _SPILL_BYTES:
             self.complete()
 
     def complete(self) -> None:
@@ -293,11 +279,7 @@ class StagedSegment:
         return self._indexes.is_full
 
     def append(self, batches: RecordBatches) -> None:
-        """Append batches, whose offsets relative to the base offset are final.
-
-        Raises:
-            StorageError: The file system refused.
-        """
+        """Append batches, whose offsets relative to the base offset are final."""
         offset_entries, time_entries = self._indexes.add(
             batches.last_offsets, batches.headers["max_timestamp_ms"], batches.sizes_bytes, self.size_bytes
         )
@@ -394,7 +376,7 @@ class StagePlacement:
     ) -> Iterator[PlacedRun]:
         while start < stop:
             piece = self._pack_piece
-            if piece is None or (piece.topic, piece.partition) != (stage.topic, stage.partition):
+            if piece is None or piece.topic_partition != (stage.topic, stage.partition):
                 piece = self._begin_pack_piece(stage)
             end = runs.fitting(start, stop, piece, None) if runs.keeps_offsets else stop
             if end > start:

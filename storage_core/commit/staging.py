@@ -68,15 +68,7 @@ _Int64Array = npt.NDArray[np.int64]
 class BlockWriter:
     """Stages rows block by block: sorts a block by partition, encodes it and writes the batches.
 
-    Args:
-        filesystem: Through which files are written.
-        root: The log directory.
-        stage: The task attempt.
-        encoding: How to encode batches.
-        config: The configuration of all logs.
-        default_timestamp_ms: The timestamp of records without one.
-        piece_bytes: A partition of at least this size gets a segment.
-        begins_flushes: Whether the files will be flushed in the end.
+    The arguments are those of `StageWriter`.
 
     Attributes:
         files: The staged files.
@@ -93,9 +85,9 @@ class BlockWriter:
         *,
         default_timestamp_ms: int,
         piece_bytes: int,
-        begins_flushes: bool = False,
+        flush: bool = False,
     ) -> None:
-        self.files = OpenFiles(filesystem, root, begins_flushes=begins_flushes)
+        self.files = OpenFiles(filesystem, root, begins_flushes=flush)
         self._pack_name = stage.pack_name
         self._config = config
         self._encoder = GroupEncoder(encoding, default_timestamp_ms)
@@ -232,7 +224,7 @@ class StageWriter:
             config,
             default_timestamp_ms=default_timestamp_ms,
             piece_bytes=piece_bytes,
-            begins_flushes=flush,
+            flush=flush,
         )
         self._flush = flush
         self._batch_size_bytes = encoding.batch_size_bytes
@@ -327,21 +319,20 @@ class StageWriter:
             self.abort()
 
     def _check(self, records: pa.RecordBatch) -> None:
-        if records.schema == self._schema:
-            check_rows(_without_offsets(records))
-            _check_timestamps(records)
-            return
+        is_known = records.schema == self._schema
+        others = records
         if OFFSET_COLUMN in records.schema.names:
-            column = records.column(OFFSET_COLUMN)
+            column, others = records.column(OFFSET_COLUMN), records.drop_columns([OFFSET_COLUMN])
             if column.type != pa.int64() or column.null_count:
                 raise InvalidRecordError(
                     f"Expected the column {OFFSET_COLUMN} to be int64 without nulls, found {column.type} with "
                     f"{column.null_count} nulls. Every row needs an offset to keep."
                 )
-        check_columns(_without_offsets(records))
-        check_rows(_without_offsets(records))
+        if not is_known:
+            check_columns(others)
+        check_rows(others)
         _check_timestamps(records)
-        if self._schema is not None and not records.schema.equals(self._schema):
+        if self._schema is not None and not is_known:
             raise InvalidRecordError(
                 f"Expected all rows to have the same columns, found {_described(self._schema)}, then "
                 f"{_described(records.schema)}. Cast them."
@@ -380,11 +371,6 @@ def _check_timestamps(records: pa.RecordBatch) -> None:
         f"are read, found {wrong} in row {pc.index(numbers, wrong).as_py()}. Leave such rows out, or give them another "
         "timestamp or none."
     )
-
-
-def _without_offsets(records: pa.RecordBatch) -> pa.RecordBatch:
-    names = records.schema.names
-    return records.drop_columns([OFFSET_COLUMN]) if OFFSET_COLUMN in names else records
 
 
 def _described(schema: pa.Schema) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -47,12 +47,6 @@ _CHUNKS_PER_THREAD: Final = 8
 _Int64Array = npt.NDArray[np.int64]
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
-
-
-class _Readable(Protocol):
-    path: str
-
-    def read_at(self, size_bytes: int, position_bytes: int) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,7 +119,7 @@ class BatchHeads:
         return rows[:, :PLACE_BYTES].tobytes()
 
 
-def batch_heads(file: _Readable, start_bytes: int, end_bytes: int) -> Iterator[BatchHeads]:
+def batch_heads(file: OpenFile | WritableFile, start_bytes: int, end_bytes: int) -> Iterator[BatchHeads]:
     """Read the headers of the v2 batches between two positions, up to some thousand at a time.
 
     Raises:
