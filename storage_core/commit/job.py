@@ -74,12 +74,7 @@ _LONG_COMMITS_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class LockedLogDir:
-    """A log directory while this process holds its lock.
-
-    Attributes:
-        commits: The commits so far.
-        directories: The existing partitions.
-    """
+    """The commits and the partitions of a log directory while this process holds its lock."""
 
     commits: CommitsFile
     directories: list[PartitionDirectory]
@@ -89,11 +84,7 @@ class LockedLogDir:
 def locked_log_dir(job: JobContext, clock: Clock, wait_seconds: float) -> Iterator[LockedLogDir]:
     """Lock a log directory, after creating a missing one and recovering one that was not closed cleanly.
 
-    Raises:
-        LogDirectoryLockedError: Another process held the lock during the whole wait.
-        LogDirectoryError: It is not a log directory, or belongs to a broker.
-        RecoveryWouldDiscard: It was not closed cleanly, and recovery would drop complete batches.
-        StorageError: The file system refused.
+    Raises what `CommitJob.begin` raises.
     """
     filesystem, root, settings = job.filesystem, job.root, job.settings
     listed = partial(partitions_to_load, filesystem, root, broker_directory=settings.broker_directory)

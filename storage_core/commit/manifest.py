@@ -53,8 +53,6 @@ class StagedBatches:
     or link.
 
     Attributes:
-        topic: The topic.
-        partition: The partition's number.
         file: Name of the file in the root, without suffix.
         position_bytes: Position of the first batch in the file.
         size_bytes: Size of the batches, at most ``segment.bytes``.

@@ -83,11 +83,7 @@ class PartitionState:
     """One partition that a job writes to.
 
     Attributes:
-        topic: The topic.
-        partition: The partition's number.
         is_new: Whether the directory does not exist yet.
-        log_start_offset: The log start offset.
-        log_end_offset: The log end offset.
         epochs: The entries of its leader epoch checkpoint.
         leader_epoch: The last epoch on disk, or 0.
         snapshot_from: Source of the producer snapshot at the new log end; see `JournalledPartition`.
@@ -127,12 +123,7 @@ def new_partition_state(topic: str, partition: int) -> PartitionState:
 def read_partition_state(
     filesystem: FileSystem, directory: PartitionDirectory, checkpointed_start: int
 ) -> PartitionState:
-    """Read the state of an existing partition.
-
-    Args:
-        filesystem: Where to read.
-        directory: The partition.
-        checkpointed_start: Its log start offset in the root's checkpoint.
+    """Read the state of an existing partition, whose log start offset is in the root's checkpoint.
 
     Raises:
         LogDirectoryError: A transaction is open in it, or a segment is not a regular file.

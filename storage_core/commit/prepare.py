@@ -12,13 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from storage_core.checkpoint import (
     CLEAN_SHUTDOWN_FILE,
-    CLEANER_OFFSET_CHECKPOINT,
     LEADER_EPOCH_CHECKPOINT,
-    LOG_START_OFFSET_CHECKPOINT,
     META_PROPERTIES,
     PARTITION_METADATA,
-    RECOVERY_POINT_CHECKPOINT,
-    REPLICATION_OFFSET_CHECKPOINT,
     write_partition_metadata,
 )
 from storage_core.checkpoint.checkpoint_file import TEMPORARY_SUFFIX
@@ -42,6 +38,7 @@ from storage_core.commit_files.journal import (
     CommitJournal,
     JournalledPartition,
 )
+from storage_core.commit_replay.replay import ROOT_CHECKPOINTS
 from storage_core.commit_replay.staged_batches import (
     BatchHeads,
     batch_heads,
@@ -72,11 +69,7 @@ if TYPE_CHECKING:
 # The commits file is appended to. Other files are replaced, so their temporary names are written.
 _ROOT_FILES: Final = (
     COMMITS_FILE,
-    COMMIT_JOURNAL + TEMPORARY_SUFFIX,
-    RECOVERY_POINT_CHECKPOINT + TEMPORARY_SUFFIX,
-    REPLICATION_OFFSET_CHECKPOINT + TEMPORARY_SUFFIX,
-    LOG_START_OFFSET_CHECKPOINT + TEMPORARY_SUFFIX,
-    CLEANER_OFFSET_CHECKPOINT + TEMPORARY_SUFFIX,
+    *(name + TEMPORARY_SUFFIX for name in (COMMIT_JOURNAL, *ROOT_CHECKPOINTS)),
 )
 # Per partition: directory, indexes, snapshot and epochs, each rounded up by the file system.
 _SMALL_FILES_BYTES: Final = 24 * 1024
@@ -98,13 +91,6 @@ def prepare(
     time_ms: int,
 ) -> CommitJournal:
     """Prepare a job's commit. The log directory is locked and clean.
-
-    Args:
-        job: The job.
-        manifests: The manifests that its tasks have reported.
-        directories: The existing partitions.
-        generation: The generation of this commit.
-        time_ms: The current time.
 
     Raises:
         OptionError: The rows or the settings do not fit the existing partitions.
@@ -185,21 +171,10 @@ def plan_partition(
     topic_id: str | None,
     padding: PaddingStage,
 ) -> tuple[JournalledPartition, list[tuple[StagedBatches, int]]]:
-    """Check what was staged for a partition, and place it.
-
-    Args:
-        job: The job.
-        state: The partition before the commit.
-        staged: What was staged for it, in the order of its rows.
-        topic_id: The id for ``partition.metadata`` if the partition is new.
-        padding: Stages batches for offsets without records.
+    """Check what was staged for a partition, in the order of its rows, and place it.
 
     Returns:
         Its part of the journal, and the staged segments that are linked, each with its base offset.
-
-    Raises:
-        OptionError: The offsets that rows are to keep do not fit.
-        CorruptError: A staged file does not match its manifest.
     """
     settings = job.settings
     config = settings.config_of(state.topic)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -300,8 +302,6 @@ class PartitionStage:
     """The staging state of one partition.
 
     Attributes:
-        topic: The topic.
-        partition: The partition's number.
         packed_bytes: Size of its batches in the pack file.
         segment: The segment that takes its next batches; None: the pack file, or a new segment.
         piece: What the last segment holds; None before its first segment.
@@ -317,12 +317,10 @@ class PartitionStage:
 
 
 class StagePlacement:
-    """Decides where each run of batches goes, and records the pieces for the manifest.
-
-    It creates the files; the caller writes the batches.
+    """Writes each run of batches to its place, and records the pieces for the manifest.
 
     Args:
-        files: Creates the files.
+        files: Creates and writes the files.
         stage: The task attempt.
         config: Decides when segments end.
         piece_bytes: A partition of at least this size gets a segment.
@@ -339,14 +337,27 @@ class StagePlacement:
         self._pack_piece: StagedBatches | None = None
         self._pack_size_bytes = 0
         self._segment_count = 0
-        # Batches placed in these may still have to be written.
+        # Their last batches may still have to be written.
         self._full_segments: list[StagedSegment] = []
 
-    def place(self, runs: BatchRuns, stages: Sequence[PartitionStage]) -> list[PlacedRun]:
-        """Find a place for each run, given the states of partitions by their number.
+    def write(self, runs: BatchRuns, stages: Sequence[PartitionStage]) -> list[PlacedRun]:
+        """Write the batches of each run to a place, given the states of partitions by their number."""
+        pack_position_bytes = self._pack_size_bytes
+        placed = self._place(runs, stages)
+        batches = runs.with_offsets(placed)
+        # Adjacent runs for the pack file are written with one call.
+        for segment, adjacent in groupby(placed, key=attrgetter("segment")):
+            first, *others = adjacent
+            written = batches.select(first.start, (others[-1] if others else first).stop)
+            if segment is not None:
+                segment.append(written)
+            else:
+                self._files.write(self._stage.pack_name, written.pieces, pack_position_bytes)
+                pack_position_bytes += written.size_bytes
+        self._seal_full_segments()
+        return placed
 
-        Before the next call, the caller writes the placed batches and calls `seal_full_segments`.
-        """
+    def _place(self, runs: BatchRuns, stages: Sequence[PartitionStage]) -> list[PlacedRun]:
         placed: list[PlacedRun] = []
         columns = (runs.starts, runs.stops, runs.partitions, runs.sizes_bytes)
         for start, stop, number, size_bytes in zip(*(column.tolist() for column in columns), strict=True):
@@ -358,8 +369,7 @@ class StagePlacement:
                 placed.extend(self._place_in_segments(runs, start, stop, stage))
         return placed
 
-    def seal_full_segments(self) -> None:
-        """Complete the indexes of full segments."""
+    def _seal_full_segments(self) -> None:
         while self._full_segments:
             self._full_segments.pop().seal()
 
@@ -368,7 +378,7 @@ class StagePlacement:
         self._end_pack_piece()
         for stage in stages:
             self._end_segment(stage)
-        self.seal_full_segments()
+        self._seal_full_segments()
         return self._finished
 
     def _place_in_pack(

@@ -28,7 +28,6 @@ from storage_core.commit.stage_placement import (
     BatchRuns,
     OpenFiles,
     PartitionStage,
-    PlacedRun,
     StagePlacement,
 )
 from storage_core.errors import InvalidRecordError, InvalidTimestampError, StorageError
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
 
     from storage_core.commit_files.stage_names import StageId
     from storage_core.log_config import LogConfig
-    from storage_core.record.record_batches import RecordBatches
 
 
 _log = logging.getLogger(__name__)
@@ -88,26 +86,18 @@ class BlockWriter:
         flush: bool = False,
     ) -> None:
         self.files = OpenFiles(filesystem, root, begins_flushes=flush)
-        self._pack_name = stage.pack_name
         self._config = config
         self._encoder = GroupEncoder(encoding, default_timestamp_ms)
         self.numbers = PartitionNumbers()
         self._stages: list[PartitionStage] = []
         self._placement = StagePlacement(self.files, stage, config, piece_bytes)
-        self._pack_size_bytes = 0
 
     def write(self, rows: Sequence[RoutedRows], numbers: Sequence[npt.NDArray[np.integer[Any]]]) -> None:
-        """Encode and write rows, at least one, without a flush.
+        """Encode and write rows, at least one, without a flush; raises what `StageWriter.append` raises.
 
         Args:
             rows: The rows.
             numbers: Per row, the number of its partition.
-
-        Raises:
-            InvalidRecordError: Offsets do not ascend within a partition, or a record cannot be encoded.
-            RecordTooLargeError: A batch is larger than ``max.message.bytes``.
-            RecordBatchTooLargeError: A batch is larger than ``segment.bytes``.
-            StorageError: The file system refused.
         """
         ordered = sort_rows(np.concatenate(numbers))
         # They ascend.
@@ -124,30 +114,11 @@ class BlockWriter:
         for each in encoded:
             runs = BatchRuns(each.batches, ordered.numbers[each.groups], keeps_offsets=offsets is not None)
             self._check_sizes(runs)
-            placed = self._placement.place(runs, self._stages)
-            self._write(runs.with_offsets(placed), placed)
-            self._placement.seal_full_segments()
+            self._placement.write(runs, self._stages)
 
     def complete(self) -> list[bytes]:
         """Complete the files without a flush, and return the encoded pieces for the manifest."""
         return self._placement.complete(self._stages)
-
-    def _write(self, batches: RecordBatches, placed: Sequence[PlacedRun]) -> None:
-        # Adjacent runs for the pack file are written with one call.
-        start = 0
-        for run in placed:
-            if run.segment is not None:
-                self._write_to_pack(batches, start, run.start)
-                run.segment.append(batches.select(run.start, run.stop))
-                start = run.stop
-        self._write_to_pack(batches, start, batches.count)
-
-    def _write_to_pack(self, batches: RecordBatches, start: int, stop: int) -> None:
-        if start == stop:
-            return
-        pieces = batches.pieces[2 * start : 2 * stop]
-        self.files.write(self._pack_name, pieces, self._pack_size_bytes)
-        self._pack_size_bytes += int(batches.sizes_bytes[start:stop].sum())
 
     def _check_sizes(self, runs: BatchRuns) -> None:
         batches = runs.batches

@@ -174,19 +174,7 @@ def read_last_commit(filesystem: FileSystem, root: str) -> CommitEntry | None:
 def append_commit(
     filesystem: FileSystem, root: str, entry: CommitEntry, size_bytes: int, *, flush: bool = True
 ) -> None:
-    """Append a line after the last complete one, which makes the job's rows visible.
-
-    Args:
-        filesystem: Where to write.
-        root: The log directory.
-        entry: The job.
-        size_bytes: End of the last complete line, from `read_commits_file`.
-        flush: Whether to flush the line and the directory.
-
-    Raises:
-        OptionError: The line would exceed the longest that readers accept.
-        StorageError: The file system refused.
-    """
+    """Append a line after the last complete one, which ends at ``size_bytes``; the job's rows become visible."""
     line = commit_line(entry)
     with filesystem.open_for_writing(os.path.join(root, COMMITS_FILE), create=True) as file:
         file.truncate(size_bytes)

@@ -94,15 +94,9 @@ class JournalledPartition:
     """What a commit changes in one partition.
 
     Attributes:
-        topic: The topic.
-        partition: The partition's number.
         is_new: Whether the commit creates the directory.
         topic_id: The id in a new partition's ``partition.metadata``; None: no such file is written.
         leader_epoch: The leader epoch of the new batches.
-        log_start_before: The log start offset before the commit.
-        log_start_after: The log start offset after the commit.
-        log_end_before: The log end offset before the commit.
-        log_end_after: The log end offset after the commit.
         epochs_after: The leader epochs after the commit.
         snapshot_from: Source of the producer snapshot at the new log end: the offset of an existing snapshot,
             ``"empty"``, or None for no snapshot.

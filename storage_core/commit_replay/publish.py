@@ -75,14 +75,7 @@ def lost_staged_file(path: str) -> CorruptError:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPublisher:
-    """Publishes what the journal says of one partition.
-
-    Args:
-        filesystem: Where to read and write.
-        root: The log directory.
-        partition: The partition's part of the journal.
-        config: The topic's configuration, which decides where index entries are due.
-    """
+    """Publishes what the journal says of one partition; ``config`` decides where index entries are due."""
 
     filesystem: FileSystem
     root: str
@@ -325,11 +318,7 @@ def _joined(parts: Iterable[BatchHeads]) -> Iterator[BatchHeads]:
 
 
 def open_truncated(filesystem: FileSystem, path: str, size_bytes: int) -> WritableFile:
-    """Open a file and truncate it to a size; a file of size 0 is created.
-
-    Raises:
-        CorruptError: The file is shorter.
-    """
+    """Open a file, which must not be shorter, and truncate it to a size; a file of size 0 is created."""
     file = filesystem.open_for_writing(path, create=size_bytes == 0)
     try:
         found_bytes = file.size_bytes()

@@ -85,6 +85,13 @@ DEFAULT_THREADS: Final = 16
 _WRITING_THREADS: Final = 2
 # For at least this many partitions, one sync of the file system makes their flushes cheap.
 _MANY_PARTITIONS: Final = 64
+ROOT_CHECKPOINTS: Final = (
+    RECOVERY_POINT_CHECKPOINT,
+    REPLICATION_OFFSET_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    CLEANER_OFFSET_CHECKPOINT,
+)
+"""The checkpoints that a commit may change."""
 UNFLUSHED_FILE: Final = f"{OWN_PREFIX}unflushed"
 _VERSION: Final = 1
 # This file reports a size of 0.
@@ -108,13 +115,8 @@ def write_root_checkpoints(filesystem: FileSystem, root: str, journal: CommitJou
     }
     # Checkpoints may have entries of a deleted partition with the name of a new one.
     stale = frozenset(each.topic_partition for each in journal.partitions if each.is_new)
-    changes: dict[str, dict[tuple[str, int], int]] = {
-        RECOVERY_POINT_CHECKPOINT: ends if journal.is_flushed else {},
-        REPLICATION_OFFSET_CHECKPOINT: ends,
-        LOG_START_OFFSET_CHECKPOINT: starts,
-        CLEANER_OFFSET_CHECKPOINT: {},
-    }
-    for name, offsets in changes.items():
+    points = ends if journal.is_flushed else {}
+    for name, offsets in zip(ROOT_CHECKPOINTS, (points, ends, starts, {}), strict=True):
         path = os.path.join(root, name)
         try:
             known = read_offset_checkpoint(filesystem, path)
@@ -153,8 +155,8 @@ def _note(filesystem: FileSystem, root: str, generation: int) -> bytes | None:
     boot_id = _boot_id_of_machine(filesystem)
     if boot_id is None:
         return None
-    names = (RECOVERY_POINT_CHECKPOINT, REPLICATION_OFFSET_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT)
-    found = (filesystem.status(os.path.join(root, name)) for name in names)
+    # All but the cleaner's.
+    found = (filesystem.status(os.path.join(root, name)) for name in ROOT_CHECKPOINTS[:3])
     checkpoints = [status and [status.inode, status.modified_ms, status.size_bytes] for status in found]
     values = {"version": _VERSION, "generation": generation, "boot": boot_id, "checkpoints": checkpoints}
     return with_crc_line(json_bytes(values))

@@ -261,9 +261,5 @@ def in_parallel(work: Callable[[_Item], _Result], items: Sequence[_Item], max_th
     size = -(-len(items) // (threads * _CHUNKS_PER_THREAD))
     chunks = [items[start : start + size] for start in range(0, len(items), size)]
     with ThreadPoolExecutor(threads, thread_name_prefix="segmentlog-commit") as pool:
-        futures = [pool.submit(lambda chunk: [work(item) for item in chunk], chunk) for chunk in chunks]
-        try:
-            return [result for future in futures for result in future.result()]
-        finally:
-            for future in futures:
-                future.cancel()
+        done = pool.map(lambda chunk: [work(item) for item in chunk], chunks)
+        return [result for results in done for result in results]

@@ -284,16 +284,13 @@ def retained_records(
     is_retained[rows] = columns.offsets[rows] >= found
     is_tombstone = values.lengths[rows] < 0
     if is_tombstone.any():
-        protects = _protects_tombstones(section.headers, now_ms, keeps_legacy_tombstones)
+        # Until the delete horizon of the batch has passed, or while it is not set yet.
+        headers = section.headers
+        protects = (headers["attributes"] & DELETE_HORIZON_FLAG) == 0
+        protects |= headers["base_timestamp_ms"] > now_ms
+        protects = np.where(headers["magic"] < MAGIC_V2, keeps_legacy_tombstones, protects)
         is_retained[rows] &= ~is_tombstone | np.repeat(protects, columns.row_counts)[rows]
     return is_retained
-
-
-def _protects_tombstones(headers: npt.NDArray[Any], now_ms: int, keeps_legacy_tombstones: bool) -> _BoolArray:
-    """Per batch, whether its tombstones are retained: its delete horizon has not passed, or is not set yet."""
-    protects: _BoolArray = (headers["attributes"] & DELETE_HORIZON_FLAG) == 0
-    protects |= headers["base_timestamp_ms"] > now_ms
-    return np.where(headers["magic"] < MAGIC_V2, keeps_legacy_tombstones, protects)
 
 
 def clean_into(
