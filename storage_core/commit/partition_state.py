@@ -80,7 +80,7 @@ class SegmentTail:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """One partition that a job writes to.
+    """One partition that a job writes to; by default, one that does not exist yet.
 
     Attributes:
         is_new: Whether the directory does not exist yet.
@@ -93,13 +93,13 @@ class PartitionState:
 
     topic: str
     partition: int
-    is_new: bool
-    log_start_offset: int
-    log_end_offset: int
-    epochs: tuple[EpochEntry, ...]
-    leader_epoch: int
-    snapshot_from: int | Literal["empty"] | None
-    tail: SegmentTail | None
+    is_new: bool = True
+    log_start_offset: int = 0
+    log_end_offset: int = 0
+    epochs: tuple[EpochEntry, ...] = ()
+    leader_epoch: int = 0
+    snapshot_from: int | Literal["empty"] | None = "empty"
+    tail: SegmentTail | None = None
     has_metadata: bool = True
 
     @property
@@ -113,11 +113,6 @@ class PartitionState:
         if self.epochs and self.epochs[-1].epoch >= self.leader_epoch:
             return self.epochs
         return (*self.epochs, EpochEntry(self.leader_epoch, self.log_end_offset))
-
-
-def new_partition_state(topic: str, partition: int) -> PartitionState:
-    """The state of a partition that does not exist yet."""
-    return PartitionState(topic, partition, True, 0, 0, (), 0, "empty", None)
 
 
 def read_partition_state(

@@ -73,8 +73,7 @@ class Placement:
     operations: list[AppendOperation | LinkOperation] = field(default_factory=list)
     linked: list[tuple[StagedBatches, int]] = field(default_factory=list)
     _ranges: list[PackRange] = field(default_factory=list)
-    _append_offset: int = 0
-    _append_tail: SegmentTail | None = None
+    _begun: AppendOperation | None = None
 
     @staticmethod
     def is_linked(size_bytes: int, config: LogConfig) -> bool:
@@ -101,20 +100,10 @@ class Placement:
 
     def _end_append(self) -> None:
         """Complete the append operation; the next batches go to another segment."""
-        if self._ranges and self._append_tail is not None:
-            tail = self._append_tail
-            self.operations.append(
-                AppendOperation(
-                    tuple(self._ranges),
-                    self._append_offset,
-                    tail.base_offset,
-                    tail.size_bytes,
-                    tail.index_size_bytes,
-                    tail.time_index_size_bytes,
-                )
-            )
-        self._ranges.clear()
-        self._append_tail = None
+        if self._begun is not None:
+            self.operations.append(dataclasses.replace(self._begun, ranges=tuple(self._ranges)))
+            self._ranges.clear()
+            self._begun = None
 
     def _link(self, staged: StagedBatches, offset: int) -> None:
         self._end_append()
@@ -133,8 +122,15 @@ class Placement:
         if tail is None or self._must_roll(tail, staged, offset):
             self._end_append()
             tail = SegmentTail(offset)
-        if self._append_tail is None:
-            self._append_tail, self._append_offset = tail, offset
+        if self._begun is None:
+            self._begun = AppendOperation(
+                (),
+                offset,
+                tail.base_offset,
+                tail.size_bytes,
+                tail.index_size_bytes,
+                tail.time_index_size_bytes,
+            )
         self._ranges.append(PackRange(staged.file, staged.position_bytes, staged.size_bytes))
         self.tail = dataclasses.replace(
             tail,
@@ -236,11 +232,9 @@ def staged_by_partition(
     for manifest in sorted(read, key=lambda each: each.stage.task):
         for staged in manifest.pieces:
             found[staged.topic_partition].append(staged)
+    check = _require_offsets if job.settings.preserve_offsets else _require_no_offsets
     for each in found.values():
-        if job.settings.preserve_offsets:
-            _require_offsets(each)
-        else:
-            _require_no_offsets(each)
+        check(each)
     return found
 
 

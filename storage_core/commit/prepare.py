@@ -21,7 +21,6 @@ from storage_core.checkpoint.checkpoint_file import TEMPORARY_SUFFIX
 from storage_core.commit.partition_state import (
     PartitionState,
     SegmentTail,
-    new_partition_state,
     read_partition_state,
 )
 from storage_core.commit.placement import (
@@ -143,7 +142,6 @@ def assign_offsets(job: JobContext, staged: StagedBatches, base_offset: int, lea
 
     Raises:
         CorruptRecordError: The segment is not what was staged.
-        StorageError: The file system refused.
     """
     path = job.path(staged.file + LOG_SUFFIX)
     has_offsets = staged.min_offset is not None
@@ -382,7 +380,7 @@ def _states(
                 "Expected nothing at the path of a new partition's directory, found something. Move it away.",
                 path=path,
             )
-        states[key] = new_partition_state(*key)
+        states[key] = PartitionState(*key)
     return states
 
 

@@ -166,10 +166,7 @@ def _ends(counts: npt.NDArray[Any]) -> _Int64Array:
 class OpenFiles:
     """The new files of a task attempt, any number of them, in one directory. The file system limits how many are open.
 
-    Args:
-        filesystem: Through which they are written.
-        directory: Their directory.
-        begins_flushes: Whether the files will be flushed, so that writeback can begin early.
+    With ``begins_flushes``, the files will be flushed, so writeback begins early.
     """
 
     def __init__(self, filesystem: FileSystem, directory: str, *, begins_flushes: bool = False) -> None:
@@ -257,14 +254,7 @@ class _IndexFile:
 
 
 class StagedSegment:
-    """A staged segment, which takes batches until it is sealed.
-
-    Args:
-        files: Creates and writes its files.
-        base_name: Their name without suffix.
-        base_offset: The offset that its index entries are relative to.
-        config: Decides where index entries are due, and how many fit.
-    """
+    """A staged segment, which takes batches until it is sealed. Index entries are relative to its base offset."""
 
     def __init__(self, files: OpenFiles, base_name: str, base_offset: int, config: LogConfig) -> None:
         self.size_bytes = 0
@@ -319,11 +309,7 @@ class PartitionStage:
 class StagePlacement:
     """Writes each run of batches to its place, and records the pieces for the manifest.
 
-    Args:
-        files: Creates and writes the files.
-        stage: The task attempt.
-        config: Decides when segments end.
-        piece_bytes: A partition of at least this size gets a segment.
+    A partition of at least ``piece_bytes`` gets a segment; ``config`` decides when that ends.
     """
 
     def __init__(self, files: OpenFiles, stage: StageId, config: LogConfig, piece_bytes: int) -> None:

@@ -100,7 +100,6 @@ class PartitionPublisher:
 
         Raises:
             CorruptError: The partition is not as it was when the commit began.
-            StorageError: The file system refused.
         """
         written = self._create_directory() if self.partition.is_new else []
         for operation in self.partition.operations:
@@ -117,7 +116,6 @@ class PartitionPublisher:
 
         Raises:
             CorruptError: A file is shorter than the journal says, or a staged batch is damaged.
-            StorageError: The file system refused.
         """
         filesystem, directory = self.filesystem, self.directory
         stem = f"{directory}/{operation.segment_base_offset:020d}"
@@ -165,7 +163,6 @@ class PartitionPublisher:
 
         Raises:
             CorruptError: Another segment has its place.
-            StorageError: The file system refused.
         """
         filesystem = self.filesystem
         stem, target = f"{self.root}/{operation.file}", f"{self.directory}/{operation.base_offset:020d}"

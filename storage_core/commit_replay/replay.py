@@ -176,10 +176,6 @@ def can_complete(filesystem: FileSystem, root: str, journal: CommitJournal) -> b
     """Whether a commit without flush can still be completed: all batches are intact, and no others were written.
 
     After a power cut, some of them may be torn or missing. All bytes are read and all CRCs checked.
-
-    Raises:
-        UnreadableError: This user may not read a file.
-        StorageError: The file system refused.
     """
     try:
         for partition in journal.partitions:
@@ -288,12 +284,10 @@ class _CompletionCheck:
             if base_offset is None:
                 continue
             path = f"{self._directory}/{entry.name}"
-            end_bytes = self._ends_bytes.get(base_offset)
-            if end_bytes is None:
-                is_foreign = base_offset > self.partition.log_end_before
-            else:
+            is_foreign = base_offset > self.partition.log_end_before
+            if base_offset in self._ends_bytes:
                 status = self.filesystem.status(path)
-                is_foreign = status is not None and status.size_bytes > end_bytes
+                is_foreign = status is not None and status.size_bytes > self._ends_bytes[base_offset]
             if is_foreign:
                 raise CorruptError("Expected no batches after those of the job.", path=path)
 

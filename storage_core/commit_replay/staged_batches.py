@@ -202,7 +202,6 @@ def copy_batches(
 
     Raises:
         CorruptRecordError: The range does not consist of complete batches.
-        StorageError: The file system refused.
     """
     end_bytes = staged.position_bytes + staged.size_bytes
     if end_bytes > pack.status.size_bytes:

@@ -292,8 +292,6 @@ class SectionRewriter:
         return RetainedRecords(counts, offsets, timestamps_ms[rows], tails, buffer)
 
     def _compressed(self, records: list[memoryview], codecs: list[int]) -> list[BytesLike]:
-        if not any(codecs):
-            return list(records)
         for codec in set(codecs) - self._compressors.keys():
             self._compressors[codec] = compressor(codec)
         bodies: list[BytesLike] = []
