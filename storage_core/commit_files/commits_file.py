@@ -117,12 +117,7 @@ class CommitsFile:
 
 
 def read_commits_file(filesystem: FileSystem, root: str) -> CommitsFile:
-    """Read the commits of a log directory. A missing file holds none.
-
-    Raises:
-        CorruptCheckpointError: A line before the last complete one is damaged.
-        UnreadableError: This user may not read the file.
-    """
+    """Read the commits of a log directory; raises what `parse_commits_file` raises. A missing file holds none."""
     path = os.path.join(root, COMMITS_FILE)
     data = read_small_file(filesystem, path, MAX_COMMITS_BYTES)
     return CommitsFile() if data is None else parse_commits_file(data, path)
@@ -136,17 +131,13 @@ def parse_commits_file(data: bytes, path: str) -> CommitsFile:
     """
     entries: list[CommitEntry] = []
     position_bytes = size_bytes = 0
-    first_damaged_bytes: int | None = None
     for line in _lines(data):
         entry = _entry(line, path)
-        if entry is None:
-            if first_damaged_bytes is None:
-                first_damaged_bytes = position_bytes
-        elif first_damaged_bytes is not None:
-            raise _damaged(path, first_damaged_bytes)
-        else:
+        if entry is not None:
+            if size_bytes < position_bytes:
+                raise _damaged(path, size_bytes)
             entries.append(entry)
-            size_bytes = position_bytes + len(line)
+            size_bytes += len(line)
         position_bytes += len(line)
     return CommitsFile(tuple(entries), size_bytes)
 
@@ -184,19 +175,7 @@ def read_last_commit(filesystem: FileSystem, root: str) -> CommitEntry | None:
 def append_commit(
     filesystem: FileSystem, root: str, entry: CommitEntry, size_bytes: int, *, flush: bool = True
 ) -> None:
-    """Append a line after the last complete one, which makes the job's rows visible.
-
-    Args:
-        filesystem: Where to write.
-        root: The log directory.
-        entry: The job.
-        size_bytes: End of the last complete line, from `read_commits_file`.
-        flush: Whether to flush the line and the directory.
-
-    Raises:
-        OptionError: The line would exceed the longest that readers accept.
-        StorageError: The file system refused.
-    """
+    """Append a line after the last complete one, which ends at ``size_bytes``; the job's rows become visible."""
     line = commit_line(entry)
     with filesystem.open_for_writing(os.path.join(root, COMMITS_FILE), create=True) as file:
         file.truncate(size_bytes)
@@ -208,25 +187,15 @@ def append_commit(
 
 
 def flush_commits(filesystem: FileSystem, root: str) -> None:
-    """Flush the lines written so far, so that they survive a power cut.
-
-    Raises:
-        StorageError: The file system refused.
-    """
+    """Flush the lines written so far, so that they survive a power cut."""
     with filesystem.open_for_writing(os.path.join(root, COMMITS_FILE)) as file:
         file.flush()
     filesystem.flush_directory(root)
 
 
 def replace_commits_file(filesystem: FileSystem, root: str, entries: Sequence[CommitEntry]) -> None:
-    """Replace the file atomically.
-
-    Raises:
-        OptionError: A line would exceed the longest that readers accept.
-        StorageError: The file system refused.
-    """
-    data = b"".join(map(commit_line, entries))
-    replace_file(filesystem, os.path.join(root, COMMITS_FILE), data)
+    """Replace the file atomically."""
+    replace_file(filesystem, os.path.join(root, COMMITS_FILE), b"".join(map(commit_line, entries)))
 
 
 def shortened_commits(entries: Sequence[CommitEntry]) -> list[CommitEntry]:
@@ -273,8 +242,9 @@ def _entry(line: bytes, path: str) -> CommitEntry | None:
 
 
 def _damaged(path: str, position_bytes: int) -> CorruptCheckpointError:
-    message = (
+    return CorruptCheckpointError(
         "Expected a line with a valid CRC-32C, found a damaged one, so it is not certain which jobs are committed. "
-        "Restore the file, or remove the damaged lines and prevent those jobs from writing again."
+        "Restore the file, or remove the damaged lines and prevent those jobs from writing again.",
+        path=path,
+        position_bytes=position_bytes,
     )
-    return CorruptCheckpointError(message, path=path, position_bytes=position_bytes)

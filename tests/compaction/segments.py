@@ -48,7 +48,7 @@ def clean(
     *,
     latest_offset=10**9,
     aborted=(),
-    throttle=None,
+    throttle=lambda size_bytes: None,
     upper_bound_offset=10**9,
     now_ms=NOW_MS,
     delete_retention_ms=24,
