@@ -22,6 +22,8 @@ export PYSPARK_DRIVER_PYTHON := $(VENV_PYTHON)
 # Another Spark on this machine must not replace the one in .venv.
 unexport SPARK_HOME
 unexport PYTHONPATH
+# Without compiled modules, each process compiles all of them again, and pytest rewrites every assertion again.
+unexport PYTHONDONTWRITEBYTECODE
 # Also on a machine whose host name does not resolve.
 export SPARK_LOCAL_IP ?= 127.0.0.1
 
