@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # How long an example takes depends on what else the machine does.
-hypothesis.settings.register_profile("tests", deadline=None)
-hypothesis.settings.load_profile("tests")
+hypothesis.settings.register_profile("thorough", deadline=None)
+# A test with another number of examples than others multiplies that of the profile.
+hypothesis.settings.register_profile("quick", deadline=None, max_examples=30)
 
 # At the end of the path: only the package `conformance` is meant to be found there.
 sys.path.append(str(Path(__file__).parent))
@@ -99,6 +100,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The one classic session of this process: two cores, and a second attempt for every task."""
     with session_of_this_process(tmp_path_factory.mktemp("spark"), attempts=2) as session:
         yield session
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    is_quick = "not thorough" in config.option.markexpr
+    hypothesis.settings.load_profile("quick" if is_quick else "thorough")
 
 
 @cache
