@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from crc32c import crc32c
 
-from storage_core.checkpoint.checkpoint_file import INT32_MAX, INT64_MAX
 from storage_core.commit_files.commits_file import JOB_ID
 from storage_core.commit_files.json_fields import JsonFields, parse_json_file
 from storage_core.commit_files.stage_names import STAGED_BASE_NAME, StageId, data_suffix_of, stage_of
+from storage_core.config import INT_MAX, LONG_MAX
 from storage_core.errors import CorruptCheckpointError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 MAX_MANIFEST_BYTES: Final = 1 << 30
 _VERSION: Final = 1
 _ENCODER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
-_INT64_MIN: Final = -INT64_MAX - 1
+_INT64_MIN: Final = -LONG_MAX - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ def _piece(fields: JsonFields, stage: StageId) -> StagedBatches:
         partition=partition,
         file=file,
         position_bytes=fields.integer("position"),
-        size_bytes=fields.integer("size", minimum=1, maximum=INT32_MAX),
+        size_bytes=fields.integer("size", minimum=1, maximum=INT_MAX),
         batch_count=fields.integer("batches", minimum=1),
         record_count=fields.integer("records", minimum=1),
         first_timestamp_ms=fields.integer("first_timestamp_ms", minimum=_INT64_MIN),

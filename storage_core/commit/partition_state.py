@@ -229,7 +229,7 @@ def _read_tail(
     index_name, time_index_name = offset_index_file_name(base_offset), time_index_file_name(base_offset)
     offsets = OffsetIndexFile(filesystem, os.path.join(path, index_name), base_offset, 0)
     times = TimeIndexFile(filesystem, os.path.join(path, time_index_name), base_offset, 0)
-    _require_closed_index(filesystem, offsets.file.path, len(offsets))
+    _require_closed_index(filesystem, offsets.path, len(offsets))
     with filesystem.open(log_path) as log_file:
         size_bytes = log_file.status.size_bytes
         if size_bytes == 0:

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from crc32c import crc32c
 
-from storage_core.checkpoint.checkpoint_file import INT64_MAX, read_small_file, replace_file
+from storage_core.checkpoint.checkpoint_file import read_small_file, replace_file
 from storage_core.commit_files.json_fields import JsonFields, json_bytes, parse_json_object
+from storage_core.config import LONG_MAX
 from storage_core.errors import CorruptCheckpointError, LogDirectoryError, OptionError, UnreadableError
 
 if TYPE_CHECKING:
@@ -68,9 +69,9 @@ class CommitEntry:
         return cls(
             generation=fields.integer("generation", minimum=1),
             job_id=fields.text("job", JOB_ID, "32 hexadecimal digits"),
-            time_ms=fields.integer("time_ms", minimum=-INT64_MAX),
+            time_ms=fields.integer("time_ms", minimum=-LONG_MAX),
             txn_app_id=fields.text("txn_app_id", _TXN_APP_ID, "a text") if has_txn else None,
-            txn_version=fields.integer("txn_version", minimum=-INT64_MAX - 1) if has_txn else None,
+            txn_version=fields.integer("txn_version", minimum=-LONG_MAX - 1) if has_txn else None,
         )
 
     def json_values(self) -> dict[str, Any]:

@@ -26,11 +26,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from storage_core.checkpoint.checkpoint_file import INT32_MAX, INT64_MAX, read_small_file, replace_file
+from storage_core.checkpoint.checkpoint_file import read_small_file, replace_file
 from storage_core.checkpoint.partition_files import EpochEntry
 from storage_core.commit_files.commits_file import OWN_PREFIX, CommitEntry
 from storage_core.commit_files.json_fields import JsonFields, json_file_bytes, parse_json_file
 from storage_core.commit_files.stage_names import STAGE_PREFIX
+from storage_core.config import INT_MAX, LONG_MAX
 from storage_core.errors import OptionError
 
 if TYPE_CHECKING:
@@ -196,7 +197,7 @@ def _partition(fields: JsonFields) -> JournalledPartition:
         partition=partition,
         is_new=fields.flag("is_new"),
         topic_id=fields.text("topic_id", _TOPIC_ID, "22 characters") if has_topic_id else None,
-        leader_epoch=fields.integer("leader_epoch", maximum=INT32_MAX),
+        leader_epoch=fields.integer("leader_epoch", maximum=INT_MAX),
         log_start_before=log_start_before,
         log_start_after=log_start_after,
         log_end_before=fields.integer("log_end_before", minimum=log_start_before),
@@ -210,7 +211,7 @@ def _partition(fields: JsonFields) -> JournalledPartition:
 
 def _epoch(fields: JsonFields, value: Any) -> EpochEntry:
     match value:
-        case [int(epoch), int(start_offset)] if 0 <= epoch <= INT32_MAX and 0 <= start_offset <= INT64_MAX:
+        case [int(epoch), int(start_offset)] if 0 <= epoch <= INT_MAX and 0 <= start_offset <= LONG_MAX:
             return EpochEntry(epoch, start_offset)
     raise fields.error("epochs_after", "pairs of epoch and start offset")
 
@@ -229,16 +230,16 @@ def _operation(fields: JsonFields) -> AppendOperation | LinkOperation:
         return LinkOperation(
             file=fields.text("link", _STAGED_FILE, _STAGED_FILE_EXPECTED),
             base_offset=fields.integer("base_offset"),
-            size_bytes=fields.integer("size", maximum=INT32_MAX),
+            size_bytes=fields.integer("size", maximum=INT_MAX),
             fingerprint=fields.fingerprint(),
         )
     return AppendOperation(
         ranges=tuple(_range(each) for each in fields.objects("append")),
         base_offset=fields.integer("base_offset"),
         segment_base_offset=fields.integer("segment"),
-        size_before_bytes=fields.integer("size_before", maximum=INT32_MAX),
-        index_size_before_bytes=fields.integer("index_size_before", maximum=INT32_MAX),
-        time_index_size_before_bytes=fields.integer("time_index_size_before", maximum=INT32_MAX),
+        size_before_bytes=fields.integer("size_before", maximum=INT_MAX),
+        index_size_before_bytes=fields.integer("index_size_before", maximum=INT_MAX),
+        time_index_size_before_bytes=fields.integer("time_index_size_before", maximum=INT_MAX),
     )
 
 
@@ -246,7 +247,7 @@ def _range(fields: JsonFields) -> PackRange:
     return PackRange(
         file=fields.text("file", _STAGED_FILE, _STAGED_FILE_EXPECTED),
         position_bytes=fields.integer("position"),
-        size_bytes=fields.integer("size", minimum=1, maximum=INT32_MAX),
+        size_bytes=fields.integer("size", minimum=1, maximum=INT_MAX),
     )
 
 

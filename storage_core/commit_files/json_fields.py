@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from crc32c import crc32c
 
-from storage_core.checkpoint.checkpoint_file import INT32_MAX, INT64_MAX
+from storage_core.config import INT_MAX, LONG_MAX
 from storage_core.errors import CorruptCheckpointError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def parse_json_file(data: bytes, path: str, version: int) -> JsonFields:
         )
         raise CorruptCheckpointError(message, path=path)
     fields = parse_json_object(body, path)
-    found = fields.integer("version", maximum=INT32_MAX)
+    found = fields.integer("version", maximum=INT_MAX)
     if found != version:
         message = f"Expected version {version} in this file, found {found}. A newer release wrote it: use that release."
         raise CorruptCheckpointError(message, path=path)
@@ -88,7 +88,7 @@ class JsonFields:
     values: Mapping[str, Any]
     path: str
 
-    def integer(self, name: str, *, minimum: int = 0, maximum: int = INT64_MAX) -> int:
+    def integer(self, name: str, *, minimum: int = 0, maximum: int = LONG_MAX) -> int:
         """An integer within bounds.
 
         Raises:
@@ -115,7 +115,7 @@ class JsonFields:
 
     def topic_partition(self) -> tuple[str, int]:
         """The fields ``topic`` and ``partition``."""
-        return self.text("topic", _TOPIC, "a topic's name"), self.integer("partition", maximum=INT32_MAX)
+        return self.text("topic", _TOPIC, "a topic's name"), self.integer("partition", maximum=INT_MAX)
 
     def fingerprint(self) -> int:
         """The field ``fingerprint``."""

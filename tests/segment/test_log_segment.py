@@ -336,12 +336,12 @@ def test_change_of_suffix_renames_what_is_there(segment, folder, batches):
 
 
 def test_what_is_to_be_deleted_is_not_left_open(segment, folder):
-    assert segment.offset_index.file.is_open
+    assert segment.offset_index.is_open
     folder.path.joinpath("00000000000000000000.log").unlink()
     with pytest.raises(FileNotFoundError):
         segment.change_suffix("", ".deleted")
-    assert not segment.offset_index.file.is_open
-    assert not segment.time_index.file.is_open
+    assert not segment.offset_index.is_open
+    assert not segment.time_index.is_open
 
 
 def test_change_of_suffix_makes_no_index_appear(folder):

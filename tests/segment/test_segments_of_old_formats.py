@@ -300,7 +300,7 @@ def test_cuts_lie_between_batches(
 
 def proven(opened, number):
     with opened.open_log() as log_file:
-        return opened._proven_position(opened._walk(log_file), number)
+        return opened.proven_position(opened._walk(log_file), number)
 
 
 @pytest.mark.parametrize("names", ["last", "first", "first header"])

@@ -104,7 +104,7 @@ def test_a_value_is_needed():
 
 
 @pytest.mark.parametrize(("given", "name"), [("Value", "value"), ("VALUE", "value")])
-def test_names_count_exactly(given, name):
+def test_names_are_case_sensitive(given, name):
     with pytest.raises(InvalidRecordError, match=f"There is a column '{given}': names are case-sensitive"):
         write_columns(frame(**{given: StringType()}), WITH_TOPIC)
 
@@ -146,7 +146,7 @@ def test_wrong_types_are_refused(column, kind, message):
     assert str(raised.value).startswith(message)
 
 
-def test_the_first_mistake_is_the_one_that_kafka_names():
+def test_the_first_error_is_the_one_that_kafka_reports():
     with pytest.raises(InvalidRecordError, match=r"^topic attribute"):
         write_columns(frame(topic=IntegerType(), key=IntegerType()), WITHOUT_TOPIC)
     with pytest.raises(InvalidRecordError, match=r"^key attribute"):
