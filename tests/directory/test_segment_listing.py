@@ -188,10 +188,10 @@ def test_directories_and_links_are_no_files_of_the_log(tmp_path):
 
 def test_a_hundred_thousand_names_take_less_than_half_a_second():
     filesystem = Listings([f"{number}.log" for number in range(100_000)])
-    start = time.perf_counter()
+    start = time.process_time()
     assert len(listed(filesystem).base_offsets) == 100_000
-    # A generous limit: the listing takes a tenth of a second.
-    assert time.perf_counter() - start < 2
+    # A generous limit: the listing takes a tenth of a second of processor time.
+    assert time.process_time() - start < 2
 
 
 def bases_listed(*listings):

@@ -97,10 +97,13 @@ def kill_drivers(root: Path, count: int, seed: int) -> int:
     """Kill drivers, each of which repeats the version of the one before; return the version of the last."""
     rng = random.Random(seed)
     version = 1
-    waiting = Driver(root)
+    waiting = [Driver(root)]
     try:
         for number in range(count):
-            driver, waiting = waiting, Driver(root)
+            driver = waiting.pop()
+            if number + 1 < count:
+                # It starts while the one before it works.
+                waiting.append(Driver(root))
             driver.wait_until_ready()
             driver.begin(version)
             is_done = driver.wait(rng.random() * 1.2 * driver.write_seconds)
@@ -111,8 +114,9 @@ def kill_drivers(root: Path, count: int, seed: int) -> int:
             if rng.random() < 0.5 and found == expected(version):
                 version += 1
     finally:
-        waiting.wait_until_ready()
-        waiting.kill("both")
+        for driver in waiting:
+            driver.wait_until_ready()
+            driver.kill("both")
     return version
 
 
