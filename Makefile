@@ -5,15 +5,21 @@ PYTHON ?=
 # Handed on to pytest or to the benchmarks: make test ARGS="-k offset -x"
 ARGS ?=
 
-# Processes that share the tests. make WORKERS=0 runs them in one, which prints and debugs better.
-WORKERS ?= 2
+# Processes that share the tests: more than two cores can run, since one of them mostly waits for Spark.
+# make WORKERS=0 runs them in one, which prints and debugs better.
+WORKERS ?= 3
+# Processes that each have a broker.
+BROKERS ?= 2
 
 VENV := $(CURDIR)/.venv
 VENV_PYTHON := $(VENV)/bin/python
 REQUIRE := sh conf/require.sh
 PYTEST := $(VENV_PYTHON) -m pytest
-# Tests that need Spark come first (tests/conftest.py). One process begins with them, the other one with the rest: while
-# there is enough to steal, only one starts Spark.
+# In memory, where there is room: flushes to a disk take as long as all else that some tests do, and none of their files
+# has to survive a power cut.
+IN_MEMORY := $(shell free=$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $$4}'); \
+	[ "$${free:-0}" -ge 8388608 ] && [ -w /dev/shm ] && echo TMPDIR=/dev/shm)
+# tests/conftest.py says which process begins with what.
 IN_PARALLEL := --ignore=tests/interop --numprocesses=$(WORKERS) --dist=worksteal
 
 # Spark takes `python3` from PATH for its workers, which has none of our packages.
@@ -22,6 +28,8 @@ export PYSPARK_DRIVER_PYTHON := $(VENV_PYTHON)
 # Another Spark on this machine must not replace the one in .venv.
 unexport SPARK_HOME
 unexport PYTHONPATH
+# Without compiled modules, each process compiles all of them again, and pytest rewrites every assertion again.
+unexport PYTHONDONTWRITEBYTECODE
 # Also on a machine whose host name does not resolve.
 export SPARK_LOCAL_IP ?= 127.0.0.1
 
@@ -38,10 +46,10 @@ demo: require-java $(VENV)/.installed-demo ## Read a log directory that Kafka wr
 	@$(VENV_PYTHON) examples/quickstart.py
 
 test: require-java $(VENV)/.installed-dev ## Run what is quick; print the part of the conformance matrix that ran
-	@$(PYTEST) $(IN_PARALLEL) $(ARGS)
+	@$(IN_MEMORY) $(PYTEST) $(IN_PARALLEL) $(ARGS)
 
 test-all: require-java $(VENV)/.installed-dev ## Run all tests but interop and soak: crashes, kills, the whole matrix
-	@$(PYTEST) -m "not interop and not soak" $(IN_PARALLEL) $(ARGS)
+	@$(IN_MEMORY) $(PYTEST) -m "not interop and not soak" $(IN_PARALLEL) $(ARGS)
 
 versions: require-java $(VENV)/.installed-dev ## Run tests/spark on a wheel with each Spark in conf/spark-versions.txt
 	@sh conf/versions.sh $(VENV_PYTHON) $(ARGS)
@@ -53,7 +61,7 @@ check: $(VENV)/.installed-dev ## Lint, formatting, types, direction of imports
 	@$(VENV)/bin/lint-imports --no-logo
 
 interop: require-java require-maven $(VENV)/.installed-dev ## Compare with a real Kafka broker, live and killed (needs Maven)
-	@$(PYTEST) tests/interop -m "not soak" --numprocesses=$(WORKERS) --dist=loadfile $(ARGS)
+	@$(PYTEST) tests/interop -m "not soak" --numprocesses=$(BROKERS) --dist=loadfile $(ARGS)
 
 bench: require-java require-maven $(VENV)/.installed-dev ## Compare with peers and with Spark's Kafka source (needs Maven)
 	@$(VENV_PYTHON) -m benchmarks $(ARGS)

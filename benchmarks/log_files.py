@@ -68,7 +68,7 @@ def windows(places: Sequence[BatchPlace], size_bytes: int) -> list[Window]:
 
 
 def describe_log_files(paths: Sequence[Path]) -> dict[str, float]:
-    """What really lies on disk: bytes, batches, records, median batch."""
+    """What is really on disk: bytes, batches, records, median batch."""
     places = [place for path in paths for place in batch_places(path)]
     return {
         "files": len(paths),

@@ -68,7 +68,7 @@ def parse_partitions(given: Mapping[str, str]) -> int | None:
     """How many partitions a new topic gets; None if the option is not given."""
     if "partitions" not in given:
         return None
-    count = parse_count("partitions", given["partitions"], "partitions")
+    count = parse_count("partitions", given["partitions"])
     if count > _MAX_PARTITIONS:
         raise OptionError(f"partitions is {count}. Use at most {_MAX_PARTITIONS}.")
     return count

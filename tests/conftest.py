@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import cache
 from itertools import chain
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # How long an example takes depends on what else the machine does.
-hypothesis.settings.register_profile("tests", deadline=None)
-hypothesis.settings.load_profile("tests")
+hypothesis.settings.register_profile("thorough", deadline=None)
+# A test with another number of examples than others multiplies that of the profile.
+hypothesis.settings.register_profile("quick", deadline=None, max_examples=30)
 
 # At the end of the path: only the package `conformance` is meant to be found there.
 sys.path.append(str(Path(__file__).parent))
@@ -49,6 +51,13 @@ _THOROUGH = (
     "spark/test_connect.py",
     "spark/test_forked_workers.py",
     "spark/test_killed_drivers.py",
+)
+# Modules that start Spark in other processes, and need none in this one.
+_SPARK_OF_THEIR_OWN = (
+    "spark/test_connect.py",
+    "spark/test_forked_workers.py",
+    "test_documents.py",
+    "test_examples.py",
 )
 
 
@@ -93,17 +102,57 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         yield session
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    is_quick = "not thorough" in config.option.markexpr
+    hypothesis.settings.load_profile("quick" if is_quick else "thorough")
+
+
 @cache
 def _is_thorough(module: Path) -> bool:
     return any(module.match(f"tests/{pattern}") for pattern in _THOROUGH)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
     for item in items:
         if _is_thorough(item.path):
             item.add_marker(pytest.mark.thorough)
-    # The processes of a run begin at different places: only the one that begins here starts Spark.
-    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
+    yield
+    items[:] = _dealt_out(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+
+
+def _dealt_out(items: list[pytest.Item], processes: int) -> list[pytest.Item]:
+    """The tests in an order that suits the processes that share them.
+
+    Each process begins with an equal number of tests that follow one another, and takes over half of what another one
+    still has, from its end, once it has none. The first one begins with Spark, the others with what is thorough, and
+    all end with quick tests: no process waits long for the last one, and mostly one alone starts a Spark session.
+    """
+    spark, thorough, quick = [], [], []
+    for item in items:
+        if item.get_closest_marker("spark") and not _starts_a_spark_of_its_own(item):
+            spark.append(item)
+        elif item.get_closest_marker("thorough"):
+            thorough.append(item)
+        else:
+            quick.append(item)
+    # Those that wait for a JVM of their own do so while others compute.
+    thorough.sort(key=lambda item: not _starts_a_spark_of_its_own(item))
+    if processes == 1:
+        return spark + quick + thorough
+    dealt, share = spark, len(items) // processes
+    for number in range(1, processes):
+        missing = max(number * share - len(dealt), 0)
+        dealt += quick[:missing] + thorough[number - 1 :: processes - 1]
+        del quick[:missing]
+    return dealt + quick
+
+
+def _starts_a_spark_of_its_own(item: pytest.Item) -> bool:
+    """In another process: it does not need the session of this one."""
+    return item.get_closest_marker("spark") is not None and any(
+        item.path.match(f"tests/{pattern}") for pattern in _SPARK_OF_THEIR_OWN
+    )
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

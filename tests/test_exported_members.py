@@ -283,6 +283,110 @@ FIELDS = {
     "storage_core.scan.ScanTask": ["spans", "settings"],
 }
 
+# Names and defaults.
+OPTIONS = {
+    "READ_OPTIONS": {
+        "assign": "",
+        "columnNameOfCorruptRecord": "_corrupt_record",
+        "columns": "",
+        "endingAt": "logEnd",
+        "endingOffsets": "latest",
+        "endingOffsetsByTimestamp": "",
+        "endingTimestamp": "",
+        "failOnDataLoss": "true",
+        "filterPushdown": "false",
+        "followSymlinks": "false",
+        "includeHeaders": "false",
+        "includeMetadata": "false",
+        "isolationLevel": "read_uncommitted",
+        "maxBytesPerPartition": "",
+        "maxBytesPerTrigger": "",
+        "maxDecompressedBatchBytes": "64m",
+        "maxOffsetsPerTrigger": "",
+        "maxRecordsPerPartition": "",
+        "maxTimestampDisorder": "",
+        "maxTriggerDelay": "",
+        "minOffsetsPerTrigger": "",
+        "minPartitions": "",
+        "mode": "FAILFAST",
+        "path": "",
+        "startingOffsets": "earliest",
+        "startingOffsetsByTimestamp": "",
+        "startingOffsetsByTimestampStrategy": "error",
+        "startingTimestamp": "",
+        "subscribe": "",
+        "subscribePattern": "",
+        "timeZone": "UTC",
+        "useIndexes": "true",
+        "view": "records",
+        "where": "",
+    },
+    "WRITE_OPTIONS": {
+        "batch.size": "131072",
+        "brokerDirectory": "false",
+        "compression.level": "",
+        "compression.type": "none",
+        "flush": "commit",
+        "maxDecompressedBatchBytes": "64m",
+        "offsetsFrom": "",
+        "partitioner": "default",
+        "partitions": "1",
+        "path": "",
+        "preserveOffsets": "false",
+        "topic": "",
+        "topicIds": "",
+        "txnAppId": "",
+        "txnVersion": "",
+    },
+}
+
+ALIASES = {
+    "READ_OPTIONS": {"kafka.isolation.level": "isolationLevel", "paths": "path"},
+    "WRITE_OPTIONS": {"kafka.compression.type": "compression.type", "paths": "path"},
+}
+
+# The classes that each error can be caught as.
+PARENTS = {
+    "AppendError": ["SegmentLogError"],
+    "BatchTooLargeError": ["CorruptError"],
+    "CommitInDoubtError": ["SegmentLogError"],
+    "CorruptCheckpointError": ["CorruptError"],
+    "CorruptError": ["SegmentLogError"],
+    "CorruptIndexError": ["CorruptError"],
+    "CorruptRecordError": ["CorruptError"],
+    "CorruptSnapshotError": ["CorruptError"],
+    "DataLossError": ["SegmentLogError"],
+    "InvalidProducerEpochError": ["ProducerError"],
+    "InvalidRecordError": ["AppendError"],
+    "InvalidTimestampError": ["AppendError"],
+    "InvalidTxnStateError": ["ProducerError"],
+    "LogClosedError": ["NotWritableError"],
+    "LogDirectoryError": ["SegmentLogError"],
+    "LogDirectoryLockedError": ["LogDirectoryError"],
+    "LogFailedError": ["NotWritableError"],
+    "LogForkedError": ["NotWritableError"],
+    "LogReadOnlyError": ["NotWritableError"],
+    "LogTruncationError": ["DataLossError"],
+    "NotWritableError": ["SegmentLogError"],
+    "OffsetOutOfRangeError": ["SegmentLogError"],
+    "OffsetOverflowError": ["AppendError"],
+    "OffsetsOutOfOrderError": ["AppendError"],
+    "OptionError": ["SegmentLogError", "ValueError"],
+    "OutOfOrderSequenceError": ["ProducerError"],
+    "ProducerError": ["AppendError"],
+    "RecordBatchTooLargeError": ["AppendError"],
+    "RecordTooLargeError": ["AppendError"],
+    "RecoveryWouldDiscard": ["SegmentLogError"],
+    "ReplicaConflictError": ["LogDirectoryError"],
+    "SegmentLogError": ["Exception"],
+    "StorageError": ["SegmentLogError"],
+    "TimestampNotFoundError": ["OffsetOutOfRangeError"],
+    "TimestampRangeError": ["SegmentLogError"],
+    "TransactionCoordinatorFencedError": ["ProducerError"],
+    "UnreadableError": ["LogDirectoryError"],
+    "UnsupportedFormatError": ["SegmentLogError"],
+}
+
 
 def member(name):
     module, _, attribute = name.rpartition(".")
@@ -307,3 +411,23 @@ def test_the_parameters(name):
 @pytest.mark.parametrize("name", FIELDS)
 def test_the_fields(name):
     assert list(member(name).__dataclass_fields__) == FIELDS[name]
+
+
+@pytest.mark.parametrize("table", OPTIONS)
+def test_the_options(table):
+    options = getattr(importlib.import_module("storage_core.option_table"), table)
+    assert {option.name: option.default for option in options} == OPTIONS[table]
+    assert {alias: option.name for option in options for alias in option.aliases} == ALIASES[table]
+
+
+@pytest.mark.parametrize("error", PARENTS)
+def test_the_parents_of_an_error(error):
+    found = getattr(importlib.import_module("storage_core.errors"), error)
+    assert [parent.__name__ for parent in found.__bases__] == PARENTS[error]
+
+
+def test_every_error_has_its_parents_pinned():
+    module = importlib.import_module("storage_core.errors")
+    exported = [getattr(module, name) for name in module.__all__]
+    errors = {each.__name__ for each in exported if isinstance(each, type) and issubclass(each, Exception)}
+    assert errors == set(PARENTS)

@@ -69,7 +69,7 @@ def make_log(root: Path, size_bytes: int, compression: str) -> int:
 
 
 def copy_partition(source: Path, target: Path) -> None:
-    """Put the files of a partition into a directory, in place of what is there.
+    """Replace the content of a directory with the files of a partition.
 
     Closed segments are never written to, only renamed and deleted: a second name for them is a copy.
     """

@@ -1,1 +1,1 @@
-"""The peers that segmentlog is compared with. Each module does one peer's work as well as that peer allows."""
+"""The peers that segmentlog is compared with. Each module uses one peer as efficiently as that peer allows."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-# Rows of one emitted batch; segmentlog's own limit.
+# Maximum rows per batch, the same as in segmentlog.
 _ROWS = 65_536
 
 
 class RecordColumns:
-    """Gathers records of one partition and turns them into Arrow batches of at most 65,536 rows."""
+    """Collects records of one partition and converts them to Arrow batches of at most 65,536 rows."""
 
     def __init__(self, topic: str, partition: int) -> None:
-        # The constant columns are made once: no program would build them for each batch.
+        # Built once, as any efficient program would.
         self._topics = pa.array([topic] * _ROWS, pa.string())
         self._partitions = pa.array([partition] * _ROWS, pa.int32())
         self.keys: list[bytes | None] = []
@@ -23,11 +23,11 @@ class RecordColumns:
 
     @property
     def is_full(self) -> bool:
-        """Whether a batch should be taken."""
+        """Whether to take a batch now."""
         return len(self.offsets) >= _ROWS
 
     def take(self) -> int:
-        """Make Arrow batches of everything gathered; return the number of rows."""
+        """Build Arrow batches from everything collected; return the number of rows."""
         rows = len(self.offsets)
         arrays = (
             pa.array(self.keys, pa.binary()),

@@ -1,4 +1,4 @@
-"""The batch builders of aiokafka (Cython) and kafka-python (pure Python). Both are driven in the same way."""
+"""The batch builders of aiokafka (Cython) and kafka-python (pure Python), with the same interface."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def aiokafka_builder() -> Any:
     """aiokafka's builder of v2 batches.
 
     Raises:
-        RuntimeError: It is the pure Python stand-in, which is many times slower and would flatter the other contenders.
+        RuntimeError: Only its pure Python fallback is installed, whose slowness would flatter the other contenders.
     """
     from aiokafka.record._crecords import DefaultRecordBatchBuilder as CompiledBuilder
     from aiokafka.record.default_records import DefaultRecordBatchBuilder
@@ -46,7 +46,7 @@ def build_batches(
     timestamps_ms: Sequence[int],
     batch_size_bytes: int,
 ) -> int:
-    """Build batches, CRCs included, of Python objects that are ready; return the number of records."""
+    """Build batches, including CRCs, from existing Python objects; return the number of records."""
     builder = builder_class(_MAGIC, _NO_CODEC, *_NO_PRODUCER, batch_size_bytes)
     offset = 0
     for key, value, timestamp_ms in zip(keys, values, timestamps_ms, strict=True):

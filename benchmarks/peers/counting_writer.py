@@ -1,4 +1,4 @@
-"""A Python sink that takes the rows from Spark and only counts them: what no sink written in Python can beat."""
+"""A Python sink that only counts the rows it gets from Spark: the upper bound for any sink written in Python."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FORMAT_NAME = "counting"
 
 
 class CountingSink(DataSource):
-    """Option ``rows``: how many there must be."""
+    """Option ``rows``: the expected number of rows."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,8 +1,8 @@
-"""Staging into one file per partition, as a writer without a shared pack file has to.
+"""Staging into one file per partition, as a writer without a shared pack file must.
 
-Everything but the files is the code under test: this stands in for the file system, takes what is written to the pack
-file, and appends each partition's batches to a file of its own. Which bytes belong to which partition, it is told
-beforehand, from the manifest of the same rows staged before.
+Everything except the files is the code under test. This file system replaces the pack file: it appends each
+partition's batches to a separate file. A manifest from a previous run over the same rows says which bytes belong to
+which partition.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from concurrent.futures import ThreadPoolExecutor
 
 from storage_core.filesystem import BytesLike, FileSystem, WritableFile
 
-# As few as the code under test has open, and as many threads that flush.
+# As many open files and flushing threads as the code under test uses.
 MOST_OPEN_FILES = 56
 _FLUSHING_THREADS = 8
 _PACK_SUFFIX = ".pack"
-# POSIX promises no more buffers in one call.
+# POSIX guarantees no more buffers per call.
 _MOST_BUFFERS = 1024
 
 
 class FilePerPartition(FileSystem):
-    """A file system that has no pack file.
+    """A file system without a pack file.
 
     Args:
-        partitions: By their place in the pack file, where the batches of a partition begin, and its number.
+        partitions: Where each partition's batches begin in the pack file, and the partition's number.
     """
 
     def __init__(self, partitions: Mapping[int, int]) -> None:
@@ -37,7 +37,7 @@ class FilePerPartition(FileSystem):
         self._pack: _PartitionFiles | None = None
 
     def open_for_writing(self, path: str, *, create: bool = False) -> WritableFile:
-        """Open a file, or what takes the place of the pack file."""
+        """Open a file, or the replacement of the pack file."""
         if not path.endswith(_PACK_SUFFIX):
             return super().open_for_writing(path, create=create)
         if self._pack is None:
@@ -46,12 +46,12 @@ class FilePerPartition(FileSystem):
 
     @property
     def file_count(self) -> int:
-        """How many files were made instead of the pack file."""
+        """The number of files created instead of the pack file."""
         return 0 if self._pack is None else len(self._pack.paths)
 
 
 class _PartitionFiles(WritableFile):
-    """Looks like one file, is one for each partition."""
+    """Presents one file per partition as a single file."""
 
     def __init__(self, path: str, starts: Sequence[int], partitions: Sequence[int]) -> None:
         self.path = path
@@ -59,7 +59,7 @@ class _PartitionFiles(WritableFile):
         self._starts = starts
         self._partitions = partitions
         self._open: OrderedDict[int, int] = OrderedDict()
-        # It has none of its own.
+        # The group of files has no descriptor.
         self._descriptor = -1
 
     def identity(self) -> tuple[int, int]:
@@ -77,10 +77,10 @@ class _PartitionFiles(WritableFile):
                     raise OSError(f"Expected {self.paths[partition]} to take all bytes.")
 
     def begin_flush(self, position_bytes: int, size_bytes: int) -> None:
-        """No file has so much that it would be worth it."""
+        """No file gets enough data for an early flush to pay off."""
 
     def flush(self) -> None:
-        """Every file, those that are open no more through a new descriptor."""
+        """Flush every file, closed ones through a new descriptor."""
         self.close()
         with ThreadPoolExecutor(_FLUSHING_THREADS) as threads:
             for _ in threads.map(_flush, self.paths.values()):
@@ -93,7 +93,7 @@ class _PartitionFiles(WritableFile):
     def _by_partition(
         self, pieces: Sequence[BytesLike], position_bytes: int
     ) -> Iterator[tuple[int, list[memoryview]]]:
-        """Neighbouring pieces of one partition taken together. No piece belongs to two partitions."""
+        """Group adjacent pieces by partition. No piece belongs to two partitions."""
         number, buffers = -1, []
         for piece in pieces:
             found = bisect_right(self._starts, position_bytes) - 1

@@ -1,4 +1,4 @@
-"""The bytes that the record parsers get: whole batches, read from the files in large pieces."""
+"""The input of the record parsers: whole batches, read from the files in large pieces."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 from benchmarks.log_files import Window, batch_places, windows
 
-# As much as segmentlog decodes at once. Whole batches, so that no parser has to stitch.
+# As much as segmentlog decodes at once. Whole batches, so that no parser must join pieces.
 _WINDOW_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class LogInput:
-    """One .log file, and where to cut it. Cutting is prepared beforehand and costs the peers nothing."""
+    """One .log file and its cut points, which are prepared in advance and cost the peers nothing."""
 
     topic: str
     partition: int

@@ -1,7 +1,7 @@
-"""A Python data source whose batches are ready before Spark asks: what no reader in Python can beat.
+"""A Python data source with precomputed batches: the upper bound for any reader written in Python.
 
-It serves the very batches that segmentlog's tasks gave, one Arrow file for each task. A file stays mapped in
-the worker process from run to run, so that after the first run nothing is read, decoded or paged in.
+It serves the batches that segmentlog's tasks produced, one Arrow file per task. Worker processes keep the files mapped
+from run to run, so after the first run nothing is read, decoded or paged in.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 FORMAT_NAME = "ready_made"
 
 _SCHEMA = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
-# Per worker process: file -> its batches.
+# Per worker process: the batches of each file.
 _mapped: dict[str, list[pa.RecordBatch]] = {}
 
 

@@ -1,4 +1,4 @@
-"""The record parsers of aiokafka (Cython) and kafka-python (pure Python). Both are driven in the same way."""
+"""The record parsers of aiokafka (Cython) and kafka-python (pure Python), with the same interface."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from benchmarks.peers.arrow_columns import RecordColumns
 from benchmarks.peers.input import LogInput
 
-# Records turned into columns at once. Few enough that Python's garbage collector finds nothing to do (with whole
-# 1 MiB batches it halves aiokafka's speed), enough for the list comprehensions to pay.
+# Records converted to columns at once: few enough to keep Python's garbage collector idle (with whole 1 MiB batches it
+# halves aiokafka's speed), enough for list comprehensions to pay off.
 _RECORDS_AT_ONCE = 128
 
 
@@ -18,7 +18,7 @@ def aiokafka_parser() -> Any:
     """aiokafka's ``MemoryRecords``.
 
     Raises:
-        RuntimeError: It is the pure Python stand-in, which is many times slower and would flatter the other contenders.
+        RuntimeError: Only its pure Python fallback is installed, whose slowness would flatter the other contenders.
     """
     from aiokafka.record._crecords import MemoryRecords as CompiledMemoryRecords
     from aiokafka.record.memory_records import MemoryRecords
@@ -42,7 +42,7 @@ def kafka_python_parser() -> Any:
 
 
 def iterate(parser: Any, inputs: Sequence[LogInput]) -> int:
-    """Check each CRC, create each record and touch no field of it; return the number of records."""
+    """Check each CRC and create each record without accessing its fields; return the number of records."""
     count = 0
     for source in inputs:
         for batch in _checked_batches(parser, source):
@@ -58,7 +58,7 @@ def build_arrow(parser: Any, inputs: Sequence[LogInput]) -> int:
         columns = RecordColumns(source.topic, source.partition)
         for batch in _checked_batches(parser, source):
             timestamp_type = batch.timestamp_type
-            # chain, because aiokafka's batch may be iterated only once and islice starts anew.
+            # chain, because aiokafka's batch can be iterated only once and islice would start over.
             records = chain(batch)
             while some := list(islice(records, _RECORDS_AT_ONCE)):
                 columns.keys += [record.key for record in some]

@@ -1,4 +1,4 @@
-"""The sink under test, unchanged, with the time that its commit takes written to a file."""
+"""The sink under test, unchanged, which also writes the duration of its commit to a file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from spark_segmentlog.data_source import SegmentLogDataSource
 
 FORMAT_NAME = "timed_segmentlog"
-# The file that gets the seconds of the commit.
+# The file for the commit's duration in seconds.
 TIMES_OPTION = "times"
 
 
@@ -26,7 +26,7 @@ class TimedSegmentLog(SegmentLogDataSource):
         return FORMAT_NAME
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """The sink's own writer, and a watch."""
+        """The sink's own writer with a timer."""
         options = {name: value for name, value in self.options.items() if name != TIMES_OPTION}
         sink = SegmentLogDataSource(CaseInsensitiveDict(options))
         return _TimedWriter(sink.writer(schema, overwrite), self.options[TIMES_OPTION])

@@ -47,7 +47,7 @@ one of more than {_JUDGED_PARTITIONS:,} partitions."""
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One round of so many partitions."""
+    """One round over this many partitions."""
 
     seconds: float
     open_files: int

@@ -1,7 +1,8 @@
 """Kafka's small files next to the segments (its ``storage.internals.checkpoint``).
 
-A missing file reads as None or empty; a malformed one raises. A written file and its directory are flushed, so that it
-survives a crash.
+A missing file reads as None or empty. Reading a malformed one raises `CorruptCheckpointError`, or for a snapshot
+`CorruptSnapshotError`; reading one that this user may not read raises `UnreadableError`. A written file and its
+directory are flushed, so that it survives a crash. After a `StorageError`, a file is the old or the new one.
 """
 
 from __future__ import annotations

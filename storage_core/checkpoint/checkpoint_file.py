@@ -14,7 +14,8 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from storage_core.errors import CorruptCheckpointError, LogDirectoryError, UnreadableError
+from storage_core.config import INT_MAX
+from storage_core.errors import CorruptCheckpointError, CorruptError, LogDirectoryError, UnreadableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from storage_core.filesystem import FileSystem
 
 
-INT32_MAX = 2**31 - 1
-INT64_MAX = 2**63 - 1
 # A file with this suffix was never finished; a broker ignores and overwrites it.
 TEMPORARY_SUFFIX = ".tmp"
 # What Integer.parseInt and Long.parseLong accept, in ASCII; a limit of 20 digits keeps int() cheap.
@@ -32,19 +31,24 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
 _LINE_END = re.compile(r"\r\n|\n|\r")
 
 
-def read_small_file(filesystem: FileSystem, path: str, limit_bytes: int) -> bytes | None:
+def read_small_file(
+    filesystem: FileSystem,
+    path: str,
+    limit_bytes: int,
+    error_type: type[CorruptError] = CorruptCheckpointError,
+) -> bytes | None:
     """Read a small file; None if it does not exist.
 
     Raises:
         UnreadableError: This user may not read it.
-        CorruptCheckpointError: It is longer than ``limit_bytes``, or not a regular file.
+        CorruptError: It is longer than ``limit_bytes``, or not a regular file.
     """
     try:
         return filesystem.read_file(path, limit_bytes)
     except UnreadableError:
         raise
     except LogDirectoryError as error:
-        raise CorruptCheckpointError(error.args[0], path=path) from error
+        raise error_type(error.args[0], path=path) from error
 
 
 def replace_file(
@@ -55,9 +59,6 @@ def replace_file(
     With ``flush=False`` that is true only of a crash of this process: after a crash of the machine the file may be
     empty, truncated or missing, which its content has to reveal by a CRC. With ``flush_name=False`` it may then be
     missing or the old one, but is complete.
-
-    Raises:
-        StorageError: The file system refused; the file has its old content, or the new one, not yet durable.
     """
     temporary_path = path + TEMPORARY_SUFFIX
     with filesystem.open_for_writing(temporary_path, create=True) as file:
@@ -72,11 +73,7 @@ def replace_file(
 
 
 def decode_text(data: bytes, path: str) -> str:
-    """Decode strict UTF-8.
-
-    Raises:
-        CorruptCheckpointError: It is not UTF-8.
-    """
+    """Decode strict UTF-8."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -110,17 +107,13 @@ _BLANKS = re.compile(r"[ \t\n\x0b\f\r]+")
 
 
 def entry_fields(data: bytes, path: str, field_count: int) -> Iterator[tuple[int, list[str]]]:
-    """Yield line number and fields of each entry; the count is checked after the last one.
-
-    Raises:
-        CorruptCheckpointError: The version, a line or the number of entries is wrong.
-    """
+    """Yield line number and fields of each entry; the count is checked after the last one."""
     text = decode_text(data, path)
     _require_plausible_size(text, path)
     lines = split_lines(text)
     if not lines:
         return
-    version = parse_integer(lines[0], INT32_MAX)
+    version = parse_integer(lines[0], INT_MAX)
     if version is None:
         raise malformed_line(path, 1, lines[0], "a version number")
     if version != _VERSION:
@@ -130,7 +123,7 @@ def entry_fields(data: bytes, path: str, field_count: int) -> Iterator[tuple[int
         raise CorruptCheckpointError(message, path=path)
     if len(lines) == 1:
         return
-    expected_count = parse_integer(lines[1], INT32_MAX)
+    expected_count = parse_integer(lines[1], INT_MAX)
     if expected_count is None or expected_count < 0:
         raise malformed_line(path, 2, lines[1], "the number of entries")
     for line_number, line in enumerate(lines[2:], start=3):
@@ -152,11 +145,7 @@ def entry_fields(data: bytes, path: str, field_count: int) -> Iterator[tuple[int
 def write_checkpoint(
     filesystem: FileSystem, path: str, entries: Iterable[str], *, flush: bool = True
 ) -> None:
-    """Replace a checkpoint file by one with these entries.
-
-    Raises:
-        StorageError: The file system refused.
-    """
+    """Replace a checkpoint file by one with these entries."""
     lines = list(entries)
     text = "".join(f"{line}\n" for line in [str(_VERSION), str(len(lines)), *lines])
     replace_file(filesystem, path, text.encode(), flush=flush)

@@ -6,13 +6,11 @@ import base64
 import re
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from crc32c import crc32c
 
 from storage_core.checkpoint.checkpoint_file import (
-    INT32_MAX,
-    INT64_MAX,
     MAX_CHECKPOINT_BYTES,
     decode_text,
     entry_fields,
@@ -23,12 +21,8 @@ from storage_core.checkpoint.checkpoint_file import (
     split_lines,
     write_checkpoint,
 )
-from storage_core.errors import (
-    CorruptCheckpointError,
-    CorruptSnapshotError,
-    LogDirectoryError,
-    UnreadableError,
-)
+from storage_core.config import INT_MAX, LONG_MAX
+from storage_core.errors import CorruptCheckpointError, CorruptSnapshotError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -50,12 +44,7 @@ class EpochEntry:
 
 
 def read_leader_epoch_checkpoint(filesystem: FileSystem, path: str) -> tuple[EpochEntry, ...]:
-    """Read ``leader-epoch-checkpoint``; a missing file has no entries.
-
-    Raises:
-        CorruptCheckpointError: The file cannot be parsed.
-        UnreadableError: This user may not read it.
-    """
+    """Read ``leader-epoch-checkpoint``; a missing file has no entries."""
     data = read_small_file(filesystem, path, MAX_CHECKPOINT_BYTES)
     return () if data is None else parse_leader_epoch_checkpoint(data, path)
 
@@ -64,14 +53,11 @@ def parse_leader_epoch_checkpoint(data: bytes, path: str) -> tuple[EpochEntry, .
     """Parse the content of a leader epoch checkpoint.
 
     As in Kafka, an entry replaces those before it whose epoch or start offset is not below its own.
-
-    Raises:
-        CorruptCheckpointError: The content is malformed.
     """
     entries: list[EpochEntry] = []
     for line_number, (epoch_text, start_text) in entry_fields(data, path, 2):
-        epoch = parse_integer(epoch_text, INT32_MAX)
-        start_offset = parse_integer(start_text, INT64_MAX)
+        epoch = parse_integer(epoch_text, INT_MAX)
+        start_offset = parse_integer(start_text, LONG_MAX)
         if epoch is None or start_offset is None or epoch < 0 or start_offset < 0:
             raise malformed_line(path, line_number, f"{epoch_text} {start_text}", "'<epoch> <start offset>'")
         _assign(entries, EpochEntry(epoch, start_offset))
@@ -84,9 +70,6 @@ def write_leader_epoch_checkpoint(
     """Replace a leader epoch checkpoint by one with these entries, ascending in epoch and start offset.
 
     With ``flush=False`` the caller flushes the file and its directory.
-
-    Raises:
-        StorageError: The file system refused.
     """
     write_checkpoint(
         filesystem, path, (f"{entry.epoch} {entry.start_offset}" for entry in entries), flush=flush
@@ -122,25 +105,16 @@ def is_topic_id(text: object) -> bool:
 
 
 def read_partition_metadata(filesystem: FileSystem, path: str) -> str | None:
-    """Read the topic id (22 characters); None if the file does not exist.
-
-    Raises:
-        CorruptCheckpointError: The file cannot be parsed.
-        UnreadableError: This user may not read it.
-    """
+    """Read the topic id (22 characters); None if the file does not exist."""
     data = read_small_file(filesystem, path, _METADATA_LIMIT_BYTES)
     return None if data is None else parse_partition_metadata(data, path)
 
 
 def parse_partition_metadata(data: bytes, path: str) -> str:
-    """Parse the content of ``partition.metadata``; the names before the colons are ignored.
-
-    Raises:
-        CorruptCheckpointError: The content is malformed.
-    """
+    """Parse the content of ``partition.metadata``; the names before the colons are ignored."""
     lines = split_lines(decode_text(data, path))
     version_text = _value(lines[0]) if lines else None
-    version = None if version_text is None else parse_integer(version_text, INT32_MAX)
+    version = None if version_text is None else parse_integer(version_text, INT_MAX)
     # Kafka accepts higher versions too, so that a downgraded broker still starts.
     if version is None or version < 0:
         raise _malformed(path, "'version: 0' in line 1", lines[:1])
@@ -159,17 +133,12 @@ def write_partition_metadata(filesystem: FileSystem, path: str, topic_id: str) -
 
     Raises:
         CorruptCheckpointError: It is not a topic id, or the zero id; nothing was written.
-        StorageError: The file system refused.
     """
     replace_file(filesystem, path, partition_metadata_bytes(topic_id, path))
 
 
 def partition_metadata_bytes(topic_id: str, path: str) -> bytes:
-    """The content of ``partition.metadata``.
-
-    Raises:
-        CorruptCheckpointError: It is not a topic id, or the zero id.
-    """
+    """The content of ``partition.metadata``; raises as `write_partition_metadata` does."""
     data = f"version: {_METADATA_VERSION}\ntopic_id: {topic_id}".encode()
     if parse_partition_metadata(data, path) != topic_id:
         raise _malformed(path, "a topic id as Kafka writes it", [topic_id])
@@ -211,8 +180,7 @@ _NO_OFFSET = -1
 _SNAPSHOT_LIMIT_BYTES = 16 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerStateEntry:
+class ProducerStateEntry(NamedTuple):
     """The last batch of one producer, and its open transaction if it has one."""
 
     producer_id: int
@@ -226,27 +194,13 @@ class ProducerStateEntry:
 
 
 def read_producer_snapshot(filesystem: FileSystem, path: str) -> tuple[ProducerStateEntry, ...] | None:
-    """Read a producer snapshot; None if the file does not exist.
-
-    Raises:
-        CorruptSnapshotError: The file is unusable; Kafka then uses the next older one.
-        UnreadableError: This user may not read it.
-    """
-    try:
-        data = filesystem.read_file(path, _SNAPSHOT_LIMIT_BYTES)
-    except UnreadableError:
-        raise
-    except LogDirectoryError as error:
-        raise CorruptSnapshotError(error.args[0], path=path) from error
+    """Read a producer snapshot; None if the file does not exist. Kafka replaces an unusable one by an older one."""
+    data = read_small_file(filesystem, path, _SNAPSHOT_LIMIT_BYTES, CorruptSnapshotError)
     return None if data is None else parse_producer_snapshot(data, path)
 
 
 def parse_producer_snapshot(data: bytes, path: str) -> tuple[ProducerStateEntry, ...]:
-    """Parse the content of a producer snapshot.
-
-    Raises:
-        CorruptSnapshotError: Version, CRC or length is wrong.
-    """
+    """Parse the content of a producer snapshot."""
     if len(data) < _HEADER.size:
         raise _corrupt(path, f"at least {_HEADER.size} bytes", f"{len(data)}")
     version, expected_crc, entry_count = _HEADER.unpack_from(data)
@@ -258,63 +212,32 @@ def parse_producer_snapshot(data: bytes, path: str) -> tuple[ProducerStateEntry,
     size_bytes = _HEADER.size + entry_count * _ENTRY.size
     if entry_count < 0 or size_bytes != len(data):
         raise _corrupt(path, f"{size_bytes} bytes for {entry_count} producers", f"{len(data)}")
-    return tuple(_entry(fields) for fields in _ENTRY.iter_unpack(memoryview(data)[_HEADER.size :]))
+    return tuple(
+        ProducerStateEntry._make((*fields, None if first_offset < 0 else first_offset))
+        for *fields, first_offset in _ENTRY.iter_unpack(memoryview(data)[_HEADER.size :])
+    )
 
 
 def write_producer_snapshot(
     filesystem: FileSystem, path: str, entries: Iterable[ProducerStateEntry], *, flush: bool = True
 ) -> None:
-    """Replace a producer snapshot by one with these producers.
+    """Replace a producer snapshot by one with these producers, in any order.
 
-    Args:
-        filesystem: Where to write.
-        path: The snapshot file.
-        entries: The producers, in any order.
-        flush: False leaves the flush of the file and of its directory to the caller.
-
-    Raises:
-        StorageError: The file system refused.
+    With ``flush=False`` the caller flushes the file and its directory.
     """
     replace_file(filesystem, path, producer_snapshot_bytes(entries), flush=flush)
 
 
 def producer_snapshot_bytes(entries: Iterable[ProducerStateEntry]) -> bytes:
     """The content of a producer snapshot."""
-    packed = [_ENTRY.pack(*_fields(entry)) for entry in entries]
+    packed = [
+        _ENTRY.pack(*fields, _NO_OFFSET if first_offset is None else first_offset)
+        for *fields, first_offset in entries
+    ]
     data = bytearray(_HEADER.pack(_SNAPSHOT_VERSION, 0, len(packed)))
     data += b"".join(packed)
     _HEADER.pack_into(data, 0, _SNAPSHOT_VERSION, crc32c(memoryview(data)[_CRC_END:]), len(packed))
     return bytes(data)
-
-
-def _fields(entry: ProducerStateEntry) -> tuple[int, ...]:
-    transaction_first_offset = entry.current_transaction_first_offset
-    return (
-        entry.producer_id,
-        entry.producer_epoch,
-        entry.last_sequence,
-        entry.last_offset,
-        entry.offset_delta,
-        entry.timestamp_ms,
-        entry.coordinator_epoch,
-        _NO_OFFSET if transaction_first_offset is None else transaction_first_offset,
-    )
-
-
-def _entry(fields: tuple[int, ...]) -> ProducerStateEntry:
-    producer_id, epoch, sequence, offset, delta, timestamp_ms, coordinator_epoch, transaction_first_offset = (
-        fields
-    )
-    return ProducerStateEntry(
-        producer_id=producer_id,
-        producer_epoch=epoch,
-        last_sequence=sequence,
-        last_offset=offset,
-        offset_delta=delta,
-        timestamp_ms=timestamp_ms,
-        coordinator_epoch=coordinator_epoch,
-        current_transaction_first_offset=None if transaction_first_offset < 0 else transaction_first_offset,
-    )
 
 
 def _corrupt(path: str, expected: str, found: str) -> CorruptSnapshotError:

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from storage_core.checkpoint.checkpoint_file import (
-    INT32_MAX,
-    INT64_MAX,
     MAX_CHECKPOINT_BYTES,
     entry_fields,
     malformed_line,
@@ -16,8 +14,8 @@ from storage_core.checkpoint.checkpoint_file import (
     read_small_file,
     write_checkpoint,
 )
-from storage_core.config import parse_java_properties
-from storage_core.errors import CorruptCheckpointError, LogDirectoryError, UnreadableError
+from storage_core.config import INT_MAX, LONG_MAX, parse_java_properties
+from storage_core.errors import CorruptCheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,49 +32,29 @@ _CLEAN_SHUTDOWN_LIMIT_BYTES = 4096
 
 
 def has_clean_shutdown_file(filesystem: FileSystem, root: str) -> bool:
-    """Whether the log directory ``root`` was shut down cleanly.
-
-    Raises:
-        UnreadableError: This user may not access it.
-    """
+    """Whether the log directory ``root`` was shut down cleanly."""
     return clean_shutdown_status(filesystem, root) is not None
 
 
 def clean_shutdown_status(filesystem: FileSystem, root: str) -> FileStatus | None:
-    """The status of the marker, which differs for each one written; None if there is none.
-
-    Raises:
-        UnreadableError: This user may not access the log directory.
-    """
+    """The status of the marker, which differs for each one written; None if there is none."""
     return filesystem.status(os.path.join(root, CLEAN_SHUTDOWN_FILE))
 
 
 def read_clean_shutdown_file(filesystem: FileSystem, root: str) -> bytes | None:
-    """The content of the marker; None if there is none, or if it is too large to be one.
-
-    Raises:
-        UnreadableError: This user may not read it.
-    """
+    """The content of the marker; None if there is none, or if it is too large to be one."""
+    path = os.path.join(root, CLEAN_SHUTDOWN_FILE)
     try:
-        return filesystem.read_file(os.path.join(root, CLEAN_SHUTDOWN_FILE), _CLEAN_SHUTDOWN_LIMIT_BYTES)
-    except UnreadableError:
-        raise
-    except LogDirectoryError:
+        return read_small_file(filesystem, path, _CLEAN_SHUTDOWN_LIMIT_BYTES)
+    except CorruptCheckpointError:
         return None
 
 
 def write_clean_shutdown_file(filesystem: FileSystem, root: str, content: bytes | None = None) -> None:
     """Mark that every log under ``root`` was flushed and closed; durable when this returns.
 
-    As in Kafka, it is written in place: only the existence of the file matters.
-
-    Args:
-        filesystem: Where to write.
-        root: The log directory.
-        content: The content of an earlier marker; None for a marker without an epoch.
-
-    Raises:
-        StorageError: The file system refused.
+    As in Kafka, it is written in place: only the existence of the file matters. ``content`` is that of an earlier
+    marker; without it, the marker has no epoch.
     """
     with filesystem.open_for_writing(os.path.join(root, CLEAN_SHUTDOWN_FILE), create=True) as file:
         file.truncate(0)
@@ -86,11 +64,7 @@ def write_clean_shutdown_file(filesystem: FileSystem, root: str, content: bytes 
 
 
 def delete_clean_shutdown_file(filesystem: FileSystem, root: str) -> bool:
-    """Remove the marker; durable when this returns. False if there was none.
-
-    Raises:
-        StorageError: The file system refused.
-    """
+    """Remove the marker; durable when this returns. False if there was none."""
     existed = filesystem.delete(os.path.join(root, CLEAN_SHUTDOWN_FILE))
     # Also without the file: a process that deleted it may have crashed before its flush.
     filesystem.flush_directory(root)
@@ -115,30 +89,19 @@ class MetaProperties:
 
 
 def read_meta_properties(filesystem: FileSystem, path: str) -> MetaProperties | None:
-    """Read ``meta.properties``; None if it does not exist.
-
-    Raises:
-        CorruptCheckpointError: The file cannot be parsed.
-        UnreadableError: This user may not read it.
-    """
+    """Read ``meta.properties``; None if it does not exist."""
     data = read_small_file(filesystem, path, _META_PROPERTIES_LIMIT_BYTES)
     return None if data is None else parse_meta_properties(data, path)
 
 
 def parse_meta_properties(data: bytes, path: str) -> MetaProperties:
-    """Parse the content of ``meta.properties``.
-
-    Raises:
-        CorruptCheckpointError: The version is unknown, or a property is missing or not a number.
-    """
+    """Parse the content of ``meta.properties``."""
     # Java reads property files as ISO 8859-1, which maps every byte to a character.
     try:
         properties = dict(parse_java_properties(data.decode("latin-1")))
     except ValueError as error:
         raise CorruptCheckpointError(f"{error} Restore the file.", path=path) from error
-    version = _integer(properties, "version", path)
-    if version is None:
-        version = 0
+    version = _integer(properties, "version", path) or 0
     if version not in (0, 1):
         message = f"Expected version 0 or 1 in {META_PROPERTIES}, found {version}. A newer Kafka wrote it."
         raise CorruptCheckpointError(message, path=path)
@@ -155,7 +118,7 @@ def _integer(properties: dict[str, str], name: str, path: str) -> int | None:
     text = properties.get(name)
     if text is None:
         return None
-    value = parse_integer(text, INT32_MAX)
+    value = parse_integer(text, INT_MAX)
     if value is None:
         message = f"Expected a whole number as {name}, found {text[:80]!r}. Restore the file."
         raise CorruptCheckpointError(message, path=path)
@@ -176,29 +139,17 @@ CLEANER_OFFSET_CHECKPOINT = "cleaner-offset-checkpoint"
 
 
 def read_offset_checkpoint(filesystem: FileSystem, path: str) -> dict[tuple[str, int], int]:
-    """Read an offset checkpoint; a missing file has no entries.
-
-    Returns:
-        The offset of each (topic, partition).
-
-    Raises:
-        CorruptCheckpointError: The file cannot be parsed.
-        UnreadableError: This user may not read it.
-    """
+    """Read an offset checkpoint: the offset of each (topic, partition); a missing file has no entries."""
     data = read_small_file(filesystem, path, MAX_CHECKPOINT_BYTES)
     return {} if data is None else parse_offset_checkpoint(data, path)
 
 
 def parse_offset_checkpoint(data: bytes, path: str) -> dict[tuple[str, int], int]:
-    """Parse the content of an offset checkpoint. Of two lines for one partition, the later one counts.
-
-    Raises:
-        CorruptCheckpointError: The content is malformed.
-    """
+    """Parse the content of an offset checkpoint. Of two lines for one partition, the later one counts."""
     offsets: dict[tuple[str, int], int] = {}
     for line_number, (topic, partition_text, offset_text) in entry_fields(data, path, 3):
-        partition = parse_integer(partition_text, INT32_MAX)
-        offset = parse_integer(offset_text, INT64_MAX)
+        partition = parse_integer(partition_text, INT_MAX)
+        offset = parse_integer(offset_text, LONG_MAX)
         if partition is None or offset is None:
             line = f"{topic} {partition_text} {offset_text}"
             raise malformed_line(path, line_number, line, "'<topic> <partition> <offset>'")
@@ -212,9 +163,6 @@ def write_offset_checkpoint(
     """Replace an offset checkpoint by one with the offset of each (topic, partition).
 
     Kafka writes them in the order of its hash map; they are sorted here.
-
-    Raises:
-        StorageError: The file system refused.
     """
     lines = (f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items()))
     write_checkpoint(filesystem, path, lines)

@@ -74,16 +74,8 @@ def truncated_to(
 ) -> int | None:
     """The lowest offset that a log may have been truncated to since the file had a size.
 
-    Args:
-        filesystem: Where to read.
-        root: The log directory.
-        topic: The log's topic.
-        partition: The log's partition.
-        since_bytes: The size that the file had.
-        begun_up_to: Include truncations to this offset or a lower one that were under way by then.
-
-    Returns:
-        None if it was not truncated; 0 if that is unknown.
+    None if it was not truncated; 0 if that is unknown. Truncations to ``begun_up_to`` or a lower offset that were under
+    way by then are included.
     """
     size_bytes = truncations_bytes(filesystem, root)
     if size_bytes == since_bytes and (begun_up_to is None or not size_bytes):
@@ -125,11 +117,7 @@ class TruncationsFile:
 
     @contextlib.contextmanager
     def noted(self, topic: str, partition: int, offset: int) -> Iterator[None]:
-        """A context manager that tells readers of a truncation. If the truncation fails, it stays under way.
-
-        Raises:
-            StorageError: The file could not be written.
-        """
+        """A context manager that tells readers of a truncation. If the truncation fails, it stays under way."""
         self.note_begin(topic, partition, offset)
         yield
         self._add(_Line(False, topic, partition, offset))
@@ -139,10 +127,9 @@ class TruncationsFile:
         self._add(_Line(True, topic, partition, offset))
 
     def settle(self) -> None:
-        """End all truncations that have begun, and free the space of a large file. None of this process is under way.
+        """End all truncations that have begun, and free the space of a large file.
 
-        Raises:
-            StorageError: The file could not be written.
+        None of this process may be under way.
         """
         if not self.size_bytes:
             return

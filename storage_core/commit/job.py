@@ -13,6 +13,7 @@ import logging
 import os
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from storage_core.checkpoint import (
@@ -59,7 +60,7 @@ from storage_core.log.log_directory import LogDirectory
 from storage_core.log.log_root import make_root, partitions_to_load
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from storage_core.commit.manifest import StagedManifest
     from storage_core.directory import PartitionDirectory
@@ -89,12 +90,7 @@ _LONG_COMMITS_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class LockedLogDir:
-    """A log directory while this process holds its lock.
-
-    Attributes:
-        commits: The commits so far.
-        directories: The existing partitions.
-    """
+    """The commits and the partitions of a log directory while this process holds its lock."""
 
     commits: CommitsFile
     directories: list[PartitionDirectory]
@@ -104,26 +100,20 @@ class LockedLogDir:
 def locked_log_dir(job: JobContext, clock: Clock, wait_seconds: float) -> Iterator[LockedLogDir]:
     """Lock a log directory, after creating a missing one and recovering one that was not closed cleanly.
 
-    Raises:
-        LogDirectoryLockedError: Another process held the lock during the whole wait.
-        LogDirectoryError: It is not a log directory, or belongs to a broker.
-        RecoveryWouldDiscard: It was not closed cleanly, and recovery would drop complete batches.
-        StorageError: The file system refused.
+    Raises what `CommitJob.begin` raises.
     """
     filesystem, root, settings = job.filesystem, job.root, job.settings
+    listed = partial(partitions_to_load, filesystem, root, broker_directory=settings.broker_directory)
     make_root(filesystem, root)
     for _ in range(_MAX_ATTEMPTS):
         if filesystem.status(job.path(LOCK_FILE)) is None:
             # Refuse other directories before locking creates a file in them.
-            partitions_to_load(filesystem, root, broker_directory=settings.broker_directory)
+            listed()
         lock = _lock(job, wait_seconds)
         try:
-            directories = partitions_to_load(filesystem, root, broker_directory=settings.broker_directory)
-            finished = finish_commit(
-                filesystem, root, settings.config_of, threads=settings.threads, keeps_note=True
-            )
-            if finished is not None:
-                directories = partitions_to_load(filesystem, root, broker_directory=settings.broker_directory)
+            directories = listed()
+            if finish_commit(filesystem, root, settings.config_of, threads=settings.threads, keeps_note=True):
+                directories = listed()
             commits = read_commits_file(filesystem, root)
             if _is_clean(job, commits):
                 yield LockedLogDir(commits, directories)
@@ -174,70 +164,62 @@ def probe_filesystem(filesystem: FileSystem, root: str, *, flush: bool = True) -
     """
     path = os.path.join(root, _PROBE)
     linked, renamed = path + ".link", path + ".renamed"
-
-    def write() -> None:
-        with filesystem.open_for_writing(path, create=True) as file:
-            file.truncate(0)
-            file.write_at([_CONTENT], 0)
-            if flush:
-                file.flush()
-
-    def patch() -> None:
-        with filesystem.open_for_writing(path) as file:
-            file.write_at([_PATCHED[-3:]], len(_PATCHED) - 3)
-            if flush:
-                file.flush()
-
-    def read_back() -> None:
+    with _probing(root, "delete a file"):
+        for each in (path, linked, renamed):
+            filesystem.delete(each)
+    with _probing(root, "write and flush a file"), filesystem.open_for_writing(path, create=True) as file:
+        file.truncate(0)
+        file.write_at([_CONTENT], 0)
+        if flush:
+            file.flush()
+    with _probing(root, "change it in place"), filesystem.open_for_writing(path) as file:
+        file.write_at([_PATCHED[-3:]], len(_PATCHED) - 3)
+        if flush:
+            file.flush()
+    with _probing(root, "link it"):
+        filesystem.link(path, linked)
+    with _probing(root, "rename it"):
+        filesystem.rename(linked, renamed)
+    with _probing(root, "read it back"):
         if filesystem.read_file(renamed, len(_CONTENT)) != _PATCHED:
             raise StorageError("The bytes read are not those written.", path=renamed)
-
-    steps: tuple[tuple[str, Callable[[], object]], ...] = (
-        ("delete a file", lambda: [filesystem.delete(each) for each in (path, linked, renamed)]),
-        ("write and flush a file", write),
-        ("change it in place", patch),
-        ("link it", lambda: filesystem.link(path, linked)),
-        ("rename it", lambda: filesystem.rename(linked, renamed)),
-        ("read it back", read_back),
-        ("delete it", lambda: [filesystem.delete(each) for each in (path, renamed)]),
-        *([("flush the directory", lambda: filesystem.flush_directory(root))] if flush else []),
-    )
-    for name, step in steps:
-        try:
-            step()
-        except SegmentLogError as error:
-            raise StorageError(
-                f"Expected a file system on which a commit can {name}, found one that refused: {error} Write to "
-                "another local or shared POSIX file system.",
-                path=root,
-            ) from error
+    with _probing(root, "delete it"):
+        filesystem.delete(path)
+        filesystem.delete(renamed)
+    if flush:
+        with _probing(root, "flush the directory"):
+            filesystem.flush_directory(root)
 
 
-def remove_orphan_files(
-    filesystem: FileSystem, root: str, *, committed_jobs: Collection[str], running_job: str, now_ms: int
-) -> int:
+@contextlib.contextmanager
+def _probing(root: str, step: str) -> Iterator[None]:
+    try:
+        yield
+    except SegmentLogError as error:
+        raise StorageError(
+            f"Expected a file system on which a commit can {step}, found one that refused: {error} Write to another "
+            "local or shared POSIX file system.",
+            path=root,
+        ) from error
+
+
+def remove_orphan_files(job: JobContext, committed_jobs: Collection[str], now_ms: int) -> int:
     """Delete staged files that no job will commit, and return their number. The root is locked and has no journal.
 
-    These are files of committed jobs, and files that were not changed for a week.
-
-    Args:
-        filesystem: Where to delete.
-        root: The log directory.
-        committed_jobs: The committed jobs. A late task of such a job may have staged files after the commit.
-        running_job: The running job, whose files are kept.
-        now_ms: The current time.
+    These are files of committed jobs, whose late tasks may have staged some after the commit, and files of other jobs
+    than this one that were not changed for a week.
     """
     count = 0
-    for entry in filesystem.list_directory(root):
+    for entry in job.filesystem.list_directory(job.root):
         job_id = job_of(entry.name) if entry.is_regular_file else None
-        if job_id is None or job_id == running_job:
+        if job_id is None or job_id == job.job_id:
             continue
-        path = os.path.join(root, entry.name)
+        path = job.path(entry.name)
         if job_id not in committed_jobs:
-            status = filesystem.status(path)
+            status = job.filesystem.status(path)
             if status is None or now_ms - status.modified_ms < _WEEK_MS:
                 continue
-        count += filesystem.delete(path)
+        count += job.filesystem.delete(path)
     return count
 
 
@@ -295,13 +277,8 @@ class CommitJob:
         with locked_log_dir(self._job, self._clock, wait_seconds) as locked:
             probe_filesystem(self._filesystem, self.root, flush=self.settings.flush)
             require_root(self._filesystem, self.root)
-            remove_orphan_files(
-                self._filesystem,
-                self.root,
-                committed_jobs=frozenset(entry.job_id for entry in locked.commits.entries),
-                running_job=self.settings.job_id,
-                now_ms=self._clock.now_ms(),
-            )
+            committed_jobs = frozenset(entry.job_id for entry in locked.commits.entries)
+            remove_orphan_files(self._job, committed_jobs, self._clock.now_ms())
             return not self._is_committed(locked.commits)
 
     def commit(self, manifests: Sequence[StagedManifest]) -> CommitOutcome:
@@ -428,11 +405,8 @@ class CommitJob:
             return True
 
     def _in_doubt(self, error: SegmentLogError) -> CommitInDoubtError:
-        if self.settings.txn_app_id is None:
-            advice = (
-                "open it with LogDirectory.open. Do not write these rows again, which would duplicate them"
-            )
-        else:
+        advice = "open it with LogDirectory.open. Do not write these rows again, which would duplicate them"
+        if self.settings.txn_app_id is not None:
             advice = (
                 "repeat the write with the same txnAppId and txnVersion, or open it with LogDirectory.open"
             )

@@ -90,13 +90,7 @@ class JobSettings:
 
 @dataclass(frozen=True, slots=True)
 class JobContext:
-    """A job in its log directory.
-
-    Attributes:
-        filesystem: Through which everything is read and written.
-        root: The log directory.
-        settings: The job.
-    """
+    """A job in its log directory, ``root``."""
 
     filesystem: FileSystem
     root: str

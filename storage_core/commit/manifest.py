@@ -13,17 +13,16 @@ pieces of one partition are in the order of its rows.
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from crc32c import crc32c
 
-from storage_core.checkpoint.checkpoint_file import INT32_MAX, INT64_MAX
 from storage_core.commit_files.commits_file import JOB_ID
-from storage_core.commit_files.json_fields import JsonFields, parse_json_file
+from storage_core.commit_files.json_fields import JsonFields, json_bytes, parse_json_file, with_crc_line
 from storage_core.commit_files.stage_names import STAGED_BASE_NAME, StageId, data_suffix_of, stage_of
+from storage_core.config import INT_MAX, LONG_MAX
 from storage_core.errors import CorruptCheckpointError
 
 if TYPE_CHECKING:
@@ -35,8 +34,7 @@ if TYPE_CHECKING:
 # 4 million pieces of about 250 bytes each.
 MAX_MANIFEST_BYTES: Final = 1 << 30
 _VERSION: Final = 1
-_ENCODER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
-_INT64_MIN: Final = -INT64_MAX - 1
+_INT64_MIN: Final = -LONG_MAX - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +53,6 @@ class StagedBatches:
     or link.
 
     Attributes:
-        topic: The topic.
-        partition: The partition's number.
         file: Name of the file in the root, without suffix.
         position_bytes: Position of the first batch in the file.
         size_bytes: Size of the batches, at most ``segment.bytes``.
@@ -150,15 +146,11 @@ def manifest_bytes(stage: StageId, pieces: Iterable[bytes]) -> bytes:
         stage.task,
         _VERSION,
     )
-    return b"%b\n%08x\n" % (data, crc32c(data))
+    return with_crc_line(data)
 
 
 def encode_staged(piece: StagedBatches) -> bytes:
     """Encode a piece for the manifest. The result takes less memory than the object, of which there may be very many."""
-    return _ENCODER.encode(_piece_values(piece)).encode()
-
-
-def _piece_values(piece: StagedBatches) -> dict[str, Any]:
     values: dict[str, Any] = {
         "topic": piece.topic,
         "partition": piece.partition,
@@ -173,7 +165,7 @@ def _piece_values(piece: StagedBatches) -> dict[str, Any]:
     }
     if piece.min_offset is not None:
         values |= {"min_offset": piece.min_offset, "max_offset": piece.max_offset}
-    return values
+    return json_bytes(values)
 
 
 def parse_manifest(data: bytes, path: str) -> Manifest:
@@ -204,7 +196,7 @@ def _piece(fields: JsonFields, stage: StageId) -> StagedBatches:
         partition=partition,
         file=file,
         position_bytes=fields.integer("position"),
-        size_bytes=fields.integer("size", minimum=1, maximum=INT32_MAX),
+        size_bytes=fields.integer("size", minimum=1, maximum=INT_MAX),
         batch_count=fields.integer("batches", minimum=1),
         record_count=fields.integer("records", minimum=1),
         first_timestamp_ms=fields.integer("first_timestamp_ms", minimum=_INT64_MIN),

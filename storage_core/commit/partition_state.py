@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import logging
 import os
-import struct
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from storage_core.checkpoint import (
     LEADER_EPOCH_CHECKPOINT,
@@ -32,7 +31,6 @@ from storage_core.errors import (
     CorruptSnapshotError,
     LogDirectoryError,
 )
-from storage_core.record.batch_header import MAGIC_V2
 from storage_core.scan.isolation import open_transactions
 from storage_core.segment.batch_walk import BatchWalk
 from storage_core.segment.file_names import (
@@ -50,14 +48,13 @@ from storage_core.segment.time_index import ENTRY_SIZE_BYTES as TIME_ENTRY_BYTES
 from storage_core.segment.time_index import TimeIndexFile
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection
 
-    from storage_core.filesystem import FileSystem, OpenFile
+    from storage_core.filesystem import FileSystem
+    from storage_core.record.batch_header import BatchHeader
 
 
 _log = logging.getLogger(__name__)
-# Leader epoch and magic of a batch, which begin at byte 12.
-_EPOCH_AND_MAGIC: Final = struct.Struct(">12xib")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +80,10 @@ class SegmentTail:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """One partition that a job writes to.
+    """One partition that a job writes to; by default, one that does not exist yet.
 
     Attributes:
-        topic: The topic.
-        partition: The partition's number.
         is_new: Whether the directory does not exist yet.
-        log_start_offset: The log start offset.
-        log_end_offset: The log end offset.
         epochs: The entries of its leader epoch checkpoint.
         leader_epoch: The last epoch on disk, or 0.
         snapshot_from: Source of the producer snapshot at the new log end; see `JournalledPartition`.
@@ -100,13 +93,13 @@ class PartitionState:
 
     topic: str
     partition: int
-    is_new: bool
-    log_start_offset: int
-    log_end_offset: int
-    epochs: tuple[EpochEntry, ...]
-    leader_epoch: int
-    snapshot_from: int | Literal["empty"] | None
-    tail: SegmentTail | None
+    is_new: bool = True
+    log_start_offset: int = 0
+    log_end_offset: int = 0
+    epochs: tuple[EpochEntry, ...] = ()
+    leader_epoch: int = 0
+    snapshot_from: int | Literal["empty"] | None = "empty"
+    tail: SegmentTail | None = None
     has_metadata: bool = True
 
     @property
@@ -122,20 +115,10 @@ class PartitionState:
         return (*self.epochs, EpochEntry(self.leader_epoch, self.log_end_offset))
 
 
-def new_partition_state(topic: str, partition: int) -> PartitionState:
-    """The state of a partition that does not exist yet."""
-    return PartitionState(topic, partition, True, 0, 0, (), 0, "empty", None)
-
-
 def read_partition_state(
     filesystem: FileSystem, directory: PartitionDirectory, checkpointed_start: int
 ) -> PartitionState:
-    """Read the state of an existing partition.
-
-    Args:
-        filesystem: Where to read.
-        directory: The partition.
-        checkpointed_start: Its log start offset in the root's checkpoint.
+    """Read the state of an existing partition, whose log start offset is in the root's checkpoint.
 
     Raises:
         LogDirectoryError: A transaction is open in it, or a segment is not a regular file.
@@ -152,10 +135,13 @@ def read_partition_state(
     bases = names.base_offsets(LOG_SUFFIX)
     log_start = max(checkpointed_start, bases[0] if bases else 0)
     epochs = read_leader_epoch_checkpoint(filesystem, os.path.join(path, LEADER_EPOCH_CHECKPOINT))
-    closed = _ClosedLog(_checkpointed_end(directory), epochs[-1].epoch if epochs else 0)
-    tail, log_end, last_epoch = (
-        _read_tail(filesystem, path, bases[-1], names, closed) if bases else (None, log_start, 0)
-    )
+    checkpointed_epoch = epochs[-1].epoch if epochs else 0
+    checkpointed_end = _checkpointed_end(directory)
+    tail, log_end, last_epoch = None, log_start, 0
+    if bases:
+        tail, log_end, last_epoch = _read_tail(
+            filesystem, path, bases[-1], names, checkpointed_end, checkpointed_epoch
+        )
     if log_end < log_start:
         raise CorruptError(
             f"Expected the log to end at or after its start offset {log_start}, found its end at {log_end}. Open the "
@@ -163,7 +149,7 @@ def read_partition_state(
             path=path,
         )
     snapshot_from = _check_transactions(filesystem, directory, log_end, names, is_empty=log_end <= log_start)
-    leader_epoch = max(0, last_epoch, epochs[-1].epoch if epochs else 0)
+    leader_epoch = max(0, last_epoch, checkpointed_epoch)
     return PartitionState(
         directory.topic,
         directory.partition,
@@ -176,37 +162,6 @@ def read_partition_state(
         tail,
         PARTITION_METADATA in names,
     )
-
-
-class _Batch(NamedTuple):
-    """The fields of a batch that `BatchWalk.skim` yields."""
-
-    position_bytes: int
-    end_position_bytes: int
-    base_offset: int
-    last_offset: int
-    max_timestamp_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class _ClosedLog:
-    """The end of a closed log according to the checkpoints.
-
-    Attributes:
-        end_offset: The log end offset.
-        leader_epoch: The last leader epoch; 0 without one.
-    """
-
-    end_offset: int
-    leader_epoch: int
-
-    def ends_with(self, log_file: OpenFile, batch: _Batch) -> bool:
-        """Whether a batch is the last one of the file and of the log."""
-        return (
-            batch.end_position_bytes == log_file.status.size_bytes
-            and batch.last_offset + 1 == self.end_offset
-            and _leader_epoch(log_file, batch) <= self.leader_epoch
-        )
 
 
 def _checkpointed_end(directory: PartitionDirectory) -> int:
@@ -222,25 +177,35 @@ def _checkpointed_end(directory: PartitionDirectory) -> int:
 
 
 def _read_tail(
-    filesystem: FileSystem, path: str, base_offset: int, names: Collection[str], closed: _ClosedLog
+    filesystem: FileSystem,
+    path: str,
+    base_offset: int,
+    names: Collection[str],
+    checkpointed_end: int,
+    checkpointed_epoch: int,
 ) -> tuple[SegmentTail, int, int]:
     """The end of the last segment, the log end offset, and the leader epoch of the last batch."""
     log_path = os.path.join(path, log_file_name(base_offset))
     index_name, time_index_name = offset_index_file_name(base_offset), time_index_file_name(base_offset)
     offsets = OffsetIndexFile(filesystem, os.path.join(path, index_name), base_offset, 0)
     times = TimeIndexFile(filesystem, os.path.join(path, time_index_name), base_offset, 0)
-    _require_closed_index(filesystem, offsets.file.path, len(offsets))
+    _require_closed_index(filesystem, offsets.path, len(offsets))
     with filesystem.open(log_path) as log_file:
         size_bytes = log_file.status.size_bytes
         if size_bytes == 0:
             # Its indexes may have stale entries.
             return SegmentTail(base_offset), base_offset, 0
-        first = next(_batches(log_file, base_offset), None)
+        walk = BatchWalk(log_file, base_offset, size_bytes)
+        first = walk.batch_at(0)
         entry = offsets.entry(len(offsets) - 1) if len(offsets) else None
-        indexed = None if entry is None else _indexed_last_batch(log_file, base_offset, entry)
-        last = indexed
-        if indexed is None or not closed.ends_with(log_file, indexed):
-            last = _last_batch(_batches(log_file, base_offset))
+        last = indexed = None if entry is None else _indexed_last_batch(walk, entry)
+        if (
+            indexed is None
+            or indexed.end_position_bytes != size_bytes
+            or indexed.next_offset != checkpointed_end
+            or indexed.leader_epoch > checkpointed_epoch
+        ):
+            last = _last_batch(walk, 0)
         if first is None or last is None or last.end_position_bytes != size_bytes:
             raise CorruptError(
                 "Expected complete batches up to the end of a log that was closed, found something else there. Delete "
@@ -249,7 +214,6 @@ def _read_tail(
                 path=log_path,
                 position_bytes=size_bytes if last is None else last.end_position_bytes,
             )
-        epoch = _leader_epoch(log_file, last)
     is_indexed = index_name in names and time_index_name in names
     if entry is not None and indexed != last:
         _log.warning(
@@ -266,8 +230,8 @@ def _read_tail(
             first.max_timestamp_ms,
             is_open=is_indexed and (len(times) > 0 or first.max_timestamp_ms < 0),
         ),
-        last.last_offset + 1,
-        epoch,
+        last.next_offset,
+        last.leader_epoch,
     )
 
 
@@ -283,19 +247,12 @@ def _require_closed_index(filesystem: FileSystem, path: str, count: int) -> None
         )
 
 
-def _batches(log_file: OpenFile, base_offset: int, position_bytes: int = 0) -> Iterator[_Batch]:
-    walk = BatchWalk(log_file, base_offset, log_file.status.size_bytes)
-    return map(_Batch._make, walk.skim(position_bytes))
-
-
-def _indexed_last_batch(log_file: OpenFile, base_offset: int, entry: OffsetPosition) -> _Batch | None:
+def _indexed_last_batch(walk: BatchWalk, entry: OffsetPosition) -> BatchHeader | None:
     """The last batch, found from the last entry of the offset index; None if the entry does not match."""
-    if not 0 <= entry.position_bytes < log_file.status.size_bytes:
+    if not 0 <= entry.position_bytes < walk.end_position_bytes:
         return None
-    batches = _batches(log_file, base_offset, entry.position_bytes)
     try:
-        first = next(batches, None)
-        last = _last_batch(batches) or first
+        first, last = walk.batch_at(entry.position_bytes), _last_batch(walk, entry.position_bytes)
     except CorruptRecordError:
         return None
     is_match = (
@@ -304,14 +261,10 @@ def _indexed_last_batch(log_file: OpenFile, base_offset: int, entry: OffsetPosit
     return last if is_match else None
 
 
-def _last_batch(batches: Iterable[_Batch]) -> _Batch | None:
-    found = deque(batches, maxlen=1)
-    return found[0] if found else None
-
-
-def _leader_epoch(log_file: OpenFile, batch: _Batch) -> int:
-    epoch, magic = _EPOCH_AND_MAGIC.unpack(log_file.read_at(_EPOCH_AND_MAGIC.size, batch.position_bytes))
-    return int(epoch) if magic == MAGIC_V2 else 0
+def _last_batch(walk: BatchWalk, position_bytes: int) -> BatchHeader | None:
+    """The last batch of a walk from a boundary on."""
+    last = deque(walk.skim(position_bytes), maxlen=1)
+    return walk.batch_at(last[0][0]) if last else None
 
 
 def _check_transactions(
@@ -330,27 +283,22 @@ def _check_transactions(
         except CorruptSnapshotError:
             pass
         else:
-            first_offsets = [
-                each.current_transaction_first_offset
-                for each in producers
-                if each.current_transaction_first_offset is not None
-            ]
-            if first_offsets:
-                raise _open_transaction(directory, min(first_offsets))
+            first_offsets = (each.current_transaction_first_offset for each in producers)
+            _require_no_transaction(directory, [offset for offset in first_offsets if offset is not None])
             return log_end
     if is_empty:
         return "empty"
     found = open_transactions(PartitionLog.load(filesystem, directory))
-    if found:
-        raise _open_transaction(directory, found[0].first_offset)
+    _require_no_transaction(directory, [each.first_offset for each in found])
     return None
 
 
-def _open_transaction(directory: PartitionDirectory, first_offset: int) -> LogDirectoryError:
-    return LogDirectoryError(
-        f"Expected no open transaction in {directory.topic}-{directory.partition}, found one from offset "
-        f"{first_offset} on: read_committed consumers would not see the rows after it. Let its producer commit or "
-        "abort it first.",
-        path=directory.path,
-        offset=first_offset,
-    )
+def _require_no_transaction(directory: PartitionDirectory, first_offsets: list[int]) -> None:
+    if first_offsets:
+        raise LogDirectoryError(
+            f"Expected no open transaction in {directory.topic}-{directory.partition}, found one from offset "
+            f"{min(first_offsets)} on: read_committed consumers would not see the rows after it. Let its producer "
+            "commit or abort it first.",
+            path=directory.path,
+            offset=min(first_offsets),
+        )

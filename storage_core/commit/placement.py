@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from storage_core.commit.job_context import JobContext
     from storage_core.filesystem import OpenFile
     from storage_core.log_config import LogConfig
+    from storage_core.record.batch_header import BytesLike
 
 
 # A staged segment of at least this share of segment.bytes is linked.
@@ -72,8 +73,7 @@ class Placement:
     operations: list[AppendOperation | LinkOperation] = field(default_factory=list)
     linked: list[tuple[StagedBatches, int]] = field(default_factory=list)
     _ranges: list[PackRange] = field(default_factory=list)
-    _append_offset: int = 0
-    _append_tail: SegmentTail | None = None
+    _begun: AppendOperation | None = None
 
     @staticmethod
     def is_linked(size_bytes: int, config: LogConfig) -> bool:
@@ -100,20 +100,10 @@ class Placement:
 
     def _end_append(self) -> None:
         """Complete the append operation; the next batches go to another segment."""
-        if self._ranges and self._append_tail is not None:
-            tail = self._append_tail
-            self.operations.append(
-                AppendOperation(
-                    tuple(self._ranges),
-                    self._append_offset,
-                    tail.base_offset,
-                    tail.size_bytes,
-                    tail.index_size_bytes,
-                    tail.time_index_size_bytes,
-                )
-            )
-        self._ranges.clear()
-        self._append_tail = None
+        if self._begun is not None:
+            self.operations.append(dataclasses.replace(self._begun, ranges=tuple(self._ranges)))
+            self._ranges.clear()
+            self._begun = None
 
     def _link(self, staged: StagedBatches, offset: int) -> None:
         self._end_append()
@@ -132,8 +122,15 @@ class Placement:
         if tail is None or self._must_roll(tail, staged, offset):
             self._end_append()
             tail = SegmentTail(offset)
-        if self._append_tail is None:
-            self._append_tail, self._append_offset = tail, offset
+        if self._begun is None:
+            self._begun = AppendOperation(
+                (),
+                offset,
+                tail.base_offset,
+                tail.size_bytes,
+                tail.index_size_bytes,
+                tail.time_index_size_bytes,
+            )
         self._ranges.append(PackRange(staged.file, staged.position_bytes, staged.size_bytes))
         self.tail = dataclasses.replace(
             tail,
@@ -162,16 +159,12 @@ class Placement:
 
 
 class PaddingStage:
-    """Stages batches without records for offsets that a restored log has after its last row, in one pack file.
-
-    Args:
-        job: The job.
-    """
+    """Stages batches without records for offsets that a restored log has after its last row, in one pack file."""
 
     def __init__(self, job: JobContext) -> None:
         self._job = job
         self._stage = StageId(job.job_id, _DRIVER_TASK, 0)
-        self._pieces: list[bytes] = []
+        self._pieces: list[BytesLike] = []
         self._size_bytes = 0
 
     def pad(self, state: PartitionState, start_offset: int, end_offset: int) -> list[StagedBatches]:
@@ -182,12 +175,9 @@ class PaddingStage:
         while start_offset < end_offset:
             last_offset = min(end_offset - 1, start_offset + MAX_OFFSET_DELTA)
             batch = empty_batch(
-                start_offset,
-                last_offset,
-                leader_epoch=state.leader_epoch,
-                max_timestamp_ms=NO_TIMESTAMP_MS,
+                start_offset, last_offset, leader_epoch=state.leader_epoch, max_timestamp_ms=NO_TIMESTAMP_MS
             )
-            self._pieces += [bytes(piece) for piece in batch.pieces]
+            self._pieces += batch.pieces
             found.append(
                 StagedBatches(
                     state.topic,
@@ -207,11 +197,7 @@ class PaddingStage:
         return found
 
     def write(self) -> None:
-        """Write the pack file, unless it would be empty.
-
-        Raises:
-            StorageError: The file system refused.
-        """
+        """Write the pack file, unless it would be empty."""
         if not self._pieces:
             return
         job = self._job
@@ -246,11 +232,9 @@ def staged_by_partition(
     for manifest in sorted(read, key=lambda each: each.stage.task):
         for staged in manifest.pieces:
             found[staged.topic_partition].append(staged)
+    check = _require_offsets if job.settings.preserve_offsets else _require_no_offsets
     for each in found.values():
-        if job.settings.preserve_offsets:
-            _require_offsets(each)
-        else:
-            _require_no_offsets(each)
+        check(each)
     return found
 
 
@@ -266,7 +250,9 @@ def checked_batches(
     for (file, suffix), group in groupby(staged, key=attrgetter("file", "suffix")):
         if suffix != LOG_SUFFIX:
             with job.filesystem.open(job.path(file + suffix)) as pack:
-                found += [_checked_in_pack(pack, each) for each in group]
+                for each in group:
+                    _checked_heads(pack, each)
+                    found.append(each)
             continue
         for each in group:
             if Placement.is_linked(each.size_bytes, config):
@@ -289,8 +275,9 @@ def _require_no_offsets(staged: list[StagedBatches]) -> None:
 
 def _require_offsets(staged: list[StagedBatches]) -> None:
     """Sort batches by their offsets, which must not overlap."""
+    staged.sort(key=lambda each: each.min_offset or 0)
     next_offset = 0
-    for each in sorted(staged, key=lambda each: each.min_offset or 0):
+    for each in staged:
         if each.min_offset is None or each.max_offset is None:
             raise OptionError(
                 f"Expected staged rows with offsets for {each.topic}-{each.partition}, found some without. Stage "
@@ -304,71 +291,58 @@ def _require_offsets(staged: list[StagedBatches]) -> None:
                 offset=each.min_offset,
             )
         next_offset = each.max_offset + 1
-    staged.sort(key=lambda each: each.min_offset or 0)
 
 
-def _checked_in_pack(pack: OpenFile, staged: StagedBatches) -> StagedBatches:
+def _checked_heads(file: OpenFile, staged: StagedBatches) -> list[BatchHeads]:
+    """The headers of what was staged, which must be what the manifest says."""
     end_bytes = staged.position_bytes + staged.size_bytes
-    found = offset_count = 0
-    has_all_bytes = end_bytes <= pack.status.size_bytes
-    for heads in batch_heads(pack, staged.position_bytes, end_bytes) if has_all_bytes else ():
-        found = fingerprint([heads], found)
-        if staged.min_offset is None:
-            offset_count += heads.offset_count
-        else:
-            offset_count = int(heads.last_offsets[-1]) + 1 - staged.min_offset
-    if found != staged.fingerprint or offset_count != staged.offset_count:
-        raise not_as_staged(pack.path, staged)
-    return staged
+    blocks: list[BatchHeads] = []
+    if end_bytes <= file.status.size_bytes:
+        blocks = list(batch_heads(file, staged.position_bytes, end_bytes))
+    offset_count = sum(heads.offset_count for heads in blocks)
+    if blocks and staged.min_offset is not None:
+        offset_count = int(blocks[-1].last_offsets[-1]) + 1 - staged.min_offset
+    if fingerprint(blocks) != staged.fingerprint or offset_count != staged.offset_count:
+        raise not_as_staged(file.path, staged)
+    return blocks
 
 
 def _with_index_sizes(job: JobContext, staged: StagedBatches) -> StagedBatches:
     stem = job.path(staged.file)
-    log, index, time_index = (
-        job.filesystem.status(stem + suffix)
-        for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
-    )
-    if (
-        log is None
-        or index is None
-        or time_index is None
-        or log.size_bytes != staged.size_bytes
-        or staged.position_bytes != 0
-    ):
+    log = job.filesystem.status(stem + LOG_SUFFIX)
+    index = job.filesystem.status(stem + OFFSET_INDEX_SUFFIX)
+    time_index = job.filesystem.status(stem + TIME_INDEX_SUFFIX)
+    is_whole = log is not None and log.size_bytes == staged.size_bytes and staged.position_bytes == 0
+    if index is None or time_index is None or not is_whole:
         raise not_as_staged(stem + LOG_SUFFIX, staged)
     return dataclasses.replace(
         staged, index_size_bytes=index.size_bytes, time_index_size_bytes=time_index.size_bytes
     )
 
 
-def _split_segment(job: JobContext, staged: StagedBatches) -> Iterator[StagedBatches]:
+def _split_segment(job: JobContext, staged: StagedBatches) -> list[StagedBatches]:
     """The batches of a staged segment in parts of bounded size, to be appended to other segments."""
     path = job.path(staged.file + staged.suffix)
     with job.filesystem.open(path) as file:
         if file.status.size_bytes != staged.size_bytes:
             raise not_as_staged(path, staged)
-        blocks = list(batch_heads(file, 0, staged.size_bytes))
-    if fingerprint(blocks) != staged.fingerprint:
-        raise not_as_staged(path, staged)
-    parts = [_part(staged, heads) for heads in _split(blocks)]
-    if staged.min_offset is None and sum(part.offset_count for part in parts) != staged.offset_count:
-        raise not_as_staged(path, staged)
-    yield from parts
+        return [_part(staged, heads) for heads in _split(_checked_heads(file, staged))]
 
 
 def _part(staged: StagedBatches, heads: BatchHeads) -> StagedBatches:
     has_offsets = staged.min_offset is not None
     timestamps_ms = heads.headers["max_timestamp_ms"]
-    return dataclasses.replace(
-        staged,
-        position_bytes=heads.start_bytes,
-        size_bytes=heads.size_bytes,
-        batch_count=len(heads.headers),
+    return StagedBatches(
+        staged.topic,
+        staged.partition,
+        staged.file,
+        heads.start_bytes,
+        heads.size_bytes,
+        len(heads.headers),
         # Without offsets of their own, batches have as many offsets as records.
         record_count=heads.offset_count,
         first_timestamp_ms=int(timestamps_ms[0]),
         max_timestamp_ms=int(timestamps_ms.max()),
-        fingerprint=fingerprint([heads]),
         min_offset=int(heads.headers["base_offset"][0]) if has_offsets else None,
         max_offset=int(heads.last_offsets[-1]) if has_offsets else None,
     )

@@ -8,25 +8,19 @@ fail is checked here, before the journal is written.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from storage_core.checkpoint import (
     CLEAN_SHUTDOWN_FILE,
-    CLEANER_OFFSET_CHECKPOINT,
     LEADER_EPOCH_CHECKPOINT,
-    LOG_START_OFFSET_CHECKPOINT,
     META_PROPERTIES,
     PARTITION_METADATA,
-    RECOVERY_POINT_CHECKPOINT,
-    REPLICATION_OFFSET_CHECKPOINT,
     write_partition_metadata,
 )
 from storage_core.checkpoint.checkpoint_file import TEMPORARY_SUFFIX
 from storage_core.commit.partition_state import (
     PartitionState,
     SegmentTail,
-    new_partition_state,
     read_partition_state,
 )
 from storage_core.commit.placement import (
@@ -43,6 +37,7 @@ from storage_core.commit_files.journal import (
     CommitJournal,
     JournalledPartition,
 )
+from storage_core.commit_replay.replay import ROOT_CHECKPOINTS
 from storage_core.commit_replay.staged_batches import (
     BatchHeads,
     batch_heads,
@@ -55,10 +50,9 @@ from storage_core.log.log_root import check_topic_partition, choose_topic_id
 from storage_core.record.batch_header import MAX_OFFSET
 from storage_core.segment.file_names import (
     LOG_SUFFIX,
-    log_file_name,
-    offset_index_file_name,
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
     snapshot_file_name,
-    time_index_file_name,
 )
 from storage_core.segment.index_file import LARGEST_RELATIVE_OFFSET
 
@@ -74,16 +68,7 @@ if TYPE_CHECKING:
 # The commits file is appended to. Other files are replaced, so their temporary names are written.
 _ROOT_FILES: Final = (
     COMMITS_FILE,
-    *(
-        name + TEMPORARY_SUFFIX
-        for name in (
-            COMMIT_JOURNAL,
-            RECOVERY_POINT_CHECKPOINT,
-            REPLICATION_OFFSET_CHECKPOINT,
-            LOG_START_OFFSET_CHECKPOINT,
-            CLEANER_OFFSET_CHECKPOINT,
-        )
-    ),
+    *(name + TEMPORARY_SUFFIX for name in (COMMIT_JOURNAL, *ROOT_CHECKPOINTS)),
 )
 # Per partition: directory, indexes, snapshot and epochs, each rounded up by the file system.
 _SMALL_FILES_BYTES: Final = 24 * 1024
@@ -96,19 +81,6 @@ _FILES_OF_SEGMENT: Final = 3
 _MAX_CLEAN_SHUTDOWN_BYTES: Final = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionPlan:
-    """What happens to one partition.
-
-    Attributes:
-        partition: Its part of the journal.
-        linked: The staged segments that are linked, each with its base offset.
-    """
-
-    partition: JournalledPartition
-    linked: tuple[tuple[StagedBatches, int], ...]
-
-
 def prepare(
     job: JobContext,
     manifests: Sequence[StagedManifest],
@@ -118,13 +90,6 @@ def prepare(
     time_ms: int,
 ) -> CommitJournal:
     """Prepare a job's commit. The log directory is locked and clean.
-
-    Args:
-        job: The job.
-        manifests: The manifests that its tasks have reported.
-        directories: The existing partitions.
-        generation: The generation of this commit.
-        time_ms: The current time.
 
     Raises:
         OptionError: The rows or the settings do not fit the existing partitions.
@@ -142,12 +107,12 @@ def prepare(
         for key, state in sorted(states.items())
     ]
     padding.write()
-    partitions = tuple(plan.partition for plan in plans)
+    partitions = tuple(partition for partition, _ in plans)
     require_targets(filesystem, root, partitions)
     require_space(filesystem, root, partitions)
     in_parallel(
         lambda args: assign_offsets(job, *args),
-        [(*linked, plan.partition.leader_epoch) for plan in plans for linked in plan.linked],
+        [(*segment, partition.leader_epoch) for partition, linked in plans for segment in linked],
         settings.threads,
     )
     _write_missing_topic_ids(job, states, topic_ids)
@@ -177,7 +142,6 @@ def assign_offsets(job: JobContext, staged: StagedBatches, base_offset: int, lea
 
     Raises:
         CorruptRecordError: The segment is not what was staged.
-        StorageError: The file system refused.
     """
     path = job.path(staged.file + LOG_SUFFIX)
     has_offsets = staged.min_offset is not None
@@ -204,19 +168,11 @@ def plan_partition(
     staged: Sequence[StagedBatches],
     topic_id: str | None,
     padding: PaddingStage,
-) -> PartitionPlan:
-    """Check what was staged for a partition, and place it.
+) -> tuple[JournalledPartition, list[tuple[StagedBatches, int]]]:
+    """Check what was staged for a partition, in the order of its rows, and place it.
 
-    Args:
-        job: The job.
-        state: The partition before the commit.
-        staged: What was staged for it, in the order of its rows.
-        topic_id: The id for ``partition.metadata`` if the partition is new.
-        padding: Stages batches for offsets without records.
-
-    Raises:
-        OptionError: The offsets that rows are to keep do not fit.
-        CorruptError: A staged file does not match its manifest.
+    Returns:
+        Its part of the journal, and the staged segments that are linked, each with its base offset.
     """
     settings = job.settings
     config = settings.config_of(state.topic)
@@ -238,19 +194,11 @@ def plan_partition(
     if restored_end is not None and placement.next_offset < restored_end:
         # Too far for padding: an empty segment marks the log end.
         placement.begin_segment(restored_end)
-    return PartitionPlan(
-        _journalled(state, placement, log_start, topic_id, keep_offsets=settings.preserve_offsets),
-        tuple(placement.linked),
-    )
+    return _journalled(settings, state, placement, log_start, topic_id), placement.linked
 
 
 def _journalled(
-    state: PartitionState,
-    placement: Placement,
-    log_start: int,
-    topic_id: str | None,
-    *,
-    keep_offsets: bool,
+    settings: JobSettings, state: PartitionState, placement: Placement, log_start: int, topic_id: str | None
 ) -> JournalledPartition:
     log_end = placement.next_offset
     if log_end > MAX_OFFSET:
@@ -276,7 +224,7 @@ def _journalled(
         epochs_after=epochs,
         snapshot_from=state.snapshot_from,
         operations=tuple(placement.operations),
-        keep_offsets=keep_offsets,
+        keep_offsets=settings.preserve_offsets,
     )
 
 
@@ -294,9 +242,7 @@ def _restored_bounds(settings: JobSettings, state: PartitionState) -> tuple[int,
 
 def _require_after_log_end(state: PartitionState, staged: Sequence[StagedBatches], log_start: int) -> None:
     """Refuse rows before the log end or the new log start."""
-    if not staged:
-        return
-    first_offset = staged[0].min_offset or 0
+    first_offset = (staged[0].min_offset or 0) if staged else MAX_OFFSET
     if first_offset < max(state.log_end_offset, log_start):
         raise OptionError(
             f"Expected rows of {state.topic}-{state.partition} at or after its log end {state.log_end_offset} and log "
@@ -320,12 +266,7 @@ def _begin_log(
 
 
 def require_root(filesystem: FileSystem, root: str) -> None:
-    """Refuse a log directory in which this user may not write to the directory or the files of a commit.
-
-    Raises:
-        UnreadableError: This user may not write to the directory or a file in it.
-        LogDirectoryError: Something else has the name of such a file.
-    """
+    """Refuse a log directory in which this user may not write to the directory or the files of a commit."""
     filesystem.require_writable(root)
     for name in _ROOT_FILES:
         _require_file(filesystem, f"{root}/{name}")
@@ -357,22 +298,15 @@ def require_targets(filesystem: FileSystem, root: str, partitions: Iterable[Jour
             )
         for operation in partition.operations:
             if isinstance(operation, AppendOperation):
-                for name in (log_file_name, offset_index_file_name, time_index_file_name):
-                    filesystem.require_writable(f"{directory}/{name(operation.segment_base_offset)}")
-        for file_name in (
-            LEADER_EPOCH_CHECKPOINT,
-            LEADER_EPOCH_CHECKPOINT + TEMPORARY_SUFFIX,
-            snapshot_file_name(partition.log_end_after),
-        ):
-            _require_file(filesystem, f"{directory}/{file_name}")
+                for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+                    filesystem.require_writable(f"{directory}/{operation.segment_base_offset:020d}{suffix}")
+        snapshot = snapshot_file_name(partition.log_end_after)
+        for name in (LEADER_EPOCH_CHECKPOINT, LEADER_EPOCH_CHECKPOINT + TEMPORARY_SUFFIX, snapshot):
+            _require_file(filesystem, f"{directory}/{name}")
 
 
 def require_space(filesystem: FileSystem, root: str, partitions: Sequence[JournalledPartition]) -> None:
-    """Refuse a commit for which the file system has too few free bytes or inodes. Quotas are not known.
-
-    Raises:
-        StorageError: There is too little space.
-    """
+    """Refuse a commit for which the file system has too few free bytes or inodes. Quotas are not known."""
     operations = [operation for partition in partitions for operation in partition.operations]
     appends = [operation for operation in operations if isinstance(operation, AppendOperation)]
     needed_bytes = len(partitions) * _SMALL_FILES_BYTES
@@ -446,7 +380,7 @@ def _states(
                 "Expected nothing at the path of a new partition's directory, found something. Move it away.",
                 path=path,
             )
-        states[key] = new_partition_state(*key)
+        states[key] = PartitionState(*key)
     return states
 
 

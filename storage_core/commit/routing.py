@@ -106,10 +106,7 @@ class PartitionNumbers:
                 return found
         topics = np.fromiter(map(self._topic, rows.topics), np.int64, len(rows.topics))
         codes = rows.partitions.astype(np.int64)
-        if rows.topic_indexes is None:
-            codes += topics[0] << _PARTITION_BITS
-        else:
-            codes += topics[rows.topic_indexes] << _PARTITION_BITS
+        codes += topics[0 if rows.topic_indexes is None else rows.topic_indexes] << _PARTITION_BITS
         places = np.searchsorted(self._codes, codes)
         is_known = np.zeros(len(codes), np.bool_)
         if len(self._codes):

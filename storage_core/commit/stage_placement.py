@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -164,10 +166,7 @@ def _ends(counts: npt.NDArray[Any]) -> _Int64Array:
 class OpenFiles:
     """The new files of a task attempt, any number of them, in one directory. The file system limits how many are open.
 
-    Args:
-        filesystem: Through which they are written.
-        directory: Their directory.
-        begins_flushes: Whether the files will be flushed, so that writeback can begin early.
+    With ``begins_flushes``, the files will be flushed, so writeback begins early.
     """
 
     def __init__(self, filesystem: FileSystem, directory: str, *, begins_flushes: bool = False) -> None:
@@ -177,11 +176,6 @@ class OpenFiles:
         self._begins_flushes = begins_flushes
         # By name, the position up to which writeback has begun.
         self._begun_bytes: dict[str, int] = {}
-
-    @property
-    def names(self) -> list[str]:
-        """The file names in the order of creation."""
-        return list(self._files)
 
     def create(self, name: str) -> None:
         """Create an empty file.
@@ -201,22 +195,20 @@ class OpenFiles:
         self._files[name] = file
 
     def write(self, name: str, pieces: Sequence[BytesLike], position_bytes: int) -> None:
-        """Write to one of the files.
+        """Write to one of the files, and begin writeback of a large one.
 
-        Raises:
-            StorageError: The file system refused; a part may have been written.
+        The last write is left out, because its last page may still change.
         """
         file = self._files[name]
         file.write_at(pieces, position_bytes)
         if self._begins_flushes:
-            self._begin_flush(name, file, position_bytes)
+            begun_bytes = self._begun_bytes.get(name, 0)
+            if position_bytes - begun_bytes >= _FLUSHED_AT_ONCE_BYTES:
+                file.begin_flush(begun_bytes, position_bytes - begun_bytes)
+                self._begun_bytes[name] = position_bytes
 
     def flush(self) -> None:
-        """Flush and close all files. The directory is not flushed.
-
-        Raises:
-            StorageError: The file system refused; what is on disk is unknown.
-        """
+        """Flush and close all files. The directory is not flushed. After an error, what is on disk is unknown."""
         with ThreadPoolExecutor(min(_FLUSHING_THREADS, len(self._files) or 1)) as threads:
             for _ in threads.map(PooledFile.flush, self._files.values()):
                 pass
@@ -237,13 +229,6 @@ class OpenFiles:
                 errors.append(error)
         return errors
 
-    def _begin_flush(self, name: str, file: PooledFile, position_bytes: int) -> None:
-        """Begin writeback of a large file, except for the last write, whose last page may still change."""
-        begun_bytes = self._begun_bytes.get(name, 0)
-        if position_bytes - begun_bytes >= _FLUSHED_AT_ONCE_BYTES:
-            file.begin_flush(begun_bytes, position_bytes - begun_bytes)
-            self._begun_bytes[name] = position_bytes
-
 
 class _IndexFile:
     """An index file with a write buffer."""
@@ -256,7 +241,7 @@ class _IndexFile:
 
     def add(self, entries: bytes) -> None:
         self._kept += entries
-        if len(self._kept) >= _SPILL_BYTES and self._written_bytes + len(self._kept) > _SPILL_BYTES:
+        if len(self._kept) > _SPILL_BYTES:
             self.complete()
 
     def complete(self) -> None:
@@ -269,14 +254,7 @@ class _IndexFile:
 
 
 class StagedSegment:
-    """A staged segment, which takes batches until it is sealed.
-
-    Args:
-        files: Creates and writes its files.
-        base_name: Their name without suffix.
-        base_offset: The offset that its index entries are relative to.
-        config: Decides where index entries are due, and how many fit.
-    """
+    """A staged segment, which takes batches until it is sealed. Index entries are relative to its base offset."""
 
     def __init__(self, files: OpenFiles, base_name: str, base_offset: int, config: LogConfig) -> None:
         self.size_bytes = 0
@@ -293,11 +271,7 @@ class StagedSegment:
         return self._indexes.is_full
 
     def append(self, batches: RecordBatches) -> None:
-        """Append batches, whose offsets relative to the base offset are final.
-
-        Raises:
-            StorageError: The file system refused.
-        """
+        """Append batches, whose offsets relative to the base offset are final."""
         offset_entries, time_entries = self._indexes.add(
             batches.last_offsets, batches.headers["max_timestamp_ms"], batches.sizes_bytes, self.size_bytes
         )
@@ -318,8 +292,6 @@ class PartitionStage:
     """The staging state of one partition.
 
     Attributes:
-        topic: The topic.
-        partition: The partition's number.
         packed_bytes: Size of its batches in the pack file.
         segment: The segment that takes its next batches; None: the pack file, or a new segment.
         piece: What the last segment holds; None before its first segment.
@@ -335,15 +307,9 @@ class PartitionStage:
 
 
 class StagePlacement:
-    """Decides where each run of batches goes, and records the pieces for the manifest.
+    """Writes each run of batches to its place, and records the pieces for the manifest.
 
-    It creates the files; the caller writes the batches.
-
-    Args:
-        files: Creates the files.
-        stage: The task attempt.
-        config: Decides when segments end.
-        piece_bytes: A partition of at least this size gets a segment.
+    A partition of at least ``piece_bytes`` gets a segment; ``config`` decides when that ends.
     """
 
     def __init__(self, files: OpenFiles, stage: StageId, config: LogConfig, piece_bytes: int) -> None:
@@ -357,14 +323,27 @@ class StagePlacement:
         self._pack_piece: StagedBatches | None = None
         self._pack_size_bytes = 0
         self._segment_count = 0
-        # Batches placed in these may still have to be written.
+        # Their last batches may still have to be written.
         self._full_segments: list[StagedSegment] = []
 
-    def place(self, runs: BatchRuns, stages: Sequence[PartitionStage]) -> list[PlacedRun]:
-        """Find a place for each run, given the states of partitions by their number.
+    def write(self, runs: BatchRuns, stages: Sequence[PartitionStage]) -> list[PlacedRun]:
+        """Write the batches of each run to a place, given the states of partitions by their number."""
+        pack_position_bytes = self._pack_size_bytes
+        placed = self._place(runs, stages)
+        batches = runs.with_offsets(placed)
+        # Adjacent runs for the pack file are written with one call.
+        for segment, adjacent in groupby(placed, key=attrgetter("segment")):
+            first, *others = adjacent
+            written = batches.select(first.start, (others[-1] if others else first).stop)
+            if segment is not None:
+                segment.append(written)
+            else:
+                self._files.write(self._stage.pack_name, written.pieces, pack_position_bytes)
+                pack_position_bytes += written.size_bytes
+        self._seal_full_segments()
+        return placed
 
-        Before the next call, the caller writes the placed batches and calls `seal_full_segments`.
-        """
+    def _place(self, runs: BatchRuns, stages: Sequence[PartitionStage]) -> list[PlacedRun]:
         placed: list[PlacedRun] = []
         columns = (runs.starts, runs.stops, runs.partitions, runs.sizes_bytes)
         for start, stop, number, size_bytes in zip(*(column.tolist() for column in columns), strict=True):
@@ -376,8 +355,7 @@ class StagePlacement:
                 placed.extend(self._place_in_segments(runs, start, stop, stage))
         return placed
 
-    def seal_full_segments(self) -> None:
-        """Complete the indexes of full segments."""
+    def _seal_full_segments(self) -> None:
         while self._full_segments:
             self._full_segments.pop().seal()
 
@@ -386,7 +364,7 @@ class StagePlacement:
         self._end_pack_piece()
         for stage in stages:
             self._end_segment(stage)
-        self.seal_full_segments()
+        self._seal_full_segments()
         return self._finished
 
     def _place_in_pack(
@@ -394,7 +372,7 @@ class StagePlacement:
     ) -> Iterator[PlacedRun]:
         while start < stop:
             piece = self._pack_piece
-            if piece is None or (piece.topic, piece.partition) != (stage.topic, stage.partition):
+            if piece is None or piece.topic_partition != (stage.topic, stage.partition):
                 piece = self._begin_pack_piece(stage)
             end = runs.fitting(start, stop, piece, None) if runs.keeps_offsets else stop
             if end > start:

@@ -28,7 +28,6 @@ from storage_core.commit.stage_placement import (
     BatchRuns,
     OpenFiles,
     PartitionStage,
-    PlacedRun,
     StagePlacement,
 )
 from storage_core.errors import InvalidRecordError, InvalidTimestampError, StorageError
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
 
     from storage_core.commit_files.stage_names import StageId
     from storage_core.log_config import LogConfig
-    from storage_core.record.record_batches import RecordBatches
 
 
 _log = logging.getLogger(__name__)
@@ -68,15 +66,7 @@ _Int64Array = npt.NDArray[np.int64]
 class BlockWriter:
     """Stages rows block by block: sorts a block by partition, encodes it and writes the batches.
 
-    Args:
-        filesystem: Through which files are written.
-        root: The log directory.
-        stage: The task attempt.
-        encoding: How to encode batches.
-        config: The configuration of all logs.
-        default_timestamp_ms: The timestamp of records without one.
-        piece_bytes: A partition of at least this size gets a segment.
-        begins_flushes: Whether the files will be flushed in the end.
+    The arguments are those of `StageWriter`.
 
     Attributes:
         files: The staged files.
@@ -93,29 +83,21 @@ class BlockWriter:
         *,
         default_timestamp_ms: int,
         piece_bytes: int,
-        begins_flushes: bool = False,
+        flush: bool = False,
     ) -> None:
-        self.files = OpenFiles(filesystem, root, begins_flushes=begins_flushes)
-        self._pack_name = stage.pack_name
+        self.files = OpenFiles(filesystem, root, begins_flushes=flush)
         self._config = config
         self._encoder = GroupEncoder(encoding, default_timestamp_ms)
         self.numbers = PartitionNumbers()
         self._stages: list[PartitionStage] = []
         self._placement = StagePlacement(self.files, stage, config, piece_bytes)
-        self._pack_size_bytes = 0
 
     def write(self, rows: Sequence[RoutedRows], numbers: Sequence[npt.NDArray[np.integer[Any]]]) -> None:
-        """Encode and write rows, at least one, without a flush.
+        """Encode and write rows, at least one, without a flush; raises what `StageWriter.append` raises.
 
         Args:
             rows: The rows.
             numbers: Per row, the number of its partition.
-
-        Raises:
-            InvalidRecordError: Offsets do not ascend within a partition, or a record cannot be encoded.
-            RecordTooLargeError: A batch is larger than ``max.message.bytes``.
-            RecordBatchTooLargeError: A batch is larger than ``segment.bytes``.
-            StorageError: The file system refused.
         """
         ordered = sort_rows(np.concatenate(numbers))
         # They ascend.
@@ -132,30 +114,11 @@ class BlockWriter:
         for each in encoded:
             runs = BatchRuns(each.batches, ordered.numbers[each.groups], keeps_offsets=offsets is not None)
             self._check_sizes(runs)
-            placed = self._placement.place(runs, self._stages)
-            self._write(runs.with_offsets(placed), placed)
-            self._placement.seal_full_segments()
+            self._placement.write(runs, self._stages)
 
     def complete(self) -> list[bytes]:
         """Complete the files without a flush, and return the encoded pieces for the manifest."""
         return self._placement.complete(self._stages)
-
-    def _write(self, batches: RecordBatches, placed: Sequence[PlacedRun]) -> None:
-        # Adjacent runs for the pack file are written with one call.
-        start = 0
-        for run in placed:
-            if run.segment is not None:
-                self._write_to_pack(batches, start, run.start)
-                run.segment.append(batches.select(run.start, run.stop))
-                start = run.stop
-        self._write_to_pack(batches, start, batches.count)
-
-    def _write_to_pack(self, batches: RecordBatches, start: int, stop: int) -> None:
-        if start == stop:
-            return
-        pieces = batches.pieces[2 * start : 2 * stop]
-        self.files.write(self._pack_name, pieces, self._pack_size_bytes)
-        self._pack_size_bytes += int(batches.sizes_bytes[start:stop].sum())
 
     def _check_sizes(self, runs: BatchRuns) -> None:
         batches = runs.batches
@@ -232,7 +195,7 @@ class StageWriter:
             config,
             default_timestamp_ms=default_timestamp_ms,
             piece_bytes=piece_bytes,
-            begins_flushes=flush,
+            flush=flush,
         )
         self._flush = flush
         self._batch_size_bytes = encoding.batch_size_bytes
@@ -327,21 +290,20 @@ class StageWriter:
             self.abort()
 
     def _check(self, records: pa.RecordBatch) -> None:
-        if records.schema == self._schema:
-            check_rows(_without_offsets(records))
-            _check_timestamps(records)
-            return
+        is_known = records.schema == self._schema
+        others = records
         if OFFSET_COLUMN in records.schema.names:
-            column = records.column(OFFSET_COLUMN)
+            column, others = records.column(OFFSET_COLUMN), records.drop_columns([OFFSET_COLUMN])
             if column.type != pa.int64() or column.null_count:
                 raise InvalidRecordError(
                     f"Expected the column {OFFSET_COLUMN} to be int64 without nulls, found {column.type} with "
                     f"{column.null_count} nulls. Every row needs an offset to keep."
                 )
-        check_columns(_without_offsets(records))
-        check_rows(_without_offsets(records))
+        if not is_known:
+            check_columns(others)
+        check_rows(others)
         _check_timestamps(records)
-        if self._schema is not None and not records.schema.equals(self._schema):
+        if self._schema is not None and not is_known:
             raise InvalidRecordError(
                 f"Expected all rows to have the same columns, found {_described(self._schema)}, then "
                 f"{_described(records.schema)}. Cast them."
@@ -380,11 +342,6 @@ def _check_timestamps(records: pa.RecordBatch) -> None:
         f"are read, found {wrong} in row {pc.index(numbers, wrong).as_py()}. Leave such rows out, or give them another "
         "timestamp or none."
     )
-
-
-def _without_offsets(records: pa.RecordBatch) -> pa.RecordBatch:
-    names = records.schema.names
-    return records.drop_columns([OFFSET_COLUMN]) if OFFSET_COLUMN in names else records
 
 
 def _described(schema: pa.Schema) -> str:

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from crc32c import crc32c
 
-from storage_core.checkpoint.checkpoint_file import INT64_MAX, read_small_file, replace_file
+from storage_core.checkpoint.checkpoint_file import read_small_file, replace_file
 from storage_core.commit_files.json_fields import JsonFields, json_bytes, parse_json_object
+from storage_core.config import LONG_MAX
 from storage_core.errors import CorruptCheckpointError, LogDirectoryError, OptionError, UnreadableError
 
 if TYPE_CHECKING:
@@ -68,9 +69,9 @@ class CommitEntry:
         return cls(
             generation=fields.integer("generation", minimum=1),
             job_id=fields.text("job", JOB_ID, "32 hexadecimal digits"),
-            time_ms=fields.integer("time_ms", minimum=-INT64_MAX),
+            time_ms=fields.integer("time_ms", minimum=-LONG_MAX),
             txn_app_id=fields.text("txn_app_id", _TXN_APP_ID, "a text") if has_txn else None,
-            txn_version=fields.integer("txn_version", minimum=-INT64_MAX - 1) if has_txn else None,
+            txn_version=fields.integer("txn_version", minimum=-LONG_MAX - 1) if has_txn else None,
         )
 
     def json_values(self) -> dict[str, Any]:
@@ -116,12 +117,7 @@ class CommitsFile:
 
 
 def read_commits_file(filesystem: FileSystem, root: str) -> CommitsFile:
-    """Read the commits of a log directory. A missing file holds none.
-
-    Raises:
-        CorruptCheckpointError: A line before the last complete one is damaged.
-        UnreadableError: This user may not read the file.
-    """
+    """Read the commits of a log directory; raises what `parse_commits_file` raises. A missing file holds none."""
     path = os.path.join(root, COMMITS_FILE)
     data = read_small_file(filesystem, path, MAX_COMMITS_BYTES)
     return CommitsFile() if data is None else parse_commits_file(data, path)
@@ -135,17 +131,13 @@ def parse_commits_file(data: bytes, path: str) -> CommitsFile:
     """
     entries: list[CommitEntry] = []
     position_bytes = size_bytes = 0
-    first_damaged_bytes: int | None = None
     for line in _lines(data):
         entry = _entry(line, path)
-        if entry is None:
-            if first_damaged_bytes is None:
-                first_damaged_bytes = position_bytes
-        elif first_damaged_bytes is not None:
-            raise _damaged(path, first_damaged_bytes)
-        else:
+        if entry is not None:
+            if size_bytes < position_bytes:
+                raise _damaged(path, size_bytes)
             entries.append(entry)
-            size_bytes = position_bytes + len(line)
+            size_bytes += len(line)
         position_bytes += len(line)
     return CommitsFile(tuple(entries), size_bytes)
 
@@ -183,19 +175,7 @@ def read_last_commit(filesystem: FileSystem, root: str) -> CommitEntry | None:
 def append_commit(
     filesystem: FileSystem, root: str, entry: CommitEntry, size_bytes: int, *, flush: bool = True
 ) -> None:
-    """Append a line after the last complete one, which makes the job's rows visible.
-
-    Args:
-        filesystem: Where to write.
-        root: The log directory.
-        entry: The job.
-        size_bytes: End of the last complete line, from `read_commits_file`.
-        flush: Whether to flush the line and the directory.
-
-    Raises:
-        OptionError: The line would exceed the longest that readers accept.
-        StorageError: The file system refused.
-    """
+    """Append a line after the last complete one, which ends at ``size_bytes``; the job's rows become visible."""
     line = commit_line(entry)
     with filesystem.open_for_writing(os.path.join(root, COMMITS_FILE), create=True) as file:
         file.truncate(size_bytes)
@@ -207,25 +187,15 @@ def append_commit(
 
 
 def flush_commits(filesystem: FileSystem, root: str) -> None:
-    """Flush the lines written so far, so that they survive a power cut.
-
-    Raises:
-        StorageError: The file system refused.
-    """
+    """Flush the lines written so far, so that they survive a power cut."""
     with filesystem.open_for_writing(os.path.join(root, COMMITS_FILE)) as file:
         file.flush()
     filesystem.flush_directory(root)
 
 
 def replace_commits_file(filesystem: FileSystem, root: str, entries: Sequence[CommitEntry]) -> None:
-    """Replace the file atomically.
-
-    Raises:
-        OptionError: A line would exceed the longest that readers accept.
-        StorageError: The file system refused.
-    """
-    data = b"".join(map(commit_line, entries))
-    replace_file(filesystem, os.path.join(root, COMMITS_FILE), data)
+    """Replace the file atomically."""
+    replace_file(filesystem, os.path.join(root, COMMITS_FILE), b"".join(map(commit_line, entries)))
 
 
 def shortened_commits(entries: Sequence[CommitEntry]) -> list[CommitEntry]:
@@ -272,8 +242,9 @@ def _entry(line: bytes, path: str) -> CommitEntry | None:
 
 
 def _damaged(path: str, position_bytes: int) -> CorruptCheckpointError:
-    message = (
+    return CorruptCheckpointError(
         "Expected a line with a valid CRC-32C, found a damaged one, so it is not certain which jobs are committed. "
-        "Restore the file, or remove the damaged lines and prevent those jobs from writing again."
+        "Restore the file, or remove the damaged lines and prevent those jobs from writing again.",
+        path=path,
+        position_bytes=position_bytes,
     )
-    return CorruptCheckpointError(message, path=path, position_bytes=position_bytes)

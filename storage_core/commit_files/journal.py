@@ -26,11 +26,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from storage_core.checkpoint.checkpoint_file import INT32_MAX, INT64_MAX, read_small_file, replace_file
+from storage_core.checkpoint.checkpoint_file import read_small_file, replace_file
 from storage_core.checkpoint.partition_files import EpochEntry
 from storage_core.commit_files.commits_file import OWN_PREFIX, CommitEntry
-from storage_core.commit_files.json_fields import JsonFields, json_file_bytes, parse_json_file
+from storage_core.commit_files.json_fields import JsonFields, json_bytes, parse_json_file, with_crc_line
 from storage_core.commit_files.stage_names import STAGE_PREFIX
+from storage_core.config import INT_MAX, LONG_MAX
 from storage_core.errors import OptionError
 
 if TYPE_CHECKING:
@@ -46,9 +47,7 @@ JOURNAL_VERSION: Final = 1
 _TOPIC_ID: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 # A file name without a directory: staged files are in the root.
 _STAGED_FILE: Final = re.compile(rf"{re.escape(STAGE_PREFIX)}[A-Za-z0-9._-]{{1,200}}")
-_STAGED_FILE_EXPECTED: Final = "the name of a staged file"
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/]*={0,2}")
-_EMPTY: Final = re.compile("empty")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +95,9 @@ class JournalledPartition:
     """What a commit changes in one partition.
 
     Attributes:
-        topic: The topic.
-        partition: The partition's number.
         is_new: Whether the commit creates the directory.
         topic_id: The id in a new partition's ``partition.metadata``; None: no such file is written.
         leader_epoch: The leader epoch of the new batches.
-        log_start_before: The log start offset before the commit.
-        log_start_after: The log start offset after the commit.
-        log_end_before: The log end offset before the commit.
-        log_end_after: The log end offset after the commit.
         epochs_after: The leader epochs after the commit.
         snapshot_from: Source of the producer snapshot at the new log end: the offset of an existing snapshot,
             ``"empty"``, or None for no snapshot.
@@ -190,13 +183,12 @@ def _decoded(fields: JsonFields, name: str) -> bytes:
 def _partition(fields: JsonFields) -> JournalledPartition:
     log_start_before, log_start_after = fields.integer("log_start_before"), fields.integer("log_start_after")
     topic, partition = fields.topic_partition()
-    has_topic_id = not fields.is_null("topic_id")
     return JournalledPartition(
         topic=topic,
         partition=partition,
         is_new=fields.flag("is_new"),
-        topic_id=fields.text("topic_id", _TOPIC_ID, "22 characters") if has_topic_id else None,
-        leader_epoch=fields.integer("leader_epoch", maximum=INT32_MAX),
+        topic_id=None if fields.is_null("topic_id") else fields.text("topic_id", _TOPIC_ID, "22 characters"),
+        leader_epoch=fields.integer("leader_epoch", maximum=INT_MAX),
         log_start_before=log_start_before,
         log_start_after=log_start_after,
         log_end_before=fields.integer("log_end_before", minimum=log_start_before),
@@ -210,43 +202,43 @@ def _partition(fields: JsonFields) -> JournalledPartition:
 
 def _epoch(fields: JsonFields, value: Any) -> EpochEntry:
     match value:
-        case [int(epoch), int(start_offset)] if 0 <= epoch <= INT32_MAX and 0 <= start_offset <= INT64_MAX:
+        case [int(epoch), int(start_offset)] if 0 <= epoch <= INT_MAX and 0 <= start_offset <= LONG_MAX:
             return EpochEntry(epoch, start_offset)
     raise fields.error("epochs_after", "pairs of epoch and start offset")
 
 
 def _snapshot_from(fields: JsonFields) -> int | Literal["empty"] | None:
-    if fields.is_null("snapshot_from"):
-        return None
-    if isinstance(fields.values["snapshot_from"], int):
-        return fields.integer("snapshot_from")
-    fields.text("snapshot_from", _EMPTY, "an offset, 'empty' or null")
-    return "empty"
+    match fields.values.get("snapshot_from"):
+        case None | "empty" as source:
+            return source
+        case int():
+            return fields.integer("snapshot_from")
+    raise fields.error("snapshot_from", "an offset, 'empty' or null")
 
 
 def _operation(fields: JsonFields) -> AppendOperation | LinkOperation:
     if "link" in fields.values:
         return LinkOperation(
-            file=fields.text("link", _STAGED_FILE, _STAGED_FILE_EXPECTED),
+            file=fields.text("link", _STAGED_FILE, "the name of a staged file"),
             base_offset=fields.integer("base_offset"),
-            size_bytes=fields.integer("size", maximum=INT32_MAX),
+            size_bytes=fields.integer("size", maximum=INT_MAX),
             fingerprint=fields.fingerprint(),
         )
     return AppendOperation(
         ranges=tuple(_range(each) for each in fields.objects("append")),
         base_offset=fields.integer("base_offset"),
         segment_base_offset=fields.integer("segment"),
-        size_before_bytes=fields.integer("size_before", maximum=INT32_MAX),
-        index_size_before_bytes=fields.integer("index_size_before", maximum=INT32_MAX),
-        time_index_size_before_bytes=fields.integer("time_index_size_before", maximum=INT32_MAX),
+        size_before_bytes=fields.integer("size_before", maximum=INT_MAX),
+        index_size_before_bytes=fields.integer("index_size_before", maximum=INT_MAX),
+        time_index_size_before_bytes=fields.integer("time_index_size_before", maximum=INT_MAX),
     )
 
 
 def _range(fields: JsonFields) -> PackRange:
     return PackRange(
-        file=fields.text("file", _STAGED_FILE, _STAGED_FILE_EXPECTED),
+        file=fields.text("file", _STAGED_FILE, "the name of a staged file"),
         position_bytes=fields.integer("position"),
-        size_bytes=fields.integer("size", minimum=1, maximum=INT32_MAX),
+        size_bytes=fields.integer("size", minimum=1, maximum=INT_MAX),
     )
 
 
@@ -292,16 +284,15 @@ def write_commit_journal(filesystem: FileSystem, root: str, journal: CommitJourn
 
 def commit_journal_bytes(journal: CommitJournal) -> bytes:
     """Format a journal."""
-    return json_file_bytes(
-        {
-            "version": JOURNAL_VERSION,
-            **journal.entry.json_values(),
-            "clean_shutdown": base64.b64encode(journal.clean_shutdown).decode("ascii"),
-            "flushed": journal.is_flushed,
-            "manifests": list(journal.manifests),
-            "partitions": [_partition_values(each) for each in journal.partitions],
-        }
-    )
+    values = {
+        "version": JOURNAL_VERSION,
+        **journal.entry.json_values(),
+        "clean_shutdown": base64.b64encode(journal.clean_shutdown).decode("ascii"),
+        "flushed": journal.is_flushed,
+        "manifests": list(journal.manifests),
+        "partitions": [_partition_values(each) for each in journal.partitions],
+    }
+    return with_crc_line(json_bytes(values))
 
 
 def _partition_values(partition: JournalledPartition) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from crc32c import crc32c
 
-from storage_core.checkpoint.checkpoint_file import INT32_MAX, INT64_MAX
+from storage_core.config import INT_MAX, LONG_MAX
 from storage_core.errors import CorruptCheckpointError
 
 if TYPE_CHECKING:
@@ -26,16 +26,16 @@ _FINGERPRINT: Final = re.compile(r"[0-9a-f]{8}")
 # The CRC line: 8 digits between two line feeds.
 _CRC_LINE_BYTES: Final = 10
 _QUOTED_LENGTH: Final = 80
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
 def json_bytes(value: Mapping[str, Any]) -> bytes:
     """Encode one object, without a line feed."""
-    return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode()
+    return _ENCODER.encode(value).encode()
 
 
-def json_file_bytes(value: Mapping[str, Any]) -> bytes:
-    """Encode a file of two lines: the object and its CRC."""
-    data = json_bytes(value)
+def with_crc_line(data: bytes) -> bytes:
+    """The two lines of a file: an encoded object and its CRC."""
     return b"%b\n%08x\n" % (data, crc32c(data))
 
 
@@ -48,16 +48,18 @@ def parse_json_file(data: bytes, path: str, version: int) -> JsonFields:
     body, crc_line = data[:-_CRC_LINE_BYTES], data[-_CRC_LINE_BYTES:]
     crc = crc32c(body)
     if crc_line != b"\n%08x\n" % crc:
-        message = (
+        raise CorruptCheckpointError(
             f"Expected a line of JSON and a line with its CRC-32C {crc:08x}, found {crc_line!r} as the last "
-            f"{_CRC_LINE_BYTES} bytes. The file is damaged or incomplete."
+            f"{_CRC_LINE_BYTES} bytes. The file is damaged or incomplete.",
+            path=path,
         )
-        raise CorruptCheckpointError(message, path=path)
     fields = parse_json_object(body, path)
-    found = fields.integer("version", maximum=INT32_MAX)
+    found = fields.integer("version", maximum=INT_MAX)
     if found != version:
-        message = f"Expected version {version} in this file, found {found}. A newer release wrote it: use that release."
-        raise CorruptCheckpointError(message, path=path)
+        raise CorruptCheckpointError(
+            f"Expected version {version} in this file, found {found}. A newer release wrote it: use that release.",
+            path=path,
+        )
     return fields
 
 
@@ -88,7 +90,7 @@ class JsonFields:
     values: Mapping[str, Any]
     path: str
 
-    def integer(self, name: str, *, minimum: int = 0, maximum: int = INT64_MAX) -> int:
+    def integer(self, name: str, *, minimum: int = 0, maximum: int = LONG_MAX) -> int:
         """An integer within bounds.
 
         Raises:
@@ -115,7 +117,7 @@ class JsonFields:
 
     def topic_partition(self) -> tuple[str, int]:
         """The fields ``topic`` and ``partition``."""
-        return self.text("topic", _TOPIC, "a topic's name"), self.integer("partition", maximum=INT32_MAX)
+        return self.text("topic", _TOPIC, "a topic's name"), self.integer("partition", maximum=INT_MAX)
 
     def fingerprint(self) -> int:
         """The field ``fingerprint``."""

@@ -17,9 +17,6 @@ from storage_core.commit_files.commits_file import JOB_ID, OWN_PREFIX
 from storage_core.errors import OptionError
 
 STAGE_PREFIX: Final = f"{OWN_PREFIX}stage-"
-PACK_SUFFIX: Final = ".pack"
-MANIFEST_SUFFIX: Final = ".manifest"
-_LOG_SUFFIX: Final = ".log"
 _NUMBER: Final = r"(?:0|[1-9][0-9]{0,18})"
 _STAGE: Final = (
     rf"{re.escape(STAGE_PREFIX)}(?P<job>[0-9a-f]{{32}})-(?P<task>{_NUMBER})-(?P<attempt>{_NUMBER})"
@@ -61,12 +58,12 @@ class StageId:
     @property
     def pack_name(self) -> str:
         """The pack file's name."""
-        return self.base_name + PACK_SUFFIX
+        return self.base_name + ".pack"
 
     @property
     def manifest_name(self) -> str:
         """The manifest's name."""
-        return self.base_name + MANIFEST_SUFFIX
+        return self.base_name + ".manifest"
 
     def segment_base_name(self, number: int) -> str:
         """The name of a staged segment without suffix."""
@@ -103,4 +100,4 @@ def stage_of(base_name: str) -> StageId | None:
 def data_suffix_of(base_name: str) -> str:
     """The suffix of the file that holds the batches: ``.log`` if a segment number follows the attempt."""
     match = STAGED_BASE_NAME.fullmatch(base_name)
-    return _LOG_SUFFIX if match and match["number"] else PACK_SUFFIX
+    return ".log" if match and match["number"] else ".pack"

@@ -10,6 +10,7 @@ Every step starts from the sizes in the journal, so repeating it has no further 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
@@ -39,11 +40,7 @@ from storage_core.segment.file_names import (
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
-    log_file_name,
-    offset_index_file_name,
     snapshot_file_name,
-    time_index_file_name,
-    transaction_index_file_name,
 )
 from storage_core.segment.segment_indexes import IndexBuilder
 from storage_core.segment.time_index import ENTRY_SIZE_BYTES as TIME_ENTRY_BYTES
@@ -58,6 +55,7 @@ if TYPE_CHECKING:
 
 # Index entries are added for at least this many batches at a time.
 _JOINED_BATCHES: Final = 1024
+_SUFFIXES: Final = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 _MAX_SNAPSHOT_BYTES: Final = 16 * 1024 * 1024
 
 
@@ -75,27 +73,19 @@ def lost_staged_file(path: str) -> CorruptError:
     )
 
 
+@dataclass(frozen=True, slots=True)
 class PartitionPublisher:
-    """Publishes what the journal says of one partition.
+    """Publishes what the journal says of one partition; ``config`` decides where index entries are due."""
 
-    Args:
-        filesystem: Where to read and write.
-        root: The log directory.
-        partition: The partition's part of the journal.
-        config: The topic's configuration, which decides where index entries are due.
+    filesystem: FileSystem
+    root: str
+    partition: JournalledPartition
+    config: LogConfig
 
-    Attributes:
-        directory: The partition's directory.
-    """
-
-    def __init__(
-        self, filesystem: FileSystem, root: str, partition: JournalledPartition, config: LogConfig
-    ) -> None:
-        self.directory = f"{root}/{partition.topic}-{partition.partition}"
-        self._filesystem = filesystem
-        self._root = root
-        self._partition = partition
-        self._config = config
+    @property
+    def directory(self) -> str:
+        """The partition's directory."""
+        return f"{self.root}/{self.partition.topic}-{self.partition.partition}"
 
     def publish(self, *, is_flushed: bool = True) -> list[str]:
         """Make all changes to the partition, without a flush.
@@ -110,40 +100,35 @@ class PartitionPublisher:
 
         Raises:
             CorruptError: The partition is not as it was when the commit began.
-            StorageError: The file system refused.
         """
-        written = self._create_directory() if self._partition.is_new else []
-        for operation in self._partition.operations:
+        written = self._create_directory() if self.partition.is_new else []
+        for operation in self.partition.operations:
             if isinstance(operation, LinkOperation):
                 self.link(operation)
             else:
                 written += self.append(operation)
         written += self._write_snapshot()
         written += self._write_epochs(is_flushed=is_flushed)
-        return [*dict.fromkeys(written), self.directory] if written or self._partition.operations else []
+        return [*dict.fromkeys(written), self.directory] if written or self.partition.operations else []
 
     def append(self, operation: AppendOperation) -> list[str]:
         """Truncate a segment's files to their journalled sizes and append to them; return the files to flush.
 
         Raises:
             CorruptError: A file is shorter than the journal says, or a staged batch is damaged.
-            StorageError: The file system refused.
         """
-        filesystem, directory = self._filesystem, self.directory
-        segment = operation.segment_base_offset
-        paths = [
-            f"{directory}/{name(segment)}"
-            for name in (log_file_name, offset_index_file_name, time_index_file_name)
-        ]
+        filesystem, directory = self.filesystem, self.directory
+        stem = f"{directory}/{operation.segment_base_offset:020d}"
+        paths = [stem + suffix for suffix in _SUFFIXES]
         log_path, index_path, time_index_path = paths
         if not operation.size_before_bytes:
             # A leftover of a deleted segment.
-            filesystem.delete(f"{directory}/{transaction_index_file_name(segment)}")
+            filesystem.delete(stem + TRANSACTION_INDEX_SUFFIX)
         offset_entries, time_entries = bytearray(), bytearray()
         with open_truncated(
             filesystem, time_index_path, operation.time_index_size_before_bytes
         ) as time_index:
-            indexes = _index_builder(time_index, operation, self._config)
+            indexes = _index_builder(time_index, operation, self.config)
             with open_truncated(filesystem, log_path, operation.size_before_bytes) as log:
                 for heads in _joined(self._append_ranges(operation, log)):
                     timestamps_ms = heads.headers["max_timestamp_ms"]
@@ -160,12 +145,12 @@ class PartitionPublisher:
 
     def _append_ranges(self, operation: AppendOperation, log: WritableFile) -> Iterator[BatchHeads]:
         """Append the ranges in order."""
-        leader_epoch = self._partition.leader_epoch
-        offset = None if self._partition.keep_offsets else operation.base_offset
+        leader_epoch = self.partition.leader_epoch
+        offset = None if self.partition.keep_offsets else operation.base_offset
         position_bytes = operation.size_before_bytes
         # Ranges of one file are adjacent.
         for file, ranges in groupby(operation.ranges, key=attrgetter("file")):
-            with _open_staged(self._filesystem, f"{self._root}/{file}{data_suffix_of(file)}") as pack:
+            with _open_staged(self.filesystem, f"{self.root}/{file}{data_suffix_of(file)}") as pack:
                 for staged in ranges:
                     for heads in copy_batches(pack, staged, log, position_bytes, offset, leader_epoch):
                         if offset is not None:
@@ -178,17 +163,16 @@ class PartitionPublisher:
 
         Raises:
             CorruptError: Another segment has its place.
-            StorageError: The file system refused.
         """
-        filesystem = self._filesystem
-        stem, target = f"{self._root}/{operation.file}", f"{self.directory}/{operation.base_offset:020d}"
+        filesystem = self.filesystem
+        stem, target = f"{self.root}/{operation.file}", f"{self.directory}/{operation.base_offset:020d}"
         is_copy = is_published_copy(filesystem, stem, target)
         if is_copy:
             # Copying a directory may turn links into copies, so the content decides.
             _require_published(filesystem, target + LOG_SUFFIX, operation)
         # A leftover of a deleted segment.
         filesystem.delete(target + TRANSACTION_INDEX_SUFFIX)
-        for suffix in (TIME_INDEX_SUFFIX, OFFSET_INDEX_SUFFIX, LOG_SUFFIX):
+        for suffix in reversed(_SUFFIXES):
             existing = filesystem.status(target + suffix)
             if existing is not None and is_copy:
                 continue
@@ -200,7 +184,7 @@ class PartitionPublisher:
                 raise
 
     def _create_directory(self) -> list[str]:
-        filesystem, directory, partition = self._filesystem, self.directory, self._partition
+        filesystem, directory, partition = self.filesystem, self.directory, self.partition
         if filesystem.status(directory) is None:
             filesystem.make_directory(directory)
         written = []
@@ -210,21 +194,19 @@ class PartitionPublisher:
             written.append(path)
         if not partition.operations:
             # A log needs at least one segment.
-            for name in (log_file_name, offset_index_file_name, time_index_file_name):
-                path = f"{directory}/{name(partition.log_end_after)}"
+            for suffix in _SUFFIXES:
+                path = f"{directory}/{partition.log_end_after:020d}{suffix}"
                 _write_file(filesystem, path, b"")
                 written.append(path)
         return written
 
     def _write_snapshot(self) -> list[str]:
-        filesystem, directory, partition = self._filesystem, self.directory, self._partition
+        filesystem, directory, partition = self.filesystem, self.directory, self.partition
         source = partition.snapshot_from
         if source is None or partition.log_end_after == partition.log_end_before:
             return []
-        content: bytes | None
-        if not isinstance(source, int):
-            content = producer_snapshot_bytes(())
-        else:
+        content: bytes | None = producer_snapshot_bytes(())
+        if isinstance(source, int):
             content = filesystem.read_file(f"{directory}/{snapshot_file_name(source)}", _MAX_SNAPSHOT_BYTES)
         if content is None:
             raise CorruptError(
@@ -237,32 +219,26 @@ class PartitionPublisher:
         return [path]
 
     def _write_epochs(self, *, is_flushed: bool) -> list[str]:
-        partition = self._partition
+        partition = self.partition
         if not partition.epochs_after or partition.log_end_after == partition.log_end_before:
             return []
         path = os.path.join(self.directory, LEADER_EPOCH_CHECKPOINT)
         known: tuple[EpochEntry, ...] | None
         try:
-            known = read_leader_epoch_checkpoint(self._filesystem, path)
+            known = read_leader_epoch_checkpoint(self.filesystem, path)
         except CorruptCheckpointError:
             # Torn by an earlier, interrupted attempt.
             known = None
         if not is_flushed and known == ():
             return []
         if known != partition.epochs_after:
-            write_leader_epoch_checkpoint(
-                self._filesystem, path, partition.epochs_after, flush=not is_flushed
-            )
+            write_leader_epoch_checkpoint(self.filesystem, path, partition.epochs_after, flush=not is_flushed)
         # An unchanged file is flushed, too: an interrupted attempt may have written it without a flush.
         return [path]
 
 
 def flush_published(filesystem: FileSystem, paths: list[str]) -> None:
-    """Flush what was published in one partition.
-
-    Raises:
-        StorageError: The file system refused.
-    """
+    """Flush what `PartitionPublisher.publish` has returned."""
     if paths:
         for path in paths[:-1]:
             with filesystem.open_for_writing(path) as file:
@@ -271,12 +247,9 @@ def flush_published(filesystem: FileSystem, paths: list[str]) -> None:
 
 
 def is_published_copy(filesystem: FileSystem, stem: str, target: str) -> bool:
-    """Whether a segment's place is taken by a log file that has content and is not a link to the staged one.
+    """Whether a log file that has content, and is not a link to the staged one, takes the segment's place.
 
-    Args:
-        filesystem: Where to look.
-        stem: Path of the staged segment, without suffix.
-        target: Path of its place in the log, without suffix.
+    ``stem`` and ``target`` are the paths of the staged segment and of its place in the log, without suffix.
     """
     found = filesystem.status(target + LOG_SUFFIX)
     return (
@@ -342,11 +315,7 @@ def _joined(parts: Iterable[BatchHeads]) -> Iterator[BatchHeads]:
 
 
 def open_truncated(filesystem: FileSystem, path: str, size_bytes: int) -> WritableFile:
-    """Open a file and truncate it to a size; a file of size 0 is created.
-
-    Raises:
-        CorruptError: The file is shorter.
-    """
+    """Open a file, which must not be shorter, and truncate it to a size; a file of size 0 is created."""
     file = filesystem.open_for_writing(path, create=size_bytes == 0)
     try:
         found_bytes = file.size_bytes()

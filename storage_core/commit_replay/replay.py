@@ -25,7 +25,8 @@ from __future__ import annotations
 import logging
 import os
 import re
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -37,6 +38,7 @@ from storage_core.checkpoint import (
     REPLICATION_OFFSET_CHECKPOINT,
     delete_clean_shutdown_file,
     read_offset_checkpoint,
+    write_clean_shutdown_file,
     write_offset_checkpoint,
 )
 from storage_core.checkpoint.checkpoint_file import TEMPORARY_SUFFIX
@@ -55,7 +57,7 @@ from storage_core.commit_files.journal import (
     LinkOperation,
     read_commit_journal,
 )
-from storage_core.commit_files.json_fields import json_file_bytes
+from storage_core.commit_files.json_fields import json_bytes, with_crc_line
 from storage_core.commit_files.stage_names import data_suffix_of, job_prefix
 from storage_core.commit_replay.publish import PartitionPublisher, flush_published, is_published_copy
 from storage_core.commit_replay.staged_batches import in_parallel
@@ -71,7 +73,7 @@ from storage_core.segment.file_names import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from storage_core.filesystem import FileSystem, OpenFile
     from storage_core.log_config import LogConfig
@@ -83,6 +85,13 @@ DEFAULT_THREADS: Final = 16
 _WRITING_THREADS: Final = 2
 # For at least this many partitions, one sync of the file system makes their flushes cheap.
 _MANY_PARTITIONS: Final = 64
+ROOT_CHECKPOINTS: Final = (
+    RECOVERY_POINT_CHECKPOINT,
+    REPLICATION_OFFSET_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    CLEANER_OFFSET_CHECKPOINT,
+)
+"""The checkpoints that a commit may change."""
 UNFLUSHED_FILE: Final = f"{OWN_PREFIX}unflushed"
 _VERSION: Final = 1
 # This file reports a size of 0.
@@ -97,9 +106,6 @@ def write_root_checkpoints(filesystem: FileSystem, root: str, journal: CommitJou
     """Update the checkpoints in the root after a commit, where they change.
 
     If the job does not flush, its rows must be recovered, so the recovery points stay.
-
-    Raises:
-        StorageError: The file system refused.
     """
     ends = {each.topic_partition: each.log_end_after for each in journal.partitions}
     starts = {
@@ -110,35 +116,20 @@ def write_root_checkpoints(filesystem: FileSystem, root: str, journal: CommitJou
     # Checkpoints may have entries of a deleted partition with the name of a new one.
     stale = frozenset(each.topic_partition for each in journal.partitions if each.is_new)
     points = ends if journal.is_flushed else {}
-    _update(filesystem, os.path.join(root, RECOVERY_POINT_CHECKPOINT), points, stale)
-    _update(filesystem, os.path.join(root, REPLICATION_OFFSET_CHECKPOINT), ends, stale)
-    _update(filesystem, os.path.join(root, LOG_START_OFFSET_CHECKPOINT), starts, stale)
-    _update(filesystem, os.path.join(root, CLEANER_OFFSET_CHECKPOINT), {}, stale)
-
-
-def _update(
-    filesystem: FileSystem,
-    path: str,
-    offsets: Mapping[tuple[str, int], int],
-    stale: Collection[tuple[str, int]],
-) -> None:
-    try:
-        known = read_offset_checkpoint(filesystem, path)
-    except CorruptCheckpointError:
-        # Brokers ignore the content of a damaged checkpoint, too.
-        known = {}
-    kept = {key: offset for key, offset in known.items() if key not in stale}
-    merged = {**kept, **offsets}
-    if merged != known:
-        write_offset_checkpoint(filesystem, path, merged)
+    for name, offsets in zip(ROOT_CHECKPOINTS, (points, ends, starts, {}), strict=True):
+        path = os.path.join(root, name)
+        try:
+            known = read_offset_checkpoint(filesystem, path)
+        except CorruptCheckpointError:
+            # Brokers ignore the content of a damaged checkpoint, too.
+            known = {}
+        merged = {key: offset for key, offset in known.items() if key not in stale} | offsets
+        if merged != known:
+            write_offset_checkpoint(filesystem, path, merged)
 
 
 def note_unflushed(filesystem: FileSystem, root: str, generation: int) -> None:
-    """Record that a commit has left the root unflushed, unless the machine has no boot id.
-
-    Raises:
-        StorageError: The file system refused.
-    """
+    """Record that a commit has left the root unflushed, unless the machine has no boot id."""
     data = _note(filesystem, root, generation)
     if data is not None:
         with filesystem.open_for_writing(os.path.join(root, UNFLUSHED_FILE), create=True) as file:
@@ -156,11 +147,7 @@ def is_as_left_unflushed(filesystem: FileSystem, root: str, generation: int) -> 
 
 
 def forget_unflushed(filesystem: FileSystem, root: str) -> None:
-    """Remove the record, so that the next writer recovers the root unless it is clean.
-
-    Raises:
-        StorageError: The file system refused.
-    """
+    """Remove the record, so that the next writer recovers the root unless it is clean."""
     filesystem.delete(os.path.join(root, UNFLUSHED_FILE))
 
 
@@ -168,18 +155,11 @@ def _note(filesystem: FileSystem, root: str, generation: int) -> bytes | None:
     boot_id = _boot_id_of_machine(filesystem)
     if boot_id is None:
         return None
-    checkpoints = [
-        _identity(filesystem, os.path.join(root, name))
-        for name in (RECOVERY_POINT_CHECKPOINT, REPLICATION_OFFSET_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT)
-    ]
-    return json_file_bytes(
-        {"version": _VERSION, "generation": generation, "boot": boot_id, "checkpoints": checkpoints}
-    )
-
-
-def _identity(filesystem: FileSystem, path: str) -> list[Any] | None:
-    status = filesystem.status(path)
-    return None if status is None else [status.inode, status.modified_ms, status.size_bytes]
+    # All but the cleaner's.
+    found = (filesystem.status(os.path.join(root, name)) for name in ROOT_CHECKPOINTS[:3])
+    checkpoints = [status and [status.inode, status.modified_ms, status.size_bytes] for status in found]
+    values = {"version": _VERSION, "generation": generation, "boot": boot_id, "checkpoints": checkpoints}
+    return with_crc_line(json_bytes(values))
 
 
 def _boot_id_of_machine(filesystem: FileSystem) -> str | None:
@@ -196,10 +176,6 @@ def can_complete(filesystem: FileSystem, root: str, journal: CommitJournal) -> b
     """Whether a commit without flush can still be completed: all batches are intact, and no others were written.
 
     After a power cut, some of them may be torn or missing. All bytes are read and all CRCs checked.
-
-    Raises:
-        UnreadableError: This user may not read a file.
-        StorageError: The file system refused.
     """
     try:
         for partition in journal.partitions:
@@ -209,20 +185,22 @@ def can_complete(filesystem: FileSystem, root: str, journal: CommitJournal) -> b
     return True
 
 
+@dataclass(eq=False)
 class _CompletionCheck:
     """Checks one partition; raises what prevents the commit."""
 
-    def __init__(self, filesystem: FileSystem, root: str, partition: JournalledPartition) -> None:
-        self._filesystem = filesystem
-        self._root = root
-        self._partition = partition
-        self._directory = f"{root}/{partition.topic}-{partition.partition}"
+    filesystem: FileSystem
+    root: str
+    partition: JournalledPartition
+
+    def __post_init__(self) -> None:
+        self._directory = f"{self.root}/{self.partition.topic}-{self.partition.partition}"
         # By base offset, the final size of each log file that the commit writes.
         self._ends_bytes: dict[int, int] = {}
         self._linked: dict[int, dict[str, str]] = {}
 
     def run(self) -> None:
-        partition = self._partition
+        partition = self.partition
         if not partition.is_new:
             self._require_file(self._directory)
         if isinstance(partition.snapshot_from, int) and partition.log_end_after != partition.log_end_before:
@@ -237,25 +215,25 @@ class _CompletionCheck:
     def _link(self, operation: LinkOperation) -> None:
         """The staged segment, or its published copy, has its batches at their offsets, and both indexes."""
         target = f"{self._directory}/{operation.base_offset:020d}"
-        stem = f"{self._root}/{operation.file}"
-        is_copy = is_published_copy(self._filesystem, stem, target)
+        stem = f"{self.root}/{operation.file}"
+        is_copy = is_published_copy(self.filesystem, stem, target)
         paths = {
             suffix: target + suffix
-            if is_copy and self._filesystem.status(target + suffix) is not None
+            if is_copy and self.filesystem.status(target + suffix) is not None
             else stem + suffix
             for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
         }
         for path in paths.values():
             self._require_file(path)
         found, next_offset = 0, operation.base_offset
-        with self._filesystem.open(paths[LOG_SUFFIX]) as log:
+        with self.filesystem.open(paths[LOG_SUFFIX]) as log:
             for batches in _batches(log, 0, operation.size_bytes, next_offset):
                 found = batch_fingerprint(batches.headers, found)
                 # No CRC covers the fields that were assigned.
                 next_offset = _next_offset(
-                    log.path, batches, next_offset, has_gaps=self._partition.keep_offsets
+                    log.path, batches, next_offset, has_gaps=self.partition.keep_offsets
                 )
-                if (batches.headers["leader_epoch"] != self._partition.leader_epoch).any():
+                if (batches.headers["leader_epoch"] != self.partition.leader_epoch).any():
                     raise CorruptError("Expected batches of another leader epoch.", path=log.path)
         if found != operation.fingerprint:
             raise CorruptError("Expected a staged segment with another fingerprint.", path=paths[LOG_SUFFIX])
@@ -277,41 +255,39 @@ class _CompletionCheck:
                 self._require_file(paths[suffix], size_bytes)
         if linked is None and operation.size_before_bytes:
             next_offset = segment
-            with self._filesystem.open(stem + LOG_SUFFIX) as log:
+            with self.filesystem.open(stem + LOG_SUFFIX) as log:
                 for batches in _batches(log, 0, operation.size_before_bytes, next_offset):
                     next_offset = _next_offset(log.path, batches, next_offset, has_gaps=True)
             if next_offset > operation.base_offset:
                 raise CorruptError("Expected a log that ends where a commit begins.", path=stem + LOG_SUFFIX)
-        next_offset = operation.base_offset if self._partition.keep_offsets else 0
+        next_offset = operation.base_offset if self.partition.keep_offsets else 0
         for staged in operation.ranges:
             end_bytes = staged.position_bytes + staged.size_bytes
-            with self._filesystem.open(f"{self._root}/{staged.file}{data_suffix_of(staged.file)}") as pack:
+            with self.filesystem.open(f"{self.root}/{staged.file}{data_suffix_of(staged.file)}") as pack:
                 for batches in _batches(pack, staged.position_bytes, end_bytes, 0):
-                    if self._partition.keep_offsets:
+                    if self.partition.keep_offsets:
                         next_offset = _next_offset(pack.path, batches, next_offset, has_gaps=True)
         appended_bytes = sum(staged.size_bytes for staged in operation.ranges)
         self._ends_bytes[segment] = operation.size_before_bytes + appended_bytes
 
     def _require_file(self, path: str, size_bytes: int = 0) -> None:
-        status = self._filesystem.status(path)
+        status = self.filesystem.status(path)
         if status is None or status.size_bytes < size_bytes:
             raise CorruptError(f"Expected at least {size_bytes} bytes.", path=path)
 
     def _require_no_later_appends(self) -> None:
         """A power cut may bring back the journal of a completed job, after which others have appended."""
-        if self._filesystem.status(self._directory) is None:
+        if self.filesystem.status(self._directory) is None:
             return
-        for entry in self._filesystem.list_directory(self._directory):
+        for entry in self.filesystem.list_directory(self._directory):
             base_offset = base_offset_of(entry.name) if entry.name.endswith(LOG_SUFFIX) else None
             if base_offset is None:
                 continue
             path = f"{self._directory}/{entry.name}"
-            end_bytes = self._ends_bytes.get(base_offset)
-            if end_bytes is None:
-                is_foreign = base_offset > self._partition.log_end_before
-            else:
-                status = self._filesystem.status(path)
-                is_foreign = status is not None and status.size_bytes > end_bytes
+            is_foreign = base_offset > self.partition.log_end_before
+            if base_offset in self._ends_bytes:
+                status = self.filesystem.status(path)
+                is_foreign = status is not None and status.size_bytes > self._ends_bytes[base_offset]
             if is_foreign:
                 raise CorruptError("Expected no batches after those of the job.", path=path)
 
@@ -388,7 +364,7 @@ def finish_commit(
             filesystem.flush_directory(root)
             _remove_interlock(filesystem, root)
         return None
-    replay = _CommitReplay(filesystem, root, journal, has_interlock=has_interlock)
+    replay = _CommitReplay(filesystem, root, journal, has_interlock)
     return journal.job_id if replay.run(config_of, threads, is_fresh=is_fresh) else None
 
 
@@ -408,36 +384,33 @@ def _remove_interlock(filesystem: FileSystem, root: str, *, flush: bool = True) 
         filesystem.flush_directory(root)
 
 
+@dataclass(frozen=True, slots=True)
 class _CommitReplay:
-    """Completes one journalled commit.
+    """Completes one journalled commit."""
 
-    Args:
-        filesystem: Where to read and write.
-        root: The log directory.
-        journal: Its journal.
-        has_interlock: Whether the interlock exists.
-    """
-
-    def __init__(
-        self, filesystem: FileSystem, root: str, journal: CommitJournal, *, has_interlock: bool
-    ) -> None:
-        self._filesystem = filesystem
-        self._root = root
-        self._journal = journal
-        self._has_interlock = has_interlock
+    filesystem: FileSystem
+    root: str
+    journal: CommitJournal
+    has_interlock: bool
 
     def run(self, config_of: Callable[[str], LogConfig], threads: int, *, is_fresh: bool) -> bool:
         """Complete the commit; False if it had to be given up. A fresh one was prepared by this process."""
-        filesystem, root, journal = self._filesystem, self._root, self._journal
+        filesystem, root, journal = self.filesystem, self.root, self.journal
         commits = read_commits_file(filesystem, root)
         is_committed = commits.has_job(journal.job_id)
         if not journal.is_flushed and not is_committed:
             # A power cut may have removed the interlock, and a broker may have run since.
-            if not self._has_interlock or not (is_fresh or can_complete(filesystem, root, journal)):
+            if not self.has_interlock or not (is_fresh or can_complete(filesystem, root, journal)):
                 self._give_up()
                 return False
-        elif journal.is_flushed and not self._has_interlock:
-            raise self._without_interlock()
+        elif journal.is_flushed and not self.has_interlock:
+            raise LogDirectoryError(
+                f"Expected the directory {COMMIT_IN_PROGRESS} next to {COMMIT_JOURNAL}, found none: it was removed "
+                f"during the commit of job {journal.job_id}, and a broker may have run since. Nothing was changed. "
+                f"Compare the partitions that the journal names with it, and delete {COMMIT_JOURNAL} once they are as "
+                "you want them.",
+                path=root,
+            )
         if is_committed:
             if journal.is_flushed:
                 # The line may not be flushed yet. Without it, the staged files are still needed.
@@ -449,17 +422,8 @@ class _CommitReplay:
         self._clean_up()
         return True
 
-    def _without_interlock(self) -> LogDirectoryError:
-        return LogDirectoryError(
-            f"Expected the directory {COMMIT_IN_PROGRESS} next to {COMMIT_JOURNAL}, found none: it was removed during "
-            f"the commit of job {self._journal.job_id}, and a broker may have run since. Nothing was changed. Compare "
-            f"the partitions that the journal names with it, and delete {COMMIT_JOURNAL} once they are as you want "
-            "them.",
-            path=self._root,
-        )
-
     def _publish(self, config_of: Callable[[str], LogConfig], threads: int) -> None:
-        filesystem, root, journal = self._filesystem, self._root, self._journal
+        filesystem, root, journal = self.filesystem, self.root, self.journal
         written = in_parallel(
             lambda partition: PartitionPublisher(
                 filesystem, root, partition, config_of(partition.topic)
@@ -479,36 +443,32 @@ class _CommitReplay:
         _log.warning(
             "The machine stopped during or soon after job %s, which did not flush its rows, and some of them are lost. "
             "The complete batches stay in %s.",
-            self._journal.job_id,
-            self._root,
+            self.journal.job_id,
+            self.root,
         )
-        forget_unflushed(self._filesystem, self._root)
-        delete_staged_files(self._filesystem, self._root, self._journal.job_id)
+        forget_unflushed(self.filesystem, self.root)
+        delete_staged_files(self.filesystem, self.root, self.journal.job_id)
         self._delete_journal(flush=True)
 
     def _delete_clean_shutdown_file(self) -> None:
         """Flushed before any change: without this file, the logs are recovered after a power cut."""
-        if self._journal.is_flushed:
-            delete_clean_shutdown_file(self._filesystem, self._root)
-        elif self._filesystem.delete(os.path.join(self._root, CLEAN_SHUTDOWN_FILE)):
-            self._filesystem.flush_directory(self._root)
+        if self.journal.is_flushed:
+            delete_clean_shutdown_file(self.filesystem, self.root)
+        elif self.filesystem.delete(os.path.join(self.root, CLEAN_SHUTDOWN_FILE)):
+            self.filesystem.flush_directory(self.root)
 
     def _clean_up(self) -> None:
         """Remove the commit's files once the rows are visible, the interlock last."""
-        filesystem, root = self._filesystem, self._root
-        delete_staged_files(filesystem, root, self._journal.job_id)
-        if self._journal.is_flushed:
+        filesystem, root = self.filesystem, self.root
+        delete_staged_files(filesystem, root, self.journal.job_id)
+        if self.journal.is_flushed:
             forget_unflushed(filesystem, root)
-            with filesystem.open_for_writing(os.path.join(root, CLEAN_SHUTDOWN_FILE), create=True) as file:
-                file.truncate(0)
-                file.write_at([self._journal.clean_shutdown], 0)
-                file.flush()
-            filesystem.flush_directory(root)
-        self._delete_journal(flush=self._journal.is_flushed)
+            write_clean_shutdown_file(filesystem, root, self.journal.clean_shutdown)
+        self._delete_journal(flush=self.journal.is_flushed)
 
     def _delete_journal(self, *, flush: bool) -> None:
-        self._filesystem.delete(os.path.join(self._root, COMMIT_JOURNAL))
+        self.filesystem.delete(os.path.join(self.root, COMMIT_JOURNAL))
         if flush:
-            self._filesystem.flush_directory(self._root)
-        if self._has_interlock:
-            _remove_interlock(self._filesystem, self._root, flush=flush)
+            self.filesystem.flush_directory(self.root)
+        if self.has_interlock:
+            _remove_interlock(self.filesystem, self.root, flush=flush)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -47,12 +47,6 @@ _CHUNKS_PER_THREAD: Final = 8
 _Int64Array = npt.NDArray[np.int64]
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
-
-
-class _Readable(Protocol):
-    path: str
-
-    def read_at(self, size_bytes: int, position_bytes: int) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,7 +119,7 @@ class BatchHeads:
         return rows[:, :PLACE_BYTES].tobytes()
 
 
-def batch_heads(file: _Readable, start_bytes: int, end_bytes: int) -> Iterator[BatchHeads]:
+def batch_heads(file: OpenFile | WritableFile, start_bytes: int, end_bytes: int) -> Iterator[BatchHeads]:
     """Read the headers of the v2 batches between two positions, up to some thousand at a time.
 
     Raises:
@@ -161,12 +155,7 @@ def batch_heads(file: _Readable, start_bytes: int, end_bytes: int) -> Iterator[B
 
 
 def fingerprint(heads: Iterable[BatchHeads], found: int = 0) -> int:
-    """The fingerprint of batches: a CRC of the header fields that do not depend on offsets and epoch.
-
-    Args:
-        heads: The batches.
-        found: The fingerprint of the batches before them.
-    """
+    """The fingerprint of batches (see `batch_fingerprint`); ``found`` is that of the batches before them."""
     for each in heads:
         found = batch_fingerprint(each.headers, found)
     return found
@@ -213,7 +202,6 @@ def copy_batches(
 
     Raises:
         CorruptRecordError: The range does not consist of complete batches.
-        StorageError: The file system refused.
     """
     end_bytes = staged.position_bytes + staged.size_bytes
     if end_bytes > pack.status.size_bytes:
@@ -264,10 +252,7 @@ def _copy_with_places(pack: OpenFile, log: WritableFile, heads: BatchHeads, move
 def in_parallel(work: Callable[[_Item], _Result], items: Sequence[_Item], max_threads: int) -> list[_Result]:
     """Call a function for all items with some threads, and return the results in order.
 
-    After an error, calls that have not started are cancelled.
-
-    Raises:
-        BaseException: The first error that a call raised.
+    The first error that a call raises is raised here, and calls that have not started are cancelled.
     """
     threads = min(max_threads, len(items))
     if threads <= 1:
@@ -275,9 +260,5 @@ def in_parallel(work: Callable[[_Item], _Result], items: Sequence[_Item], max_th
     size = -(-len(items) // (threads * _CHUNKS_PER_THREAD))
     chunks = [items[start : start + size] for start in range(0, len(items), size)]
     with ThreadPoolExecutor(threads, thread_name_prefix="segmentlog-commit") as pool:
-        futures = [pool.submit(lambda chunk: [work(item) for item in chunk], chunk) for chunk in chunks]
-        try:
-            return [result for future in futures for result in future.result()]
-        finally:
-            for future in futures:
-                future.cancel()
+        done = pool.map(lambda chunk: [work(item) for item in chunk], chunks)
+        return [result for results in done for result in results]

@@ -40,9 +40,6 @@ class TransactionalBatches:
 
     Attributes:
         indexes: Their numbers in the window.
-        producer_ids: Per batch, its producer.
-        last_offsets: Per batch, its last offset.
-        is_control: Per batch, whether it is a control batch.
         control_types: By index, the type of the first record of a control batch; None if it has no record.
     """
 

@@ -7,7 +7,8 @@ complete batches up to its end: what it discards is lost, and what it rewrites g
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
+from operator import add
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
@@ -50,6 +51,10 @@ _BoolArray = npt.NDArray[np.bool_]
 
 Throttle: TypeAlias = Callable[[int], None]
 """Called with the number of bytes read or written since the last call. It may wait, or raise an error to stop."""
+
+
+def _unthrottled(size_bytes: int) -> None:
+    """Neither wait nor stop."""
 
 
 class LastRecord(NamedTuple):
@@ -121,13 +126,7 @@ class CleanStatistics:
     invalid_records: int = 0
 
     def __add__(self, other: CleanStatistics) -> CleanStatistics:
-        return CleanStatistics(
-            self.records_read + other.records_read,
-            self.bytes_read + other.bytes_read,
-            self.records_retained + other.records_retained,
-            self.bytes_retained + other.bytes_retained,
-            self.invalid_records + other.invalid_records,
-        )
+        return CleanStatistics(*map(add, astuple(self), astuple(other)))
 
 
 def source_windows(
@@ -180,11 +179,7 @@ def _fail(window: BatchWindow, index: int, expected: str, found: str) -> NoRetur
     raise CorruptRecordError(
         f"Expected a record batch with {expected}, found one with {found}. The file is damaged, so the log is not "
         "cleaned.",
-        path=window.path,
-        position_bytes=header.position_bytes,
-        end_position_bytes=header.end_position_bytes,
-        offset=header.base_offset,
-        last_offset=header.last_offset,
+        **header.error_location(window.path),
     )
 
 
@@ -269,6 +264,8 @@ def retained_records(
 ) -> _BoolArray:
     """Per record of batches that are not discarded as a whole, whether it is retained (``shouldRetainRecord``).
 
+    A record without a key is discarded, unless it is a control record or the map does not cover its offset.
+
     Args:
         section: The batches.
         columns: Offsets, keys and values of their records.
@@ -278,40 +275,22 @@ def retained_records(
     """
     keys, values = columns.keys, columns.values
     assert keys is not None and values is not None  # noqa: S101, PT018  (requested above)
-    is_retained = ~_is_decided_by_key(section, columns, offset_map)
+    is_retained: _BoolArray = columns.offsets > offset_map.latest_offset
+    is_control = (section.headers["attributes"] & CONTROL_FLAG) != 0
+    if is_control.any():
+        is_retained |= np.repeat(is_control, columns.row_counts)
     rows = np.flatnonzero(~is_retained & (keys.lengths >= 0))
     found = offset_map.get_many(section.buffer, Slices(keys.starts[rows], keys.lengths[rows]))
     is_retained[rows] = columns.offsets[rows] >= found
     is_tombstone = values.lengths[rows] < 0
     if is_tombstone.any():
-        protects = _protects_tombstones(section.headers, now_ms, keeps_legacy_tombstones)
+        # Until the delete horizon of the batch has passed, or while it is not set yet.
+        headers = section.headers
+        protects = (headers["attributes"] & DELETE_HORIZON_FLAG) == 0
+        protects |= headers["base_timestamp_ms"] > now_ms
+        protects = np.where(headers["magic"] < MAGIC_V2, keeps_legacy_tombstones, protects)
         is_retained[rows] &= ~is_tombstone | np.repeat(protects, columns.row_counts)[rows]
     return is_retained
-
-
-def count_of_unkeyed(section: RecordSection, columns: RecordColumns, offset_map: OffsetMap) -> int:
-    """How many of the records are discarded because they have no key."""
-    assert columns.keys is not None  # noqa: S101  (requested above)
-    is_unkeyed = columns.keys.lengths < 0
-    if not is_unkeyed.any():
-        return 0
-    return int(np.count_nonzero(is_unkeyed & _is_decided_by_key(section, columns, offset_map)))
-
-
-def _is_decided_by_key(section: RecordSection, columns: RecordColumns, offset_map: OffsetMap) -> _BoolArray:
-    """Per record, whether its key decides: it is data, and the map covers its offset."""
-    is_decided_by_key: _BoolArray = columns.offsets <= offset_map.latest_offset
-    is_control = (section.headers["attributes"] & CONTROL_FLAG) != 0
-    if is_control.any():
-        is_decided_by_key &= ~np.repeat(is_control, columns.row_counts)
-    return is_decided_by_key
-
-
-def _protects_tombstones(headers: npt.NDArray[Any], now_ms: int, keeps_legacy_tombstones: bool) -> _BoolArray:
-    """Per batch, whether its tombstones are retained: its delete horizon has not passed, or is not set yet."""
-    protects: _BoolArray = (headers["attributes"] & DELETE_HORIZON_FLAG) == 0
-    protects |= headers["base_timestamp_ms"] > now_ms
-    return np.where(headers["magic"] < MAGIC_V2, keeps_legacy_tombstones, protects)
 
 
 def clean_into(
@@ -321,7 +300,7 @@ def clean_into(
     transactions: CleanedTransactions,
     rules: CleanRules,
     *,
-    throttle: Throttle | None = None,
+    throttle: Throttle = _unthrottled,
 ) -> CleanStatistics:
     """Append the retained batches of some segments to another one, which is neither sealed nor flushed.
 
@@ -348,37 +327,31 @@ def clean_into(
     return cleaner.statistics
 
 
+@dataclass(eq=False)
 class _Cleaner:
-    """Cleans segments in order."""
+    """Cleans segments in order; see `clean_into`."""
 
-    def __init__(
-        self,
-        destination: LogSegment,
-        offset_map: OffsetMap,
-        transactions: CleanedTransactions,
-        rules: CleanRules,
-        throttle: Throttle | None,
-    ) -> None:
-        self.statistics = CleanStatistics()
-        self._destination = destination
-        self._offset_map = offset_map
-        self._transactions = transactions
-        self._rules = rules
-        self._throttle = throttle
-        self._producers = ActiveProducers(rules.last_records)
-        self._sections = SectionMaker(rules.max_batch_bytes, _RECORDS_WANTED)
-        self._rewriter = SectionRewriter(rules.now_ms + rules.delete_retention_ms)
+    destination: LogSegment
+    offset_map: OffsetMap
+    transactions: CleanedTransactions
+    rules: CleanRules
+    throttle: Throttle
+    statistics: CleanStatistics = CleanStatistics()
+
+    def __post_init__(self) -> None:
+        self._producers = ActiveProducers(self.rules.last_records)
+        self._sections = SectionMaker(self.rules.max_batch_bytes, _RECORDS_WANTED)
+        self._rewriter = SectionRewriter(self.rules.now_ms + self.rules.delete_retention_ms)
 
     def clean(self, source: LogSegment) -> None:
         """Append the retained batches of one segment."""
-        keeps_legacy_tombstones = source.modified_ms > self._rules.legacy_delete_horizon_ms
-        for window in source_windows(source, window_bytes=self._rules.window_bytes):
-            if self._throttle is not None:
-                self._throttle(window.end)
-            decisions = decide_batches(window, self._transactions, self._producers, self._rules)
+        keeps_legacy_tombstones = source.modified_ms > self.rules.legacy_delete_horizon_ms
+        for window in source_windows(source, window_bytes=self.rules.window_bytes):
+            self.throttle(window.end)
+            decisions = decide_batches(window, self.transactions, self._producers, self.rules)
             self._clean_window(window, decisions, keeps_legacy_tombstones)
             self.statistics += CleanStatistics(bytes_read=window.end)
-            self._destination.transaction_index.extend(decisions.kept_transactions)
+            self.destination.transaction_index.extend(decisions.kept_transactions)
 
     def _clean_window(
         self, window: BatchWindow, decisions: BatchDecisions, keeps_legacy_tombstones: bool
@@ -400,17 +373,18 @@ class _Cleaner:
         keeps_legacy_tombstones: bool,
     ) -> None:
         columns = decode_records(section, _RECORDS_WANTED)
+        assert columns.keys is not None  # noqa: S101  (requested above)
         is_retained = retained_records(
             section,
             columns,
-            self._offset_map,
-            now_ms=self._rules.now_ms,
+            self.offset_map,
+            now_ms=self.rules.now_ms,
             keeps_legacy_tombstones=keeps_legacy_tombstones,
         )
         self.statistics += CleanStatistics(
             records_read=len(is_retained),
             records_retained=int(np.count_nonzero(is_retained)),
-            invalid_records=count_of_unkeyed(section, columns, self._offset_map),
+            invalid_records=int(np.count_nonzero(~is_retained & (columns.keys.lengths < 0))),
         )
         filtered = self._rewriter.rewrite(section, columns, is_retained, decisions.is_idle_marker[indexes])
         output.add_unchanged(indexes[filtered.is_unchanged])
@@ -421,11 +395,9 @@ class _Cleaner:
     def _append(self, batches: OutputBatches | None) -> None:
         if batches is None:
             return
-        self._destination.append_pieces(batches.headers, batches.pieces)
-        size_bytes = batches.size_bytes
-        self.statistics += CleanStatistics(bytes_retained=size_bytes)
-        if self._throttle is not None:
-            self._throttle(size_bytes)
+        self.destination.append_pieces(batches.headers, batches.pieces)
+        self.statistics += CleanStatistics(bytes_retained=batches.size_bytes)
+        self.throttle(batches.size_bytes)
 
 
 def build_offset_map(
@@ -435,7 +407,7 @@ def build_offset_map(
     offset_map: OffsetMap,
     transactions: CleanedTransactions,
     *,
-    throttle: Throttle | None = None,
+    throttle: Throttle = _unthrottled,
     window_bytes: int = WINDOW_BYTES,
     max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
 ) -> MapStatistics:
@@ -464,8 +436,7 @@ def build_offset_map(
     for segment, next_base in zip(segments, next_bases, strict=True):
         start_position_bytes = segment.offset_index.lookup(first_dirty_offset).position_bytes
         for window in source_windows(segment, start_position_bytes, window_bytes=window_bytes):
-            if throttle is not None:
-                throttle(window.end)
+            throttle(window.end)
             builder.add(window)
             if builder.is_full:
                 return builder.statistics()
@@ -474,45 +445,41 @@ def build_offset_map(
     return builder.statistics()
 
 
+@dataclass(eq=False)
 class _MapBuilder:
-    """Adds the keys of windows, in order, to an offset map."""
+    """Adds the keys of windows, in order, to an offset map; see `build_offset_map`."""
 
-    def __init__(
-        self,
-        offset_map: OffsetMap,
-        transactions: CleanedTransactions,
-        first_dirty_offset: int,
-        max_batch_bytes: int,
-    ) -> None:
-        self.is_full = False
-        self._offset_map = offset_map
-        self._transactions = transactions
-        self._first_dirty_offset = first_dirty_offset
-        self._sections = SectionMaker(max_batch_bytes, _KEYS_WANTED)
-        self._records_read = 0
-        self._bytes_read = 0
+    offset_map: OffsetMap
+    transactions: CleanedTransactions
+    first_dirty_offset: int
+    max_batch_bytes: int
+    is_full: bool = False
+    records_read: int = 0
+    bytes_read: int = 0
+
+    def __post_init__(self) -> None:
+        self._sections = SectionMaker(self.max_batch_bytes, _KEYS_WANTED)
 
     def statistics(self) -> MapStatistics:
-        """The statistics so far."""
-        return MapStatistics(self._records_read, self._bytes_read, self.is_full)
+        return MapStatistics(self.records_read, self.bytes_read, self.is_full)
 
     def add(self, window: BatchWindow) -> None:
         """Add the keys of a window until the map is full."""
         headers = window.headers
         last_offsets = last_offsets_of(window)
-        may_go, _ = read_transactions(window, self._transactions)
+        may_go, _ = read_transactions(window, self.transactions)
         is_wanted = ~may_go & ((headers["attributes"] & CONTROL_FLAG) == 0)
-        is_wanted &= (headers["record_count"] != 0) & (last_offsets >= self._first_dirty_offset)
-        self._bytes_read += window.end
+        is_wanted &= (headers["record_count"] != 0) & (last_offsets >= self.first_dirty_offset)
+        self.bytes_read += window.end
         for section in self._sections.sections(window, np.flatnonzero(is_wanted)):
             columns = decode_records(section, _KEYS_WANTED)
             keys = columns.keys
             assert keys is not None  # noqa: S101  (requested above)
-            self._records_read += len(columns.offsets)
-            rows = np.flatnonzero((keys.lengths >= 0) & (columns.offsets >= self._first_dirty_offset))
+            self.records_read += len(columns.offsets)
+            rows = np.flatnonzero((keys.lengths >= 0) & (columns.offsets >= self.first_dirty_offset))
             offsets = columns.offsets[rows]
             slices = Slices(keys.starts[rows], keys.lengths[rows])
-            taken = self._offset_map.put_many(section.buffer, slices, offsets)
+            taken = self.offset_map.put_many(section.buffer, slices, offsets)
             if taken < len(rows):
                 self.is_full = True
                 self._end_before(int(offsets[taken]), last_offsets)
@@ -526,5 +493,5 @@ class _MapBuilder:
             self._raise_latest_offset(int(last_offsets[number - 1]))
 
     def _raise_latest_offset(self, last_offset: int) -> None:
-        if last_offset >= self._first_dirty_offset:
-            self._offset_map.latest_offset = max(self._offset_map.latest_offset, last_offset)
+        if last_offset >= self.first_dirty_offset:
+            self.offset_map.latest_offset = max(self.offset_map.latest_offset, last_offset)

@@ -69,11 +69,7 @@ _UInt64Array = npt.NDArray[np.uint64]
 
 
 class KeyHash:
-    """One hash function of the family.
-
-    Args:
-        seed: Determines the function; None: random.
-    """
+    """One hash function of the family, which the seed determines; None: a random one."""
 
     def __init__(self, seed: bytes | None = None) -> None:
         self._seed = secrets.token_bytes(SEED_BYTES) if seed is None else seed

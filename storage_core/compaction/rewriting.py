@@ -26,15 +26,16 @@ from storage_core.record.batch_header import (
     CONTROL_FLAG,
     DELETE_HORIZON_FLAG,
     HEADER_DTYPE,
-    HEADER_SIZE_BYTES,
     LOG_APPEND_TIME_FLAG,
     LOG_OVERHEAD_BYTES,
     MAGIC_V2,
+    MIN_LENGTH_BY_MAGIC,
+    NO_TIMESTAMP_MS,
     TRANSACTIONAL_FLAG,
 )
 from storage_core.record.column_encode import ByteStrings, ShortBytes, ViewJoiner
 from storage_core.record.compression import Compressor, compressor
-from storage_core.record.record_batches import put_crcs
+from storage_core.record.record_batches import RecordBatches, put_crcs
 from storage_core.record.section import RecordColumns, RecordSection, Slices
 from storage_core.record.varint import WORD_RANGE, varint_bytes, varint_words
 
@@ -45,11 +46,10 @@ if TYPE_CHECKING:
     from storage_core.record.batch_window import BatchWindow
 
 
-_NO_TIMESTAMP_MS: Final = -1
 _NO_EPOCH: Final = -1
 _KEPT_FLAGS: Final = LOG_APPEND_TIME_FLAG | TRANSACTIONAL_FLAG | CONTROL_FLAG
 _WRAP: Final = 1 << 64
-_LENGTH_WITHOUT_RECORDS: Final = HEADER_SIZE_BYTES - LOG_OVERHEAD_BYTES
+_LENGTH_WITHOUT_RECORDS: Final = MIN_LENGTH_BY_MAGIC[MAGIC_V2]
 _ZERO: Final = np.zeros(1, np.uint64)
 _ONE: Final = np.ones(1, np.int64)
 _WORD_BYTES: Final = 8
@@ -220,7 +220,7 @@ class SectionRewriter:
         is_current = headers["magic"] == MAGIC_V2
         is_unchanged = (counts == columns.row_counts) & ~needs_horizon & is_current
         rewritten = np.flatnonzero(~is_unchanged & (counts > 0))
-        horizons_ms = np.where(has_horizon, headers["base_timestamp_ms"].astype(np.int64), _NO_TIMESTAMP_MS)
+        horizons_ms = np.where(has_horizon, headers["base_timestamp_ms"].astype(np.int64), NO_TIMESTAMP_MS)
         horizons_ms[needs_horizon] = self._new_horizon_ms
         emptied = np.flatnonzero(counts == 0)
         empty_headers = headers.take(emptied)
@@ -259,12 +259,13 @@ class SectionRewriter:
 
         attributes = headers["attributes"] & (_KEPT_FLAGS | CODEC_MASK)
         bodies = self._compressed(records, (attributes & CODEC_MASK).tolist())
-        largest_ms = np.maximum(np.maximum.reduceat(retained.timestamps_ms, first_rows), _NO_TIMESTAMP_MS)
+        largest_ms = np.maximum(np.maximum.reduceat(retained.timestamps_ms, first_rows), NO_TIMESTAMP_MS)
         is_legacy = headers["magic"] < MAGIC_V2
         if is_legacy.any():
-            lasts = first_rows + counts - 1
-            _move_bases(headers, is_legacy, retained.offsets[first_rows][is_legacy])
-            _move_ends(headers, is_legacy, retained.offsets[lasts][is_legacy])
+            first_offsets = retained.offsets[first_rows][is_legacy]
+            _move_bases(headers, is_legacy, first_offsets)
+            last_offsets = retained.offsets[first_rows + counts - 1][is_legacy]
+            headers["last_offset_delta"][is_legacy] = last_offsets - first_offsets
         headers["magic"] = MAGIC_V2
         headers["batch_length"] = (
             np.fromiter(map(len, bodies), np.int64, len(bodies)) + _LENGTH_WITHOUT_RECORDS
@@ -291,8 +292,6 @@ class SectionRewriter:
         return RetainedRecords(counts, offsets, timestamps_ms[rows], tails, buffer)
 
     def _compressed(self, records: list[memoryview], codecs: list[int]) -> list[BytesLike]:
-        if not any(codecs):
-            return list(records)
         for codec in set(codecs) - self._compressors.keys():
             self._compressors[codec] = compressor(codec)
         bodies: list[BytesLike] = []
@@ -308,7 +307,7 @@ def emptied_headers(headers: _Rows) -> _Rows:
     empty["magic"] = MAGIC_V2
     empty["batch_length"] = _LENGTH_WITHOUT_RECORDS
     empty["attributes"] &= _KEPT_FLAGS
-    empty["base_timestamp_ms"] = _NO_TIMESTAMP_MS
+    empty["base_timestamp_ms"] = NO_TIMESTAMP_MS
     empty["record_count"] = 0
     put_crcs(empty, [b""] * len(empty))
     return empty
@@ -320,11 +319,6 @@ def _move_bases(headers: _Rows, rows: _BoolArray, base_offsets: _Int64Array) -> 
     headers["base_offset"][rows] = base_offsets
     headers["last_offset_delta"][rows] = last_offsets - base_offsets
     headers["leader_epoch"][rows] = _NO_EPOCH
-
-
-def _move_ends(headers: _Rows, rows: _BoolArray, last_offsets: _Int64Array) -> None:
-    base_offsets = headers["base_offset"][rows].astype(np.int64)
-    headers["last_offset_delta"][rows] = last_offsets - base_offsets
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -393,7 +387,8 @@ class WindowOutput:
         headers = np.concatenate([self._window.headers.take(unchanged), new_headers], dtype=HEADER_DTYPE)
         # By the number of its first batch, the bytes of each run of unchanged batches and of each rewritten batch.
         pieces = self._unchanged_runs(unchanged)
-        pieces.update(zip(rewritten.tolist(), _rewritten_pieces(new_headers, bodies), strict=True))
+        heads = RecordBatches.of_many(new_headers, bodies).pieces[0::2]
+        pieces.update(zip(rewritten.tolist(), zip(heads, bodies, strict=True), strict=True))
         ordered = [piece for number in sorted(pieces) for piece in pieces[number]]
         return OutputBatches(headers.take(order), ordered)
 
@@ -408,11 +403,3 @@ class WindowOutput:
         view = window.buffer.data
         runs = zip(firsts.tolist(), window.starts[firsts].tolist(), ends.tolist(), strict=True)
         return {first: (view[start:end],) for first, start, end in runs}
-
-
-def _rewritten_pieces(headers: _Rows, bodies: list[BytesLike]) -> list[tuple[BytesLike, ...]]:
-    heads = headers.tobytes()
-    starts = range(0, len(heads), HEADER_SIZE_BYTES)
-    return [
-        (heads[start : start + HEADER_SIZE_BYTES], body) for start, body in zip(starts, bodies, strict=True)
-    ]

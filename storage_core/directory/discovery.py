@@ -53,10 +53,6 @@ _NO_EPOCH = -1
 def choose_replica(filesystem: FileSystem, candidates: Sequence[PartitionDirectory]) -> PartitionDirectory:
     """Choose which directory of a partition to read: the highest leader epoch, then the highest log end.
 
-    Args:
-        filesystem: Where to read.
-        candidates: At least one; may hold a directory twice.
-
     Raises:
         ReplicaConflictError: They belong to different clusters or topics, or two are in one root.
     """

@@ -33,6 +33,7 @@ from storage_core.checkpoint import (
 )
 from storage_core.commit_files.commits_file import OWN_PREFIX
 from storage_core.commit_files.journal import COMMIT_IN_PROGRESS
+from storage_core.config import INT_MAX
 from storage_core.directory.visibility import Visibility, read_visibility
 from storage_core.errors import CorruptCheckpointError
 
@@ -53,7 +54,6 @@ INTERNAL_TOPICS: Final = frozenset(
 )
 """The brokers' internal topics, and the log of the KRaft controllers."""
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-MAX_PARTITION: Final = 2**31 - 1
 # The ASCII texts that Java's Integer.parseInt takes.
 _PARTITION = re.compile(r"\+?[0-9]{1,20}")
 _SUFFIXED_NAME = re.compile(r"(\S+-\S+)\.(?:\S+)-(delete|future|stray)", re.ASCII)
@@ -64,10 +64,8 @@ _SUFFIX_ENDINGS = ("-delete", "-future", "-stray")
 class PartitionDirectoryName:
     """The parsed name of a partition directory.
 
-    Args:
-        topic: The topic; truncated with suffix ``delete`` or ``stray`` if the name would be too long.
-        partition: The partition's number.
-        suffix: ``delete``, ``future`` or ``stray``; None for a partition's normal directory.
+    The suffix is ``delete``, ``future`` or ``stray``; None for a partition's normal directory. With ``delete`` or
+    ``stray``, the topic is truncated if the name would be too long.
     """
 
     topic: str
@@ -93,7 +91,7 @@ def parse_partition_directory_name(name: str) -> PartitionDirectoryName | None:
     if not dash or not is_legal_topic_name(topic) or not _PARTITION.fullmatch(partition_text):
         return None
     partition = int(partition_text)
-    if partition > MAX_PARTITION:
+    if partition > INT_MAX:
         return None
     return PartitionDirectoryName(topic, partition, suffix)
 
@@ -126,9 +124,7 @@ def is_log_directory(entries: Iterable[DirectoryEntry]) -> bool:
 class LogDirectoryFiles:
     """The root's own files, each read at its first use and then cached.
 
-    Args:
-        filesystem: Where to read.
-        path: The root. It may be without any of these files, as the parent of a copied partition directory is.
+    The root may be without any of them, as the parent of a copied partition directory is.
 
     Attributes:
         is_own: Whether this process has the logs open for writing, so that no other process changes them.
@@ -214,14 +210,7 @@ class LogDirectoryFiles:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDirectory:
-    """One replica of a partition on disk.
-
-    Args:
-        path: The partition's directory.
-        topic: Its topic.
-        partition: Its partition number.
-        root: The log directory that contains it.
-    """
+    """One replica of a partition on disk, in the log directory ``root``."""
 
     path: str
     topic: str

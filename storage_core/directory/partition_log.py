@@ -62,12 +62,8 @@ class Segments(Sequence[SegmentReader]):
     """The segments of a log by ascending base offset, each created at its first use.
 
     A bounded number of them is kept. The oldest are created again when they are needed, but never the last
-    segment, which is limited to the log end.
-
-    Args:
-        listing: The files of the directory.
-        open_segment: Creates a segment from its base offset, the directory's file names if they
-            are known, and the suffix of its files.
+    segment, which is limited to the log end. ``open_segment`` creates one from its base offset, the directory's file
+    names if they are known, and the suffix of its files.
     """
 
     def __init__(

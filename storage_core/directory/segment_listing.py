@@ -95,7 +95,7 @@ class FileNames(Collection[str]):
 class SegmentListing:
     """The files of a partition directory.
 
-    Args:
+    Attributes:
         base_offsets: Of every segment, ascending.
         file_names: Every regular file that belongs to the log now, for look-ups by name.
         swapped: Base offsets whose log file still carries the suffix ``.swap``.
@@ -121,12 +121,8 @@ def list_segments(
 ) -> SegmentListing:
     """List the segments of a partition.
 
-    Args:
-        filesystem: Where to read.
-        path: The partition's directory.
-        is_clean: Whether no broker uses the directory, so that one listing is enough.
-        swap_end_offset: Returns the next offset after ``<base>.log.swap``.
-        is_still_clean: Whether ``is_clean`` still holds after the listing.
+    If no broker uses the directory (``is_clean``, and still so after the listing), one listing is enough.
+    ``swap_end_offset`` returns the next offset after ``<base>.log.swap``.
 
     Raises:
         UnreadableError: This user may not list the directory.
@@ -146,11 +142,7 @@ def list_segments(
 
 
 def regular_file_names(filesystem: FileSystem, path: str) -> FileNames:
-    """The names of the regular files in a partition's directory.
-
-    Raises:
-        LogDirectoryError: An entry named like a log file is not a regular file.
-    """
+    """The names of the regular files in a partition's directory."""
     return FileNames(_regular_files(filesystem, path))
 
 

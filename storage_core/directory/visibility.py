@@ -63,12 +63,7 @@ NOTHING_COMMITTED: Final = Visibility()
 
 
 def read_visibility(filesystem: FileSystem, root: str, before: Visibility = NOTHING_COMMITTED) -> Visibility:
-    """Read which commits of a log directory are visible.
-
-    Args:
-        filesystem: Where to read.
-        root: The log directory.
-        before: What was read before; an unchanged journal is not parsed again.
+    """Read which commits of a log directory are visible; a journal unchanged since ``before`` is not parsed again.
 
     Raises:
         CorruptCheckpointError: The journal, or the list of commits, is damaged.
@@ -99,8 +94,7 @@ class CommitWatch:
     A read may begin with an old visibility, or with none: if it is the same afterwards, then it did not
     change during the read, because commits and truncations are only ever added.
 
-    Args:
-        filesystem: Where to read.
+    Attributes:
         known: The visibility of log directories that is known, by path.
     """
 

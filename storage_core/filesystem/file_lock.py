@@ -139,13 +139,7 @@ class FileLock:
 
 
 def acquire_lock(path: str) -> FileLock:
-    """Lock ``path``, which is created if it is missing.
-
-    Raises:
-        LogDirectoryLockedError: Another process, or another object in this one, holds it.
-        LogDirectoryError: It is not a regular file, or this user may not write to it.
-        StorageError: The file system does not support locks.
-    """
+    """Lock ``path``, which is created if it is missing; raises as `FileSystem.lock` does."""
     with _registry.mutex:
         for _ in range(_MAX_ATTEMPTS):
             lock = _try_to_lock(path)

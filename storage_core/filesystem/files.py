@@ -21,7 +21,7 @@ from storage_core.filesystem.values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from types import TracebackType
 
 
@@ -192,7 +192,11 @@ class WritableFile(_File):
 
         It reports no errors, and replaces no flush.
         """
-        _begin_sync_of_range(self.descriptor, position_bytes, size_bytes)
+        function = _linux_function(
+            "sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint
+        )
+        if function is not None:
+            function(self.descriptor, position_bytes, size_bytes, _SYNC_FILE_RANGE_WRITE)
 
     def flush(self) -> None:
         """Force everything written so far to disk. Do not retry a failed flush.
@@ -275,40 +279,20 @@ def _write_once(descriptor: int, pieces: Sequence[BytesLike], position_bytes: in
         return count
 
 
-def sync_file_system(descriptor: int) -> bool:
-    """Sync the whole file system of an open file (``syncfs``); False if that failed, or is not supported."""
-    function = _syncfs()
-    return function is not None and function(descriptor) == 0
-
-
-def _begin_sync_of_range(descriptor: int, position_bytes: int, size_bytes: int) -> bool:
-    """Start to write a part of an open file (``sync_file_range``); False if that failed, or is not supported."""
-    function = _sync_file_range()
-    return (
-        function is not None and function(descriptor, position_bytes, size_bytes, _SYNC_FILE_RANGE_WRITE) == 0
-    )
+def sync_file_system(descriptor: int) -> None:
+    """Sync the whole file system of an open file (``syncfs``), where that is supported. Errors are ignored."""
+    function = _linux_function("syncfs", ctypes.c_int)
+    if function is not None:
+        function(descriptor)
 
 
 @functools.cache
-def _syncfs() -> Callable[[int], int] | None:
-    function = _function("syncfs")
+def _linux_function(name: str, *argument_types: Any) -> Any | None:
+    """A function of the C library that returns an int; None on other systems."""
+    function = getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
     if function is not None:
-        function.argtypes, function.restype = [ctypes.c_int], ctypes.c_int
+        function.argtypes, function.restype = argument_types, ctypes.c_int
     return function
-
-
-@functools.cache
-def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
-    function = _function("sync_file_range")
-    if function is not None:
-        function.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
-        function.restype = ctypes.c_int
-    return function
-
-
-def _function(name: str) -> Any | None:
-    """A function of the C library; None on other systems."""
-    return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
 
 
 def _read_fully(descriptor: int, size_bytes: int, position_bytes: int) -> bytes:

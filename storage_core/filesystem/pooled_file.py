@@ -37,10 +37,7 @@ class FilePool:
     """Files with an open descriptor; a file not recently used is closed to make room for another (second chance).
 
     A file marks itself as used without any lock. When the pool is full, it clears the marks in turn, and closes a file
-    without a mark.
-
-    Args:
-        max_open: How many may be open. Files in use are never closed, however many there are.
+    without a mark. Files in use are never closed, however many there are.
     """
 
     def __init__(self, max_open: int) -> None:
@@ -247,11 +244,7 @@ class PooledFile:
             return self._opened().read_at(size_bytes, position_bytes)
 
     def write_at(self, pieces: Sequence[BytesLike], position_bytes: int) -> None:
-        """Write the pieces one after the other from ``position_bytes``.
-
-        Raises:
-            StorageError: The file system refused; a part of the bytes may have been written.
-        """
+        """Write the pieces one after the other from ``position_bytes``; raises as `WritableFile.write_at` does."""
         with self._lock:
             file = self._opened()
             self._changes += 1

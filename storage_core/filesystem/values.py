@@ -50,36 +50,8 @@ class ExistsError(LogDirectoryError, FileExistsError):
         return LogDirectoryError.__str__(self)
 
 
-class explained_reading:  # noqa: N801  (used like a function)
-    """Turn an OSError about ``path`` into an error of this package."""
-
-    def __init__(self, path: str, action: str) -> None:
-        self._path = path
-        self._action = action
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if isinstance(error, FileNotFoundError):
-            raise MissingError("No such file or directory.", path=self._path) from error
-        if isinstance(error, PermissionError):
-            message = f"User {_user_name()} may not {self._action} this path. Grant read access, or run as its owner."
-            raise UnreadableError(message, path=self._path) from error
-        if isinstance(error, (OSError, ValueError)):
-            raise LogDirectoryError(
-                f"Could not {self._action} this path: {error}.", path=self._path
-            ) from error
-
-
-class explained_writing:  # noqa: N801  (used like a function)
-    """Turn an OSError from a change to ``path`` into an error of this package.
-
-    A path of a wrong kind, or that this user may not change, is a LogDirectoryError; any other error is a
-    StorageError. With ``is_open``, every error is a StorageError, as the content on disk is unknown then.
-    """
+class _Explained:
+    """Turns an OSError about ``path`` into an error of this package."""
 
     def __init__(self, path: str, action: str, *, is_open: bool = False) -> None:
         self._path = path
@@ -94,6 +66,29 @@ class explained_writing:  # noqa: N801  (used like a function)
     ) -> None:
         if isinstance(error, (OSError, ValueError)) and not isinstance(error, SegmentLogError):
             raise self._error(error) from error
+
+    def _error(self, error: OSError | ValueError) -> SegmentLogError:
+        raise NotImplementedError
+
+
+class explained_reading(_Explained):  # noqa: N801  (used like a function)
+    """Turn an OSError about ``path`` into an error of this package."""
+
+    def _error(self, error: OSError | ValueError) -> SegmentLogError:
+        if isinstance(error, FileNotFoundError):
+            return MissingError("No such file or directory.", path=self._path)
+        if isinstance(error, PermissionError):
+            message = f"User {_user_name()} may not {self._action} this path. Grant read access, or run as its owner."
+            return UnreadableError(message, path=self._path)
+        return LogDirectoryError(f"Could not {self._action} this path: {error}.", path=self._path)
+
+
+class explained_writing(_Explained):  # noqa: N801  (used like a function)
+    """Turn an OSError from a change to ``path`` into an error of this package.
+
+    A path of a wrong kind, or that this user may not change, is a LogDirectoryError; any other error is a
+    StorageError. With ``is_open``, every error is a StorageError, as the content on disk is unknown then.
+    """
 
     def _error(self, error: OSError | ValueError) -> SegmentLogError:
         path, action = self._path, self._action

@@ -102,16 +102,9 @@ def append_records(
     is_transactional: bool = False,
     check: Callable[[], None] | None = None,
 ) -> AppendInfo:
-    """Append records.
+    """Append records; see `Log.append`. The log is not locked.
 
-    Args:
-        state: The log, not locked.
-        records: The records.
-        leader_epoch: Their leader epoch; the latest one if None.
-        is_pending: Whether they may stay in memory; records of a producer never do.
-        producer: The producer and the sequence number of the first record, which is -1 for a coordinator.
-        is_transactional: Whether they belong to a transaction of the producer.
-        check: Called with the log locked; it may reject the append.
+    Records of a producer are never left in memory. ``check`` is called with the log locked, and may reject the append.
     """
     if not isinstance(records, (pa.Table, pa.RecordBatch)):
         raise InvalidRecordError(
@@ -229,18 +222,10 @@ def append_marker(
     is_abort: bool,
     coordinator_epoch: int = 0,
     transaction_version: int = 1,
-    leader_epoch: int | None = None,
 ) -> AppendInfo:
-    """Append the marker that ends a producer's transaction, if it has one.
+    """Append the marker that ends a producer's transaction, if it has one; see `Log.end_transaction`.
 
-    Args:
-        state: The log, locked.
-        producer_id: The producer.
-        producer_epoch: Its new epoch.
-        is_abort: Whether the transaction is aborted.
-        coordinator_epoch: The epoch of the transaction coordinator.
-        transaction_version: From 2 on, the epoch must be above that of the data.
-        leader_epoch: The leader epoch of the marker; the latest one if None.
+    The log is locked.
     """
     check_producer_id(producer_id)
     check_producer_epoch(producer_epoch)
@@ -263,7 +248,7 @@ def append_marker(
     )
     if state.config.has_log_append_time:
         marker = marker.with_log_append_time(now_ms)
-    return _append(state, [marker], (), 1, _epoch(state, leader_epoch), now_ms)
+    return _append(state, [marker], (), 1, _epoch(state, None), now_ms)
 
 
 def assign_epoch_start_offset(state: LogState, leader_epoch: int) -> int:
@@ -285,17 +270,9 @@ def _append(
     is_pending: bool = False,
     are_client_batches: bool = False,
 ) -> AppendInfo:
-    """Append validated batches at the log end; here their producers are checked.
+    """Append validated batches of format v2 at the log end, with offsets that the log assigns. The log is locked.
 
-    Args:
-        state: The log, locked.
-        chunks: Batches of format v2; the log assigns their offsets.
-        produced: What producers wrote, for the check of duplicates and sequence numbers.
-        count: The number of records.
-        leader_epoch: The leader epoch of the batches.
-        now_ms: The current time.
-        is_pending: Whether they may stay in memory.
-        are_client_batches: Whether each item of ``produced`` is one batch of a client.
+    Their producers are checked here, by what they ``produced``; with ``are_client_batches``, each item is one batch.
     """
     _require_room(state, count)
     log_append_time_ms = now_ms if state.config.has_log_append_time else None
@@ -486,17 +463,15 @@ def _make_room(state: LogState, batches: RecordBatches, now_ms: int) -> int:
 
     If even the first one requires a new segment, roll first.
     """
-    segment = state.segments.active
-    count = _count_that_fits(state, batches)
-    if count == 0 or segment.should_roll(_roll_parameters(batches, 0, 1, now_ms)):
+    if state.segments.active.should_roll(_roll_parameters(batches, 0, 1, now_ms)):
         # The first offset of a message set of an older format is unknown; this is Kafka's lower bound.
         first_offset = batches.base_offset
         is_known = int(batches.headers["magic"][0]) >= MAGIC_V2
         roll(state, first_offset if is_known else batches.last_offset - LARGEST_RELATIVE_OFFSET)
-        count = max(1, _count_that_fits(state, batches))
-        segment = state.segments.active
+    count = _count_that_fits(state, batches) if batches.count > 1 else 1
     if count == 1:
         return 1
+    segment = state.segments.active
     if segment.size_bytes == 0:
         timestamps_ms = batches.headers["max_timestamp_ms"][:count]
         age_ms = int(timestamps_ms.max()) - int(timestamps_ms[0])
@@ -515,13 +490,11 @@ def _make_room(state: LogState, batches: RecordBatches, now_ms: int) -> int:
 
 
 def _count_that_fits(state: LogState, batches: RecordBatches) -> int:
-    """How many of the batches fit ``segment.bytes`` and the indexes of the active segment."""
+    """How many of the batches, at least one, fit ``segment.bytes`` and the indexes of the active segment."""
     segment = state.segments.active
     room_bytes = state.config.max_segment_bytes - segment.size_bytes
-    if batches.count == 1:
-        return 1 if int(batches.sizes_bytes[0]) <= room_bytes else 0
     count = int(np.searchsorted(batches.sizes_bytes.cumsum(), room_bytes, side="right"))
-    return min(count, max(1, segment.free_index_entries))
+    return max(1, min(count, segment.free_index_entries))
 
 
 def _roll_parameters(batches: RecordBatches, start: int, stop: int, now_ms: int) -> RollParameters:

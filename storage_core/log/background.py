@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
+from storage_core.config import LONG_MAX
 from storage_core.errors import LogClosedError, LogFailedError, OptionError, SegmentLogError
 from storage_core.log.append import write_pending
 from storage_core.log.local_log import flush_appended, forget_expired_producers, is_flush_due, take_due_files
@@ -29,7 +30,6 @@ _FILES_INTERVAL_MS: Final = 1_000
 _RETRY_INTERVAL_MS: Final = 60_000
 _PRODUCERS_INTERVAL_MS: Final = 60_000
 _CHECKPOINT_INTERVAL_MS: Final = 60_000
-_NEVER_MS: Final = 2**63 - 1
 # The clock may be changed, or stop while the machine sleeps, so no wait is long.
 _MIN_WAIT_SECONDS: Final = 0.01
 _MAX_WAIT_SECONDS: Final = 1.0
@@ -55,13 +55,7 @@ class SystemClock:
 
 @dataclass(frozen=True, slots=True)
 class PeriodicTask:
-    """A task to run repeatedly.
-
-    Attributes:
-        name: Its name in log messages.
-        interval_ms: The pause after each run.
-        run: Runs it.
-    """
+    """A task to run repeatedly, with a pause after each run. Its name is for log messages."""
 
     name: str
     interval_ms: int
@@ -154,13 +148,7 @@ def tasks_of_logs(
     apply_retention: Callable[[], object],
     retention_check_interval_ms: int,
 ) -> list[PeriodicTask]:
-    """The periodic tasks of a log directory.
-
-    Args:
-        checkpoints: Its checkpoints, and its logs.
-        deleted_logs: Its deleted logs.
-        apply_retention: Deletes old segments.
-        retention_check_interval_ms: The interval of ``apply_retention``.
+    """The periodic tasks of a log directory; ``apply_retention`` deletes old segments.
 
     Raises:
         OptionError: The interval is not positive.
@@ -225,7 +213,7 @@ class PeriodicFlush:
 
     def update(self, state: LogState) -> None:
         """Apply the current ``flush.ms`` of a log."""
-        if state.config.flush_ms == _NEVER_MS:
+        if state.config.flush_ms == LONG_MAX:
             self.remove(state)
             return
         with self._lock:
@@ -277,5 +265,5 @@ class PeriodicFlush:
 
     def _wait_seconds(self) -> float:
         # Half of the shortest interval, so that no record waits much longer than its `flush.ms`.
-        shortest_ms = min((state.config.flush_ms for state in self._states), default=_NEVER_MS)
+        shortest_ms = min((state.config.flush_ms for state in self._states), default=LONG_MAX)
         return min(_MAX_FLUSH_WAIT_SECONDS, max(_MIN_FLUSH_WAIT_SECONDS, shortest_ms / 2000))

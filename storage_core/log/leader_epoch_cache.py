@@ -8,6 +8,7 @@ offsets again, and recovery adds the epochs that it finds in batches. An epoch m
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 _UNDEFINED_EPOCH: Final = -1
 _UNDEFINED_EPOCH_OFFSET: Final = -1
+_epoch = attrgetter("epoch")
+_start_offset = attrgetter("start_offset")
 
 
 class EpochEndOffset(NamedTuple):
@@ -41,16 +44,7 @@ class EpochEndOffset(NamedTuple):
 
 
 class LeaderEpochCache:
-    """The leader epochs of one log, for one writer and any number of readers.
-
-    Args:
-        filesystem: The file system.
-        path: The checkpoint; it need not exist.
-
-    Raises:
-        CorruptCheckpointError: The checkpoint cannot be parsed.
-        UnreadableError: This user may not read it.
-    """
+    """The leader epochs of one log, for one writer and any number of readers."""
 
     def __init__(self, filesystem: FileSystem, path: str) -> None:
         self._filesystem = filesystem
@@ -83,9 +77,6 @@ class LeaderEpochCache:
 
     def assign_batches(self, headers: npt.NDArray[Any]) -> None:
         """Assign the epoch of every batch of an append; a batch of an older format, without epochs, clears the cache.
-
-        Args:
-            headers: The batches' headers, a structured array of `HEADER_DTYPE`.
 
         Raises:
             ValueError: A batch of format v2 has no epoch.
@@ -165,16 +156,10 @@ class LeaderEpochCache:
 
 
 def end_offset_for(entries: Sequence[EpochEntry], epoch: int, log_end_offset: int) -> EpochEndOffset:
-    """The latest epoch that a replica at ``epoch`` shares with this log, and where it ends.
+    """The latest epoch that a replica at ``epoch`` shares with this log, and its end; see `Log.end_offset_for_epoch`.
 
-    Args:
-        entries: The epochs of the log, ascending.
-        epoch: The latest epoch of the replica.
-        log_end_offset: The end of the log's latest epoch.
-
-    Returns:
-        The epoch and the offset after its last record. -1 and -1 if ``epoch`` is undefined or above all known epochs;
-        ``epoch`` and the start of the first known epoch if it is below them.
+    -1 and -1 if ``epoch`` is undefined or above all known epochs; ``epoch`` and the start of the first known epoch if
+    it is below them.
     """
     if epoch == _UNDEFINED_EPOCH:
         return EpochEndOffset(_UNDEFINED_EPOCH, _UNDEFINED_EPOCH_OFFSET)
@@ -190,14 +175,6 @@ def epoch_for_offset(entries: Sequence[EpochEntry], offset: int) -> int | None:
     """The epoch of an offset, also one not yet written; None before all known epochs."""
     count = bisect_right(entries, offset, key=_start_offset)
     return entries[count - 1].epoch if count else None
-
-
-def _epoch(entry: EpochEntry) -> int:
-    return entry.epoch
-
-
-def _start_offset(entry: EpochEntry) -> int:
-    return entry.start_offset
 
 
 def _changes(values: npt.NDArray[Any]) -> list[int]:

@@ -51,11 +51,8 @@ _base_offset_of = attrgetter("base_offset")
 def flush_up_to(state: LogState, offset: int, *, with_indexes: bool = True) -> None:
     """Flush everything below an offset, and move the recovery point to it (Kafka's ``UnifiedLog.flush``).
 
-    Args:
-        state: The log, locked; nothing is pending.
-        offset: At most the log end offset.
-        with_indexes: Whether to flush the active segment's indexes too. Recovery rebuilds the indexes of the segment
-            that holds the recovery point; those of earlier segments must be intact.
+    The log is locked, and nothing is pending. The active segment's indexes may be left out, because recovery rebuilds
+    the indexes of the segment that holds the recovery point; those of earlier segments must be intact.
     """
     recovery_point = state.offsets.recovery_point
     if offset > recovery_point:
@@ -71,11 +68,7 @@ def flush_up_to(state: LogState, offset: int, *, with_indexes: bool = True) -> N
 
 
 def flush_appended(state: LogState) -> None:
-    """Flush what was appended so far, sharing the flush with other threads. The log is not locked.
-
-    Raises:
-        StorageError: The flush failed, and with it the log.
-    """
+    """Flush what was appended so far, sharing the flush with other threads. The log is not locked."""
     end_offset = state.offsets.log_end_offset
 
     def is_covered() -> bool:
@@ -154,12 +147,9 @@ def is_flush_due(state: LogState, now_ms: int) -> bool:
 
 
 def roll(state: LogState, expected_next_offset: int = 0) -> LogSegment:
-    """Close the active segment, and begin a new one at the log end offset or a higher expected one (``UnifiedLog.roll``).
+    """Close the active segment, and begin a new one at the log end or a higher expected offset (``UnifiedLog.roll``).
 
-    The previously active segment, and all before it, are on disk when this returns.
-
-    Returns:
-        The new active segment.
+    The previously active segment, and all before it, are on disk when this returns the new one.
     """
     active = state.segments.active
     new_base_offset = max(expected_next_offset, state.offsets.log_end_offset)
@@ -182,7 +172,7 @@ def roll(state: LogState, expected_next_offset: int = 0) -> LogSegment:
         flush_directory_if_changed(state)
     # Before its successor exists: no crash may leave a gap before newer records.
     flush_up_to(state, state.offsets.log_end_offset)
-    state.producers.move_map_end_offset(new_base_offset)
+    state.producers.map_end_offset = new_base_offset
     forget_expired_producers(state)
     state.producers.take_snapshot()
     segment = create_segment(state, new_base_offset)
@@ -289,12 +279,9 @@ def take_due_files(state: LogState) -> list[Callable[[], object]]:
 
 
 def truncate_to(state: LogState, target_offset: int) -> bool:
-    """Remove all records at or after an offset, which becomes the log end offset, and flush the removal.
+    """Truncate the log, and flush the removal; see `Log.truncate_to`.
 
     The batch that holds the offset is removed entirely, including its records below the offset.
-
-    Returns:
-        Whether anything was removed.
     """
     _require_offset(target_offset)
     offsets = state.offsets
@@ -358,15 +345,9 @@ def truncate_fully_and_start_at(state: LogState, offset: int) -> None:
 
 
 def delete_records(state: LogState, before_offset: int) -> int:
-    """Delete the records below an offset: the log starts there, also after a crash.
+    """Delete the records below an offset, and return the new log start; see `Log.delete_records`.
 
     Segments entirely below it are removed.
-
-    Returns:
-        The new log start offset.
-
-    Raises:
-        OffsetOutOfRangeError: The offset is above the high watermark.
     """
     offsets = state.offsets
     if before_offset == -1:
@@ -453,19 +434,13 @@ def rename_files(
 ) -> None:
     """Replace the files of segments, after a compaction or a split (Kafka's ``LocalLog.replaceSegments``).
 
-    1. The new segments are complete, with the suffix ``.cleaned``.
+    1. The new segments are complete, with the suffix ``.cleaned``, and their files are on disk.
     2. They become ``.swap``, the lowest base offset last: while it is ``.cleaned``, the old segments count.
-    3. The old segments become ``.deleted``.
+    3. The old segments, all from the first base offset of the new ones to their end, become ``.deleted``.
     4. The new segments lose their suffix.
 
     Each step is on disk before the next begins. After a crash, `complete_interrupted_swaps`, or a broker, restores either
     all of the old segments or all of the new ones.
-
-    Args:
-        filesystem: The file system.
-        path: The partition's directory.
-        new_segments: Complete as ``.cleaned``, with their files on disk.
-        old_segments: All segments from the first base offset of the new ones to their end.
     """
     filesystem.flush_directory(path)
     in_order = sorted(new_segments, key=_base_offset_of)
@@ -484,10 +459,8 @@ def rename_files(
 def replace_segments(state: LogState, new_segment: LogSegment, old_segments: Sequence[LogSegment]) -> None:
     """Replace segments of an open log by one segment; the old files are deleted after ``file.delete.delay.ms``.
 
-    Args:
-        state: The log, locked.
-        new_segment: Complete as ``.cleaned``, with its files on disk.
-        old_segments: The segments it was made of, ascending. The first one has the same base offset.
+    The log is locked. The new segment is complete as ``.cleaned``, with its files on disk. The old ones are those that
+    it was made of, ascending; the first one has the same base offset.
     """
     # After a crash, a swap is completed up to this offset. Segments beyond it kept no record.
     end_offset = max(new_segment.read_next_offset(), new_segment.base_offset + 1)

@@ -600,7 +600,8 @@ class Log:
             before, altered = state.config, altered_config(state.config, config)
             write_pending(state)
             # Readers first: nothing may be written that is too large to be read.
-            self._queries.raise_max_batch_bytes(readable_batch_bytes(altered))
+            queries = self._queries
+            queries.max_batch_bytes = max(queries.max_batch_bytes, readable_batch_bytes(altered))
             state.alter_config(altered)
         if before.is_compacted and not altered.is_compacted:
             # Without the lock, which the cleaning takes at its end.

@@ -41,7 +41,7 @@ from storage_core.log.log_cleaner_manager import (
     CleaningSources,
     LogToClean,
     find_log_to_clean,
-    group_log_segments,
+    group_segments,
 )
 from storage_core.log.retention import apply_retention
 from storage_core.segment.batch_windows import WINDOW_BYTES
@@ -69,12 +69,8 @@ def clean_log(
 ) -> CleanerStatistics:
     """Clean the dirty part of a log, as far as the memory for keys allows, and checkpoint the end.
 
-    Args:
-        state: The log, not locked. This thread holds `CleaningState.under_way`.
-        cleanable: The part to clean; not empty.
-        cleaner: The cleaner: its map of keys, its rate, and whether to stop.
-        now_ms: The time that decides about tombstones and markers.
-        truncations: The number of truncations before ``cleanable`` was determined.
+    The log is not locked, but this thread holds `CleaningState.under_way`. ``now_ms`` decides about tombstones and
+    markers; ``truncations`` is the number of truncations before ``cleanable``, which is not empty, was determined.
 
     Raises:
         CleaningInterrupted: The log was truncated, or is being closed. Segments replaced so far stay replaced.
@@ -142,7 +138,7 @@ class _Pass:
         map_built_ms = state.clock.now_ms()
         end_offset = offset_map.latest_offset + 1
         self._sources = sources = self._segments.between(None, end_offset)
-        groups = group_log_segments(sources, self._config, self._cleanable.first_uncleanable_offset)
+        groups = group_segments(sources, self._config, self._cleanable.first_uncleanable_offset)
         transactions = CleanedTransactions()
         # The whole last segment counts, even if the map ends within it.
         transactions.add_aborted(self._segments.aborted_transactions_of(sources))
@@ -217,7 +213,7 @@ class _Pass:
     def _new_segment(self, base_offset: int) -> LogSegment:
         state = self._state
         now_ms = state.clock.now_ms()
-        left_over = LogSegment.open(
+        left_over = LogSegment(
             state.filesystem, state.path, base_offset, self._config, now_ms=now_ms, suffix=CLEANED_SUFFIX
         )
         left_over.delete()
@@ -269,13 +265,7 @@ class _Pass:
 
 
 class Throttle:
-    """Sleeps to keep a rate of reading and writing; several passes may share one.
-
-    Args:
-        bytes_per_second: The rate; None for no limit.
-        seconds: A monotonic clock.
-        sleep: Sleeps for a number of seconds.
-    """
+    """Sleeps to keep a rate of reading and writing, None for no limit; several passes may share one."""
 
     def __init__(
         self,
@@ -291,13 +281,9 @@ class Throttle:
         self._done_bytes = 0
 
     def __call__(self, size_bytes: int, should_stop: Callable[[], bool] = lambda: False) -> None:
-        """Record bytes that were read or written, and sleep if the rate is too high.
+        """Record bytes that were read or written, and sleep if the rate is too high, unless ``should_stop``.
 
         The rate is checked at most three times a second, and may be exceeded in between.
-
-        Args:
-            size_bytes: The number of bytes.
-            should_stop: Whether to stop sleeping; called three times a second.
         """
         if self._bytes_per_second is None:
             return
@@ -314,12 +300,7 @@ class Throttle:
 
 
 class LogCleaner:
-    """Cleans logs one after the other, sharing the memory for keys and the rate.
-
-    Args:
-        config: The configuration.
-        should_stop: Whether to stop.
-    """
+    """Cleans logs one after the other, sharing the memory for keys and the rate."""
 
     def __init__(self, config: CleanerConfig, should_stop: Callable[[], bool] = lambda: False) -> None:
         self.should_stop = should_stop
@@ -333,10 +314,6 @@ class LogCleaner:
         """Clean the logs that need it, the dirtiest first; then apply retention to all compacted logs.
 
         A log with unreadable data is skipped from then on. A log that another thread is cleaning is skipped.
-
-        Args:
-            states: The logs of a directory.
-            now_ms: The time; that of each log's clock if None.
 
         Raises:
             SegmentLogError: The file system reported an error. The other logs are cleaned first.
@@ -365,13 +342,7 @@ class LogCleaner:
         return cleaned
 
     def clean_alone(self, state: LogState, now_ms: int | None = None) -> CleanerStatistics | None:
-        """Clean one log, whatever its dirty ratio, and apply retention to it; wait for a cleaning in progress.
-
-        Raises:
-            OptionError: The log is not compacted.
-            NotWritableError: It is closed, or has failed.
-            SegmentLogError: A segment cannot be read, or the file system reported an error.
-        """
+        """Clean one log, after a cleaning in progress, and apply retention to it; see `Log.clean`."""
         if not state.config.is_compacted:
             raise OptionError(
                 f"Expected compact in cleanup.policy of {state.path}, found {','.join(state.config.cleanup_policy)!r}. "
@@ -387,13 +358,7 @@ class LogCleaner:
     ) -> CleanerStatistics | None:
         """Clean the cleanable part of a log, whatever its dirty ratio, as far as the memory for keys allows.
 
-        Args:
-            state: The log, not locked.
-            now_ms: The time; its clock's if None.
-            wait: Whether to wait for another thread that is cleaning it.
-
-        Returns:
-            None if nothing was cleaned.
+        The log is not locked. Returns None if nothing was cleaned.
 
         Raises:
             NotWritableError: The log is closed, or has failed.

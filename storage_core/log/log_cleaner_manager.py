@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from storage_core.config import LONG_MAX
@@ -28,72 +27,6 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger(__name__)
-_base_offset_of = attrgetter("base_offset")
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentFacts:
-    """The properties of a segment that decide about cleaning.
-
-    Attributes:
-        base_offset: Its base offset.
-        size_bytes: The size of its log file.
-        largest_timestamp_ms: Its largest timestamp, or the modification time of the file without any. Only set for
-            dirty segments, and with ``min.compaction.lag.ms``.
-        first_timestamp_ms: The largest timestamp of its first batch; not above 0 without any. Only set for dirty
-            segments, and with ``max.compaction.lag.ms``.
-    """
-
-    base_offset: int
-    size_bytes: int
-    largest_timestamp_ms: int = -1
-    first_timestamp_ms: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class LogFacts:
-    """The properties of a log that decide about cleaning.
-
-    Attributes:
-        segments: Its segments, ascending; the last one is active, and never cleaned.
-        log_start_offset: The log start offset.
-        log_end_offset: The log end offset.
-        last_stable_offset: The offset below which every transaction is decided and every replica has all records.
-    """
-
-    segments: tuple[SegmentFacts, ...]
-    log_start_offset: int
-    log_end_offset: int
-    last_stable_offset: int
-
-    @property
-    def active_base_offset(self) -> int:
-        """The base offset of the active segment."""
-        return self.segments[-1].base_offset
-
-    def inactive_from(self, offset: int) -> Sequence[SegmentFacts]:
-        """The inactive segments, beginning with the one that holds an offset."""
-        if offset > self.active_base_offset:
-            return ()
-        first = bisect_right(self.segments, offset, key=_base_offset_of) - 1
-        return self.segments[max(0, first) : -1]
-
-    def below(self, offset: int) -> Sequence[SegmentFacts]:
-        """The segments that begin below an offset."""
-        return self.segments[: bisect_left(self.segments, offset, key=_base_offset_of)]
-
-
-@dataclass(frozen=True, slots=True)
-class FirstDirtyOffset:
-    """Where a cleaning begins.
-
-    Attributes:
-        offset: The first offset that was not cleaned yet.
-        is_reset: Whether the checkpointed offset was outside of the log, and must be replaced.
-    """
-
-    offset: int
-    is_reset: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,67 +62,10 @@ class LogToClean:
         return self.cleanable_ratio > min_cleanable_dirty_ratio
 
 
-def first_dirty_offset(
-    checkpointed_offset: int | None, log_start_offset: int, log_end_offset: int
-) -> FirstDirtyOffset:
-    """Where a cleaning begins, given the checkpointed offset. Without one, everything is dirty."""
-    if checkpointed_offset is None:
-        return FirstDirtyOffset(log_start_offset, is_reset=False)
-    if log_start_offset <= checkpointed_offset <= log_end_offset:
-        return FirstDirtyOffset(checkpointed_offset, is_reset=False)
-    return FirstDirtyOffset(log_start_offset, is_reset=True)
-
-
-def log_to_clean(log: LogFacts, dirty_offset: int, config: LogConfig, now_ms: int) -> LogToClean:
-    """Determine the part of a log to clean.
-
-    Args:
-        log: The log.
-        dirty_offset: Its first dirty offset.
-        config: Its configuration.
-        now_ms: The current time.
-    """
-    uncleanable_offset = _uncleanable_offset(log, dirty_offset, config, now_ms)
-    # Only whole segments are cleaned.
-    inactive = log.inactive_from(uncleanable_offset)
-    end_offset = inactive[0].base_offset if inactive else log.active_base_offset
-    cleanable = _between(log, min(dirty_offset, end_offset), end_offset)
-    return LogToClean(
-        dirty_offset,
-        end_offset,
-        clean_bytes=sum(segment.size_bytes for segment in log.below(dirty_offset)),
-        cleanable_bytes=sum(segment.size_bytes for segment in cleanable),
-        is_overdue=_is_overdue(log, dirty_offset, config, now_ms),
-    )
-
-
-def _uncleanable_offset(log: LogFacts, dirty_offset: int, config: LogConfig, now_ms: int) -> int:
-    """The first offset that must not be cleaned yet."""
-    offsets = [log.last_stable_offset, log.active_base_offset]
-    if config.min_compaction_lag_ms > 0:
-        oldest_ms = now_ms - config.min_compaction_lag_ms
-        dirty = log.inactive_from(dirty_offset)
-        young = (segment for segment in dirty if segment.largest_timestamp_ms > oldest_ms)
-        first_young = next(young, None)
-        if first_young is not None:
-            offsets.append(first_young.base_offset)
-    return max(dirty_offset, min(offsets))
-
-
-def _is_overdue(log: LogFacts, dirty_offset: int, config: LogConfig, now_ms: int) -> bool:
-    timestamps_ms = (segment.first_timestamp_ms for segment in log.inactive_from(dirty_offset))
-    earliest_ms = min((timestamp_ms for timestamp_ms in timestamps_ms if timestamp_ms > 0), default=None)
-    return earliest_ms is not None and earliest_ms < now_ms - config.max_compaction_lag_ms
-
-
-def _between(log: LogFacts, start_offset: int, end_offset: int) -> Sequence[SegmentFacts]:
-    """The segments from the one that holds the start offset to the one that begins at the end offset, exclusive."""
-    first = max(0, bisect_right(log.segments, start_offset, key=_base_offset_of) - 1)
-    return log.segments[first : bisect_left(log.segments, end_offset, key=_base_offset_of)]
-
-
 def find_first_dirty_offset(state: LogState) -> int:
-    """Where the next cleaning of a log begins. A checkpointed offset outside of the log is replaced.
+    """Where the next cleaning of a log begins: at the checkpointed offset, or the log start without one.
+
+    A checkpointed offset outside of the log is replaced.
 
     Raises:
         SegmentLogError: The checkpoint cannot be read or written.
@@ -197,20 +73,22 @@ def find_first_dirty_offset(state: LogState) -> int:
     offsets, checkpoint = state.view.offsets, state.cleaning.checkpoint
     key = state.directory.topic_partition
     checkpointed = None if checkpoint is None else checkpoint.offset(key)
-    dirty = first_dirty_offset(checkpointed, offsets.log_start_offset, offsets.log_end_offset)
-    if dirty.is_reset and checkpoint is not None:
-        # Retention may remove records below the checkpointed offset, so this is expected then.
-        is_usual = "delete" in state.config.cleanup_policy and (checkpointed or 0) < offsets.log_start_offset
-        _log.log(
-            logging.DEBUG if is_usual else logging.WARNING,
-            "%s: expected a cleaner checkpoint from %d to %d, found %d. The whole log counts as dirty.",
-            state.path,
-            offsets.log_start_offset,
-            offsets.log_end_offset,
-            checkpointed,
-        )
-        checkpoint.update(key, dirty.offset)
-    return dirty.offset
+    if checkpoint is None or checkpointed is None:
+        return offsets.log_start_offset
+    if offsets.log_start_offset <= checkpointed <= offsets.log_end_offset:
+        return checkpointed
+    # Retention may remove records below the checkpointed offset, so this is expected then.
+    is_usual = "delete" in state.config.cleanup_policy and checkpointed < offsets.log_start_offset
+    _log.log(
+        logging.DEBUG if is_usual else logging.WARNING,
+        "%s: expected a cleaner checkpoint from %d to %d, found %d. The whole log counts as dirty.",
+        state.path,
+        offsets.log_start_offset,
+        offsets.log_end_offset,
+        checkpointed,
+    )
+    checkpoint.update(key, offsets.log_start_offset)
+    return offsets.log_start_offset
 
 
 def find_log_to_clean(state: LogState, now_ms: int) -> LogToClean:
@@ -221,23 +99,35 @@ def find_log_to_clean(state: LogState, now_ms: int) -> LogToClean:
     """
     dirty_offset = find_first_dirty_offset(state)
     view, config = state.view, state.config
-    offsets = view.offsets
+    return log_to_clean(
+        CleaningSources(view.segments), view.offsets.last_stable_offset, dirty_offset, config, now_ms
+    )
+
+
+def log_to_clean(
+    segments: CleaningSources, last_stable_offset: int, dirty_offset: int, config: LogConfig, now_ms: int
+) -> LogToClean:
+    """Determine the part of a log to clean, from its first dirty offset on. Only whole segments are cleaned."""
+    active_base_offset = segments.active_base_offset
+    dirty = segments.between(dirty_offset, active_base_offset)
+    limits = [last_stable_offset, active_base_offset]
     # Timestamps require reading files, so they are read only where they matter.
-    with_largest, with_first = config.min_compaction_lag_ms > 0, config.max_compaction_lag_ms < LONG_MAX
-    bases = (segment.base_offset for segment in reversed(view.segments))
-    dirty_base_offset = next((base for base in bases if base <= dirty_offset), dirty_offset)
-    facts = [
-        SegmentFacts(
-            segment.base_offset,
-            segment.size_bytes,
-            _largest_timestamp_ms(segment) if with_largest and is_dirty else -1,
-            segment.first_batch_timestamp_ms if with_first and is_dirty else -1,
-        )
-        for segment in view.segments
-        for is_dirty in [segment.base_offset >= dirty_base_offset and segment is not view.segments[-1]]
-    ]
-    log = LogFacts(tuple(facts), offsets.log_start_offset, offsets.log_end_offset, offsets.last_stable_offset)
-    return log_to_clean(log, dirty_offset, config, now_ms)
+    if config.min_compaction_lag_ms > 0:
+        oldest_ms = now_ms - config.min_compaction_lag_ms
+        young = (segment.base_offset for segment in dirty if _largest_timestamp_ms(segment) > oldest_ms)
+        limits.append(next(young, active_base_offset))
+    uncleanable_offset = max(dirty_offset, min(limits))
+    uncleanable = segments.between(uncleanable_offset, active_base_offset)
+    end_offset = uncleanable[0].base_offset if uncleanable else active_base_offset
+    cleanable = segments.between(min(dirty_offset, end_offset), end_offset)
+    return LogToClean(
+        dirty_offset,
+        end_offset,
+        clean_bytes=sum(segment.size_bytes for segment in segments.between(None, dirty_offset)),
+        cleanable_bytes=sum(segment.size_bytes for segment in cleanable),
+        is_overdue=config.max_compaction_lag_ms < LONG_MAX
+        and any(0 < each.first_batch_timestamp_ms < now_ms - config.max_compaction_lag_ms for each in dirty),
+    )
 
 
 def _largest_timestamp_ms(segment: LogSegment) -> int:
@@ -245,73 +135,19 @@ def _largest_timestamp_ms(segment: LogSegment) -> int:
     return timestamp_ms if timestamp_ms >= 0 else segment.modified_ms
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentSizes:
-    """The sizes of a segment to clean.
-
-    Attributes:
-        base_offset: Its base offset.
-        log_bytes: The size of its log file.
-        offset_index_bytes: The size of its offset index.
-        time_index_bytes: The size of its time index.
-    """
-
-    base_offset: int
-    log_bytes: int
-    offset_index_bytes: int = 0
-    time_index_bytes: int = 0
-
-
-def group_segments(
-    segments: Sequence[SegmentSizes], *, max_log_bytes: int, max_index_bytes: int, end_offset: int
-) -> tuple[range, ...]:
-    """Divide segments into groups that each fit one segment (Kafka's ``Cleaner.groupSegmentsBySize``).
-
-    Args:
-        segments: The segments, ascending.
-        max_log_bytes: ``segment.bytes``.
-        max_index_bytes: ``segment.index.bytes``.
-        end_offset: An offset above all offsets in the segments.
-
-    Returns:
-        The positions of the segments of each group; each segment is in exactly one.
-    """
-    groups: list[range] = []
-    start = 0
-    while start < len(segments):
-        first = segments[start]
-        log_bytes, offset_index_bytes = first.log_bytes, first.offset_index_bytes
-        time_index_bytes = first.time_index_bytes
-        end = start + 1
-        while end < len(segments):
-            segment = segments[end]
-            log_bytes += segment.log_bytes
-            offset_index_bytes += segment.offset_index_bytes
-            time_index_bytes += segment.time_index_bytes
-            # An upper bound, because the exact last offset requires reading the file.
-            next_offset = segments[end + 1].base_offset if end + 1 < len(segments) else end_offset
-            if (
-                log_bytes > max_log_bytes
-                or offset_index_bytes > max_index_bytes
-                or time_index_bytes > max_index_bytes
-                # Empty segments do not count: otherwise one would remain for every 2^31 offsets.
-                or (segment.log_bytes and next_offset - 1 - first.base_offset > LARGEST_RELATIVE_OFFSET)
-            ):
-                break
-            end += 1
-        groups.append(range(start, end))
-        start = end
-    return tuple(groups)
-
-
 class CleaningSources:
-    """The segments of a log at the start of a pass, ascending; the last one is active."""
+    """The segments of a log at the start of a pass, ascending; the last one is active, and never cleaned."""
 
     __slots__ = ("_base_offsets", "_segments")
 
     def __init__(self, segments: Sequence[LogSegment]) -> None:
         self._segments = segments
         self._base_offsets = [segment.base_offset for segment in segments]
+
+    @property
+    def active_base_offset(self) -> int:
+        """The base offset of the active segment."""
+        return self._base_offsets[-1]
 
     def between(self, start_offset: int | None, end_offset: int | None) -> Sequence[LogSegment]:
         """The segments from the one that holds the start to the one that begins at the end, exclusive; None is no limit."""
@@ -341,23 +177,35 @@ class CleaningSources:
             yield from self.aborted_transactions(sources[0].base_offset, end_offset)
 
 
-def group_log_segments(
-    sources: Sequence[LogSegment], config: LogConfig, end_offset: int
+def group_segments(
+    segments: Sequence[LogSegment], config: LogConfig, end_offset: int
 ) -> list[Sequence[LogSegment]]:
-    """Divide segments into groups that each fit one segment, see `group_segments`."""
-    sizes = [
-        SegmentSizes(
-            segment.base_offset,
-            segment.size_bytes,
-            len(segment.offset_index) * offset_index.ENTRY_SIZE_BYTES,
-            len(segment.time_index) * time_index.ENTRY_SIZE_BYTES,
-        )
-        for segment in sources
-    ]
-    groups = group_segments(
-        sizes,
-        max_log_bytes=config.max_segment_bytes,
-        max_index_bytes=config.segment_index_bytes,
-        end_offset=end_offset,
-    )
-    return [sources[group.start : group.stop] for group in groups]
+    """Divide ascending segments into groups that each fit one segment (Kafka's ``Cleaner.groupSegmentsBySize``).
+
+    ``end_offset`` is above all offsets in the segments.
+    """
+    groups: list[Sequence[LogSegment]] = []
+    start = 0
+    while start < len(segments):
+        log_bytes = offset_index_bytes = time_index_bytes = 0
+        end = start
+        while end < len(segments):
+            segment = segments[end]
+            log_bytes += segment.size_bytes
+            offset_index_bytes += len(segment.offset_index) * offset_index.ENTRY_SIZE_BYTES
+            time_index_bytes += len(segment.time_index) * time_index.ENTRY_SIZE_BYTES
+            # An upper bound, because the exact last offset requires reading the file.
+            next_offset = segments[end + 1].base_offset if end + 1 < len(segments) else end_offset
+            span = next_offset - 1 - segments[start].base_offset
+            if end > start and (
+                log_bytes > config.max_segment_bytes
+                or offset_index_bytes > config.segment_index_bytes
+                or time_index_bytes > config.segment_index_bytes
+                # Empty segments do not count: otherwise one would remain for every 2^31 offsets.
+                or (segment.size_bytes and span > LARGEST_RELATIVE_OFFSET)
+            ):
+                break
+            end += 1
+        groups.append(segments[start:end])
+        start = end
+    return groups

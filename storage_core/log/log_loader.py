@@ -176,7 +176,7 @@ class _LogLoader:
         return segments
 
     def _open_segment(self, base_offset: int) -> LogSegment:
-        return LogSegment.open(
+        return LogSegment(
             self._filesystem, self._path, base_offset, self._options.config, now_ms=self._now_ms
         )
 
@@ -386,18 +386,13 @@ def complete_interrupted_swaps(
         <file>.swap       complete output                               → replaces the originals, unless part of
                                                                           the output of a split is still .cleaned
 
-    Args:
-        filesystem: The file system.
-        path: The partition's directory. No other process changes it.
-        file_names: The regular files in it, if already listed.
-
-    Returns:
-        The names of the remaining regular files, sorted.
+    No other process changes the directory; ``file_names`` are the regular files in it, if already listed. Returns the
+    remaining ones, sorted.
     """
     if file_names is None:
         file_names = list_regular_files(filesystem, path)
     swaps = _InterruptedSwaps(filesystem, path, dict.fromkeys(file_names))
-    if swaps.has_swaps:
+    if swaps.complete_output():
         # A killed process may have left a `.swap` that is still `.cleaned` on disk: after a power failure it would be
         # deleted together with the originals.
         filesystem.flush_directory(path)
@@ -418,11 +413,6 @@ class _InterruptedSwaps:
         self._filesystem = filesystem
         self._path = path
 
-    @property
-    def has_swaps(self) -> bool:
-        """Whether there is complete output."""
-        return bool(self._swaps())
-
     def remove_leftovers(self) -> None:
         """Remove files that await deletion, and incomplete output."""
         cleaned = [name for name in self.names if name.endswith(CLEANED_SUFFIX)]
@@ -431,7 +421,7 @@ class _InterruptedSwaps:
             # A split had not renamed all of its output, so the original is intact.
             first = min(cleaned_offsets)
             # Delete these before the last `.cleaned`, which shows that they must not be completed.
-            self._delete(name for name, offset in self._swaps() if offset >= first)
+            self._delete(name for name, offset in self.complete_output() if offset >= first)
             self._filesystem.flush_directory(self._path)
         self._delete(cleaned)
         self._delete(
@@ -443,7 +433,7 @@ class _InterruptedSwaps:
 
     def complete(self) -> None:
         """Replace the originals by complete output."""
-        swaps = self._swaps()
+        swaps = self.complete_output()
         bases = [offset for name, offset in swaps if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)]
         if bases:
             # Even empty output replaces all files of the original with the same name.
@@ -474,7 +464,8 @@ class _InterruptedSwaps:
                     _log.warning("Deleted %s: it has no log file.", self._path_of(name))
                     self._delete([name])
 
-    def _swaps(self) -> list[tuple[str, int]]:
+    def complete_output(self) -> list[tuple[str, int]]:
+        """The names of complete output, each with its base offset."""
         return [
             (name, offset)
             for name in self.names
@@ -498,20 +489,10 @@ class _InterruptedSwaps:
 def split_segment(
     filesystem: FileSystem, path: str, segment: LogSegment, config: LogConfig, now_ms: int
 ) -> list[LogSegment]:
-    """Split a segment whose offsets exceed its indexes (Kafka's ``LocalLog.splitOverflowedSegment``).
+    """Split a segment whose offsets exceed its indexes (Kafka's ``LocalLog.splitOverflowedSegment``), and delete it.
 
     Old versions of Kafka compacted too much into one segment. A crash at any point leaves either the original or all of
     its parts; see `rename_files`.
-
-    Args:
-        filesystem: The file system.
-        path: The partition's directory.
-        segment: The segment. It is deleted when this returns.
-        config: The log's configuration.
-        now_ms: The current time.
-
-    Returns:
-        The segments that replace it, in order.
 
     Raises:
         CorruptRecordError: The segment has bytes that are no batch; nothing has changed then.

@@ -99,10 +99,6 @@ class LogQueries:
         # Where the next search for visible commits may begin. The mapping is replaced, never changed.
         self._known_commits: Mapping[str, Visibility] = {}
 
-    def raise_max_batch_bytes(self, max_batch_bytes: int) -> None:
-        """Accept larger batches from now on."""
-        self.max_batch_bytes = max(self.max_batch_bytes, max_batch_bytes)
-
     def ask_either(
         self, of_state: Callable[[LogState], _Answer], of_disk: Callable[[PartitionLog], _Answer]
     ) -> _Answer:
@@ -122,9 +118,8 @@ class LogQueries:
     ) -> _Answer:
         """Query the files of the log; retry if segments that the answer needs were removed meanwhile.
 
-        Args:
-            query: Receives the log, and its offsets if this process has it open.
-            with_file_names: Whether the query needs the directory listing, as transactions do.
+        The query receives the log, and its offsets if this process has it open. Queries about transactions need file
+        names, for which the directory is listed.
 
         Raises:
             LogTruncationError: The log was truncated or deleted meanwhile.
@@ -173,7 +168,6 @@ class LogQueries:
         *,
         with_file_names: bool,
     ) -> _Answer:
-        state.check_open()
         _write_acknowledged(state)
         # Read before the view: the view contains every truncation noted by now, or the end of one will be noted.
         truncations_file, truncations = state.truncations_file, state.truncations
@@ -181,6 +175,8 @@ class LogQueries:
         if state.is_truncating:
             # The files agree neither with the view nor with the producer state.
             raise _truncated(state)
+        # After these, because a deletion that ends before them leaves no other trace.
+        state.check_open()
         view = state.view
         try:
             log = partition_log_of_view(state, view, truncations_bytes, with_file_names=with_file_names)
@@ -230,11 +226,7 @@ def last_stable_offset_of(log: PartitionLog, offsets: LogOffsets | None = None) 
 def read_options(
     path: str, isolation_level: str, options: Mapping[str, Any], max_batch_bytes: int
 ) -> ReadOptions:
-    """Parse the options of `Log.read`; ``max_batch_bytes`` is the default of ``maxDecompressedBatchBytes``.
-
-    Raises:
-        OptionError: An option is unknown or invalid, or does not concern records.
-    """
+    """Parse the options of `Log.read`; ``max_batch_bytes`` is the default of ``maxDecompressedBatchBytes``."""
     for name in options:
         if name.lower().replace("_", "") in _NOT_FOR_A_LOG:
             raise OptionError(
@@ -257,19 +249,9 @@ def read_records(
     options: ReadOptions,
     max_bytes: int | None,
 ) -> Iterator[pa.RecordBatch]:
-    """Read a range of a log's offsets. The range is checked before the first batch is requested.
+    """Read a range of a log's offsets; see `Log.read`. The range is checked before the first batch is requested.
 
-    Args:
-        log: The log as of now.
-        offsets: Its offsets, if it is open in this process.
-        filesystem: The file system to read from.
-        start_offset: The first offset; the log start if None.
-        end_offset: The offset at which to stop; None for the limit of the isolation level.
-        options: Options of the read.
-        max_bytes: Stop after the batch that reaches this many bytes; at least one batch is returned.
-
-    Raises:
-        OffsetOutOfRangeError: The start is below the log start or beyond the log end.
+    ``offsets`` are those of the log if it is open in this process. With ``max_bytes``, at least one batch is returned.
     """
     is_committed = options.isolation_level == "read_committed"
     limit_offset = last_stable_offset_of(log, offsets) if is_committed else log.log_end_offset
@@ -313,11 +295,7 @@ def _require_within(log: PartitionLog, offset: int) -> None:
 
 
 def fetch_isolation(isolation: str | None, isolation_level: str | None) -> str:
-    """The isolation of a fetch, given by either of its two parameters (Kafka's ``FetchIsolation``).
-
-    Raises:
-        OptionError: The isolation is unknown, or both are given.
-    """
+    """The isolation of a fetch, given by either of its two parameters (Kafka's ``FetchIsolation``)."""
     if isolation_level is None:
         if isolation not in (None, "log_end", "high_watermark", "committed"):
             raise OptionError(
@@ -342,18 +320,9 @@ def fetch(
     isolation: str,
     min_one_message: bool,
 ) -> FetchedData:
-    """Read bytes of one segment, beginning with the batch that holds an offset.
+    """Read bytes of one segment, beginning with the batch that holds an offset; see `Log.fetch`.
 
-    Args:
-        log: The log as of now.
-        offsets: Its offsets, if it is open in this process.
-        start_offset: The offset. If it lies in a gap, the first batch after the gap comes first.
-        max_size_bytes: Return at most this many bytes.
-        isolation: What limits the read; with ``committed``, aborted transactions are returned too.
-        min_one_message: Whether the first batch is returned in full, however large it is.
-
-    Raises:
-        OffsetOutOfRangeError: The start is below the log start or beyond the log end.
+    If the offset lies in a gap, the first batch after the gap comes first.
     """
     is_committed = isolation == "committed"
     limit_offset = log.log_end_offset
@@ -435,18 +404,8 @@ def offset_for_timestamp(
 ) -> OffsetAndTimestamp | None:
     """Look up a timestamp, or one of the special negative timestamps of Kafka's ``ListOffsetsRequest``.
 
-    Args:
-        log: The log as of now.
-        timestamp_ms: From 0 on: the first record with at least this timestamp. -1: the log end; -2 and -4: the log
-            start; -3: the first record with the largest timestamp, wherever the log starts; -5: the end of the tiered
-            part of the log.
-        epochs: The log's leader epochs.
-
-    Returns:
-        The record found; None if there is none.
-
-    Raises:
-        OptionError: Another negative number.
+    -1 is the log end, -2 and -4 the log start, -3 the first record with the largest timestamp, wherever the log starts,
+    and -5 the end of the tiered part of the log. None if there is no such record.
     """
     if timestamp_ms >= 0:
         return _answer(log.offset_for_timestamp(timestamp_ms), epochs)

@@ -22,6 +22,7 @@ from storage_core.checkpoint import (
 )
 from storage_core.checkpoint.partition_files import is_topic_id
 from storage_core.commit_files.commits_file import OWN_PREFIX
+from storage_core.config import INT_MAX
 from storage_core.directory import (
     CLUSTER_METADATA_TOPIC,
     LogDirectoryFiles,
@@ -30,7 +31,7 @@ from storage_core.directory import (
     parse_partition_directory_name,
 )
 from storage_core.directory.discovery import OTHER_DIRECTORIES
-from storage_core.directory.log_directory_files import MAX_PARTITION, is_log_directory
+from storage_core.directory.log_directory_files import is_log_directory
 from storage_core.errors import (
     CorruptCheckpointError,
     LogDirectoryError,
@@ -67,14 +68,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class LogRoot:
-    """A log directory that is open for writing.
-
-    Attributes:
-        filesystem: The file system.
-        path: The directory.
-        clock: The clock of its logs.
-        config_of: Returns the configuration of a topic's logs.
-    """
+    """A log directory that is open for writing; ``config_of`` returns the configuration of a topic's logs."""
 
     filesystem: FileSystem
     path: str
@@ -116,9 +110,9 @@ def partitions_to_load(
     found = [
         directory for entry in entries if (directory := _partition(filesystem, path, entry, root)) is not None
     ]
-    visible = [entry.name for entry in entries if not entry.name.startswith(".")]
-    if visible and not found and not is_log_directory(entries) and not _has_only_directories(entries):
-        raise _no_log_directory(path, visible[0])
+    visible = [entry for entry in entries if not entry.name.startswith(".")]
+    if not found and not is_log_directory(entries) and not all(entry.is_directory for entry in visible):
+        raise _no_log_directory(path, visible[0].name)
     return found
 
 
@@ -169,10 +163,6 @@ def _is_partition(filesystem: FileSystem, path: str) -> bool:
     )
 
 
-def _has_only_directories(entries: list[DirectoryEntry]) -> bool:
-    return all(entry.is_directory for entry in entries if not entry.name.startswith("."))
-
-
 def _no_log_directory(path: str, name: str) -> LogDirectoryError:
     return LogDirectoryError(
         f"Expected an empty directory or a log directory, found {name!r} in it, which belongs to neither. Choose "
@@ -186,8 +176,7 @@ def check_recovery(
 ) -> dict[str, tuple[str, ...]]:
     """Check that a recovery by Kafka's rules would discard no complete batch. Nothing is changed.
 
-    Returns:
-        The regular files in each partition's directory.
+    Returns the regular files in each partition's directory.
 
     Raises:
         RecoveryWouldDiscard: It would discard some.
@@ -224,12 +213,8 @@ def load_logs(
 ) -> list[LogState]:
     """Load logs in parallel; if one cannot be loaded, all are closed again.
 
-    Args:
-        root: The log directory.
-        files: Its checkpoints and marker.
-        directories: The logs' directories.
-        file_names: The regular files in each directory, if already listed.
-        note_cut: Called with the first offset of a log that is about to be cut off, if valid batches may go.
+    ``file_names`` are the regular files in each directory, if already listed. ``note_cut`` is called with the first
+    offset of a log that is about to be cut off, if valid batches may go.
 
     Raises:
         SegmentLogError: The error of the first log that cannot be loaded.
@@ -311,7 +296,7 @@ def _close(state: LogState) -> None:
     write_pending(state)
     delete_due_files(state)
     log_end_offset = state.offsets.log_end_offset
-    state.producers.move_map_end_offset(log_end_offset)
+    state.producers.map_end_offset = log_end_offset
     state.producers.take_snapshot()
     if state.offsets.recovery_point < log_end_offset:
         # Before the flush, so that each file is flushed once.
@@ -335,13 +320,9 @@ def _make_index_files(state: LogState) -> None:
 
 
 def close_logs(root: LogRoot, checkpoints: RootCheckpoints, marker: bytes | None, *, is_marked: bool) -> None:
-    """Close logs, write their checkpoints, and the clean-shutdown marker if no log has failed.
+    """Close logs, write their checkpoints, and the clean-shutdown marker if it may be written and no log has failed.
 
-    Args:
-        root: The log directory.
-        checkpoints: Its checkpoints, and its logs.
-        marker: The contents of the marker when the directory was opened.
-        is_marked: Whether the marker may be written at all.
+    ``marker`` is the content of the marker when the directory was opened.
 
     Raises:
         SegmentLogError: A log could not be closed; the others are.
@@ -387,20 +368,12 @@ def _in_parallel(work: Callable[[_Item], _Result], items: Sequence[_Item]) -> li
         return [work(item) for item in items]
     threads = min(len(items), os.cpu_count() or 1, _MAX_THREADS)
     with ThreadPoolExecutor(threads, thread_name_prefix="segmentlog-load") as pool:
-        futures = [pool.submit(work, item) for item in items]
-        try:
-            return [future.result() for future in futures]
-        finally:
-            for future in futures:
-                future.cancel()
+        # After an error, the items that have not begun are cancelled.
+        return list(pool.map(work, items))
 
 
 def check_topic_partition(topic: object, partition: object) -> None:
-    """Check a topic's name and a partition's number by Kafka's rules; names of this package's own files are reserved.
-
-    Raises:
-        OptionError: One of them is invalid.
-    """
+    """Check a topic's name and a partition's number by Kafka's rules; names of this package's files are reserved."""
     if not isinstance(topic, str) or not is_legal_topic_name(topic) or topic == CLUSTER_METADATA_TOPIC:
         raise OptionError(
             "Expected 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-' as the name of a topic, found "
@@ -411,19 +384,14 @@ def check_topic_partition(topic: object, partition: object) -> None:
             f"Expected the name of a topic not to begin with {OWN_PREFIX!r}, which is reserved for this package's own "
             f"files in a log directory, found {topic!r}. Choose another name; such a topic of a broker can still be read."
         )
-    if not isinstance(partition, int) or isinstance(partition, bool) or not 0 <= partition <= MAX_PARTITION:
-        raise OptionError(f"Expected a partition number from 0 to {MAX_PARTITION}, found {partition!r}.")
+    if not isinstance(partition, int) or isinstance(partition, bool) or not 0 <= partition <= INT_MAX:
+        raise OptionError(f"Expected a partition number from 0 to {INT_MAX}, found {partition!r}.")
 
 
 def choose_topic_id(
     filesystem: FileSystem, topic: str, partition_paths: Iterable[str], wanted_id: str | None
 ) -> str:
-    """The id of the topic's other partitions, or else the wanted id, or else a new one.
-
-    Raises:
-        OptionError: The wanted id is invalid.
-        LogDirectoryError: The other partitions have another id than the wanted one.
-    """
+    """The id of the topic's other partitions, or else the wanted id, or else a new one; two ids must not differ."""
     if wanted_id is not None and not is_topic_id(wanted_id):
         raise OptionError(
             f"Expected the 22 characters that kafka-topics.sh --describe shows as the id of topic {topic}, found "

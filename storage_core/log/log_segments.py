@@ -90,16 +90,9 @@ class LogSegments:
         return segments[bisect_right(segments, offset, key=_base_offset_of) :]
 
     def values(self, start_offset: int | None = None, end_offset: int | None = None) -> list[LogSegment]:
-        """The segments that may hold offsets from ``start_offset`` to before ``end_offset``.
+        """The segments that may hold offsets from ``start_offset`` to before ``end_offset``; None is no limit.
 
         The first one is the segment with the highest base offset at or below ``start_offset``.
-
-        Args:
-            start_offset: None for the beginning.
-            end_offset: None for the end. A segment that begins at this offset is excluded.
-
-        Raises:
-            OptionError: The end is below the start.
         """
         segments = self._segments
         if start_offset is not None and end_offset is not None and end_offset < start_offset:

@@ -89,13 +89,9 @@ class CleaningState:
 
     @contextmanager
     def under_way(self, *, wait: bool) -> Iterator[bool]:
-        """Hold the exclusive right to clean the log, as a context manager.
+        """Hold the exclusive right to clean the log, as a context manager; with ``wait``, after another cleaning.
 
-        Args:
-            wait: Whether to wait for another cleaning.
-
-        Returns:
-            Whether the right was obtained, and the log may be cleaned.
+        Yields whether the right was obtained and the log may be cleaned.
         """
         is_mine = self._lock.acquire(blocking=wait)
         try:
@@ -125,17 +121,6 @@ class GroupCommit:
     of them does the next flush for all of these. So a flush never covers a thread that arrived after it began.
     """
 
-    __slots__ = (
-        "_begun",
-        "_expected",
-        "_has_ended",
-        "_is_complete",
-        "_is_flushing",
-        "_lock",
-        "_succeeded",
-        "_waiting",
-    )
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
         # All expected threads have arrived; a flush has ended.
@@ -149,11 +134,9 @@ class GroupCommit:
         self._succeeded = 0
 
     def flush(self, is_covered: Callable[[], bool], flush_all: Callable[[], None]) -> None:
-        """Return once a flush that began after this call has succeeded.
+        """Return once a flush that began after this call has succeeded, or the caller no longer needs one.
 
-        Args:
-            is_covered: Whether the caller no longer needs a flush.
-            flush_all: Flushes for all waiting threads; after its first failure, it raises an error every time.
+        ``flush_all`` flushes for all waiting threads; after its first failure, it raises an error every time.
         """
         with self._lock:
             number = self._begun + 1
@@ -279,13 +262,7 @@ class LogOffsets:
 
 @dataclass(frozen=True, slots=True)
 class LogView:
-    """A log at one moment.
-
-    Attributes:
-        offsets: Its offsets.
-        segments: Its segments; the last one is active, and may have grown since.
-        active_size_bytes: The size of the active segment at that moment.
-    """
+    """A log at one moment. The last segment is active, and may have grown beyond ``active_size_bytes`` since."""
 
     offsets: LogOffsets
     segments: tuple[LogSegment, ...]
@@ -545,11 +522,8 @@ def partition_log_of_view(
 ) -> PartitionLog:
     """The files of an open log as of a view: later appends are not visible.
 
-    Args:
-        state: The log.
-        view: What the writer published.
-        truncations_bytes: The size of the directory's truncations file before the view was taken.
-        with_file_names: Whether to list the directory, which only queries about transactions need.
+    ``truncations_bytes`` is the size of the directory's truncations file before the view was taken. Only queries about
+    transactions need the file names, for which the directory is listed.
     """
     filesystem, directory, offsets = state.filesystem, state.directory, view.offsets
     readers = {segment.base_offset: segment for segment in view.segments}

@@ -282,14 +282,7 @@ def require_fits_segment(size_bytes: int, config: LogConfig, path: str | None) -
 
 
 class RecordErrors:
-    """Collects the invalid records of an append.
-
-    Args:
-        earliest_ms: The earliest valid timestamp.
-        latest_ms: The latest valid timestamp.
-        now_ms: The current time, for messages.
-        of_batches: Whether the records are in batches of a producer; otherwise in a table.
-    """
+    """Collects the invalid records of an append: in a producer's batches, or in a table."""
 
     def __init__(self, earliest_ms: int, latest_ms: int, now_ms: int, *, of_batches: bool) -> None:
         self._bounds = (
@@ -311,13 +304,9 @@ class RecordErrors:
         *,
         batch_number: int = 0,
     ) -> None:
-        """Add records of one batch, or of a table, without a key, and others with an invalid timestamp.
+        """Add records of one batch, or of a table, by their ascending indexes.
 
-        Args:
-            without_key: The indexes of records without a key, ascending.
-            untimely: The indexes of records with an invalid timestamp, ascending.
-            timestamps_ms: The timestamps of the latter.
-            batch_number: The number of the batch.
+        Some have no key; others are untimely, and have these invalid timestamps.
         """
         room = _MAX_RECORD_ERRORS - len(self._errors)
         self._count += len(without_key) + len(untimely)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from storage_core.config import INT_MAX, LONG_MAX
 from storage_core.errors import (
     InvalidProducerEpochError,
     InvalidTxnStateError,
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
 
 
 LARGEST_EPOCH: Final = (1 << 15) - 1
-_MAX_PRODUCER_ID: Final = (1 << 63) - 1
-# Of coordinators and leaders.
-_MAX_INT32_EPOCH: Final = (1 << 31) - 1
 _NONE: Final = -1
 # From this version of transactions on, each transaction of a producer has its own epoch.
 _EPOCH_PER_TRANSACTION: Final = 2
@@ -62,7 +60,7 @@ def check_producer_sequence(producer: object, *, has_sequence: bool = True) -> N
 
 def check_producer_id(producer_id: object) -> None:
     """Check a producer id."""
-    _require_in_range("a producer id", producer_id, _MAX_PRODUCER_ID)
+    _require_in_range("a producer id", producer_id, LONG_MAX)
 
 
 def check_producer_epoch(producer_epoch: object) -> None:
@@ -72,12 +70,12 @@ def check_producer_epoch(producer_epoch: object) -> None:
 
 def check_coordinator_epoch(coordinator_epoch: object) -> None:
     """Check a coordinator epoch."""
-    _require_in_range("a coordinator epoch", coordinator_epoch, _MAX_INT32_EPOCH)
+    _require_in_range("a coordinator epoch", coordinator_epoch, INT_MAX)
 
 
 def check_leader_epoch(leader_epoch: object) -> None:
     """Check a leader epoch."""
-    _require_in_range("a leader epoch", leader_epoch, _MAX_INT32_EPOCH)
+    _require_in_range("a leader epoch", leader_epoch, INT_MAX)
 
 
 def _require_in_range(what: str, number: object, largest: int) -> None:
@@ -108,13 +106,9 @@ class ProducedRecords(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DuplicateAppend:
-    """Existing records that a producer appends again.
+    """The offsets of existing records that a producer appends again, and the largest timestamp of their batches.
 
-    Attributes:
-        first_offset: The offset of the first record.
-        last_offset: The offset of the last record.
-        timestamp_ms: The largest timestamp of their batches.
-        offset_of_timestamp: The last offset of the first batch that has it.
+    ``offset_of_timestamp`` is the last offset of the first batch that has this timestamp.
     """
 
     first_offset: int
@@ -151,17 +145,10 @@ def check_produced(
     is_each_a_batch: bool,
     path: str | None = None,
 ) -> DuplicateAppend | None:
-    """Check the records that producers append in one call.
+    """Check the records that producers append in one call, in order.
 
-    Args:
-        producers: The state of the log's producers.
-        appended: The records, in order.
-        is_each_a_batch: Whether each item is one batch of a client. Otherwise it may be several consecutive batches.
-        path: The log, for messages.
-
-    Returns:
-        None if all records follow the state. If the log already has all of them, their position: they must not be
-        appended again.
+    If the log already has all of them, it returns their position: they must not be appended again. With
+    ``is_each_a_batch``, each item is one batch of a client; otherwise it may be several consecutive batches.
 
     Raises:
         InvalidProducerEpochError: A newer epoch of the producer is known.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from storage_core.checkpoint import ProducerStateEntry
+from storage_core.config import INT_MAX
 from storage_core.record.batch_header import CONTROL_FLAG, TRANSACTIONAL_FLAG, parse_batch_header
 from storage_core.record.control_records import EndTransactionMarker, read_marker
 from storage_core.record.record_batches import SEQUENCES, RecordBatches
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 KEPT_BATCHES: Final = 5
 """A producer has at most this many requests in flight, so it can repeat no older batch."""
 _NONE: Final = -1
-_MAX_SEQUENCE: Final = (1 << 31) - 1
 # With fewer rows, filtering costs more than it saves.
 _MANY_ROWS: Final = 100
 _NO_ROWS: Final = np.zeros(0, np.intp)
@@ -105,13 +105,12 @@ class ProducerState:
 
     def snapshot_entry(self) -> ProducerStateEntry:
         """This state as in a producer snapshot, which holds only the last batch."""
-        last = self.batches[-1] if self.batches else None
         return ProducerStateEntry(
             producer_id=self.producer_id,
             producer_epoch=self.producer_epoch,
-            last_sequence=_NONE if last is None else last.last_sequence,
-            last_offset=_NONE if last is None else last.last_offset,
-            offset_delta=0 if last is None else last.offset_delta,
+            last_sequence=self.last_sequence,
+            last_offset=self.last_offset,
+            offset_delta=self.batches[-1].offset_delta if self.batches else 0,
             timestamp_ms=self.timestamp_ms,
             coordinator_epoch=self.coordinator_epoch,
             current_transaction_first_offset=self.current_transaction_first_offset,
@@ -170,11 +169,7 @@ class ProducerBatches:
 
     @classmethod
     def of_record_batches(cls, batches: RecordBatches, *, path: str = "") -> ProducerBatches:
-        """Extract them from batches that are about to be appended.
-
-        Raises:
-            CorruptRecordError: A marker is malformed.
-        """
+        """Extract them from batches that are about to be appended; a malformed marker raises `CorruptRecordError`."""
         headers = batches.headers
         if not len(headers):
             return NO_PRODUCER_BATCHES
@@ -195,8 +190,7 @@ class ProducerBatches:
     def of_window(cls, window: BatchWindow) -> ProducerBatches:
         """Extract them from a window of a segment file, without batches that do not affect the final state.
 
-        Raises:
-            CorruptRecordError: A marker is malformed.
+        A malformed marker raises `CorruptRecordError`.
         """
         headers = window.headers
         if not len(headers):
@@ -263,7 +257,7 @@ def _of_one(header: tuple[int, ...]) -> ProducerBatch:
         producer_id,
         epoch,
         base_offset,
-        -1 if sequence < 0 else (sequence + delta) & _MAX_SEQUENCE,
+        -1 if sequence < 0 else (sequence + delta) & INT_MAX,
         base_offset + delta,
         delta,
         timestamp_ms,
@@ -287,7 +281,7 @@ def _of_rows(
         chosen["producer_id"],
         chosen["producer_epoch"],
         base_offsets,
-        np.where(sequences < 0, -1, (sequences + deltas) & _MAX_SEQUENCE),
+        np.where(sequences < 0, -1, (sequences + deltas) & INT_MAX),
         base_offsets + deltas,
         deltas,
         chosen["max_timestamp_ms"],

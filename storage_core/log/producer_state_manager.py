@@ -103,13 +103,7 @@ class OngoingTransactions:
 
 
 class ProducerSnapshots:
-    """The snapshot files of a partition directory, by offset.
-
-    Args:
-        filesystem: The file system.
-        directory: The partition's directory.
-        file_names: The regular files in the directory, if already listed.
-    """
+    """The snapshot files of a partition directory, by offset."""
 
     def __init__(
         self,
@@ -141,10 +135,7 @@ class ProducerSnapshots:
         return os.path.join(self._directory, snapshot_file_name(offset))
 
     def read_latest(self) -> tuple[int, tuple[ProducerStateEntry, ...]] | None:
-        """Read the latest readable snapshot; unreadable later ones are deleted.
-
-        Returns:
-            Its offset and its entries; None without any.
+        """Read the latest readable snapshot: its offset and its entries. Unreadable later ones are deleted.
 
         Raises:
             UnreadableError: This user may not read it.
@@ -165,9 +156,6 @@ class ProducerSnapshots:
         """Write the snapshot of an offset, replacing an existing one.
 
         Without a flush, a crash may leave a torn snapshot, which its CRC reveals.
-
-        Raises:
-            StorageError: The file could not be written.
         """
         write_producer_snapshot(self._filesystem, self.path(offset), tuple(entries), flush=flush)
         if offset not in self._offsets:
@@ -202,8 +190,7 @@ class ProducerSnapshots:
     def mark_deleted(self, offsets: Iterable[int]) -> list[str]:
         """Rename the snapshots of deleted segments to ``.deleted``, if they exist.
 
-        Returns:
-            The new paths, for deletion later.
+        Returns the new paths, for deletion later.
         """
         marked = frozenset(self._offsets).intersection(offsets)
         self._offsets = [offset for offset in self._offsets if offset not in marked]
@@ -227,12 +214,6 @@ def _offset_of(name: str) -> int | None:
 
 class ProducerStateManager:
     """The producers and transactions of one log. One writer; ``first_unstable_offset`` may be read at any time.
-
-    Args:
-        filesystem: The file system.
-        directory: The partition's directory.
-        expiration_ms: The log's ``producer.id.expiration.ms``.
-        file_names: The files in the directory, if already listed.
 
     Attributes:
         expiration_ms: Producers whose last batch is older than this are removed. May be changed at any time.
@@ -281,9 +262,7 @@ class ProducerStateManager:
     def update(self, batches: ProducerBatches) -> list[AbortedTransaction]:
         """Update the state with batches that were appended.
 
-        Returns:
-            The transactions that they abort, in the order of their markers, for the transaction index of the segment
-            that holds the batches.
+        Returns the transactions that they abort, in the order of their markers, for the segment's transaction index.
         """
         aborted: list[AbortedTransaction] = []
         if batches.batches:
@@ -307,10 +286,6 @@ class ProducerStateManager:
         """
         return self.update(ProducerBatches.of_window(window))
 
-    def move_map_end_offset(self, offset: int) -> None:
-        """Move the end of the state without batches: the log begins, or has a gap, there."""
-        self.map_end_offset = offset
-
     def on_high_watermark_updated(self, high_watermark: int) -> None:
         """Remove the transactions whose markers are below the high watermark: they are stable."""
         self._transactions.on_high_watermark_updated(high_watermark)
@@ -332,23 +307,13 @@ class ProducerStateManager:
         for producer_id in expired:
             del self._producers[producer_id]
 
-    def take_snapshot(self, *, flush: bool = True) -> int | None:
-        """Write a snapshot, unless the latest one has the same offset or a later one.
-
-        Args:
-            flush: Whether to flush it. A roll need not: a torn snapshot is detected, and the log has the same contents.
-
-        Returns:
-            The snapshot's offset; None if none was written.
-
-        Raises:
-            StorageError: The file could not be written.
-        """
+    def take_snapshot(self) -> int | None:
+        """Write a snapshot, unless the latest one has the same offset or a later one; return its offset if so."""
         offset = self.map_end_offset
         if offset <= self._last_snapshot_offset:
             return None
-        states = sorted(self._producers.values(), key=_producer_id)
-        self.snapshots.write(offset, (state.snapshot_entry() for state in states), flush=flush)
+        states = [self._producers[producer_id] for producer_id in sorted(self._producers)]
+        self.snapshots.write(offset, (state.snapshot_entry() for state in states))
         self._last_snapshot_offset = offset
         return offset
 
@@ -356,9 +321,6 @@ class ProducerStateManager:
         """Load the latest snapshot within a log's offsets, unless the state already ends at the log end.
 
         The caller then replays the batches from ``map_end_offset`` to the log end.
-
-        Raises:
-            UnreadableError: This user may not read a snapshot.
         """
         self.snapshots.delete_outside(log_start_offset, log_end_offset)
         if log_end_offset == self.map_end_offset:
@@ -415,10 +377,6 @@ class ProducerStateManager:
         )
 
 
-def _producer_id(state: ProducerState) -> int:
-    return state.producer_id
-
-
 def rebuild_producer_state(
     manager: ProducerStateManager,
     segments: LogSegments,
@@ -431,7 +389,7 @@ def rebuild_producer_state(
     """Rebuild the state from the log start to ``last_offset``, and take snapshots (``UnifiedLog.rebuildProducerState``).
 
     Only batches after the latest usable snapshot are read. Snapshots at the last two segments' base offsets make a later
-    truncation cheap.
+    truncation cheap. After a clean shutdown, the absence of snapshots proves that there were no producers.
 
     Args:
         manager: The state; snapshots outside the offsets are deleted.
@@ -439,7 +397,7 @@ def rebuild_producer_state(
         log_start_offset: The log start offset.
         last_offset: The end of the state: the log end, or a segment's base offset.
         now_ms: The current time, for expired producers.
-        is_after_clean_shutdown: Whether the absence of snapshots proves that there were no producers.
+        is_after_clean_shutdown: Whether the log was closed cleanly.
 
     Raises:
         CorruptRecordError: A batch or a marker is damaged.
@@ -447,7 +405,7 @@ def rebuild_producer_state(
     offsets_to_snapshot = (*segments.base_offsets[-2:], last_offset)
     if manager.snapshots.latest_offset is None and is_after_clean_shutdown:
         for offset in offsets_to_snapshot:
-            manager.move_map_end_offset(offset)
+            manager.map_end_offset = offset
             manager.take_snapshot()
         return
     # Without a producer after the truncation point, there is none before it.
@@ -455,11 +413,11 @@ def rebuild_producer_state(
     manager.truncate_and_reload(log_start_offset, last_offset, now_ms)
     if last_offset > manager.map_end_offset and not was_empty:
         for segment in segments.values(manager.map_end_offset, last_offset):
-            manager.move_map_end_offset(max(segment.base_offset, manager.map_end_offset))
+            manager.map_end_offset = max(segment.base_offset, manager.map_end_offset)
             if segment.base_offset in offsets_to_snapshot:
                 manager.take_snapshot()
             _replay(manager, segment, last_offset)
-    manager.move_map_end_offset(last_offset)
+    manager.map_end_offset = last_offset
     manager.take_snapshot()
 
 

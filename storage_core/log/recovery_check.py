@@ -54,17 +54,12 @@ class CheckedDirectory:
 def check_directory(
     filesystem: FileSystem, path: str, recovery_point: int, *, is_clean: bool, max_batch_bytes: int
 ) -> CheckedDirectory:
-    """Find out what a recovery by Kafka's rules would discard; nothing is changed.
+    """Find out what a recovery by Kafka's rules would discard, without changing anything.
 
-    Args:
-        filesystem: The file system.
-        path: The partition's directory. No other process changes it.
-        recovery_point: The offset below which everything is on disk.
-        is_clean: Whether the log was closed cleanly.
-        max_batch_bytes: The largest batch to load into memory.
+    No other process changes the directory. Everything below the recovery point is on disk.
 
     Raises:
-        BatchTooLargeError: A valid batch is larger.
+        BatchTooLargeError: A valid batch is larger than ``max_batch_bytes``.
         LogDirectoryError: Something other than a file has the name of a segment's file.
     """
     names = tuple(list_regular_files(filesystem, path))
@@ -153,17 +148,8 @@ def segments_to_recover(
     """The segments to recover, in order.
 
     These are the segments at or after the recovery point of a log that was not closed cleanly, those without an offset
-    index or with a corrupt transaction index, and the last one if it does not end with a valid batch.
-
-    Args:
-        filesystem: The file system.
-        path: The partition's directory.
-        base_offsets: The base offsets of all segments.
-        file_names: The files in the directory.
-        recovery_point: The offset below which everything is on disk.
-        is_clean: Whether the log was closed cleanly.
-        open_segment: Opens the segment with a base offset.
-        suffixes: The suffix of the file names of a segment, by its base offset; none if absent.
+    index or with a corrupt transaction index, and the last one if it does not end with a valid batch. ``suffixes`` has
+    the suffix of a segment's file names, by its base offset, if it has one.
     """
     chosen: set[int] = set()
     first_unflushed = max(0, bisect_right(base_offsets, recovery_point) - 1)

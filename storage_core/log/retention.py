@@ -29,12 +29,7 @@ _log = logging.getLogger(__name__)
 def apply_retention(state: LogState, now_ms: int | None = None) -> tuple[int, ...]:
     """Delete segments below the log start offset, and those that exceed ``retention.bytes`` or ``retention.ms``.
 
-    Args:
-        state: The log, not locked.
-        now_ms: The time; the clock's if None.
-
-    Returns:
-        The base offsets of the removed segments.
+    Returns the base offsets of the removed segments. The log is not locked.
     """
     with state.writing():
         write_pending(state)
@@ -48,20 +43,9 @@ def apply_retention(state: LogState, now_ms: int | None = None) -> tuple[int, ..
 def apply_retention_to_all(
     checkpoints: RootCheckpoints, now_ms: int, *, with_compacted: bool = True
 ) -> dict[tuple[str, int], tuple[int, ...]]:
-    """Apply retention to all logs of a log directory, writing the checkpoints once.
+    """Apply retention to all logs of a log directory, writing the checkpoints once; see `LogDirectory.apply_retention`.
 
-    A log that fails does not affect the others. Logs that are closed, or failed before, are skipped.
-
-    Args:
-        checkpoints: The log directory's checkpoints, and its logs.
-        now_ms: The current time.
-        with_compacted: Whether to include compacted logs.
-
-    Returns:
-        The base offsets of the removed segments, for each log with any.
-
-    Raises:
-        SegmentLogError: The error of the first log that failed; the others are done.
+    Logs that are closed, or failed before, are skipped. Only logs with removed segments are in the result.
     """
     failures: list[Exception] = []
     raised: dict[tuple[str, int], list[LogSegment]] = {}

@@ -33,12 +33,8 @@ _INTERVAL_MS: Final = 60_000
 class CleanerCheckpoint:
     """The first offset of each log that was not cleaned yet: ``cleaner-offset-checkpoint``. Thread-safe.
 
-    The file is read on the first use; no other process writes it afterwards.
-
-    Args:
-        filesystem: The file system.
-        path: The log directory.
-        logs: The existing logs, by topic and partition; it may grow. Entries of other logs are dropped.
+    The file is read on the first use; no other process writes it afterwards. Entries of logs that are not among
+    ``logs``, which may grow, are dropped.
     """
 
     def __init__(self, filesystem: FileSystem, path: str, logs: Collection[tuple[str, int]]) -> None:
@@ -54,31 +50,19 @@ class CleanerCheckpoint:
             return self._load().get(topic_partition)
 
     def update(self, topic_partition: tuple[str, int], offset: int) -> None:
-        """Set the offset up to which a log was cleaned.
-
-        Raises:
-            StorageError: The file could not be written.
-        """
+        """Set the offset up to which a log was cleaned."""
         with self._lock:
             if self._load().get(topic_partition) != offset:
                 self._write({**self._load(), topic_partition: offset})
 
     def lower(self, topic_partition: tuple[str, int], offset: int) -> None:
-        """Lower the offset of a log before a truncation: records appended later are dirty.
-
-        Raises:
-            StorageError: The file could not be written.
-        """
+        """Lower the offset of a log before a truncation: records appended later are dirty."""
         with self._lock:
             if self._load().get(topic_partition, offset) > offset:
                 self._write({**self._load(), topic_partition: offset})
 
     def forget(self, topic_partition: tuple[str, int]) -> None:
-        """Remove the entry of a log.
-
-        Raises:
-            StorageError: The file could not be written.
-        """
+        """Remove the entry of a log."""
         with self._lock:
             if topic_partition in self._load():
                 self._write({key: value for key, value in self._load().items() if key != topic_partition})
@@ -117,11 +101,7 @@ class RootCheckpoints:
         self._written: dict[str, dict[tuple[str, int], int]] = {}
 
     def write(self) -> None:
-        """Write what has changed of recovery points, log starts above the first segment, and high watermarks.
-
-        Raises:
-            StorageError: A file could not be written.
-        """
+        """Write what has changed of recovery points, log starts above the first segment, and high watermarks."""
         with self._lock:
             states = dict(self.states)
             views = {key: state.view for key, state in states.items()}
@@ -134,15 +114,11 @@ class RootCheckpoints:
                 (key, state.restarts_at) for key, state in states.items() if state.restarts_at is not None
             )
             self._write(LOG_START_OFFSET_CHECKPOINT, starts)
-            self._write(
-                REPLICATION_OFFSET_CHECKPOINT,
-                {key: view.offsets.high_watermark for key, view in views.items()},
-            )
+            high_watermarks = {key: view.offsets.high_watermark for key, view in views.items()}
+            self._write(REPLICATION_OFFSET_CHECKPOINT, high_watermarks)
             # Last: once it no longer lists a deleted log, neither do the others.
-            self._write(
-                RECOVERY_POINT_CHECKPOINT,
-                {key: view.offsets.recovery_point for key, view in views.items()},
-            )
+            recovery_points = {key: view.offsets.recovery_point for key, view in views.items()}
+            self._write(RECOVERY_POINT_CHECKPOINT, recovery_points)
             self._written_ms = self._clock.now_ms()
 
     def write_if_due(self) -> None:

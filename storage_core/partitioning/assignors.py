@@ -196,15 +196,7 @@ class RoundRobinAssignor:
     ) -> _Assignment:
         """Assign each partition of a topic to one of the members that subscribe to it.
 
-        Args:
-            partitions_per_topic: The number of partitions of each topic; subscribed topics that are missing are skipped.
-            subscriptions: By member id.
-
-        Returns:
-            By member id, its partitions by topic and number; an empty list for a member without partitions.
-
-        Raises:
-            OptionError: A number of partitions is negative.
+        Arguments, result and errors are those of `RangeAssignor.assign`; racks do not matter.
         """
         _check(partitions_per_topic)
         members = members_in_order(subscriptions)

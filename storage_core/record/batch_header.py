@@ -117,6 +117,7 @@ MAGIC_V2: Final = 2
 LENGTH_AND_MAGIC: Final = struct.Struct(">i4xb")
 # By magic, the smallest value of the length field: no records, or neither key nor value.
 MIN_LENGTH_BY_MAGIC: Final = (14, 22, HEADER_SIZE_BYTES - LOG_OVERHEAD_BYTES)
+MIN_V2_LENGTH: Final = MIN_LENGTH_BY_MAGIC[MAGIC_V2]
 # The smallest value in any format.
 MIN_LENGTH: Final = min(MIN_LENGTH_BY_MAGIC)
 # A v2 record has at least a byte for each field: length, attributes, two deltas, two lengths, header count.
@@ -134,7 +135,7 @@ TRANSACTIONAL_FLAG: Final = 0x10
 CONTROL_FLAG: Final = 0x20
 # Compaction has put a delete horizon in place of the base timestamp; the deltas of the records add to it all the same.
 DELETE_HORIZON_FLAG: Final = 0x40
-# A broker that rewrites a header clears all other bits.
+# The bits that Kafka has assigned in format v2. A broker that rewrites a header clears all others.
 KNOWN_ATTRIBUTES: Final = 0x7F
 # By magic.
 _LEGACY_ATTRIBUTES: Final = (CODEC_MASK, CODEC_MASK | LOG_APPEND_TIME_FLAG)
@@ -206,11 +207,6 @@ class BatchHeader:
         return self.magic < MAGIC_V2 and self.codec != 0
 
     @property
-    def is_log_append_time(self) -> bool:
-        """Whether every record carries the max timestamp."""
-        return bool(self.attributes & LOG_APPEND_TIME_FLAG)
-
-    @property
     def is_transactional(self) -> bool:
         """Whether the batch belongs to a transaction."""
         return bool(self.attributes & TRANSACTIONAL_FLAG)
@@ -219,11 +215,6 @@ class BatchHeader:
     def is_control(self) -> bool:
         """Whether the batch holds markers instead of data."""
         return bool(self.attributes & CONTROL_FLAG)
-
-    @property
-    def has_delete_horizon(self) -> bool:
-        """Whether the base timestamp is a delete horizon."""
-        return bool(self.attributes & DELETE_HORIZON_FLAG)
 
     def error_location(self, path: str) -> dict[str, Any]:
         """The location of the batch, as keyword arguments of an error about it."""
@@ -254,14 +245,8 @@ def unpack_message(data: bytes | bytearray | memoryview, start: int) -> tuple[in
 def parse_batch_header(data: BytesLike, start: int, position_bytes: int, *, path: str) -> BatchHeader:
     """Parse the header at ``data[start:]``, which is at ``position_bytes`` of ``path``.
 
-    Args:
-        data: At least 61 bytes from ``start``, or a whole message of format v0 or v1.
-        start: Where the header begins in ``data``.
-        position_bytes: Where it begins in the file, for the result and for messages.
-        path: The file, for messages.
-
-    Returns:
-        The header. A wrapper's base offset is its last offset, until ``with_lower_base`` lowers it.
+    There are at least 61 bytes, or a whole message of format v0 or v1. A wrapper's base offset is its last offset,
+    until ``with_lower_base`` lowers it.
 
     Raises:
         CorruptRecordError: The magic is unknown, or the length is too small.
@@ -269,7 +254,7 @@ def parse_batch_header(data: BytesLike, start: int, position_bytes: int, *, path
     if data[start + MAGIC_POSITION] != MAGIC_V2:
         return _parse_legacy(data, start, position_bytes, path)
     (base_offset, batch_length, leader_epoch, magic, *rest) = _HEADER.unpack_from(data, start)
-    if batch_length < MIN_LENGTH_BY_MAGIC[MAGIC_V2]:
+    if batch_length < MIN_V2_LENGTH:
         raise header_error(path, position_bytes, batch_length, magic)
     return BatchHeader(
         position_bytes, base_offset, batch_length + LOG_OVERHEAD_BYTES, leader_epoch, magic, *rest
@@ -332,11 +317,8 @@ FINGERPRINTED_BYTES: Final = len(_FINGERPRINTED)
 def batch_fingerprint(headers: npt.NDArray[Any], fingerprint: int = 0) -> int:
     """The CRC-32C of headers without their base offsets and leader epochs, which an append assigns.
 
-    As each header holds the CRC of its batch, the fingerprint covers all bytes of the batches.
-
-    Args:
-        headers: The headers of batches of format v2: a structured array of `HEADER_DTYPE`.
-        fingerprint: The fingerprint of the batches before them.
+    As each header holds the CRC of its batch, the fingerprint covers all bytes of the batches, of format v2. It
+    continues that of the batches before them.
     """
     return int(crc32c(fingerprinted_bytes(headers), fingerprint))
 
@@ -384,11 +366,8 @@ _LEGACY_ROW: Final = _legacy_row()
 def header_rows(buffer: _Bytes, starts: _Int64Array, lowest_offset: int) -> _Rows:
     """The header of each batch in a buffer: a structured array of `HEADER_DTYPE`.
 
-    Args:
-        buffer: Whole batches, of any format.
-        starts: Where they begin, ascending and back to back.
-        lowest_offset: A lower bound of the first batch's offsets. The base offset of a wrapper, which its header
-            does not have, becomes the offset after the batch before.
+    The batches, of any format, are back to back. The base offset of a wrapper, which its header does not have, becomes
+    the offset after the batch before; of the first one, ``lowest_offset``.
     """
     is_legacy = buffer[starts + MAGIC_POSITION] != MAGIC_V2
     if not is_legacy.any():

@@ -23,6 +23,7 @@ from storage_core.record.batch_header import (
     MAGIC_V2,
     MESSAGE_SIZE_BYTES,
     MIN_LENGTH_BY_MAGIC,
+    MIN_V2_LENGTH,
     BatchHeader,
     CrcLayout,
     gather,
@@ -101,14 +102,7 @@ _LOOP_CHUNK_BYTES: Final = 1 << 16
 def walk_messages(buffer: _Bytes, start: int, end: int, positions: list[int]) -> int:
     """Walk whole messages of format v0 and v1 from ``start`` up to the first bytes that are none.
 
-    Args:
-        buffer: The bytes.
-        start: Where the first message begins.
-        end: Where the bytes end.
-        positions: Receives the position of each message.
-
-    Returns:
-        Where the last message ends.
+    Adds the position of each message, and returns where the last one ends.
     """
     while True:
         walked = _walk_run(buffer, start, end, positions)
@@ -167,7 +161,6 @@ def _is_message(length: int, magic: int) -> bool:
 
 
 _LENGTH: Final = struct.Struct(">i")
-_MIN_V2_LENGTH: Final = MIN_LENGTH_BY_MAGIC[MAGIC_V2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +168,7 @@ class BatchWindow:
     """Whole batches in a buffer.
 
     Attributes:
-        path: The segment file.
-        position_bytes: The position of ``buffer[0]`` in it.
+        position_bytes: The position of ``buffer[0]`` in the segment file.
         buffer: The bytes, padded.
         starts: Per batch, where it begins in ``buffer``.
         headers: Per batch, its header: a structured array of `HEADER_DTYPE`. The base offset of a
@@ -232,16 +224,9 @@ def walk_window(
 ) -> BatchWindow:
     """Find the whole batches in a buffer that begins with a batch.
 
-    The window ends before the first bytes that are no batch. Zeros up to the end of the buffer are
-    preallocated space.
-
-    Args:
-        path: The segment file.
-        position_bytes: The position of the buffer's first byte in it.
-        buffer: The bytes, padded.
-        size_bytes: How many of them come from the file.
-        lowest_offset: The offset after the batch before, or the segment's base offset: a lower bound of the
-            offsets in a wrapper.
+    The window ends before the first bytes that are no batch. Zeros up to the end of the buffer, of which
+    ``size_bytes`` come from the file and the rest is padding, are preallocated space. ``lowest_offset`` is a lower
+    bound of the offsets in a wrapper: the offset after the batch before, or the segment's base offset.
     """
     view = buffer.data
     starts: list[int] = []
@@ -283,7 +268,7 @@ def _walk_batches(view: memoryview, start: int, size_bytes: int, starts: list[in
     """Walk whole batches of format v2 from ``start``; add their positions, and return where the last one ends."""
     while start + HEADER_SIZE_BYTES <= size_bytes:
         (length,) = _LENGTH.unpack_from(view, start + LENGTH_POSITION)
-        if length < _MIN_V2_LENGTH or view[start + MAGIC_POSITION] != MAGIC_V2:
+        if length < MIN_V2_LENGTH or view[start + MAGIC_POSITION] != MAGIC_V2:
             break
         end = start + LOG_OVERHEAD_BYTES + length
         if end > size_bytes:

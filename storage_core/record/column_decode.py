@@ -241,11 +241,7 @@ def find_boundaries(
 ) -> tuple[VarintCursor, _Int64Array]:
     """Find the body of every record: its bytes after the length field.
 
-    Args:
-        buffer: The uncompressed records of some batches, padded.
-        starts: Per batch, where its records begin.
-        ends: Per batch, where they end.
-        counts: Per batch, the number of records: at least 1, and no more than its bytes can hold.
+    Each batch has at least one record, and no more than its bytes can hold.
 
     Returns:
         A cursor at the beginning of every body, over all batches in order, and where each body ends.
@@ -407,11 +403,6 @@ def walk_in_lanes(buffer: _Bytes, starts: _Int64Array, ends: _Int64Array) -> _In
     A place where a record seems to begin is easy to find: its length is followed by attributes, which are always
     zero, and leads to another such place, and so on. From these places, lanes step forward together. A wrong place
     does no harm: its lane misses the next lane, or the boundaries fail verification, and another walk is tried.
-
-    Args:
-        buffer: The uncompressed records of the batches, padded.
-        starts: Per batch, where its records begin.
-        ends: Per batch, where they end.
 
     Returns:
         The position of the length field of each record.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -98,13 +99,7 @@ class ViewJoiner:
     def join(
         self, count: int, columns: list[ShortBytes | ByteStrings | Views], last: bytes = b""
     ) -> memoryview:
-        """Join the bytes of all rows.
-
-        Args:
-            count: The number of rows.
-            columns: The pieces of each row; less than 2 GiB in all.
-            last: Up to 12 bytes that follow the last row.
-        """
+        """Join the pieces of each row, less than 2 GiB in all, and up to 12 bytes that follow the last row."""
         view_count = count * len(columns) + 1
         if len(self._views) < view_count:
             self._views = np.empty((view_count, 2), np.uint64)
@@ -189,18 +184,6 @@ _WORD_BITS: Final = np.uint64(64)
 _LIMIT_BYTES: Final = 1 << 30
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedRows:
-    """The uncompressed records of some batches, and the borders of the batches in them."""
-
-    data: memoryview
-    borders: list[int]
-
-    def bodies(self) -> list[memoryview]:
-        """Per batch, its records."""
-        return [self.data[start:end] for start, end in zip(self.borders[:-1], self.borders[1:], strict=True)]
-
-
 def is_for_columns(rows: RecordRows) -> bool:
     """Whether the rows can be encoded by column: no deltas of more than 55 bits, no gigabytes."""
     span = int(rows.timestamps_ms.max()) - int(rows.timestamps_ms.min())
@@ -214,8 +197,8 @@ def encode_by_column(
     ends: _Int64Array,
     joiner: ViewJoiner,
     row_offsets: _Int64Array | None = None,
-) -> EncodedRows:
-    """Encode rows as batches, each of which ends before a row of ``ends``, the last one at the end of the rows.
+) -> list[memoryview]:
+    """Encode rows as the records of batches, each of which ends before a row of ``ends``, the last one with the rows.
 
     Without ``row_offsets``, the offsets of a batch are consecutive.
     """
@@ -253,11 +236,10 @@ def encode_by_column(
     # The zero before the first row ends no record.
     first = 0 if headers is not None else 1
     borders = [first, *(row_ends[ends - 1] + first).tolist()]
-    return EncodedRows(data, borders)
+    return [data[start:end] for start, end in pairwise(borders)]
 
 
 def _header_bytes(headers: HeaderRows, joiner: ViewJoiner) -> ByteStrings:
-    """The encoded headers of each row."""
     layout = _Layout()
     layout.add_sized(headers.keys, headers.key_lengths)
     layout.add_sized(headers.values, headers.value_lengths)
@@ -359,12 +341,7 @@ class PlainBatch:
 
 
 def encode_one_by_one(rows: Sequence[PlainRecord], records_limit_bytes: int) -> Iterator[PlainBatch]:
-    """Encode rows into batches.
-
-    Args:
-        rows: The records.
-        records_limit_bytes: The most that the records of one batch may take; a single one may take more.
-    """
+    """Encode rows into batches, whose records take at most this many bytes; a single one may take more."""
     records: list[bytes] = []
     size_bytes = base_timestamp_ms = max_timestamp_ms = 0
     for timestamp_ms, key, value, headers in rows:

@@ -72,12 +72,9 @@ class Decompressor:
         self._streams: dict[str, _Stream] = {}
 
     def decompress_into(self, codec: int, payload: memoryview, output: memoryview) -> int:
-        """Decompress ``payload`` into ``output``; return the size of the output.
+        """Decompress the records of a batch into ``output``; return their size. Codec 0 copies.
 
-        Args:
-            codec: The codec's number, 0 to 4; 0 copies.
-            payload: The compressed bytes of one batch.
-            output: The buffer to write to: one byte longer than the largest expected output.
+        The buffer is one byte longer than the largest expected output.
 
         Raises:
             OutputFullError: The output fills the whole buffer.
@@ -104,8 +101,7 @@ class Decompressor:
             return _snappy(payload, output)
         if codec == _GZIP:
             return _gzip(payload, output)
-        message = f"codec number {codec} is unknown"
-        raise UndecodableError(message)
+        raise UndecodableError(f"codec number {codec} is unknown")
 
     def _by_stream(self, codec_name: str, payload: memoryview, output: memoryview) -> int:
         if len(payload) > _REUSED_STREAM_LIMIT_BYTES:
@@ -157,8 +153,7 @@ def _gzip(payload: memoryview, output: memoryview) -> int:
         while not member.eof:
             piece = payload[position : position + piece_bytes]
             if not piece:
-                message = "the gzip stream is cut off"
-                raise UndecodableError(message)
+                raise UndecodableError("the gzip stream is cut off")
             data = member.decompress(piece, len(output) - size_bytes)
             output[size_bytes : size_bytes + len(data)] = data
             size_bytes += len(data)
@@ -175,8 +170,7 @@ def _gzip(payload: memoryview, output: memoryview) -> int:
 
 def _snappy(payload: memoryview, output: memoryview) -> int:
     if not payload:
-        message = "the snappy stream is empty"
-        raise UndecodableError(message)
+        raise UndecodableError("the snappy stream is empty")
     if len(payload) < len(_XERIAL_HEADER) or bytes(payload[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         return _snappy_block(payload, output)
     size_bytes = 0
@@ -189,8 +183,7 @@ def _snappy(payload: memoryview, output: memoryview) -> int:
         (chunk_bytes,) = _INT32.unpack_from(payload, position)
         position += _INT32.size
         if not 0 <= chunk_bytes <= len(payload) - position:
-            message = f"a snappy chunk of {chunk_bytes} bytes does not fit the stream"
-            raise UndecodableError(message)
+            raise UndecodableError(f"a snappy chunk of {chunk_bytes} bytes does not fit the stream")
         size_bytes += _snappy_block(payload[position : position + chunk_bytes], output[size_bytes:])
         position += chunk_bytes
         if size_bytes == len(output):
@@ -213,15 +206,13 @@ def _unsigned_varint(block: memoryview) -> int:
         value |= (byte & 0x7F) << (7 * index)
         if byte < _VARINT_CONTINUES:
             return value
-    message = "a snappy block has no length"
-    raise UndecodableError(message)
+    raise UndecodableError("a snappy block has no length")
 
 
 def _lz4_frame_bytes(payload: memoryview) -> int:
     """The length of the first frame; Kafka reads nothing after it."""
     if len(payload) < len(_LZ4_MAGIC) + 3 or bytes(payload[: len(_LZ4_MAGIC)]) != _LZ4_MAGIC:
-        message = "the LZ4 frame magic is missing"
-        raise UndecodableError(message)
+        raise UndecodableError("the LZ4 frame magic is missing")
     flags = payload[4]
     position = 7
     position += 8 * bool(flags & _LZ4_FLAG_CONTENT_SIZE) + 4 * bool(flags & _LZ4_FLAG_DICTIONARY)
@@ -232,8 +223,7 @@ def _lz4_frame_bytes(payload: memoryview) -> int:
         if block_size == 0:
             return position + 4 * bool(flags & _LZ4_FLAG_CONTENT_CHECKSUM)
         position += (block_size & ~_LZ4_STORED) + block_trailer_bytes
-    message = "the LZ4 frame is cut off"
-    raise UndecodableError(message)
+    raise UndecodableError("the LZ4 frame is cut off")
 
 
 Compressor: TypeAlias = Callable[["BytesLike"], "BytesLike"]
@@ -264,11 +254,7 @@ _UINT32_MASK: Final = 0xFFFFFFFF
 
 
 def compressor(codec: int, level: int | None = None) -> Compressor | None:
-    """A function that compresses the records of a batch; None for no compression.
-
-    Args:
-        codec: The codec's number, 0 to 4.
-        level: The level; None for Kafka's default.
+    """A function that compresses the records of a batch at a level, Kafka's default if None; None for no compression.
 
     Raises:
         OptionError: The codec does not exist, or does not have this level.
@@ -352,32 +338,26 @@ _XXH32_PRIMES: Final = (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667
 def wrapper_payload(message: memoryview, magic: int, codec: int) -> memoryview:
     """The compressed message set in a wrapper, a message of format v0 or v1 that holds others.
 
-    Args:
-        message: The whole wrapper, at least as long as its format requires.
-        magic: 0 or 1.
-        codec: The codec's number, not 0.
+    The wrapper is at least as long as its format requires.
 
     Raises:
         UndecodableError: The wrapper has no value, or a value that does not fit, or a codec newer than its format.
     """
     if codec >= LEGACY_CODEC_COUNT:
-        problem = f"messages of format v{magic} cannot be"
-        raise UndecodableError(problem)
+        raise UndecodableError(f"messages of format v{magic} cannot be")
     position = KEY_LENGTH_POSITIONS[magic]
     (key_length,) = _INT32.unpack_from(message, position)
     position += LENGTH_BYTES + max(key_length, 0)
     if position + LENGTH_BYTES > len(message):
-        problem = f"the wrapper's key of {key_length} bytes does not fit it"
-        raise UndecodableError(problem)
+        raise UndecodableError(f"the wrapper's key of {key_length} bytes does not fit it")
     (value_length,) = _INT32.unpack_from(message, position)
     position += LENGTH_BYTES
     if not 0 <= value_length <= len(message) - position:
-        problem = (
+        raise UndecodableError(
             "the wrapper's value is null"
             if value_length < 0
             else f"the wrapper's value of {value_length} bytes does not fit it"
         )
-        raise UndecodableError(problem)
     payload = message[position : position + value_length]
     return _with_right_lz4_checksum(payload) if codec == _LZ4 and magic == 0 else payload
 

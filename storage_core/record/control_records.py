@@ -19,7 +19,7 @@ from storage_core.record.batch_header import (
 from storage_core.record.column_encode import encode_one_by_one
 from storage_core.record.decode import decode_one_by_one
 from storage_core.record.record_batches import NO_PRODUCER, ProducerSequence, RecordBatches, batch_of
-from storage_core.record.section import WantedFields, batch_section
+from storage_core.record.section import RecordSection, Slices, WantedFields, batch_section
 
 # Version int16, type int16.
 CONTROL_KEY: Final = struct.Struct(">hh")
@@ -43,12 +43,7 @@ class ControlType(enum.IntEnum):
 
 
 def control_type(batch: bytes | memoryview, header: BatchHeader, *, path: str) -> ControlType | None:
-    """The type of a control batch's first record; None for a batch that compaction emptied.
-
-    Args:
-        batch: The whole batch, its CRC already checked.
-        header: The batch's parsed header.
-        path: The file, for messages.
+    """The type of a control batch's first record; None for a batch that compaction emptied. Its CRC was checked before.
 
     Raises:
         CorruptRecordError: The record has no key of at least four bytes, or a negative version.
@@ -57,18 +52,26 @@ def control_type(batch: bytes | memoryview, header: BatchHeader, *, path: str) -
         return None
     section = batch_section(batch, header, path=path, limit_bytes=MAX_CONTROL_BYTES)
     keys = decode_one_by_one(section, WantedFields(timestamp=False, value=False)).keys
-    assert keys is not None  # noqa: S101  (they were asked for)
-    length, start = int(keys.lengths[0]), int(keys.starts[0])
-    if length >= CONTROL_KEY.size:
-        version, number = CONTROL_KEY.unpack_from(section.buffer.data, start)
-        if version >= 0:
-            return ControlType(number) if number in iter(ControlType) else ControlType.UNKNOWN
-    raise CorruptRecordError(
-        "Expected a control record's key to hold a version and a type in four bytes, "
-        f"found a key of {length} bytes"
-        + (f" with version {version}." if length >= CONTROL_KEY.size else "."),
-        **header.error_location(path),
-    )
+    length, version, number = _first_of(keys, section, CONTROL_KEY)
+    if version is None or version < 0:
+        raise CorruptRecordError(
+            "Expected a control record's key to hold a version and a type in four bytes, "
+            f"found a key of {length} bytes{'' if version is None else f' with version {version}'}.",
+            **header.error_location(path),
+        )
+    return ControlType(number) if number in tuple(ControlType) else ControlType.UNKNOWN
+
+
+def _first_of(
+    column: Slices | None, section: RecordSection, layout: struct.Struct
+) -> tuple[int, int | None, int]:
+    """The length of the first byte string of a column; and the version and the number in it if it is long enough."""
+    assert column is not None  # noqa: S101  (it was asked for)
+    length, start = int(column.lengths[0]), int(column.starts[0])
+    if length < layout.size:
+        return length, None, 0
+    version, number = layout.unpack_from(section.buffer.data, start)
+    return length, version, number
 
 
 # The record of a marker as brokers write it: the varints of its length (16), attributes, timestamp delta, offset delta
@@ -89,10 +92,7 @@ class EndTransactionMarker(NamedTuple):
 def read_marker(batch: bytes | memoryview, header: BatchHeader, *, path: str) -> EndTransactionMarker | None:
     """The marker in a control batch; None if compaction emptied it, or if it does not end a transaction.
 
-    Args:
-        batch: The whole batch, its CRC already checked.
-        header: The batch's parsed header.
-        path: The file, for messages.
+    Its CRC was checked before.
 
     Raises:
         CorruptRecordError: The record is malformed.
@@ -127,18 +127,14 @@ def _read_unusual(batch: bytes | memoryview, header: BatchHeader, path: str) -> 
         return None
     section = batch_section(batch, header, path=path, limit_bytes=MAX_CONTROL_BYTES)
     values = decode_one_by_one(section, WantedFields(timestamp=False, key=False)).values
-    assert values is not None  # noqa: S101  (they were asked for)
-    length, start = int(values.lengths[0]), int(values.starts[0])
-    if length >= END_MARKER_VALUE.size:
-        version, coordinator_epoch = END_MARKER_VALUE.unpack_from(section.buffer.data, start)
-        if version >= 0:
-            return EndTransactionMarker(kind is ControlType.ABORT, coordinator_epoch)
-    raise CorruptRecordError(
-        "Expected a marker's value to hold a version and a coordinator epoch in six bytes, "
-        f"found a value of {length} bytes"
-        + (f" with version {version}." if length >= END_MARKER_VALUE.size else "."),
-        **header.error_location(path),
-    )
+    length, version, coordinator_epoch = _first_of(values, section, END_MARKER_VALUE)
+    if version is None or version < 0:
+        raise CorruptRecordError(
+            "Expected a marker's value to hold a version and a coordinator epoch in six bytes, "
+            f"found a value of {length} bytes{'' if version is None else f' with version {version}'}.",
+            **header.error_location(path),
+        )
+    return EndTransactionMarker(kind is ControlType.ABORT, coordinator_epoch)
 
 
 _VERSION: Final = 0
@@ -162,11 +158,10 @@ def end_transaction_marker(
         ValueError: The type is not COMMIT or ABORT, or there is no producer.
     """
     if control_type not in _END_TYPES or producer_id < 0 or producer_epoch < 0:
-        message = (
+        raise ValueError(
             "Expected COMMIT or ABORT with a producer id and an epoch, "
             f"found {control_type.name}, {producer_id} and {producer_epoch}."
         )
-        raise ValueError(message)
     key, value = CONTROL_KEY.pack(_VERSION, control_type), END_MARKER_VALUE.pack(_VERSION, coordinator_epoch)
     (batch,) = encode_one_by_one([(timestamp_ms, key, value, ())], 0)
     return batch_of(
@@ -192,13 +187,8 @@ def empty_batch(
 ) -> RecordBatches:
     """A batch without records, which replaces a batch that compaction emptied.
 
-    Args:
-        base_offset: The first offset of the batch.
-        last_offset: The last offset of the batch.
-        leader_epoch: The leader epoch of the batch.
-        max_timestamp_ms: The largest timestamp of its records.
-        producer: Its producer, whose state outlives its records this way.
-        attributes: The attributes of the batch; its codec and its delete horizon are dropped.
+    The state of its producer outlives its records this way. Of its attributes, the codec and the delete horizon are
+    dropped.
     """
     return batch_of(
         b"",

@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from storage_core.errors import CorruptRecordError
 from storage_core.record.batch_header import (
     LOG_APPEND_TIME_FLAG,
-    LOG_OVERHEAD_BYTES,
     MAGIC_V2,
     MAX_OFFSET,
     BatchHeader,
@@ -57,13 +55,7 @@ def decode_records(section: RecordSection, wanted: WantedFields) -> RecordColumn
 def batch_timestamps(
     batch: bytes | memoryview, header: BatchHeader, *, path: str, limit_bytes: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The offset and the timestamp (ms) of each record of one batch, control records included.
-
-    Args:
-        batch: The whole batch, its CRC already checked.
-        header: The batch's parsed header.
-        path: The file, for messages.
-        limit_bytes: The most that the records may inflate to.
+    """The offset and the timestamp (ms) of each record of one batch, whose CRC was checked; control records too.
 
     Raises:
         BatchTooLargeError: They inflate to more than ``limit_bytes``.
@@ -123,8 +115,6 @@ def _slices(pairs: array[int]) -> Slices:
 
 
 class _BatchDecoder:
-    """One batch of a section."""
-
     def __init__(self, section: RecordSection, index: int) -> None:
         self._section = section
         self._index = index
@@ -134,7 +124,6 @@ class _BatchDecoder:
         header = section.headers[index]
         self._base_offset = int(header["base_offset"])
         self._last_offset = self._base_offset + int(header["last_offset_delta"])
-        self._batch_length = int(header["batch_length"])
         self._count = int(header["record_count"])
         self._base_timestamp_ms = int(header["base_timestamp_ms"])
         is_append_time = bool(int(header["attributes"]) & LOG_APPEND_TIME_FLAG)
@@ -222,17 +211,7 @@ class _BatchDecoder:
         return (start, length), end
 
     def _fail(self, expected: str) -> NoReturn:
-        position_bytes = int(self._section.positions[self._index])
-        message = f"Expected {expected}. The batch's CRC is right: it was written like this."
-        raise CorruptRecordError(
-            message,
-            record_index=self._record_index,
-            path=self._section.path,
-            position_bytes=position_bytes,
-            end_position_bytes=position_bytes + LOG_OVERHEAD_BYTES + self._batch_length,
-            offset=self._base_offset,
-            last_offset=self._last_offset,
-        )
+        raise self._section.error(self._index, f"Expected {expected}.", self._record_index)
 
 
 def _java_long(value: int) -> int:

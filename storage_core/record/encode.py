@@ -116,16 +116,14 @@ def encode_records(
         ValueError: A transaction without a producer, or a producer without an epoch.
     """
     if is_transactional and producer is None:
-        message = "Expected a producer for records of a transaction, found none."
-        raise ValueError(message)
+        raise ValueError("Expected a producer for records of a transaction, found none.")
     if producer is not None and (
         min(producer.producer_id, producer.producer_epoch) < 0
         or producer.base_sequence < NO_PRODUCER.base_sequence
     ):
-        message = (
+        raise ValueError(
             f"Expected a producer id and epoch of at least 0, and a sequence number or -1, found {producer}."
         )
-        raise ValueError(message)
     check_columns(records)
     attributes = encoding.codec | (TRANSACTIONAL_FLAG if is_transactional else 0)
     is_few = records.num_rows <= _FEW_ROWS
@@ -163,12 +161,7 @@ class GroupBatches:
 
 
 class GroupEncoder:
-    """Encodes rows group after group, such as the rows of many partitions, and reuses its memory.
-
-    Args:
-        encoding: How batches are made.
-        default_timestamp_ms: For records without a timestamp.
-    """
+    """Encodes rows group after group, such as the rows of many partitions, and reuses its memory."""
 
     def __init__(self, encoding: BatchEncoding, default_timestamp_ms: int) -> None:
         self._encoder = _Encoder(encoding, default_timestamp_ms, encoding.codec, NO_PRODUCER)
@@ -236,10 +229,7 @@ class _Encoder:
     ) -> Iterator[_Chunk]:
         """Measure some ten thousand rows at a time, and cut them into chunks of whole batches.
 
-        Args:
-            source: The rows.
-            count: The number of rows.
-            cut: Finds the batch ends among rows, the first of which has the number given.
+        ``cut`` finds the batch ends among rows, the first of which has the number given.
         """
         start, block_rows = 0, _BLOCK_ROWS
         while start < count:
@@ -272,7 +262,7 @@ class _Encoder:
         starts = ends - counts
         bodies: Sequence[BytesLike]
         if is_for_columns(rows):
-            bodies = encode_by_column(chunk.records, rows, ends, self._joiner, row_offsets).bodies()
+            bodies = encode_by_column(chunk.records, rows, ends, self._joiner, row_offsets)
         else:
             bodies = self._encode_plainly(chunk.records, starts, ends, row_offsets)
         timestamps_ms = np.broadcast_to(rows.timestamps_ms, rows.count)
@@ -360,11 +350,8 @@ _LONGER_OFFSET_BYTES: Final = 4 + 1
 def cut_batches(rows: RecordRows, records_limit_bytes: int, *, is_end: bool) -> _Int64Array:
     """Cut rows into batches; return the row after the last one of each batch.
 
-    Args:
-        rows: The first of them begins a batch.
-        records_limit_bytes: The most that the records of one batch may take; a single one may take more.
-        is_end: Whether the last batch ends with the last row. Otherwise it stays open, as following rows may
-            belong to it.
+    The first row begins a batch. A single record may take more than the limit. Unless the rows end here, the last
+    batch stays open, as following rows may belong to it.
     """
     count = rows.count
     is_sorted = _is_sorted(rows.timestamps_ms)
@@ -384,14 +371,10 @@ def cut_groups(
     records_limit_bytes: int,
     offsets: _Int64Array | None = None,
 ) -> _Int64Array:
-    """Cut the rows of many groups into batches; return the row after the last one of each batch.
+    """Cut the rows of many groups into batches, as `cut_batches` does; return the row after the last one of each batch.
 
-    Args:
-        rows: The first of them begins a batch.
-        group_ends: The row after the last one of each group that ends in these rows. The group of the rows after
-            them continues: its last batch stays open.
-        records_limit_bytes: The most that the records of one batch may take; a single one may take more.
-        offsets: Per row, its offset. A batch with gaps may be smaller than it has to be.
+    The group of the rows after ``group_ends`` continues: its last batch stays open. If the rows have offsets, a batch
+    with gaps may be smaller than it has to be.
     """
     if offsets is not None and rows.count:
         return _cut_with_offsets(rows, group_ends, records_limit_bytes, offsets)

@@ -11,12 +11,11 @@ ascend, and be below those of the next batch.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from storage_core.errors import CorruptRecordError
 from storage_core.record.batch_header import (
     CODEC_MASK,
     CRC_LAYOUTS,
@@ -108,14 +107,15 @@ def _walk_each_set(section: RecordSection, is_wrapper: _BoolArray) -> tuple[_Int
         while position <= last:
             (length,) = unpack(view, position + LENGTH_POSITION)
             if length < MIN_LENGTH:
-                _fail(section, index, "a message of a set to be long enough", f"a length of {length}")
+                message = f"Expected a message of a set to be long enough, found a length of {length}."
+                raise section.error(index, message)
             next_position = position + LOG_OVERHEAD_BYTES + length
             if next_position > end:
                 break
             starts.append(position)
             position = next_position
         if len(starts) == borders[-1]:
-            _fail(section, index, "a wrapper to hold messages", "none")
+            raise section.error(index, "Expected a wrapper to hold messages, found none.")
         borders.append(len(starts))
     rows = np.array(borders, np.int64)
     return np.array(starts, np.int64), rows[1:] - rows[:-1]
@@ -173,11 +173,10 @@ class _Messages:
         # Old versions of librdkafka left a wrapper's offset for the broker to set.
         is_unset = is_relative & (last_offsets == 0)
         for index in np.flatnonzero(is_relative & ~is_unset & (last_inner > last_offsets))[:1].tolist():
-            _fail(
-                self._section,
+            raise self._section.error(
                 index,
-                "the offset of a wrapper to be no smaller than the last one in its set",
-                f"{last_offsets[index]} around {last_inner[index]}",
+                "Expected the offset of a wrapper to be no smaller than the last one in its set, found "
+                f"{last_offsets[index]} around {last_inner[index]}.",
             )
         offsets += self._spread(np.where(is_relative & ~is_unset, last_offsets - last_inner, 0))
         lowest = self._spread(base_offsets)
@@ -229,18 +228,4 @@ class _Messages:
             return
         row = int(is_right.argmin())
         index = int(np.searchsorted(self._border_rows, row, side="right"))
-        _fail(self._section, index, expected, found(row))
-
-
-def _fail(section: RecordSection, index: int, expected: str, found: str) -> NoReturn:
-    header = section.headers[index]
-    position_bytes = int(section.positions[index])
-    base_offset = int(header["base_offset"])
-    raise CorruptRecordError(
-        f"Expected {expected}, found {found}. The batch's CRC is right: it was written like this.",
-        path=section.path,
-        position_bytes=position_bytes,
-        end_position_bytes=position_bytes + LOG_OVERHEAD_BYTES + int(header["batch_length"]),
-        offset=base_offset,
-        last_offset=base_offset + int(header["last_offset_delta"]),
-    )
+        raise self._section.error(index, f"Expected {expected}, found {found(row)}.")

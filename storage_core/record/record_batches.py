@@ -26,6 +26,7 @@ from storage_core.record.batch_header import (
     MAGIC_POSITION,
     MAGIC_V2,
     MAX_OFFSET,
+    MIN_V2_LENGTH,
     UNCHECKED_HEADER,
     header_error,
 )
@@ -78,10 +79,8 @@ class RecordBatches:
     def parse(cls, data: BytesLike, *, path: str = "", lowest_offset: int = 0) -> Self:
         """Parse the whole batches of any format at the start of some bytes; a partial last batch is left out.
 
-        Args:
-            data: The bytes. They are copied.
-            path: The file they come from, for messages.
-            lowest_offset: A lower bound of the first batch's offsets; the header of a wrapper has none.
+        The bytes are copied. ``lowest_offset`` is a lower bound of the first batch's offsets; the header of a wrapper
+        has none.
 
         Raises:
             CorruptRecordError: Bytes are no batch, or a CRC differs from the one in its header.
@@ -199,10 +198,9 @@ class RecordBatches:
 
     def _v2_headers(self) -> _Rows:
         if np.any(self.headers["magic"] != MAGIC_V2):
-            message = (
+            raise ValueError(
                 "Expected batches of format v2, found messages of an older format, which keep their offsets."
             )
-            raise ValueError(message)
         return self.headers.copy()
 
 
@@ -234,7 +232,6 @@ def _sizes_bytes(headers: _Rows) -> _Int64Array:
 SEQUENCES: Final = 1 << 31
 _NONE: Final = -1
 _LARGEST_LENGTH: Final = (1 << 31) - 1
-_LENGTH_WITHOUT_RECORDS: Final = HEADER_SIZE_BYTES - LOG_OVERHEAD_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +268,7 @@ def batch_of(  # noqa: PLR0913  (a header has that many fields)
     Raises:
         InvalidRecordError: They exceed the largest batch length.
     """
-    length = _LENGTH_WITHOUT_RECORDS + len(records)
+    length = MIN_V2_LENGTH + len(records)
     _check_length(length)
     checked = CHECKED_HEADER.pack(
         attributes,
@@ -299,22 +296,15 @@ def batches_of(
     producer: ProducerSequence = NO_PRODUCER,
     last_offset_deltas: npt.NDArray[np.int64] | None = None,
 ) -> RecordBatches:
-    """Make batches of their records, at consecutive offsets.
+    """Make batches of their records, already compressed by the codec in ``attributes``, at consecutive offsets.
 
-    Args:
-        bodies: Per batch, its records, already compressed by the codec in ``attributes``.
-        counts: Per batch, the number of records.
-        base_timestamps_ms: Per batch, the timestamp of its first record.
-        max_timestamps_ms: Per batch, its largest timestamp.
-        base_offset: Offset of the first record of all.
-        attributes: The attributes of each batch.
-        producer: The producer, with the sequence number of the first record of all.
-        last_offset_deltas: Per batch, its last offset minus its base offset; None if there are no gaps.
+    ``base_offset`` and the producer's sequence number are those of the first record of all. A batch without gaps has
+    as many offsets as records.
 
     Raises:
         InvalidRecordError: The records of a batch exceed the largest batch length.
     """
-    lengths = np.fromiter(map(len, bodies), np.int64, len(bodies)) + _LENGTH_WITHOUT_RECORDS
+    lengths = np.fromiter(map(len, bodies), np.int64, len(bodies)) + MIN_V2_LENGTH
     _check_length(int(lengths.max()))
     rows = np.empty(len(bodies), HEADER_DTYPE)
     before = np.cumsum(counts) - counts
@@ -340,15 +330,10 @@ def compressed_bodies(
     compress: Callable[[BytesLike], BytesLike] | None,
     largest_batch_bytes: int | None,
 ) -> Sequence[BytesLike]:
-    """Compress the records of batches, and reject batches that readers do not accept.
-
-    Args:
-        bodies: Per batch, its records; at least one.
-        compress: The compressor; None for no compression.
-        largest_batch_bytes: The largest batch, compressed or not, that readers accept; None for any.
+    """Compress the records of at least one batch, if there is a compressor.
 
     Raises:
-        RecordTooLargeError: A batch is larger.
+        RecordTooLargeError: A batch, compressed or not, is larger than readers accept.
     """
     _require_readable(bodies, largest_batch_bytes)
     if compress is None:

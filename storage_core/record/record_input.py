@@ -196,15 +196,9 @@ _EXPECTED: Final = {
 
 
 def plain_rows(records: Records, default_timestamp_ms: int, first_row: int = 0) -> Sequence[PlainRecord]:
-    """The rows as Python objects.
+    """The rows as Python objects. Messages count them from ``first_row``.
 
-    Args:
-        records: The columns, checked.
-        default_timestamp_ms: For a record without one.
-        first_row: Number of the first row, for messages.
-
-    Raises:
-        InvalidRecordError: A header without a key, or a timestamp beyond 64 bits of milliseconds.
+    Raises what `check_rows` raises.
     """
     count = records.num_rows
     timestamps: Sequence[int] = [default_timestamp_ms] * count
@@ -349,15 +343,9 @@ def chunks_of(records: Records, name: str) -> Sequence[pa.Array]:
 
 
 def measure_rows(records: Records, default_timestamp_ms: int, first_row: int) -> RecordRows:
-    """Measure some rows: their timestamps, and the lengths of their fields.
+    """Measure some rows: their timestamps, and the lengths of their fields. Messages count them from ``first_row``.
 
-    Args:
-        records: The rows, their columns checked.
-        default_timestamp_ms: For a record without a timestamp.
-        first_row: Number of the first row, for messages.
-
-    Raises:
-        InvalidRecordError: A header without a key, or a timestamp beyond 64 bits of milliseconds.
+    Raises what `check_rows` raises.
     """
     values, keys = (_constant(byte_lengths(chunks_of(records, name))) for name in ("value", "key"))
     if not len(keys):
@@ -372,9 +360,7 @@ def measure_rows(records: Records, default_timestamp_ms: int, first_row: int) ->
 def check_rows(records: Records, *, sizes_only: bool = False) -> None:
     """Check that all rows can be encoded; skipped if types and buffer sizes prove it.
 
-    Args:
-        records: The rows, their columns checked.
-        sizes_only: Whether the caller checks headers and timestamps.
+    With ``sizes_only``, the caller checks headers and timestamps.
 
     Raises:
         InvalidRecordError: A header without a key, a timestamp beyond 64 bits of milliseconds, or a record that is
@@ -449,11 +435,7 @@ def _milliseconds(array: pa.Array, default_timestamp_ms: int, first_row: int) ->
 
 
 def header_rows_of(chunks: Sequence[pa.Array], first_row: int) -> HeaderRows | None:
-    """The headers of some rows; None if they have none.
-
-    Raises:
-        InvalidRecordError: A header without a key.
-    """
+    """The headers of some rows; None if they have none. Raises what `check_rows` raises."""
     counts, keys, values = [], [], []
     row = first_row
     for chunk in chunks:

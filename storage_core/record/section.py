@@ -87,6 +87,20 @@ class RecordSection:
     positions: npt.NDArray[np.int64]
     path: str
 
+    def error(self, index: int, message: str, record_index: int | None = None) -> CorruptRecordError:
+        """The error about the records of a batch that its CRC confirms."""
+        header = self.headers[index]
+        position_bytes, base_offset = int(self.positions[index]), int(header["base_offset"])
+        return CorruptRecordError(
+            f"{message} The batch's CRC is right: it was written like this.",
+            record_index=record_index,
+            path=self.path,
+            position_bytes=position_bytes,
+            end_position_bytes=position_bytes + LOG_OVERHEAD_BYTES + int(header["batch_length"]),
+            offset=base_offset,
+            last_offset=base_offset + int(header["last_offset_delta"]),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Slices:
@@ -131,19 +145,20 @@ class RecordColumns:
 def batch_section(
     batch: bytes | memoryview, header: BatchHeader, *, path: str, limit_bytes: int
 ) -> RecordSection:
-    """Decompress one batch into a section of its own.
-
-    Args:
-        batch: The whole batch, its CRC already checked.
-        header: The batch's parsed header.
-        path: The file, for messages.
-        limit_bytes: The most that the records may inflate to.
+    """Decompress one batch, whose CRC was checked, into a section of its own.
 
     Raises:
-        BatchTooLargeError: They inflate to more.
+        BatchTooLargeError: Its records inflate to more than ``limit_bytes``.
         CorruptRecordError: The codec rejects them.
     """
-    payload = _payload(memoryview(batch), header, path)
+    payload = memoryview(batch)
+    if header.magic == MAGIC_V2:
+        payload = payload[HEADER_SIZE_BYTES:]
+    elif header.is_wrapper:
+        try:
+            payload = wrapper_payload(payload, header.magic, header.codec)
+        except UndecodableError as error:
+            _fail_undecodable(path, header, error)
     if header.codec:
         buffer = _decompress(payload, header, path, limit_bytes)
     else:
@@ -229,15 +244,9 @@ class SectionMaker:
 
     def _headers_only(self, window: BatchWindow, indexes: npt.NDArray[np.int64]) -> Iterator[RecordSection]:
         for group in _by_rows(window, indexes):
-            yield RecordSection(
-                window.buffer,
-                # Never read; the records may be this long at most.
-                np.zeros(len(group), np.int64),
-                np.full(len(group), self._max_batch_bytes, np.int64),
-                window.headers.take(group),
-                window.starts[group] + window.position_bytes,
-                window.path,
-            )
+            # Never read; the records may be this long at most.
+            ends = np.full(len(group), self._max_batch_bytes, np.int64)
+            yield _section_of(window, group, window.buffer, np.zeros(len(group), np.int64), ends)
 
     def _decompressed(self, window: BatchWindow, indexes: npt.NDArray[np.int64]) -> Iterator[RecordSection]:
         filled: list[int] = [0]
@@ -253,13 +262,13 @@ class SectionMaker:
                 end = self._decompress(codecs[number], payload, filled[-1], window, indexes[number])
             if end is None:
                 # Emit the batches before this one, which then has the whole buffer.
-                yield self._section(window, indexes[first:number], filled)
+                yield self._filled_section(window, indexes[first:number], filled)
                 filled, first, rows = [0], number, 0
                 end = self._decompress(codecs[number], payload, 0, window, indexes[number])
                 assert end is not None  # noqa: S101  (the buffer grows for a batch of its own)
             filled.append(end)
             rows += counts[number]
-        yield self._section(window, indexes[first:], filled)
+        yield self._filled_section(window, indexes[first:], filled)
 
     def _decompress(
         self, codec: int, payload: memoryview, filled_bytes: int, window: BatchWindow, index: int
@@ -280,18 +289,24 @@ class SectionMaker:
                 size_bytes = min(4 * room_bytes, self._max_batch_bytes + 1)
                 self._output = np.empty(size_bytes + PADDING_BYTES, np.uint8)
 
-    def _section(
+    def _filled_section(
         self, window: BatchWindow, indexes: npt.NDArray[np.int64], filled: list[int]
     ) -> RecordSection:
         borders = np.array(filled, np.int64)
-        return RecordSection(
-            self._output[: filled[-1] + PADDING_BYTES],
-            borders[:-1],
-            borders[1:],
-            window.headers.take(indexes),
-            window.starts[indexes] + window.position_bytes,
-            window.path,
-        )
+        buffer = self._output[: filled[-1] + PADDING_BYTES]
+        return _section_of(window, indexes, buffer, borders[:-1], borders[1:])
+
+
+def _section_of(
+    window: BatchWindow,
+    indexes: npt.NDArray[np.int64],
+    buffer: npt.NDArray[np.uint8],
+    starts: npt.NDArray[np.int64],
+    ends: npt.NDArray[np.int64],
+) -> RecordSection:
+    """Some batches of a window, whose records are in a buffer."""
+    positions = window.starts[indexes] + window.position_bytes
+    return RecordSection(buffer, starts, ends, window.headers.take(indexes), positions, window.path)
 
 
 def _runs(
@@ -329,17 +344,9 @@ def _uncompressed(
 ) -> Iterator[RecordSection]:
     """Records that are not compressed, and begin ``header_bytes`` after the start of their batch."""
     for group in _by_rows(window, indexes):
-        headers = window.headers.take(group)
         starts = window.starts[group]
-        lengths = headers["batch_length"].astype(np.int64)
-        yield RecordSection(
-            window.buffer,
-            starts + header_bytes,
-            starts + LOG_OVERHEAD_BYTES + lengths,
-            headers,
-            starts + window.position_bytes,
-            window.path,
-        )
+        ends = starts + LOG_OVERHEAD_BYTES + window.headers["batch_length"][group]
+        yield _section_of(window, group, window.buffer, starts + header_bytes, ends)
 
 
 def _by_rows(window: BatchWindow, indexes: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
@@ -347,17 +354,6 @@ def _by_rows(window: BatchWindow, indexes: npt.NDArray[np.int64]) -> list[npt.ND
     counts = window.headers["record_count"][indexes].astype(np.int64)
     parts = (np.cumsum(counts) - 1) // MAX_ROWS
     return np.split(indexes, np.flatnonzero(np.diff(parts)) + 1)
-
-
-def _payload(batch: memoryview, header: BatchHeader, path: str) -> memoryview:
-    if header.magic == MAGIC_V2:
-        return batch[HEADER_SIZE_BYTES:]
-    if not header.is_wrapper:
-        return batch
-    try:
-        return wrapper_payload(batch, header.magic, header.codec)
-    except UndecodableError as error:
-        _fail_undecodable(path, header, error)
 
 
 def _decompress(

@@ -30,12 +30,7 @@ class MalformedVarintError(ValueError):
 
 
 def read_varint(data: bytes | memoryview, position: int, limit_bytes: int) -> tuple[int, int]:
-    """Read one signed value; return it and the position after it.
-
-    Args:
-        data: The bytes; nothing after their end is read.
-        position: Where the value begins.
-        limit_bytes: `VARINT_LIMIT_BYTES` or `VARLONG_LIMIT_BYTES`.
+    """Read one signed value of at most `VARINT_LIMIT_BYTES` or `VARLONG_LIMIT_BYTES`; return it and the position after it.
 
     Raises:
         MalformedVarintError: The value is longer than ``limit_bytes``, or the data ends.
@@ -43,16 +38,14 @@ def read_varint(data: bytes | memoryview, position: int, limit_bytes: int) -> tu
     raw = 0
     for index in range(limit_bytes):
         if position + index >= len(data):
-            message = "a variable-length integer is cut off"
-            raise MalformedVarintError(message)
+            raise MalformedVarintError("a variable-length integer is cut off")
         byte = data[position + index]
         raw |= (byte & 0x7F) << (7 * index)
         if byte < _CONTINUES:
             # As in Java, bits beyond the word are dropped.
             raw &= (1 << _BITS[limit_bytes]) - 1
             return (raw >> 1) ^ -(raw & 1), position + index + 1
-    message = f"a variable-length integer is longer than {limit_bytes} bytes"
-    raise MalformedVarintError(message)
+    raise MalformedVarintError(f"a variable-length integer is longer than {limit_bytes} bytes")
 
 
 def read_varints(
@@ -99,8 +92,7 @@ def _read_rest(
     while len(pending):
         length = int(ends[pending[0]] - positions[pending[0]])
         if length >= limit_bytes:
-            message = f"a variable-length integer is longer than {limit_bytes} bytes"
-            raise MalformedVarintError(message)
+            raise MalformedVarintError(f"a variable-length integer is longer than {limit_bytes} bytes")
         byte = buffer[ends[pending]]
         raw[pending] |= (byte & 0x7F).astype(np.int64) << (7 * length)
         ends[pending] += 1
@@ -118,12 +110,7 @@ class VarintCursor:
     """Reads one varint after another, at many positions at once.
 
     Fetching bytes from all over a buffer is expensive: eight are fetched at a time, and adjacent varints are taken from
-    those.
-
-    Args:
-        buffer: The bytes, padded by eight.
-        positions: Where to begin; never changed in place.
-        words: The eight bytes at each position, if they are already fetched.
+    those. The buffer is padded by eight, and positions are never changed in place.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 Of each end's three options the most specific wins, and the others are ignored:
 ``startingTimestamp`` over ``startingOffsetsByTimestamp`` over ``startingOffsets``, likewise for the end.
-All that can be checked without the logs is checked here, in Spark's wording.
+All that can be checked without the logs is checked here, in Spark's wording; what is wrong is an `OptionError`.
 
 The JSON is that of Spark's options: ``{"topicA":[0,1]}`` names partitions, ``{"topicA":{"0":23,"1":-1}}``
 gives one value each. One value for all partitions of a topic, ``{"topicA":"earliest"}``, is accepted too,
@@ -14,16 +14,15 @@ from __future__ import annotations
 import datetime as dt
 import json
 import logging
-import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from storage_core.directory.log_directory_files import MAX_PARTITION
+from storage_core.config import INT_MAX
 from storage_core.errors import OptionError
 from storage_core.record.batch_header import MAX_OFFSET
-from storage_core.scan.option_values import parse_timestamp_ms
+from storage_core.scan.option_values import as_integer, parse_timestamp_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,11 +87,7 @@ class _UnexpectedValueError(Exception):
 
 
 def parse_assignment(option: str, value: object) -> dict[str, tuple[int, ...]]:
-    """Parse the ``assign`` option: topics and their partitions.
-
-    Raises:
-        OptionError: The JSON is malformed, or names no partition.
-    """
+    """Parse the ``assign`` option: topics and their partitions."""
     if isinstance(value, str) and not value.strip().startswith("{"):
         raise OptionError(
             f"No topicpartitions to assign as specified value for option '{option}' is '{value}'. "
@@ -111,11 +106,7 @@ def parse_assignment(option: str, value: object) -> dict[str, tuple[int, ...]]:
 
 
 def parse_partition_offsets(option: str, value: object) -> OffsetsBound:
-    """Parse offsets: numbers from 0, -1 for latest, -2 for earliest; for whole topics by name.
-
-    Raises:
-        OptionError: The JSON is malformed.
-    """
+    """Parse offsets: numbers from 0, -1 for latest, -2 for earliest; for whole topics by name."""
     try:
         return OffsetsBound(*_partition_values(value, _offset, _topic_offset))
     except _UnexpectedValueError as error:
@@ -125,11 +116,7 @@ def parse_partition_offsets(option: str, value: object) -> OffsetsBound:
 def parse_partition_timestamps(
     option: str, value: object, parse_time: Callable[[object], int]
 ) -> TimestampsBound:
-    """Parse timestamps, each by ``parse_time``.
-
-    Raises:
-        OptionError: The JSON or one of the timestamps is malformed.
-    """
+    """Parse timestamps, each by ``parse_time``."""
     try:
         return TimestampsBound(*_partition_values(value, parse_time, parse_time))
     except _UnexpectedValueError as error:
@@ -193,7 +180,7 @@ def _partition(value: object, *, text: bool = True) -> int:
     if text and isinstance(value, str) and _PARTITION_KEY.fullmatch(value.strip()):
         value = int(value)
     number = _integer(value)
-    if not 0 <= number <= MAX_PARTITION:
+    if not 0 <= number <= INT_MAX:
         raise _UnexpectedValueError(f"{value!r} is not a partition number")
     return number
 
@@ -213,12 +200,10 @@ def _topic_offset(value: object) -> int:
 
 
 def _integer(value: object) -> int:
-    if not isinstance(value, bool):
-        try:
-            return operator.index(value)  # type: ignore[arg-type]  # raises if it is no integer
-        except TypeError:
-            pass
-    raise _UnexpectedValueError(f"{value!r} is not a whole number")
+    number = as_integer(value)
+    if number is None:
+        raise _UnexpectedValueError(f"{value!r} is not a whole number")
+    return number
 
 
 def _malformed(example: str, option: str, value: object, error: _UnexpectedValueError) -> OptionError:
@@ -233,17 +218,10 @@ def _shown(value: object) -> str:
 def parse_bounds(given: Mapping[str, object], zone: dt.tzinfo, now_ms: int) -> tuple[Bound, Bound]:
     """Parse both ends of a batch read.
 
-    Args:
-        given: Option values by documented name; other options are ignored.
-        zone: The zone of times that name none.
-        now_ms: The time that relative times are relative to.
+    Options are given by their documented names; others are ignored.
 
     Returns:
         The start (default earliest) and the end (default latest, exclusive).
-
-    Raises:
-        OptionError: A value is malformed, a batch read starts at latest or ends at
-            earliest, or the ends contradict each other.
     """
     start = _parse_end(given, "starting", EarliestBound(), zone, now_ms)
     end = _parse_end(given, "ending", LatestBound(), zone, now_ms)
@@ -314,14 +292,12 @@ def _named_with(bound: OffsetsBound, offset: int) -> Iterator[str]:
 
 def _check_order(start: Bound, end: Bound) -> None:
     if isinstance(start, OffsetsBound) and isinstance(end, OffsetsBound):
-        _check_same_partitions(start, end)
-        _check_not_after(start, end, "offset")
+        _check_partitions(start, end, "offset")
     if isinstance(start, TimestampsBound) and isinstance(end, TimestampsBound):
-        _check_same_partitions(start, end)
-        _check_not_after(start, end, "timestamp")
+        _check_partitions(start, end, "timestamp")
 
 
-def _check_same_partitions(starts: _BoundByPartition, ends: _BoundByPartition) -> None:
+def _check_partitions(starts: _BoundByPartition, ends: _BoundByPartition, what: str) -> None:
     # A topic given as a whole on either side is compared with its partitions in `resolve`.
     whole_topics = starts.by_topic.keys() | ends.by_topic.keys()
     start_set = {pair for pair in starts.by_partition if pair[0] not in whole_topics}
@@ -333,22 +309,19 @@ def _check_same_partitions(starts: _BoundByPartition, ends: _BoundByPartition) -
             f"Topic-partitions for start offset: {format_topic_partitions(start_set)}, "
             f"topic-partitions for end offset: {format_topic_partitions(end_set)}."
         )
-
-
-def _check_not_after(starts: _BoundByPartition, ends: _BoundByPartition, what: str) -> None:
-    for (topic, partition), start in starts.by_partition.items():
-        end = ends.by_partition.get((topic, partition), -1)
+    where_start_and_end = [
+        (f"topic {topic} partition {partition}", start, ends.by_partition.get((topic, partition), -1))
+        for (topic, partition), start in starts.by_partition.items()
+    ]
+    where_start_and_end += [
+        (f"topic {topic}", start, ends.by_topic.get(topic, -1)) for topic, start in starts.by_topic.items()
+    ]
+    for where, start, end in where_start_and_end:
         # Latest and earliest are negative numbers and cannot be compared.
         if start > end >= 0:
             raise OptionError(
                 f"[UNRESOLVED_START_{what.upper()}_GREATER_THAN_END_{what.upper()}] The specified start {what} "
-                f"{start} is greater than the end {what} {end} for topic {topic} partition {partition}."
-            )
-    for topic, start in starts.by_topic.items():
-        if start > ends.by_topic.get(topic, -1) >= 0:
-            raise OptionError(
-                f"[UNRESOLVED_START_{what.upper()}_GREATER_THAN_END_{what.upper()}] The specified start {what} "
-                f"{start} is greater than the end {what} {ends.by_topic[topic]} for topic {topic}."
+                f"{start} is greater than the end {what} {end} for {where}."
             )
 
 

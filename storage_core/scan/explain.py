@@ -37,14 +37,9 @@ class SpanExplanation:
     """A piece of a log file that a task reads. Ends are exclusive.
 
     Attributes:
-        file: Path of the log file.
-        file_size_bytes: The size of the file; of the last segment, up to the log end.
-        position_bytes: Where the piece begins.
-        end_position_bytes: Where it ends.
+        file_size_bytes: The size of the log file; of the last segment, up to the log end.
         skipped_before_bytes: How many bytes between the previous piece and this one are not read.
         skipped_behind_bytes: How many bytes after the last piece of the file are not read; 0 for other pieces.
-        start_offset: The first offset to read.
-        end_offset: The first offset after those to read.
         batches: How many batches it has, in mode FAILFAST up to the first damage.
         task: Number of the task that reads it.
     """
@@ -71,9 +66,6 @@ class PartitionExplanation:
     """The part of a partition that is read. If its log was not opened, the fields of the log are None.
 
     Attributes:
-        topic: The topic.
-        partition: The partition's number.
-        directory: Its directory.
         skipped: Why the partition is not read; None if it is.
         log_start_offset: The log start offset.
         log_end_offset: The log end offset; None also if damage hides it.
@@ -130,16 +122,8 @@ class TaskExplanation:
 class ScanTotals:
     """Totals of a read; segments and bytes of partitions that were not opened do not count.
 
-    Attributes:
-        partitions: How many partitions were found.
-        partitions_read: How many of them are read.
-        segments: How many segments the opened partitions have.
-        segments_opened: How many of them, that is log files, are read.
-        spans: How many pieces of log files are read.
-        tasks: How many tasks read them.
-        total_bytes: The size of the log files.
-        planned_bytes: How many bytes of them are read.
-        batches: How many batches are read.
+    Of what was found, ``partitions_read``, ``segments_opened`` (that is, log files) and ``planned_bytes`` are read, in
+    pieces of log files (``spans``).
     """
 
     partitions: int
@@ -348,12 +332,7 @@ def explain(
 
 
 def explain_plan(plan: ScanPlan, planning: IoStatistics) -> ScanExplanation:
-    """Explain what a plan opens and skips.
-
-    Args:
-        plan: The plan.
-        planning: The file system operations of the planning.
-    """
+    """Explain what a plan opens and skips, and which file system operations the planning took."""
     spans: defaultdict[tuple[str, int], list[_Numbered]] = defaultdict(list)
     for number, task in enumerate(plan.tasks):
         for span in task.spans:

@@ -50,6 +50,8 @@ _UNKNOWN_ABORTS = "Which transactions were aborted cannot be told; read with iso
 class TransactionReplay:
     """The transactions open at an offset, which moves forward through the log.
 
+    Every move raises `CorruptRecordError` if a header or a control batch on the way is damaged.
+
     Attributes:
         next_offset: Every batch that begins below it is accounted for.
         is_complete: Whether the last call of `aborted_transactions` saw the end of every
@@ -73,11 +75,7 @@ class TransactionReplay:
         return dict(sorted(first_offsets.items(), key=lambda item: item[1]))
 
     def advance_to(self, offset: int) -> None:
-        """Account for everything below ``offset``, from the newest snapshot that helps.
-
-        Raises:
-            CorruptRecordError: A header or a control batch on the way is damaged.
-        """
+        """Account for everything below ``offset``, from the newest snapshot that helps."""
         if self.next_offset >= offset:
             return
         snapshot = self._log.newest_producer_snapshot(offset)
@@ -101,25 +99,19 @@ class TransactionReplay:
             end_offset: Where to stop.
             upper_bound_offset: Stop earlier, once every transaction that began below this
                 offset has ended. Later ones may then be missing.
-
-        Raises:
-            CorruptRecordError: A header or a control batch on the way is damaged.
         """
         aborted: list[AbortedTransaction] = []
         self.is_complete = False
         index = self._log.segment_index_for(self.next_offset) or 0
         base_offsets = self._log.segments.base_offsets
-        while (
-            self._is_to_go_on(end_offset) and index < len(base_offsets) and base_offsets[index] < end_offset
-        ):
+        while index < len(base_offsets) and base_offsets[index] < end_offset:
+            if self.is_complete or self.next_offset >= end_offset:
+                break
             aborted += self._walk_again_if_replaced(index, end_offset, upper_bound_offset)
             index += 1
         if not self.is_complete:
             self.next_offset = max(self.next_offset, end_offset)
         return aborted
-
-    def _is_to_go_on(self, end_offset: int) -> bool:
-        return not self.is_complete and self.next_offset < end_offset
 
     def _walk_again_if_replaced(
         self, index: int, end_offset: int, upper_bound_offset: int | None
@@ -138,11 +130,12 @@ class TransactionReplay:
             except (FileNotFoundError, DataLossError):
                 self.next_offset, self.undecided = next_offset, list(undecided)
                 self._open, self._doubtful = dict(first_offsets), dict(doubtful)
-        message = (
+        raise DataLossError(
             "Expected a segment that was listed a moment ago, found it deleted by retention or a cleaner. "
-            "Read again."
+            "Read again.",
+            path=self._log.path,
+            offset=segments.base_offsets[index],
         )
-        raise DataLossError(message, path=self._log.path, offset=segments.base_offsets[index])
 
     def _walk_or_blame(
         self, segment: SegmentReader, end_offset: int, upper_bound_offset: int | None, *, is_last: bool
@@ -311,11 +304,7 @@ class OpenTransaction:
 
 
 def open_transactions(log: PartitionLog, end_offset: int | None = None) -> tuple[OpenTransaction, ...]:
-    """The transactions that are open at an offset, oldest first.
-
-    Args:
-        log: The partition.
-        end_offset: Only records below it count; the log end offset if None.
+    """The transactions that are open at an offset, or at the log end if None, oldest first.
 
     Raises:
         CorruptRecordError: A header or a control batch on the way is damaged.

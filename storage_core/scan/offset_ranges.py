@@ -29,8 +29,6 @@ class PartitionRange:
     """Offsets to read of one partition.
 
     Attributes:
-        log: The partition.
-        start_offset: The first offset.
         end_offset: The first offset after the range.
         aborted: The aborted transactions of the range, and perhaps others; None if they were not looked up.
         is_first: Whether the read of the partition begins here. If not, damage that begins before
@@ -107,15 +105,7 @@ def split_ranges(
 
     First every range is split into near-equal pieces of at most ``max_records_per_partition``
     offsets. If there are then fewer pieces than ``min_partitions``, larger ones are split in
-    proportion to their sizes; rounding may give a few more or fewer than asked for.
-
-    Args:
-        ranges: The ranges; empty ones are dropped.
-        min_partitions: The least number of pieces, or None.
-        max_records_per_partition: The largest size of a piece, or None.
-
-    Returns:
-        The pieces, in the order of the ranges.
+    proportion to their sizes; rounding may give a few more or fewer than asked for. Empty ranges are dropped.
     """
     split = [
         RangePieces(whole, -(-whole.size // (max_records_per_partition or whole.size)))
@@ -183,10 +173,7 @@ class _Place(NamedTuple):
 def _span_of(segment: SegmentReader, wanted: PartitionRange, next_base_offset: int | None) -> LogSpan | None:
     """The span of a range that begins and ends in one segment; None if no batch can hold any of its offsets.
 
-    Args:
-        segment: The segment.
-        wanted: The range.
-        next_base_offset: Base offset of the next segment; None for the last one.
+    ``next_base_offset`` is that of the next segment; None for the last one.
     """
     locate = _locate_with_damage if wanted.log.skip_damage else _locate
     place = locate(segment, wanted, next_base_offset)
@@ -285,8 +272,5 @@ def _known_end_position(
     if wanted.end_offset == next_base_offset:
         return segment.size_bytes
     known_end = segment.known_end
-    return (
-        known_end.position_bytes
-        if known_end is not None and wanted.end_offset == known_end.next_offset
-        else None
-    )
+    is_known = known_end is not None and wanted.end_offset == known_end.next_offset
+    return known_end.position_bytes if known_end is not None and is_known else None

@@ -1,11 +1,11 @@
 """Parse single option values: text, as Spark passes it, or Python values.
 
-Times may be epoch milliseconds, ISO-8601, SQL timestamps or relative to now.
+Times may be epoch milliseconds, ISO-8601, SQL timestamps or relative to now. A value that does not fit its option is an
+`OptionError`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import json
 import operator
@@ -26,19 +26,8 @@ _MAX_INTEGER = 2**63 - 1
 _SIZE = re.compile(r"([0-9]{1,19})\s*(?:([kmgtp])(?:i?b)?|b)?", re.IGNORECASE)
 _SIZE_SHIFTS = {"k": 10, "m": 20, "g": 30, "t": 40, "p": 50}
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
-_NOT_LOCAL_SCHEMES = (
-    "abfs",
-    "abfss",
-    "dbfs",
-    "gs",
-    "hdfs",
-    "http",
-    "https",
-    "s3",
-    "s3a",
-    "s3n",
-    "viewfs",
-    "wasbs",
+_NOT_LOCAL_SCHEMES = frozenset(
+    ["abfs", "abfss", "dbfs", "gs", "hdfs", "http", "https", "s3", "s3a", "s3n", "viewfs", "wasbs"]
 )
 
 
@@ -61,17 +50,17 @@ def parse_choice(option: str, value: object, choices: Sequence[str]) -> str:
     raise OptionError(f"{option} is {value!r}. Use {' or '.join(choices)}.")
 
 
-def parse_count(option: str, value: object, name_in_error: str) -> int:
+def parse_count(option: str, value: object, name_in_error: str | None = None) -> int:
     """Parse a positive whole number. The error's wording is that of Spark's Kafka source."""
     number: int | None = None
     if isinstance(value, str) and re.fullmatch(r"\s*[+-]?[0-9]{1,19}\s*", value):
         number = int(value)
-    elif not isinstance(value, (bool, str)):
-        number = _as_integer(value)
+    else:
+        number = as_integer(value)
     if number is None or number > _MAX_INTEGER:
         raise OptionError(f"{option} is {value!r}. Use a whole number above 0.")
     if number <= 0:
-        raise OptionError(f"{name_in_error} must be positive, but {option} is {value}.")
+        raise OptionError(f"{name_in_error or option} must be positive, but {option} is {value}.")
     return number
 
 
@@ -82,8 +71,8 @@ def parse_size_bytes(option: str, value: object) -> int:
         matched = _SIZE.fullmatch(value.strip())
         if matched:
             number = int(matched.group(1)) << _SIZE_SHIFTS.get((matched.group(2) or "").lower(), 0)
-    elif not isinstance(value, bool):
-        number = _as_integer(value)
+    else:
+        number = as_integer(value)
     if number is None or not 0 < number <= _MAX_INTEGER:
         raise OptionError(
             f"{option} is {value!r}. Use a positive number of bytes, or a size such as 64k, 128m or 1g."
@@ -113,11 +102,7 @@ def parse_topics(option: str, value: object) -> tuple[str, ...]:
 
 
 def parse_columns(option: str, value: object, known: Sequence[str]) -> tuple[str, ...]:
-    """Parse column names: comma separated, or a JSON list.
-
-    Raises:
-        OptionError: A name is unknown or given twice, or the list is empty.
-    """
+    """Parse column names: comma separated, or a JSON list."""
     if isinstance(value, str):
         text = value.strip()
         items: list[str] = (
@@ -168,11 +153,7 @@ def parse_paths(option: str, value: object) -> tuple[str, ...]:
 
 
 def path_of(text: str) -> str:
-    """The path that ``text`` names: itself, or that of a ``file:`` URI.
-
-    Raises:
-        OptionError: It is a URI of another scheme, or of another host.
-    """
+    """The path that ``text`` names: itself, or that of a ``file:`` URI."""
     matched = _SCHEME.match(text)
     scheme = matched.group(1).lower() if matched else text.partition(":")[0].lower()
     if scheme == "file" and text[len("file:") :].startswith("/"):
@@ -212,7 +193,10 @@ def _text_list(option: str, value: object, what: str) -> list[str]:
     raise OptionError(f"{option} is {value!r}. Use a text or a list of {what}.")
 
 
-def _as_integer(value: object) -> int | None:
+def as_integer(value: object) -> int | None:
+    """The value if it is an integer of Python or numpy, otherwise None. A boolean is none."""
+    if isinstance(value, bool):
+        return None
     try:
         return operator.index(value)  # type: ignore[arg-type]  # raises if it is no integer
     except TypeError:
@@ -259,15 +243,8 @@ _TRIMMED = "".join(map(chr, range(0x21)))
 def parse_timestamp_ms(option: str, value: object, zone: dt.tzinfo, now_ms: int) -> int:
     """Parse a time to milliseconds since 1970.
 
-    Args:
-        option: The option's name, for the error.
-        value: An integer of milliseconds, a ``datetime`` or ``date``, or a text: digits
-            (milliseconds), ISO-8601, or ``-10 minutes``.
-        zone: The zone of times that name none.
-        now_ms: The time that a relative time is relative to.
-
-    Raises:
-        OptionError: It is none of these, or before 1970.
+    It is an integer of milliseconds, a ``datetime`` or ``date``, or a text: digits (milliseconds), ISO-8601, or
+    ``-10 minutes``. ``zone`` is that of times that name none.
     """
     timestamp_ms = _timestamp_ms(option, value, zone, now_ms)
     if timestamp_ms < 0:
@@ -287,12 +264,10 @@ def _timestamp_ms(option: str, value: object, zone: dt.tzinfo, now_ms: int) -> i
         return _datetime_ms(dt.datetime(value.year, value.month, value.day, tzinfo=zone), zone)
     if isinstance(value, str):
         return _text_ms(option, value.strip(), zone, now_ms)
-    if isinstance(value, bool):
+    timestamp_ms = as_integer(value)
+    if timestamp_ms is None:
         raise _not_a_time(option, value)
-    try:
-        return operator.index(value)  # type: ignore[arg-type]  # raises if it is no integer
-    except TypeError:
-        raise _not_a_time(option, value) from None
+    return timestamp_ms
 
 
 def _text_ms(option: str, text: str, zone: dt.tzinfo, now_ms: int) -> int:
@@ -312,16 +287,11 @@ def _text_ms(option: str, text: str, zone: dt.tzinfo, now_ms: int) -> int:
 def parse_sql_timestamp_us(text: str, zone: dt.tzinfo, now_ms: int) -> int | None:
     """Parse a text to microseconds since 1970 as Spark casts it, or as a time relative to now.
 
-    Args:
-        text: As ``2026-01-01``, ``2026-1-1 1:02``, ``2026-01-01T01:02:03.5+02:00``, ``-10 minutes``.
-        zone: The zone of times that name none.
-        now_ms: The time that a relative time is relative to.
+    As ``2026-01-01``, ``2026-1-1 1:02``, ``2026-01-01T01:02:03.5+02:00``, ``-10 minutes``. ``zone`` is that of times
+    that name none.
 
     Returns:
         None if the text is no timestamp, or its year is not from 1 to 9999.
-
-    Raises:
-        OptionError: A relative time has an unknown unit.
     """
     text = text.strip(_TRIMMED)
     relative = _RELATIVE.fullmatch(text)
@@ -366,16 +336,7 @@ def _sql_zone(text: str) -> dt.tzinfo:
 
 
 def parse_interval_ms(option: str, value: object) -> int:
-    """Parse an interval to milliseconds.
-
-    Args:
-        option: The option's name, for the error.
-        value: A ``timedelta``, an integer of milliseconds, or a text: digits (milliseconds), or
-            ``1 hour 30 minutes``.
-
-    Raises:
-        OptionError: It is none of these, or negative.
-    """
+    """Parse an interval to milliseconds: a ``timedelta``, milliseconds as a number or in digits, or ``1 hour 30 minutes``."""
     interval_ms: int | None = None
     if isinstance(value, dt.timedelta):
         interval_ms = -(-value // dt.timedelta(milliseconds=1))
@@ -385,9 +346,8 @@ def parse_interval_ms(option: str, value: object) -> int:
             interval_ms = int(text)
         elif _INTERVAL.fullmatch(text):
             interval_ms = _interval_ms(option, text, text)
-    elif not isinstance(value, bool):
-        with contextlib.suppress(TypeError):
-            interval_ms = operator.index(value)  # type: ignore[arg-type]  # raises if it is no integer
+    else:
+        interval_ms = as_integer(value)
     if interval_ms is None or not 0 <= interval_ms <= _MAX_TIMESTAMP_MS:
         raise OptionError(
             f"{option} is {_shown(value)}. Use an interval such as '10 minutes' or '1 hour 30 minutes', "
@@ -418,11 +378,7 @@ def _datetime_ms(value: dt.datetime, zone: dt.tzinfo) -> int:
 
 
 def parse_time_zone(option: str, value: object) -> dt.tzinfo:
-    """Look up a time zone: an IANA name (``Europe/Berlin``), ``UTC``, ``Z`` or ``+02:00``.
-
-    Raises:
-        OptionError: There is no such zone.
-    """
+    """Look up a time zone: an IANA name (``Europe/Berlin``), ``UTC``, ``Z`` or ``+02:00``."""
     if isinstance(value, dt.tzinfo):
         return value
     text = value.strip() if isinstance(value, str) else ""

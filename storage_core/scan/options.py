@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, cast
+from functools import partial
+from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
 from storage_core.errors import OptionError
 from storage_core.option_table import find_option
@@ -33,11 +34,12 @@ from storage_core.scan.where import parse_where
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 
+_Parsed = TypeVar("_Parsed")
+_Word = TypeVar("_Word", bound=str)
 _RECORD_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
-_MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
 _LATER_VIEWS = ("batches", "segments", "index", "transactions", "producers", "epochs", "damage")
 _TOPIC_OPTIONS = ("subscribe", "subscribePattern", "assign")
 
@@ -104,7 +106,7 @@ def parse_read_options(raw: Mapping[str, object], *, now_ms: int | None = None) 
     starting, ending = parse_bounds(given, zone, now_ms)
     include_headers = _boolean(given, "includeHeaders", default=False)
     include_metadata = _boolean(given, "includeMetadata", default=False)
-    mode = cast("DamageMode", parse_choice("mode", given.get("mode", "FAILFAST"), _MODES))
+    mode: DamageMode = _choice(given, "mode", "FAILFAST", "DROPMALFORMED", "PERMISSIVE")
     corrupt_record_column = _parse_corrupt_record_column(given)
     return ReadOptions(
         paths=_parse_paths(given),
@@ -113,22 +115,16 @@ def parse_read_options(raw: Mapping[str, object], *, now_ms: int | None = None) 
         assign=assign,
         starting=starting,
         ending=ending,
-        starting_timestamp_strategy=cast(
-            'Literal["error", "latest"]',
-            _choice(given, "startingOffsetsByTimestampStrategy", "error", "latest"),
-        ),
-        isolation_level=cast(
-            'Literal["read_uncommitted", "read_committed"]',
-            _choice(given, "isolationLevel", "read_uncommitted", "read_committed"),
-        ),
+        starting_timestamp_strategy=_choice(given, "startingOffsetsByTimestampStrategy", "error", "latest"),
+        isolation_level=_choice(given, "isolationLevel", "read_uncommitted", "read_committed"),
         fail_on_data_loss=_boolean(given, "failOnDataLoss", default=True),
-        min_partitions=_count(given, "minPartitions", "minPartitions"),
+        min_partitions=_optional(given, "minPartitions", parse_count),
         # Spark's Kafka source has this name in lower case in its message.
-        max_records_per_partition=_count(given, "maxRecordsPerPartition", "maxrecordsperpartition"),
-        max_bytes_per_partition=_size_bytes(given, "maxBytesPerPartition"),
-        ending_at=cast(
-            'Literal["logEnd", "highWatermark"]', _choice(given, "endingAt", "logEnd", "highWatermark")
+        max_records_per_partition=_optional(
+            given, "maxRecordsPerPartition", partial(parse_count, name_in_error="maxrecordsperpartition")
         ),
+        max_bytes_per_partition=_optional(given, "maxBytesPerPartition", parse_size_bytes),
+        ending_at=_choice(given, "endingAt", "logEnd", "highWatermark"),
         use_indexes=_boolean(given, "useIndexes", default=True),
         max_decompressed_batch_bytes=parse_max_batch_bytes(given.get("maxDecompressedBatchBytes")),
         include_headers=include_headers,
@@ -142,7 +138,7 @@ def parse_read_options(raw: Mapping[str, object], *, now_ms: int | None = None) 
         follow_symlinks=_boolean(given, "followSymlinks", default=False),
         filter_pushdown=_boolean(given, "filterPushdown", default=False),
         where=_parse_condition(given, zone, now_ms),
-        max_timestamp_disorder_ms=_interval_ms(given, "maxTimestampDisorder"),
+        max_timestamp_disorder_ms=_optional(given, "maxTimestampDisorder", parse_interval_ms),
         mode=mode,
         corrupt_record_column=corrupt_record_column,
     )
@@ -207,8 +203,8 @@ def _parse_topic_selection(
             "Only one of the following options can be specified for Kafka source: "
             f"{', '.join(_TOPIC_OPTIONS)}, but {' and '.join(chosen)} are given."
         )
-    subscribe = parse_topics("subscribe", given["subscribe"]) if "subscribe" in given else None
-    assign = parse_assignment("assign", given["assign"]) if "assign" in given else None
+    subscribe = _optional(given, "subscribe", parse_topics)
+    assign = _optional(given, "assign", parse_assignment)
     pattern = None
     if "subscribePattern" in given:
         value = given["subscribePattern"]
@@ -259,21 +255,15 @@ def _parse_condition(given: Mapping[str, object], zone: dt.tzinfo, now_ms: int) 
     return checked_predicate(value)
 
 
-def _interval_ms(given: Mapping[str, object], name: str) -> int | None:
-    return parse_interval_ms(name, given[name]) if name in given else None
+def _optional(
+    given: Mapping[str, object], name: str, parse: Callable[[str, object], _Parsed]
+) -> _Parsed | None:
+    return parse(name, given[name]) if name in given else None
 
 
 def _boolean(given: Mapping[str, object], name: str, *, default: bool) -> bool:
-    return parse_boolean(name, given[name]) if name in given else default
+    return parse_boolean(name, given.get(name, default))
 
 
-def _choice(given: Mapping[str, object], name: str, default: str, other: str) -> str:
-    return parse_choice(name, given.get(name, default), (default, other))
-
-
-def _count(given: Mapping[str, object], name: str, name_in_error: str) -> int | None:
-    return parse_count(name, given[name], name_in_error) if name in given else None
-
-
-def _size_bytes(given: Mapping[str, object], name: str) -> int | None:
-    return parse_size_bytes(name, given[name]) if name in given else None
+def _choice(given: Mapping[str, object], name: str, default: _Word, *others: _Word) -> _Word:
+    return cast("_Word", parse_choice(name, given.get(name, default), (default, *others)))

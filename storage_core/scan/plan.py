@@ -148,8 +148,8 @@ def plan_scan(filesystem: FileSystem, options: ReadOptions, predicate: Predicate
     Args:
         filesystem: Where to look.
         options: What to read.
-        predicate: A condition besides that of the options. Both travel with the tasks, which apply
-            them to each row; what they rule out is not planned.
+        predicate: A condition besides that of the options. What either rules out is not planned; the tasks apply
+            both to each row.
 
     Raises:
         SegmentLogError: These directories cannot give what the options ask for.

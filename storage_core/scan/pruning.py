@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import operator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from storage_core.scan.predicate import (
     And,
@@ -47,14 +47,7 @@ COMPARE: Final[dict[str, Callable[[Any, Any], bool]]] = {
 
 @dataclass(frozen=True, slots=True)
 class KnownFields:
-    """The fields that are known of some records before they are read.
-
-    Attributes:
-        topic: Their topic.
-        partition: Their partition.
-        start_offset: Their offsets are at or above this one; None if not known.
-        end_offset: Their offsets are below this one; None if not known.
-    """
+    """The fields that are known of some records before they are read. Their offsets are below the end, if it is known."""
 
     topic: str
     partition: int
@@ -166,16 +159,8 @@ _NEGATED: Final[dict[Operator, Operator]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Bounds of the records that can match a predicate; None means that there is no bound.
-
-    Attributes:
-        offset_start: No offset below this one can match.
-        offset_end: No offset at or above this one can match.
-        timestamp_start_ms: No record with an earlier timestamp can match.
-        timestamp_end_ms: No record with this timestamp or a later one can match.
-    """
+class Bounds(NamedTuple):
+    """Bounds of the records that can match a predicate, the ends exclusive; None means that there is no bound."""
 
     offset_start: int | None = None
     offset_end: int | None = None
@@ -191,12 +176,7 @@ class Bounds:
 
     def intersection(self, other: Bounds) -> Bounds:
         """The bounds of what both include."""
-        return Bounds(
-            _both(max, self.offset_start, other.offset_start),
-            _both(min, self.offset_end, other.offset_end),
-            _both(max, self.timestamp_start_ms, other.timestamp_start_ms),
-            _both(min, self.timestamp_end_ms, other.timestamp_end_ms),
-        )
+        return Bounds(*map(_both, (max, min, max, min), self, other))
 
     def union(self, other: Bounds) -> Bounds:
         """The narrowest bounds of what either includes."""
@@ -204,12 +184,7 @@ class Bounds:
             return other
         if other.is_empty:
             return self
-        return Bounds(
-            _either(min, self.offset_start, other.offset_start),
-            _either(max, self.offset_end, other.offset_end),
-            _either(min, self.timestamp_start_ms, other.timestamp_start_ms),
-            _either(max, self.timestamp_end_ms, other.timestamp_end_ms),
-        )
+        return Bounds(*map(_either, (min, max, min, max), self, other))
 
 
 _EVERYTHING: Final = Bounds()

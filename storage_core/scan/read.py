@@ -38,9 +38,9 @@ from storage_core.scan.rows import (
     schema_with_condition,
     wanted_fields,
 )
-from storage_core.scan.span_reader import FileReplacedError, SpanReader, WindowBuffer, open_span
+from storage_core.scan.span_reader import FileReplacedError, SpanReader, open_span
 from storage_core.segment import DamagedRange
-from storage_core.segment.batch_windows import WINDOW_BYTES
+from storage_core.segment.batch_windows import WINDOW_BYTES, WindowBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,14 +57,7 @@ _DAMAGE: Final = (CorruptError, UnsupportedFormatError)
 
 
 class RecordReader:
-    """Decodes batches into rows.
-
-    Args:
-        sections: Decompresses batches.
-        wanted: Which fields of the records to decode.
-        rows: Makes rows of the decoded columns.
-        damage: Takes the batches that cannot be decoded.
-    """
+    """Decodes batches into rows, and reports those that cannot be decoded."""
 
     def __init__(
         self, sections: SectionMaker, wanted: WantedFields, rows: BatchBuilder, damage: DamageReporter
@@ -201,6 +194,8 @@ class _TaskReader:
         self._truncations_bytes = dict(task.settings.truncations_bytes)
         largest_bytes = max((span.size_bytes for span in task.spans), default=0)
         self._buffer = WindowBuffer(min(WINDOW_BYTES, largest_bytes))
+        # The offset after what was read of the present span.
+        self._next_offset = 0
 
     def read(self, span: LogSpan) -> Iterator[pa.RecordBatch]:
         """Read a span as the log was at planning; a truncation since then ends it."""
@@ -223,17 +218,17 @@ class _TaskReader:
         pending = [span]
         attempts = _ATTEMPTS
         while pending:
-            progress = _Progress(pending[0])
+            self._next_offset = pending[0].start_offset
             try:
                 with open_span(self._filesystem, pending[0]) as opened:
-                    yield from self._read_file(opened, progress)
+                    yield from self._read_file(opened, pending[0])
                 del pending[0]
             except FileReplacedError:
-                attempts = _ATTEMPTS if progress.has_moved else attempts - 1
-                pending = self._find_again(span, progress.next_offset, attempts)
+                has_moved = self._next_offset > pending[0].start_offset
+                attempts = _ATTEMPTS if has_moved else attempts - 1
+                pending = self._find_again(span, self._next_offset, attempts)
 
-    def _read_file(self, opened: OpenFile, progress: _Progress) -> Iterator[pa.RecordBatch]:
-        span = progress.span
+    def _read_file(self, opened: OpenFile, span: LogSpan) -> Iterator[pa.RecordBatch]:
         reader = SpanReader(opened, span, self._buffer, self._settings.max_batch_bytes)
         is_sure = False
         for part in reader.parts():
@@ -251,7 +246,7 @@ class _TaskReader:
                     decoded = self._filter.may_match(part.window.headers, decoded, span)
                 yield from self._records.batches(part.window, decoded, span)
                 next_offset = part.next_offset
-            progress.next_offset = max(progress.next_offset, next_offset)
+            self._next_offset = max(self._next_offset, next_offset)
 
     def _is_another_segment(self, span: LogSpan) -> bool:
         """Whether the segment now ends at another offset than at planning."""
@@ -363,17 +358,3 @@ class _TruncatedError(Exception):
     def __init__(self, offset: int) -> None:
         super().__init__(offset)
         self.offset = offset
-
-
-class _Progress:
-    """How far a span has been read."""
-
-    __slots__ = ("next_offset", "span")
-
-    def __init__(self, span: LogSpan) -> None:
-        self.span = span
-        self.next_offset = span.start_offset
-
-    @property
-    def has_moved(self) -> bool:
-        return self.next_offset > self.span.start_offset

@@ -52,14 +52,7 @@ class _PartitionResolver:
         self._name = f"{log.topic}-{log.partition}"
 
     def resolve(self) -> PartitionRange:
-        """Turn both bounds into offsets.
-
-        Raises:
-            OptionError: The start is after the end.
-            OffsetOutOfRangeError: Offsets are asked for that the log does not have.
-            TimestampNotFoundError: No record is at or after the starting timestamp.
-            LogDirectoryError: The high watermark is asked for, and not known.
-        """
+        """Turn both bounds into offsets."""
         start_offset = self._start_offset()
         end_offset = self._end_offset()
         if start_offset > end_offset:
@@ -212,16 +205,12 @@ def resolve(
 ) -> Resolution:
     """Find the partitions to read, and where each starts and stops.
 
-    Args:
-        filesystem: Where to look.
-        options: What to read.
-        condition: Partitions that it rules out are not opened.
-        watch: Notes each log directory, and says what is visible in it.
+    Partitions that the condition rules out are not opened. The watch says what is visible in each log directory.
 
     Raises:
         OptionError: A topic does not exist, or bounds name other partitions than those read, or
             a start is after its end.
-        LogDirectoryError: A path is no log directory.
+        LogDirectoryError: A path is no log directory, or a high watermark is asked for and not known.
         OffsetOutOfRangeError: Offsets are asked for that the log does not have.
         TimestampNotFoundError: A partition has no record at or after the starting timestamp.
     """
@@ -289,23 +278,25 @@ def _load(filesystem: FileSystem, directory: PartitionDirectory, options: ReadOp
 
 def _check_assigned(bound: Bound, position: str, assigned: set[TopicPartition]) -> None:
     """Require that bounds by partition name exactly the partitions to read, so that none is forgotten."""
+    if not isinstance(bound, OffsetsBound | TimestampsBound):
+        return
+    specified = _specified(bound, assigned)
+    if specified == assigned:
+        return
     if isinstance(bound, OffsetsBound):
-        specified = _specified(bound, assigned)
-        if specified != assigned:
-            raise OptionError(
-                "[KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED] Partitions specified for Kafka start offsets don't "
-                f"match what are assigned ({position}Offsets names other partitions than those read). Use -1 for "
-                "latest, -2 for earliest. "
-                f"Specified: {format_topic_partitions(specified)} Assigned: {format_topic_partitions(assigned)}"
-            )
-    if isinstance(bound, TimestampsBound):
-        specified = _specified(bound, assigned)
-        if specified != assigned:
-            raise OptionError(
-                "[KAFKA_TIMESTAMP_OFFSET_DOES_NOT_MATCH_ASSIGNED] Partitions specified for Kafka timestamp based "
-                f"{position} offsets don't match what are assigned, or you didn't specify all the partitions. "
-                f"Specified: {format_topic_partitions(specified)} Assigned: {format_topic_partitions(assigned)}"
-            )
+        mismatch = (
+            "[KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED] Partitions specified for Kafka start offsets don't "
+            f"match what are assigned ({position}Offsets names other partitions than those read). Use -1 for "
+            "latest, -2 for earliest."
+        )
+    else:
+        mismatch = (
+            "[KAFKA_TIMESTAMP_OFFSET_DOES_NOT_MATCH_ASSIGNED] Partitions specified for Kafka timestamp based "
+            f"{position} offsets don't match what are assigned, or you didn't specify all the partitions."
+        )
+    raise OptionError(
+        f"{mismatch} Specified: {format_topic_partitions(specified)} Assigned: {format_topic_partitions(assigned)}"
+    )
 
 
 def _specified(bound: OffsetsBound | TimestampsBound, assigned: set[TopicPartition]) -> set[TopicPartition]:

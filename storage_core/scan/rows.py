@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -62,9 +62,7 @@ def damage_json(damage: DamagedRange, span: LogSpan) -> str:
 class DamageReporter:
     """Handles damage by the mode of a read: an error, a log line, or also a row that describes it.
 
-    Args:
-        schema: The columns of the read. Damage gets a row only if one of them describes damage.
-        settings: The mode, and the name of that column.
+    Damage gets a row only if the schema has the column that describes damage.
     """
 
     def __init__(self, schema: pa.Schema, settings: ReadSettings) -> None:
@@ -358,16 +356,6 @@ _COLUMNS: Final[dict[str, Callable[[_SectionSlice], pa.Array]]] = {
 }
 
 
-class BatchBuilder(Protocol):
-    """A `RecordBatchBuilder`, or a filter of what one builds."""
-
-    def batches(
-        self, section: RecordSection, columns: RecordColumns, span: LogSpan
-    ) -> Iterator[pa.RecordBatch]:
-        """The rows of a section that are within a span's offsets."""
-        ...
-
-
 class TimestampRangeFilter:
     """Leaves out rows whose timestamp does not fit the column."""
 
@@ -436,13 +424,7 @@ class PredicateFilter:
     def may_match(
         self, headers: npt.NDArray[Any], indexes: npt.NDArray[np.int64], span: LogSpan
     ) -> npt.NDArray[np.int64]:
-        """The batches whose headers do not rule out that a record matches.
-
-        Args:
-            headers: The headers of a window, whose CRCs are right.
-            indexes: The batches to test.
-            span: The span that they are read for.
-        """
+        """The batches of a window, whose CRCs are right, of which the headers do not rule out that a record matches."""
         if span is not self._span:
             self._enter(span)
         bounds = self._bounds
@@ -510,7 +492,6 @@ class PredicateFilter:
 
 
 def _chosen(columns: RecordColumns, rows: npt.NDArray[np.int64]) -> RecordColumns:
-    """Some rows of a section's columns, in order."""
     # How many chosen rows come before each batch's end.
     up_to_batch = np.searchsorted(rows, np.cumsum(columns.row_counts))
     return dataclasses.replace(
@@ -526,3 +507,6 @@ def _chosen(columns: RecordColumns, rows: npt.NDArray[np.int64]) -> RecordColumn
 
 def _chosen_slices(column: Slices | None, rows: npt.NDArray[np.int64]) -> Slices | None:
     return None if column is None else Slices(column.starts[rows], column.lengths[rows])
+
+
+BatchBuilder: TypeAlias = RecordBatchBuilder | PredicateFilter | TimestampRangeFilter

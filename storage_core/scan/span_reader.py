@@ -14,15 +14,14 @@ import numpy as np
 
 from storage_core.record.batch_header import (
     CONTROL_FLAG,
-    HEADER_SIZE_BYTES,
     LOG_OVERHEAD_BYTES,
     MAGIC_V2,
     MAX_OFFSET,
     TRANSACTIONAL_FLAG,
 )
-from storage_core.record.batch_window import BatchWindow, walk_window
-from storage_core.record.section import PADDING_BYTES
+from storage_core.record.batch_window import BatchWindow
 from storage_core.segment import AbortedTransaction, DamagedRange, Resynchroniser
+from storage_core.segment.batch_windows import WindowBuffer, WindowReader
 from storage_core.segment.damage import known_offset
 from storage_core.segment.file_names import DELETED_SUFFIX
 
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from storage_core.scan.spans import LogSpan
 
 
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class BatchSelection:
     """The batches of a window within a span's offsets.
 
@@ -46,33 +46,18 @@ class BatchSelection:
         last_offsets: Per batch, its last offset.
     """
 
-    __slots__ = ("base_offsets", "decoded", "last_offsets", "out_of_place")
-
-    def __init__(
-        self,
-        decoded: npt.NDArray[np.int64],
-        out_of_place: npt.NDArray[np.int64],
-        base_offsets: npt.NDArray[np.int64],
-        last_offsets: npt.NDArray[np.int64],
-    ) -> None:
-        self.decoded = decoded
-        self.out_of_place = out_of_place
-        self.base_offsets = base_offsets
-        self.last_offsets = last_offsets
+    decoded: npt.NDArray[np.int64]
+    out_of_place: npt.NDArray[np.int64]
+    base_offsets: npt.NDArray[np.int64]
+    last_offsets: npt.NDArray[np.int64]
 
 
 def select_batches(
     window: BatchWindow, span: LogSpan, aborted: AbortedRanges, lowest_offset: int, max_batch_bytes: int
 ) -> BatchSelection:
-    """Choose the batches to decode by their headers, and find those that are out of place.
+    """Choose the batches of a window to decode by their headers, and find those that are out of place.
 
-    Args:
-        window: At least one batch.
-        span: The offsets to read.
-        aborted: The transactions to leave out.
-        lowest_offset: No batch may begin below it: the segment's base offset, or the next offset
-            after the previous batch.
-        max_batch_bytes: No batch may be larger.
+    No batch may begin below ``lowest_offset``: the segment's base offset, or the next offset after the previous batch.
     """
     headers = window.headers
     base_offsets = headers["base_offset"].astype(np.int64)
@@ -87,12 +72,7 @@ def select_batches(
     out_of_place |= headers["batch_length"] > max_batch_bytes - LOG_OVERHEAD_BYTES
     if span.segment_end_offset is not None:
         out_of_place |= last_offsets > span.segment_end_offset - 1
-    return BatchSelection(
-        np.flatnonzero(visible),
-        np.flatnonzero(out_of_place),
-        base_offsets,
-        last_offsets,
-    )
+    return BatchSelection(np.flatnonzero(visible), np.flatnonzero(out_of_place), base_offsets, last_offsets)
 
 
 class AbortedRanges:
@@ -139,11 +119,6 @@ class _OffsetRanges:
         return covered
 
 
-# The first window after damage.
-_FIRST_WINDOW_BYTES: Final = 4096
-_WINDOW_GROWTH: Final = 4
-
-
 class FileReplacedError(Exception):
     """The file is not the one that was planned, or is shorter: the span has to be located again."""
 
@@ -175,107 +150,6 @@ def _is_as_planned(opened: OpenFile, span: LogSpan) -> bool:
     return status.size_bytes >= span.end_position_bytes
 
 
-class WindowBuffer:
-    """A reusable buffer that grows for a batch that does not fit."""
-
-    def __init__(self, size_bytes: int) -> None:
-        # A window needs room for a header to tell how large its batch is.
-        self.array = np.empty(max(size_bytes, HEADER_SIZE_BYTES) + PADDING_BYTES, np.uint8)
-
-    @property
-    def size_bytes(self) -> int:
-        """How many bytes fit, padding aside."""
-        return len(self.array) - PADDING_BYTES
-
-    def ensure(self, size_bytes: int, keep: npt.NDArray[np.uint8]) -> None:
-        """Make room for ``size_bytes``, with the bytes to keep at the start."""
-        if size_bytes > self.size_bytes:
-            grown = np.empty(size_bytes + PADDING_BYTES, np.uint8)
-            grown[: len(keep)] = keep
-            self.array = grown
-        else:
-            self.array[: len(keep)] = keep
-
-
-class WindowSource:
-    """Reads a span of a file, window by window; the caller says where the next window begins.
-
-    Attributes:
-        position_bytes: Where the next window begins.
-        size_bytes: How many bytes the last window was made of.
-    """
-
-    def __init__(self, opened: OpenFile, span: LogSpan, buffer: WindowBuffer) -> None:
-        self.position_bytes = span.position_bytes
-        self.size_bytes = 0
-        self._opened = opened
-        self._end_bytes = span.end_position_bytes
-        self._buffer = buffer
-        # The bytes from the position on that the buffer holds: where in it, and how many.
-        self._start = 0
-        self._held_bytes = 0
-        self._window_bytes = buffer.size_bytes
-        self._needed_bytes = 0
-
-    @property
-    def is_at_end(self) -> bool:
-        """Whether the whole span has been read."""
-        return self.position_bytes >= self._end_bytes
-
-    @property
-    def is_last(self) -> bool:
-        """Whether the last window reaches to the span's end."""
-        return self.position_bytes + self.size_bytes >= self._end_bytes
-
-    def window(self, lowest_offset: int) -> BatchWindow:
-        """The window that begins at the position. Its bytes are valid until the next call.
-
-        Args:
-            lowest_offset: The next offset after the previous batch.
-
-        Raises:
-            FileReplacedError: The file became shorter.
-        """
-        size_bytes = max(self._window_bytes, self._needed_bytes)
-        self.size_bytes = size_bytes = min(size_bytes, self._end_bytes - self.position_bytes)
-        if self._held_bytes < size_bytes:
-            self._fill(size_bytes)
-        held = self._buffer.array[self._start :]
-        return walk_window(self._opened.path, self.position_bytes, held, size_bytes, lowest_offset)
-
-    def _fill(self, size_bytes: int) -> None:
-        buffer = self._buffer
-        buffer.ensure(size_bytes, buffer.array[self._start : self._start + self._held_bytes])
-        wanted_bytes = min(buffer.size_bytes, self._end_bytes - self.position_bytes)
-        room = buffer.array.data[self._held_bytes : wanted_bytes]
-        if self._opened.read_into(room, self.position_bytes + self._held_bytes) < len(room):
-            raise FileReplacedError
-        self._start, self._held_bytes = 0, wanted_bytes
-
-    def advance_past(self, window: BatchWindow) -> None:
-        """Continue after the batches of a window, which are all valid."""
-        self._go_to(window.position_bytes + window.end)
-        self._needed_bytes = needed_bytes(window, self.size_bytes)
-        self._window_bytes = min(_WINDOW_GROWTH * self._window_bytes, self._buffer.size_bytes)
-
-    def advance_past_damage(self, position_bytes: int) -> None:
-        """Continue after damage, with a small window first, because more damage may follow."""
-        self._go_to(position_bytes)
-        self._needed_bytes = 0
-        self._window_bytes = min(_FIRST_WINDOW_BYTES, self._buffer.size_bytes)
-
-    def _go_to(self, position_bytes: int) -> None:
-        step_bytes = min(position_bytes - self.position_bytes, self._held_bytes)
-        self._start += step_bytes
-        self._held_bytes -= step_bytes
-        self.position_bytes = position_bytes
-
-
-def needed_bytes(window: BatchWindow, size_bytes: int) -> int:
-    """The size of the batch after a window's last one; 0 if it is not known."""
-    return size_bytes - window.end + window.missing_bytes if window.missing_bytes else 0
-
-
 _OFFSET_BYTES: Final = 8
 # After damage, a batch that claims more than this is verified before memory is allocated for it.
 _LARGE_BATCH_BYTES: Final = 1 << 20
@@ -297,21 +171,14 @@ class WindowPart:
 
 
 class SpanReader:
-    """Reads one span.
-
-    Args:
-        opened: The file that the span was planned for.
-        span: What to read.
-        buffer: Where its bytes go.
-        max_batch_bytes: The largest valid batch.
-    """
+    """Reads one span of the file that it was planned for."""
 
     def __init__(self, opened: OpenFile, span: LogSpan, buffer: WindowBuffer, max_batch_bytes: int) -> None:
         self._opened = opened
         self._span = span
         self._max_batch_bytes = max_batch_bytes
         self._aborted = AbortedRanges(span.aborted_transactions)
-        self._source = WindowSource(opened, span, buffer)
+        self._source = WindowReader(opened, span.position_bytes, span.end_position_bytes, buffer)
         self._lowest_offset = span.base_offset
         self._is_past_end = False
         self._known_resynchroniser: Resynchroniser | None = None
@@ -325,6 +192,8 @@ class SpanReader:
         source = self._source
         while not (source.is_at_end or self._is_past_end):
             window = source.window(self._lowest_offset)
+            if source.end_position_bytes < self._span.end_position_bytes:
+                raise FileReplacedError
             next_bytes: int | None = None
             if len(window.starts):
                 if source.position_bytes == self._span.position_bytes:
@@ -335,12 +204,12 @@ class SpanReader:
                 if damage is None:
                     if window.is_preallocated_after or source.is_last:
                         return
-                    source.advance_past(window)
+                    source.advance(window)
                     continue
                 yield damage
                 next_bytes = damage.end_bytes
             if next_bytes is not None:
-                source.advance_past_damage(next_bytes)
+                source.skip_damage(next_bytes)
 
     def _begin(self, window: BatchWindow) -> None:
         """Check that the span still begins with the planned batch: a compacted file may lack it."""
@@ -433,9 +302,10 @@ class SpanReader:
         rest_bytes = self._source.size_bytes - window.end
         if self._source.is_last and rest_bytes:
             is_blank = not window.buffer[window.end : self._source.size_bytes].any()
-            is_preallocated = is_blank and self._is_at_segment_end and self._is_complete
+            is_at_segment_end = self._span.end_position_bytes >= self._segment_end_bytes
+            is_preallocated = is_blank and is_at_segment_end and self._is_complete
             return None if is_preallocated else self._damage_at(position_bytes)
-        size_bytes = needed_bytes(window, self._source.size_bytes)
+        size_bytes = self._source.needed_bytes
         if size_bytes > self._max_batch_bytes or (
             self._known_resynchroniser is not None
             and size_bytes > _LARGE_BATCH_BYTES
@@ -474,10 +344,6 @@ class SpanReader:
         """Whether no offset is missing up to the next segment. If some are, zeros may be lost batches."""
         end_offset = self._span.segment_end_offset
         return end_offset is None or self._lowest_offset >= end_offset
-
-    @property
-    def _is_at_segment_end(self) -> bool:
-        return self._span.end_position_bytes >= self._segment_end_bytes
 
     @property
     def _resynchroniser(self) -> Resynchroniser:

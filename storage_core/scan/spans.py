@@ -83,11 +83,9 @@ def project(schema: pa.Schema, columns: tuple[str, ...] | None) -> pa.Schema:
     for name in columns:
         if name not in schema.names:
             available = ", ".join(schema.names)
-            message = f"columns: no column is named {name!r}. Choose from {available}."
-            raise OptionError(message)
+            raise OptionError(f"columns: no column is named {name!r}. Choose from {available}.")
         if columns.count(name) > 1:
-            message = f"columns: {name!r} is named twice."
-            raise OptionError(message)
+            raise OptionError(f"columns: {name!r} is named twice.")
     return pa.schema([schema.field(name) for name in columns])
 
 
@@ -103,10 +101,8 @@ class ReadSettings:
 
     Attributes:
         max_batch_bytes: The largest batch that is read, compressed or not.
-        fail_on_data_loss: Whether offsets that were deleted since planning are an error.
         use_indexes: Whether a range that has to be located again may use indexes.
         predicate: Only rows for which it is true are read; None for all.
-        mode: How damage is handled.
         corrupt_record_column: Where a damaged range is described, if the schema has a column of that name.
         truncations_bytes: By log directory, the size of its list of truncations at planning. Entries added since
             tell whether a partition's records are still those that were planned.
@@ -129,12 +125,9 @@ class LogSpan:
     the range is located again by its offsets.
 
     Attributes:
-        topic: The topic.
-        partition: The partition's number.
         directory: Path of the partition's directory.
         base_offset: The segment's base offset.
         file_name: The segment's log file.
-        start_offset: The first offset.
         end_offset: The first offset after the span.
         position_bytes: Where the first batch that may hold one of them begins.
         end_position_bytes: Where the last such batch ends.
@@ -212,7 +205,7 @@ class SpanList(Sequence[LogSpan]):
         return (table[:, _LAST_OFFSET] - table[:, _START_OFFSET]).astype(np.uint64) + np.uint64(1)
 
     def _table(self) -> npt.NDArray[np.int64]:
-        numbers = np.asarray(self.rows.numbers, np.int64).reshape(-1, len(_NUMBERS))
+        numbers = np.asarray(self.rows.numbers, np.int64).reshape(-1, _NUMBERS_PER_SPAN)
         return numbers[self._chosen.start : self._chosen.stop]
 
     def __len__(self) -> int:
@@ -247,18 +240,8 @@ class SpanList(Sequence[LogSpan]):
         return f"SpanList({list(self)!r})"
 
 
-_NUMBERS: Final = (
-    "base_offset",
-    "start_offset",
-    "last_offset",
-    "position_bytes",
-    "end_position_bytes",
-    "inode",
-    "file_size_bytes",
-    "segment_end_bytes",
-    "segment_last_offset",
-    "is_first",
-)
+# The numbers of a span, in the order in which `_SpanRows.append` writes them.
+_NUMBERS_PER_SPAN: Final = 10
 _START_OFFSET, _LAST_OFFSET, _POSITION_BYTES, _END_POSITION_BYTES = 1, 2, 3, 4
 _NONE: Final = -1 << 63
 # An inode is an unsigned 64-bit number.
@@ -283,7 +266,7 @@ class _SpanRows:
         self._aborted: dict[int, tuple[AbortedTransaction, ...]] = {}
 
     def __len__(self) -> int:
-        return len(self.numbers) // len(_NUMBERS)
+        return len(self.numbers) // _NUMBERS_PER_SPAN
 
     def append(self, span: LogSpan) -> None:
         row = len(self)
@@ -318,7 +301,7 @@ class _SpanRows:
 
     def span(self, row: int) -> LogSpan:
         """Build the span of a row."""
-        first = row * len(_NUMBERS)
+        first = row * _NUMBERS_PER_SPAN
         (
             base_offset,
             start_offset,
@@ -330,7 +313,7 @@ class _SpanRows:
             segment_end_bytes,
             segment_last_offset,
             is_first,
-        ) = self.numbers[first : first + len(_NUMBERS)]
+        ) = self.numbers[first : first + _NUMBERS_PER_SPAN]
         return LogSpan(
             *self._partitions[bisect_right(self._partition_rows, row) - 1],
             base_offset,

@@ -10,7 +10,8 @@ time, by which a broker judges segments without timestamps, does not.
 
 Pruning is optional, because the condition is applied to every row: a look-up must save more than it
 reads. The indexes tell first how much it can save; the log is read only if that exceeds the cost.
-Otherwise whole segments are read. Damage is left to the tasks to report.
+Otherwise whole segments are read. Damage is left to the tasks to report; a segment that vanished since the log was
+listed is a `DataLossError`.
 """
 
 from __future__ import annotations
@@ -54,13 +55,7 @@ DAMAGE: Final = (CorruptError, UnsupportedFormatError)
 
 
 class SegmentRange:
-    """The segments that hold a range of offsets.
-
-    Args:
-        log: The partition. Its last segment counts up to the log end.
-        start_offset: The first offset.
-        end_offset: The first offset after the range.
-    """
+    """The segments that hold a range of offsets. The last one of a log counts up to the log end."""
 
     def __init__(self, log: PartitionLog, start_offset: int, end_offset: int) -> None:
         self._log = log
@@ -74,11 +69,7 @@ class SegmentRange:
 
     @cached_property
     def sizes_bytes(self) -> list[int]:
-        """Each segment's size.
-
-        Raises:
-            DataLossError: A segment vanished since the log was listed.
-        """
+        """Each segment's size."""
         return [self._log.read_segment(index, lambda segment: segment.size_bytes) for index in self.indexes]
 
     @property
@@ -96,11 +87,7 @@ class SegmentRange:
 
 
 class WalkBudget:
-    """How much a walk over batch headers may read: a small fraction of the range, and half of what it saves.
-
-    Args:
-        size_bytes: The size of the range.
-    """
+    """How much a walk over batch headers may read: a small fraction of the range, and half of what it saves."""
 
     def __init__(self, size_bytes: int) -> None:
         self._free_bytes = size_bytes // _LOSS_SHARE
@@ -112,11 +99,7 @@ class WalkBudget:
         self.spent_bytes(segment)
         self._passed_bytes += size_bytes
 
-    def is_spent(self, segment: SegmentReader) -> bool:
-        """Whether going on would cost more than it may save."""
-        return not self.allows(segment, 0)
-
-    def allows(self, segment: SegmentReader, size_bytes: int) -> bool:
+    def allows(self, segment: SegmentReader, size_bytes: int = 0) -> bool:
         """Whether this many more bytes may be read."""
         allowed_bytes = self._free_bytes + self._passed_bytes // _GAIN
         return self.spent_bytes(segment) + size_bytes <= min(allowed_bytes, _MOST_BYTES)
@@ -165,9 +148,6 @@ def start_offset_by_time(log: PartitionLog, timestamp_ms: int, start_offset: int
 
     Returns:
         ``end_offset`` if all records of the range have; ``start_offset`` if a look-up does not pay.
-
-    Raises:
-        DataLossError: A segment vanished since the log was listed.
     """
     segments = SegmentRange(log, start_offset, end_offset)
     if segments.size_bytes < LOOKUP_COST_BYTES:
@@ -194,21 +174,12 @@ def end_offset_by_time(
 ) -> int:
     """The offset of the first record of a range with a timestamp at or after ``timestamp_ms``.
 
-    Transaction markers do not count: they carry the clock of a broker, not that of a producer.
-
-    Args:
-        log: The partition.
-        timestamp_ms: Milliseconds since 1970.
-        start_offset: The first offset of the range.
-        end_offset: The first offset after the range.
-        aborted: Transactions whose records do not count, because the read does not return them.
+    Transaction markers do not count: they carry the clock of a broker, not that of a producer. Nor do records of
+    aborted transactions, which the read does not return.
 
     Returns:
         ``end_offset`` if there is none, if no time index leads to it, or if it is so close to the end
         that the look-up does not pay.
-
-    Raises:
-        DataLossError: A segment vanished since the log was listed.
     """
     segments = SegmentRange(log, start_offset, end_offset)
     search = _EndSearch(timestamp_ms, start_offset, aborted or AbortedTransactions())
@@ -273,7 +244,7 @@ class _StartSearch:
                 if header.position_bytes != position_bytes:
                     # The walk skipped damage, which may have held such a record.
                     return next_offset
-                if self._may_reach(header) or self._budget.is_spent(segment):
+                if self._may_reach(header) or not self._budget.allows(segment):
                     return max(start_offset, header.base_offset)
                 self._budget.pass_over(segment, header.size_bytes)
                 position_bytes = header.end_position_bytes
@@ -295,9 +266,7 @@ class _EndSearch:
     def young_record(self, rest_bytes: int, segment: SegmentReader) -> int | None:
         """The offset of the first such record of a segment, if a time index leads to it and the look-up pays.
 
-        Args:
-            rest_bytes: The size from the segment's start to the end of the range.
-            segment: The segment.
+        ``rest_bytes`` is the size from the segment's start to the end of the range.
         """
         last_entry = segment.time_index.last_entry
         if last_entry is None or last_entry.timestamp_ms < self._timestamp_ms:
@@ -366,9 +335,6 @@ def prune_range(wanted: PartitionRange, condition: Predicate, options: ReadOptio
     """Leave out the offsets at both ends of a range that a condition rules out.
 
     Within a segment an end is moved only where that saves more than it costs.
-
-    Raises:
-        DataLossError: A segment vanished since the log was listed.
     """
     log = wanted.log
     bounds = prune_partition(condition, log.topic, log.partition)
@@ -402,9 +368,7 @@ def _start_worth_finding(log: PartitionLog, start_offset: int, given_offset: int
     if index is None or start_offset == given_offset:
         return start_offset
     earlier_offset = max(log.segments.base_offsets[index], given_offset)
-    gain_bytes = log.read_segment(
-        index, partial(_bytes_between, start_offset=earlier_offset, end_offset=start_offset)
-    )
+    gain_bytes = _bytes_between(log, index, earlier_offset, start_offset)
     return start_offset if gain_bytes >= LOOKUP_COST_BYTES else earlier_offset
 
 
@@ -415,25 +379,26 @@ def _end_worth_finding(log: PartitionLog, end_offset: int, given_offset: int) ->
         return end_offset
     bases = log.segments.base_offsets
     later_offset = min(bases[index + 1], given_offset) if index + 1 < len(bases) else given_offset
-    gain_bytes = log.read_segment(
-        index, partial(_bytes_between, start_offset=end_offset, end_offset=later_offset)
-    )
+    gain_bytes = _bytes_between(log, index, end_offset, later_offset)
     return end_offset if gain_bytes >= LOOKUP_COST_BYTES else later_offset
 
 
-def _bytes_between(segment: SegmentReader, start_offset: int, end_offset: int) -> int:
+def _bytes_between(log: PartitionLog, index: int, start_offset: int, end_offset: int) -> int:
     """About how many bytes are between two offsets of a segment; 0 if only a walk over small batches could tell."""
+    return log.read_segment(
+        index, partial(_bytes_in_segment, start_offset=start_offset, end_offset=end_offset)
+    )
+
+
+def _bytes_in_segment(segment: SegmentReader, start_offset: int, end_offset: int) -> int:
     if segment.size_bytes < LOOKUP_COST_BYTES:
         return 0
     if len(segment.offset_index):
-        start_bytes, end_bytes = (
-            indexed_position(segment, start_offset),
-            indexed_position(segment, end_offset),
-        )
-        # An index says nothing about offsets after its last entry.
-        return (
-            end_bytes if end_bytes < indexed_position(segment, MAX_OFFSET) else segment.size_bytes
-        ) - start_bytes
+        end_bytes = indexed_position(segment, end_offset)
+        if end_bytes >= indexed_position(segment, MAX_OFFSET):
+            # An index says nothing about offsets after its last entry.
+            end_bytes = segment.size_bytes
+        return end_bytes - indexed_position(segment, start_offset)
     header = first_header(segment)
     if header is None or header.size_bytes < LARGE_BATCH_BYTES:
         return 0
@@ -444,11 +409,7 @@ def _bytes_between(segment: SegmentReader, start_offset: int, end_offset: int) -
 
 
 def report_bytes_beyond(ranges: Iterable[PartitionRange], condition: Predicate, options: ReadOptions) -> None:
-    """Log how much is read only because ``maxTimestampDisorder`` is not set.
-
-    Raises:
-        DataLossError: A segment vanished since the log was listed.
-    """
+    """Log how much is read only because ``maxTimestampDisorder`` is not set."""
     if options.max_timestamp_disorder_ms is not None:
         return
     bounded = []

@@ -19,6 +19,7 @@ from storage_core.record.batch_header import (
     HEADER_DTYPE,
     HEADER_SIZE_BYTES,
     KEY_LENGTH_POSITIONS,
+    KNOWN_ATTRIBUTES,
     LEGACY_CODEC_COUNT,
     LENGTH_BYTES,
     LENGTH_DTYPE,
@@ -39,14 +40,11 @@ from storage_core.record.varint import (
 )
 
 if TYPE_CHECKING:
-    from storage_core.segment.batch_probe import BatchProbe
+    from storage_core.segment.damage import BatchProbe
 
 
 MAX_ENCODABLE_BATCH_BYTES: Final = (1 << 31) - 1 + LOG_OVERHEAD_BYTES
 """The size of the largest batch whose length fits the length field. A limit that excludes no batch."""
-# The attribute bits that Kafka has assigned in format v2; the others are zero. In older formats a broker
-# ignores the others.
-_KNOWN_ATTRIBUTES: Final = 0x7F
 # The smallest record: attributes, two deltas, and no key, value or header.
 _SMALLEST_RECORD_LENGTH: Final = 6
 # Set in every byte of a varint except the last.
@@ -60,14 +58,10 @@ def batch_candidates(
 ) -> list[tuple[int, int]]:
     """Positions in a block that look like a batch of any format, each with its size, ascending.
 
-    The CRC is not checked. Unless the block ends the file, its last 60 bytes yield nothing: they may be the
-    beginning of a header, and have to be examined again at the beginning of the next block.
-
-    Args:
-        block: Some bytes of a file.
-        remaining_bytes: Size of the file from the beginning of the block.
-        lowest_offset: Batches with lower offsets are ignored.
-        largest_bytes: Larger batches are ignored. Among random bytes, a limit rules most candidates out.
+    The CRC is not checked. Unless the block ends the file, of which ``remaining_bytes`` are left, its last 60 bytes
+    yield nothing: they may be the beginning of a header, and have to be examined again at the beginning of the next
+    block. Batches with lower offsets, or of more than ``largest_bytes``, are ignored. Among random bytes, such a
+    limit rules most candidates out.
     """
     is_end = len(block) >= remaining_bytes
     count = len(block) - (MESSAGE_SIZE_BYTES if is_end else HEADER_SIZE_BYTES) + 1
@@ -95,7 +89,7 @@ def _are_batches(block: _Bytes, starts: _Int64Array, lowest_offset: int) -> npt.
     plausible: npt.NDArray[np.bool_] = headers["base_offset"] >= lowest_offset
     plausible &= headers["last_offset_delta"] >= 0
     plausible &= headers["record_count"] >= 0
-    plausible &= (headers["attributes"] & ~_KNOWN_ATTRIBUTES) == 0
+    plausible &= (headers["attributes"] & ~KNOWN_ATTRIBUTES) == 0
     return plausible
 
 
@@ -198,13 +192,7 @@ class RecordLengths:
         self._block_start = 0
 
     def contents(self, position_bytes: int, magic: int, declared_bytes: int) -> BatchContents:
-        """What the batch at a position holds if it has a certain format.
-
-        Args:
-            position_bytes: Position of the batch.
-            magic: The format.
-            declared_bytes: Where its header says that it ends.
-        """
+        """What the batch at a position holds if it has a certain format, and its header declares a certain end."""
         if magic == MAGIC_V2:
             start_bytes = position_bytes + HEADER_SIZE_BYTES
             return BatchContents(magic, start_bytes, *self._end_of_records(start_bytes, declared_bytes))
@@ -244,13 +232,16 @@ class RecordLengths:
                 ends.append(position_bytes + length)
         return ends
 
-    def message_ends_by_length_before(self, position_bytes: int, start_bytes: int) -> list[int]:
-        """Where a v0 or v1 message that begins at or after ``start_bytes`` ends if its value begins at a position."""
+    def message_end_by_length_before(self, position_bytes: int, start_bytes: int) -> int:
+        """Where a v0 or v1 message that begins at or after ``start_bytes`` ends if its value begins at a position.
+
+        0 if there is none.
+        """
         length_bytes = position_bytes - LENGTH_BYTES
         if length_bytes < start_bytes + min(KEY_LENGTH_POSITIONS) + LENGTH_BYTES:
-            return []
+            return 0
         end = self._end_of_field(length_bytes)
-        return [] if end is None or end <= position_bytes else [end]
+        return 0 if end is None or end <= position_bytes else end
 
     def candidates(self, start_bytes: int, end_bytes: int) -> RecordCandidates:
         """Where records may begin in a range of bytes."""

@@ -44,12 +44,10 @@ from storage_core.segment.batch_candidates import (
     batch_candidates,
 )
 from storage_core.segment.batch_walk import USUAL_MAX_BATCH_BYTES
-from storage_core.segment.damage import OffsetLimits, known_offset
+from storage_core.segment.damage import BatchProbe, OffsetLimits, known_offset
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from storage_core.segment.batch_probe import BatchProbe
 
 
 _FIRST_BLOCK_BYTES: Final = 4096
@@ -201,7 +199,8 @@ class BatchSearch:
             end_bytes = self._first_end_of_records(position_bytes, stated, lowest_offset)
         if end_bytes is not None:
             return end_bytes
-        end_bytes_by_neighbours = self._end_by_neighbours(headers, lowest_offset)
+        adjacent = (header for header in reversed(headers) if self._has_no_gaps(header, lowest_offset))
+        end_bytes_by_neighbours = next((header.end_position_bytes for header in adjacent), None)
         if end_bytes_by_neighbours is not None and self._leads_far(end_bytes_by_neighbours):
             return end_bytes_by_neighbours
         end_bytes = self._end_by_crc(position_bytes, lowest_offset)
@@ -221,11 +220,6 @@ class BatchSearch:
                     return end_bytes
         return None
 
-    def _end_by_neighbours(self, headers: list[BatchHeader], lowest_offset: int) -> int | None:
-        adjacent = (header for header in reversed(headers) if self._has_no_gaps(header, lowest_offset))
-        header = next(adjacent, None)
-        return None if header is None else header.end_position_bytes
-
     def _first_end_of_records(
         self, position_bytes: int, by_magic: list[BatchContents], lowest_offset: int
     ) -> int | None:
@@ -234,9 +228,8 @@ class BatchSearch:
 
     def _end_of_records(self, position_bytes: int, contents: BatchContents, lowest_offset: int) -> int | None:
         """Where a batch ends by the lengths of its records, if anything confirms them (1)."""
-        if not contents.records or self._holds_batch(
-            position_bytes + 1, contents.head_end_bytes, lowest_offset
-        ):
+        in_key = self._valid_batches(position_bytes + 1, contents.head_end_bytes, lowest_offset)
+        if not contents.records or next(in_key, None) is not None:
             # No key holds batches: if one seems to, its length is damaged.
             return None
         end_bytes, declared_end_bytes = contents.end_bytes, self._declared_end(position_bytes)
@@ -256,9 +249,6 @@ class BatchSearch:
             return None
         end_bytes = self._probe.end_bytes
         return self._batch_within(header, lowest_offset, end_bytes, self._search_limits) or end_bytes
-
-    def _holds_batch(self, start_bytes: int, end_bytes: int, lowest_offset: int) -> bool:
-        return next(self._valid_batches(start_bytes, end_bytes, lowest_offset), None) is not None
 
     def _torn_append(self, position_bytes: int, magic: int, lowest_offset: int) -> BatchHeader | None:
         """The header of an append whose rest never reached the file; None if none begins at a position."""
@@ -471,16 +461,13 @@ class BatchSearch:
 
     def _end_of_message_around(self, header: BatchHeader, lowest_offset: int, start_bytes: int) -> int:
         """Where a message of format v0 or v1 ends that has a candidate as its value; 0 if there is none."""
-        for end_bytes in self._record_lengths.message_ends_by_length_before(
-            header.position_bytes, start_bytes
-        ):
-            if (
-                end_bytes >= header.end_position_bytes
-                and self._is_boundary(end_bytes, lowest_offset)
-                and not self._is_neighbour(header, end_bytes)
-            ):
-                return end_bytes
-        return 0
+        end_bytes = self._record_lengths.message_end_by_length_before(header.position_bytes, start_bytes)
+        is_around = (
+            end_bytes >= header.end_position_bytes
+            and self._is_boundary(end_bytes, lowest_offset)
+            and not self._is_neighbour(header, end_bytes)
+        )
+        return end_bytes if is_around else 0
 
     def _end_of_batch_around(self, header: BatchHeader, lowest_offset: int, start_bytes: int) -> int:
         """Where a v2 batch ends that has a candidate's run as a record's value; 0 if there is none."""

@@ -35,6 +35,7 @@ from storage_core.record.batch_header import (
     MAX_OFFSET_DELTA,
     MIN_LENGTH,
     MIN_LENGTH_BY_MAGIC,
+    MIN_V2_LENGTH,
     TRANSACTIONAL_FLAG,
     BatchHeader,
     batch_crc_matches,
@@ -47,6 +48,8 @@ from storage_core.segment.batch_windows import WINDOW_BYTES, read_windows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import numpy.typing as npt
 
     from storage_core.filesystem import OpenFile
 
@@ -82,13 +85,17 @@ def read_batch(log_file: OpenFile, header: BatchHeader, limit_bytes: int) -> byt
         raise CorruptRecordError(
             f"Expected the CRC {header.crc:08x} that the batch's header states, found another one: the batch is "
             "damaged. Restore the file from a replica or a backup.",
-            path=log_file.path,
-            position_bytes=header.position_bytes,
-            end_position_bytes=header.end_position_bytes,
-            offset=header.base_offset,
-            last_offset=header.last_offset,
+            **header.error_location(log_file.path),
         )
     return batch
+
+
+def record_timestamps(
+    log_file: OpenFile, header: BatchHeader, limit_bytes: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The offset and the timestamp of each record of a batch; raises what `read_batch` raises."""
+    batch = read_batch(log_file, header, limit_bytes)
+    return batch_timestamps(batch, header, path=log_file.path, limit_bytes=limit_bytes)
 
 
 SkimmedBatch: TypeAlias = tuple[int, int, int, int, int]
@@ -104,7 +111,6 @@ USUAL_MAX_BATCH_BYTES: Final = 2 * 1024 * 1024
 _LARGEST_BLOCK_BYTES: Final = 64 * 1024
 # Base offset, batch length, magic, last offset delta and max timestamp of a v2 header.
 _SKIMMED: Final = struct.Struct(">qi4xb4x2xi8xq")
-_SMALLEST_V2_LENGTH: Final = MIN_LENGTH_BY_MAGIC[MAGIC_V2]
 # The lower byte of a v2 header's attributes.
 _ATTRIBUTES_POSITION: Final = 22
 # The first 17 bytes tell the format. A broker ignores a shorter rest.
@@ -112,24 +118,7 @@ _FORMAT_BYTES: Final = 17
 
 
 class BatchWalk:
-    """Reads the batch headers of one open log file.
-
-    Args:
-        log_file: The file.
-        base_offset: The segment's base offset: no batch may begin below it.
-        end_position_bytes: Where the file ends for this walk.
-    """
-
-    __slots__ = (
-        "_base_offset",
-        "_block",
-        "_block_places",
-        "_block_start",
-        "_log_file",
-        "_next_block_bytes",
-        "_typical_batch_bytes",
-        "end_position_bytes",
-    )
+    """Reads the batch headers of one open log file up to an end. No batch may begin below the base offset."""
 
     def __init__(self, log_file: OpenFile, base_offset: int, end_position_bytes: int) -> None:
         self.end_position_bytes = end_position_bytes
@@ -167,7 +156,7 @@ class BatchWalk:
             last_offset = base_offset + offset_delta
             if (
                 magic != MAGIC_V2
-                or length < _SMALLEST_V2_LENGTH
+                or length < MIN_V2_LENGTH
                 or offset_delta < 0
                 or base_offset < next_offset
                 or last_offset > MAX_OFFSET
@@ -204,7 +193,7 @@ class BatchWalk:
     def batches(self, position_bytes: int = 0) -> Iterator[BatchHeader]:
         """Walk from a batch boundary and yield whole headers; raises what `skim` raises."""
         for position, _, base_offset, _, _ in self.skim(position_bytes):
-            yield self._header(position, base_offset)
+            yield self.header(position, base_offset)
 
     def batch_at(self, position_bytes: int) -> BatchHeader | None:
         """The header at a batch boundary; None if a walk would end there. Raises what `skim` raises."""
@@ -214,7 +203,7 @@ class BatchWalk:
         """The first batch from a boundary on whose last offset is at least ``offset``."""
         for position, _, base_offset, last_offset, _ in self.skim(position_bytes):
             if last_offset >= offset:
-                return self._header(position, base_offset)
+                return self.header(position, base_offset)
         return None
 
     def is_proven(self, position_bytes: int, start_position_bytes: int) -> bool:
@@ -280,7 +269,7 @@ class BatchWalk:
             or not self._block[start + _ATTRIBUTES_POSITION] & TRANSACTIONAL_FLAG
         ):
             return None
-        return self._header(position_bytes, base_offset)
+        return self.header(position_bytes, base_offset)
 
     def first_offset(self, header: BatchHeader, limit_bytes: int) -> int:
         """The offset of a batch's first record. A wrapper is read and decoded for it.
@@ -291,11 +280,11 @@ class BatchWalk:
         """
         if not header.is_wrapper:
             return header.base_offset
-        batch = read_batch(self._log_file, header, limit_bytes)
-        offsets, _ = batch_timestamps(batch, header, path=self._log_file.path, limit_bytes=limit_bytes)
+        offsets, _ = record_timestamps(self._log_file, header, limit_bytes)
         return int(offsets[0])
 
-    def _header(self, position_bytes: int, base_offset: int) -> BatchHeader:
+    def header(self, position_bytes: int, base_offset: int) -> BatchHeader:
+        """The whole header of a skimmed batch."""
         start = self._start_in_block(position_bytes)
         header = parse_batch_header(self._block, start, position_bytes, path=self._log_file.path)
         return header if header.base_offset == base_offset else header.with_lower_base(base_offset)
@@ -363,7 +352,7 @@ class BatchWalk:
         self, position_bytes: int, base_offset: int, offset_delta: int, next_offset: int
     ) -> CorruptRecordError:
         # This raises if the magic or the length is wrong.
-        header = self._header(position_bytes, base_offset)
+        header = self.header(position_bytes, base_offset)
         if base_offset < self._base_offset:
             found = (
                 f"Expected offsets from {self._base_offset} on, as the file's name says, found a batch at "

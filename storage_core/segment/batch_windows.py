@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from storage_core.errors import BatchTooLargeError
-from storage_core.record.batch_header import CRC_LAYOUTS, HEADER_SIZE_BYTES
+from storage_core.record.batch_header import HEADER_SIZE_BYTES
 from storage_core.record.batch_window import BatchWindow, walk_window
 from storage_core.record.section import PADDING_BYTES
-from storage_core.segment.batch_probe import BatchProbe
+from storage_core.segment.damage import BatchProbe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 
 WINDOW_BYTES: Final = 4 << 20
+# The first window after damage.
+_FIRST_WINDOW_BYTES: Final = 4096
+_WINDOW_GROWTH: Final = 4
 
 
 class WindowBuffer:
@@ -72,7 +75,12 @@ class WindowReader:
         self._start = 0
         self._held_bytes = 0
         # The buffer may grow for a large batch; the windows after it do not.
-        self._window_bytes = buffer.size_bytes
+        self._window_bytes = self._largest_window_bytes = buffer.size_bytes
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the whole range has been read."""
+        return self.position_bytes >= self.end_position_bytes
 
     @property
     def is_last(self) -> bool:
@@ -80,10 +88,9 @@ class WindowReader:
         return self.position_bytes + self.size_bytes >= self.end_position_bytes
 
     def window(self, lowest_offset: int) -> BatchWindow:
-        """The window at the position. Its bytes are valid until the next window is read.
+        """The window at the position, which follows the batches below an offset.
 
-        Args:
-            lowest_offset: The offset after the previous batch.
+        Its bytes are valid until the next window is read.
         """
         size_bytes = max(self._window_bytes, self.needed_bytes)
         size_bytes = min(size_bytes, self.end_position_bytes - self.position_bytes)
@@ -97,10 +104,20 @@ class WindowReader:
 
     def advance(self, window: BatchWindow) -> None:
         """Move on after the whole batches of the last window."""
-        step_bytes = min(window.end, self._held_bytes)
+        self._go_to(self.position_bytes + window.end)
+        self._window_bytes = min(_WINDOW_GROWTH * self._window_bytes, self._largest_window_bytes)
+
+    def skip_damage(self, position_bytes: int) -> None:
+        """Move on to a boundary after damage, with a small window first, because more damage may follow."""
+        self._go_to(position_bytes)
+        self.needed_bytes = 0
+        self._window_bytes = min(_FIRST_WINDOW_BYTES, self._largest_window_bytes)
+
+    def _go_to(self, position_bytes: int) -> None:
+        step_bytes = min(position_bytes - self.position_bytes, self._held_bytes)
         self._start += step_bytes
         self._held_bytes -= step_bytes
-        self.position_bytes += window.end
+        self.position_bytes = position_bytes
 
     def _fill(self, size_bytes: int) -> None:
         buffer = self._buffer
@@ -125,15 +142,8 @@ def read_windows(
     """Read a log file from a batch boundary on as windows of whole batches.
 
     A window's bytes are valid until the next window is read. No whole batch begins after the last window,
-    which may be empty.
-
-    Args:
-        log_file: The file.
-        position_bytes: The boundary.
-        end_position_bytes: Where the file ends.
-        lowest_offset: The offset after the previous batch.
-        max_batch_bytes: The largest batch for which memory is taken.
-        window_bytes: How much to read at once, unless a batch is larger.
+    which may be empty. No batch may begin below ``lowest_offset``. For a batch of up to ``max_batch_bytes``,
+    a window is larger than ``window_bytes``.
 
     Raises:
         BatchTooLargeError: An undamaged batch is larger than ``max_batch_bytes``.
@@ -153,7 +163,9 @@ def read_windows(
             # The last batch is torn, or its length is damaged.
             return
         if reader.needed_bytes > max_batch_bytes:
-            if _is_damaged(log_file, reader):
+            probe = BatchProbe(log_file, reader.end_position_bytes)
+            header = probe.header(reader.position_bytes)
+            if header is None or probe.batch_crc(header) != header.crc:
                 return
             raise BatchTooLargeError(
                 f"Expected a record batch of at most {max_batch_bytes} bytes, found one of "
@@ -161,13 +173,3 @@ def read_windows(
                 path=log_file.path,
                 position_bytes=reader.position_bytes,
             )
-
-
-def _is_damaged(log_file: OpenFile, reader: WindowReader) -> bool:
-    """Whether the batch at a reader's position has a wrong CRC. The batch is not held in memory."""
-    probe = BatchProbe(log_file, reader.end_position_bytes)
-    header = probe.header(reader.position_bytes)
-    if header is None:
-        return True
-    crc_start = header.position_bytes + CRC_LAYOUTS[header.magic].start
-    return probe.crc(header.magic, crc_start, header.end_position_bytes) != header.crc

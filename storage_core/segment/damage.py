@@ -1,8 +1,7 @@
-"""Damage in a log file: which bytes, which offsets may be lost, and the error that explains it."""
+"""Damage in a log file: probing for headers and CRCs at any position, and which bytes and offsets may be lost."""
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -10,14 +9,176 @@ from storage_core.errors import BatchTooLargeError, CorruptRecordError, SegmentL
 from storage_core.record.batch_header import (
     CRC_LAYOUTS,
     HEADER_SIZE_BYTES,
+    LENGTH_AND_MAGIC,
+    LENGTH_POSITION,
+    MAGIC_POSITION,
     MAGIC_V2,
+    MAX_OFFSET,
     MIN_LENGTH_BY_MAGIC,
     BatchHeader,
     header_error,
+    parse_batch_header,
 )
 
 if TYPE_CHECKING:
-    from storage_core.segment.batch_probe import BatchProbe
+    from collections.abc import Iterator
+
+    from storage_core.filesystem import OpenFile
+
+
+_HEADER_BLOCK_BYTES: Final = 16 * 1024
+_CRC_BLOCK_BYTES: Final = 1024 * 1024
+# How many bytes of CRC may be computed in vain: random bytes hardly ever look like a header, forged
+# ones may. The allowance is renewed as the reader advances.
+_ALLOWANCE_BYTES: Final = 256 * 1024 * 1024
+_ALLOWANCE_FACTOR: Final = 4
+# How many bytes of CRC may be spent on proving where a damaged batch ends. After that, weaker evidence decides.
+_PROOF_ALLOWANCE_BYTES: Final = 64 * 1024 * 1024
+_LARGEST_CACHE: Final = 65_536
+
+
+class BatchProbe:
+    """Reads headers and checks CRCs at any position of one open log file, within an allowance for forged files.
+
+    A header is only reported, not trusted: the position may be in the middle of a record's value.
+
+    Attributes:
+        end_bytes: Where the file ends for its reader.
+        is_exhausted: Whether the allowance was used up since the last `advance_to`: the file is made to
+            keep a reader busy. Batches whose CRC was not computed count as damaged.
+    """
+
+    def __init__(self, log_file: OpenFile, end_bytes: int) -> None:
+        self.end_bytes = end_bytes
+        self.is_exhausted = False
+        self._log_file = log_file
+        self._block = b""
+        self._block_start = 0
+        self._checked: dict[int, bool] = {}
+        self._allowance_bytes = _ALLOWANCE_BYTES
+        self._proof_allowance_bytes = _PROOF_ALLOWANCE_BYTES
+        self._furthest_bytes = 0
+
+    @property
+    def path(self) -> str:
+        """The file."""
+        return self._log_file.path
+
+    def header(self, position_bytes: int) -> BatchHeader | None:
+        """The header at a position, if its magic, length and offsets are plausible.
+
+        The batch may reach beyond the end.
+        """
+        if not 0 <= position_bytes < self.end_bytes:
+            return None
+        start = self._load(position_bytes)
+        return self._parsed(self._block, start, position_bytes)
+
+    def headers_but_for_magic(self, position_bytes: int) -> Iterator[BatchHeader]:
+        """The headers that may be at a position if only the magic is damaged, the likeliest first."""
+        if not 0 <= position_bytes < self.end_bytes:
+            return
+        start = self._load(position_bytes)
+        head = bytearray(self._block[start : start + HEADER_SIZE_BYTES])
+        for magic in reversed(range(len(CRC_LAYOUTS))):
+            head[MAGIC_POSITION] = magic
+            header = self._parsed(head, 0, position_bytes)
+            if header is not None:
+                yield header
+
+    def _load(self, position_bytes: int) -> int:
+        """Read a header's bytes into the block if they are not in it; return where they begin there."""
+        start = position_bytes - self._block_start
+        if start < 0 or start + HEADER_SIZE_BYTES > len(self._block):
+            # After looking at the next batch, callers come back to this one.
+            self._block_start = max(0, position_bytes - _HEADER_BLOCK_BYTES // 4)
+            self._block = self.read_at(_HEADER_BLOCK_BYTES, self._block_start)
+            start = position_bytes - self._block_start
+            if len(self._block) < _HEADER_BLOCK_BYTES:
+                # The last message of a file may be shorter than a v2 header, and the file may have been cut off
+                # meanwhile.
+                self._block = (self._block + bytes(HEADER_SIZE_BYTES)).ljust(start + HEADER_SIZE_BYTES, b"\0")
+        return start
+
+    def _parsed(self, data: bytes | bytearray, start: int, position_bytes: int) -> BatchHeader | None:
+        try:
+            header = parse_batch_header(data, start, position_bytes, path=self.path)
+        except CorruptRecordError:
+            return None
+        if header.base_offset < 0 or header.last_offset_delta < 0 or header.last_offset > MAX_OFFSET:
+            return None
+        return header
+
+    def is_crc_right(self, header: BatchHeader) -> bool:
+        """Whether the batch's CRC matches. False if the batch reaches beyond the end of the file."""
+        position_bytes = header.position_bytes
+        if header.end_position_bytes > self.end_bytes:
+            return False
+        known = self._checked.get(position_bytes)
+        if known is None:
+            if not self.spend(header.size_bytes):
+                return False
+            if len(self._checked) >= _LARGEST_CACHE:
+                self._checked.clear()
+            known = self._checked[position_bytes] = self.batch_crc(header) == header.crc
+        return known
+
+    def batch_crc(self, header: BatchHeader) -> int:
+        """The CRC of a batch's bytes, however many they are; -1 if the file ends before it."""
+        crc_start = header.position_bytes + CRC_LAYOUTS[header.magic].start
+        return self.crc(header.magic, crc_start, header.end_position_bytes)
+
+    def crc(self, magic: int, start_bytes: int, end_bytes: int, crc: int = 0) -> int:
+        """The CRC of a range of bytes, of the kind that a magic uses, continued from another one; -1 at the file's end."""
+        compute = CRC_LAYOUTS[magic].compute
+        while start_bytes < end_bytes:
+            # In blocks: the size that a header declares must not decide how much memory is taken.
+            block = self._log_file.read_at(min(_CRC_BLOCK_BYTES, end_bytes - start_bytes), start_bytes)
+            if not block:
+                return -1
+            crc = compute(block, crc)
+            start_bytes += len(block)
+        return crc
+
+    def spend(self, size_bytes: int) -> bool:
+        """Take from the allowance; False if not enough is left."""
+        if size_bytes > self._allowance_bytes:
+            self.is_exhausted = True
+            return False
+        self._allowance_bytes -= size_bytes
+        return True
+
+    def spend_on_proof(self, size_bytes: int) -> bool:
+        """Take from the allowance for proofs; False if not enough is left: then nothing more is proven here."""
+        if size_bytes > self._proof_allowance_bytes:
+            return False
+        self._proof_allowance_bytes -= size_bytes
+        return True
+
+    def advance_to(self, position_bytes: int) -> None:
+        """Note how far the reader has got, which renews the allowances."""
+        self.is_exhausted = False
+        gained_bytes = position_bytes - self._furthest_bytes
+        if gained_bytes > 0:
+            self._furthest_bytes = position_bytes
+            renewed_bytes = _ALLOWANCE_FACTOR * gained_bytes
+            self._allowance_bytes = min(_ALLOWANCE_BYTES, self._allowance_bytes + renewed_bytes)
+            self._proof_allowance_bytes = min(
+                _PROOF_ALLOWANCE_BYTES, self._proof_allowance_bytes + renewed_bytes
+            )
+
+    def read_at(self, size_bytes: int, position_bytes: int) -> bytes:
+        """Read bytes, none from beyond the end."""
+        size_bytes = max(0, min(size_bytes, self.end_bytes - position_bytes))
+        return self._log_file.read_at(size_bytes, position_bytes)
+
+    def next_data(self, position_bytes: int) -> int | None:
+        """A position at or after this one with only zeros in between; None if all the rest is zeros.
+
+        The byte at that position may itself be zero.
+        """
+        found = self._log_file.next_data(position_bytes)
+        return None if found is None or found >= self.end_bytes else found
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +219,6 @@ class DamagedRange:
         )
 
 
-_LENGTH_AND_MAGIC: Final = struct.Struct(">8xi4xb")
-
-
 def reason_at(
     probe: BatchProbe,
     limits: OffsetLimits,
@@ -69,27 +227,29 @@ def reason_at(
     max_batch_bytes: int,
 ) -> SegmentLogError | None:
     """Why there is no valid batch at a boundary; None if nothing is wrong with the batch by itself."""
+
+    def corrupt(message: str) -> CorruptRecordError:
+        return CorruptRecordError(message, path=probe.path, position_bytes=position_bytes)
+
+    cut_off = (
+        f"Expected a whole record batch, found only its first {probe.end_bytes - position_bytes} bytes before "
+        "the segment's end: the file was cut off, or the batch's length is damaged."
+    )
     head = probe.read_at(HEADER_SIZE_BYTES, position_bytes)
-    if len(head) < _LENGTH_AND_MAGIC.size:
-        return _cut_off(probe, position_bytes)
+    if len(head) <= MAGIC_POSITION:
+        return corrupt(cut_off)
     if not head.strip(b"\0"):
-        return CorruptRecordError(
-            "Expected record batches, found zeros: data was lost here.",
-            path=probe.path,
-            position_bytes=position_bytes,
-        )
-    length, magic = _LENGTH_AND_MAGIC.unpack_from(head)
+        return corrupt("Expected record batches, found zeros: data was lost here.")
+    length, magic = LENGTH_AND_MAGIC.unpack_from(head, LENGTH_POSITION)
     if not 0 <= magic <= MAGIC_V2 or length < MIN_LENGTH_BY_MAGIC[magic]:
         return header_error(probe.path, position_bytes, length, magic)
     header = probe.header(position_bytes)
     if header is None:
-        return CorruptRecordError(
-            "Expected the offsets of a record batch, found impossible ones: the file is damaged here.",
-            path=probe.path,
-            position_bytes=position_bytes,
+        return corrupt(
+            "Expected the offsets of a record batch, found impossible ones: the file is damaged here."
         )
     if header.end_position_bytes > probe.end_bytes:
-        return _cut_off(probe, position_bytes)
+        return corrupt(cut_off)
     if header.size_bytes > max_batch_bytes:
         return BatchTooLargeError(
             f"Expected a record batch of at most {max_batch_bytes} bytes, found one that declares "
@@ -98,28 +258,11 @@ def reason_at(
             position_bytes=position_bytes,
         )
     if not probe.is_crc_right(header):
-        return _wrong_crc(probe, header)
+        return corrupt(
+            f"Expected a record batch with CRC {header.crc:#010x}, found {probe.batch_crc(header):#010x}: "
+            "the batch was damaged after it was written."
+        )
     return limits.problem(header, lowest_offset, probe.path)
-
-
-def _cut_off(probe: BatchProbe, position_bytes: int) -> CorruptRecordError:
-    return CorruptRecordError(
-        f"Expected a whole record batch, found only its first {probe.end_bytes - position_bytes} bytes before "
-        "the segment's end: the file was cut off, or the batch's length is damaged.",
-        path=probe.path,
-        position_bytes=position_bytes,
-    )
-
-
-def _wrong_crc(probe: BatchProbe, header: BatchHeader) -> CorruptRecordError:
-    start_bytes = header.position_bytes + CRC_LAYOUTS[header.magic].start
-    found = probe.crc(header.magic, start_bytes, header.end_position_bytes)
-    return CorruptRecordError(
-        f"Expected a record batch with CRC {header.crc:#010x}, found {found:#010x}: "
-        "the batch was damaged after it was written.",
-        path=probe.path,
-        position_bytes=header.position_bytes,
-    )
 
 
 def known_offset(header: BatchHeader) -> int:

@@ -94,8 +94,7 @@ class AbortedTransaction:
     """One entry of a transaction index.
 
     Args:
-        producer_id: The producer.
-        first_offset: Its first data offset in this partition.
+        first_offset: The producer's first data offset in this partition.
         last_offset: Offset of its abort marker.
         last_stable_offset: First offset of the earliest other transaction that was still open
             when the marker was appended, or the offset after the marker.

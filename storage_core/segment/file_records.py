@@ -25,12 +25,7 @@ MAX_LOG_SIZE_BYTES: Final = 2**31 - 1
 
 
 class LogFile:
-    """A log file for appending. Bytes after its known end, preallocated or left by a failed write, do not count.
-
-    Args:
-        filesystem: Through which the file is read and written.
-        path: The file.
-    """
+    """A log file for appending. Bytes after its known end, preallocated or left by a failed write, do not count."""
 
     __slots__ = ("_file", "_filesystem", "_size_bytes", "path")
 
@@ -157,7 +152,6 @@ class FetchedData:
 
     Args:
         base_offset: The first batch's base offset. Of a wrapper of format v0 or v1 it is a lower bound.
-        position_bytes: Position of the first batch in its segment.
         data: The bytes. The last batch may be cut off.
         is_first_entry_incomplete: Whether the first batch is larger than the requested size.
         aborted_transactions: The aborted transactions that overlap the whole batches, in the order of their
@@ -178,10 +172,7 @@ class LogFileView:
     Unlike `SegmentReader`, a view trusts the offset index, as a broker does: it is the writer's own.
     Only if the log contradicts it is the log walked from its beginning.
 
-    Args:
-        filesystem: Through which the file is read.
-        path: The log file.
-        base_offset: The segment's base offset.
+    Attributes:
         size_bytes: How much of the file counts.
         offset_index: The segment's offset index. It may have entries for later bytes.
     """
@@ -193,12 +184,7 @@ class LogFileView:
     offset_index: OffsetIndexFile
 
     def translate_offset(self, offset: int, start_position_bytes: int = 0) -> BatchHeader | None:
-        """The first batch whose last offset is at least ``offset``; None if there is none.
-
-        Args:
-            offset: The offset. If it is in a gap, the batch after the gap is found.
-            start_position_bytes: The batch boundary where the search begins.
-        """
+        """The first batch from a boundary on whose last offset is at least ``offset``; None if there is none."""
         return self._walk_from(
             offset, start_position_bytes, lambda walk, start_bytes: walk.first_reaching(offset, start_bytes)
         )

@@ -12,11 +12,12 @@ writer closes meanwhile.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from storage_core.errors import AppendError, CorruptIndexError, OffsetOverflowError
+from storage_core.errors import AppendError, OffsetOverflowError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,13 +37,7 @@ _ZERO_RUN_BYTES: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class IndexContent:
-    """The bytes of an index's entries without the zeros after them, or why there are none.
-
-    Args:
-        data: Whole entries.
-        file_size_bytes: Size of the file, zeros included.
-        problem: Why the file cannot be used; None if it can.
-    """
+    """The bytes of an index's whole entries without the zeros after them, or why the file cannot be used."""
 
     data: bytes
     file_size_bytes: int
@@ -96,54 +91,56 @@ def rename_if_exists(filesystem: FileSystem, source: str, target: str) -> None:
         return
 
 
-class EntryFile:
-    """The bytes of an index file's entries, how many there are, and how many there is room for.
+Entry = TypeVar("Entry")
 
-    Args:
-        filesystem: Through which the file is read and written.
-        path: The file. It need not exist.
-        entry_size_bytes: Size of an entry.
-        max_size_bytes: ``segment.index.bytes``: the size of the whole file while it grows, rounded down to
-            whole entries.
-        is_zero_an_entry: Whether a file of just one entry of zeros holds an entry. In a longer file
-            such an entry, followed by zeros only, is preallocated space.
+
+class IndexFile(ABC, Generic[Entry]):
+    """An index that is written beside a log file. One writer, any number of readers.
+
+    The file is created when it is first written to. While it grows, its whole size is ``segment.index.bytes``, rounded
+    down to whole entries.
     """
 
     __slots__ = (
         "_capacity",
         "_count",
-        "_entry_size_bytes",
         "_file",
         "_filesystem",
-        "_is_zero_an_entry",
+        "_last_entry",
         "_max_size_bytes",
         "_resizes_on_write",
+        "base_offset",
         "path",
     )
 
-    def __init__(
-        self,
-        filesystem: FileSystem,
-        path: str,
-        entry_size_bytes: int,
-        max_size_bytes: int,
-        *,
-        is_zero_an_entry: bool,
-    ) -> None:
+    entry_size_bytes: int
+    is_zero_an_entry: bool = False
+    """Whether a file of just one entry of zeros holds an entry. In a longer file it is preallocated space."""
+    reserved_entries: int = 0
+    """How many entries are kept free for closing the segment."""
+
+    def __init__(self, filesystem: FileSystem, path: str, base_offset: int, max_size_bytes: int) -> None:
         self.path = path
+        self.base_offset = base_offset
         self._filesystem = filesystem
-        self._entry_size_bytes = entry_size_bytes
-        self._max_size_bytes = max_size_bytes // entry_size_bytes * entry_size_bytes
-        self._is_zero_an_entry = is_zero_an_entry
+        self._max_size_bytes = max_size_bytes // self.entry_size_bytes * self.entry_size_bytes
         self._file: PooledFile | None = None
         self._resizes_on_write = False
+        self._last_entry: Entry | None = None
         # Both are set when the file is first read.
         self._count = -1
         self._capacity = 0
 
+    @abstractmethod
+    def parse(self, entry: bytes) -> Entry:
+        """One entry of the file."""
+
     @property
-    def count(self) -> int:
-        """How many entries there are."""
+    @abstractmethod
+    def first_possible_entry(self) -> Entry:
+        """What look-ups answer where no entry applies."""
+
+    def __len__(self) -> int:
         if self._count < 0:
             self._load()
         return self._count
@@ -151,48 +148,43 @@ class EntryFile:
     @property
     def capacity(self) -> int:
         """How many entries there is room for, at the size that the file has when it is written to."""
-        count = self.count
+        count = len(self)
         if self._resizes_on_write:
-            return max(self._max_size_bytes // self._entry_size_bytes, count)
+            return max(self._max_size_bytes // self.entry_size_bytes, count)
         return self._capacity
+
+    @property
+    def room(self) -> int:
+        """How many more entries there is room for, not counting those that are reserved."""
+        return max(0, self.capacity - self.reserved_entries - len(self))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no room for another entry."""
+        return not self.room
 
     @property
     def is_open(self) -> bool:
         """Whether the file is open for writing."""
         return self._file is not None
 
-    def open(self) -> None:
-        """Open the file for writing; create it at its full size if it does not exist."""
-        self._open()
-        if self._resizes_on_write:
-            self.resize()
+    @property
+    def last_entry(self) -> Entry:
+        """The last entry; `first_possible_entry` if there is none, or if the file was removed."""
+        if self._last_entry is None:
+            entry = self._read_last()
+            self._last_entry = self.parse(entry) if entry else self.first_possible_entry
+        return self._last_entry
 
-    def write(self, entries: bytes) -> None:
-        """Write whole entries after the last one. There must be room for them."""
-        if self._resizes_on_write:
-            self.resize()
-        self._open().write_at([entries], self._count * self._entry_size_bytes)
-        self._count += len(entries) // self._entry_size_bytes
+    def entry(self, number: int) -> Entry:
+        """The entry with this number.
 
-    def forget_after(self, count: int) -> None:
-        """Take back what was written last; the bytes are written over by what comes next."""
-        self._count = min(self._count, count)
-
-    def read(self, number: int) -> bytes:
-        """One entry; shorter if the file was cut meanwhile."""
-        with self._filesystem.open(self.path) as file:
-            return self._read_from(file, number)
-
-    def read_last(self) -> bytes:
-        """The last entry; nothing if there is none, or if the file was removed."""
-        if self._count < 0:
-            last = self._load()
-            if last:
-                return last
-        try:
-            return self.read(self._count - 1) if self._count else b""
-        except FileNotFoundError:
-            return b""
+        Raises:
+            IndexError: There are fewer entries.
+        """
+        if not 0 <= number < len(self):
+            raise IndexError(f"Expected an entry number below {len(self)}, found {number}. [{self.path}]")
+        return self.parse(self._read(number))
 
     def search(self, goes_before: Callable[[bytes], bool]) -> tuple[int, bytes]:
         """Find the last entry of those at the beginning that satisfy a condition.
@@ -200,7 +192,7 @@ class EntryFile:
         Returns:
             Its number and its bytes; -1 and none if no entry does, or if the file was removed.
         """
-        count = self.count
+        count = len(self)
         if count == 0:
             return -1, b""
         try:
@@ -211,10 +203,37 @@ class EntryFile:
             # False sorts before True. An entry that was cut off meanwhile comes after everything.
             def is_after(number: int) -> bool:
                 entry = self._read_from(file, number)
-                return len(entry) < self._entry_size_bytes or not goes_before(entry)
+                return len(entry) < self.entry_size_bytes or not goes_before(entry)
 
             number = bisect_left(range(count), True, key=is_after) - 1
             return number, self._read_from(file, number) if number >= 0 else b""
+
+    def open(self) -> None:
+        """Open the file for writing; create it at its full size if it does not exist."""
+        self._open()
+        if self._resizes_on_write:
+            self.resize()
+
+    def write(self, entries: bytes, last_entry: Entry) -> None:
+        """Write whole entries after the last one. There must be room for them."""
+        if self._resizes_on_write:
+            self.resize()
+        self._open().write_at([entries], self._count * self.entry_size_bytes)
+        self._count += len(entries) // self.entry_size_bytes
+        self._last_entry = last_entry
+
+    def forget_after(self, count: int) -> None:
+        """Take back entries that were added last, because the append that they belong to has failed.
+
+        Their bytes are written over by what comes next.
+        """
+        self._count = min(self._count, count)
+        self._last_entry = None
+
+    def keep_while(self, goes_before: Callable[[bytes], bool]) -> None:
+        """Keep the entries at the beginning that satisfy a condition, and drop the others."""
+        number, _ = self.search(goes_before)
+        self.truncate(number + 1)
 
     def truncate(self, count: int) -> None:
         """Drop the entries from a number on; the file's size stays, with zeros in their place.
@@ -222,27 +241,28 @@ class EntryFile:
         Unlike a broker's, the dropped bytes do not stay in the file: another process that reads it
         could not tell them from entries.
         """
-        if count < self.count:
+        if count < len(self):
+            self._last_entry = None
             file = self._open()
-            file.truncate(count * self._entry_size_bytes)
+            file.truncate(count * self.entry_size_bytes)
             self._count = count
-            file.truncate(self._capacity * self._entry_size_bytes)
+            file.truncate(self._capacity * self.entry_size_bytes)
 
     def reset(self) -> None:
-        """Empty the file, with room for as many entries as its full size holds. It grows with them."""
+        """Drop all entries and the preallocated space; the file then grows with its entries."""
+        self._last_entry = None
         file = self._open()
         if file.size_bytes():
             file.truncate(0)
-        self._count = 0
-        self._capacity = self._max_size_bytes // self._entry_size_bytes
+        self._begin_empty()
 
     def resize(self, max_size_bytes: int | None = None) -> bool:
         """Make room up to the full size, or to another one; False if the file has that size already."""
         if max_size_bytes is not None:
-            self._max_size_bytes = max_size_bytes // self._entry_size_bytes * self._entry_size_bytes
+            self._max_size_bytes = max_size_bytes // self.entry_size_bytes * self.entry_size_bytes
         self._resizes_on_write = False
         # Entries are never cut off.
-        return self._set_size(max(self._max_size_bytes, self.count * self._entry_size_bytes))
+        return self._set_size(max(self._max_size_bytes, len(self) * self.entry_size_bytes))
 
     def resize_on_write(self) -> None:
         """Make room up to the full size when the file is next written to, not before."""
@@ -250,25 +270,11 @@ class EntryFile:
 
     def trim(self) -> bool:
         """Cut the file to its entries; False if it has that size already."""
-        return self._set_size(self.count * self._entry_size_bytes)
+        return self._set_size(len(self) * self.entry_size_bytes)
 
     def flush(self) -> None:
         """Have the operating system write the file to the disk, and create it if it does not exist."""
         self._open().flush()
-
-    def check_size(self) -> None:
-        """Check that the file is made of whole entries.
-
-        Raises:
-            CorruptIndexError: It is not.
-        """
-        status = self._filesystem.status(self.path)
-        if status is not None and status.size_bytes % self._entry_size_bytes:
-            raise CorruptIndexError(
-                f"Expected a multiple of {self._entry_size_bytes} bytes, found {status.size_bytes}. Delete the "
-                "index: it is built again from the log.",
-                path=self.path,
-            )
 
     def close(self) -> None:
         """Close the file as it is. It is opened again when it is needed."""
@@ -286,8 +292,31 @@ class EntryFile:
     def delete(self) -> bool:
         """Delete the file; False if there is none."""
         self.close()
-        self._count = -1
+        self._count, self._last_entry = -1, None
         return self._filesystem.delete(self.path)
+
+    def require_room(self, offset: int) -> None:
+        """Check that there is room for another entry.
+
+        Raises:
+            AppendError: The index is full.
+        """
+        if self.is_full:
+            raise AppendError(
+                f"Expected room for another entry, found a full index of {len(self)} entries. Roll the segment, "
+                "or raise segment.index.bytes.",
+                path=self.path,
+                offset=offset,
+            )
+
+    def require_offset(self, offset: int) -> None:
+        """Check that an offset can be written relative to the base offset.
+
+        Raises:
+            OffsetOverflowError: It cannot.
+        """
+        if not 0 <= offset - self.base_offset <= LARGEST_RELATIVE_OFFSET:
+            raise offset_overflow(self.path, self.base_offset, offset)
 
     def _open(self) -> PooledFile:
         file = self._file
@@ -308,13 +337,16 @@ class EntryFile:
         except BaseException:
             file.close()
             raise
-        self._count = 0
-        self._capacity = self._max_size_bytes // self._entry_size_bytes
+        self._begin_empty()
         return file
+
+    def _begin_empty(self) -> None:
+        self._count = 0
+        self._capacity = self._max_size_bytes // self.entry_size_bytes
 
     def _set_size(self, size_bytes: int) -> bool:
         file = self._open()
-        self._capacity = size_bytes // self._entry_size_bytes
+        self._capacity = size_bytes // self.entry_size_bytes
         if file.size_bytes() == size_bytes:
             return False
         file.truncate(size_bytes)
@@ -325,11 +357,10 @@ class EntryFile:
         try:
             opened = self._filesystem.open(self.path)
         except FileNotFoundError:
-            self._capacity = self._max_size_bytes // self._entry_size_bytes
-            self._count = 0
+            self._begin_empty()
             return b""
         with opened as file:
-            self._capacity = file.status.size_bytes // self._entry_size_bytes
+            self._capacity = file.status.size_bytes // self.entry_size_bytes
             last = self._read_from(file, self._capacity - 1) if self._capacity else b""
             if any(last):
                 self._count = self._capacity
@@ -339,146 +370,32 @@ class EntryFile:
 
     def _count_before_zeros(self, file: OpenFile) -> int:
         """Where the zeros of a preallocated file begin. Entries ascend: only the first may be all zeros."""
-        count = bisect_left(
-            range(self._capacity), True, lo=1, key=lambda number: not self._is_entry(file, number)
-        )
-        if count > 1 or self._is_entry(file, 0):
-            return count
-        return 1 if self._capacity == 1 and self._is_zero_an_entry else 0
 
-    def _is_entry(self, file: OpenFile, number: int) -> bool:
-        return any(self._read_from(file, number))
+        def is_blank(number: int) -> bool:
+            return not any(self._read_from(file, number))
+
+        count = bisect_left(range(self._capacity), True, lo=1, key=is_blank)
+        if count > 1 or not is_blank(0):
+            return count
+        return 1 if self._capacity == 1 and self.is_zero_an_entry else 0
+
+    def _read(self, number: int) -> bytes:
+        """One entry; shorter if the file was cut meanwhile."""
+        with self._filesystem.open(self.path) as file:
+            return self._read_from(file, number)
+
+    def _read_last(self) -> bytes:
+        if self._count < 0:
+            last = self._load()
+            if last:
+                return last
+        try:
+            return self._read(self._count - 1) if self._count else b""
+        except FileNotFoundError:
+            return b""
 
     def _read_from(self, file: OpenFile, number: int) -> bytes:
-        return file.read_at(self._entry_size_bytes, number * self._entry_size_bytes)
-
-
-Entry = TypeVar("Entry")
-
-
-class IndexFile(Generic[Entry]):
-    """An index that is written beside a log file. One writer, any number of readers.
-
-    Args:
-        filesystem: Through which the file is read and written.
-        path: The file. It is created when it is first written to.
-        base_offset: The segment's base offset.
-        max_size_bytes: ``segment.index.bytes``.
-    """
-
-    __slots__ = ("_last_entry", "base_offset", "file")
-
-    entry_size_bytes: int
-    """Size of an entry."""
-    is_zero_an_entry: bool = False
-    """Whether a file of just one entry of zeros holds an entry."""
-    reserved_entries: int = 0
-    """How many entries are kept free for closing the segment."""
-
-    def __init__(self, filesystem: FileSystem, path: str, base_offset: int, max_size_bytes: int) -> None:
-        self.base_offset = base_offset
-        self.file = EntryFile(
-            filesystem, path, self.entry_size_bytes, max_size_bytes, is_zero_an_entry=self.is_zero_an_entry
-        )
-        self._last_entry: Entry | None = None
-
-    def parse(self, entry: bytes) -> Entry:
-        """One entry of the file."""
-        raise NotImplementedError
-
-    @property
-    def first_possible_entry(self) -> Entry:
-        """What look-ups answer where no entry applies."""
-        raise NotImplementedError
-
-    def __len__(self) -> int:
-        return self.file.count
-
-    @property
-    def room(self) -> int:
-        """How many more entries there is room for, not counting those that are reserved."""
-        return max(0, self.file.capacity - self.reserved_entries - self.file.count)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether there is no room for another entry."""
-        return self.file.capacity - self.file.count <= self.reserved_entries
-
-    @property
-    def last_entry(self) -> Entry:
-        """The last entry; `first_possible_entry` if there is none."""
-        if self._last_entry is None:
-            entry = self.file.read_last()
-            self._last_entry = self.parse(entry) if entry else self.first_possible_entry
-        return self._last_entry
-
-    def entry(self, number: int) -> Entry:
-        """The entry with this number.
-
-        Raises:
-            IndexError: There are fewer entries.
-        """
-        if not 0 <= number < len(self):
-            raise IndexError(
-                f"Expected an entry number below {len(self)}, found {number}. [{self.file.path}]"
-            )
-        return self.parse(self.file.read(number))
-
-    def last_entry_where(self, goes_before: Callable[[bytes], bool]) -> Entry:
-        """The last entry of those at the beginning that satisfy a condition; `first_possible_entry` if none does."""
-        _, entry = self.file.search(goes_before)
-        return self.parse(entry) if entry else self.first_possible_entry
-
-    def keep_while(self, goes_before: Callable[[bytes], bool]) -> None:
-        """Keep the entries at the beginning that satisfy a condition, and drop the others."""
-        number, _ = self.file.search(goes_before)
-        self._keep(number + 1)
-
-    def truncate(self) -> None:
-        """Drop all entries."""
-        self._keep(0)
-
-    def reset(self) -> None:
-        """Drop all entries and the preallocated space; the file then grows with its entries."""
-        self._last_entry = None
-        self.file.reset()
-
-    def forget_after(self, count: int) -> None:
-        """Take back entries that were added last, because the append that they belong to has failed."""
-        self.file.forget_after(count)
-        self._last_entry = None
-
-    def require_room(self, offset: int) -> None:
-        """Check that there is room for another entry.
-
-        Raises:
-            AppendError: The index is full.
-        """
-        if self.is_full:
-            raise AppendError(
-                f"Expected room for another entry, found a full index of {len(self)} entries. Roll the segment, "
-                "or raise segment.index.bytes.",
-                path=self.file.path,
-                offset=offset,
-            )
-
-    def require_offset(self, offset: int) -> None:
-        """Check that an offset can be written relative to the base offset.
-
-        Raises:
-            OffsetOverflowError: It cannot.
-        """
-        if not self.can_append(offset):
-            raise offset_overflow(self.file.path, self.base_offset, offset)
-
-    def can_append(self, offset: int) -> bool:
-        """Whether an offset can be written relative to the base offset."""
-        return 0 <= offset - self.base_offset <= LARGEST_RELATIVE_OFFSET
-
-    def _keep(self, count: int) -> None:
-        if count < len(self):
-            self._last_entry = None
-            self.file.truncate(count)
+        return file.read_at(self.entry_size_bytes, number * self.entry_size_bytes)
 
 
 def offset_overflow(path: str, base_offset: int, offset: int) -> OffsetOverflowError:

@@ -43,14 +43,7 @@ _IntOrArray = TypeVar("_IntOrArray", int, "npt.NDArray[np.int64]")
 
 @dataclass(frozen=True, slots=True)
 class RollParameters:
-    """The properties of an append that decide whether the segment rolls.
-
-    Args:
-        messages_size_bytes: Size of the append.
-        max_timestamp_ms: Its largest timestamp.
-        max_offset: Its last offset.
-        now_ms: The current time.
-    """
+    """The properties of an append that decide whether the segment rolls, and the current time."""
 
     messages_size_bytes: int
     max_timestamp_ms: int
@@ -80,12 +73,9 @@ def exceeds_segment(
 
     A full index is one more reason, which the owner of the indexes checks.
 
-    Args:
-        config: The log's configuration.
-        size_bytes: Size of the log file with the append; a number, or one for each of several appends.
-        waited_ms: Distance of the append's largest timestamp from the first batch's; None without a first one.
-        relative_offset: Distance of the append's last offset from the base offset.
-        roll_jitter_ms: How much earlier than ``segment.ms`` the segment rolls.
+    ``size_bytes`` is that of the log file with the append; ``waited_ms`` the distance of its largest timestamp from
+    the first batch's, None without a first one; ``relative_offset`` the distance of its last offset from the base
+    offset. Each is a number, or one for each of several appends.
     """
     is_beyond = (
         (size_bytes > config.max_segment_bytes)
@@ -98,7 +88,7 @@ def exceeds_segment(
 
 
 class LogSegment:
-    """A log file and its indexes. Make one by `create` or `open`; no file is opened before it is needed.
+    """A log file, which exists and ends with its last batch, and its indexes. No file is opened before it is needed.
 
     One writer; readers get a `reader`, or ask for what a `LogFileView` answers.
 
@@ -135,7 +125,7 @@ class LogSegment:
         config: LogConfig,
         *,
         now_ms: int,
-        suffix: str,
+        suffix: str = "",
     ) -> None:
         self.base_offset = base_offset
         self.roll_jitter_ms = draw_roll_jitter_ms(config)
@@ -169,20 +159,6 @@ class LogSegment:
         segment = cls(filesystem, directory, base_offset, config, now_ms=now_ms, suffix=suffix)
         segment._log.create(config.max_segment_bytes if config.preallocate else 0)
         return segment
-
-    @classmethod
-    def open(
-        cls,
-        filesystem: FileSystem,
-        directory: str,
-        base_offset: int,
-        config: LogConfig,
-        *,
-        now_ms: int,
-        suffix: str = "",
-    ) -> Self:
-        """A segment whose log file exists and ends with its last batch. Nothing is read yet."""
-        return cls(filesystem, directory, base_offset, config, now_ms=now_ms, suffix=suffix)
 
     @property
     def path(self) -> str:
@@ -287,14 +263,8 @@ class LogSegment:
     ) -> FetchedData | None:
         """Read bytes from the batch on that holds an offset, or from the one after the gap that it is in.
 
-        Args:
-            start_offset: The offset. The batch may begin below it.
-            max_size_bytes: How much to read. The last batch is cut off there.
-            max_position_bytes: Where in the file to stop; None for where the batches end.
-            min_one_message: Whether the first batch is read whole even if it is larger.
-
-        Returns:
-            None if the offset is beyond the last batch.
+        The last batch is cut off after ``max_size_bytes``, or at ``max_position_bytes`` of the file. With
+        ``min_one_message`` the first one is read whole even if it is larger. None if no batch reaches the offset.
         """
         return self._view().read(
             start_offset, max_size_bytes, max_position_bytes, min_one_message=min_one_message
@@ -362,11 +332,7 @@ class LogSegment:
         self._append_many(pieces, last_offsets, headers["max_timestamp_ms"], sizes_bytes)
 
     def append_from_file(self, source: LogSegment, start_position_bytes: int = 0) -> int:
-        """Copy batches of another segment unchanged, up to the first whose last offset does not fit.
-
-        Args:
-            source: The other segment.
-            start_position_bytes: The batch boundary to begin at.
+        """Copy batches of another segment from a boundary on, up to the first whose last offset does not fit.
 
         Returns:
             How many bytes were copied.
@@ -402,11 +368,8 @@ class LogSegment:
     ) -> RecoveredSegment:
         """Rebuild the indexes from the valid batches at the log's beginning, and cut off what follows them.
 
-        All bytes are read, and every CRC is checked, before any file is changed.
-
-        Args:
-            observe: Receives the valid batches, and returns the transactions that were aborted among them.
-            confirm: Receives the result before any file is changed, and raises an error to prevent the change.
+        All bytes are read, and every CRC is checked, before any file is changed. ``confirm`` receives the result
+        before that, and may raise an error to prevent the change.
 
         Raises:
             OffsetOverflowError: A valid batch has an offset that does not fit the segment. Nothing was changed.
@@ -438,11 +401,9 @@ class LogSegment:
         return recovered
 
     def truncate_to(self, offset: int, *, now_ms: int) -> int:
-        """Drop the batch that holds an offset, and all later ones.
+        """Drop the batch that holds an offset, or follows the gap that it is in, and all later ones.
 
-        Args:
-            offset: The offset. If it is in a gap, all batches after the gap are dropped.
-            now_ms: The current time, from which an empty segment's age counts.
+        The age of a segment that is empty then counts from ``now_ms``.
 
         Returns:
             How many bytes were cut off.
@@ -463,12 +424,7 @@ class LogSegment:
         return cut_bytes
 
     def resize_indexes(self, *, on_write: bool = False) -> None:
-        """Give offset and time index their full size, so that they can be appended to.
-
-        Args:
-            on_write: Whether to leave the files alone until there is something to write. Until then they count
-                as having room.
-        """
+        """Give offset and time index their full size: at once, or when there is something to write."""
         self._is_sealed = False
         self._indexes.resize(on_write=on_write)
 
@@ -589,7 +545,6 @@ class LogSegment:
 
     @property
     def _is_open(self) -> bool:
-        """Whether one of the files is open for writing."""
         return self._log.is_open or self._indexes.is_open
 
     def _restart(self, largest_timestamp: TimestampOffset | None) -> None:

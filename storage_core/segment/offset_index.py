@@ -21,13 +21,10 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
-from storage_core.errors import CorruptIndexError, OffsetsOutOfOrderError
+from storage_core.errors import OffsetsOutOfOrderError
 from storage_core.record.batch_header import MAX_OFFSET
 from storage_core.segment.file_names import OffsetPosition
-from storage_core.segment.index_file import (
-    IndexFile,
-    read_index_file,
-)
+from storage_core.segment.index_file import IndexFile, read_index_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -49,7 +46,6 @@ class OffsetIndex:
     """The entries of one offset index, or none.
 
     Args:
-        base_offset: The segment's base offset.
         offsets: Absolute offset of each entry, strictly ascending.
         positions: Position of each entry in the log file, strictly ascending.
         problem: Why the file cannot be used; None if it can, or if it is just empty.
@@ -113,11 +109,6 @@ class OffsetIndex:
         number = self.number_at_or_below(offset)
         return self.entry(number) if number >= 0 else OffsetPosition(self.base_offset, 0)
 
-    def position_at_or_after(self, position_bytes: int) -> OffsetPosition | None:
-        """The first entry whose position is at least ``position_bytes``."""
-        number = int(self.positions.searchsorted(position_bytes))
-        return self.entry(number) if number < len(self.positions) else None
-
 
 def offset_entries(offsets: Int64Array, positions_bytes: Int64Array, base_offset: int) -> bytes:
     """Encode entries."""
@@ -162,11 +153,11 @@ class OffsetIndexFile(IndexFile[OffsetPosition]):
         if len(self) and offset <= self.last_offset:
             raise OffsetsOutOfOrderError(
                 f"Expected an offset above {self.last_offset}, the last one in this index, found {offset}.",
-                path=self.file.path,
+                path=self.path,
                 offset=offset,
             )
-        self.file.write(_ENTRY.pack(offset - self.base_offset, position_bytes))
-        self._last_entry = OffsetPosition(offset, position_bytes)
+        entry = _ENTRY.pack(offset - self.base_offset, position_bytes)
+        self.write(entry, OffsetPosition(offset, position_bytes))
 
     def extend(self, offsets: NDArray[np.int64], positions_bytes: NDArray[np.int64]) -> None:
         """Add ascending entries, as many as there is room for: an index may have fewer entries than batches.
@@ -176,36 +167,16 @@ class OffsetIndexFile(IndexFile[OffsetPosition]):
         count = min(len(offsets), self.room)
         if count == 0:
             return
-        self.file.write(offset_entries(offsets[:count], positions_bytes[:count], self.base_offset))
-        self._last_entry = OffsetPosition(int(offsets[count - 1]), int(positions_bytes[count - 1]))
+        last_entry = OffsetPosition(int(offsets[count - 1]), int(positions_bytes[count - 1]))
+        self.write(offset_entries(offsets[:count], positions_bytes[:count], self.base_offset), last_entry)
 
     def lookup(self, offset: int) -> OffsetPosition:
         """The entry with the highest offset up to ``offset``; the segment's beginning if none."""
         relative_offset = offset - self.base_offset
-        return self.last_entry_where(lambda entry: _ENTRY.unpack(entry)[0] <= relative_offset)
-
-    def position_at_or_after(self, position_bytes: int) -> OffsetPosition | None:
-        """The first entry whose position is at least ``position_bytes``."""
-        number, _ = self.file.search(lambda entry: _ENTRY.unpack(entry)[1] < position_bytes)
-        return self.entry(number + 1) if number + 1 < len(self) else None
+        _, entry = self.search(lambda entry: _ENTRY.unpack(entry)[0] <= relative_offset)
+        return self.parse(entry) if entry else self.first_possible_entry
 
     def truncate_to(self, offset: int) -> None:
         """Keep the entries below an offset."""
         relative_offset = offset - self.base_offset
         self.keep_while(lambda entry: _ENTRY.unpack(entry)[0] < relative_offset)
-
-    def check(self) -> None:
-        """Check what a broker checks, which is little.
-
-        Raises:
-            CorruptIndexError: The last offset is below the base offset, or the file does not consist of whole
-                entries.
-        """
-        self.file.check_size()
-        if len(self) and self.last_offset < self.base_offset:
-            raise CorruptIndexError(
-                f"Expected offsets from {self.base_offset} on, found a last entry with {self.last_offset}. Delete "
-                "the index: it is built again from the log.",
-                path=self.file.path,
-                offset=self.last_offset,
-            )

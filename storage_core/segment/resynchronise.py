@@ -8,12 +8,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from storage_core.errors import CorruptError, SegmentLogError
-from storage_core.record import batch_timestamps
 from storage_core.segment.batch_candidates import MAX_ENCODABLE_BATCH_BYTES
-from storage_core.segment.batch_probe import BatchProbe
 from storage_core.segment.batch_search import BatchSearch
-from storage_core.segment.batch_walk import USUAL_MAX_BATCH_BYTES, BatchWalk, SkimmedBatch, read_batch
-from storage_core.segment.damage import DamagedRange, OffsetLimits, known_offset, reason_at
+from storage_core.segment.batch_walk import USUAL_MAX_BATCH_BYTES, BatchWalk, SkimmedBatch, record_timestamps
+from storage_core.segment.damage import BatchProbe, DamagedRange, OffsetLimits, known_offset, reason_at
 from storage_core.segment.file_names import SegmentEnd
 
 if TYPE_CHECKING:
@@ -34,13 +32,8 @@ class Resynchroniser:
     matches, and its offsets follow those of the previous batch. No CRC covers a batch's base offset, so
     of two batches out of order, one is an outlier and counts as damage.
 
-    Args:
-        log_file: The file.
-        base_offset: The segment's base offset.
-        end_bytes: Where the segment ends.
-        end_offset: The offset that no batch reaches: the next segment's base offset, or the log end offset.
-            None if the segment's end is not known yet.
-        max_batch_bytes: The largest batch that a reader accepts.
+    No batch reaches the end offset: the next segment's base offset, or the log end offset. It is None if the
+    segment's end is not known yet.
     """
 
     def __init__(
@@ -59,12 +52,7 @@ class Resynchroniser:
         self._search = BatchSearch(self.probe, self.limits, max_batch_bytes)
 
     def log_batch_at(self, position_bytes: int, lowest_offset: int) -> BatchHeader | None:
-        """The batch of the log at a boundary; None if there is damage.
-
-        Args:
-            position_bytes: The boundary.
-            lowest_offset: The offset after the previous batch of the log.
-        """
+        """The batch of the log at a boundary, after those below an offset; None if there is damage."""
         header = self._search.valid_batch_at(position_bytes, lowest_offset)
         if header is None or self._is_outlier(header, lowest_offset):
             return None
@@ -114,10 +102,11 @@ class Resynchroniser:
         while position_bytes < self.end_bytes:
             header = self.log_batch_at(position_bytes, lowest_offset)
             if header is None:
-                if self._is_complete(lowest_offset) and self.is_blank(position_bytes):
+                end_offset = self.limits.end_offset
+                if (end_offset is None or lowest_offset >= end_offset) and self.is_blank(position_bytes):
                     return
                 damage = self.damage_at(position_bytes, lowest_offset)
-                if damage.end_bytes == self.end_bytes and self.limits.end_offset is None:
+                if damage.end_bytes == self.end_bytes and end_offset is None:
                     return
                 yield damage
                 position_bytes = damage.end_bytes
@@ -128,10 +117,6 @@ class Resynchroniser:
     def is_blank(self, position_bytes: int) -> bool:
         """Whether only zeros follow up to the end."""
         return self._search.skip_zeros(position_bytes) is None
-
-    def _is_complete(self, next_offset: int) -> bool:
-        """Whether no offset is missing up to the segment's end."""
-        return self.limits.end_offset is None or next_offset >= self.limits.end_offset
 
     def is_intact(self, position_bytes: int) -> bool:
         """Whether there is a whole batch with a matching CRC here, whatever its offsets."""
@@ -178,10 +163,7 @@ class Resynchroniser:
         if not header.is_wrapper:
             return header.base_offset
         try:
-            batch = read_batch(self._log_file, header, self._max_batch_bytes)
-            offsets, _ = batch_timestamps(
-                batch, header, path=self._log_file.path, limit_bytes=self._max_batch_bytes
-            )
+            offsets, _ = record_timestamps(self._log_file, header, self._max_batch_bytes)
         except SegmentLogError:
             return header.last_offset
         return int(offsets[0])
@@ -229,11 +211,7 @@ class TolerantWalk:
     A plain header walk notices damage late, or never: a changed length leads somewhere else. So this walk
     trusts a header if the next batch follows without a gap in offsets. For any other batch, the CRC decides.
 
-    Args:
-        log_file: The file.
-        base_offset: The segment's base offset.
-        resynchroniser: Tells batches of the log from damage. It knows where the file ends.
-        skip_damage: Whether to continue after damage, or to raise an error that covers all of it.
+    The resynchroniser tells batches of the log from damage, and knows where the file ends.
     """
 
     def __init__(
@@ -268,14 +246,8 @@ class TolerantWalk:
         if self._skip_damage:
             yield from self._hop(position_bytes)
             return
-        before = last = None
-        try:
-            for header in self.raw.batches(position_bytes):
-                before, last = last, header
-                yield header
-        except CorruptError as error:
-            walked = [None if header is None else _skimmed(header) for header in (before, last)]
-            raise self._whole_error(error, *walked) from error
+        for position, _, base_offset, _, _ in self.skim(position_bytes):
+            yield self.raw.header(position, base_offset)
 
     def batch_at(self, position_bytes: int) -> BatchHeader | None:
         """The header at a batch boundary; None if a walk would end there. Raises what `skim` raises."""
@@ -330,10 +302,6 @@ class TolerantWalk:
     def locate_offset(self, offset: int, position_bytes: int) -> BatchLocation:
         """The first batch that reaches an offset, walking from a boundary before it. Every CRC near it is checked."""
         return self.locate_first(lambda header: header.last_offset >= offset, position_bytes)
-
-    def first_log_batch(self, position_bytes: int, start_bytes: int) -> BatchHeader | None:
-        """The first batch of the log that begins at or after a position, walking from a boundary."""
-        return self.locate_first(lambda header: header.position_bytes >= position_bytes, start_bytes).found
 
     def locate_first(self, is_reached: Callable[[BatchHeader], bool], start_bytes: int) -> BatchLocation:
         """The first batch that satisfies a condition, walking from a boundary. Every CRC near it is checked."""
@@ -467,15 +435,10 @@ def end_of_batches(
     The last append before a crash may be torn: cut in the middle, or of full length with pages that
     never reached the disk. Such a tail is the end of the log and no damage, if nothing valid follows it.
 
-    Args:
-        log_file: The file.
-        base_offset: The segment's base offset.
-        start_position_bytes: The boundary.
-        end_position_bytes: Where the file ends, or the position after which nothing valid is known to follow.
-        skip_damage: Whether to find the end after damage; otherwise a valid batch after damage is an error.
+    Nothing valid is known to follow ``end_position_bytes``.
 
     Raises:
-        CorruptRecordError: Damage that a valid batch follows.
+        CorruptRecordError: Damage that a valid batch follows, unless damage is skipped.
     """
     # A batch that is too large for a reader is still no torn append.
     resynchroniser = Resynchroniser(

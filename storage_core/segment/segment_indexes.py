@@ -65,19 +65,11 @@ def index_entries(
     largest_timestamp: TimestampOffset,
     bytes_since_last_entry: int,
 ) -> IndexEntries:
-    """The entries for batches that are appended at a position (the rule of Kafka's ``LogSegment.append``).
+    """The entries for at least one batch, appended at a position (the rule of Kafka's ``LogSegment.append``).
 
     A batch gets an entry if more than ``index.interval.bytes`` are between its beginning and that of the
-    last batch with an entry. So the first batch of a segment never gets one.
-
-    Args:
-        last_offsets: Last offset of each batch; at least one.
-        max_timestamps_ms: Its largest timestamp.
-        sizes_bytes: Its size.
-        position_bytes: Where the first one begins.
-        interval_bytes: ``index.interval.bytes``.
-        largest_timestamp: The largest timestamp before them.
-        bytes_since_last_entry: Size of the earlier batches from the last one with an entry on.
+    last batch with an entry. So the first batch of a segment never gets one. The columns have an item for each
+    batch; the two keywords are the state after the batches before them.
     """
     ends = np.cumsum(sizes_bytes)
     # Places are counted from the last batch with an entry.
@@ -120,14 +112,7 @@ def _chosen(places: _Int64Array, sizes_bytes: _Int64Array, interval_bytes: int) 
 class IndexBuilder:
     """Encodes index entries for batches that are written while no log is open.
 
-    The bytes are those that `LogSegment` would write.
-
-    Args:
-        base_offset: The segment's base offset.
-        config: Distance and maximum number of the entries.
-        offset_index_bytes: Current size of the offset index.
-        time_index_bytes: Current size of the time index.
-        last_time: The last entry of the time index; None if it has none.
+    The bytes are those that `LogSegment` would write after indexes of these sizes and this last time.
     """
 
     def __init__(
@@ -159,14 +144,7 @@ class IndexBuilder:
         sizes_bytes: npt.NDArray[np.int64],
         position_bytes: int,
     ) -> tuple[bytes, bytes]:
-        """The entries of the offset index and of the time index for the next batches.
-
-        Args:
-            last_offsets: Last offset of each batch; at least one.
-            max_timestamps_ms: Its largest timestamp.
-            sizes_bytes: Its size.
-            position_bytes: Where the first one begins in the log file.
-        """
+        """The entries of the offset index and of the time index for the next batches; see `index_entries`."""
         entries = index_entries(
             last_offsets,
             max_timestamps_ms,
@@ -228,12 +206,12 @@ class SegmentIndexes:
     @property
     def is_open(self) -> bool:
         """Whether the offset index or the time index is open for writing."""
-        return self.offsets.file.is_open or self.times.file.is_open
+        return self.offsets.is_open or self.times.is_open
 
     def open(self) -> None:
         """Open offset and time index for writing; create them, at their full size, if they do not exist."""
-        self.times.file.open()
-        self.offsets.file.open()
+        self.times.open()
+        self.offsets.open()
 
     def add_one(self, offset: int, position_bytes: int, largest_timestamp: TimestampOffset) -> None:
         """Add the entries for one batch if there is room for them; raises what `add` raises."""
@@ -280,18 +258,16 @@ class SegmentIndexes:
 
     def resize(self, *, on_write: bool = False) -> None:
         """Give offset and time index their full size, at once or when they are next written to."""
-        for file in (self.offsets.file, self.times.file):
+        for index in (self.offsets, self.times):
             if on_write:
-                file.resize_on_write()
+                index.resize_on_write()
             else:
-                file.resize()
+                index.resize()
 
     def trim(self, largest_timestamp: TimestampOffset | None) -> bool:
         """Add the last entry of the time index, and cut offset and time index to their entries.
 
-        Args:
-            largest_timestamp: The segment's largest timestamp; None if it is not known because nothing was
-                appended.
+        The segment's largest timestamp is not known if nothing was appended.
 
         Returns:
             Whether that changed a file.
@@ -302,20 +278,20 @@ class SegmentIndexes:
                 largest_timestamp.timestamp_ms, largest_timestamp.offset, skip_full_check=True
             )
         is_changed = len(self.times) > count
-        is_changed |= self.offsets.file.trim()
-        is_changed |= self.times.file.trim()
+        is_changed |= self.offsets.trim()
+        is_changed |= self.times.trim()
         return is_changed
 
     def flush(self) -> None:
         """Flush the files to disk. Offset and time index are created if they do not exist."""
-        self.offsets.file.flush()
-        self.times.file.flush()
+        self.offsets.flush()
+        self.times.flush()
         self.transactions.flush()
 
     def close(self) -> None:
         """Close the files without changing them."""
-        self.offsets.file.close()
-        self.times.file.close()
+        self.offsets.close()
+        self.times.close()
         self.transactions.close()
 
     def rename(self, directory: str, suffix: str) -> None:
@@ -324,15 +300,15 @@ class SegmentIndexes:
         if not suffix:
             # A reader that finds the offset index must also find the transaction index.
             self.transactions.rename(transaction_path)
-        self.offsets.file.rename(offset_path)
-        self.times.file.rename(time_path)
+        self.offsets.rename(offset_path)
+        self.times.rename(time_path)
         if suffix:
             self.transactions.rename(transaction_path)
 
     def delete(self) -> None:
         """Delete the files that exist."""
-        self.offsets.file.delete()
-        self.times.file.delete()
+        self.offsets.delete()
+        self.times.delete()
         self.transactions.delete()
 
     def _paths(self, directory: str, suffix: str) -> tuple[str, str, str]:

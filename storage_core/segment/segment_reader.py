@@ -14,14 +14,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from storage_core.errors import CorruptError, DataLossError, UnsupportedFormatError
-from storage_core.record import batch_timestamps
-from storage_core.record.batch_header import NO_TIMESTAMP_MS
 from storage_core.segment.batch_walk import (
     PAGE_SIZE_BYTES,
     USUAL_MAX_BATCH_BYTES,
     BatchWalk,
     SkimmedBatch,
     read_batch,
+    record_timestamps,
 )
 from storage_core.segment.file_names import (
     SegmentEnd,
@@ -35,6 +34,7 @@ from storage_core.segment.offset_index import ENTRY_SIZE_BYTES as OFFSET_ENTRY_B
 from storage_core.segment.offset_index import OffsetIndex
 from storage_core.segment.resynchronise import BatchLocation, Resynchroniser, TolerantWalk, end_of_batches
 from storage_core.segment.time_index import TimeIndex
+from storage_core.segment.timestamp_search import TimestampSearch
 from storage_core.segment.transaction_index import TransactionIndex
 
 if TYPE_CHECKING:
@@ -59,7 +59,6 @@ class SegmentReader:
     Positions that are passed in are batch boundaries: 0, or taken from a batch header.
 
     Args:
-        filesystem: Reads the files.
         directory: Path of the partition's directory.
         base_offset: Lower bound of the offsets inside: the number in the file names.
         file_names: All names in the directory, so that absent indexes are not looked for; None if
@@ -72,6 +71,9 @@ class SegmentReader:
         end_offset: The offset that no batch reaches: the next segment's base offset, or the log
             end offset; None if that is not known.
         skip_damage: Whether look-ups and walks continue after damage; otherwise damage is an error.
+
+    Attributes:
+        known_end: What `end` has returned, or what the segment's writer has reported; None if it is not known.
     """
 
     filesystem: FileSystem
@@ -87,7 +89,7 @@ class SegmentReader:
     _offset_index: OffsetIndex | None = field(default=None, init=False, repr=False)
     _time_index: TimeIndex | None = field(default=None, init=False, repr=False)
     _transaction_index: TransactionIndex | None = field(default=None, init=False, repr=False)
-    _end: SegmentEnd | None = field(default=None, init=False, repr=False)
+    known_end: SegmentEnd | None = field(default=None, init=False, repr=False)
     _largest_timestamp: TimestampOffset | None = field(default=None, init=False, repr=False)
 
     @property
@@ -157,28 +159,30 @@ class SegmentReader:
     @property
     def offset_index(self) -> OffsetIndex:
         """The offset index, read at first use."""
-        if self._offset_index is None:
+        index = self._offset_index
+        if index is None:
             path = self._index_path(offset_index_file_name(self.base_offset))
             if path is None:
-                self._offset_index = OffsetIndex.without_entries(self.base_offset, self._why_no_index())
+                index = OffsetIndex.without_entries(self.base_offset, self._why_no_index())
             else:
-                self._offset_index = OffsetIndex.read(
-                    self.filesystem, path, self.base_offset, self.size_bytes
-                )
-            self._report("offset index", self._offset_index.problem)
-        return self._offset_index
+                index = OffsetIndex.read(self.filesystem, path, self.base_offset, self.size_bytes)
+            self._offset_index = index
+            self._report("offset index", index.problem)
+        return index
 
     @property
     def time_index(self) -> TimeIndex:
         """The time index, read at first use."""
-        if self._time_index is None:
+        index = self._time_index
+        if index is None:
             path = self._index_path(time_index_file_name(self.base_offset))
             if path is None:
-                self._time_index = TimeIndex.without_entries(self.base_offset, self._why_no_index())
+                index = TimeIndex.without_entries(self.base_offset, self._why_no_index())
             else:
-                self._time_index = TimeIndex.read(self.filesystem, path, self.base_offset)
-            self._report("time index", self._time_index.problem)
-        return self._time_index
+                index = TimeIndex.read(self.filesystem, path, self.base_offset)
+            self._time_index = index
+            self._report("time index", index.problem)
+        return index
 
     @property
     def transaction_index(self) -> TransactionIndex:
@@ -224,10 +228,6 @@ class SegmentReader:
     def forget_transaction_index(self) -> None:
         """Read the transaction index again when it is next needed: it may have been written meanwhile."""
         self._transaction_index = None
-
-    def drop_last_index_entry(self) -> None:
-        """Continue as if the offset index were one entry shorter."""
-        self._offset_index = self.offset_index.without_last_entry()
 
     def set_offset_index_aside(self, problem: str) -> None:
         """Continue without the offset index, because it was found to be wrong."""
@@ -287,34 +287,25 @@ class SegmentReader:
             yield from self._resynchroniser(log_file).items(position_bytes, self.base_offset)
 
     def read_batch(self, header: BatchHeader) -> bytes:
-        """Read one whole batch, header included, and check its CRC.
-
-        Raises:
-            BatchTooLargeError: It has more than ``max_batch_bytes``.
-            CorruptRecordError: The CRC does not match.
-        """
+        """Read one whole batch, header included, and check its CRC; see `read_batch`."""
         with self.open_log() as log_file:
             return read_batch(log_file, header, self.max_batch_bytes)
 
     def record_offsets(self, header: BatchHeader) -> list[int]:
         """The offsets of a batch's records, ascending; raises what `read_batch` raises."""
-        batch = self.read_batch(header)
-        offsets, _ = batch_timestamps(batch, header, path=self.log_path, limit_bytes=self.max_batch_bytes)
+        with self.open_log() as log_file:
+            offsets, _ = record_timestamps(log_file, header, self.max_batch_bytes)
         ascending: list[int] = offsets.tolist()
         return ascending
 
     def translate_offset(self, offset: int, boundary_bytes: int = 0) -> BatchHeader | None:
-        """The first batch whose last offset is at least ``offset``; None if there is none.
+        """The first batch whose last offset is at least ``offset``: the one after a gap if it is in a gap.
 
-        If ``offset`` is in a gap, that is the batch after the gap.
-
-        Args:
-            offset: The offset.
-            boundary_bytes: Position of a batch that an earlier look-up has found, not after the one looked for.
+        The look-up may begin at the boundary of a batch that an earlier one has found.
         """
         with self.open_log() as log_file:
             walk = self._walk(log_file)
-            return walk.first_reaching(offset, self._start_position(walk, offset, boundary_bytes))
+            return walk.first_reaching(offset, self.start_position(walk, offset, boundary_bytes))
 
     def locate_offset(self, offset: int) -> BatchLocation:
         """The first batch that reaches an offset, and what precedes it. Damage is skipped, whatever `skip_damage` says."""
@@ -322,7 +313,7 @@ class SegmentReader:
             walk = self._walk(log_file)
             number = -1 if self.is_one_page else self.offset_index.number_at_or_below(offset - 1)
             while True:
-                start_bytes = self._proven_position(walk, number)
+                start_bytes = self.proven_position(walk, number)
                 found = walk.locate_offset(offset, start_bytes)
                 if found.before is not None or start_bytes == 0:
                     return found
@@ -354,7 +345,7 @@ class SegmentReader:
             walk = self._walk(log_file)
             before: SkimmedBatch | None = None
             after: SkimmedBatch | None = None
-            for batch in walk.skim(self._start_position(walk, offset)):
+            for batch in walk.skim(self.start_position(walk, offset)):
                 _, _, _, last_offset, _ = batch
                 if last_offset >= offset:
                     after = batch
@@ -378,34 +369,24 @@ class SegmentReader:
         """Where a walk that does not find an offset ends: at a torn batch, at zeros, or at the end of the file."""
         with self.open_log() as log_file:
             walk = self._walk(log_file)
-            position_bytes = self._start_position(walk, offset)
+            position_bytes = self.start_position(walk, offset)
             for _, end_bytes, _, _, _ in walk.skim(position_bytes):
                 position_bytes = end_bytes
             return position_bytes
 
-    @property
-    def known_end(self) -> SegmentEnd | None:
-        """What `end` has returned before, or what the segment's writer has reported; None if it is not known."""
-        return self._end
-
-    @known_end.setter
-    def known_end(self, end: SegmentEnd) -> None:
-        self._end = end
-
     def end(self) -> SegmentEnd:
-        """Where the whole, valid batches of the segment end.
+        """Where the whole, valid batches of the segment end; bad ones at the end are left out if nothing valid follows.
 
-        Bad batches at the end are left out if nothing valid follows them. From then on, every
-        other answer is limited to the bytes before the end. So of a log's last segment, request the
-        end first.
+        From then on, every other answer is limited to the bytes before the end. So of a log's last segment, request
+        the end first.
 
         Raises:
             CorruptRecordError: Bytes that are no batch, followed by a valid batch.
         """
-        if self._end is None:
+        if self.known_end is None:
             with self.open_log() as log_file:
-                self._end = self._find_end(log_file)
-        return self._end
+                self.known_end = self._find_end(log_file)
+        return self.known_end
 
     def end_before(self, offset: int) -> None:
         """End the segment with the batches before an offset, because what follows is not committed yet.
@@ -418,26 +399,22 @@ class SegmentReader:
         self.end_offset = offset
         with self.open_log() as log_file:
             walk = self._walk(log_file)
-            for _, end_bytes, _, last_offset, _ in walk.skim(self._start_position(walk, offset - 1)):
+            for _, end_bytes, _, last_offset, _ in walk.skim(self.start_position(walk, offset - 1)):
                 if last_offset >= offset - 1:
-                    self._end = SegmentEnd(last_offset + 1, end_bytes)
+                    self.known_end = SegmentEnd(last_offset + 1, end_bytes)
                     self.known_status = replace(self.status, size_bytes=end_bytes)
                     return
 
     def largest_timestamp(self, *, is_complete: bool) -> TimestampOffset:
-        """The largest timestamp, and the last offset of the first batch that holds it.
+        """The largest timestamp, and the last offset of the first batch that holds it; (-1, base offset) if none.
 
-        Args:
-            is_complete: Whether the broker has closed the time index, and so has written the
-                segment's largest timestamp to it: true of every segment but the last, and of
-                the last one after a clean shutdown.
-
-        Returns:
-            (-1, base offset) if the segment has no timestamps.
+        The time index is complete if a broker has closed it, and so has written the segment's largest timestamp
+        to it: that of every segment but the last, and of the last one after a clean shutdown.
         """
         if self._largest_timestamp is None:
             with self.open_log() as log_file:
-                self._largest_timestamp = self._find_largest_timestamp(self._walk(log_file), is_complete)
+                search = TimestampSearch(self, log_file, self._walk(log_file))
+                self._largest_timestamp = search.largest_timestamp(is_complete=is_complete)
         return self._largest_timestamp
 
     def largest_timestamp_ms(self, *, is_complete: bool) -> int:
@@ -456,27 +433,16 @@ class SegmentReader:
         if self._largest_timestamp is not None and self._largest_timestamp.timestamp_ms < timestamp_ms:
             return None
         with self.open_log() as log_file:
-            while True:
-                walk = self._walk(log_file)
-                try:
-                    return self._find_timestamp(log_file, walk, timestamp_ms, start_offset)
-                except _StaleTimeIndexError:
-                    self.set_time_index_aside()
+            search = TimestampSearch(self, log_file, self._walk(log_file))
+            return search.first_record(timestamp_ms, start_offset)
 
     def cut_points(
         self, start_position_bytes: int, end_position_bytes: int, target_bytes: int
     ) -> list[BatchHeader]:
-        """Batches at which a range can be cut into pieces of about ``target_bytes``.
+        """The batches at which to cut a range into pieces of at least ``target_bytes``: where each further piece begins.
 
-        Args:
-            start_position_bytes: The range's beginning, a batch boundary.
-            end_position_bytes: The range's end.
-            target_bytes: The smallest distance between two cuts.
-
-        Returns:
-            The batches that begin a piece, except the first piece. The base offset of a wrapper is
-            the one after the previous batch. There are no cuts after damage: the reader of that
-            piece reports it.
+        The base offset of a wrapper is the one after the previous batch. There are no cuts after damage: the
+        reader of that piece reports it.
         """
         cuts: list[BatchHeader] = []
         with self.open_log() as log_file:
@@ -497,9 +463,9 @@ class SegmentReader:
 
     def _resynchroniser(self, log_file: OpenFile, end_position_bytes: int | None = None) -> Resynchroniser:
         end_bytes, end_offset = self.size_bytes, self.end_offset
-        if self._end is not None:
-            end_bytes = self._end.position_bytes
-            end_offset = self._end.next_offset if end_offset is None else end_offset
+        if self.known_end is not None:
+            end_bytes = self.known_end.position_bytes
+            end_offset = self.known_end.next_offset if end_offset is None else end_offset
         if end_position_bytes is not None:
             end_bytes = min(end_bytes, end_position_bytes)
         return Resynchroniser(log_file, self.base_offset, end_bytes, end_offset, self.max_batch_bytes)
@@ -510,20 +476,20 @@ class SegmentReader:
 
     # The index search: from which entry of the offset index a walk may begin.
 
-    def _start_position(self, walk: TolerantWalk, offset: int, boundary_bytes: int = 0) -> int:
+    def start_position(self, walk: TolerantWalk, offset: int, boundary_bytes: int = 0) -> int:
         """Where to begin a walk that must meet every batch from ``offset`` on: at a known boundary, or after it."""
         if self.is_one_page:
             return boundary_bytes
         return self._proven_position_after(walk, self.offset_index.number_at_or_below(offset), boundary_bytes)
 
     def _proven_position_after(self, walk: TolerantWalk, number: int, boundary_bytes: int) -> int:
-        """A `_proven_position` after a boundary, or the boundary. An entry that is no help is not checked."""
+        """A `proven_position` after a boundary, or the boundary. An entry that is no help is not checked."""
         index = self.offset_index
         if number < 0 or index.entry(number).position_bytes <= boundary_bytes:
             return boundary_bytes
-        return max(boundary_bytes, self._proven_position(walk, number))
+        return max(boundary_bytes, self.proven_position(walk, number))
 
-    def _proven_position(self, walk: TolerantWalk, number: int) -> int:
+    def proven_position(self, walk: TolerantWalk, number: int) -> int:
         """Position of an entry of the offset index, or of one before it, that the log confirms; otherwise 0.
 
         If the log refutes several entries in a row, the index is set aside.
@@ -552,7 +518,7 @@ class SegmentReader:
         if batch is None:
             if number == len(index) - 1:
                 # The last append was indexed, but is torn: the log ends before it.
-                self.drop_last_index_entry()
+                self._offset_index = index.without_last_entry()
             return False
         batch_position_bytes, _, _, _, _ = batch
         try:
@@ -587,7 +553,7 @@ class SegmentReader:
         stop_bytes = self.size_bytes
         number = len(self.offset_index) - 1
         while True:
-            start_bytes = self._proven_position(walk, number)
+            start_bytes = self.proven_position(walk, number)
             end = self._end_after(log_file, walk, start_bytes, stop_bytes)
             if end is not None:
                 return end
@@ -616,121 +582,10 @@ class SegmentReader:
         # A torn append, or damage. Or the last entries lead into a record's value: a walk that begins more than a
         # usual batch earlier comes to the batch around it.
         number = int(self.offset_index.positions.searchsorted(start_bytes - USUAL_MAX_BATCH_BYTES)) - 1
-        start_bytes = self._proven_position(walk, number)
+        start_bytes = self.proven_position(walk, number)
         return end_of_batches(
             log_file, self.base_offset, start_bytes, stop_bytes, skip_damage=self.skip_damage
         )
-
-    def _named_batch(self, walk: TolerantWalk, entry: TimestampOffset) -> SkimmedBatch | None:
-        """The batch that an entry of the time index names; None if the two disagree."""
-        for batch in walk.skim(self._start_position(walk, entry.offset)):
-            _, _, base_offset, last_offset, largest_ms = batch
-            if last_offset >= entry.offset:
-                return batch if base_offset <= entry.offset and largest_ms == entry.timestamp_ms else None
-        return None
-
-    def _find_largest_timestamp(self, walk: TolerantWalk, is_complete: bool) -> TimestampOffset:
-        largest = TimestampOffset(NO_TIMESTAMP_MS, self.base_offset)
-        start_bytes = 0
-        entry = None if self.is_one_page else self.time_index.last_entry
-        is_named = False
-        if entry is not None:
-            named = self._named_batch(walk, entry)
-            if named is None:
-                self.set_time_index_aside()
-            else:
-                is_named = True
-                _, named_end_bytes, _, _, _ = named
-                largest, start_bytes = entry, named_end_bytes
-        if is_complete and (is_named or self._seems_without_timestamps(walk)):
-            # The end of the log shows whether entries are missing, unless timestamps descend there.
-            last_indexed = self.offset_index.last_entry
-            tail_bytes = start_bytes
-            if last_indexed is not None and last_indexed.position_bytes > start_bytes:
-                tail_bytes = max(start_bytes, self._proven_position(walk, len(self.offset_index) - 1))
-            if all(largest_ms <= largest.timestamp_ms for *_, largest_ms in walk.skim(tail_bytes)):
-                return largest
-        for _, _, _, last_offset, largest_ms in walk.skim(start_bytes):
-            if largest_ms > largest.timestamp_ms:
-                largest = TimestampOffset(largest_ms, last_offset)
-        return largest
-
-    def _seems_without_timestamps(self, walk: TolerantWalk) -> bool:
-        """Whether an empty time index is plausible: there are other entries, and the first batch has no timestamp."""
-        if self.is_one_page or len(self.time_index) or self.time_index.problem is not None:
-            return False
-        first = next(walk.skim(), None)
-        if first is None:
-            return False
-        *_, largest_ms = first
-        return len(self.offset_index) > 0 and largest_ms <= NO_TIMESTAMP_MS
-
-    def _find_timestamp(
-        self, log_file: OpenFile, walk: TolerantWalk, timestamp_ms: int, start_offset: int
-    ) -> TimestampOffset | None:
-        entry = TimestampOffset(NO_TIMESTAMP_MS, self.base_offset)
-        if not self.is_one_page:
-            entry = self.time_index.lookup(timestamp_ms)
-        # An entry below the start offset does not decide anything, so it need not be right.
-        is_unproven = entry.timestamp_ms != NO_TIMESTAMP_MS and entry.offset > start_offset
-        start_bytes = self._start_position(walk, max(entry.offset, start_offset))
-        for batch in walk.skim(start_bytes):
-            position_bytes, _, _, last_offset, largest_ms = batch
-            if is_unproven:
-                is_unproven = not _is_batch_of_entry(batch, entry)
-            if largest_ms < timestamp_ms or last_offset < start_offset:
-                continue
-            header = walk.batch_at(position_bytes)
-            if header is None:
-                continue
-            found = self._first_record(log_file, header, timestamp_ms, start_offset)
-            if found is None:
-                continue
-            skipped = self._skipped_batch(walk, header, start_bytes, timestamp_ms, start_offset)
-            if skipped is None:
-                return found
-            return self._first_record(log_file, skipped, timestamp_ms, start_offset) or found
-        if is_unproven:
-            raise _StaleTimeIndexError
-        return None
-
-    def _skipped_batch(
-        self, walk: TolerantWalk, found: BatchHeader, start_bytes: int, timestamp_ms: int, start_offset: int
-    ) -> BatchHeader | None:
-        """The batch that should have been found, if a damaged length has led the walk past it.
-
-        Raises:
-            CorruptRecordError: Damage before it, which may have held the record.
-        """
-        if self.skip_damage or walk.raw.is_proven(found.position_bytes, start_bytes):
-            return None
-        location = walk.locate_first(
-            lambda header: header.max_timestamp_ms >= timestamp_ms and header.last_offset >= start_offset,
-            start_bytes,
-        )
-        if location.found is not None and location.found.position_bytes == found.position_bytes:
-            return None
-        if location.damage is not None:
-            raise location.damage.error()
-        return location.found
-
-    def _first_record(
-        self, log_file: OpenFile, header: BatchHeader, timestamp_ms: int, start_offset: int
-    ) -> TimestampOffset | None:
-        try:
-            batch = read_batch(log_file, header, self.max_batch_bytes)
-            offsets, timestamps_ms = batch_timestamps(
-                batch, header, path=self.log_path, limit_bytes=self.max_batch_bytes
-            )
-        except (CorruptError, UnsupportedFormatError):
-            if self.skip_damage:
-                return None
-            raise
-        matches = ((timestamps_ms >= timestamp_ms) & (offsets >= start_offset)).nonzero()[0]
-        if not len(matches):
-            return None
-        first = int(matches[0])
-        return TimestampOffset(int(timestamps_ms[first]), int(offsets[first]))
 
     def _batch_at_or_after(
         self, walk: TolerantWalk, position_bytes: int, boundary_bytes: int
@@ -738,7 +593,7 @@ class SegmentReader:
         """The first indexed batch at or after a position, or the first batch at all if the index ends before it."""
         number = int(self.offset_index.positions.searchsorted(position_bytes))
         if number < len(self.offset_index):
-            proven_bytes = self._proven_position(walk, number)
+            proven_bytes = self.proven_position(walk, number)
             if proven_bytes >= position_bytes:
                 header = walk.batch_at(proven_bytes)
                 if header is None or not (header.is_wrapper or self.skip_damage):
@@ -750,30 +605,12 @@ class SegmentReader:
         start_bytes = self._proven_position_after(walk, number, boundary_bytes)
         if self.skip_damage:
             # Do not cut at a damaged batch: the reader of the previous piece has to find its end.
-            return walk.first_log_batch(position_bytes, start_bytes)
+            return walk.locate_first(
+                lambda header: header.position_bytes >= position_bytes, start_bytes
+            ).found
         for batch_bytes, _, base_offset, _, _ in walk.skim(start_bytes):
             if batch_bytes >= position_bytes:
                 header = walk.batch_at(batch_bytes)
                 # The walk knows more about a wrapper's base offset.
                 return header and header.with_lower_base(base_offset)
         return None
-
-
-class _StaleTimeIndexError(Exception):
-    """The time index disagrees with the batches that it names."""
-
-
-def _is_batch_of_entry(batch: SkimmedBatch, entry: TimestampOffset) -> bool:
-    """Whether an entry of the time index names a batch; False before that batch.
-
-    Raises:
-        _StaleTimeIndexError: The batch contradicts the entry.
-    """
-    _, _, base_offset, last_offset, largest_ms = batch
-    if last_offset < entry.offset:
-        if largest_ms >= entry.timestamp_ms:
-            raise _StaleTimeIndexError
-        return False
-    if base_offset > entry.offset or largest_ms != entry.timestamp_ms:
-        raise _StaleTimeIndexError
-    return True

@@ -46,27 +46,6 @@ class RecoveredSegment:
     problem: CorruptError | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SegmentScan:
-    """What a scan of the valid batches at the beginning of a log file has found.
-
-    Args:
-        end_position_bytes: Where the last one ends.
-        next_offset: The offset after it.
-        largest_timestamp: The largest timestamp.
-        entries: The entries of the indexes, one part for each window.
-        aborted_transactions: What the observer has returned.
-        problem: See `RecoveredSegment`.
-    """
-
-    end_position_bytes: int
-    next_offset: int
-    largest_timestamp: TimestampOffset
-    entries: list[IndexEntries]
-    aborted_transactions: list[AbortedTransaction]
-    problem: CorruptError | None
-
-
 def scan_segment(
     log_file: OpenFile,
     base_offset: int,
@@ -77,38 +56,33 @@ def scan_segment(
     observe: WindowObserver | None = None,
     start_position_bytes: int = 0,
 ) -> SegmentScan:
-    """Read a whole log file, check every CRC, and stop before the first invalid batch.
-
-    Args:
-        log_file: The file. It is not changed.
-        base_offset: The segment's base offset.
-        end_position_bytes: Where the file ends.
-        index_interval_bytes: ``index.interval.bytes``.
-        max_batch_bytes: The largest batch for which memory is taken.
-        observe: Receives the valid batches.
-        start_position_bytes: Where to begin, a batch boundary.
+    """Read a log file from a batch boundary on, check every CRC, and stop before the first invalid batch.
 
     Raises:
         OffsetOverflowError: A valid batch has an offset that the segment's indexes cannot hold.
         BatchTooLargeError: A valid batch is larger than ``max_batch_bytes``.
     """
-    scan = _Scan(base_offset, start_position_bytes, index_interval_bytes, observe)
+    scan = SegmentScan(base_offset, start_position_bytes, index_interval_bytes, observe)
     for window in read_windows(
         log_file, start_position_bytes, end_position_bytes, base_offset, max_batch_bytes=max_batch_bytes
     ):
         if not scan.take(window):
             break
-    return SegmentScan(
-        scan.end_position_bytes,
-        scan.next_offset,
-        scan.largest_timestamp,
-        scan.entries,
-        scan.aborted_transactions,
-        scan.problem,
-    )
+    return scan
 
 
-class _Scan:
+class SegmentScan:
+    """What a scan of the valid batches at the beginning of a log file has found.
+
+    Attributes:
+        end_position_bytes: Where the last one ends.
+        next_offset: The offset after it.
+        largest_timestamp: The largest timestamp.
+        entries: The entries of the indexes, one part for each window.
+        aborted_transactions: What the observer has returned.
+        problem: See `RecoveredSegment`.
+    """
+
     def __init__(
         self,
         base_offset: int,
@@ -145,7 +119,6 @@ class _Scan:
     def _count_valid(
         self, window: BatchWindow, base_offsets: npt.NDArray[np.int64], last_offsets: npt.NDArray[np.int64]
     ) -> int:
-        """How many batches at the beginning of a window are valid."""
         count = len(window.starts)
         lowest_offsets = np.empty(count, np.int64)
         if count:
@@ -156,7 +129,12 @@ class _Scan:
         in_order = int(is_disordered.argmax()) if is_disordered.any() else count
         damaged = window.crc_mismatches(np.arange(in_order))
         if len(damaged):
-            self.problem = _wrong_crc(window, int(damaged[0]))
+            header = window.header(int(damaged[0]))
+            self.problem = CorruptRecordError(
+                f"Expected a record batch with CRC {header.crc:#010x}, found another one: the batch was torn, or "
+                "damaged after it was written.",
+                **header.error_location(window.path),
+            )
             return int(damaged[0])
         if in_order < count:
             self.problem = _disorder(window, in_order, int(lowest_offsets[in_order]))
@@ -218,19 +196,6 @@ class _Scan:
             else:
                 break
         return count
-
-
-def _wrong_crc(window: BatchWindow, number: int) -> CorruptRecordError:
-    header = window.header(number)
-    return CorruptRecordError(
-        f"Expected a record batch with CRC {header.crc:#010x}, found another one: the batch was torn, or damaged "
-        "after it was written.",
-        path=window.path,
-        position_bytes=header.position_bytes,
-        end_position_bytes=header.end_position_bytes,
-        offset=header.base_offset,
-        last_offset=header.last_offset,
-    )
 
 
 def _disorder(window: BatchWindow, number: int, lowest_offset: int) -> CorruptRecordError:

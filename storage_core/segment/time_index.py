@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
-from storage_core.errors import CorruptIndexError, InvalidTimestampError, OffsetsOutOfOrderError
+from storage_core.errors import InvalidTimestampError, OffsetsOutOfOrderError
 from storage_core.record.batch_header import MAX_OFFSET, NO_TIMESTAMP_MS
 from storage_core.segment.file_names import TimestampOffset
 from storage_core.segment.index_file import IndexFile, read_index_file
@@ -49,7 +49,6 @@ class TimeIndex:
     """The entries of one time index, or none.
 
     Args:
-        base_offset: The segment's base offset.
         timestamps_ms: Timestamp of each entry, strictly ascending.
         offsets: Absolute offset of each entry, not descending.
         problem: Why the file cannot be used; None if it can, or if it is just empty.
@@ -103,13 +102,9 @@ class TimeIndex:
         """The entry with the largest timestamp."""
         return self.entry(-1) if len(self.offsets) else None
 
-    def number_at_or_below(self, timestamp_ms: int) -> int:
-        """Number of the entry with the largest timestamp up to ``timestamp_ms``; -1 if none."""
-        return int(self.timestamps_ms.searchsorted(timestamp_ms, side="right")) - 1
-
     def lookup(self, timestamp_ms: int) -> TimestampOffset:
         """The entry with the largest timestamp up to ``timestamp_ms``; (-1, base offset) if none."""
-        number = self.number_at_or_below(timestamp_ms)
+        number = int(self.timestamps_ms.searchsorted(timestamp_ms, side="right")) - 1
         return self.entry(number) if number >= 0 else TimestampOffset(NO_TIMESTAMP_MS, self.base_offset)
 
 
@@ -146,12 +141,9 @@ class TimeIndexFile(IndexFile[TimestampOffset]):
         return TimestampOffset(NO_TIMESTAMP_MS, self.base_offset)
 
     def maybe_append(self, timestamp_ms: int, offset: int, *, skip_full_check: bool = False) -> None:
-        """Add an entry, unless its timestamp is the last one already.
+        """Add the largest timestamp so far, unless it is the last one already, in the reserved entry if need be.
 
-        Args:
-            timestamp_ms: The largest timestamp so far.
-            offset: Last offset of the first batch that holds it.
-            skip_full_check: Whether to use the reserved entry.
+        The offset is the last one of the first batch that holds the timestamp.
 
         Raises:
             OffsetsOutOfOrderError: The offset is below the last one.
@@ -167,21 +159,22 @@ class TimeIndexFile(IndexFile[TimestampOffset]):
         if timestamp_ms <= last.timestamp_ms:
             return
         self.require_offset(offset)
-        self.file.write(_ENTRY.pack(timestamp_ms, offset - self.base_offset))
-        self._last_entry = TimestampOffset(timestamp_ms, offset)
+        self.write(
+            _ENTRY.pack(timestamp_ms, offset - self.base_offset), TimestampOffset(timestamp_ms, offset)
+        )
 
     def _require_order(self, timestamp_ms: int, offset: int, last: TimestampOffset) -> None:
         if offset < last.offset:
             raise OffsetsOutOfOrderError(
                 f"Expected an offset from {last.offset} on, the last one in this index, found {offset}.",
-                path=self.file.path,
+                path=self.path,
                 offset=offset,
             )
         if timestamp_ms < last.timestamp_ms:
             raise InvalidTimestampError(
                 f"Expected a timestamp from {last.timestamp_ms} on, the last one in this index, found "
                 f"{timestamp_ms}.",
-                path=self.file.path,
+                path=self.path,
                 offset=offset,
             )
 
@@ -194,34 +187,10 @@ class TimeIndexFile(IndexFile[TimestampOffset]):
         timestamps_ms, offsets = timestamps_ms[is_new][: self.room], offsets[is_new][: self.room]
         if not len(offsets):
             return
-        self.file.write(time_entries(timestamps_ms, offsets, self.base_offset))
-        self._last_entry = TimestampOffset(int(timestamps_ms[-1]), int(offsets[-1]))
-
-    def lookup(self, timestamp_ms: int) -> TimestampOffset:
-        """The entry with the largest timestamp up to ``timestamp_ms``; (-1, base offset) if none."""
-        return self.last_entry_where(lambda entry: _ENTRY.unpack(entry)[0] <= timestamp_ms)
+        last_entry = TimestampOffset(int(timestamps_ms[-1]), int(offsets[-1]))
+        self.write(time_entries(timestamps_ms, offsets, self.base_offset), last_entry)
 
     def truncate_to(self, offset: int) -> None:
         """Keep the entries whose offset is below another one."""
         relative_offset = offset - self.base_offset
         self.keep_while(lambda entry: _ENTRY.unpack(entry)[1] < relative_offset)
-
-    def check(self) -> None:
-        """Check what a broker checks, which is little.
-
-        Raises:
-            CorruptIndexError: The last timestamp is below the first one, the last offset is below the base
-                offset, or the file does not consist of whole entries.
-        """
-        self.file.check_size()
-        if not len(self):
-            return
-        first, last = self.entry(0), self.last_entry
-        if last.timestamp_ms < first.timestamp_ms or last.offset < self.base_offset:
-            raise CorruptIndexError(
-                f"Expected timestamps from {first.timestamp_ms} and offsets from {self.base_offset} on, found a "
-                f"last entry with timestamp {last.timestamp_ms} and offset {last.offset}. Delete the index: it "
-                "is built again from the log.",
-                path=self.file.path,
-                offset=last.offset,
-            )

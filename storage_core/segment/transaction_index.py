@@ -154,12 +154,7 @@ def _problem(entries: np.ndarray, base_offset: int) -> str | None:
 class TransactionIndexFile:
     """The writer's own transaction index. One writer, any number of readers.
 
-    Unlike the other indexes, it is not preallocated, and rarely has many entries.
-
-    Args:
-        filesystem: Through which the file is read and written.
-        path: The file. It is created with the first entry.
-        base_offset: The segment's base offset.
+    Unlike the other indexes, it is created with the first entry, is not preallocated, and rarely has many entries.
     """
 
     __slots__ = ("_file", "_filesystem", "_is_absent", "_last_offset", "_size_bytes", "base_offset", "path")
@@ -311,7 +306,6 @@ class TransactionIndexFile:
         return not self._is_absent and self._filesystem.delete(self.path)
 
     def _load(self) -> int:
-        """The size of all whole entries."""
         if self._size_bytes < 0:
             status = None if self._is_absent else self._filesystem.status(self.path)
             count = 0 if status is None else status.size_bytes // ENTRY_SIZE_BYTES

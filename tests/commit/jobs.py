@@ -30,7 +30,7 @@ Rows = dict[tuple[str, int], list[tuple[int | None, bytes]]]
 
 
 def rows_of(*partitions: tuple[str, int, int], name: str = "job", size: int = 30) -> Rows:
-    """So many rows for each (topic, partition, count), each with a value of its own."""
+    """Rows with unique values for each (topic, partition, count)."""
     return {
         (topic, partition): [
             (None, f"{name}:{topic}:{partition}:{number}".encode().ljust(size, b"."))
@@ -135,7 +135,7 @@ def states(filesystem, root, config=CONFIG) -> dict[tuple[str, int], tuple[int, 
 
 
 def fill(filesystem, root, *partitions: tuple[str, int, int], config=CONFIG) -> None:
-    """Append so many records to each (topic, partition, count), through logs."""
+    """Append records for each (topic, partition, count), through logs."""
     with LogDirectory.open(str(root), filesystem=filesystem, config=config, clock=Clock()) as logs:
         for topic, partition, count in partitions:
             log = logs.get_or_create(topic, partition)

@@ -53,7 +53,7 @@ class Committer:
 
 
 def expected_rows(versions: int):
-    """Values by partition when so many versions are there."""
+    """Values by partition after this many versions."""
     found = defaultdict(list)
     for version in range(1, versions + 1):
         for rows in job_of_version(version).tasks:

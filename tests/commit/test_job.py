@@ -400,7 +400,7 @@ def test_offsets_that_are_there_are_refused(filesystem):
 @pytest.mark.parametrize("is_there", [False, True])
 @pytest.mark.parametrize("count", [0, 3, 60])
 def test_log_start_and_log_end_are_restored(filesystem, is_there, count):
-    """Also where nothing but markers lies between them, or nothing at all; small pieces and large ones."""
+    """Also with only markers between them, or nothing at all; for small pieces and large ones."""
     if is_there:
         fill(filesystem, ROOT, ("orders", 0, 0), ("orders", 1, 0))
     rows = {("orders", 0): offset_rows(*range(520, 520 + count))} if count else {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from storage_core.commit.job_context import JobContext, JobSettings
-from storage_core.commit.partition_state import new_partition_state
+from storage_core.commit.partition_state import PartitionState
 from storage_core.commit.placement import PaddingStage
 from tests.commit.jobs import CONFIG, JOBS, ROOT, commit, contents, fill, rows_of, states
 from tests.faults.simulated_filesystem import SimulatedFileSystem
@@ -14,7 +14,7 @@ MOST = 1 << 31
 
 def padding(start_offset, end_offset):
     stage = PaddingStage(JobContext(SimulatedFileSystem(), ROOT, JobSettings(job_id=JOBS[0])))
-    batches = stage.pad(new_partition_state("t", 0), start_offset, end_offset)
+    batches = stage.pad(PartitionState("t", 0), start_offset, end_offset)
     assert [each.offset_count for each in batches] == [
         each.max_offset + 1 - each.min_offset for each in batches
     ]

@@ -130,7 +130,7 @@ FIRST = Job((rows_of(("new", 0, 60), ("new", 2, 5)),), {"new_partitions": {"new"
 
 
 def new_filesystem(root):
-    """What is there before the first job: no directory, an empty one, or one that was opened and closed."""
+    """The state before the first job: no directory, an empty one, or one that was opened and closed."""
     filesystem = SimulatedFileSystem()
     if root != "missing":
         filesystem.make_directory(ROOT)
@@ -225,7 +225,7 @@ def test_the_first_job_failing_at_each_call(rows_of_the_first_job):
 
 
 class Advancing(FileSystem):
-    """Shows a job's states one after the other: each call of a reader's finds what so many calls of the job's have changed."""
+    """Shows a job's states one after the other: between two calls of a reader, the job makes ``pace`` calls."""
 
     def __init__(self, states, pace):
         super().__init__()

@@ -31,12 +31,7 @@ class Places:
         ]
         batches = RecordBatches.parse(b"".join(batch.encode() for batch in data))
         runs = BatchRuns(batches, np.array(partitions), keeps_offsets=offsets is not None)
-        placed = self.placement.place(runs, self.stages)
-        batches = runs.with_offsets(placed)
-        for run in placed:
-            if run.segment is not None:
-                run.segment.append(batches.select(run.start, run.stop))
-        self.placement.seal_full_segments()
+        placed = self.placement.write(runs, self.stages)
         return [(run.start, run.stop, run.segment is not None, run.first_offset) for run in placed]
 
     def staged(self):

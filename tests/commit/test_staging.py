@@ -304,6 +304,13 @@ def test_offsets_of_another_type(tmp_path, column):
         stage(tmp_path, routed([(0, 0, b"a"), (0, 0, b"b")], offset=column))
 
 
+def test_an_offset_that_is_missing_in_a_later_append(tmp_path):
+    first = routed([(0, 0, b"a"), (0, 0, b"b")], offset=pa.array([1, 2], pa.int64()))
+    second = routed([(0, 0, b"c"), (0, 0, b"d")], offset=pa.array([3, None], pa.int64()))
+    with pytest.raises(InvalidRecordError, match="int64 without nulls"):
+        stage(tmp_path, first, second)
+
+
 @pytest.mark.parametrize(
     ("columns", "words"),
     [

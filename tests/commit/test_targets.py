@@ -143,7 +143,7 @@ def test_a_disk_that_takes_no_more_files_is_noticed_before_anything_is_done():
     rows = rows_of(("orders", 0, 60), ("empty", 0, 3), ("new", 0, 3))
 
     def outcome(count):
-        """The error with room for so many files, or how many were made; anything else fails."""
+        """The error with room for this many files, or the number of files created; anything else fails."""
         filesystem = whole.kill()
         job = staged_job(filesystem, ROOT, JOBS[0], rows, new_partitions={"new": 2})
         filesystem.space_files = count

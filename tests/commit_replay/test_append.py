@@ -89,7 +89,7 @@ def test_a_segment_is_the_same_as_one_that_is_written_to(old, timestamps_ms):
     new = batches(*timestamps_ms)
     filesystem, expected = new_filesystem(old=old, pack=new), new_filesystem(old=old)
     offset = 10 + 3 * len(RecordBatches.parse(old).sizes_bytes) if old else 10
-    segment = LogSegment.open(expected, DIRECTORY, 10, CONFIG, now_ms=0)
+    segment = LogSegment(expected, DIRECTORY, 10, CONFIG, now_ms=0)
     segment.resize_indexes()
     segment.append(RecordBatches.parse(new).with_offsets(offset, EPOCH))
     segment.seal()

@@ -1,4 +1,4 @@
-"""Finishing or undoing what is there: each state in which a log directory can be found."""
+"""Replay finishes or undoes a commit from each state in which it can find a log directory."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from storage_core.record.section import Slices
 
 
 def slices_of(keys):
-    """A buffer with some keys, and where each of them lies."""
+    """A buffer with some keys, and the position of each."""
     lengths = np.array([len(key) for key in keys], np.int64)
     return np.frombuffer(b"".join(keys), np.uint8), Slices(np.cumsum(lengths) - lengths, lengths)
 

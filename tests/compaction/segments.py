@@ -20,7 +20,7 @@ def open_segment(directory, content, base_offset=0, *, modified_ms=0, **config):
     path = Path(directory, f"{base_offset:020d}.log")
     path.write_bytes(content)
     os.utime(path, ns=(modified_ms * 1_000_000,) * 2)
-    return LogSegment.open(FileSystem(), str(directory), base_offset, LogConfig(**config), now_ms=0)
+    return LogSegment(FileSystem(), str(directory), base_offset, LogConfig(**config), now_ms=0)
 
 
 def map_of(offsets, latest_offset=10**9, slots=1000):
@@ -48,7 +48,7 @@ def clean(
     *,
     latest_offset=10**9,
     aborted=(),
-    throttle=None,
+    throttle=lambda size_bytes: None,
     upper_bound_offset=10**9,
     now_ms=NOW_MS,
     delete_retention_ms=24,

@@ -230,7 +230,7 @@ def test_full_map_stops_in_front_of_the_next_key():
     assert (full.offsets, full.latest_offset) == ({b"a": 0, b"b": 2}, 2)
     cleaned = a_pass(*segments, map_limit=2)
     assert (cleaned.end_offset, cleaned.groups) == (3, ((0,),))
-    # What lies after the mapped part stays, older values of it included.
+    # Everything after the mapped part stays, and so do its older values.
     assert contents(cleaned)[0] == [(0, b"a", b"1"), (2, b"b", b"1"), (3, b"a", b"2")]
     again = a_pass(*cleaned.segments, first_dirty=3, map_limit=2)
     assert again.end_offset == 5

@@ -115,7 +115,7 @@ def test_no_batches_change_nothing():
     assert read(transactions, (12, 7, DATA)) == ([True], [])
 
 
-# Up to so many batches between two markers are looked at one by one, more of them by column.
+# A few batches between two markers are examined one by one, many of them column by column.
 @pytest.mark.parametrize("count", [1, 5, 31, 32, 33, 34, 500])
 def test_any_number_of_batches_may_be_between_two_markers(count):
     transactions = CleanedTransactions()

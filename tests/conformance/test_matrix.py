@@ -9,7 +9,7 @@ import pytest
 from conformance.archives import case_names
 from conformance.matrix import CHECKS_PROPERTY
 from conformance.rules import CASES, rules_of
-from conformance.ways import WAYS, Way
+from conformance.ways import WAYS, Way, tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     from conformance.case_under_test import CaseUnderTest
     from conformance.spark_process import ClassicSpark, ConnectSpark
 
-# What `make test` reads with Spark: a plain log, a compacted one, transactions, damage, an old format, a torn tail.
-SPARK_SAMPLE = frozenset({"compact-txn", "corrupt-middle", "magic1", "torn-tail", "txn", "v2-none"})
+# What `make test` reads in other ways than whole, and with Spark: a plain log, a compacted one, transactions, damage, an
+# old format, a torn tail.
+SAMPLE = frozenset({"compact-txn", "corrupt-middle", "magic1", "torn-tail", "txn", "v2-none"})
 
 
 def is_quick(way: Way, case_name: str) -> bool:
-    return way.is_quick and (way.session is None or case_name in SPARK_SAMPLE)
+    return way.is_quick and (way in tables.WHOLE or case_name in SAMPLE)
 
 
 CELLS = [
@@ -60,10 +61,10 @@ def test_cell(
 
 
 def test_of_every_column_something_is_quick() -> None:
-    """Except Connect, which starts a server. Every case is read in most columns."""
+    """Except Connect, which starts a server. Every case is read whole."""
     quick = {way.column for way in WAYS if way.is_quick}
     assert {way.column for way in WAYS} - quick == {"connect"}
-    assert set(case_names()) > SPARK_SAMPLE
+    assert set(case_names()) > SAMPLE
 
 
 @pytest.mark.parametrize("case_name", sorted(CASES))

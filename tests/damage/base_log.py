@@ -1,4 +1,4 @@
-"""A small log directory in memory, with what an undamaged read of it gives: what the mutations start from."""
+"""A small log directory in memory, with the rows of an undamaged read: the starting point of the mutations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SEGMENT = re.compile(r"(?:.*/)?([^/]+)-([0-9]+)/([0-9]{20})\.log")
 
 
 def base_offset_of(path: str) -> int:
-    """The number in a file's name."""
+    """The base offset in a file's name."""
     return int(path.rpartition("/")[2][:20])
 
 
@@ -31,12 +31,12 @@ class BaseLog:
 
     Attributes:
         name: For messages.
-        files: Content of each file by its path.
+        files: The content of each file by its path.
         rows: What a consumer sees of each partition, by offset.
         committed: The offsets that a read_committed consumer sees.
-        roots: The folders to read, relative to where the files are written.
+        roots: The folders to read, relative to the folder of the files.
         modified_ms: When the files were modified; without it, an arbitrary constant.
-        inner_rows: The rows, each with its offset, of batches that are themselves values of records.
+        inner_rows: The rows, with their offsets, of batches that are themselves values of records.
     """
 
     name: str
@@ -67,23 +67,23 @@ class BaseLog:
         found: dict[bytes, list[Entry]] = {}
         for entries in self.entries.values():
             for entry in entries:
-                # Once by all of its bytes, once by those that the CRC covers: one is never like the other.
+                # Indexed by all bytes and by those that the CRC covers; the two kinds of keys never collide.
                 found.setdefault(entry.data, []).append(entry)
                 found.setdefault(entry.covered, []).append(entry)
         return found
 
     def original(self, data: bytes, path: str) -> Entry | None:
-        """What a valid entry is a copy of, as far as its CRC reaches; at the same offset if there is one."""
+        """The entry with the same bytes under the CRC; the one at the same offset if there is one."""
         known = self._entries_by_data
         found = known.get(data) or known.get(data[covered_start(data[16]) :]) or [None]
         return next((entry for entry in found if entry is not None and entry.path == path), found[0])
 
     def log_start_offsets(self, files: Mapping[str, bytes], root: str = "") -> dict[TopicPartition, int]:
-        """What a root's checkpoint of log starts says."""
+        """The offsets in a root's log-start-offset-checkpoint."""
         return parse_offset_checkpoint(files.get(_join(root, "log-start-offset-checkpoint"), b""))
 
     def high_watermarks(self, files: Mapping[str, bytes], root: str = "") -> dict[TopicPartition, int]:
-        """What a root's checkpoint of high watermarks says."""
+        """The offsets in a root's replication-offset-checkpoint."""
         return parse_offset_checkpoint(files.get(_join(root, "replication-offset-checkpoint"), b""))
 
     @property
@@ -102,7 +102,7 @@ def segments_of(files: Mapping[str, bytes], root: str = "") -> dict[TopicPartiti
 
 
 def parse_offset_checkpoint(content: bytes) -> dict[TopicPartition, int]:
-    """The offsets in a checkpoint; nothing of one that is malformed."""
+    """The offsets in a checkpoint; empty if it is malformed."""
     found = {}
     try:
         for line in content.decode("ascii").splitlines()[2:]:

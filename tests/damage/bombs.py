@@ -1,4 +1,4 @@
-"""Compressed payloads that inflate to far more than they take, each codec's ways to do so."""
+"""Compressed payloads that inflate to many times their size, in the ways that each codec allows."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.record.encoding import XERIAL_HEADER
 from tests.record.frames import lz4_frame, xxh32, zstd_skippable_frame
 
 INFLATED_BYTES = 1 << 30
-"""What each bomb inflates to, or claims to."""
+"""What each bomb inflates to, or claims to inflate to."""
 
 _MEBIBYTE = bytes(1 << 20)
 
 
 @cache
 def _gzip_stream() -> bytes:
-    """One member. After a full flush nothing refers back, so that the same block can stand again and again."""
+    """One member. After a full flush nothing refers back, so the same block can be repeated."""
     packer = zlib.compressobj(9, wbits=31)
     head = packer.compress(_MEBIBYTE) + packer.flush(zlib.Z_FULL_FLUSH)
     block = packer.compress(_MEBIBYTE) + packer.flush(zlib.Z_FULL_FLUSH)
@@ -35,7 +35,7 @@ def _gzip_members() -> bytes:
 
 @cache
 def _gzip_empty_members() -> bytes:
-    """Members that hold nothing, so that the output never fills."""
+    """Empty members, so that the output never fills."""
     return gzip.compress(b"", mtime=0) * 20_000
 
 
@@ -45,7 +45,7 @@ def _snappy_block(size: int) -> bytes:
 
 @cache
 def _snappy_raw() -> bytes:
-    """One block of 96 MiB: snappy takes at least a twentieth."""
+    """One block of 96 MiB: snappy compresses to a twentieth at best."""
     return _snappy_block(96 << 20)
 
 
@@ -74,7 +74,7 @@ def _lz4() -> bytes:
 
 
 def _lz4_lying() -> bytes:
-    """A content size that has nothing to do with the content."""
+    """A content size unrelated to the content."""
     frame = bytearray(lz4_frame([b"records"], content_size=True))
     frame[6:14] = struct.pack("<Q", 2**62)
     frame[14] = xxh32(bytes(frame[4:14])) >> 8 & 0xFF
@@ -114,7 +114,7 @@ def _zstd_huge_window() -> bytes:
 
 
 def _zstd_large_window() -> bytes:
-    """The largest window that the library takes unasked, 128 MiB, for content of 128 KiB."""
+    """The largest window that the library accepts by default, 128 MiB, for content of 128 KiB."""
     return _zstd_blocks(1, window=0x88)
 
 

@@ -1,4 +1,4 @@
-"""Logs that real brokers wrote: partitions of the conformance suite's archives, with the root's own files."""
+"""Logs that real brokers wrote: partitions from the conformance archives, with their root's files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.conformance.archives import ARCHIVE_SUFFIX, CASES_FOLDER
 from tests.damage.base_log import BaseLog, TopicPartition
 from tests.damage.entries import Row
 
-# By archive, the partitions that are read together. Small ones, of every kind.
+# The partitions that are read together, by archive: small ones of every kind.
 _PARTITIONS = (
     ("compact", "compact-keep-0"),
     ("compact-txn", "ctxn-keep-0"),

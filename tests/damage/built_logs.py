@@ -1,4 +1,4 @@
-"""The logs that are built here: each shape that a broker's log can have, a few KB each."""
+"""Logs built here: every shape of a broker's log, a few KB each."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _legacy_compacted(magic):
 
 
 def _around_the_other_format(magic):
-    """Wrappers that hold messages of the other format, as an old cleaner left them (KAFKA-4298)."""
+    """Wrappers around messages of the other format, as an old cleaner left them (KAFKA-4298)."""
     log = LogWriter(f"v{magic}-around-v{1 - magic}")
     partition = log.partition()
     for codec in (1, 2, 3):
@@ -102,7 +102,7 @@ def _v2(codec_name):
     partition = log.partition()
     for _ in range(3):
         for number in range(6):
-            # More than a page a segment, so that the indexes are used.
+            # More than a page per segment, so that reads use the indexes.
             partition.batch(4, codec=codec, value_bytes=900, append_time=number == 3)
         partition.roll()
     partition.batch(2, codec=codec).batch(3, codec=codec)
@@ -173,7 +173,7 @@ def _preallocated():
 
 
 def _topics():
-    """Partitions that look alike, for files to be swapped between them."""
+    """Similar partitions, between which files are swapped."""
     log = LogWriter("topics")
     for topic, number in (("orders", 0), ("orders", 1), ("orders-1", 1), ("empty", 0)):
         partition = log.partition(topic, number)
@@ -183,7 +183,7 @@ def _topics():
 
 
 def _high_offsets():
-    """Offsets up to the last but one that Kafka has."""
+    """Offsets up to Kafka's second highest."""
     log = LogWriter("high-offsets")
     first = 2**63 - 60
     partition = log.partition(base_offset=first)
@@ -193,7 +193,7 @@ def _high_offsets():
 
 
 def _log_start():
-    """The log starts within a batch, and its high watermark lies before its end."""
+    """The log starts inside a batch, and its high watermark is below its end."""
     log = LogWriter("log-start", is_clean=False)
     partition = log.partition()
     for _ in range(2):
@@ -220,7 +220,7 @@ def _copies():
 
 
 def _tiny():
-    """Without indexes, snapshots and checkpoints: copied log files alone."""
+    """Copied log files without indexes, snapshots and checkpoints."""
     log = LogWriter("log-files-alone", is_clean=False)
     log.partition().batch(2).messages(0, 2).batch(1, codec=1).roll().messages(1, 2, codec=1).batch(2)
     built = log.build(with_indexes=False)
@@ -229,7 +229,7 @@ def _tiny():
 
 
 def _nested():
-    """A topic whose values are whole batches, as a backup of segments in a topic has them."""
+    """A topic whose values are whole batches, such as a backup of segments."""
     log = LogWriter("batches-in-values")
     partition = log.partition()
     for _ in range(2):
@@ -243,13 +243,13 @@ def _nested():
 
 
 def _nested_segments(name, *, codec=0, distance=0, gap=0):
-    """Values that hold copies of some batches in a row, alone, after other bytes or before some.
+    """Values with copies of consecutive batches: alone, after other bytes, or before them.
 
     Args:
         name: The log's name.
-        codec: Of the batches around them.
-        distance: From the offset after the batch around them to the first of theirs.
-        gap: So many offsets are missing after each batch, where theirs fit in.
+        codec: Of the enclosing batches.
+        distance: From the offset after the enclosing batch to the first offset of the copies.
+        gap: The number of missing offsets after each batch, where those of the copies fit.
     """
     log = LogWriter(name)
     partition = log.partition()
@@ -272,7 +272,7 @@ def _nested_segments(name, *, codec=0, distance=0, gap=0):
 
 
 def _nested_messages(magic, *, gap=0):
-    """Messages whose values are messages and batches: such a value ends where its message does."""
+    """Messages whose values are messages and batches; such a value ends with its message."""
     log = LogWriter(f"messages-in-values-v{magic}{'-compacted' if gap else ''}")
     partition = log.partition()
     rng = random.Random(magic)
@@ -296,7 +296,7 @@ _INNER_VALUE = b"never a row"
 
 
 def _inner_batch(partition, first_offset, extra=b""):
-    """A batch that goes into a value."""
+    """A batch for use as a value."""
     headers = ((b"extra", extra),) if extra else ()
     partition.inner_rows.add(
         (first_offset, (5, 0, b"inner", _INNER_VALUE, (("extra", extra),) if extra else ()))
@@ -305,7 +305,7 @@ def _inner_batch(partition, first_offset, extra=b""):
 
 
 def _inner_message(partition, magic, offset):
-    """A message that goes into a value."""
+    """A message for use as a value."""
     timestamp_ms = 5 if magic else -1
     partition.inner_rows.add((offset, (timestamp_ms, 0 if magic else -1, b"inner", _INNER_VALUE, ())))
     return message(magic, offset, b"inner", _INNER_VALUE, timestamp_ms=timestamp_ms)
@@ -317,7 +317,7 @@ def _append_values(partition, values, *, codec=0):
     records = tuple(Record(delta, 6 + delta, b"outer", value) for delta, value in enumerate(values))
     batch = Batch(records, first, codec)
     if codec == LZ4:
-        # A codec leaves as it is what it cannot make smaller.
+        # A codec stores incompressible data unchanged.
         batch = dataclasses.replace(batch, payload=lz4_frame([batch.encode_records()], stored=True))
     for offset, timestamp_ms, key, value, headers in batch.rows:
         partition.rows[offset] = (timestamp_ms, 0, key, value, headers)

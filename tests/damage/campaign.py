@@ -1,8 +1,8 @@
-"""The mutation campaign: damage a log directory, read it, judge what came of it.
+"""The mutation campaign: damage a log directory, read it, and judge the result.
 
-A case has a name, ``<log>#<number>``, and is always the same::
+A case has a name, ``<log>#<number>``, and is fully determined by it::
 
-    python -m tests.damage.campaign --case 'v2-gzip#1234'      # run one, say all about it
+    python -m tests.damage.campaign --case 'v2-gzip#1234'      # run one case, print all details
     python -m tests.damage.campaign --cases 50000              # run many
     python -m tests.damage.campaign --seconds 3600 --first 10000
     python -m tests.damage.campaign --cases 50000 --write docs/reliability.md
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from types import FrameType
 
 
-# A case takes milliseconds. This is no measure of speed: it ends what would never end.
+# A case takes milliseconds. This only stops endless reads.
 _HANG_SECONDS = 30
 _LOGGER = logging.getLogger("storage_core")
 
 
 class HangError(BaseException):
-    """A read that did not end. No Exception, so that nothing on the way takes it for one of its own."""
+    """An endless read. Not an Exception, so that no handler on the way catches it."""
 
 
 def all_logs() -> dict[str, BaseLog]:
@@ -53,7 +53,7 @@ def all_logs() -> dict[str, BaseLog]:
 
 
 def fast_folder() -> str | None:
-    """A folder in memory, where there is one."""
+    """A folder in memory, if the system has one."""
     return "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
@@ -68,7 +68,7 @@ class Case:
 
     @classmethod
     def draw(cls, log: BaseLog, number: int) -> Case:
-        """The case of this number."""
+        """The case with this number."""
         rng = random.Random(f"{log.name}#{number}")
         return cls(log, number, draw_mutations(rng, log), draw_read(rng, log))
 
@@ -78,21 +78,21 @@ class Case:
 
     @cached_property
     def files(self) -> Files:
-        """The files as they are read."""
+        """The damaged files."""
         files = dict(self.log.files)
         for mutation in self.mutations:
             mutation.apply(files)
         return files
 
     def text(self) -> str:
-        """What is done, in words."""
+        """The case in words."""
         return "\n".join([
             self.name, *(f"  {mutation.text}" for mutation in self.mutations), f"  read with {self.read.options()}",
         ])  # fmt: skip
 
 
 class Campaign:
-    """Runs cases in a folder of its own. Use as a context manager."""
+    """Runs cases in a temporary folder. Use as a context manager."""
 
     def __init__(self) -> None:
         self.totals = Totals()
@@ -101,7 +101,7 @@ class Campaign:
 
     def __enter__(self) -> Self:
         self._handler = signal.signal(signal.SIGALRM, _raise_hang)
-        # A line for each damaged range: tens of thousands.
+        # It logs a line for each damaged range: tens of thousands.
         _LOGGER.setLevel(logging.CRITICAL)
         return self
 
@@ -111,7 +111,7 @@ class Campaign:
         shutil.rmtree(self._folder)
 
     def run(self, case: Case) -> Verdict:
-        """Run one case, and count it."""
+        """Run and count one case."""
         outcome = self._read(self._prepared(case), case)
         verdict = judge(
             case.log, case.mutations, case.files, case.read, outcome,
@@ -123,7 +123,7 @@ class Campaign:
         return verdict
 
     def _account(self, case: Case, outcome: Outcome, verdict: Verdict) -> None:
-        """A read without an error gives what it gave before, unless something happened that nobody can know of."""
+        """A read without an error returns the original rows, unless a change happened that no reader can detect."""
         kinds = set()
         for root in case.log.roots:
             kinds |= unprovable_kinds(
@@ -132,12 +132,12 @@ class Campaign:
         is_error = outcome.error is not None
         is_changed = not is_error and outcome.rows != self._read(self._undamaged(case.log), case).rows
         if is_changed and not kinds:
-            verdict.problem("other rows than before, and nothing happened that a reader cannot know of")
+            verdict.problem("other rows than before, without an undetectable change")
         if len(case.mutations) == 1:
             self.totals.count_kinds(kinds, is_error=is_error, is_changed=is_changed)
 
     def run_numbers(self, log: BaseLog, numbers: range) -> list[str]:
-        """Run the cases of these numbers; return what is wrong, case by case."""
+        """Run the cases with these numbers; return the problems of each failed case."""
         failures = []
         for number in numbers:
             case = Case.draw(log, number)
@@ -147,12 +147,12 @@ class Campaign:
         return failures
 
     def run_round(self, logs: Iterable[BaseLog], number: int) -> Iterator[str]:
-        """Run the case of this number of each log; yield what is wrong, case by case."""
+        """Run the case with this number for each log; yield the problems of each failed case."""
         for log in logs:
             yield from self.run_numbers(log, range(number, number + 1))
 
     def shrink(self, case: Case) -> Case:
-        """Leave out whatever is not needed for the case to fail."""
+        """Drop everything that the case does not need to fail."""
         smaller = True
         while smaller:
             smaller = False
@@ -180,7 +180,7 @@ class Campaign:
         return folder
 
     def _prepared(self, case: Case) -> Path:
-        """Write what differs from the case before."""
+        """Write the files that differ from the previous case."""
         log = case.log
         folder = self._folder / log.name.replace("/", "-") / "damaged"
         before = self._written.get(log.name, {})
@@ -204,7 +204,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, help="for how long, instead of how many")
     parser.add_argument("--first", type=int, default=0, help="the first number of each log")
     parser.add_argument("--logs", help="only logs whose names contain this")
-    parser.add_argument("--failures", type=int, default=20, help="stop after so many")
+    parser.add_argument("--failures", type=int, default=20, help="stop after this many")
     parser.add_argument(
         "--write", type=Path, metavar="FILE", help="put the table into FILE, between its markers"
     )

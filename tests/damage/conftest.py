@@ -15,21 +15,21 @@ from tests.damage.measured import MeasuringProcess
 
 @pytest.fixture(scope="module")
 def campaign() -> Iterator[Campaign]:
-    """Runs cases in a folder of its own."""
+    """Runs cases in a temporary folder."""
     with Campaign() as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def measuring_process() -> Iterator[MeasuringProcess]:
-    """Reads in a process of their own."""
+    """Reads in a separate process."""
     with MeasuringProcess() as process:
         yield process
 
 
 @pytest.fixture
 def root() -> Iterator[Path]:
-    """An empty log directory, in memory where that can be: some files are large."""
+    """An empty log directory, in memory if possible: some files are large."""
     folder = Path(tempfile.mkdtemp(prefix="segmentlog-hostile-", dir=fast_folder()))
     yield folder
     shutil.rmtree(folder)

@@ -1,15 +1,15 @@
-"""What tells a batch that is the content of a record from one of the log, where the batch around it is damaged.
+"""How to tell a batch inside a record's value from a batch of the log, when the enclosing batch is damaged.
 
-Where one of these rules applies, a reader can know; where none does, none can. As slow and simple as the rest of the
-oracle, and apart from the package:
+A reader can tell the two apart exactly where one of these rules applies. The oracle implements them slowly and simply,
+independently of the package:
 
-- the CRC of the batch around it is right, if it ends somewhere else than it says, or is of another format;
-- the batch around it ends, as it declares or by the lengths of its key and value, where an entry that counts begins,
-  or with the file; or headers lead from its declared end to such an entry;
-- a record lies around it whose lengths all add up;
-- the length of a value in front of it, or what follows it, leads as the rest of a record and of a batch to where an
-  entry that counts begins, or to the file's end;
-- it leaves no offsets for a longer chain of entries that follows.
+- the CRC of the enclosing batch is right for another end than it declares, or for another format;
+- the enclosing batch ends, as declared or by its key and value lengths, at the start of a valid entry or at the end of
+  the file; or headers lead from its declared end to such an entry;
+- an enclosing record is consistent in all its lengths;
+- from the value, its length or the bytes after it lead, as the rest of a record and of a batch, to the start of a
+  valid entry or to the end of the file;
+- it leaves no offsets for a longer chain of entries after it.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _SMALLEST_MESSAGE_BYTES = 26
 _KEY_LENGTHS = {0: 18, 1: 26}
 
 
-def is_told(data: bytes, start: int, place: int, borders: AbstractSet[int]) -> bool:
-    """Whether anything says that a batch at a place is the content of what begins at another one in front of it.
+def is_recognised(data: bytes, start: int, place: int, borders: AbstractSet[int]) -> bool:
+    """Whether any rule shows that a batch is inside the entry that starts at an earlier position.
 
     Args:
         data: The file.
-        start: Where damage begins.
-        place: Where the batch stands in it.
-        borders: Where entries that count begin, and where the file ends.
+        start: The start of the damage.
+        place: The batch's position.
+        borders: The positions of valid entries, and the end of the file.
     """
     if start == place:
-        # Nothing is left of what stood in front of it.
+        # Nothing remains of the bytes before it.
         return False
     is_compressed = data[start + 16] in (0, 1, 2) and bool(
         data[start + (22 if data[start + 16] == 2 else 17)] & 7
@@ -78,7 +78,7 @@ def _is_in_proven_crc(data: bytes, start: int, place: int) -> bool:
 
 
 def _is_led_past(data: bytes, start: int, place: int, borders: AbstractSet[int]) -> bool:
-    """Whether the end that is declared lies after a place that does not lead there, and leads to a border."""
+    """Whether the declared end is after a place that does not lead to it, and leads to a border."""
     end = start + 12 + int.from_bytes(data[start + 8 : start + 12], "big", signed=True)
     return place < end and end not in _chain(data, place) and not borders.isdisjoint(_chain(data, end))
 
@@ -92,7 +92,7 @@ def _message_ends(data: bytes, start: int) -> Iterator[int]:
 
 
 def _chain(data: bytes, position: int) -> list[int]:
-    """The places to which headers lead from a place, one after the other, with offsets that ascend."""
+    """The positions that headers lead to, one after the other, with ascending offsets."""
     places, last_offset = [position], -1
     while (size := size_of_entry(data, position)) is not None:
         offset = int.from_bytes(data[position : position + 8], "big", signed=True)
@@ -105,14 +105,14 @@ def _chain(data: bytes, position: int) -> list[int]:
 
 
 def _run_end(data: bytes, position: int) -> int:
-    """Where entries end that follow one another, each with a right CRC."""
+    """The end of a run of adjacent entries with valid CRCs."""
     while (size := size_of_entry(data, position)) is not None and is_valid_entry(data, position, size):
         position += size
     return position
 
 
 def last_offset_of(data: bytes, position: int) -> int:
-    """The last offset that the head of an entry tells."""
+    """The last offset according to an entry's header."""
     offset = int.from_bytes(data[position : position + 8], "big", signed=True)
     is_current = data[position + 16] == 2
     return offset + int.from_bytes(data[position + 23 : position + 27], "big", signed=True) * is_current
@@ -128,7 +128,7 @@ def _is_in_record(data: bytes, start: int, place: int) -> bool:
 
 
 def _record(data: bytes, position: int) -> tuple[int, int, int] | None:
-    """Where the value of a whole record begins and ends, and where the record does."""
+    """The start and end of a whole record's value, and the end of the record."""
     try:
         length, body = _varint(data, position)
         end = body + length
@@ -170,7 +170,7 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _end_of_rest(data: bytes, position: int) -> int | None:
-    """Where a record's headers and the records after them end."""
+    """The end of a record's headers and of the records after it."""
     try:
         end = _headers(data, position)
     except IndexError:
@@ -181,7 +181,7 @@ def _end_of_rest(data: bytes, position: int) -> int | None:
 
 
 def _value_ends(data: bytes, start: int, place: int) -> Iterator[int]:
-    """Where a message or a batch ends of which a value begins at a place, by the length in front, or by what follows."""
+    """Possible ends of the entry with a value at this place, by the length before the value or the bytes after it."""
     if place - start >= _SMALLEST_MESSAGE_BYTES:
         yield place + max(int.from_bytes(data[place - 4 : place], "big", signed=True), 0)
     if place - start < _HEAD_BYTES:
@@ -197,7 +197,7 @@ def _value_ends(data: bytes, start: int, place: int) -> Iterator[int]:
 
 
 def _is_neighbour(data: bytes, place: int, border: int) -> bool:
-    """Whether entries lead to another one whose offset is the next: then they are taken for entries of the log."""
+    """Whether entries lead to another one with the next offset, which makes them entries of the log."""
     run = [position for position in _chain(data, place) if position < _run_end(data, place)]
     next_offset = last_offset_of(data, run[-1]) + 1
     return border < len(data) and int.from_bytes(data[border : border + 8], "big", signed=True) == next_offset
@@ -205,10 +205,12 @@ def _is_neighbour(data: bytes, place: int, border: int) -> bool:
 
 def _is_overtaken(data: bytes, place: int, borders: AbstractSet[int]) -> bool:
     run_end = _run_end(data, place)
-    behind = min((border for border in borders if border >= run_end and border < len(data)), default=None)
-    if behind is None or run_end == place:
+    next_border = min(
+        (border for border in borders if border >= run_end and border < len(data)), default=None
+    )
+    if next_border is None or run_end == place:
         return False
-    is_longer = _run_end(data, behind) - behind > run_end - place
-    first_offset = int.from_bytes(data[behind : behind + 8], "big", signed=True)
+    is_longer = _run_end(data, next_border) - next_border > run_end - place
+    first_offset = int.from_bytes(data[next_border : next_border + 8], "big", signed=True)
     last = [position for position in _chain(data, place) if position < run_end][-1]
     return is_longer and first_offset <= last_offset_of(data, last)

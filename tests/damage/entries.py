@@ -1,6 +1,6 @@
-"""The entries of a log file, found by a parser of this suite's own: messages of v0 and v1, batches of v2.
+"""A separate parser for the entries of a log file: messages of v0 and v1, batches of v2.
 
-Written from the format, slowly and plainly, so that it shares neither code nor mistakes with the package.
+It is written from the format, slow and plain, and shares neither code nor mistakes with the package.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LOG_OVERHEAD = 12
 _HEAD = struct.Struct(">qi4xb")
 _MINIMUM_LENGTH = {0: 14, 1: 22, 2: 49}
 
-# (name, position, struct code) of what every entry of a magic begins with.
+# (name, position, struct code) of the leading fields of an entry, by magic.
 FIELDS = {
     0: (("offset", 0, "q"), ("length", 8, "i"), ("crc", 12, "I"), ("magic", 16, "b"), ("attributes", 17, "b"),
         ("key length", 18, "i")),
@@ -42,12 +42,12 @@ class Entry:
     Attributes:
         topic_partition: The partition that it was written to.
         path: Its log file, relative to the log's folder.
-        position: Where it stands in that file.
+        position: Its position in that file.
         data: All of its bytes.
-        first_offset: Offset of the first record that it was written with; for a compressed v0 or v1 wrapper,
-            the offset of the first one that is left.
-        last_offset: Offset of the last record that it was written with.
-        rows: What a consumer sees of it, by offset; aborted records too.
+        first_offset: Offset of its first record as written; for a compressed v0 or v1 wrapper, of the first
+            remaining record.
+        last_offset: Offset of its last record as written.
+        rows: What a consumer sees of it, by offset, including aborted records.
     """
 
     topic_partition: tuple[str, int]
@@ -68,7 +68,7 @@ class Entry:
 
     @property
     def stored_offset(self) -> int:
-        """The first eight bytes, which no CRC covers."""
+        """The first eight bytes; no CRC covers them."""
         return int.from_bytes(self.data[:8], "big", signed=True)
 
     @property
@@ -78,7 +78,7 @@ class Entry:
 
     @property
     def is_control(self) -> bool:
-        """Whether it holds markers, which say how a transaction ended."""
+        """Whether it holds transaction markers."""
         return self.magic == 2 and bool(self.data[22] & 0x20)
 
     @property
@@ -88,12 +88,12 @@ class Entry:
 
 
 def covered_start(magic: int) -> int:
-    """Where the bytes begin that an entry's CRC covers."""
+    """Where the bytes begin that the CRC covers."""
     return 21 if magic == 2 else 16
 
 
 def size_of_entry(data: bytes, position: int) -> int | None:
-    """Size of what stands at a position, if it can be an entry that lies wholly within the data."""
+    """The size of the entry at a position, if one fits there wholly."""
     if position + 26 > len(data):
         return None
     _, length, magic = _HEAD.unpack_from(data, position)
@@ -104,7 +104,7 @@ def size_of_entry(data: bytes, position: int) -> int | None:
 
 
 def is_valid_entry(data: bytes, position: int, size: int) -> bool:
-    """Whether the CRC of an entry is right."""
+    """Whether the CRC of an entry is valid."""
     end = position + size
     if data[position + 16] == 2:
         stored = int.from_bytes(data[position + 17 : position + 21], "big")
@@ -116,7 +116,7 @@ def is_valid_entry(data: bytes, position: int, size: int) -> bool:
 def entries_of(
     topic_partition: tuple[str, int], path: str, data: bytes, base_offset: int, rows: dict[int, Row]
 ) -> Iterator[Entry]:
-    """The entries of an undamaged log file, up to where it is torn or blank.
+    """The entries of an undamaged log file, up to its torn or preallocated tail.
 
     Args:
         topic_partition: The partition.

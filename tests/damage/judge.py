@@ -1,4 +1,4 @@
-"""Judges what came of a read of a damaged directory. ``docs/reliability.md`` says in words what is checked."""
+"""Judges the result of reading a damaged directory. ``docs/reliability.md`` describes the checks."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from tests.damage.mutations import Mutation
     from tests.damage.reads import Outcome, Read
 
-# Reading goes over a file for its end, its transactions, its places and its rows, and searches behind damage. Where a
-# read is split, each piece finds its own place.
+# A read scans a file for its end, its transactions, its positions and its rows, and searches after damage. Each piece
+# of a split read finds its own start.
 _BYTES_READ_FACTOR = 60
 _BYTES_READ_FACTOR_SPLIT = 1000
 _BYTES_READ_ALLOWANCE = 1 << 20
 
 DERIVED = frozenset({"index", "timeindex", "txnindex", "snapshot", "deleted"})
-"""Files that say nothing but what the log also says."""
+"""Files whose content follows from the log."""
 
 
 def judge(
@@ -42,15 +42,15 @@ def judge(
     """Judge a read.
 
     Args:
-        log: The directory before it was damaged.
-        mutations: What was done to it.
-        files: The directory as it was read.
-        read: How it was read.
-        outcome: What came of it.
-        undamaged: Gives what the same read gives of the undamaged directory.
+        log: The directory before the damage.
+        mutations: The damage.
+        files: The damaged directory.
+        read: The options of the read.
+        outcome: The result of the read.
+        undamaged: Returns the result of the same read on the undamaged directory.
     """
     seen = [Observation(log, root, mutations, files, read, outcome) for root in log.roots]
-    # Of several copies either may be read.
+    # With several copies, the reader may choose any.
     return min((_verdict(each, undamaged) for each in seen), key=lambda verdict: len(verdict.problems))
 
 
@@ -75,7 +75,7 @@ def _verdict(seen: Observation, undamaged: Callable[[], Outcome]) -> Verdict:
 
 def _check_error(seen: Observation, error: SegmentLogError, verdict: Verdict) -> None:
     if not seen.touched <= DERIVED | {"log"}:
-        # A small file that says what nothing else says may be asked for.
+        # The read may need a small file whose content is found nowhere else.
         return
     if seen.read.is_bounded and isinstance(error, (OffsetOutOfRangeError, OptionError)):
         return
@@ -93,7 +93,7 @@ def _check_error(seen: Observation, error: SegmentLogError, verdict: Verdict) ->
 
 
 def _check_named_place(seen: Observation, error: CorruptError, verdict: Verdict) -> None:
-    """An error about damage names the file, its bytes and its offsets; and there is damage."""
+    """An error about damage names the file, its bytes and its offsets, and the damage exists."""
     segments = [segment for truth in seen.truths.values() for segment in truth.segments]
     named = next((segment for segment in segments if (error.path or "").endswith(segment.path)), None)
     if named is None or error.position_bytes is None or error.offset is None:
@@ -105,7 +105,7 @@ def _check_named_place(seen: Observation, error: CorruptError, verdict: Verdict)
 
 
 def _check_same_as_undamaged(seen: Observation, expected: Outcome, verdict: Verdict) -> None:
-    """What a log's indexes say may be lost or wrong: the log decides."""
+    """Indexes may be lost or wrong, because the log is authoritative."""
     found = seen.outcome
     if (type(found.error), found.rows, found.damage) == (
         type(expected.error),
@@ -114,7 +114,7 @@ def _check_same_as_undamaged(seen: Observation, expected: Outcome, verdict: Verd
     ):
         return
     if seen.read.committed and seen.touched & {"txnindex", "snapshot"}:
-        # Believed where nothing contradicts it: docs/decisions/0002.
+        # Trusted where nothing contradicts it: docs/decisions/0002.
         return
     if seen.read.has_times and "timeindex" in seen.touched:
         return
@@ -129,6 +129,6 @@ def _check_rows(seen: Observation, verdict: Verdict) -> None:
         if any(before >= after for before, after in pairwise(offsets)):
             verdict.problem(f"{key}: offsets do not ascend: {offsets}")
         if key not in seen.truths:
-            verdict.problem(f"rows of {key}, which is not there")
+            verdict.problem(f"rows of {key}, which does not exist")
     for truth in seen.truths.values():
         PartitionJudge(seen, truth, verdict).check()

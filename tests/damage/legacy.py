@@ -1,4 +1,4 @@
-"""Messages of v0 and v1, written by hand from the format."""
+"""Hand-made messages of v0 and v1."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOG_APPEND_TIME = 0x08
 
 
 def message(magic, offset, key, value, *, timestamp_ms=-1, attributes=0, crc=None):
-    """One message, with its offset and length in front."""
+    """One message with its offset and length."""
     covered = struct.pack(">bb", magic, attributes)
     if magic == 1:
         covered += struct.pack(">q", timestamp_ms)
@@ -32,10 +32,10 @@ def wrapper(magic, codec, last_offset, inner, *, timestamp_ms=-1, is_append_time
     Args:
         magic: 0 or 1.
         codec: Its number.
-        last_offset: The offset of the wrapper: that of its last record.
-        inner: The messages inside, encoded, one after the other.
+        last_offset: The wrapper's offset, which is that of its last record.
+        inner: The encoded messages, concatenated.
         timestamp_ms: The wrapper's timestamp.
-        is_append_time: Whether it holds for every message inside.
+        is_append_time: Whether the timestamp applies to every inner message.
     """
     attributes = codec | LOG_APPEND_TIME * is_append_time
     value = compress(magic, codec, inner)
@@ -43,14 +43,14 @@ def wrapper(magic, codec, last_offset, inner, *, timestamp_ms=-1, is_append_time
 
 
 def compress(magic, codec, data):
-    """Compress as brokers of those days did."""
+    """Compress as brokers of the time did."""
     if codec == GZIP:
         return gzip.compress(data, mtime=0)
     if codec == SNAPPY:
         return xerial(data)
     if codec == LZ4:
         if magic == 0:
-            # The checksum of the header also covers the magic, by mistake.
+            # By mistake, the header checksum also covers the magic.
             return lz4_frame([data], header_checksum=0x1A)
         return lz4_frame([data])
     return pa.Codec("zstd").compress(data, asbytes=True)

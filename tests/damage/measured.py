@@ -1,8 +1,8 @@
-"""Reads in a process of their own, which measures the memory and the processor time that they take.
+"""Reads in a separate process that measures their memory and CPU time.
 
-One helper process imports the package once. It forks for each read, so that one read's memory is not another's,
-and a read that does not end can be ended: the kernel sends a signal after `_MOST_CPU_SECONDS`. That is a
-watchdog, no measure of speed.
+A helper process imports the package once and forks for each read, so that reads do not share memory and an endless
+read can be stopped: the kernel sends a signal after `_MOST_CPU_SECONDS`. That limit is a watchdog, not a measure of
+speed.
 """
 
 from __future__ import annotations
@@ -31,19 +31,18 @@ _ONE_BATCH = (
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What came of a read.
+    """The result of a read.
 
     Attributes:
-        error: Class of the error that ended it; None if it gave a table.
-        message: What the error says.
-        rows: How many rows came out.
-        offsets: Their offsets; None of a damage row.
-        damage: What the damage rows say.
-        cpu_seconds: Processor time.
-        resident_bytes: How much the largest resident size lay above that before the read.
-        allocated_bytes: The most that Python and numpy had allocated at once, touched or not; 0 if the read takes
-            so long that this was not followed.
-        bytes_read: How many bytes of files were read.
+        error: Class of the error that ended it; None if it returned a table.
+        message: The error message.
+        rows: Number of rows.
+        offsets: Their offsets; None for a damage row.
+        damage: The damage rows.
+        cpu_seconds: CPU time.
+        resident_bytes: The growth of the peak resident size during the read.
+        allocated_bytes: Peak allocation of Python and numpy, touched or not; 0 if the read is too slow to trace it.
+        bytes_read: Number of bytes read from files.
     """
 
     error: str | None
@@ -58,7 +57,7 @@ class Measured:
 
 
 def can_measure_memory() -> bool:
-    """Whether this system says how much memory a process had at most, and lets it begin anew."""
+    """Whether this system reports a process's peak memory and can reset it."""
     return os.access("/proc/self/clear_refs", os.W_OK)
 
 
@@ -82,7 +81,7 @@ class MeasuringProcess:
         """`read_table` with these arguments.
 
         Raises:
-            AssertionError: It did not end by itself.
+            AssertionError: The read was stopped.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -95,7 +94,7 @@ class MeasuringProcess:
 
 
 def _serve() -> None:
-    # What a first read loads is loaded before the forks, and so counts for none of them.
+    # Load before the forks what a first read loads, so that it counts for none of them.
     _warm_up()
     for line in sys.stdin:
         reading, writing = os.pipe()
@@ -127,7 +126,7 @@ def _measure(request: dict[str, Any]) -> dict[str, Any]:
     resource.setrlimit(resource.RLIMIT_CPU, (_MOST_CPU_SECONDS, _MOST_CPU_SECONDS))
     signal.alarm(10 * _MOST_CPU_SECONDS)
     paths = [os.fsdecode(bytes.fromhex(path)) for path in request["paths"]]
-    # Measured first as it is, then with every allocation followed, which takes many times as long.
+    # First measure as is, then with traced allocations, which is many times slower.
     result = _read(paths, request["options"])
     result["allocated_bytes"] = 0
     if result["cpu_seconds"] < _MOST_SECONDS_TO_FOLLOW:

@@ -1,4 +1,4 @@
-"""Ways to damage a log directory: each changes the files of one, and says what it did."""
+"""Ways to damage a log directory. Each changes its files and describes the change."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ EXTREMES = (
     2**24,
 )
 _RANGES = {"b": 8, "h": 16, "i": 32, "q": 64, "I": 32}
-# How often each kind of file is damaged, among those that a log has.
+# How often each kind of file is damaged, among the kinds that a log has.
 _WEIGHTS = {
     "log": 60, "index": 10, "timeindex": 8, "txnindex": 6, "snapshot": 5, "leader-epoch-checkpoint": 2,
     "partition.metadata": 2, "root": 7, "deleted": 1,
@@ -46,14 +46,14 @@ _WEIGHTS = {
 
 @dataclass(frozen=True)
 class Mutation:
-    """One thing that went wrong.
+    """One piece of damage.
 
     Attributes:
-        kind: What sort of damage; the campaign counts by it.
-        paths: The files that it touches.
-        text: Exactly what was done.
-        apply: Does it. A file that is gone by then is left alone.
-        is_forged: Whether the CRC was made right again: then what it covers is no longer the original.
+        kind: The category that the campaign counts.
+        paths: The affected files.
+        text: The exact change.
+        apply: Makes the change; skips a file that no longer exists.
+        is_forged: Whether the CRC was recomputed, so that the bytes it covers are no longer the original.
     """
 
     kind: str
@@ -64,7 +64,7 @@ class Mutation:
 
 
 def kind_of_file(path: str) -> str:
-    """What a file is for, by its name."""
+    """The purpose of a file, by its name."""
     name = path.rpartition("/")[2]
     suffix = name.rpartition(".")[2]
     if name in ("leader-epoch-checkpoint", "partition.metadata"):
@@ -75,7 +75,7 @@ def kind_of_file(path: str) -> str:
 
 
 def draw_mutations(rng: random.Random, log: BaseLog) -> list[Mutation]:
-    """One, two or three mutations of a log."""
+    """One, two or three mutations for a log."""
     count = rng.choice((1, 1, 1, 1, 2, 2, 3))
     return [_draw(rng, log) for _ in range(count)]
 
@@ -137,7 +137,7 @@ class _Copy:
 
 @dataclass(frozen=True)
 class _Rename:
-    """To another name, or to none."""
+    """Renames a file, or removes it."""
 
     source: str
     target: str | None
@@ -150,7 +150,7 @@ class _Rename:
 
 
 def _field(rng: random.Random, path: str, entry: Entry) -> Mutation:
-    """Set a field of an entry's head; in some cases make its CRC right again, as a lying writer would."""
+    """Set a header field of an entry; sometimes recompute the CRC, as a malicious writer would."""
     name, position, code = rng.choice(FIELDS[entry.magic])
     old = struct.unpack_from(">" + code, entry.data, position)[0]
     value = rng.choice(
@@ -195,7 +195,7 @@ def _word(rng: random.Random, path: str, size: int) -> Mutation:
 
 
 def _bytes(rng: random.Random, path: str, log: BaseLog, entries: list[Entry]) -> Mutation:
-    """Change bytes anywhere, or at the borders of entries."""
+    """Change bytes anywhere, or at entry boundaries."""
     size = len(log.files[path])
     borders = [0, size, *(border for entry in entries for border in (entry.position, entry.end))]
 

@@ -1,4 +1,4 @@
-"""A damaged directory, how it was read, and what came of it: what a judgement looks at."""
+"""A damaged directory, the options of a read, and its result: the input of a judgement."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
 
 @dataclass
 class Verdict:
-    """What is wrong with a read.
+    """The problems of a read.
 
     Attributes:
         problems: In words.
-        has_inner_rows: Whether a batch that is the value of a record was taken for one of the log.
+        has_inner_rows: Whether a batch inside a record's value was returned as a batch of the log.
     """
 
     problems: list[str] = field(default_factory=list)
@@ -37,15 +37,15 @@ class Verdict:
 
 @dataclass
 class Observation:
-    """One case, seen as if one of the log's roots were read.
+    """One case, for one of the log's roots.
 
     Attributes:
-        log: The directory before it was damaged.
+        log: The directory before the damage.
         root: The root.
-        mutations: What was done to it.
-        files: The directory as it was read.
-        read: How it was read.
-        outcome: What came of it.
+        mutations: The damage.
+        files: The damaged directory.
+        read: The options of the read.
+        outcome: The result of the read.
     """
 
     log: BaseLog
@@ -57,7 +57,7 @@ class Observation:
 
     @cached_property
     def changed_paths(self) -> list[str]:
-        """The files that differ from before."""
+        """The files that the damage changed."""
         paths = {path for mutation in self.mutations for path in mutation.paths}
         return sorted(path for path in paths if self.log.files.get(path) != self.files.get(path))
 
@@ -68,32 +68,32 @@ class Observation:
 
     @cached_property
     def touched_names(self) -> set[str]:
-        """Their names."""
+        """The names of these files."""
         return {path.rpartition("/")[2] for path in self.changed_paths}
 
     @cached_property
     def truths(self) -> dict[TopicPartition, PartitionTruth]:
-        """What stands in the log files."""
+        """The true content of the log files."""
         is_forged = any(mutation.is_forged for mutation in self.mutations)
         return partition_truths(self.log, self.files, self.root, is_forged=is_forged)
 
     @cached_property
     def rows(self) -> dict[TopicPartition, list[OutRow]]:
-        """The rows that came out, by partition."""
+        """The returned rows, by partition."""
         found: dict[TopicPartition, list[OutRow]] = {}
         for row in self.outcome.rows:
             found.setdefault(row.topic_partition, []).append(row)
         return found
 
     def bounds(self, key: TopicPartition) -> tuple[int, int] | None:
-        """The offsets that the read asks for; None if they cannot be told from the log alone."""
+        """The offsets that the read asks for; None if they do not follow from the log alone."""
         if self.read.has_times or LOG_START_CHECKPOINT in self.touched_names:
             return None
         start, end = self._log_start(key), 2**63
-        for bound_key, first, behind in self.read.offsets:
+        for bound_key, first, bound_end in self.read.offsets:
             if bound_key == key:
                 start = start if first is None else max(start, first)
-                end = end if behind is None else behind
+                end = end if bound_end is None else bound_end
         if self.read.ends_at_high_watermark:
             marks = self.log.high_watermarks(self.files, self.root)
             if _HIGH_WATERMARK_CHECKPOINT in self.touched_names or key not in marks:
@@ -102,13 +102,13 @@ class Observation:
         return start, end
 
     def first_known_offset(self, key: TopicPartition) -> int:
-        """Below it nothing is known of what was written, because the log began there."""
+        """The lowest known offset: the original log started there."""
         if LOG_START_CHECKPOINT not in self.touched_names:
             return 0
         return self.log.log_start_offsets(self.log.files, self.root).get(key, 0)
 
     def holds(self, key: TopicPartition, offset: int, row: Row) -> bool:
-        """Whether a row fulfils the read's condition."""
+        """Whether a row satisfies the read's condition."""
         condition = self.read.condition
         return condition is None or condition.holds(*key, offset, row)
 

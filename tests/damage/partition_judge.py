@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class PartitionJudge:
-    """Compares the rows, and the damage rows, with what stands in the partition's files."""
+    """Compares the rows and the damage rows of a partition with the true content of its files."""
 
     def __init__(self, seen: Observation, truth: PartitionTruth, verdict: Verdict) -> None:
         self._seen = seen
@@ -28,7 +28,7 @@ class PartitionJudge:
         self._committed = seen.log.committed.get(self._key, frozenset())
 
     def check(self) -> None:
-        """Make every check that this read allows."""
+        """Make every check that applies to this read."""
         self._check_contents()
         self._check_committed()
         bounds = self._seen.bounds(self._key)
@@ -38,7 +38,7 @@ class PartitionJudge:
         if outside:
             self._problem(f"offsets {outside[:5]} outside of {bounds}")
         for segment in self._truth.segments:
-            # Beside an entry that is not where it belongs, what counts is the reader's choice.
+            # With an entry out of place, the reader may choose which entries count.
             if not (segment.astray or segment.surplus):
                 self._check_segment(segment, range(bounds[0], bounds[1]))
 
@@ -46,7 +46,7 @@ class PartitionJudge:
         self._verdict.problem(f"{self._key[0]}-{self._key[1]}: {text}")
 
     def _check_contents(self) -> None:
-        """Every row is one that was written, at its offset, as far as a CRC can tell."""
+        """Every row was written, at its offset, as far as a CRC can tell."""
         indexes = [ROW_COLUMNS.index(name) for name in self._read.columns]
         known = [(segment.path, found) for segment in self._truth.segments for found in segment.known]
         is_unknown = any(found.original is None or self._is_below_its_log(found) for _, found in known)
@@ -68,9 +68,9 @@ class PartitionJudge:
                 and tuple(written[index] for index in indexes) == out.values
                 and self._was_in_wrapper(out.offset)
             ):
-                # Out of a damaged wrapper: the messages in it have CRCs of their own.
+                # The inner messages of a damaged wrapper have their own CRCs.
                 continue
-            elif self._is_untold(out):
+            elif self._is_ambiguous(out):
                 self._verdict.has_inner_rows = True
             elif not is_unknown:
                 self._problem(f"a row that was never written at offset {out.offset}: {out.values}")
@@ -83,17 +83,19 @@ class PartitionJudge:
             for entry in written
         )  # fmt: skip
 
-    def _is_untold(self, out: OutRow) -> bool:
-        """Whether a row comes from a batch of which nothing says that it is the content of a record.
+    def _is_ambiguous(self, out: OutRow) -> bool:
+        """Whether a row comes from a batch that no rule identifies as part of a record's value.
 
-        A read that does not go on after damage never takes one.
+        A read that stops at damage never returns one.
         """
         return self._read.mode != "FAILFAST" and any(
-            first <= out.offset <= last for segment in self._truth.segments for first, last in segment.untold
+            first <= out.offset <= last
+            for segment in self._truth.segments
+            for first, last in segment.ambiguous
         )
 
     def _is_below_its_log(self, found: Found) -> bool:
-        """Whether an entry astray holds records in front of its own log's start, of which nothing is known."""
+        """Whether an entry that is out of place has records below its log's start, of which nothing is known."""
         original = found.original
         if original is None or (original.topic_partition == self._key and not found.shift):
             return False
@@ -101,21 +103,21 @@ class PartitionJudge:
         return original.first_offset < min(own_rows, default=MAX_OFFSET)
 
     def _check_place(self, out: OutRow, fitting: list[tuple[str, int, Row]], *, is_unknown: bool) -> None:
-        # An entry whose CRC was made right may hold anything, the very same included.
+        # An entry with a recomputed CRC may hold anything, including the original.
         if out.metadata is not None and not is_unknown:
             place = (out.metadata["segment"], out.metadata["position"])
             if place not in [(name, position) for name, position, _ in fitting]:
-                self._problem(f"offset {out.offset} does not stand at {place}, but at {fitting}")
+                self._problem(f"offset {out.offset} is not at {place}, but at {fitting}")
         if not any(self._seen.holds(self._key, out.offset, row) for _, _, row in fitting):
-            self._problem(f"offset {out.offset} does not fulfil the condition")
+            self._problem(f"offset {out.offset} does not satisfy the condition")
 
     def _check_committed(self) -> None:
         if not self._read.committed:
             return
         shown = self._offsets & self._original.keys() - self._committed
-        is_told_otherwise = self._seen.touched & {"txnindex", "snapshot", "root"}
-        # Without a marker, or with one that is damaged, nothing says how a transaction ended.
-        if shown and not (self._truth.has_astray or is_told_otherwise or self._lacks_markers()):
+        is_in_doubt = self._seen.touched & {"txnindex", "snapshot", "root"}
+        # Without a valid marker, the outcome of a transaction is unknown.
+        if shown and not (self._truth.has_astray or is_in_doubt or self._lacks_markers()):
             self._problem(f"records that were not committed: {sorted(shown)[:5]}")
 
     def _lacks_markers(self) -> bool:
@@ -134,7 +136,7 @@ class PartitionJudge:
             if missing := sorted(standing - self._offsets):
                 self._problem(f"{segment.path}: offsets {missing[:8]} are whole and were not read")
         if self._verdict.has_inner_rows:
-            # What is lost in front of them, and behind, depends on what they seem to be.
+            # How much is lost around such entries depends on how a reader interprets them.
             return
         lost = self._lost(segment, wanted)
         damaged = self._damage_met(segment, wanted)
@@ -146,9 +148,9 @@ class PartitionJudge:
             self._check_damage_rows(segment, lost, damaged)
 
     def _lost(self, segment: SegmentTruth, wanted: range) -> list[int]:
-        """The offsets asked for that a damaged range took away."""
+        """The requested offsets that a damaged range lost."""
         if self._read.committed and not self._is_end_as_written():
-            # Without the last markers, the last stable offset may lie anywhere.
+            # Without the last markers, the last stable offset is unknown.
             return []
         return [
             offset for each in segment.damage for offset, row in self._original.items()
@@ -164,7 +166,7 @@ class PartitionJudge:
         return bool(ends) and not self._truth.has_astray and self._truth.end_offset == max(ends)
 
     def _damage_met(self, segment: SegmentTruth, wanted: range) -> list[DamagedBytes]:
-        """The damaged ranges that a read of everything meets; a bounded one may know its way past them."""
+        """The damaged ranges that a full read meets; a bounded one may skip them."""
         if self._read.is_bounded or self._read.committed or self._read.condition is not None:
             return []
         return [

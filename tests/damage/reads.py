@@ -1,4 +1,4 @@
-"""Reads with options drawn at random, and what came of one."""
+"""Reads with random options, and their results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PLACE_COLUMNS = ("topic", "partition", "offset")
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition as text, and what it means."""
+    """A condition as text, and its meaning."""
 
     text: str
     holds: Callable[[str, int, int, Row], bool]
@@ -37,17 +37,17 @@ class Condition:
 
 @dataclass(frozen=True)
 class Read:
-    """How a directory is read.
+    """The options of a read.
 
     Attributes:
-        mode: What damage does.
+        mode: How to treat damage.
         committed: Whether aborted records are left out.
-        offsets: First and last-but-one offset asked for, per partition; None for no such bound.
+        offsets: The first requested offset and the offset after the last one, per partition; None for no bound.
         times: The same by time, in ms.
-        ends_at_high_watermark: Whether the checkpoint of high watermarks ends the read.
-        columns: Which columns come out, of those of a row; the place always does.
+        ends_at_high_watermark: Whether the read ends at the checkpointed high watermark.
+        columns: The requested value columns; the place is always returned.
         condition: A condition on the rows.
-        others: Further options, which change nothing about the rows.
+        others: Further options, which do not affect the rows.
     """
 
     mode: str = "FAILFAST"
@@ -65,7 +65,7 @@ class Read:
 
     @property
     def is_split(self) -> bool:
-        """Whether it is cut into small pieces."""
+        """Whether it is split into small pieces."""
         return any(name.startswith(("min_", "max_records", "max_bytes")) for name, _ in self.others)
 
     @property
@@ -114,7 +114,7 @@ def _offsets_json(offsets: Mapping[TopicPartition, int | None], default: int) ->
 
 
 def draw_read(rng: random.Random, log: BaseLog) -> Read:
-    """A read of a log with options drawn at random."""
+    """A read of a log with random options."""
     offsets: tuple[tuple[TopicPartition, int | None, int | None], ...] = ()
     times: tuple[int | None, int | None] = (None, None)
     bounds = rng.random()
@@ -191,7 +191,7 @@ def _entries(log: BaseLog, key: TopicPartition) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class OutRow:
-    """A row that came out: its place, and those of its values that were asked for."""
+    """A returned row: its place, and the requested values."""
 
     topic_partition: TopicPartition
     offset: int
@@ -201,13 +201,13 @@ class OutRow:
 
 @dataclass
 class Outcome:
-    """What came of a read.
+    """The result of a read.
 
     Attributes:
-        rows: In the order in which they came.
-        damage: What the damage rows say, with their partition.
+        rows: In the order returned.
+        damage: The damage rows, with their partition.
         error: The error that ended the read.
-        bytes_read: How many bytes were read of all files.
+        bytes_read: The number of bytes read from all files.
     """
 
     rows: list[OutRow] = field(default_factory=list)
@@ -251,7 +251,7 @@ def _take_rows(table: pa.Table, read: Read, outcome: Outcome) -> None:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """A value in the form that `Row` has it in."""
+    """A value in the form that `Row` uses."""
     if name == "timestamp" and value is not None:
         return value // 1000 if value % 1000 == 0 else ("µs", value)
     if name == "headers":

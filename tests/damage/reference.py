@@ -1,13 +1,11 @@
-"""What stands in a damaged log by a slow and simple rule: the oracle that reads are judged by.
+"""The true content of a damaged log by a slow and simple rule: the oracle for judging reads.
 
-A file is walked from its first byte. Where a whole entry stands whose CRC is right and whose offsets follow
-those before it, it counts. Otherwise the next byte is tried, and so on: what lies between two entries that
-count is one damaged range.
+The oracle scans a file from its first byte. A whole entry counts if its CRC is valid and its offsets follow those
+before it. Otherwise the scan advances by one byte. The bytes between two entries that count are one damaged range.
 
-An entry is *astray* if its CRC is right, but it stands at another offset, in another file or in another
-partition; it is *surplus* if it stands twice or out of order. No CRC tells that; only order and file names may.
-Which of the entries beside it count is then the reader's choice, so completeness is not asked of segments that hold
-one.
+An entry is *astray* if its CRC is valid, but it is at another offset, in another file or in another partition. It is
+*surplus* if it is repeated or out of order. Only order and file names can show that; no CRC does. The reader may then
+choose which of the entries around it count, so segments with such entries are not checked for completeness.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tests.damage.base_log import BaseLog, TopicPartition, base_offset_of, segments_of
-from tests.damage.contents import is_told, last_offset_of
+from tests.damage.contents import is_recognised, last_offset_of
 from tests.damage.entries import Entry, Row, is_valid_entry, size_of_entry
 
 if TYPE_CHECKING:
@@ -30,14 +28,14 @@ MAX_OFFSET = 2**63 - 1
 
 @dataclass(frozen=True)
 class Found:
-    """An entry that stands in a file.
+    """An entry found in a file.
 
     Attributes:
-        position: Where.
+        position: Its position.
         size: Its size.
-        original: What it is a copy of, as far as its CRC reaches; None if its CRC was made right again.
-        shift: What was added to its offset.
-        has_other_epoch: Whether its leader epoch is another one than was written.
+        original: The entry with the same bytes under the CRC; None if its CRC was recomputed.
+        shift: The difference between its offset and the original one.
+        has_other_epoch: Whether its leader epoch was changed.
     """
 
     position: int
@@ -63,7 +61,7 @@ class Found:
         original = self.original
         if original is None:
             return
-        # A compressed v0 message set holds absolute offsets: its own offset moves nothing.
+        # A compressed v0 message set holds absolute offsets, so the outer offset does not shift them.
         shift = 0 if original.magic == 0 and original.is_wrapper else self.shift
         for offset, row in original.rows:
             yield offset + shift, row
@@ -71,7 +69,7 @@ class Found:
 
 @dataclass(frozen=True)
 class DamagedBytes:
-    """Bytes that are no entry, or none that counts, with the offsets that may be lost with them."""
+    """Bytes outside all entries that count, with the offsets that may be lost with them."""
 
     start: int
     end: int
@@ -84,15 +82,15 @@ class SegmentTruth:
     """One log file.
 
     Attributes:
-        next_base_offset: Where the next segment begins; None for the last one.
+        next_base_offset: The next segment's base offset; None for the last one.
         entries: Those that count, in order.
-        damage: What lies between them.
-        tail: Of the last segment: the damage behind its last entry, which is the end of the log and no damage.
-        astray: Entries that are not where they belong, wherever they were found.
-        surplus: Entries that belong here, but follow what they should precede, or reach into the next segment.
-        has_inner: Whether a message of a wrapper or of a value shows in what is damaged, with a CRC of its own that is
-            right: a reader may take it for an entry, and what stands in front of it for damage.
-        untold: The first and last offsets of those messages and batches of which nothing says that they are content.
+        damage: The bytes between them.
+        tail: For the last segment, the bytes after its last entry: the end of the log, not damage.
+        astray: Entries that are out of place.
+        surplus: Entries of this file that are out of order, or reach into the next segment.
+        has_inner: Whether damage exposes a message of a wrapper or a value with a valid CRC of its own. A reader may
+            take it for an entry, and the bytes before it for damage.
+        ambiguous: The first and last offsets of exposed messages and batches that no rule identifies as inner ones.
     """
 
     path: str
@@ -105,11 +103,11 @@ class SegmentTruth:
     astray: tuple[Found, ...]
     surplus: tuple[Found, ...]
     has_inner: bool = False
-    untold: tuple[tuple[int, int], ...] = ()
+    ambiguous: tuple[tuple[int, int], ...] = ()
 
     @property
     def known(self) -> Iterator[Found]:
-        """Every entry whose CRC is right."""
+        """Every entry with a valid CRC."""
         yield from self.entries
         yield from self.astray
         yield from self.surplus
@@ -130,7 +128,7 @@ class PartitionTruth:
 
     @property
     def is_changed(self) -> bool:
-        """Whether there is anything in its files that was not written there."""
+        """Whether its files contain anything that was not written there."""
         return self.is_damaged or self.has_astray or self.has_surplus or any(s.tail for s in self.segments)
 
     @property
@@ -143,7 +141,7 @@ class PartitionTruth:
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the last entry of the last segment; of an empty one, where it begins."""
+        """The offset after the last entry of the last segment, or that segment's base offset if it is empty."""
         if not self.segments:
             return 0
         last = self.segments[-1]
@@ -153,14 +151,14 @@ class PartitionTruth:
 def partition_truths(
     log: BaseLog, files: Mapping[str, bytes], root: str = "", *, is_forged: bool = False
 ) -> dict[TopicPartition, PartitionTruth]:
-    """What stands in every partition of a directory that was damaged.
+    """The true content of every partition of a damaged directory.
 
     Args:
-        log: The directory before.
-        files: The directory now.
-        root: The root that is looked at.
-        is_forged: Whether some CRC was made right again. Otherwise an entry that was never written to a log file is
-            the content of another one: a record that is a batch, a message in a wrapper that shows.
+        log: The directory before the damage.
+        files: The damaged directory.
+        root: The root to examine.
+        is_forged: Whether some CRC was recomputed. Otherwise an entry that was never written to a log file is part of
+            another one: a record whose value is a batch, or an inner message of a wrapper.
     """
     truths = {}
     for key, paths in segments_of(files, root).items():
@@ -190,7 +188,7 @@ def _segment(
     limit = MAX_OFFSET + 1 if next_base is None else next_base
     next_offset = base
     position = damage_start = 0
-    # Zeros at the end are preallocated space, in the last segment always.
+    # Zeros at the end of the last segment are always preallocated space.
     end = len(data.rstrip(b"\0"))
     sizes = _sizes_by_position(data)
     while (position := next((each for each in sizes if each >= position), end)) < end:
@@ -205,7 +203,7 @@ def _segment(
         if damage_start < position:
             damage.append(DamagedBytes(damage_start, position, next_offset, found.first_offset))
             if data[damage_start : damage_start + 8] == data[position : position + 8]:
-                # As much of it as was damaged stands in front of it: a copy, of which a reader may think what it likes.
+                # The damage before it is as long as the entry: a copy, which a reader may interpret either way.
                 surplus.append(found)
         entries.append(found)
         position = damage_start = found.end
@@ -217,7 +215,7 @@ def _segment(
             damage.append(tail)
             tail = None
     elif damage_start < len(data) and next_base is not None and next_offset < next_base:
-        # Zeros behind the batches of a closed segment, and offsets are missing: they may be what was lost.
+        # Offsets are missing after the batches of a closed segment: the zeros may have been what is lost.
         damage.append(DamagedBytes(damage_start, len(data), next_offset, next_base))
     truth = SegmentTruth(
         path, base, next_base, len(data), tuple(entries), tuple(damage), tail, tuple(astray), tuple(surplus)
@@ -234,20 +232,20 @@ def _with_inner(truth: SegmentTruth, data: bytes) -> SegmentTruth:
         for position in range(each.start, each.end)
         if position not in known and position in sizes
     ]
-    return dataclasses.replace(truth, has_inner=bool(inner), untold=tuple(_untold(truth, data, inner)))
+    return dataclasses.replace(truth, has_inner=bool(inner), ambiguous=tuple(_ambiguous(truth, data, inner)))
 
 
-def _untold(truth: SegmentTruth, data: bytes, inner: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """First and last offset of what a reader cannot tell from an entry.
+def _ambiguous(truth: SegmentTruth, data: bytes, inner: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """The first and last offsets of inner entries that a reader cannot tell from entries of the log.
 
-    Once such a one is taken, damage begins where it ends, for all that follows.
+    Once a reader takes one of them, the damage begins after it.
     """
     borders = {*(entry.position for entry in truth.entries), len(data)}
     ends: set[int] = set()
     for start, position in inner:
         starts = {start, *(end for end in ends if start < end <= position)}
         is_choice = bool(truth.astray or truth.surplus)
-        if is_choice or not all(is_told(data, each, position, borders) for each in starts):
+        if is_choice or not all(is_recognised(data, each, position, borders) for each in starts):
             ends.add(position + (size_of_entry(data, position) or 0))
             yield int.from_bytes(data[position : position + 8], "big"), last_offset_of(data, position)
 
@@ -267,7 +265,7 @@ def _found(log: BaseLog, path: str, data: bytes, position: int, *, is_forged: bo
         and original.is_wrapper
         and original.stored_offset
     ):
-        # Of a wrapper at offset 0 the offsets inside count as they are: once, producers wrote them so.
+        # In a wrapper at offset 0, inner offsets count as they are: early producers wrote them so.
         original = None
     shift = 0 if original is None else stored - original.stored_offset
     is_other_epoch = (
@@ -280,7 +278,7 @@ def _found(log: BaseLog, path: str, data: bytes, position: int, *, is_forged: bo
 
 @functools.lru_cache(maxsize=512)
 def _sizes_by_position(data: bytes) -> dict[int, int]:
-    """Every position at which something stands whose CRC is right, with its size. Most files are those of many cases."""
+    """Every position of an entry with a valid CRC, with its size. Cached, because many cases share most files."""
     return {
         position: size
         for position, magic in enumerate(data[16:])

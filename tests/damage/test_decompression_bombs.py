@@ -1,4 +1,4 @@
-"""Batches that inflate to far more than they take: refused within the limit, and named."""
+"""Batches that inflate to many times their size: rejected within the limit, with an error that names them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tests.damage.measured import can_measure_memory
 from tests.record.encoding import Batch, Record
 
 LIMIT_BYTES = 64 << 20
-"""What ``maxDecompressedBatchBytes`` is unless it is set."""
+"""The default of ``maxDecompressedBatchBytes``."""
 
-# The decompressed batch, twice more while its buffer grows and gzip hands it over, and all else that a read takes.
+# The decompressed batch, two copies while its buffer grows and gzip returns it, and everything else that a read needs.
 FACTOR = 3
 ALLOWANCE_BYTES = 64 << 20
 
@@ -34,7 +34,7 @@ def legacy_bomb(name, magic):
 
 
 def write_around(root, bomb):
-    """Good batches at offsets 0, 2 and, in a segment of its own, 3; the bomb at offset 1."""
+    """Write good batches at offsets 0, 2 and, in a separate segment, 3; the bomb at offset 1."""
     folder = root / "events-0"
     folder.mkdir()
     good = [Batch((Record(),), offset).encode() for offset in (0, 2, 3)]
@@ -77,7 +77,7 @@ def test_a_bomb_is_an_error_that_names_it(root, measuring_process, bomb, name, m
 
 
 @cases
-def test_reading_goes_on_behind_a_bomb(root, measuring_process, bomb, name, magic):
+def test_reading_continues_after_a_bomb(root, measuring_process, bomb, name, magic):
     start, end = write_around(root, bomb)
     dropped = measuring_process.read(root, mode="DROPMALFORMED")
     assert (dropped.error, dropped.offsets) == (None, [0, 2, 3])
@@ -115,7 +115,7 @@ def test_a_wrapper_in_a_wrapper_is_refused(root, measuring_process, magic, codec
 @pytest.mark.parametrize("codec", [1, 2, 3])
 @pytest.mark.parametrize("magic", [0, 1])
 def test_wrappers_in_wrappers_do_not_multiply(root, measuring_process, magic, codec):
-    """A thousand levels would inflate to nothing that ends; the first one is refused."""
+    """A thousand levels would inflate without end; the first one is rejected."""
     nested = message(magic, 1, b"k", bytes(1 << 20))
     for _ in range(8):
         nested = wrapper(magic, codec, 1, nested * 4)

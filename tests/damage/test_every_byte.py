@@ -1,4 +1,4 @@
-"""Small logs, damaged in every place: a bit of each byte flipped, and cut at every length."""
+"""Small logs damaged at every position: a bit of each byte flipped, and truncated to every length."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.damage.reads import Read
 from tests.damage.writer import LogWriter
 from tests.record.encoding import CODECS
 
-# DROPMALFORMED takes the same way as PERMISSIVE, and says less. `make test` takes some of the places, `make test-all` more,
-# `make soak` every one: primes, so that no field is left out in all formats.
+# DROPMALFORMED takes the same path as PERMISSIVE and reports less. `make test` covers some positions, `make test-all`
+# more, `make soak` all of them. The steps are prime, so that every field is hit in some format.
 STEPS = [
     pytest.param("FAILFAST", 7),
     pytest.param("PERMISSIVE", 11),

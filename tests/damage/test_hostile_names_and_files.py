@@ -1,4 +1,4 @@
-"""Directories that somebody else arranged: names, kinds of files, links and rights that no broker leaves."""
+"""Directories arranged by an attacker: names, kinds of files, links and permissions that no broker creates."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def partition(root):
 
 @pytest.fixture
 def secret(tmp_path_factory):
-    """A log outside of the directory that is read."""
+    """A log outside the directory to read."""
     return write_partition(tmp_path_factory.mktemp("elsewhere") / "secret-0")
 
 
@@ -50,7 +50,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_name_that_kafka_does_not_give_is_no_partition(root, partition, name, caplog):
+def test_a_name_that_kafka_never_uses_is_no_partition(root, partition, name, caplog):
     write_partition(Path(os.fsdecode(os.path.join(os.fsencode(root), name))))
     table = storage_core.read_table(root)
     assert set(table["topic"].to_pylist()) == {"events"}
@@ -74,7 +74,7 @@ def test_such_a_name_alone_is_an_error_in_one_printable_line(root, name):
         ("events-007", "events", 7), ("9-9", "9", 9),
     ],
 )  # fmt: skip
-def test_odd_names_that_kafka_does_give_are_read(root, name, topic, number):
+def test_unusual_names_that_kafka_uses_are_read(root, name, topic, number):
     write_partition(root / name)
     (row,) = storage_core.read_table(root, columns=["topic", "partition"]).to_pylist()
     assert row == {"topic": topic, "partition": number}
@@ -123,7 +123,7 @@ def make_fifo(path):
 
 
 def make_socket(path):
-    # The address of a socket is short: it is bound from within its folder.
+    # The address of a socket is short, so bind it from inside its folder.
     before = os.getcwd()
     os.chdir(path.parent)
     try:
@@ -137,7 +137,7 @@ def make_device(path):
     try:
         os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 5))
     except PermissionError:
-        pytest.skip("this user may not make devices")
+        pytest.skip("this user may not create devices")
 
 
 def make_folder(path):
@@ -164,7 +164,7 @@ every_mode = pytest.mark.parametrize("mode", MODES)
 
 @pytest.mark.parametrize("make", MAKERS)
 @every_mode
-def test_what_is_no_file_in_place_of_a_segment_is_an_error(root, partition, make, mode):
+def test_a_non_file_in_place_of_a_segment_is_an_error(root, partition, make, mode):
     path = partition / f"{7:020d}.log"
     make(path)
     with pytest.raises(LogDirectoryError, match="regular file") as caught:
@@ -182,7 +182,7 @@ def test_without_a_segment_it_is_no_partition(root, make):
 
 @pytest.mark.parametrize("make", LINK_MAKERS)
 @every_mode
-def test_a_link_as_segment_is_refused_whatever_it_leads_to(root, partition, make, mode):
+def test_a_link_in_place_of_a_segment_is_refused(root, partition, make, mode):
     make(partition / f"{7:020d}.log")
     with pytest.raises(LogDirectoryError, match="symbolic link") as caught:
         storage_core.read_table(root, mode=mode)
@@ -191,7 +191,7 @@ def test_a_link_as_segment_is_refused_whatever_it_leads_to(root, partition, make
 
 @every_mode
 @pytest.mark.parametrize("follow_symlinks", [False, True])
-def test_a_link_to_somebody_elses_segment_is_refused(root, partition, secret, mode, follow_symlinks):
+def test_a_link_to_a_segment_elsewhere_is_refused(root, partition, secret, mode, follow_symlinks):
     (partition / f"{7:020d}.log").symlink_to(secret / LOG_NAME)
     with pytest.raises(LogDirectoryError, match="symbolic link"):
         storage_core.read_table(root, mode=mode, follow_symlinks=follow_symlinks)
@@ -200,7 +200,7 @@ def test_a_link_to_somebody_elses_segment_is_refused(root, partition, secret, mo
 @pytest.mark.parametrize("name", [".index", ".timeindex", ".txnindex", ".snapshot"])
 @every_maker
 @pytest.mark.parametrize("options", [{}, {"isolation_level": "read_committed"}, {"starting_timestamp": 0}])
-def test_what_is_no_file_is_no_index(root, partition, name, make, options):
+def test_a_non_file_is_no_index(root, partition, name, make, options):
     make(partition / f"{0:020d}{name}")
     (root / ".kafka_cleanshutdown").write_bytes(b"")
     assert offsets(root, **options) == [0]
@@ -208,7 +208,7 @@ def test_what_is_no_file_is_no_index(root, partition, name, make, options):
 
 @pytest.mark.parametrize("name", ["leader-epoch-checkpoint", "partition.metadata"])
 @every_maker
-def test_what_is_no_file_is_no_checkpoint_of_a_partition(root, partition, name, make):
+def test_a_non_file_is_no_checkpoint_of_a_partition(root, partition, name, make):
     make(partition / name)
     assert offsets(root) == [0]
 
@@ -221,13 +221,13 @@ def test_what_is_no_file_is_no_checkpoint_of_a_partition(root, partition, name, 
     ],
 )  # fmt: skip
 @every_maker
-def test_what_is_no_file_is_no_checkpoint_of_a_root(root, partition, name, make):
+def test_a_non_file_is_no_checkpoint_of_a_root(root, partition, name, make):
     make(root / name)
     assert offsets(root, isolation_level="read_committed") == [0]
 
 
 @every_maker
-def test_a_high_watermark_that_cannot_be_read_is_an_error_where_it_is_asked_for(root, partition, make):
+def test_an_unreadable_high_watermark_is_an_error_if_it_is_needed(root, partition, make):
     path = root / "replication-offset-checkpoint"
     make(path)
     assert offsets(root) == [0]
@@ -239,7 +239,7 @@ def test_a_high_watermark_that_cannot_be_read_is_an_error_where_it_is_asked_for(
 # -- Links to directories --------
 
 
-def test_a_link_to_a_partition_elsewhere_is_followed_only_where_asked(root, partition, secret):
+def test_a_link_to_a_partition_elsewhere_is_followed_only_on_request(root, partition, secret):
     (root / "secret-0").symlink_to(secret)
     assert set(storage_core.read_table(root)["topic"].to_pylist()) == {"events"}
     followed = storage_core.read_table(root, follow_symlinks=True)
@@ -247,7 +247,7 @@ def test_a_link_to_a_partition_elsewhere_is_followed_only_where_asked(root, part
 
 
 @pytest.mark.parametrize("target", [".", "..", "loop-1", "/"])
-def test_links_that_lead_back_end(root, partition, target):
+def test_reads_end_despite_cyclic_links(root, partition, target):
     (root / "loop-0").symlink_to(target)
     (root / "loop-1").symlink_to("loop-0")
     (root / "plain").symlink_to(".")
@@ -255,7 +255,7 @@ def test_links_that_lead_back_end(root, partition, target):
 
 
 @pytest.mark.parametrize("target", [".", ".."])
-def test_links_that_lead_back_end_where_links_are_followed(root, partition, target):
+def test_reads_end_despite_cyclic_links_that_are_followed(root, partition, target):
     (root / "loop-0").symlink_to(target)
     (root / "plain").symlink_to(".")
     assert offsets(root, follow_symlinks=True) == [0]
@@ -300,7 +300,7 @@ def test_thousands_of_stray_files_in_a_partition(root, partition):
 
 @pytest.fixture
 def forbid(monkeypatch):
-    """Forbid the access to a path, also to the superuser."""
+    """Deny access to a path, even to root."""
     forbidden = set()
 
     def guarded(function):
@@ -319,7 +319,7 @@ def forbid(monkeypatch):
 
 @pytest.mark.parametrize("place", ["", "events-0", f"events-0/{LOG_NAME}"])
 @every_mode
-def test_what_may_not_be_read_is_an_error_and_never_skipped(root, partition, forbid, place, mode):
+def test_an_unreadable_file_is_an_error_and_never_skipped(root, partition, forbid, place, mode):
     write_partition(root / "orders-0")
     path = root / place if place else root
     forbid(path)
@@ -329,7 +329,7 @@ def test_what_may_not_be_read_is_an_error_and_never_skipped(root, partition, for
 
 
 @pytest.mark.parametrize("name", [".index", ".timeindex", ".txnindex", ".snapshot"])
-def test_an_index_that_may_not_be_read_is_an_error(root, forbid, name):
+def test_an_unreadable_index_is_an_error(root, forbid, name):
     folder = write_partition(root / "events-0")
     batches = [Batch((Record(value=b"x" * 3000),), offset).encode() for offset in range(5)]
     (folder / LOG_NAME).write_bytes(b"".join(batches))

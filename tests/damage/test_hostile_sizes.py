@@ -1,4 +1,4 @@
-"""Files of sizes that nobody has room for: sparse logs, indexes and checkpoints, and well-formed ones without end."""
+"""Files larger than any memory: sparse logs, indexes and checkpoints, and well-formed ones of excessive length."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.record.encoding import Batch, Record
 
 MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
 MOST_BYTES = 256 << 20
-# Nothing here needs more of its files than this, however large they are.
+# No read here needs more bytes of its files than this, however large they are.
 MOST_BYTES_READ = 512 << 20
 
 LARGEST = 2**63 - 1
@@ -43,7 +43,7 @@ def partition(root):
 
 @pytest.fixture
 def read(root, measuring_process):
-    """Read the root, within the bounds of all of these tests."""
+    """Read the root, within the limits that all of these tests share."""
 
     def read_root(most_bytes_read=MOST_BYTES_READ, **options):
         measured = measuring_process.read(root, **options)
@@ -65,9 +65,7 @@ def write_log(partition, offset, *batches):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("isolation_level", ["read_uncommitted", "read_committed"])
 @pytest.mark.parametrize("size", [2**31 - 1, 3 << 30, LARGEST])
-def test_an_active_segment_with_nothing_but_zeros_behind_its_batches(
-    partition, read, size, mode, isolation_level
-):
+def test_an_active_segment_with_only_zeros_after_its_batches(partition, read, size, mode, isolation_level):
     enlarge(write_log(partition, 0, batch(0), batch(1)), size)
     measured = read(mode=mode, isolation_level=isolation_level)
     assert (measured.error, measured.offsets) == (None, [0, 1])
@@ -75,7 +73,7 @@ def test_an_active_segment_with_nothing_but_zeros_behind_its_batches(
 
 
 @pytest.mark.parametrize("isolation_level", ["read_uncommitted", "read_committed"])
-def test_a_closed_segment_with_zeros_behind_its_batches(partition, read, isolation_level):
+def test_a_closed_segment_with_zeros_after_its_batches(partition, read, isolation_level):
     enlarge(write_log(partition, 0, batch(0), batch(1)), 100 << 20)
     write_log(partition, 2, batch(2))
     measured = read(isolation_level=isolation_level)
@@ -106,13 +104,13 @@ def test_the_other_modes_read_what_a_larger_segment_holds(partition, read, size,
 @pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "active"])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("size", [3 << 30, LARGEST])
-def test_a_batch_of_two_gigabytes_that_is_really_there(partition, read, declared, is_closed, mode, size):
+def test_a_real_batch_of_two_gigabytes(partition, read, declared, is_closed, mode, size):
     lying = batch(1)
     lying = lying[:8] + struct.pack(">i", declared) + lying[12:]
     enlarge(write_log(partition, 0, batch(0), lying), size)
     if is_closed:
         write_log(partition, 2, batch(2))
-    # Its CRC may be looked at, once: if it were right, this would be no torn append.
+    # Its CRC may be checked once: if it were valid, this would be no torn append.
     measured = read(mode=mode, most_bytes_read=MOST_BYTES_READ + declared)
     if mode == "FAILFAST" and (is_closed or measured.error is not None):
         assert measured.error in {"BatchTooLargeError", "CorruptRecordError"}
@@ -219,13 +217,13 @@ def test_a_checkpoint_of_zeros(root, indexed, read, name, size):
      b"0\n2147483647\n" + b"t 0 5\n" * (5 << 20), b"0\n1\nevents 0 " + b"9" * (30 << 20) + b"\n"],
     ids=["line ends", "blanks", "fields", "digits", "no text", "lines", "a number"],
 )  # fmt: skip
-def test_a_checkpoint_that_says_nothing_at_length(root, indexed, read, content):
+def test_a_long_checkpoint_without_entries(root, indexed, read, content):
     (root / "log-start-offset-checkpoint").write_bytes(content)
     assert read(**READ_COMMITTED).offsets == list(range(10))
 
 
 @pytest.mark.parametrize("name", ["leader-epoch-checkpoint", "partition.metadata"])
-def test_the_files_that_tell_copies_apart(root, measuring_process, name):
+def test_the_files_that_identify_copies(root, measuring_process, name):
     for copy in ("first", "second"):
         folder = root / copy / "events-0"
         folder.mkdir(parents=True)

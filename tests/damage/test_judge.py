@@ -1,4 +1,4 @@
-"""The judge itself: results that are wrong in every way are found to be wrong."""
+"""The judge itself: it detects results that are wrong in any way."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def damage_row(entry, **changes):
     return KEY, fields | changes
 
 
-def test_what_is_right_is_right():
+def test_right_results_pass():
     assert problems(right_rows()) == []
     mutation, entry = damaged()
     lost = range(entry.first_offset, entry.last_offset + 1)
@@ -86,7 +86,7 @@ def test_an_error_without_damage():
     assert problems([], error=CorruptRecordError("x"))
 
 
-def test_an_error_where_reading_was_to_go_on():
+def test_an_error_where_reading_should_continue():
     mutation, _ = damaged()
     for mode in ("DROPMALFORMED", "PERMISSIVE"):
         assert "raised" in problems([], mode, [mutation], error=CorruptRecordError("x"))[0]
@@ -160,7 +160,7 @@ def test_damage_without_a_damage_row():
     assert problems(right_rows(without=lost), "PERMISSIVE", [mutation])
 
 
-def test_more_bytes_read_than_there_is_any_need_for():
+def test_more_bytes_read_than_necessary():
     assert problems(right_rows(), bytes_read=100 << 20)
 
 

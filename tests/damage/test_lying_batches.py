@@ -1,4 +1,4 @@
-"""Batches whose CRC is right and whose contents lie: counts, lengths and deltas that fit nothing."""
+"""Batches with a valid CRC and inconsistent contents: counts, lengths and deltas that do not fit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def record_with_headers(count):
 
 
 def legacy(magic, *, key_length=-1, value_length=-1, tail=b""):
-    """A message that declares these lengths and has ``tail`` behind them."""
+    """A message that declares these lengths and is followed by ``tail``."""
     covered = struct.pack(">bb", magic, 0) + (struct.pack(">q", 5) if magic else b"")
     covered += struct.pack(">ii", key_length, value_length) + tail
     return struct.pack(">qiI", 1, 4 + len(covered), zlib.crc32(covered)) + covered
@@ -81,8 +81,8 @@ def check_memory(measured):
 @pytest.mark.parametrize(
     "columns", [None, ["offset"], ["offset", "timestamp"]], ids=["all", "offset", "time"]
 )
-def test_a_lie_is_an_error_or_does_not_matter(root, measuring_process, name, columns):
-    """Offsets alone may come from a header; then its count is believed only as far as it can be true."""
+def test_a_lie_is_an_error_or_harmless(root, measuring_process, name, columns):
+    """A read of offsets alone may use the header; then it trusts the count only as far as it can be true."""
     start, _ = write_around(root, LIES[name])
     options = {"include_headers": True} if columns is None else {"columns": columns}
     measured = measuring_process.read(root, **options)
@@ -96,7 +96,7 @@ def test_a_lie_is_an_error_or_does_not_matter(root, measuring_process, name, col
 
 
 @pytest.mark.parametrize("name", LIES)
-def test_reading_goes_on_behind_a_lie(root, measuring_process, name):
+def test_reading_continues_after_a_lie(root, measuring_process, name):
     start, end = write_around(root, LIES[name])
     measured = measuring_process.read(root, mode="PERMISSIVE", include_headers=True)
     assert measured.error is None
@@ -110,7 +110,7 @@ def test_reading_goes_on_behind_a_lie(root, measuring_process, name):
 @pytest.mark.parametrize("length", [MOST, MOST - 11, 2**30, 2**26, 0, 13, -1, -(2**31)])
 @pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "active"])
 def test_a_length_that_lies(root, measuring_process, magic, length, is_closed):
-    """The length is under no CRC of its own; what it leads to is not read, and not allocated."""
+    """No CRC covers the length itself; the bytes that it claims are neither read nor allocated."""
     whole = Batch((Record(),), 1).encode() if magic == 2 else message(magic, 1, b"k", b"v")
     lying = whole[:8] + struct.pack(">i", length) + whole[12:]
     folder = root / "events-0"
@@ -130,8 +130,8 @@ def test_a_length_that_lies(root, measuring_process, magic, length, is_closed):
 
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE"])
-def test_what_kafka_takes_is_taken(root, measuring_process, magic, mode):
-    """A negative length is null; bytes after the value of an old message are left alone; a wrapper may hold either format."""
+def test_batches_that_kafka_accepts_are_accepted(root, measuring_process, magic, mode):
+    """A negative length is null; bytes after the value of an old message are ignored; wrappers hold either format."""
     for data in (
         legacy(magic, key_length=-2),
         legacy(magic, value_length=-2),
@@ -144,7 +144,7 @@ def test_what_kafka_takes_is_taken(root, measuring_process, magic, mode):
 
 
 def test_many_small_records_stay_within_the_limit(root, measuring_process):
-    """Seven bytes a record are the most rows that a batch can hold: their columns are several times as large."""
+    """At seven bytes a record, a batch has the most rows possible, and its columns are several times as large."""
     count = 2_000_000
     payload = ONE_BYTE_RECORDS * count
     write_around(root, Batch((Record(),), 1, count=1, records_bytes=payload).encode())
@@ -154,7 +154,7 @@ def test_many_small_records_stay_within_the_limit(root, measuring_process):
 
 
 def test_batches_without_records_cost_nothing(root, measuring_process):
-    """Fifty thousand batches that compaction has emptied, each of which claims two billion offsets."""
+    """Fifty thousand batches emptied by compaction, each of which claims two billion offsets."""
     folder = root / "events-0"
     folder.mkdir()
     empty = [Batch((), number << 31, last_offset_delta=MOST, count=0).encode() for number in range(50_000)]
@@ -207,8 +207,8 @@ def test_a_batch_over_many_offsets_is_not_planned_piece_by_piece(
     check_memory(measured)
 
 
-def test_the_crc_of_these_lies_is_right():
-    """Otherwise they would be refused before anybody looks at what they say."""
+def test_lying_batches_have_a_valid_crc():
+    """Otherwise the CRC check would reject them before their contents are parsed."""
     for name, data in LIES.items():
         if data[16] == 2:
             assert int.from_bytes(data[17:21], "big") == crc32c(data[21:]), name

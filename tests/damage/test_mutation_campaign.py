@@ -1,6 +1,6 @@
-"""The mutation campaign: damaged directories of every format, read in every mode with options drawn at random.
+"""The mutation campaign: damaged directories of every format, read in every mode with random options.
 
-`tests.damage.campaign` says how to run one case again, and how to run many more.
+To repeat one case, or to run many more, see `tests.damage.campaign`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.damage.unprovable import KINDS
 
 LOGS = all_logs()
 CASES_PER_LOG = 200
-# `make test` runs the first of them, `make test-all` more, `make soak` all.
+# `make test` runs the first part, `make test-all` more, `make soak` all.
 PARTS = [
     range(20),
     pytest.param(range(20, 60), marks=pytest.mark.thorough),
@@ -27,9 +27,9 @@ PARTS = [
 ]
 SOAK_SECONDS = float(os.environ.get("SEGMENTLOG_SOAK_SECONDS", "600"))
 
-# What a batch may inflate to unless an option says otherwise, and what a read takes besides.
+# What a batch may inflate to by default, and what a read needs besides.
 MOST_BYTES_AT_ONCE = 3 * (64 << 20) + (64 << 20)
-# Of all that the cases leave behind: imports, caches of the interpreter and of Arrow.
+# Memory that remains after all cases: imports, caches of the interpreter and of Arrow.
 MOST_GROWTH_BYTES = 128 << 20
 
 
@@ -49,7 +49,7 @@ def test_damaged_directories(campaign, name, numbers):
     "numbers", [range(6), pytest.param(range(6, 12), marks=pytest.mark.thorough)], ids=str
 )
 def test_undamaged_directories_are_read_as_they_were_written(campaign, name, numbers):
-    """What the campaign compares with is right to begin with."""
+    """The results to which the campaign compares are right."""
     log = LOGS[name]
     for number in numbers:
         drawn = Case.draw(log, number)
@@ -58,7 +58,7 @@ def test_undamaged_directories_are_read_as_they_were_written(campaign, name, num
 
 
 def test_no_case_allocates_more_than_the_limit(campaign):
-    """Memory that is allocated and not touched counts, too."""
+    """Memory counts even if it is allocated and never touched."""
     tracemalloc.start()
     try:
         for log in LOGS.values():
@@ -93,7 +93,7 @@ def memory(name):
 
 @pytest.mark.soak
 def test_damaged_directories_for_a_long_time(capsys):
-    """As many cases as there is time for, `SEGMENTLOG_SOAK_SECONDS`; never the same ones twice."""
+    """As many new cases as fit into `SEGMENTLOG_SOAK_SECONDS`."""
     end = time.monotonic() + SOAK_SECONDS
     number = first = int(time.time())
     failures = []
@@ -108,6 +108,6 @@ def test_damaged_directories_for_a_long_time(capsys):
     assert failures == [], "\n\n".join(failures)
 
 
-def test_the_document_names_every_kind_of_change_that_cannot_be_noticed():
+def test_the_document_lists_every_undetectable_kind_of_change():
     text = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text(encoding="utf-8")
     assert [kind for kind in KINDS.values() if f"| {kind} |" not in text] == []

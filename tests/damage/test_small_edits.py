@@ -1,4 +1,4 @@
-"""Any few edits of a small log, made smaller by hypothesis where they show something."""
+"""Arbitrary small edits of a log, shrunk by hypothesis when they fail."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOGS = {name: small_log(name) for name in FORMATS}
 
 @st.composite
 def edits(draw, files):
-    """Replace some bytes of a file by others, which may be fewer, more, or a piece of another file."""
+    """Replace a range of a file by fewer or more bytes, or by a piece of another file."""
     path = draw(st.sampled_from(sorted(files)))
     size = len(files[path])
     start = draw(st.integers(0, size))

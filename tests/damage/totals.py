@@ -1,4 +1,4 @@
-"""What a campaign came to, as text and as a table for ``docs/reliability.md``."""
+"""The counts of a campaign, as text and as a table for ``docs/reliability.md``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ END_MARKER = "<!-- /damage-campaign -->"
 
 @dataclass
 class KindCount:
-    """How often a change that breaks no rule happened, and what a read in FAILFAST made of it."""
+    """How often a change that breaks no rule happened, and how FAILFAST reads ended."""
 
     happened: int = 0
     reported: int = 0
@@ -58,7 +58,7 @@ class Totals:
         self.bytes_read_factor = max(self.bytes_read_factor, factor)
 
     def count_kinds(self, kinds: set[str], *, is_error: bool, is_changed: bool) -> None:
-        """Count what happened in a case of a single mutation, read in FAILFAST."""
+        """Count a case with a single mutation that was read in FAILFAST."""
         for kind in kinds:
             count = self.kinds[kind]
             count.happened += 1
@@ -69,7 +69,7 @@ class Totals:
     def text(self) -> str:
         """For a terminal."""
         lines = [f"{self.rows:,} rows and {self.damage_rows:,} damage rows came out"]
-        lines.append(f"of no directory more than {self.bytes_read_factor:.0f} times its bytes were read")
+        lines.append(f"at most {self.bytes_read_factor:.0f} times the bytes of a directory were read")
         for name, counts in (
             ("mutations", self.mutations),
             ("modes", self.modes),

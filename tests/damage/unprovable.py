@@ -1,4 +1,4 @@
-"""What no reader can know of: changes that break no rule of the format. The campaign counts them by kind."""
+"""Changes that no reader can detect because they break no rule of the format. The campaign counts them by kind."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KINDS = {
 
 
 def unprovable_kinds(seen: Observation) -> set[str]:
-    """Which of these happened to a directory."""
+    """The kinds that happened to a directory."""
     kinds = set()
     for truth in seen.truths.values():
         kinds |= set(_kinds_of_entries(truth))
@@ -51,7 +51,7 @@ def unprovable_kinds(seen: Observation) -> set[str]:
         kinds.add("shutdown")
     checkpoints = {LOG_START_CHECKPOINT, "replication-offset-checkpoint", "recovery-point-offset-checkpoint"}
     if len(seen.log.roots) > 1:
-        # It says which of several copies is the newest.
+        # It decides which of several copies is the newest.
         checkpoints.add("leader-epoch-checkpoint")
     if seen.touched_names & checkpoints:
         kinds.add("checkpoint")
@@ -88,10 +88,10 @@ def _kinds_of_losses(seen: Observation, truth: PartitionTruth) -> Iterator[str]:
 
 
 def _is_without_trace(segment: SegmentTruth, lost: Entry) -> bool:
-    """Whether no damaged byte stands where an entry once stood."""
+    """Whether no damaged byte is at the position of a lost entry."""
     before = [found.end for found in segment.entries if found.last_offset < lost.first_offset]
-    behind = [found.position for found in segment.entries if found.first_offset > lost.last_offset]
-    if not behind and segment.next_base_offset is None:
+    following = [found.position for found in segment.entries if found.first_offset > lost.last_offset]
+    if not following and segment.next_base_offset is None:
         return False
-    start, end = max(before, default=0), min(behind, default=segment.size)
+    start, end = max(before, default=0), min(following, default=segment.size)
     return not any(start <= each.start and each.end <= end for each in segment.damage)

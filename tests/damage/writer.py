@@ -28,7 +28,7 @@ class _Segment:
 
 
 class PartitionWriter:
-    """Appends entries to one partition, and keeps account of the rows that a read must give."""
+    """Appends entries to one partition and tracks the rows that a read must return."""
 
     def __init__(self, topic, partition, *, seed=0, base_offset=0, index_interval_bytes=700):
         self.topic_partition = (topic, partition)
@@ -46,7 +46,7 @@ class PartitionWriter:
         self._writers = {}
 
     def records(self, count, *, value_bytes=40, gaps=(), with_headers=True):
-        """Random records, some of them without key or value, but for the offset deltas in ``gaps``."""
+        """Random records, some without key or value, that skip the offset deltas in ``gaps``."""
         made = []
         for delta in range(count):
             self._clock_ms += self._random.randrange(50)
@@ -68,7 +68,7 @@ class PartitionWriter:
     def batch(
         self, count=3, *, codec=0, append_time=False, transactional=None, producer=None, gaps=(), **shape
     ):
-        """Append a v2 batch of random records; without any left, one that compaction has emptied."""
+        """Append a v2 batch of random records; without records it is one that compaction has emptied."""
         records = self.records(count, gaps=gaps, **shape)
         producer = transactional if transactional is not None else producer
         if transactional is not None:
@@ -111,7 +111,7 @@ class PartitionWriter:
         return self
 
     def messages(self, magic, count=3, *, codec=0, append_time=False, gaps=(), inner_magic=None, **shape):
-        """Append messages of v0 or v1: one by one, or in a compressed wrapper, perhaps of the other format."""
+        """Append messages of v0 or v1, singly or in a compressed wrapper, whose inner messages may have the other format."""
         inner_magic = magic if inner_magic is None else inner_magic
         records = self.records(count, gaps=gaps, with_headers=False, **shape)
         wrapper_ms = max((record.timestamp_ms for record in records), default=-1) + 5 * append_time
@@ -145,7 +145,7 @@ class PartitionWriter:
         return self
 
     def skip(self, count):
-        """Leave a gap, as compaction does where it removes whole batches."""
+        """Leave a gap, as compaction does when it removes whole batches."""
         self.next_offset += count
         return self
 
@@ -221,7 +221,7 @@ class PartitionWriter:
 
 
 class LogWriter:
-    """Puts partitions together to a log directory."""
+    """Combines partitions into a log directory."""
 
     def __init__(self, name, *, is_clean=True, root=""):
         self.name = name
@@ -253,7 +253,7 @@ class LogWriter:
         return {f"{self._root}{name}": content for name, content in made.items()}
 
     def build(self, **shape):
-        """The log as the campaign takes it."""
+        """The log in the form that the campaign uses."""
         log_starts = shape.get("log_starts") or {}
         rows = {}
         committed = {}

@@ -1,4 +1,4 @@
-"""Partition directories built by hand."""
+"""Hand-made partition directories."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_a_relative_path_is_made_absolute(tmp_path, make_partition, monkeypatch)
 @pytest.mark.parametrize(
     "file_name", ["00000000000000000000.log", "leader-epoch-checkpoint", "partition.metadata"]
 )
-def test_what_makes_a_partition(tmp_path, make_partition, file_name):
+def test_files_that_make_a_directory_a_partition(tmp_path, make_partition, file_name):
     make_partition(files={file_name: b""})
     assert len(found(tmp_path, "logs")) == 1
 
@@ -79,7 +79,7 @@ def test_what_makes_a_partition(tmp_path, make_partition, file_name):
     "file_name",
     ["0.log", "x.log", "00000000000000000000.log.deleted", "00000000000000000000.index", "application.log"],
 )
-def test_what_makes_none(tmp_path, make_partition, file_name):
+def test_files_that_do_not(tmp_path, make_partition, file_name):
     make_partition(files={file_name: b""})
     assert found(tmp_path, "logs") == []
 
@@ -89,7 +89,7 @@ def test_a_directory_named_like_a_log_file_makes_no_partition(tmp_path):
     assert found(tmp_path, "logs") == []
 
 
-def test_other_things_in_a_log_directory_are_passed_over(tmp_path, make_partition, caplog):
+def test_other_entries_of_a_log_directory_are_skipped(tmp_path, make_partition, caplog):
     make_partition("logs/orders-0", files=EPOCHS)
     make_partition("logs/empty-0")
     make_partition("logs/remote-log-index-cache/orders-1", files=EPOCHS)
@@ -141,7 +141,7 @@ def test_a_suffixed_directory_that_was_named_is_mentioned(tmp_path, make_partiti
     assert "-delete is not a live partition" in caplog.text
 
 
-def test_nothing_there(tmp_path):
+def test_a_missing_path(tmp_path):
     with pytest.raises(LogDirectoryError, match=r"found nothing.*/nowhere\]"):
         found(tmp_path, "nowhere")
 
@@ -185,7 +185,7 @@ def test_a_path_that_is_a_link_is_followed(tmp_path, make_partition):
     assert found(tmp_path, "link") == [("orders", 0, "link/orders-0", "link")]
 
 
-def test_linked_partitions_need_a_word(tmp_path, make_partition, caplog):
+def test_linked_partitions_need_an_option(tmp_path, make_partition, caplog):
     make_partition("logs/orders-0", files=EPOCHS)
     make_partition("elsewhere/orders-1", files=EPOCHS)
     (tmp_path / "logs/orders-1").symlink_to("../elsewhere/orders-1")
@@ -199,7 +199,7 @@ def test_linked_partitions_need_a_word(tmp_path, make_partition, caplog):
     ]
 
 
-def test_a_link_to_itself_is_no_concern_unless_links_count(tmp_path, make_partition):
+def test_a_link_to_itself_is_ignored_unless_links_are_followed(tmp_path, make_partition):
     make_partition("logs/orders-0", files=EPOCHS)
     (tmp_path / "logs/endless-0").symlink_to("endless-0")
     assert found(tmp_path, "logs") == [("orders", 0, "logs/orders-0", "logs")]
@@ -229,14 +229,14 @@ class Denying(FileSystem):
 
 
 @pytest.mark.parametrize("denied", ["logs", "logs/orders-1"])
-def test_what_may_not_be_read_is_an_error(tmp_path, make_partition, denied):
+def test_an_unreadable_directory_is_an_error(tmp_path, make_partition, denied):
     make_partition("logs/orders-0", files=EPOCHS)
     make_partition("logs/orders-1", files=EPOCHS)
     with pytest.raises(UnreadableError, match=rf"User nobody.*{denied}"):
         find_partitions(Denying(tmp_path / denied), [str(tmp_path / "logs")])
 
 
-def test_a_log_directory_in_a_folder_that_may_not_be_read_is_an_error(tmp_path, make_partition):
+def test_an_unreadable_log_directory_in_a_folder_is_an_error(tmp_path, make_partition):
     make_partition("data/disk-1/orders-0", files=EPOCHS)
     make_partition("data/disk-2/orders-1", files=EPOCHS)
     with pytest.raises(UnreadableError, match="disk-2"):
@@ -249,7 +249,7 @@ def test_lost_and_found_may_be_unreadable(tmp_path, make_partition):
     assert len(find_partitions(Denying(tmp_path / "logs/lost+found"), [str(tmp_path / "logs")])) == 1
 
 
-def test_partitions_are_told_without_opening_a_file(tmp_path, make_partition):
+def test_partitions_are_found_without_opening_a_file(tmp_path, make_partition):
     for partition in range(10):
         make_partition(f"logs/orders-{partition}", segments={0: b""}, files=EPOCHS)
     filesystem = FileSystem()

@@ -60,7 +60,7 @@ def test_a_corrupt_high_watermark_is_an_error(root, tmp_path):
         _ = root.high_watermarks
 
 
-def test_a_checkpoint_that_may_not_be_read_is_an_error():
+def test_an_unreadable_checkpoint_is_an_error():
     class Denying(FileSystem):
         def open(self, path):
             raise UnreadableError("User nobody may not open this path.", path=path)

@@ -52,7 +52,7 @@ def test_a_log_that_has_grown_through_all_formats(upgraded, load, use_indexes):
     ],
 )
 @pytest.mark.parametrize("tail", [0, 17, 25, 5000])
-def test_a_log_ends_behind_its_last_message(make_partition, load, entries, end, tail):
+def test_a_log_ends_after_its_last_message(make_partition, load, entries, end, tail):
     directory = make_partition(segments={0: plain(0, 1), 2: entries + bytes(tail)})
     assert load(directory).log_end_offset == end
 
@@ -69,7 +69,7 @@ def test_a_torn_message_is_no_part_of_the_log(make_partition, load, cut):
 @pytest.mark.parametrize(
     ("timestamp_ms", "expected"),
     [
-        # As young as the file without timestamps: there the search ends.
+        # The search ends at a segment without timestamps whose file is young enough.
         (OLD_MS - 5, None),
         (OLD_MS, None),
         (OLD_MS + 1, TimestampOffset(NEW_MS + 10, 10)),

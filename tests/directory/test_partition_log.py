@@ -42,7 +42,7 @@ def test_the_offsets_that_bound_a_log(two_segments, load):
     assert log.leader_epochs == ()
 
 
-def test_what_the_roots_files_say(two_segments, load, make_clean):
+def test_offsets_in_the_roots_files(two_segments, load, make_clean):
     root = two_segments.parent
     make_clean(root)
     checkpoint(root, "recovery-point", 7)
@@ -54,7 +54,7 @@ def test_what_the_roots_files_say(two_segments, load, make_clean):
 
 
 def test_a_log_that_is_opened_while_it_is_listed(two_segments, load, make_clean):
-    """The first listing misses a segment that is given its final name just then."""
+    """A segment gets its final name during the first listing, which misses it."""
     make_clean(two_segments.parent)
     marker = two_segments.parent / ".kafka_cleanshutdown"
 
@@ -77,7 +77,7 @@ def test_the_high_watermark_lies_within_the_log(two_segments, load, checkpointed
     assert load(two_segments).high_watermark == expected
 
 
-def test_a_corrupt_high_watermark_matters_only_to_who_asks(two_segments, load):
+def test_a_corrupt_high_watermark_matters_only_if_it_is_needed(two_segments, load):
     (two_segments.parent / "replication-offset-checkpoint").write_text("garbage")
     log = load(two_segments)
     assert log.log_end_offset == 10
@@ -201,7 +201,7 @@ def test_first_batch_at_or_after_the_log_end(two_segments, load):
     assert load(two_segments).first_batch_at_or_after(10) is None
 
 
-def test_the_first_batch_behind_a_gap_is_in_a_later_segment(make_partition, make_batch, load):
+def test_the_first_batch_after_a_gap_is_in_a_later_segment(make_partition, make_batch, load):
     log = load(make_partition(segments={0: make_batch(0, [1]), 5: b"", 9: make_batch(20, [2])}))
     for offset in (1, 5, 9, 20):
         segment, header = log.first_batch_at_or_after(offset)
@@ -226,7 +226,7 @@ def test_offset_for_timestamp(two_segments, load, timestamp_ms, expected):
     assert found == (None if expected is None else TimestampOffset(*expected))
 
 
-def test_the_lowest_offset_answers_not_the_lowest_timestamp(make_partition, make_batch, load):
+def test_a_lookup_returns_the_lowest_offset_not_the_lowest_timestamp(make_partition, make_batch, load):
     log = load(make_partition(segments={0: make_batch(0, [50, 300, 200, 100])}))
     assert log.offset_for_timestamp(90) == TimestampOffset(300, 1)
 
@@ -234,7 +234,7 @@ def test_the_lowest_offset_answers_not_the_lowest_timestamp(make_partition, make
 @pytest.mark.parametrize(
     ("limit_offset", "expected"), [(None, (207, 7)), (10, (207, 7)), (8, (207, 7)), (7, None), (0, None)]
 )
-def test_an_answer_at_the_limit_is_none(two_segments, load, limit_offset, expected):
+def test_an_offset_at_the_limit_is_not_returned(two_segments, load, limit_offset, expected):
     found = load(two_segments).offset_for_timestamp(207, limit_offset)
     assert found == (None if expected is None else TimestampOffset(*expected))
 
@@ -245,7 +245,7 @@ def test_the_log_start_is_honoured_by_timestamp(two_segments, load):
 
 
 def test_only_the_first_segment_that_is_young_enough_is_searched(two_segments, load):
-    # The segment below the log start would have been young enough: a broker stops there, too.
+    # The segment below the log start is young enough, so a broker stops there, too.
     checkpoint(two_segments.parent, "log-start", 5)
     log = load(two_segments)
     assert log.offset_for_timestamp(104) is None
@@ -290,12 +290,12 @@ def snapshot_names(*offsets):
         ([5, 10], 0, None, 10),
         ([5, 10], 0, 9, 5),
         ([5, 10], 0, 4, None),
-        # Beyond the log end: from before a crash.
+        # Beyond the log end, from before a crash.
         ([5, 11], 0, None, 5),
         # At or below the log start.
         ([5], 5, None, None),
         ([5], 4, None, 5),
-        # One that no segment begins with counts only as the newest, and not below the last segment.
+        # One that is no segment's base offset counts only as the newest, and not below the last segment.
         ([5, 7, 10], 0, 9, 5),
         ([3], 0, None, None),
         ([7], 0, None, 7),
@@ -312,7 +312,7 @@ def test_the_newest_producer_snapshot(two_segments, load, offsets, log_start, up
         assert found == ProducerSnapshot(expected, (ProducerStateEntry(expected, 0, 0, 0, 0, 1, 7, None),))
 
 
-def test_a_corrupt_snapshot_makes_room_for_an_older_one(two_segments, load, caplog):
+def test_an_older_snapshot_replaces_a_corrupt_one(two_segments, load, caplog):
     (two_segments / "00000000000000000005.snapshot").write_bytes(EMPTY_SNAPSHOT)
     (two_segments / "00000000000000000010.snapshot").write_bytes(EMPTY_SNAPSHOT[:-1])
     assert load(two_segments).newest_producer_snapshot() == ProducerSnapshot(5, ())
@@ -372,7 +372,7 @@ def test_a_segment_that_is_gone(two_segments, load):
     assert log.log_end_offset == 10
 
 
-def test_a_directory_that_may_not_be_listed(two_segments, load):
+def test_an_unlistable_directory(two_segments, load):
     class Denying(FileSystem):
         def walk_directory(self, path):
             raise UnreadableError("User nobody may not list this path.", path=path)
@@ -388,7 +388,7 @@ def test_loading_opens_no_file_and_examines_no_segment(two_segments, load, make_
     assert log.segments[log.segment_index_for(7)].base_offset == 5
     assert filesystem.statistics.directories_listed == 1
     assert filesystem.statistics.files_opened == 0
-    # The list of truncations, and the marker of a clean shutdown before the listing and after it.
+    # The list of truncations, and the clean-shutdown marker before and after the listing.
     assert filesystem.statistics.files_examined == 3
 
 
@@ -409,8 +409,8 @@ def test_options_reach_the_segments(two_segments, load):
     assert segment.max_batch_bytes == 1000
 
 
-def test_of_very_many_segments_only_some_are_held(make_partition, make_batch, load, monkeypatch):
-    """The last one always is: where it ends was found out for good."""
+def test_only_some_of_very_many_segments_are_held(make_partition, make_batch, load, monkeypatch):
+    """The last one always is, because its end was determined once."""
     monkeypatch.setattr(segments, "_MOST_OPENED", 3)
     batches = {offset: make_batch(offset, [100, 101]) for offset in range(0, 20, 2)}
     log = load(make_partition(segments=batches))

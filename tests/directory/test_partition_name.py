@@ -31,7 +31,7 @@ UUID = "73b5281126dc4425b7779e2cfec013b3"
         (f"test_topic-143.{UUID}-delete", "test_topic", 143, "delete"),
         (f"test_topic-143.{UUID}-future", "test_topic", 143, "future"),
         (f"test_topic-143.{UUID}-stray", "test_topic", 143, "stray"),
-        # The last dot ends the partition: the topic keeps the dots before it.
+        # The last dot ends the topic-partition; earlier dots belong to the topic.
         (f"test.topic-143.{UUID}-delete", "test.topic", 143, "delete"),
         ("foo.bar-testtopic-0.whatever-delete", "foo.bar-testtopic", 0, "delete"),
         ("x" * 249 + "-0", "x" * 249, 0, None),
@@ -69,7 +69,7 @@ def test_partition_directories(name, topic, partition, suffix):
         f"test_topic-x.{UUID}-delete",
         f"-0.{UUID}-delete",
         f"test topic-0.{UUID}-delete",
-        # Legal as a directory, not as a topic.
+        # Legal as a directory, but not as a topic.
         ".-0",
         "..-0",
         "a b-0",

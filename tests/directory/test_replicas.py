@@ -35,7 +35,7 @@ def copies(tmp_path, make_partition, make_batch):
 @pytest.mark.parametrize(
     ("first", "second", "expected"),
     [
-        # The higher leader epoch counts, though its log be shorter.
+        # The higher leader epoch wins, even with a shorter log.
         (("abc", ID_1, 5, 9), ("abc", ID_1, 7, 3), "broker-2"),
         (("abc", ID_1, 7, 3), ("abc", ID_1, 5, 9), "broker-1"),
         # Then the higher log end.
@@ -43,7 +43,7 @@ def copies(tmp_path, make_partition, make_batch):
         (("abc", ID_1, 5, 9), ("abc", ID_1, 5, 3), "broker-1"),
         # Then the path that was named first.
         (("abc", ID_1, 5, 3), ("abc", ID_1, 5, 3), "broker-1"),
-        # Who does not say agrees.
+        # A copy without ids matches any other.
         ((None, None, None, 3), ("abc", ID_1, 0, 3), "broker-2"),
         (("abc", None, None, 3), (None, ID_1, None, 9), "broker-2"),
         ((None, None, None, 3), (None, None, None, 9), "broker-2"),
@@ -88,7 +88,7 @@ def test_two_directories_in_one_root_are_no_alternatives(tmp_path, make_partitio
         find_partitions(FileSystem(), [str(tmp_path / "logs")])
 
 
-def test_a_copy_with_corrupt_epochs_is_taken_for_an_old_one(copies, tmp_path, caplog):
+def test_a_copy_with_corrupt_epochs_counts_as_old(copies, tmp_path, caplog):
     paths = copies(("abc", ID_1, 5, 9), ("abc", ID_1, 0, 3))
     (tmp_path / "broker-1/orders-0/leader-epoch-checkpoint").write_text("garbage")
     (directory,) = find_partitions(FileSystem(), paths)
@@ -96,7 +96,7 @@ def test_a_copy_with_corrupt_epochs_is_taken_for_an_old_one(copies, tmp_path, ca
     assert "A copy of orders-0 counts as an old one" in caplog.text
 
 
-def test_who_cannot_be_identified_is_an_error(copies, tmp_path):
+def test_a_copy_that_cannot_be_identified_is_an_error(copies, tmp_path):
     paths = copies(("abc", ID_1, 5, 9), ("abc", ID_1, 0, 3))
     (tmp_path / "broker-2/meta.properties").write_text("version=7\n")
     with pytest.raises(CorruptCheckpointError, match="broker-2"):

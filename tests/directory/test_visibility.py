@@ -19,7 +19,7 @@ def job(generation):
 
 
 def begin(root, generation, *names):
-    """Write the journal of a job that adds to ``t-0`` and makes these topics."""
+    """Write the journal of a job that appends to ``t-0`` and creates these topics."""
     partitions = tuple(
         JournalledPartition(
             topic=name,
@@ -68,7 +68,7 @@ def test_a_journal_counts_until_its_job_is_the_last_one_committed(tmp_path):
     assert second.last_commit.generation == 1
     assert not second.partitions
     assert not second.is_hidden("new", 0)
-    # Which files are cleared away does not matter.
+    # Which files are removed first does not matter.
     end(tmp_path)
     assert look(tmp_path) == second
     begin(tmp_path, 2)
@@ -86,7 +86,7 @@ def test_a_journal_that_is_the_same_is_not_parsed_again(tmp_path):
 
 class TestLooking:
     def looks(self, root, *steps, known=None):
-        """What each look took to be visible; a step happens during each, and may raise."""
+        """What each look found visible; one step happens during each look, and may raise."""
         seen = []
         remaining = iter(steps)
 
@@ -107,7 +107,7 @@ class TestLooking:
         count, seen, watch = self.looks(tmp_path, lambda: begin(tmp_path, 1), lambda: show(tmp_path, 1))
         assert count == 3
         assert [len(each.partitions) for each in seen] == [0, 1, 0]
-        # The next look begins with what is known, and is the only one.
+        # The next look begins with the known state, and is the only one.
         assert self.looks(tmp_path, known=watch.known)[0] == 1
         assert self.looks(tmp_path)[0] == 2
 
@@ -140,7 +140,7 @@ class TestLooking:
         with pytest.raises(CorruptRecordError, match="half a batch"):
             self.looks(tmp_path, fail)
 
-    def test_not_for_ever(self, tmp_path):
+    def test_at_most_ten_times(self, tmp_path):
         steps = [lambda number=number: begin(tmp_path, number) for number in range(1, 100)]
         with pytest.raises(DataLossError, match="each of 10 attempts"):
             self.looks(tmp_path, *steps)

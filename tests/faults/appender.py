@@ -1,8 +1,7 @@
-"""A process that appends until it is killed, and says what was acknowledged.
+"""A process that appends until it is killed, and reports what was acknowledged.
 
-A fork of `killed_process` calls `main`. It reads a line ``<root> <seed>`` and goes on with the log there, or
-``<root> hold`` and only keeps the log directory open. On stdout it writes a line for what was acknowledged:
-``<end offset>``, once the append has returned.
+A fork of `killed_process` calls `main`. It reads a line ``<root> <seed>`` and appends to the log there, or
+``<root> hold`` and only keeps the log directory open. After each append it prints the acknowledged ``<end offset>``.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ APPENDER_CONFIG = LogConfig(
 
 
 def value_at(offset: int) -> bytes:
-    """The value that stands at an offset: it says where it belongs."""
+    """The value at an offset, which names the offset."""
     return b"%d:%s" % (offset, b"v" * random.Random(offset).choice((0, 10, 100, 1000)))
 
 
-def append_for_ever(root: str, seed: int) -> None:
+def append_forever(root: str, seed: int) -> None:
     rng = random.Random(seed)
     with LogDirectory.open(root, config=APPENDER_CONFIG) as logs:
         exists = any(log.topic == TOPIC for log in logs.logs())
@@ -57,4 +56,4 @@ def main() -> None:
     if what == "hold":
         hold(folder)
     else:
-        append_for_ever(folder, int(what))
+        append_forever(folder, int(what))

@@ -1,9 +1,9 @@
-"""What the tests of crash safety came to, as tables for ``docs/reliability.md``::
+"""Counts the cases of the crash safety tests, as tables for ``docs/reliability.md``::
 
     python -m tests.faults.counting --write docs/reliability.md
     python -m tests.faults.counting --write docs/reliability.md --only exactly-once
 
-A test says with ``record_property(cases("Technique"), count)`` how many cases it has tried.
+A test reports its number of cases with ``record_property(cases("Technique"), count)``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 _PREFIX = "cases: "
-# By table, that is, by the markers around it.
+# By table, which is the name in its markers.
 _MODULES = {
     "crash-safety": (
         "tests/log/test_crash_at_every_call.py",
@@ -57,7 +57,7 @@ _MODULES = {
         "tests/spark/test_bad_writes.py",
     ),
 }
-# Modules of which each test is a case.
+# Modules in which each test is one case.
 _BY_TEST = {
     "tests/log/test_bad_use.py": "Bad use: each a clear error, and nothing lost",
     "tests/faults/test_checkpoint_crashes.py": "A power cut while a checkpoint is replaced",

@@ -1,8 +1,8 @@
-"""A crash at every call of a workload, and what has to be true afterwards.
+"""A crash at every call of a workload, and the checks afterwards.
 
-`crash_states` runs a workload once. Before each call that changes something it asks the simulated file system what a
-power cut at this moment may leave, some times over, and what the end of the process leaves. `recover` opens each such
-state, compares what it finds with what the model allows, and goes on working with it.
+`crash_states` runs a workload once. Before each mutating call, it asks the simulated file system for several states
+that a power cut at this moment may leave, and for the state after the process ends. `recover` opens each such state,
+compares it with what the model allows, and continues to work on it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Workload = Callable[[Session], None]
 
 @dataclass
 class CrashState:
-    """What a crash left, and what has to be found in it.
+    """The state after a crash, and the expected content.
 
     Attributes:
         name: For messages.
         filesystem: The files.
-        expectation: What has to be found.
-        after_power_cut: What would have to be found after a power cut.
-        is_on_disk: Whether there was one.
+        expectation: What must be found.
+        after_power_cut: What a power cut would have left.
+        is_on_disk: Whether the crash was a power cut.
         config: Of the log.
     """
 
@@ -54,7 +54,7 @@ def new_filesystem() -> SimulatedFileSystem:
 def crash_states(
     prepare: Workload, workload: Workload, *, seed: int, variants: int, config: LogConfig = CONFIG
 ) -> Iterator[CrashState]:
-    """The states after a crash at each call of a workload, from the first to behind the last."""
+    """The states after a crash at each call of a workload, from before the first call to after the last one."""
     filesystem = new_filesystem()
     session = Session(filesystem, config=config)
     prepare(session)
@@ -84,7 +84,7 @@ def _states_now(session: Session, name: str, seed: int, variants: int) -> Iterat
 
 
 def recovery_states(state: CrashState, recovery: str, *, seed: int, variants: int) -> Iterator[CrashState]:
-    """The states after a second crash, at each call of opening a log again."""
+    """The states after a second crash at each call of the recovery."""
     filesystem = state.filesystem.kill()
     found: list[CrashState] = []
 
@@ -126,7 +126,7 @@ def open_directory(
 def open_or_none(
     filesystem: SimulatedFileSystem, recovery: str, *, config: LogConfig = CONFIG
 ) -> LogDirectory | None:
-    """Open the log directory; None if that would discard something."""
+    """Open the log directory; None if the recovery refuses because it would discard valid batches."""
     try:
         return open_directory(filesystem, recovery, config=config)
     except RecoveryWouldDiscard as error:
@@ -136,7 +136,7 @@ def open_or_none(
 
 
 def recover(state: CrashState, recovery: str, *, is_thorough: bool = True) -> str:
-    """Open what a crash left, check it, and go on; say how it went."""
+    """Open the state after a crash, check it, and continue; return how it went."""
     filesystem, expectation, config = state.filesystem, state.expectation, state.config
     before = filesystem.files()
     if is_thorough:
@@ -154,7 +154,7 @@ def recover(state: CrashState, recovery: str, *, is_thorough: bool = True) -> st
     found, log_start_offset, log_end_offset = contents_of(logs)
     problems = expectation.problems(found, log_start_offset, log_end_offset)
     assert problems == [], f"{state.name}, {outcome}: {problems}"
-    # Every state is opened and read; what takes longer is done to a share of them.
+    # Every state is opened and read; slower checks run on a share of the states.
     if is_thorough:
         _check_look_ups(logs.get(TOPIC, 0), found, state.name)
         _go_on(state, logs, found)
@@ -162,7 +162,7 @@ def recover(state: CrashState, recovery: str, *, is_thorough: bool = True) -> st
 
 
 def _read_only(state: CrashState) -> None:
-    """Who only reads sees the same, without any recovery, and leaves everything as it is."""
+    """A read-only log directory shows the same records without recovery, and changes nothing."""
     filesystem = state.filesystem
     before, calls = filesystem.files(), filesystem.calls
     is_damaged = loses_valid_batches(before)
@@ -190,14 +190,14 @@ def _check_look_ups(log, found: list[tuple[int, bytes]], name: str) -> None:
 
 
 def _go_on(state: CrashState, logs: LogDirectory, found: list[tuple[int, bytes]]) -> None:
-    """Append, lose power again, close, open: nothing that was there or was acknowledged is lost."""
+    """Append, lose power again, close, and open: no previous or acknowledged record is lost."""
     filesystem, name, config = state.filesystem, state.name, state.config
     rng = random.Random(name)
     session = Session(filesystem, first_number=1_000_000, config=config)
     session.logs, session.log = logs, logs.get(TOPIC, 0)
     start_offset, end_offset = session.log.log_start_offset, session.log.log_end_offset
     session.model.adopt(found, start_offset, end_offset, state.after_power_cut, is_on_disk=state.is_on_disk)
-    # Of a size that others have, so that it may lie exactly over what was cut off.
+    # Sizes that other batches have, so that the new batch may end exactly where truncated bytes ended.
     session.append(*rng.choice([(60, 5), (20, 10), (90, 10), (600,)]), flush=rng.random() < 0.5)
     after = filesystem.crash(rng)
     opened = open_or_none(after, "tail", config=config) or open_directory(after, "kafka", config=config)
@@ -211,7 +211,7 @@ def _go_on(state: CrashState, logs: LogDirectory, found: list[tuple[int, bytes]]
 
 
 def contents_of(logs: LogDirectory) -> tuple[list[tuple[int, bytes]], int, int]:
-    """Records, log start and log end; nothing if the log itself is gone."""
+    """Records, log start and log end; empty if the log itself is gone."""
     if (TOPIC, 0) not in logs:
         return [], 0, 0
     log = logs.get(TOPIC, 0)

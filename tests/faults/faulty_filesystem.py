@@ -1,11 +1,11 @@
-"""The real file system, in which one call, or each from one on, fails.
+"""The real file system, in which one call, or every call from one on, fails.
 
-The package calls the operating system through the module ``os``, in the modules of `storage_core.filesystem` alone.
-Something that fails stands in its place there, so that what the package does about it is tested, too::
+The package calls the operating system through the module ``os``, in the modules of `storage_core.filesystem` only. A
+failing replacement of that module tests how the package handles the errors::
 
     with FaultyCalls(Fault(errno.ENOSPC, at=17)) as calls:
         ...
-    calls.happened      # the call that failed, as text; None if there were not so many
+    calls.happened      # the call that failed, as text; None if there were fewer calls
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from storage_core.filesystem import file_system as _file_system
 from storage_core.filesystem import files as _copy
 from storage_core.filesystem import files as _writable_file
 
-# Not an error of the operating system: it writes less than it was asked to, and says so.
+# Not an error of the operating system: the call writes less than requested and returns the smaller count.
 SHORT_WRITE = -1
 
 _CHANGING = (
@@ -37,21 +37,21 @@ _CHANGING = (
     "mkdir",
     "rmdir",
 )
-# A full disk still gives files back.
+# Calls that need space; on a full disk the others succeed.
 _TAKING_SPACE = ("open", "pwritev", "copy_file_range", "ftruncate", "link", "mkdir")
-# Python itself tries again what a signal interrupts; of these, only what it interrupts midway may still be seen.
+# Python retries calls that a signal interrupts; only an interruption halfway through these calls is visible.
 _INTERRUPTIBLE = ("pwritev",)
 _MODULES = (_file_system, _writable_file, _copy, _file_lock)
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong.
+    """An injected failure.
 
     Args:
         error_number: As in `errno`, or `SHORT_WRITE`.
-        at: Number of the call, from 1, among those that it can happen to.
-        is_lasting: Whether it happens to all calls from there on.
+        at: The number of the failing call, from 1, among the calls that it can affect.
+        is_lasting: Whether all later calls fail, too.
     """
 
     error_number: int
@@ -60,7 +60,7 @@ class Fault:
 
     @property
     def calls(self) -> tuple[str, ...]:
-        """The calls that it can happen to."""
+        """The calls that it can affect."""
         return {
             errno.ENOSPC: _TAKING_SPACE,
             errno.EINTR: _INTERRUPTIBLE,
@@ -69,7 +69,7 @@ class Fault:
 
 
 class FaultyCalls:
-    """Stands for the module ``os`` where the package touches files. Use as a context manager."""
+    """Replaces the module ``os`` in the modules that touch files. Use as a context manager."""
 
     def __init__(self, fault: Fault | None = None) -> None:
         self.fault = fault
@@ -101,7 +101,7 @@ class FaultyCalls:
                 data = b"".join(bytes(piece) for piece in pieces)
                 return os.pwrite(descriptor, data[: max(1, len(data) // 2)], position_bytes)
             if name == "pwritev" and self.fault.error_number != errno.EINTR:
-                # Some of it may have been written before it failed.
+                # A failed write may have written a part.
                 descriptor, pieces, position_bytes = arguments
                 data = b"".join(bytes(piece) for piece in pieces)
                 os.pwrite(descriptor, data[: len(data) * (self.fault.at % 3) // 3], position_bytes)
@@ -110,7 +110,7 @@ class FaultyCalls:
         return call
 
     def _half_a_copy(self, source: int, target: int, count: int, start: int, position: int) -> int:
-        """Copy a part, and say so, or fail: some of it may have been written before."""
+        """Copy a part and return its size, or fail, possibly after copying a part."""
         copied = os.copy_file_range(source, target, max(1, count // 2), start, position)
         if self.fault.error_number == SHORT_WRITE:
             return copied

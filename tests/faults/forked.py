@@ -1,4 +1,4 @@
-"""A child that was forked from this process, and what came of its work."""
+"""Runs work in a forked child of this process."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _MOST_SECONDS = 60
 
 
 def in_child(work: Callable[[], Any]) -> Any:
-    """Do something in a forked child; return what it returned.
+    """Run a function in a forked child and return its result.
 
     Raises:
-        AssertionError: It has raised an error that it did not expect, or it hangs.
+        AssertionError: The function raised an unexpected error, or hangs.
     """
     reading, writing = os.pipe()
     with warnings.catch_warnings():
-        # From Python 3.12 on, it warns where there are threads: these tests are about that.
+        # Python 3.12 and later warn about a fork with threads, which is what these tests are about.
         warnings.simplefilter("ignore", DeprecationWarning)
         process_id = os.fork()
     if process_id == 0:
-        # Neither the tests' own clean-up nor their report are the child's business.
+        # The child must not run the tests' cleanup and report.
         try:
             os.close(reading)
             os.write(writing, pickle.dumps(_outcome(work)))
@@ -55,9 +55,9 @@ def _answer(reading: int) -> Any:
     while select.select([reading], [], [], max(0.0, end - time.monotonic()))[0]:
         piece = os.read(reading, 1 << 16)
         if not piece:
-            assert data, "the child ended without a word"
+            assert data, "the child ended without an answer"
             is_done, value = pickle.loads(data)
             assert is_done, f"in the child: {value}"
             return value
         data += piece
-    raise AssertionError(f"the child was not done after {_MOST_SECONDS} seconds")
+    raise AssertionError(f"the child had not finished after {_MOST_SECONDS} seconds")

@@ -1,12 +1,12 @@
-"""A process that keeps a log until it is killed: it appends, transacts, cleans, retains, and says what was acknowledged.
+"""A process that maintains a log until it is killed: it appends, transacts, cleans, retains, and reports progress.
 
-A fork of `killed_process` calls `main`. It reads a line ``<root> <seed>`` and goes on with the log there. On
-stdout it writes a line for what has returned::
+A fork of `killed_process` calls `main`. It reads a line ``<root> <seed>`` and continues with the log there. It prints
+a line for each completed step::
 
     <log start> <log end> <first offset> <what>
 
-The records from the first offset on, up to the log end, are of one kind: ``plain``, ``committed``, or ``aborted``, as
-those count that were left open; behind both of the latter there may stand a marker. ``kept`` tells of no records.
+The records from the first offset to the log end are of one kind: ``plain``, ``committed``, or ``aborted``, which
+includes those left open. A marker may follow the last two. ``kept`` reports no records.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ KEYS = 40
 
 
 def key_and_value_at(offset: int) -> tuple[bytes, bytes | None]:
-    """The key and the value that stand at an offset: they say where they belong."""
+    """The key and the value at an offset, which name the offset."""
     rng = random.Random(offset)
     key = b"key %d" % rng.randrange(KEYS)
     if rng.random() < 0.1:
@@ -43,12 +43,12 @@ def key_and_value_at(offset: int) -> tuple[bytes, bytes | None]:
     return key, b"%d:%s" % (offset, b"v" * rng.choice((0, 10, 100, 300)))
 
 
-def keep_for_ever(root: str, seed: int) -> None:
+def keep_forever(root: str, seed: int) -> None:
     rng = random.Random(seed)
     with LogDirectory.open(root, config=KEEPER_CONFIG) as logs:
         log = logs.get_or_create(TOPIC)
         if rng.random() < 0.5:
-            # Besides, all of it happens in the background.
+            # In addition to the explicit steps, all of it runs in the background.
             cleaner = CleanerConfig(dedupe_buffer_size=2_400, backoff_ms=5)
             logs.start_housekeeping(retention_check_interval_ms=5, cleaner=cleaner)
         say(log, log.log_end_offset, "kept")
@@ -65,7 +65,7 @@ def append(log, rng) -> tuple[int, str]:
 
 def transact(log, rng) -> tuple[int, str]:
     is_abort = rng.random() < 0.3
-    # What a process that was killed has left open is aborted by this.
+    # This aborts a transaction that a killed process left open.
     transaction = log.transaction(rng.randint(1, 3), flush=rng.random() < 0.2)
     first = log.log_end_offset
     for _ in range(rng.randint(1, 3)):
@@ -78,7 +78,7 @@ def transact(log, rng) -> tuple[int, str]:
 
 
 def leave_open(log, rng) -> tuple[int, str]:
-    """What a program does that dies in the middle; another one notices."""
+    """Leave a transaction open, as a program that dies halfway does; another producer fences it later."""
     number = 10 + rng.randint(1, 2)
     if any(each.producer_id == number for each in log.open_transactions()):
         log.abort_transaction(number)
@@ -115,4 +115,4 @@ def say(log, first: int, what: str) -> None:
 def main() -> None:
     os.write(1, b"ready\n")
     folder, what = sys.stdin.readline().rsplit(maxsplit=1)
-    keep_for_ever(folder, int(what))
+    keep_forever(folder, int(what))

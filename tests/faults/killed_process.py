@@ -1,7 +1,7 @@
-"""A process that works on a log until it is killed, as its tests see it.
+"""A process that works on a log until it is killed, from the view of its tests.
 
-The modules that such processes run are imported once, by a process started as
-``python -m tests.faults.killed_process <module>``; each process is a fork of it, which calls the module's ``main``.
+One process, started as ``python -m tests.faults.killed_process <module>``, imports the modules once. Each worker is a
+fork of it that calls the module's ``main``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 class KilledProcess:
-    """A process from its start to its end."""
+    """A worker process."""
 
     def __init__(self, forks: socket.socket) -> None:
         reading, self._stdin = os.pipe()
@@ -38,11 +38,11 @@ class KilledProcess:
         self._is_silent = False
 
     def begin(self, root: str, what: str) -> None:
-        """Tell it where to work."""
+        """Send it its log directory and task."""
         os.write(self._stdin, f"{root} {what}\n".encode())
 
     def listen(self, seconds: float) -> None:
-        """Take note of what it says, for some time."""
+        """Record its output for some time."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and select.select([self._stdout], [], [], left)[0]:
             data = os.read(self._stdout, 1 << 16)
@@ -51,24 +51,24 @@ class KilledProcess:
                 break
             self._said += data
 
-    def wait_until_it_speaks(self, lines: int = 1) -> None:
-        """Wait until it has said so many lines; the first is that it is ready."""
+    def wait_for_lines(self, lines: int = 1) -> None:
+        """Wait until it has printed this many lines; the first one says that it is ready."""
         while self._said.count(b"\n") <= lines and self.is_running:
             self.listen(0.001)
 
     @property
     def is_running(self) -> bool:
-        """Whether it has not ended yet, as far as it was listened to."""
+        """Whether it was still running when its output was last read."""
         return not self._is_silent
 
     def lines(self) -> list[str]:
-        """What it has said since it was last asked, line by line; the first one, that it is ready, is none of them."""
+        """The lines printed since the last call, without the first one, which says that it is ready."""
         self.listen(0.001)
         whole, end, self._said = self._said.rpartition(b"\n")
         return [line.decode() for line in (whole + end).split(b"\n")[:-1] if line != b"ready"]
 
     def end(self) -> int:
-        """End it, if it has not ended by itself; return its exit code."""
+        """Kill it if it has not ended yet; return its exit code."""
         os.kill(self._process_id, signal.SIGKILL)
         while not self._is_silent:
             self.listen(1)
@@ -78,15 +78,15 @@ class KilledProcess:
         return int(self._forks.recv(64))
 
     def kill(self) -> list[str]:
-        """End it; return the lines that it has said, as far as they are whole."""
+        """Kill it; return the complete lines that it has printed."""
         assert self.end() == -signal.SIGKILL
-        # A line that was cut is an acknowledgement that nobody has heard.
+        # An incomplete line is an acknowledgement that no client has received.
         return [line.decode() for line in self._said.split(b"\n")[1:-1]]
 
 
 @contextlib.contextmanager
 def warm_processes(module: str) -> Iterator[Iterator[KilledProcess]]:
-    """Processes whose imports are done."""
+    """Processes whose imports are complete."""
     forks, asked = socket.socketpair()
     with forks:
         with asked:
@@ -96,7 +96,7 @@ def warm_processes(module: str) -> Iterator[Iterator[KilledProcess]]:
 
 
 def main(module: str) -> None:
-    """Fork a process for each pair of descriptors; for each process id, wait for its end and tell how it ended."""
+    """Fork a process for each pair of descriptors; report the exit status for each process id received."""
     run = importlib.import_module(module).main
     running: set[int] = set()
     with socket.socket(fileno=0) as asked:
@@ -116,7 +116,7 @@ def main(module: str) -> None:
                 os.close(descriptor)
             running.add(process_id)
             asked.send(b"%d" % process_id)
-    # Left over by a test that failed.
+    # Processes left by a failed test.
     for process_id in running:
         os.kill(process_id, signal.SIGKILL)
 
@@ -129,7 +129,7 @@ def _become(run, descriptors: list[int]) -> NoReturn:
             os.close(descriptor)
         run()
         status = 0
-    except BaseException:  # noqa: BLE001  (a child has nobody above it who would say what it died of)
+    except BaseException:  # noqa: BLE001  (no caller would report the child's error)
         traceback.print_exc()
     finally:
         os._exit(status)

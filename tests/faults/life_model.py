@@ -1,8 +1,8 @@
-"""What a log must hold over its life: batches in a list, records in dicts, and plain rules for everything.
+"""The expected content of a log over its life: a list of batches, dicts of records, and simple rules.
 
-It follows appends, transactions, retention, compaction, truncation and the end of processes. What a pass of the
-cleaner takes is not foretold: `LifeModel.take_cleaned` says whether it may have been taken, and whether what had to
-go has gone. `tests.compaction` compares the same byte by byte.
+The model follows appends, transactions, retention, compaction, truncation and process crashes. It does not predict
+what the cleaner removes; `LifeModel.take_cleaned` checks that everything removed was removable, and that everything
+due was removed. `tests.compaction` compares cleaned logs byte by byte.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class Entry:
     """A batch, or a marker.
 
     Attributes:
-        records: Key and value of each offset that is still there.
+        records: Key and value by offset, for the offsets that remain.
         producer: Its producer id; None without one.
-        is_abort: Of a marker, whether it aborts; None for records.
-        is_forgotten: Whether the log no longer knows that a transaction holds them.
+        is_abort: For a marker, whether it aborts; None for records.
+        is_forgotten: Whether the log no longer knows that the records are in a transaction.
     """
 
     first: int
@@ -46,7 +46,7 @@ class Entry:
 
 @dataclass
 class Producer:
-    """What a log knows of a producer: first and last sequence and offset of its last batches, oldest first."""
+    """A log's state of a producer: first and last sequence and offset of its last batches, oldest first."""
 
     epoch: int
     recent: list[tuple[int, int, int, int]] = field(default_factory=list)
@@ -58,13 +58,13 @@ class Producer:
 
 
 class LifeModel:
-    """Follows what is done to a log.
+    """Follows the operations on a log.
 
     Attributes:
-        cleaned_end: Up to where the cleaner has been.
-        uncertain: Producers of which a crash, or retention before it, may have taken all traces.
-        remembered_from: Older batches than from this offset on may be known as duplicates, or not any more.
-        is_made_anew: Whether the log has just read its state from its files.
+        cleaned_end: The offset up to which the log is cleaned.
+        uncertain: Producers whose state a crash, or retention before it, may have erased.
+        remembered_from: Batches before this offset may or may not be recognised as duplicates.
+        is_rebuilt: Whether the log has just rebuilt its state from its files.
     """
 
     def __init__(self) -> None:
@@ -73,14 +73,14 @@ class LifeModel:
         self.flushed_end = self.written_end = 0
         self.cleaned_end = 0
         self.remembered_from = 0
-        self.is_made_anew = False
+        self.is_rebuilt = False
         self.uncertain: set[int] = set()
         self._tombstones_ms: dict[int, int] = {}
 
-    # -- What is there --------
+    # -- State --------
 
     def producers(self) -> dict[int, Producer]:
-        """What is known of each producer."""
+        """The state of each producer."""
         known: dict[int, Producer] = {}
         for entry in self.entries:
             if entry.producer is None:
@@ -99,22 +99,22 @@ class LifeModel:
         return known
 
     def open_transactions(self) -> dict[int, int]:
-        """Where each open transaction begins."""
+        """The first offset of each open transaction."""
         return {
             number: known.open_from
             for number, known in self.producers().items()
             if known.open_from is not None
         }
 
-    def take_open_transactions(self, found: dict[int, int]) -> list[str]:
+    def check_open_transactions(self, found: dict[int, int]) -> list[str]:
         """Compare the open transactions.
 
-        A log that makes its state anew reads from its start on, or, in a segment that a crash has left behind, from
-        that segment's first batch on. So it may forget what a transaction has below the start, and a crash may bring
-        that back; never what it has behind the start.
+        A log rebuilds its state from its log start on or, in a segment that a crash left without a snapshot, from
+        that segment's first batch on. So it may forget the part of a transaction below the log start, and a crash may
+        restore that part. It never forgets the part above the log start.
 
         Returns:
-            What is wrong.
+            The problems.
         """
         expected = self.open_transactions()
         problems = [f"{number} has one open" for number in found if number not in expected]
@@ -130,17 +130,17 @@ class LifeModel:
                 known_from is not None and known_from not in {each.first for each in members}
             ):
                 problems.append(f"{number} should have one open from {first} on, has {known_from}")
-            if forgotten and not self.is_made_anew:
+            if forgotten and not self.is_rebuilt:
                 problems.append(f"{number} had one open from {first} on, and nothing happened to it")
             for each in forgotten:
                 each.is_forgotten = True
-        self.is_made_anew = False
+        self.is_rebuilt = False
         return problems
 
     def last_stable_offsets(self, high_watermark: int) -> set[int]:
-        """Up to where every transaction is decided, with a marker that every replica has.
+        """The possible last stable offsets: every transaction below is completed, with a replicated marker.
 
-        A log that was opened again with a snapshot behind a marker no longer asks how far the replicas are with it.
+        A log that was reopened from a snapshot after a marker no longer tracks whether that marker is replicated.
         """
         running: dict[int, list[int]] = {}
         doubtful: list[int] = []
@@ -154,16 +154,16 @@ class LifeModel:
         return {max(self.start_offset, min(certain, first)) for first in (certain, *doubtful)}
 
     def records(self) -> list[tuple[int, Pair]]:
-        """What a reader sees who takes everything."""
+        """What a read_uncommitted reader sees."""
         return self._of(self.entries)
 
     def committed(self, last_stable_offset: int) -> list[tuple[int, Pair]]:
-        """What a reader sees who waits for decisions."""
+        """What a read_committed reader sees."""
         aborted = self.aborted_offsets()
         return [pair for pair in self.records() if pair[0] < last_stable_offset and pair[0] not in aborted]
 
     def aborted_offsets(self) -> set[int]:
-        """The offsets of records whose transaction was aborted."""
+        """The offsets of records in aborted transactions."""
         aborted: set[int] = set()
         running: dict[int, list[int]] = {}
         for entry in self.entries:
@@ -185,10 +185,10 @@ class LifeModel:
             if offset >= self.start_offset
         ]
 
-    # -- What is done --------
+    # -- Operations --------
 
     def append(self, pairs: list[Pair], **fields) -> Entry:
-        """Records are appended in one batch."""
+        """Append records in one batch."""
         first = self.end_offset
         last = first + len(pairs) - 1
         entry = Entry(first, last, dict(zip(range(first, last + 1), pairs, strict=True)), **fields)
@@ -197,7 +197,7 @@ class LifeModel:
         return entry
 
     def end_transaction(self, producer: int, epoch: int, *, is_abort: bool) -> None:
-        """A marker is appended."""
+        """Append a marker."""
         marker = Entry(
             self.end_offset, self.end_offset, producer=producer, epoch=epoch, is_transactional=True, is_abort=is_abort
         )  # fmt: skip
@@ -205,20 +205,20 @@ class LifeModel:
         self.end_offset += 1
 
     def written(self, *, flushed: bool = False) -> None:
-        """All of it was acknowledged as written, or as flushed."""
+        """Everything so far was acknowledged as written, or as flushed."""
         self.written_end = self.end_offset
         if flushed:
             self.flushed_end = self.end_offset
 
     def truncate_to(self, offset: int) -> None:
-        """Everything from an offset on goes, and the batch that holds it as a whole."""
+        """Remove everything from an offset on, including the whole batch that contains it."""
         self.entries = [entry for entry in self.entries if entry.last < offset]
         kept = self.entries[-1].last + 1 if self.entries else 0
         self.end_offset = offset
         self.start_offset = min(self.start_offset, offset)
         self.flushed_end, self.written_end = min(self.flushed_end, kept), min(self.written_end, kept)
         self.remembered_from = offset
-        self.is_made_anew = True
+        self.is_rebuilt = True
 
     def take_cleaned(
         self,
@@ -229,14 +229,14 @@ class LifeModel:
         *,
         is_complete: bool = True,
     ) -> list[str]:
-        """Go on with what a pass has left; return what is wrong with it.
+        """Adopt the result of a cleaner pass; return its problems.
 
         Args:
-            found: The records that are left.
-            cleaned_end: Up to where it was.
+            found: The remaining records.
+            cleaned_end: The offset up to which the pass cleaned.
             now_ms: The time of the pass.
-            delete_retention_ms: How long tombstones are kept behind the pass that sees them first.
-            is_complete: Whether what had to go has gone; otherwise a process died in the middle.
+            delete_retention_ms: How long tombstones are kept after the first pass that sees them.
+            is_complete: Whether everything due must be gone; False if a process died during the pass.
         """
         before, aborted = dict(self.records()), self.aborted_offsets()
         last_of_key = {
@@ -266,16 +266,16 @@ class LifeModel:
         return problems
 
     def taken_over(self, end_offset: int) -> None:
-        """The log was opened again, and ends there: what lies behind is gone, and never comes back."""
+        """The log was reopened and ends at this offset: everything after it is gone and never returns."""
         self.entries = [entry for entry in self.entries if entry.last < end_offset]
         self.end_offset = self.written_end = end_offset
         self.remembered_from = end_offset
-        self.is_made_anew = True
+        self.is_rebuilt = True
         for entry in self.entries:
             entry.is_forgotten = False
 
     def end_problems(self, end_offset: int, required_end: int) -> list[str]:
-        """What is wrong with the log end after the end of a process."""
+        """The problems of the log end after a process ended."""
         problems = []
         kept = [entry for entry in self.entries if entry.last < end_offset]
         if any(entry.first < end_offset <= entry.last for entry in self.entries):
@@ -286,5 +286,5 @@ class LifeModel:
                 f"batches {lost} were acknowledged up to {required_end}, the log ends at {end_offset}"
             )
         if end_offset > self.end_offset:
-            problems.append(f"the log ends at {end_offset}, behind {self.end_offset}")
+            problems.append(f"the log ends at {end_offset}, after {self.end_offset}")
         return problems

@@ -1,11 +1,11 @@
-"""What a log must hold: a plain dict beside it, and what of it a crash may take.
+"""The expected content of a log, in a plain dict, and how much of it a crash may lose.
 
-The rules, in the words of the promises that users get:
+These are the promises to users:
 
-- records are those of one history, in order, none twice, none that was not appended;
-- what is there is a prefix: nothing is missing in front of a record that is there;
-- what was acknowledged as flushed is there; after the end of the process alone, what was acknowledged as written;
-- a truncation that is under way, or was not flushed, has happened or not: no mixture of both histories.
+- the records form one history, in order, without duplicates and without records that were never appended;
+- the records are a prefix of it: none is missing before an existing record;
+- everything acknowledged as flushed exists; after the end of the process alone, everything acknowledged as written;
+- a truncation that is in progress or not flushed took effect completely or not at all: histories never mix.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from dataclasses import dataclass, field, replace
 
 @dataclass(frozen=True)
 class History:
-    """Records as they would be, had nothing happened.
+    """One possible history of the log.
 
     Args:
         batches: First and last offset of each batch.
         values: Value of each offset.
-        end_offset: Where the next record goes.
+        end_offset: The offset of the next record.
         is_vanishing: Whether all of its segments are being deleted, so that any of them may be missing.
     """
 
@@ -30,14 +30,14 @@ class History:
     is_vanishing: bool = False
 
     def with_batch(self, values: list[bytes]) -> History:
-        """Records in one batch more."""
+        """With one more batch of records."""
         first = self.end_offset
         end_offset = first + len(values)
         added = dict(zip(range(first, end_offset), values, strict=True))
         return History((*self.batches, (first, end_offset - 1)), {**self.values, **added}, end_offset)
 
     def cut(self, offset: int) -> History:
-        """Without the batches that reach to an offset: a batch is cut as a whole, as Kafka does."""
+        """Without the batches that extend to this offset or beyond: like Kafka, it truncates whole batches."""
         batches = tuple(batch for batch in self.batches if batch[1] < offset)
         kept = batches[-1][1] if batches else -1
         values = {key: value for key, value in self.values.items() if key <= kept}
@@ -46,11 +46,11 @@ class History:
 
 @dataclass(frozen=True)
 class Expectation:
-    """What may be found after a crash.
+    """What a crash may leave.
 
     Args:
-        histories: One of these, or a prefix of it.
-        required_end: All records of it below this offset are there.
+        histories: The content is a prefix of one of these.
+        required_end: All of its records below this offset must exist.
         starts: Lowest and highest log start offset.
     """
 
@@ -61,7 +61,7 @@ class Expectation:
     def problems(
         self, found: list[tuple[int, bytes]], log_start_offset: int, log_end_offset: int
     ) -> list[str]:
-        """What is wrong with the records of a log that was opened again."""
+        """The problems of the records of a reopened log."""
         offsets = [offset for offset, _ in found]
         problems = []
         if offsets != sorted(set(offsets)):
@@ -97,7 +97,7 @@ class Expectation:
 
 
 class LogModel:
-    """Follows what is done to a log."""
+    """Follows the operations on a log."""
 
     def __init__(self) -> None:
         self.history = History()
@@ -110,7 +110,7 @@ class LogModel:
 
     @property
     def end_offset(self) -> int:
-        """Where the next record goes."""
+        """The offset of the next record."""
         return self.history.end_offset
 
     @property
@@ -137,7 +137,7 @@ class LogModel:
         self.history = self.history.with_batch(values)
 
     def refuse(self, before: History) -> None:
-        """An append was refused: nothing of it may ever be seen."""
+        """An append was rejected: none of its records may ever appear."""
         self.history = before
 
     def written(self) -> None:
@@ -145,7 +145,7 @@ class LogModel:
         self._written_end = self.end_offset
 
     def flushed(self) -> None:
-        """All that was done so far was acknowledged as flushed."""
+        """Everything so far was acknowledged as flushed."""
         self._older = ()
         self._flushed_end = self._written_end = self.end_offset
 
@@ -174,18 +174,18 @@ class LogModel:
         self._highest_start = max(self._highest_start, offset)
 
     def reopened(self, end_offset: int) -> None:
-        """A truncation within a batch leaves a log end that no batch tells: then it is the end of the last batch."""
+        """The log was reopened. After a truncation inside a batch, its log end becomes the end of the last batch."""
         kept = self.history.batches[-1][1] + 1 if self.history.batches else 0
         if end_offset == max(kept, self.start_offset):
             self.history = replace(self.history, end_offset=end_offset)
             self._flushed_end = self._written_end = end_offset
 
     def truncated(self) -> None:
-        """A truncation has returned: nothing of what it dropped comes back."""
+        """A truncation has returned: the records that it removed never return."""
         self._older = ()
 
     def start_is_kept(self) -> None:
-        """The log start offset was acknowledged: it never goes back."""
+        """The log start offset was acknowledged: it never decreases."""
         self._lowest_start = self._highest_start = self.start_offset
 
     def adopt(
@@ -197,14 +197,14 @@ class LogModel:
         *,
         is_on_disk: bool,
     ) -> None:
-        """The log was opened after the end of a process: what was found is what there is.
+        """The log was reopened after a crash: adopt what was found.
 
         Args:
             found: The records.
             start_offset: The log start offset.
             end_offset: The log end offset.
-            before: What a power cut at the end of the process might have left.
-            is_on_disk: Whether it did come: what is found then is on the disk.
+            before: What a power cut at that moment might have left.
+            is_on_disk: Whether the crash was a power cut, so that everything found is on disk.
         """
         fitting = [
             history
@@ -217,7 +217,7 @@ class LogModel:
             values = {offset: value for offset, value in fitting[-1].values.items() if offset <= kept}
             self.history = History(batches, values, end_offset)
         else:
-            # Batches are not known: each record counts as one.
+            # Batch boundaries are unknown, so each record counts as a batch.
             self.history = History(tuple((offset, offset) for offset, _ in found), dict(found), end_offset)
         self._older = before.histories
         self._written_end = end_offset

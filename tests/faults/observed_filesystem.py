@@ -1,9 +1,9 @@
-"""File systems that tell of each call before it happens, reads included, in the thread that makes it.
+"""File systems that report each call, reads included, before it happens and in the calling thread.
 
-There a test does what is to happen just then, in this thread or in another one::
+The callback can run other operations at exactly that moment, in this thread or in another one::
 
     filesystem = ObservedFileSystem()               # the real one
-    filesystem = ObservedSimulation(other._root)    # the files of another one in memory, with an account of its own
+    filesystem = ObservedSimulation(other._root)    # the simulated files of another one, with separate counters
     filesystem.tell = lambda call: ...
 """
 

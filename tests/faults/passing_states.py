@@ -1,8 +1,8 @@
-"""The states that a log directory passes through while it is written to, and readers that are overtaken by them.
+"""The intermediate states of a log directory during writes, and readers that such changes overtake.
 
-`record_states` runs a workload and keeps what stands in the file system before each call that changes something. A
-reader may look at any of the states; or an `OvertakenFileSystem` shows it one state up to its n-th call, and a later
-one from there on. A file that is open stays the same file, and shows what has been written to it.
+`record_states` runs a workload and copies the file system before each mutating call. A reader may open any of the
+states. An `OvertakenFileSystem` shows one state up to the reader's n-th call, and a later state from then on. An open
+file stays the same file, and shows what is written to it later.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from tests.faults.simulated_filesystem import SimulatedFileSystem
 
 @dataclass(frozen=True)
 class State:
-    """What stood in the file system at one moment.
+    """The file system at one moment.
 
     Attributes:
-        name: For messages: the call before which it was.
+        name: For messages: the next call.
         root: The files.
-        known: What the writer has said of its work by then.
+        known: What the writer had reported by then.
     """
 
     name: str
@@ -39,13 +39,13 @@ def record_states(
     *,
     meanwhile: Callable[[str], object] = lambda name: None,
 ) -> list[State]:
-    """Run a workload; return the states before each of its calls, and the last one.
+    """Run a workload; return the states before each of its calls, and the final one.
 
     Args:
-        filesystem: Where it works.
-        workload: What is done.
-        known: Asked at each state.
-        meanwhile: Called at each state, with its name, while the call waits.
+        filesystem: Where it runs.
+        workload: The operations.
+        known: Called at each state; returns what the writer has reported.
+        meanwhile: Called at each state, with its name, before the call proceeds.
     """
     states: list[State] = []
 
@@ -74,15 +74,15 @@ def _copy(node: DirectoryNode) -> DirectoryNode:
 
 
 class OvertakenFileSystem(SimulatedFileSystem):
-    """Files in memory that become those of a later state while they are read.
+    """Files in memory that change to those of a later state during a read.
 
     Args:
-        earlier: What the reader finds at first.
-        later: What it finds from one call on; the same if None.
+        earlier: The initial state.
+        later: The state from one call on; the same if None.
         at: The number of that call, from 1.
 
     Attributes:
-        looks: How many calls were made.
+        looks: The number of calls.
     """
 
     def __init__(self, earlier: State, later: State | None = None, at: int = 0) -> None:
@@ -90,7 +90,7 @@ class OvertakenFileSystem(SimulatedFileSystem):
         self.looks = 0
         self._later = later
         self._at = at
-        # The files that are open, as they are now, by inode.
+        # The current state of the open files, by inode.
         self._present: dict[int, FileNode] | None = None
 
     def walk_directory(self, path: str) -> Iterator[DirectoryEntry]:
@@ -111,14 +111,14 @@ class OvertakenFileSystem(SimulatedFileSystem):
         return super().read_file(path, limit_bytes)
 
     def look(self) -> None:
-        """Count a call; the state moves on in front of one of them."""
+        """Count a call; change to the later state before the configured one."""
         self.looks += 1
         if self._later is not None and self.looks == self._at:
             self._root = self._later.root
             self._present = _files_by_inode(self._root)
 
     def present(self, node: FileNode) -> FileNode:
-        """What has become of a file that was opened before; one that was deleted stays as it was."""
+        """The current state of a file that is already open; a deleted file stays as it was."""
         return node if self._present is None else self._present.get(node.inode, node)
 
 

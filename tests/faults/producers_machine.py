@@ -1,6 +1,6 @@
-"""What producers do to a log beside its model: they append, repeat themselves, leave gaps, and transact.
+"""A state machine of producers: they append, retry, leave gaps, and run transactions, next to a model.
 
-`test_state_machine_of_a_life` makes it a whole life.
+`test_state_machine_of_a_life` extends it to the whole life of a log.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ has_producers = precondition(lambda self: self.model.producers())
 
 
 class ProducersMachine(RuleBasedStateMachine):
-    """Rules for whoever appends.
+    """Rules for producers.
 
     Attributes:
-        done: How often what has happened, of all machines.
+        done: How often each outcome happened, over all machines.
     """
 
     done: ClassVar[Counter[str]] = Counter()
@@ -49,7 +49,7 @@ class ProducersMachine(RuleBasedStateMachine):
     # -- Records --------
 
     def pairs(self, drawn):
-        """Keys and values; no value was there before."""
+        """Keys and values; values are unique."""
         made = []
         for key, size in drawn:
             made.append((key, None if size is None else b"%d:%s" % (self.number, b"v" * size)))
@@ -83,7 +83,7 @@ class ProducersMachine(RuleBasedStateMachine):
     # -- Producers --------
 
     def state_of(self, number):
-        """Epoch and next sequence with which a producer goes on; a new epoch if the old one may be forgotten."""
+        """The epoch and the next sequence of a producer; a new epoch if the old one may be forgotten."""
         known = self.model.producers().get(number)
         if known is None:
             return 0, 0
@@ -125,7 +125,7 @@ class ProducersMachine(RuleBasedStateMachine):
     @has_producers
     @rule(number=PRODUCERS, back=st.integers(1, 5))
     def repeat(self, number, back):
-        """What a producer sends once more is not there twice."""
+        """A batch that a producer retries is stored once."""
         if not self.is_known(number):
             return
         known = self.model.producers()[number]
@@ -200,22 +200,22 @@ class ProducersMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.model.open_transactions())
     @rule(share=SHARES)
-    def give_up_a_hanging_one(self, share):
+    def abort_a_hanging_transaction(self, share):
         open_ones = sorted(self.model.open_transactions())
         number = open_ones[round(share * (len(open_ones) - 1))]
         self.log.abort_transaction(number)
-        # The marker fences whoever comes back.
+        # The marker fences any producer that returns with this id.
         self.model.end_transaction(number, self.model.producers()[number].epoch + 1, is_abort=True)
         self.acknowledged()
         self.done["given up"] += 1
 
     @rule(drawn=st.lists(PAIRS, min_size=0, max_size=3), fails=st.booleans(), flush=st.booleans())
     def run_a_transaction(self, drawn, fails, flush):
-        """One of a program that knows of nothing but its records."""
+        """Run a transaction as a program does that manages nothing but its records."""
         entries = []
         with contextlib.suppress(KeyError), self.log.transaction(7, flush=flush) as transaction:
             if 7 in self.model.open_transactions():
-                # A power cut has taken the marker of the last one.
+                # A power cut removed the marker of the previous transaction.
                 self.model.end_transaction(7, self.model.producers()[7].epoch + 1, is_abort=True)
             known = self.model.producers().get(7)
             for each in drawn:

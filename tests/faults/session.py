@@ -1,4 +1,4 @@
-"""A log, and beside it the model of what it must hold: whatever is done to one is done to both."""
+"""A log together with its model: every operation applies to both."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ ROOT = "/data"
 TOPIC = "orders"
 FIRST_TIMESTAMP_MS = 1_700_000_000_000
 
-# Small enough for a segment to be full, and its index to have entries, after a few records.
+# Small, so that a few records fill a segment and add entries to its index.
 CONFIG = LogConfig(internal_segment_bytes=1500, segment_index_bytes=240, index_interval_bytes=200)
 
 
 @dataclass
 class StillClock:
-    """Time that stands still, unless somebody moves it."""
+    """A clock that advances only when a test sets it."""
 
     time_ms: int = FIRST_TIMESTAMP_MS + 1_000_000_000
 
@@ -33,18 +33,18 @@ class StillClock:
 
 
 def timestamp_of(value: bytes) -> int:
-    """The timestamp that goes with a value: it begins with the number of the record."""
+    """The timestamp for a value, which begins with the record's number."""
     return FIRST_TIMESTAMP_MS + 10 * int(value.split(b":", 1)[0])
 
 
 def table_of(values: list[bytes]) -> pa.Table:
-    """Records as they are appended."""
+    """A table with these records, to append."""
     timestamps = pa.array([timestamp_of(value) for value in values], pa.timestamp("ms"))
     return pa.table({"value": pa.array(values, pa.binary()), "timestamp": timestamps})
 
 
 def records_of(log, **options) -> list[tuple[int, bytes]]:
-    """All that a reader sees: offset and value of each record."""
+    """Offset and value of each record that a reader sees."""
     found = []
     for batch in log.read(columns=["offset", "value"], **options):
         found += zip(batch["offset"].to_pylist(), batch["value"].to_pylist(), strict=True)
@@ -52,7 +52,7 @@ def records_of(log, **options) -> list[tuple[int, bytes]]:
 
 
 class Session:
-    """One process at work on one log."""
+    """One process that works on one log."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Session:
         self.clock = StillClock()
 
     def open(self) -> Session:
-        """Open the log directory, and create the log if there is none."""
+        """Open the log directory, and create the log if it does not exist."""
         self.logs = LogDirectory.open(
             self.root,
             filesystem=self.filesystem,
@@ -131,7 +131,7 @@ class Session:
         self.model.start_is_kept()
 
     def delete_records(self, offset: int) -> None:
-        """Drop all records in front of an offset."""
+        """Delete all records below an offset."""
         self.model.delete_records(offset)
         self.log.delete_records(offset)
         self.model.start_is_kept()
@@ -149,7 +149,7 @@ class Session:
         self.check()
 
     def check(self) -> None:
-        """The log is what the model says."""
+        """Check that the log matches the model."""
         assert records_of(self.log) == self.model.records
         assert self.log.log_start_offset == self.model.start_offset
         assert self.log.log_end_offset == self.model.end_offset

@@ -1,12 +1,12 @@
-"""Files and directories in memory, with what of them has reached the disk and what has not.
+"""Files and directories in memory that track what has reached the disk.
 
-A process sees ``content`` and ``entries``. A power cut leaves ``durable`` and any part of ``pending``, the changes
-since the last flush. Nothing is promised but what POSIX promises:
+A process sees ``content`` and ``entries``. A power cut leaves ``durable`` and any subset of ``pending``, the changes
+since the last flush. The simulation guarantees only what POSIX does:
 
-- each sector of a file is old, or as any write since left it; sectors do not wait for one another;
-- a file's size is old, or any that it has had since; what no write has reached is zeros, or whatever was there;
-- an entry of a directory is old or new; a rename within a directory is one change; changes do not wait for
-  one another, and a flushed file may lose its name.
+- each sector of a file is old, or in the state after any write since; sectors are independent of one another;
+- a file has its old size, or any later one; bytes that no write has reached are zeros or arbitrary old content;
+- a directory entry is old or new; a rename within a directory is one change; changes are independent of one another,
+  and a flushed file may lose its name.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Write:
 
 @dataclass(frozen=True)
 class Resize:
-    """A file cut or extended since the last flush."""
+    """A file truncated or extended since the last flush."""
 
     number: int
     size_bytes: int
@@ -40,7 +40,7 @@ class Resize:
 
 @dataclass(frozen=True)
 class EntryChange:
-    """One change of a directory: what each name stands for from now on, None for nothing."""
+    """One change of a directory: the new node of each name, None for no entry."""
 
     number: int
     names: dict[str, FileNode | DirectoryNode | None]
@@ -64,12 +64,12 @@ class FileNode:
         _write(self.content, position_bytes, data)
 
     def resize(self, number: int, size_bytes: int) -> None:
-        """Cut, or extend with zeros, in memory."""
+        """Truncate in memory, or extend with zeros."""
         self.pending.append(Resize(number, size_bytes))
         _resize(self.content, size_bytes)
 
     def flush(self) -> None:
-        """All content reaches the disk."""
+        """Make all content durable."""
         self.durable = bytes(self.content)
         self.pending.clear()
 
@@ -90,20 +90,20 @@ class DirectoryNode:
         _change(self.entries, names)
 
     def flush(self) -> None:
-        """All entries reach the disk."""
+        """Make all entries durable."""
         self.durable = dict(self.entries)
         self.pending.clear()
 
 
 @dataclass(frozen=True)
 class CrashStyle:
-    """How a file system and a disk behave when the power goes.
+    """How a file system and a disk behave in a power cut.
 
     Args:
-        keep: ``nothing`` or ``everything`` of what was not flushed; all ``until`` a moment, as a file system does
-            that keeps order; ``any``, as POSIX permits.
-        sector_bytes: What is written as a whole or not at all.
-        fills_with_zeros: Whether a hole reads as zeros, or as what stood on the disk before.
+        keep: ``nothing`` or ``everything`` that was not flushed; everything ``until`` some moment, like an ordered
+            file system; ``any`` subset, as POSIX permits.
+        sector_bytes: The unit of atomic writes.
+        fills_with_zeros: Whether a hole reads as zeros or as old disk content.
     """
 
     keep: str
@@ -112,7 +112,7 @@ class CrashStyle:
 
     @classmethod
     def draw(cls, rng: random.Random) -> CrashStyle:
-        """Any style; the hardest one most often."""
+        """A random style; most often the hardest one."""
         keep = rng.choice(["nothing", "everything", "until", "until", "any", "any", "any"])
         return cls(keep, rng.choice(SECTORS_BYTES), rng.random() < 0.6)
 
@@ -120,9 +120,9 @@ class CrashStyle:
 def after_power_cut(
     root: DirectoryNode, style: CrashStyle, rng: random.Random, last_number: int
 ) -> DirectoryNode:
-    """A copy of what may stand on the disk after a power cut now."""
+    """A copy of a state that may be on disk after a power cut now."""
     oldest = min(_pending_numbers(root, set()), default=last_number)
-    # All changes below this number have happened; that of this number is torn.
+    # All changes below this number are durable; the change with this number is torn.
     until = {"nothing": -1, "everything": last_number + 1}.get(
         style.keep, rng.randint(oldest, last_number + 1)
     )
@@ -130,7 +130,7 @@ def after_power_cut(
 
 
 def copy_of(root: DirectoryNode) -> DirectoryNode:
-    """A copy of all that a process sees and of all that a power cut may take. A file with two names is copied once."""
+    """A copy of everything a process sees and a power cut may lose. A file with two names is copied once."""
     copies: dict[int, FileNode | DirectoryNode] = {}
 
     def copy(node: FileNode | DirectoryNode) -> FileNode | DirectoryNode:
@@ -159,7 +159,7 @@ def copy_of(root: DirectoryNode) -> DirectoryNode:
 
 
 def fingerprint(root: DirectoryNode) -> bytes:
-    """A hash of all that a process sees: listings in their order, contents, times, and which names share a file."""
+    """A hash of everything a process sees: listings in order, contents, times, and which names share a file."""
     places: dict[int, int] = {}
 
     def told(node: FileNode | DirectoryNode) -> object:
@@ -168,12 +168,12 @@ def fingerprint(root: DirectoryNode) -> bytes:
             return place, bytes(node.content), node.modified_ms
         return place, [(name, told(child)) for name, child in node.entries.items()], node.modified_ms
 
-    # In version 0 nothing depends on which objects are the same.
+    # The output of version 0 does not depend on object identity.
     return hashlib.sha256(marshal.dumps(told(root), 0)).digest()
 
 
 class _PowerCut:
-    """Copies nodes as they are after one power cut. A file with two names is copied once."""
+    """Copies nodes to their state after one power cut. A file with two names is copied once."""
 
     def __init__(self, style: CrashStyle, rng: random.Random, until: int) -> None:
         self._style = style
@@ -217,7 +217,7 @@ class _PowerCut:
         return content
 
     def _reordered(self, node: FileNode) -> bytearray:
-        """Each sector at a moment of its own, and the size at another one."""
+        """Each sector at an independent moment, and the size at another one."""
         if not node.pending:
             return bytearray(node.durable)
         sector_bytes = self._style.sector_bytes
@@ -240,7 +240,7 @@ class _PowerCut:
     def _hole(self, node: FileNode, start: int, end: int) -> bytes:
         if self._style.fills_with_zeros:
             return bytes(end - start)
-        # What stood there before: sectors of the beginning of this file, as if it had been elsewhere; or anything.
+        # Old content: sectors from the beginning of this file, as if it had been stored here before, or random bytes.
         sector_bytes = self._style.sector_bytes
         first = start % sector_bytes
         stale = bytes(node.content[first : first + end - start])
@@ -250,7 +250,7 @@ class _PowerCut:
 
 
 def _sizes(node: FileNode) -> list[int]:
-    """Every size that the file has had since it was flushed."""
+    """Every size that the file has had since its last flush."""
     sizes = [len(node.durable)]
     for change in node.pending:
         if isinstance(change, Resize):
@@ -266,7 +266,7 @@ def _sectors(write: Write, sector_bytes: int) -> range:
 
 
 def _within(write: Write, sector: int, sector_bytes: int) -> Write:
-    """The part of a write that lies in one sector."""
+    """The part of a write within one sector."""
     start = max(write.position_bytes, sector * sector_bytes)
     end = min(write.position_bytes + len(write.data), (sector + 1) * sector_bytes)
     return Write(write.number, start, write.data[start - write.position_bytes : end - write.position_bytes])

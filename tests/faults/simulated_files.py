@@ -1,4 +1,4 @@
-"""Files of the file system in memory that are open, and its lock."""
+"""Open files of the file system in memory, and its lock."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ class SimulatedFile:
 
 
 class SimulatedHeldFile:
-    """A file that was closed, of which the system still knows: here none fails behind anybody's back."""
+    """A closed file whose writeback errors the system still reports; here, none fails in the background."""
 
     def check(self) -> None:
-        """Nothing has failed."""
+        """Writeback never fails here."""
 
     def release(self) -> None:
-        """Nothing is kept."""
+        """Holds no resources."""
 
 
 class SimulatedWritableFile(SimulatedFile):
@@ -93,14 +93,14 @@ class SimulatedWritableFile(SimulatedFile):
     ) -> None:
         data = bytes(source.node.content[source_position_bytes : source_position_bytes + size_bytes])
         if len(data) < size_bytes:
-            raise StorageError("The source ends before what is copied.", path=self.path)
+            raise StorageError("The source ends before the end of the copied range.", path=self.path)
         self.write_at([data], position_bytes)
 
     def truncate(self, size_bytes: int) -> None:
         self._do("truncate", lambda node, number: node.resize(number, size_bytes))
 
     def begin_flush(self, position_bytes: int, size_bytes: int) -> None:
-        """Nothing can be relied on: all stays as it was."""
+        """No guarantee follows from this, so nothing changes."""
         self._running()
 
     def flush(self) -> None:

@@ -1,14 +1,14 @@
 """A file system in memory that can lose power at any call.
 
-Everything that the package does to files goes through `storage_core.filesystem.FileSystem`: this stands in its place::
+The package accesses files only through `storage_core.filesystem.FileSystem`, which this class replaces::
 
     filesystem = SimulatedFileSystem()
     ...
-    after = filesystem.crash(random.Random(1))      # what may stand on the disk after a power cut
-    after = filesystem.kill()                       # what stands in memory after a SIGKILL
+    after = filesystem.crash(random.Random(1))      # a possible state of the disk after a power cut
+    after = filesystem.kill()                       # the state after a SIGKILL
 
-Calls that change something are counted. ``stop_at`` ends the process at the n-th of them with `SimulatedCrash`;
-``observe`` is told of each before it happens. `simulated_disk` says what may be lost.
+Mutating calls are counted. ``stop_at`` ends the process at the n-th of them with `SimulatedCrash`; ``observe`` is
+called before each. `simulated_disk` defines what a power cut may lose.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ Node = FileNode | DirectoryNode
 
 
 class SimulatedCrash(BaseException):
-    """The process ended here. No Exception, so that nothing on the way takes it for one of its own."""
+    """The end of the process. Not an Exception, so that no handler on the way catches it."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """A call that changes something."""
+    """A mutating call."""
 
     number: int
     name: str
@@ -56,14 +56,14 @@ class SimulatedFileSystem(FileSystem):
     """Files in memory. Use from any number of threads.
 
     Attributes:
-        calls: How many calls have changed something.
-        stop_at: The call at which the process ends; a write may have happened by then.
-        observe: Told of each call before it happens.
-        fail: Asked before each call; what it returns is raised as the file system's error.
-        space_bytes: How much space is said to be left.
-        space_files: How many more files and directories there is room for; None: for any number.
-        unwritable: Paths that are not for this user to write to: files, and directories in which nothing changes.
-        can_hold_files: Whether the system keeps what it has to tell of files that were closed.
+        calls: The number of mutating calls.
+        stop_at: The call at which the process ends; a write may have taken effect by then.
+        observe: Called before each mutating call.
+        fail: Called before each mutating call; an error that it returns is raised as the file system's.
+        space_bytes: The free space to report.
+        space_files: How many more files and directories fit; None for no limit.
+        unwritable: Paths that this user may not write to: files, and directories whose entries are fixed.
+        can_hold_files: Whether the system keeps reporting errors of closed files.
     """
 
     def __init__(
@@ -88,14 +88,14 @@ class SimulatedFileSystem(FileSystem):
     # -- After the end ----------------------------------------------------------------------------
 
     def crash(self, rng: random.Random, style: CrashStyle | None = None) -> SimulatedFileSystem:
-        """What a power cut at this moment may leave behind."""
+        """A possible state after a power cut at this moment."""
         with self._guard:
             style = style or CrashStyle.draw(rng)
             root = after_power_cut(self._root, style, rng, self.calls)
             return SimulatedFileSystem(root, self._last_inode)
 
     def kill(self) -> SimulatedFileSystem:
-        """What the end of the process leaves behind: all that was written, flushed or not."""
+        """The state after the process ends: everything written, flushed or not."""
         with self._guard:
             killed = SimulatedFileSystem(copy_of(self._root), self._last_inode)
             killed.calls = self.calls
@@ -109,7 +109,7 @@ class SimulatedFileSystem(FileSystem):
             return dict(_files("", self._root))
 
     def put(self, path: str, content: bytes) -> None:
-        """Write a file, with its directories, as if it had been there for long."""
+        """Write a durable file, with its directories."""
         with self._guard:
             parent = self._root
             for name in _parts(path)[:-1]:
@@ -123,7 +123,7 @@ class SimulatedFileSystem(FileSystem):
     # -- Reading ----------------------------------------------------------------------------------
 
     def list_directory(self, path: str) -> list[DirectoryEntry]:
-        # It sorts what is simulated here.
+        # The inherited method sorts the simulated walk.
         return super().list_directory(path)
 
     def walk_directory(self, path: str) -> Iterator[DirectoryEntry]:
@@ -175,7 +175,7 @@ class SimulatedFileSystem(FileSystem):
             return SimulatedWritableFile(self, path, self._file(path))
 
     def open_pooled(self, path: str, *, create: bool = False) -> PooledFile:
-        # It opens the file by what is simulated here.
+        # The inherited method opens the simulated file.
         return super().open_pooled(path, create=create)
 
     def rename(self, source: str, target: str) -> None:
@@ -210,7 +210,7 @@ class SimulatedFileSystem(FileSystem):
             self._change("link", target, node)
 
     def sync(self, path: str) -> None:
-        """Nothing can be relied on: all stays as it was."""
+        """No guarantee follows from this, so nothing changes."""
         self.check_running()
 
     def free_bytes(self, path: str) -> int:
@@ -282,7 +282,7 @@ class SimulatedFileSystem(FileSystem):
             self.space_files -= 1
 
     def _begin(self, name: str, path: str) -> int:
-        """Count a call. What it changes is told apart by this number."""
+        """Count a call and return its number, which identifies its changes."""
         self.check_running()
         self.require_writable(os.path.dirname(path))
         call = Call(self.calls + 1, name, path)
@@ -293,7 +293,7 @@ class SimulatedFileSystem(FileSystem):
         if error is not None:
             raise StorageError(f"Could not {name} this path: {error}.", path=path) from error
         if self.stop_at == self.calls and name.startswith("flush"):
-            # A flush in which the process ends has flushed nothing for sure.
+            # A flush during which the process ends may have flushed nothing.
             self._end(self.calls)
         return self.calls
 
@@ -341,16 +341,16 @@ class SimulatedFileSystem(FileSystem):
 
 
 class TriedStates:
-    """Which states were tried, so that one that equals an earlier one is not tried again.
+    """Remembers which states were tried, to skip equal ones.
 
-    Only for what does not crash the file system once more: what was not flushed is not compared.
+    Only for checks that do not crash the file system again: unflushed changes are not compared.
     """
 
     def __init__(self) -> None:
         self._tried: set[tuple[bytes, str]] = set()
 
     def is_new(self, filesystem: SimulatedFileSystem, *known: object) -> bool:
-        """Note a state; return whether no other one has had the same files and what else is ``known`` of it."""
+        """Record a state; return whether no earlier one had the same files and the same ``known``."""
         key = fingerprint(filesystem._root), repr(known)
         is_new = key not in self._tried
         self._tried.add(key)

@@ -1,4 +1,4 @@
-"""How long a soak runs, and with which seeds."""
+"""The duration and the seeds of a soak."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SOAK_SECONDS = float(os.environ.get("SEGMENTLOG_SOAK_SECONDS", "600"))
 
 
 def soak_seeds(share: int = 1) -> Iterator[int]:
-    """Seeds never used before, for a share of the time; at least one."""
+    """New random seeds for this share of the time; at least one."""
     end = time.monotonic() + SOAK_SECONDS / share
     seed = int(time.time() * 1000)
     yield seed

@@ -1,4 +1,4 @@
-"""A power cut while a small file is replaced: it is old or new, and never anything else."""
+"""A power cut while a small file is replaced leaves the old or the new content, never anything else."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FILES = {
 
 
 def states_of(filesystem, change, count=25):
-    """What a power cut leaves: before each call of a change, and behind it."""
+    """The states after a power cut before each call of a change, and after the last one."""
     during, number = [], 0
 
     def observe(call):
@@ -69,7 +69,7 @@ def test_a_checkpoint_is_old_or_new(filesystem, write, read, old, new):
 
 
 @pytest.mark.parametrize(("write", "read", "old", "new"), FILES.values(), ids=FILES)
-def test_what_a_crash_left_behind_does_not_show_in_the_next_checkpoint(filesystem, write, read, old, new):
+def test_leftovers_of_a_crash_do_not_affect_the_next_checkpoint(filesystem, write, read, old, new):
     filesystem.put(f"{PATH}.tmp", b"x" * 5000)
     write(filesystem, PATH, old)
     during, _ = states_of(filesystem, lambda: write(filesystem, PATH, new))

@@ -42,7 +42,7 @@ def write(filesystem, path, data, position=0, *, flush=False):
 
 
 def states(filesystem, style, count=400):
-    """Every state that turns up."""
+    """All distinct states over many crashes."""
     return [filesystem.crash(random.Random(seed), style).files() for seed in range(count)]
 
 
@@ -54,7 +54,7 @@ def contents(filesystem, style, path, count=400):
 
 
 def test_every_method_is_simulated():
-    """Nothing may reach the real file system by an inherited method."""
+    """No inherited method may reach the real file system."""
     public = {
         name for name, _ in inspect.getmembers(FileSystem, inspect.isfunction) if not name.startswith("_")
     }
@@ -90,7 +90,7 @@ def test_each_sector_is_old_or_new(filesystem):
     assert seen == {a + b + c for a in (OLD, NEW) for b in (OLD, NEW) for c in (OLD, NEW)}
 
 
-def test_a_file_system_that_keeps_order_tears_the_last_write_only(filesystem):
+def test_an_ordered_file_system_tears_only_the_last_write(filesystem):
     filesystem.put("/disk/a", OLD * 3)
     for position in range(3):
         write(filesystem, "/disk/a", NEW, position * 512)
@@ -114,16 +114,16 @@ def test_sizes_are_old_or_new_and_holes_read_as_zeros(filesystem):
     }  # fmt: skip
 
 
-def test_holes_may_read_as_what_was_there_before(filesystem):
+def test_holes_may_read_as_old_content(filesystem):
     filesystem.put("/disk/a", OLD)
     write(filesystem, "/disk/a", NEW, 512)
     seen = contents(filesystem, ANY_STALE, "/disk/a")
-    # The first sector once more, as if the file had stood elsewhere; or bytes of no meaning.
+    # The first sector repeated, as if the file had been stored there before, or random bytes.
     assert {OLD, OLD + NEW, OLD + OLD} < seen
     assert len(seen) > 10
 
 
-def test_a_cut_file_may_have_its_old_size(filesystem):
+def test_a_truncated_file_may_have_its_old_size(filesystem):
     filesystem.put("/disk/a", OLD * 2)
     with filesystem.open_for_writing("/disk/a") as opened:
         opened.truncate(100)
@@ -142,7 +142,7 @@ def test_a_rename_happens_as_a_whole_or_not_at_all(filesystem):
         assert all(state in both for state in seen)
 
 
-def test_a_link_is_there_or_not_and_is_the_same_file(filesystem):
+def test_a_link_exists_or_not_and_is_the_same_file(filesystem):
     filesystem.put("/disk/a", b"old")
     filesystem.link("/disk/a", "/disk/b")
     both = [{"/disk/a": b"old"}, {"/disk/a": b"old", "/disk/b": b"old"}]
@@ -160,7 +160,7 @@ def test_a_link_is_there_or_not_and_is_the_same_file(filesystem):
 
 
 def test_a_renamed_file_that_was_not_flushed_may_be_empty(filesystem):
-    """What programs that forget the flush find after a power cut."""
+    """What a program that forgets to flush finds after a power cut."""
     filesystem.put("/disk/a", b"old")
     write(filesystem, "/disk/a.tmp", b"new")
     filesystem.rename("/disk/a.tmp", "/disk/a")
@@ -168,7 +168,7 @@ def test_a_renamed_file_that_was_not_flushed_may_be_empty(filesystem):
     assert contents(filesystem, ANY, "/disk/a") >= {b"", b"new"}
 
 
-def test_entries_do_not_wait_for_one_another(filesystem):
+def test_entries_are_independent_of_one_another(filesystem):
     for name in "abc":
         write(filesystem, f"/disk/{name}", b"1", flush=True)
     seen = {frozenset(files) for files in states(filesystem, ANY)}
@@ -203,13 +203,13 @@ def test_the_same_seed_gives_the_same_state(filesystem):
 # -- The end of the process --------
 
 
-def test_the_process_ends_at_the_call_that_was_asked_for(filesystem):
+def test_the_process_ends_at_the_configured_call(filesystem):
     before = filesystem.calls
     filesystem.stop_at = before + 2
     with pytest.raises(SimulatedCrash):
         write(filesystem, "/disk/a", b"content", flush=True)
     assert filesystem.calls == before + 2
-    # The write itself may have happened; nothing happens from here on.
+    # The write itself may have taken effect; later calls do not.
     assert filesystem.files() == {"/disk/a": b"content"}
     for call in (
         lambda: filesystem.status("/disk/a"),
@@ -222,7 +222,7 @@ def test_the_process_ends_at_the_call_that_was_asked_for(filesystem):
     assert filesystem.kill().files() == {"/disk/a": b"content"}
 
 
-def test_a_flush_in_which_the_process_ends_has_flushed_nothing_for_sure(filesystem):
+def test_an_interrupted_flush_guarantees_nothing(filesystem):
     filesystem.put("/disk/a", OLD)
     filesystem.stop_at = filesystem.calls + 2
     with pytest.raises(SimulatedCrash):
@@ -274,7 +274,7 @@ STEPS = st.lists(
 
 
 def outcome(filesystem, root, step):
-    """What a step gives: a value, or the kind of error."""
+    """The result of a step: a value, or the kind of error."""
     try:
         return answer(filesystem, root, *step)
     except FileNotFoundError:
@@ -366,7 +366,7 @@ def test_states_that_differ_in_anything_are_all_tried():
     assert tried.is_new(two_files(), "what else is known of it")
 
 
-def test_a_state_after_a_kill_has_its_links_and_may_still_lose_what_was_not_flushed():
+def test_a_state_after_a_kill_keeps_its_links_and_may_still_lose_unflushed_data():
     filesystem = two_files()
     filesystem.link("/a/one", "/a/three")
     with filesystem.open_for_writing("/a/three") as file:

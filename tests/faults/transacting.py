@@ -1,12 +1,12 @@
-"""A process that transacts in a log until it is killed, and notes in a ledger what a reader may make of it.
+"""A process that runs transactions on a log until it is killed, and records the expected content in a ledger.
 
-A fork of `killed_process` calls `main`. It reads a line ``<folder> <seed>``, goes on with the log directory
-``<folder>/logs`` and the ledger ``<folder>/ledger``, and writes a line to stdout for each step that it has done. Behind
-the step's name, after a tab each, come the reads of a thread that meanwhile reads beside it in this process. If
-something is wrong, a line ``wrong <what>`` is the last one.
+A fork of `killed_process` calls `main`. It reads a line ``<folder> <seed>``, continues with the log directory
+``<folder>/logs`` and the ledger ``<folder>/ledger``, and prints a line for each completed step. After the step's name,
+separated by tabs, come the reads that a concurrent thread of this process has made. If something is wrong, the last
+line is ``wrong <what>``.
 
-`STEPS` is what it does: each is a function of the life and a source of chance, with a weight. To add one, note in
-the ledger, before and after, what it means for readers.
+`STEPS` lists the steps with their weights: each is a function of the life and a random source. A new step must note
+its consequences for readers in the ledger, before and after it acts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tests.faults.transaction_ledger import (
     Rows,
     judge,
 )
-from tests.faults.transaction_reader import LEDGER, LOGS, OWN_WAYS, Reader, dawdling, rows_of
+from tests.faults.transaction_reader import LEDGER, LOGS, OWN_WAYS, Reader, pausing_filesystem, rows_of
 from tests.faults.transactional_life import TransactionalLife
 
 _PRODUCERS = (1, 2, 3)
@@ -47,14 +47,14 @@ def plain(life: TransactionalLife, rng: random.Random) -> None:
 
 
 def begin_or_append(life: TransactionalLife, rng: random.Random) -> None:
-    """Append to a producer's transaction; it begins with its first rows."""
+    """Append to a producer's transaction, which begins with its first rows."""
     producer_id = rng.choice(_PRODUCERS)
     unit = next((unit for unit, each in life.transactions.items() if each.producer_id == producer_id), None)
     life.append(life.begin(producer_id) if unit is None else unit, *_sizes(rng))
 
 
 def end(life: TransactionalLife, rng: random.Random) -> None:
-    """Commit or abort a transaction; most of them are aborted, because it is their rows that must not be seen."""
+    """Commit or abort a transaction; most abort, because it is their rows that must stay hidden."""
     if life.transactions:
         ending = life.commit if rng.random() < 0.4 else life.abort
         ending(rng.choice(sorted(life.transactions)), flush=rng.random() < 0.3)
@@ -70,11 +70,11 @@ def checkpoint(life: TransactionalLife, rng: random.Random) -> None:
 
 
 def close_and_open(life: TransactionalLife, rng: random.Random) -> None:
-    """Transactions stay open over it, until they are settled. Often one is aborted in a new segment right after it."""
+    """Transactions stay open until they are settled. Often one is aborted in a new segment right afterwards."""
     if rng.random() < 0.5:
         life.roll()
     life.close()
-    # So that a reader begins when all is closed.
+    # Lets a reader start while everything is closed.
     time.sleep(rng.random() * 0.02)
     life.open(rng.choice(("tail", "kafka")))
     life.settle()
@@ -85,14 +85,14 @@ def close_and_open(life: TransactionalLife, rng: random.Random) -> None:
 
 
 def truncate(life: TransactionalLife, rng: random.Random) -> None:
-    """Remove the end of the log, now and then down to the middle of a batch. Markers go, too."""
+    """Truncate the end of the log, sometimes inside a batch. Markers go, too."""
     offset = max(0, life.log.log_end_offset - rng.choice((1, 3, 8, 20, 60)))
     life.truncate_to(offset, is_commit=lambda: rng.random() < 0.4)
 
 
 def fork(life: TransactionalLife, rng: random.Random) -> None:
-    """A child that has inherited everything tries to change it. It is refused, nothing changes, and it reads what there is."""
-    # Arrow's own locks would hang the child if a thread were in the middle of a read.
+    """A forked child tries every operation that changes the log: each is refused, nothing changes, and reads work."""
+    # Arrow's locks would hang the child if another thread were reading during the fork.
     with life.reading:
         in_memory = life.plain_from_memory(*_sizes(rng)) if rng.random() < 0.5 else None
         begin, before = life.ledger.moment(), _contents(life.root)
@@ -108,7 +108,7 @@ def fork(life: TransactionalLife, rng: random.Random) -> None:
 
 
 def _change_and_read(life: TransactionalLife) -> tuple[list[str], dict[str, Rows]]:
-    """What a child does: everything that it must not, and reads. Tells which of it was not refused."""
+    """In a child: try every forbidden operation, then read. Return the operations that succeeded, and the rows."""
     log, logs, rows = life.log, life.logs, pa.table({"value": [b"0:0:of a child"]})
     changes: dict[str, Callable[[], object]] = {
         "append": lambda: log.append(rows),
@@ -163,12 +163,12 @@ def _sizes(rng: random.Random) -> tuple[int, ...]:
 
 
 class ReadingBeside:
-    """A thread that reads the log of the life in its own process.
+    """A thread that reads the log in the writer's process.
 
     Args:
-        folder: Where log directory and ledger are.
+        folder: Holds the log directory and the ledger.
         rng: For the thread alone.
-        life: Whose log it is, once it was opened.
+        life: The owner of the log, once it is open.
     """
 
     def __init__(self, folder: Path, rng: random.Random, life: TransactionalLife) -> None:
@@ -178,23 +178,23 @@ class ReadingBeside:
         self.thread = threading.Thread(target=self._run, daemon=True)
 
     def _run(self) -> None:
-        with _telling_what_is_wrong():
+        with _reporting_errors():
             while True:
                 try:
                     with self.life.reading:
                         self.reads.append(self.reader.read())
                 except LogClosedError:
                     pass
-                # A thread that waits for the lock gets it.
+                # Gives the lock to a waiting thread.
                 time.sleep(0.001)
 
 
-def transact_for_ever(folder: Path, seed: int) -> None:
+def transact_forever(folder: Path, seed: int) -> None:
     rng = random.Random(seed)
     shared = LedgerFile(folder / LEDGER)
     ledger = shared.catch_up()
     life = TransactionalLife(
-        dawdling(lambda path: stop_seconds(path)),  # noqa: PLW0108  (is defined below)
+        pausing_filesystem(lambda path: stop_seconds(path)),  # noqa: PLW0108  (is defined below)
         str(folder / LOGS),
         ledger,
         note=shared.append,
@@ -206,7 +206,7 @@ def transact_for_ever(folder: Path, seed: int) -> None:
     def stop_seconds(path: str) -> float:
         if threading.current_thread() is beside.thread:
             return beside.reader.stop_seconds()
-        # So that a reader looks at half a truncation, or it stays half.
+        # Lets a reader see a half-done truncation, or a kill interrupt it.
         return stops.random() * 0.02 if ledger.is_truncating and stops.random() < 0.2 else 0.0
 
     life.open(rng.choice(("tail", "kafka")))
@@ -220,12 +220,12 @@ def transact_for_ever(folder: Path, seed: int) -> None:
 
 
 @contextlib.contextmanager
-def _telling_what_is_wrong() -> Iterator[None]:
+def _reporting_errors() -> Iterator[None]:
     try:
         yield
     except BaseException:  # noqa: BLE001  (told)
         _say(f"wrong in the process that writes: {traceback.format_exc()!r}")
-        # It is to be found killed.
+        # The test expects a killed process.
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -236,5 +236,5 @@ def _say(text: str) -> None:
 def main() -> None:
     _say("ready")
     where, number = sys.stdin.readline().rsplit(maxsplit=1)
-    with _telling_what_is_wrong():
-        transact_for_ever(Path(where), int(number))
+    with _reporting_errors():
+        transact_forever(Path(where), int(number))

@@ -1,15 +1,15 @@
-"""What was written to a log in units that are to be seen together, and what a reader may make of it.
+"""The units written to a log, each visible as a whole or not at all, and a judge of reads.
 
-Each row tells by its value where it belongs, so a reader is judged without a second look at the log::
+Each value names the row it belongs to, so a read is judged without reading the log again::
 
     begin = ledger.moment()
-    rows = ...                                      # (offset, value), while it is written to
+    rows = ...                                      # (offset, value), during writes
     judge(rows, ledger, begin, READ_COMMITTED)
 
-A truncation begins a new history: the rows of a read are all of one that the log had while it was read, or the read
-ends with an error that says so.
+A truncation begins a new history. The rows of a read all come from one history that the log had during the read, or
+the read ends with an error that reports the truncation.
 
-A ledger is a sequence of events, each noted before or after what it tells of. `LedgerFile` is one that processes share.
+A ledger is a sequence of events, each noted before or after the operation. `LedgerFile` is shared between processes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from storage_core.errors import DataLossError, LogTruncationError, SegmentLogErr
 READ_COMMITTED = "read_committed"
 READ_UNCOMMITTED = "read_uncommitted"
 
-# What was begun may have happened, and what has happened was said to.
+# The state of a unit after each event: before the operation it may have happened, afterwards it has.
 _ENDINGS = {
     "commit": "committing",
     "committed": "committed",
@@ -40,17 +40,17 @@ Rows = list[tuple[int, bytes | None]]
 
 @dataclass(frozen=True)
 class Event:
-    """Something that a writer is about to do, or has done.
+    """An operation that a writer is about to start, or has completed.
 
     Attributes:
-        what: ``append`` or ``job`` before rows are written, ``appended`` once they are; ``commit``, ``committed``,
-            ``abort``, ``aborted``. What is no transaction is committed once it is appended. ``truncate`` before the rows
-            from an offset on are removed, ``truncated`` once they are.
-        unit: Whose rows; -1 of a truncation.
-        first_offset: Of an append, the offset of its first row; of a commit or abort, that of its marker; of a
-            truncation, the first one that goes.
-        count: Of an append, the number of its rows.
-        producer_id: Of an append to a transaction, its producer; -1 if the rows do not wait for a marker.
+        what: ``append`` or ``job`` before rows are written, ``appended`` afterwards; ``commit``, ``committed``,
+            ``abort``, ``aborted``. Rows outside a transaction are committed once appended. ``truncate`` before the
+            rows from an offset on are removed, ``truncated`` afterwards.
+        unit: The unit of the rows; -1 for a truncation.
+        first_offset: For an append, its first row; for a commit or abort, its marker; for a truncation, the first
+            removed offset.
+        count: For an append, its number of rows.
+        producer_id: For an append to a transaction, its producer; -1 if the rows need no marker.
     """
 
     what: str
@@ -62,15 +62,15 @@ class Event:
 
 @dataclass(frozen=True)
 class Unit:
-    """Rows that are to be seen together.
+    """Rows that become visible together.
 
     Attributes:
-        offsets: Of each row, in order. The last ones may not be there yet.
-        acknowledged: How many of them are.
+        offsets: Of each row, in order. The last ones may not be written yet.
+        acknowledged: The number of acknowledged rows.
         state: ``open``, ``committing``, ``committed``, ``aborting`` or ``aborted``.
-        producer_id: Whose transaction it is; -1 if it is none.
+        producer_id: The producer of the transaction; -1 outside one.
         is_job: Whether a job writes it, whose rows appear at once.
-        marker_offset: Where its marker stands, or is to stand; -1 before that.
+        marker_offset: The offset of its marker, or the expected one; -1 before that.
     """
 
     offsets: tuple[int, ...] = ()
@@ -87,11 +87,11 @@ class Unit:
 
     @property
     def may_be_seen(self) -> bool:
-        """Whether a reader of committed rows may see it."""
+        """Whether a read_committed reader may see it."""
         return self.state in {"committing", "committed"}
 
     def truncated_to(self, offset: int) -> Unit:
-        """What is left of it below an offset. A transaction without its marker is open again."""
+        """The part of it below an offset. A transaction that loses its marker is open again."""
         offsets = tuple(each for each in self.offsets if each < offset)
         state = self.state
         if self.producer_id >= 0 and not offsets:
@@ -106,11 +106,11 @@ Units = Mapping[int, Unit]
 
 @dataclass(frozen=True)
 class Moment:
-    """The units at a moment.
+    """The units at one moment.
 
     Attributes:
-        units: As they were.
-        phase: How many times a truncation had begun or ended by then.
+        units: Their state then.
+        phase: The number of truncation starts and ends so far.
     """
 
     units: Units
@@ -119,12 +119,12 @@ class Moment:
 
 @dataclass(frozen=True)
 class _Phase:
-    """The time between two truncations, or that of one.
+    """The time between two truncations, or during one.
 
     Attributes:
-        first: The units of which no less was there at any moment of it.
-        last: Those at its end, of which no more was; None if it has not ended.
-        truncated_to: Of a truncation, the first offset that goes; None between two.
+        first: The least that existed at any moment of it.
+        last: The most that existed, which is at its end; None if it has not ended.
+        truncated_to: During a truncation, the first removed offset; None between two.
     """
 
     first: Units
@@ -143,36 +143,36 @@ class Ledger:
 
     @property
     def is_truncating(self) -> bool:
-        """Whether a truncation has begun, and its end was not noted."""
+        """Whether a truncation has begun and its end is not noted."""
         return self._phases[-1].truncated_to is not None
 
     def moment(self) -> Moment:
-        """The units as they are now, to `judge` by it what is read from now on."""
+        """The current units, to `judge` reads that begin now."""
         return Moment(self.now(), len(self._phases) - 1)
 
     def first_removed(self, offset: int) -> int:
-        """The first offset that goes with a truncation to an offset: a batch goes as a whole."""
+        """The first offset that a truncation to an offset removes: batches are removed as a whole."""
         return next((first for first, last in self._batches if first <= offset <= last), offset)
 
     def truncations_since(self, begin: Moment) -> list[int]:
-        """The first removed offset of each truncation that was under way at a moment, or has begun since."""
+        """The first removed offset of each truncation that was in progress at a moment, or began later."""
         phases = self._phases[begin.phase :]
         return [each.truncated_to for each in phases if each.truncated_to is not None]
 
     def histories_since(self, begin: Moment) -> Iterator[tuple[Units, Units]]:
-        """What each history had at least, and at most, to show to a read that began at a moment and ends now."""
+        """The least and the most that each history could show to a read that began at a moment and ends now."""
         for number, phase in enumerate(self._phases[begin.phase :], begin.phase):
             is_first = number == begin.phase and phase.truncated_to is None
             yield begin.units if is_first else phase.first, phase.last or self.now()
 
     def note(self, event: Event) -> None:
-        """Take an event into account."""
+        """Apply an event."""
         if event.what in {"truncate", "truncated"}:
             self._note_truncation(event)
             return
         unit = self._units.get(event.unit, Unit())
         if event.what in {"append", "job", "commit", "abort"}:
-            # What was to stand there has never been written.
+            # The rows planned there were never written.
             self._batches = [each for each in self._batches if each[1] < event.first_offset]
             self._batches.append((event.first_offset, event.first_offset + max(event.count, 1) - 1))
         if event.what in {"append", "job"}:
@@ -194,7 +194,7 @@ class Ledger:
         self._units[event.unit] = unit
 
     def now(self) -> Units:
-        """The units as they are now."""
+        """The current units."""
         return MappingProxyType(dict(self._units))
 
     def _note_truncation(self, event: Event) -> None:
@@ -213,7 +213,7 @@ class LedgerFile:
     """A ledger in a file, to which one process appends while others read it.
 
     Args:
-        path: The file. It is made with the first event.
+        path: The file, created with the first event.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -223,13 +223,13 @@ class LedgerFile:
         self._read_bytes = 0
 
     def append(self, event: Event) -> None:
-        """Note an event. It is there for all others when this returns, whatever becomes of this process."""
+        """Note an event. Other processes see it when this returns, even if this process dies."""
         if self._descriptor is None:
             self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.write(self._descriptor, json.dumps(astuple(event)).encode() + b"\n")
 
     def catch_up(self) -> Ledger:
-        """The ledger with all events up to now."""
+        """The ledger with all events so far."""
         try:
             with open(self._path, "rb") as file:
                 file.seek(self._read_bytes)
@@ -256,15 +256,15 @@ def judge(
     *,
     may_miss_what_is_new: bool = False,
 ) -> list[str]:
-    """What is wrong with a read that began at a moment and has just ended; nothing if all is well.
+    """The problems of a read that began at a moment and has just ended; empty if it is right.
 
     Args:
-        rows: What it has given out, up to the error if there is one.
-        ledger: With everything that was noted until now.
+        rows: The rows that it returned, up to the error if there is one.
+        ledger: With everything noted so far.
         begin: The moment before the read.
         isolation_level: Of the read.
-        error: The error that it has ended with.
-        may_miss_what_is_new: Whether it ends at a high watermark that is older than the log end.
+        error: The error that ended it.
+        may_miss_what_is_new: Whether it ends at a high watermark older than the log end.
     """
     if error is not None:
         truncations = ledger.truncations_since(begin)
@@ -279,12 +279,12 @@ def judge(
         problems(rows, {} if may_be_less else first, last, isolation_level)
         for first, last in ledger.histories_since(begin)
     ]
-    # It is right if it is of any of them.
+    # The read is right if it matches any history.
     return [] if [] in found else [f"history {number}: {each}" for number, each in enumerate(found)]
 
 
 def problems(rows: Rows, before: Units, after: Units, isolation_level: str) -> list[str]:
-    """What is wrong with the rows of a read that began at one moment and ended at another one; nothing if all is well."""
+    """The problems of the rows of a read that began at one moment and ended at another; empty if there are none."""
     found: dict[int, int] = {}
     wrong = [
         f"offset {later} follows {earlier}" for (earlier, _), (later, _) in pairwise(rows) if later <= earlier
@@ -307,7 +307,7 @@ def problems(rows: Rows, before: Units, after: Units, isolation_level: str) -> l
 
 
 def _of_all(found: Counter[int], last_offset: int, before: Units, after: Units) -> list[str]:
-    """A reader of everything ends somewhere behind what was acknowledged before."""
+    """A read_uncommitted read returns at least everything acknowledged before it began."""
     wrong = [
         f"{found[name]} of {unit.acknowledged} acknowledged rows of unit {name}"
         for name, unit in before.items()
@@ -321,7 +321,7 @@ def _of_all(found: Counter[int], last_offset: int, before: Units, after: Units) 
 
 
 def _of_committed(found: Counter[int], last_offset: int, before: Units, after: Units) -> list[str]:
-    """A reader ends at the last stable offset: in front of it, each transaction is decided, and shown or not."""
+    """A read_committed read ends at the last stable offset: every transaction below it has ended, shown or not."""
     wrong = []
     for name, count in found.items():
         unit = after.get(name, Unit())

@@ -1,12 +1,12 @@
-"""A reader of a log beside the process that writes it: each read is judged by the ledger.
+"""A reader next to the process that writes the log; the ledger judges each read.
 
-As a process of its own, a fork of `killed_process` calls `main`. It reads a line ``<folder> <seed>``,
-and then, again and again, the log whose folder stands in ``<folder>/current``. It writes a line to stdout for each read
-that was right: ``<isolation level> <way>``, or ``truncated <way>`` if it was told so; and ends with the first that was
-wrong: ``wrong <what>``.
+As a separate process, a fork of `killed_process` calls `main`. It reads a line ``<folder> <seed>``, and then
+repeatedly reads the log whose folder is named in ``<folder>/current``. For each correct read it prints
+``<isolation level> <way>``, or ``truncated <way>`` if the read reported a truncation. The first wrong read ends it
+with ``wrong <what>``.
 
-`WAYS` is how it reads: each is a function of a file system, the log directory and the isolation level. `OWN_WAYS` is how
-the process that writes reads its own log.
+`WAYS` lists the ways to read: functions of a file system, the log directory and the isolation level. `OWN_WAYS` lists
+the ways in which the writing process reads its own log.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ CURRENT = "current"
 LOGS = "logs"
 LEDGER = "ledger"
 _COLUMNS = ["offset", "value"]
-# Before these calls it may stop.
+# It may pause before these calls.
 _STOPS = frozenset({"walk_directory", "status", "open", "open_for_writing", "rename"})
 
 Batches = Iterable[pa.RecordBatch]
 
 
-def dawdling(stop_seconds: Callable[[str], float]) -> FileSystem:
-    """The real file system, which stops in the middle now and then.
+def pausing_filesystem(stop_seconds: Callable[[str], float]) -> FileSystem:
+    """The real file system with occasional pauses during reads.
 
     Args:
-        stop_seconds: Says how long to stop before a call that concerns a path.
+        stop_seconds: Returns how long to pause before a call on a path.
     """
 
     def tell(call: str) -> None:
@@ -64,7 +64,7 @@ def in_one(filesystem: FileSystem, root: str, level: str, **options: object) -> 
 
 
 def planned_and_read_later(filesystem: FileSystem, root: str, level: str, **options: object) -> Batches:
-    """As Spark does: the tasks of a plan go to other processes."""
+    """As in Spark: the tasks of a plan go to other processes."""
     options |= {"path": root, "isolation_level": level, "max_records_per_partition": 20}
     plan = plan_scan(filesystem, parse_read_options(options))
     tasks = pickle.dumps(plan.tasks)
@@ -105,34 +105,34 @@ def rows_of(batch: pa.RecordBatch) -> Rows:
 
 
 class Reader:
-    """Reads the log of a folder, and judges what it gets.
+    """Reads the log of a folder and judges the result.
 
     Args:
-        folder: Where log directory and ledger are.
-        rng: Says when to read in which way, and when to stop in the middle.
-        log: The log, for a process that has opened it for writing.
+        folder: Holds the log directory and the ledger.
+        rng: Chooses the time and the way of each read, and its pauses.
+        log: The log, for the process that has opened it for writing.
     """
 
     def __init__(self, folder: Path, rng: random.Random, log: Callable[[], Log] | None = None) -> None:
         self._root = str(folder / LOGS)
         self._shared = LedgerFile(folder / LEDGER)
         self._rng = rng
-        self._filesystem = dawdling(lambda _: self.stop_seconds())
+        self._filesystem = pausing_filesystem(lambda _: self.stop_seconds())
         self._log = log
         self._ways = tuple(WAYS) if log is None else (*WAYS, *(tuple(OWN_WAYS) * 6))
 
     def stop_seconds(self) -> float:
-        """How long to stop in front of a call: mostly not at all."""
+        """How long to pause before a call; usually not at all."""
         return self._rng.random() * 0.04 if self._rng.random() < 0.02 else 0.0
 
     def read(self) -> str:
-        """Read once. Says what came of it.
+        """Read once and return the outcome.
 
         Raises:
             AssertionError: The read was wrong.
             LogClosedError: The log was closed.
         """
-        # What reads with indexes can be wrong in more ways.
+        # Reads with indexes can go wrong in more ways.
         way = self._rng.choice(("in one", *self._ways))
         level = self._rng.choice((READ_COMMITTED, READ_COMMITTED, READ_UNCOMMITTED))
         begin = self._shared.catch_up().moment()
@@ -146,7 +146,7 @@ class Reader:
             raise
         except SegmentLogError as caught:
             error = caught
-        # An open log's committed rows end below the checkpointed high watermark.
+        # The committed rows of an open log end at the checkpointed high watermark.
         is_behind = way.startswith("an open log") and level == READ_COMMITTED
         wrong = judge(rows, self._shared.catch_up(), begin, level, error, may_miss_what_is_new=is_behind)
         assert not wrong, f"{way}, {level}, {self._root}: {wrong}"
@@ -161,7 +161,7 @@ class Reader:
         return WAYS[way](self._filesystem, self._root, level)
 
 
-def read_for_ever(folder: Path, seed: int) -> None:
+def read_forever(folder: Path, seed: int) -> None:
     rng = random.Random(seed)
     current = reader = None
     while True:
@@ -182,4 +182,4 @@ def _say(text: str) -> None:
 def main() -> None:
     _say("ready")
     where, number = sys.stdin.readline().rsplit(maxsplit=1)
-    read_for_ever(Path(where), int(number))
+    read_forever(Path(where), int(number))

@@ -1,8 +1,7 @@
-"""A process that works on a log with transactions, and the ledger of what it has done.
+"""A writer that works on a log with transactions, and notes its operations in a ledger.
 
-It works on any file system: on one in memory, whose states a test looks at, or on the real one, beside readers in other
-processes (`tests.faults.transacting`). For more steps, add a method here, and note in the ledger what a
-reader may make of it.
+It runs on a file system in memory, whose states a test examines, or on the real one next to readers in other processes
+(`tests.faults.transacting`). A new step is a new method that notes its consequences for readers in the ledger.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ _CHECKPOINT_INTERVAL_MS = 60_000
 
 
 class TransactionalLife:
-    """One writer, over several openings of its log directory.
+    """One writer that may open its log directory several times.
 
     Args:
-        filesystem: Where it works.
+        filesystem: Where it runs.
         root: The log directory.
-        ledger: What it has done.
-        note: Is told of each event as well.
+        ledger: Its operations.
+        note: Called with each event, too.
 
     Attributes:
-        reading: Held by a thread that reads the log in this process, while it does.
+        reading: The lock that a reading thread of this process holds.
     """
 
     def __init__(
@@ -74,14 +73,14 @@ class TransactionalLife:
         self.is_open = False
 
     def plain(self, *sizes_bytes: int, flush: bool = False) -> None:
-        """Append rows that belong to no transaction."""
+        """Append rows outside any transaction."""
         unit = self._new_unit()
         values = self._before_append(unit, sizes_bytes)
         self.log.append(_table(values), flush=flush)
         self.note(Event("appended", unit))
 
     def plain_from_memory(self, *sizes_bytes: int) -> int:
-        """Append rows that are acknowledged before they are written; return their unit, to be noted when they are."""
+        """Append rows that are acknowledged before they are written; return their unit, to be noted afterwards."""
         unit = self._new_unit()
         self.log.append(_table(self._before_append(unit, sizes_bytes)), acks=0)
         return unit
@@ -112,13 +111,13 @@ class TransactionalLife:
         self.note(Event("aborted", unit))
 
     def truncate_to(self, offset: int, *, is_commit: Callable[[], bool] = lambda: False) -> None:
-        """Remove everything from an offset on. Transactions that are open then are settled."""
+        """Remove everything from an offset on, and settle the transactions that are open then."""
         self.note(Event("truncate", -1, self.ledger.first_removed(offset)))
         self.log.truncate_to(offset)
         self.settle(is_commit)
 
     def settle(self, is_commit: Callable[[], bool] = lambda: False) -> None:
-        """End what is open, by an earlier process or by a truncation, and note how that ended which was about to end."""
+        """End transactions left open by an earlier process or a truncation; note the outcome of unfinished endings."""
         if self.ledger.is_truncating:
             self.note(Event("truncated", -1, self.ledger.first_removed(self.log.log_end_offset)))
         unsettled = {
@@ -137,7 +136,7 @@ class TransactionalLife:
                 self.log.abort_transaction(transaction.producer_id)
                 self.note(Event("aborted", name))
         for name, unit in unsettled.values():
-            # Its marker is there; or not even its first rows.
+            # Its marker exists, or it lost even its first rows.
             self.note(Event("committed" if unit.state == "committing" else "aborted", name))
         self.transactions.clear()
 
@@ -146,12 +145,12 @@ class TransactionalLife:
         self.log.roll()
 
     def checkpoint(self) -> None:
-        """Write the log directory's checkpoints, as they are written while the log rolls, once a minute."""
+        """Write the log directory's checkpoints, as happens once a minute while the log rolls."""
         self.clock.time_ms += _CHECKPOINT_INTERVAL_MS
         self.log.roll()
 
     def note(self, event: Event) -> None:
-        """Note what is about to be done, or was done."""
+        """Note an operation that is about to start, or is complete."""
         self.ledger.note(event)
         self._note_elsewhere(event)
 

@@ -58,11 +58,6 @@ class ForeignProcess:
 
 
 @pytest.fixture
-def filesystem():
-    return FileSystem()
-
-
-@pytest.fixture
 def path(tmp_path):
     return str(tmp_path / ".lock")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import os
 import pickle
-import socket
 from pathlib import Path
 
 import pytest
@@ -13,19 +12,6 @@ import pytest
 import storage_core
 from storage_core.errors import LogDirectoryError, SegmentLogError, UnreadableError
 from storage_core.filesystem import DirectoryEntry, FileSystem, IoStatistics
-
-
-@pytest.fixture
-def filesystem():
-    return FileSystem()
-
-
-@pytest.fixture
-def path(tmp_path):
-    path = tmp_path / "00000000000000000000.log"
-    path.write_bytes(b"0123456789")
-    return str(path)
-
 
 # -- Reading --------
 
@@ -107,38 +93,8 @@ def test_a_small_file(filesystem, path, tmp_path):
 # -- What is refused --------
 
 
-def make_link(path, tmp_path):
-    target = tmp_path / "target"
-    target.write_bytes(b"secret")
-    os.symlink(target, path)
-
-
-def make_socket(path, tmp_path):
-    server = socket.socket(socket.AF_UNIX)
-    here = Path.cwd()
-    # The path of a socket may be no longer than some hundred bytes.
-    os.chdir(tmp_path)
-    try:
-        server.bind(os.path.basename(path))
-    finally:
-        os.chdir(here)
-        server.close()
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda path, _: os.mkfifo(path),
-        lambda path, _: os.mkdir(path),
-        make_link,
-        lambda path, _: os.symlink("nowhere", path),
-        make_socket,
-    ],
-    ids=["FIFO", "directory", "link", "dangling link", "socket"],
-)
-def test_only_regular_files_are_opened(filesystem, tmp_path, make, count_descriptors):
-    path = str(tmp_path / "00000000000000000000.log")
-    make(path, tmp_path)
+def test_only_regular_files_are_opened(filesystem, irregular_path, count_descriptors):
+    path = irregular_path
     before = count_descriptors()
     with pytest.raises(LogDirectoryError) as caught:
         filesystem.open(path)

@@ -8,7 +8,6 @@ import os
 import pickle
 import resource
 import signal
-import socket
 from pathlib import Path
 
 import pytest
@@ -17,18 +16,6 @@ from hypothesis import strategies as st
 
 from storage_core.errors import LogDirectoryError, SegmentLogError, StorageError, UnreadableError
 from storage_core.filesystem import FileSystem
-
-
-@pytest.fixture
-def filesystem():
-    return FileSystem()
-
-
-@pytest.fixture
-def path(tmp_path):
-    path = tmp_path / "00000000000000000000.log"
-    path.write_bytes(b"0123456789")
-    return str(path)
 
 
 def content(path):
@@ -350,39 +337,9 @@ def test_nothing_is_inherited_by_other_processes(filesystem, path):
 # -- What is refused --------
 
 
-def make_link(path, tmp_path):
-    target = tmp_path / "target"
-    target.write_bytes(b"precious")
-    os.symlink(target, path)
-
-
-def make_socket(path, tmp_path):
-    server = socket.socket(socket.AF_UNIX)
-    here = Path.cwd()
-    # The path of a socket may be no longer than some hundred bytes.
-    os.chdir(tmp_path)
-    try:
-        server.bind(os.path.basename(path))
-    finally:
-        os.chdir(here)
-        server.close()
-
-
 @pytest.mark.parametrize("create", [False, True])
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda path, _: os.mkfifo(path),
-        lambda path, _: os.mkdir(path),
-        make_link,
-        lambda path, _: os.symlink("nowhere", path),
-        make_socket,
-    ],
-    ids=["FIFO", "directory", "link", "dangling link", "socket"],
-)
-def test_only_regular_files_are_written_to(filesystem, tmp_path, make, create, count_descriptors):
-    path = str(tmp_path / "00000000000000000000.log")
-    make(path, tmp_path)
+def test_only_regular_files_are_written_to(filesystem, tmp_path, irregular_path, create, count_descriptors):
+    path = irregular_path
     before = count_descriptors()
     names = set(os.listdir(tmp_path))
     with pytest.raises(LogDirectoryError) as caught:

@@ -49,10 +49,10 @@ import org.apache.kafka.storage.internals.log.UnifiedLog;
 import org.apache.kafka.storage.log.metrics.BrokerTopicStats;
 
 /**
- * A broker's log without the broker: answers what the test asks on standard input, one answer a question.
+ * A broker's log without the broker: answers the test's requests on standard input, one answer per request.
  *
- * A question is a letter and its arguments; an answer is "ok" or the name of an exception, and then what was asked for.
- * All integers are big-endian; texts are those of DataOutput.writeUTF.
+ * A request is a letter and its arguments; an answer is "ok" or the name of an exception, followed by the result.
+ * All integers are big-endian; strings are encoded as in DataOutput.writeUTF.
  */
 public final class KafkaLog {
     private static final int READ_BYTES = 1 << 20;
@@ -69,7 +69,7 @@ public final class KafkaLog {
 
     public static void main(String[] arguments) throws Exception {
         DataOutputStream answers = new DataOutputStream(new BufferedOutputStream(System.out));
-        // What libraries print is no answer.
+        // Output of libraries must not mix with the answers.
         System.setOut(System.err);
         new KafkaLog(new DataInputStream(new BufferedInputStream(System.in)), answers).serve();
     }
@@ -152,7 +152,7 @@ public final class KafkaLog {
     }
 
     /**
-     * Whether Kafka's own reader reads the records, and whether their offsets follow one another; then what became of
+     * Whether Kafka's own reader can read the records, and whether their offsets are consecutive; then the result of
      * the append.
      */
     private void append() throws IOException {
@@ -177,7 +177,7 @@ public final class KafkaLog {
             for (RecordError error : errors)
                 answers.writeInt(error.batchIndex);
         } catch (Exception | Error refusal) {
-            // Snappy throws errors, and a length of 2 GiB is allocated.
+            // Snappy throws errors, and a claimed length of 2 GiB exhausts the heap.
             answers.writeUTF(refusal.getClass().getSimpleName());
             answers.writeInt(0);
         }
@@ -208,7 +208,7 @@ public final class KafkaLog {
         return bytes;
     }
 
-    /** What the records of some batches are, as a consumer sees them. */
+    /** The records of some batches, as a consumer sees them. */
     private void records() throws IOException {
         byte[] batches = questions.readNBytes(questions.readInt());
         ByteArrayOutputStream found = new ByteArrayOutputStream();
@@ -239,7 +239,7 @@ public final class KafkaLog {
             row.write(Utils.toArray(content));
     }
 
-    /** What a cleaner makes of some batches of which only these offsets survive. */
+    /** The result of cleaning some batches when only these offsets survive. */
     private void clean() throws IOException {
         long nowMs = questions.readLong();
         Set<Long> surviving = new HashSet<>();
@@ -301,7 +301,7 @@ public final class KafkaLog {
     }
 
     private void state() throws IOException {
-        // As the only replica.
+        // The log is its own only replica.
         log.updateHighWatermark(log.logEndOffset());
         answers.writeLong(log.logStartOffset());
         answers.writeLong(log.logEndOffset());
@@ -329,7 +329,7 @@ public final class KafkaLog {
         }
     }
 
-    /** What a broker does in the background is done before the call returns. */
+    /** Runs the broker's background tasks before the call returns. */
     private static final class AtOnce implements Scheduler {
         @Override
         public void startup() { }

@@ -1,7 +1,7 @@
-"""Directories that grow old twice: by a broker's cleaner and retention, and by ours from a copy.
+"""A broker's directory, cleaned twice: by the broker's cleaner and retention, and by ours on a copy.
 
-A broker is started only to write, with a cleaner that finds nothing dirty enough, or only to clean. So what stands in
-its directory in between is where both begin.
+The broker runs either to write, with a cleaner that never finds a log dirty enough, or to clean. Both cleaners start
+from the closed directory in between.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from storage_core import LogConfig
     from tests.interop.cleaning_workload import CleaningWorkload
 
-# Of both cleaners: an offset map with too little room for one topic, and buffers too small for some batches.
+# For both cleaners: an offset map too small for one topic, and buffers too small for some batches.
 CLEANER_SETTINGS: dict[str, object] = {
     "log.cleaner.dedupe.buffer.size": (1 << 20) + 24,
     "log.cleaner.io.buffer.size": 65_536,
@@ -42,7 +42,7 @@ _SETTINGS: dict[str, object] = {
 WRITING = {
     **_SETTINGS,
     "log.cleaner.min.cleanable.ratio": 1.0,
-    # Both look once at the start, when there is nothing yet; the cleaner deletes what is due in compacted logs, too.
+    # Both run once at the start, before any data exists; the cleaner also applies retention to compacted logs.
     "log.cleaner.backoff.ms": 86_400_000,
     "log.retention.check.interval.ms": 86_400_000,
 }
@@ -57,11 +57,11 @@ _OLD_FORMAT: dict[str, object] = {"cleanup_policy": "compact", "segment_index_by
 _DROPPED: dict[str, object] = {**_OLD_FORMAT, "internal_segment_bytes": 2_500, "delete_retention_ms": 1}
 _KEPT: dict[str, object] = {**_DROPPED, "delete_retention_ms": 10_000_000_000}
 
-# Nothing is left of the last batch that is to be cleaned. A broker keeps such a one as an empty batch, which formats v0
-# and v1 do not have; so its cleaner fails, and never looks at the log again.
+# Cleaning removes everything from the last dirty batch. A broker keeps such a batch as an empty one, which formats v0
+# and v1 cannot represent: its cleaner fails and marks the log uncleanable.
 UNCLEANABLE = "cleaned-v0-uncleanable"
 
-# Topic: case, topic there, settings, and up to which offset it counts as cleaned.
+# Topic: case, topic in that case, settings, and the offset up to which it counts as cleaned.
 LEGACY: dict[str, tuple[str, str, dict[str, object], int | None]] = {
     "cleaned-v0-kept": ("legacy-compact", "lc0-keep", _KEPT, None),
     "cleaned-v0-dropped": ("legacy-compact", "lc0-drop", _DROPPED, None),
@@ -86,8 +86,8 @@ class Aged:
     """A root before and after a broker cleaned it.
 
     Attributes:
-        before: Closed, with a clean-shutdown marker.
-        by_broker: A copy of it, cleaned, and closed again.
+        before: The root, closed with a clean-shutdown marker.
+        by_broker: A copy that the broker cleaned and closed.
         events: What the broker did, in order.
         configs: The configuration of each topic.
     """
@@ -99,10 +99,10 @@ class Aged:
 
 
 def age(scratch: Path, workload: CleaningWorkload) -> tuple[Aged, dict[str, list[Row]]]:
-    """Write everything, then have a broker clean it and delete what is due.
+    """Write all topics, then let a broker clean them and apply retention.
 
     Returns:
-        Also what consumers with read_committed got of each topic of the workload before.
+        The aged root, and the records that read_committed consumers got from each workload topic before cleaning.
     """
     before = scratch / "written"
     with KafkaBroker(scratch / "writing", WRITING, log_directory=before) as broker:
@@ -122,7 +122,7 @@ def age(scratch: Path, workload: CleaningWorkload) -> tuple[Aged, dict[str, list
 def clean_by_broker(
     before: Path, scratch: Path, occasion: str, configs: Mapping[str, LogConfig], topics: Collection[str]
 ) -> Aged:
-    """Have a broker clean a copy of a closed root until topics are clean that are dirty."""
+    """Let a broker clean a copy of a closed root until none of these topics is dirty."""
     by_broker = scratch / f"{occasion}-by-broker"
     copy_root(before, by_broker)
     with KafkaBroker(scratch / f"{occasion}-cleaning", CLEANING, log_directory=by_broker) as broker:
@@ -135,7 +135,7 @@ def _configs(written: Path) -> dict[str, LogConfig]:
     """The configuration of each topic, as the broker has it.
 
     Args:
-        written: The root that was written first.
+        written: The root after the first writes.
     """
     legacy = {topic: settings for topic, (_, _, settings, _) in LEGACY.items()}
     return {
@@ -145,7 +145,7 @@ def _configs(written: Path) -> dict[str, LogConfig]:
 
 
 def copy_root(source: Path, target: Path) -> None:
-    """Copy a closed root, without the files that wait for their deletion."""
+    """Copy a closed root, without the files that await deletion."""
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.deleted"))
 
 
@@ -174,7 +174,7 @@ def _place_legacy(root: Path, scratch: Path) -> None:
 
 
 def _wait_until_clean(broker: KafkaBroker, topics: Collection[str]) -> None:
-    """Wait until each topic was cleaned, and the one that the offset map has no room for up to its end."""
+    """Wait until each topic is cleaned, and the topic that overflows the offset map is cleaned to its end."""
     deadline = time.monotonic() + _TIMEOUT_S
     while True:
         events = events_in(broker.log_path.read_text(errors="replace"))

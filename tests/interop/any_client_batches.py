@@ -1,4 +1,4 @@
-"""Batches of format v2 with a right CRC, many of them wrong in some way: what a client could send by mistake or malice."""
+"""Batches of format v2 with a valid CRC, many of them malformed, as a buggy or malicious client could send them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COUNTS = (1, 1, 2, 3, 5, 40)
 
 
 def any_batches(seed: int, count: int) -> Iterator[Batch]:
-    """So many batches, the same ones for the same seed. No two of them have the same producer."""
+    """This many batches, each from a different producer; the same seed gives the same batches."""
     generator = random.Random(seed)
     for number in range(count):
         yield _any_batch(generator, producer_id=number)
@@ -132,7 +132,7 @@ def _wrong_varint(generator: random.Random, row: _Fields) -> None:
 
 
 def _long_varint(_generator: random.Random, row: _Fields) -> None:
-    """Longer than it needs to be, and right all the same."""
+    """A varint that is longer than necessary, which is valid."""
     row.offset = varint(row.delta, 4)
 
 

@@ -1,4 +1,4 @@
-"""Topics that a broker wrote, appended once more by `storage_core`: the very batches, or only their records."""
+"""Topics written by a broker and appended again by `storage_core`: the original batches, or only their records."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tests.interop.workload import Sendable
 
-# Each table becomes one batch.
+# Makes each table one batch.
 _ONE_BATCH = {"batch_size": 1 << 24}
 _LARGEST_TIMESTAMP = 35
 
@@ -30,13 +30,13 @@ def entries_of_partition(partition: Path) -> list[Entry]:
 def append_batches_again(
     source: Path, target: Path, settings: Settings, names: Mapping[str, Sequence[str]] | None = None
 ) -> None:
-    """Append the batches of closed partitions to new logs, one by one as the broker got them.
+    """Append the batches of closed partitions to new logs, one by one, as the broker received them.
 
     Args:
-        source: Holds the partitions.
+        source: The root with the partitions.
         target: A new log directory.
         settings: By topic.
-        names: Of the partition directories, by topic; partition 0 only if None.
+        names: The partition directories of each topic; partition 0 only if None.
     """
     with LogDirectory.open(target) as logs:
         for topic, topic_settings in settings.items():
@@ -44,21 +44,21 @@ def append_batches_again(
                 log = logs.create(topic, int(name.rpartition("-")[2]), config_of(topic_settings))
                 for entry in entries_of_partition(source / name):
                     log.append_batches(entry.content)
-                # That of a log that follows another is its caller's to say.
+                # The caller advances a follower's high watermark.
                 log.update_high_watermark(log.log_end_offset)
 
 
 def append_records_again(
     source: Path, target: Path, records: Mapping[str, Sequence[Sendable]], settings: Settings, clock: Clock
 ) -> None:
-    """Append the records of each batch as a table to new logs.
+    """Append the records of each batch as one table to new logs.
 
     Args:
-        source: Holds the closed partitions: which records made one batch, and when it was appended.
+        source: The closed partitions. They tell which records made up a batch, and when it was appended.
         target: A new log directory.
         records: By topic, from offset 0.
         settings: By topic.
-        clock: Of the target. It is set as the broker's was.
+        clock: The clock of the target; set to the broker's append times.
     """
     with LogDirectory.open(target, clock=clock) as logs:
         for topic, all_records in records.items():

@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 DEFAULT_CLUSTER_ID = "c2VnbWVudGxvZy1kYXRhMQ"
-# A broker aborts a transaction that is open for longer; by default, 15 minutes at the most.
+# A broker aborts a transaction that stays open for longer. Its default maximum is 15 minutes.
 MAX_TRANSACTION_TIMEOUT_MS = 6 * 3_600_000
 
-# One small node. Retention is off because tests and examples write records with old timestamps,
-# and a broker deletes those within minutes. Everything here can be overridden.
+# One small node. Retention is off: tests and examples write records with old timestamps, which a broker would
+# delete within minutes. Every setting can be overridden.
 _DEFAULT_SETTINGS: dict[str, object] = {
     "process.roles": "broker,controller",
     "node.id": 1,
     "controller.listener.names": "CONTROLLER",
-    # A killed broker may come back only after its old session ended.
+    # A killed broker can register again only after its old session has expired.
     "broker.session.timeout.ms": 5000,
     "broker.heartbeat.interval.ms": 1000,
     "num.network.threads": 2,
@@ -64,11 +64,11 @@ _PORT_TAKEN = "Address already in use"
 
 
 class BrokerError(RuntimeError):
-    """The broker did not start or stop as it should; the message holds the end of its log."""
+    """The broker did not start or stop; the message holds the end of its log."""
 
 
 class KafkaBroker:
-    """One broker whose files all lie under ``directory``. Use as a context manager, or ``start()`` and ``stop()``."""
+    """One broker that keeps its files in ``directory``. Use as a context manager, or ``start()`` and ``stop()``."""
 
     def __init__(
         self,
@@ -84,13 +84,14 @@ class KafkaBroker:
         """Describe a broker; nothing is started or written yet.
 
         Args:
-            directory: Holds ``server.properties``, ``broker.log`` and, unless ``log_directory`` says otherwise, ``logs``.
-            settings: Broker settings by Kafka's names; they win over the harness's defaults.
-            heap_megabytes: Fixed upper bound of the Java heap.
-            jvm_options: Further options of the Java virtual machine.
+            directory: Holds ``server.properties``, ``broker.log`` and, by default, ``logs``.
+            settings: Broker settings under Kafka's names; they override the harness's defaults.
+            heap_megabytes: Maximum Java heap.
+            jvm_options: Further JVM options.
             cluster_id: Written to ``meta.properties`` when the log directory is formatted.
-            log_directory: Where the broker keeps its logs. Formatted unless it holds ``meta.properties``.
-            ready_timeout_s: How long a start may take.
+            log_directory: Where the broker keeps its logs; ``logs`` by default. Formatted unless it holds
+                ``meta.properties``.
+            ready_timeout_s: Limit for a start.
         """
         self.directory = Path(directory).resolve()
         self.log_directory = Path(log_directory).resolve() if log_directory else self.directory / "logs"
@@ -114,19 +115,19 @@ class KafkaBroker:
 
     @property
     def process_id(self) -> int | None:
-        """The broker's process, or None if it was not started."""
+        """The broker's process, or None before the first start."""
         return self._process.pid if self._process is not None else None
 
     @property
     def is_running(self) -> bool:
-        """Whether the process lives."""
+        """Whether the process is alive."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> Self:
-        """Start the broker and wait until it is ready. Formats a new log directory first.
+        """Start the broker and wait until it is ready; format a new log directory first.
 
         Raises:
-            BrokerError: It ended, or was not ready in time.
+            BrokerError: The broker ended, or was not ready in time.
         """
         if self.is_running:
             return self
@@ -138,7 +139,7 @@ class KafkaBroker:
             try:
                 self._start_process()
             except BrokerError as error:
-                # Someone else took a port after it was found free.
+                # Another process took a port after it was found free.
                 if not attempts_left or _PORT_TAKEN not in str(error):
                     raise
             else:
@@ -165,10 +166,10 @@ class KafkaBroker:
         self._wait_until_started()
 
     def stop(self, timeout_s: float = 90.0) -> None:
-        """Stop cleanly (SIGTERM) and check that the clean-shutdown marker is there.
+        """Stop cleanly (SIGTERM) and check that the clean-shutdown marker exists.
 
         Raises:
-            BrokerError: It did not stop in time, or not cleanly.
+            BrokerError: The broker did not stop in time, or not cleanly.
         """
         process = self._process
         if process is None:
@@ -186,7 +187,7 @@ class KafkaBroker:
             raise BrokerError(f"The broker did not stop cleanly.\n{self.log_tail()}")
 
     def kill(self) -> None:
-        """End the broker at once (SIGKILL), as a crash would."""
+        """Kill the broker (SIGKILL), as a crash would."""
         self._end()
 
     def restart(self) -> Self:
@@ -195,7 +196,7 @@ class KafkaBroker:
         return self.start()
 
     def log_tail(self) -> str:
-        """Of the latest start: the first error in the broker's log with what follows it, and the log's end."""
+        """The first error since the latest start, with what follows it, and the end of the log."""
         if not self.log_path.exists():
             return "(no log)"
         with open(self.log_path, "rb") as log:
@@ -204,7 +205,7 @@ class KafkaBroker:
         errors = [number for number, line in enumerate(lines) if "] ERROR " in line or "] FATAL " in line]
         if not errors:
             return "\n".join(lines[-_LOG_TAIL_LINES:])
-        # A broker that fails logs its whole shutdown behind the error.
+        # A failing broker logs its whole shutdown after the error.
         first = errors[0]
         end = max(first + _LOG_TAIL_LINES, len(lines) - _LOG_TAIL_LINES)
         return "\n".join([*lines[first : first + _LOG_TAIL_LINES], "...", *lines[end:]])
@@ -218,7 +219,7 @@ class KafkaBroker:
         if error is None and self.is_running:
             self.stop()
         else:
-            # A failure to stop must not hide the error that got us here.
+            # A failing stop must not hide the original error.
             self.kill()
 
     def _end(self) -> None:
@@ -270,7 +271,7 @@ class KafkaBroker:
 
 
 def _free_ports(count: int) -> list[int]:
-    # All are held at once, so that they differ.
+    # All sockets are open at once, so the ports differ.
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:
@@ -282,16 +283,16 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _start_watcher(process_id: int) -> subprocess.Popen[bytes]:
-    """A shell that kills the broker when this process is gone, however it ended.
+    """A shell that kills the broker when this process ends, for whatever reason.
 
-    It waits on a pipe of which only this process holds the other end.
+    It reads from a pipe whose other end only this process holds.
     """
     script = f"read -r _; kill -s KILL -- -{process_id}"
     return subprocess.Popen(["sh", "-c", script], stdin=subprocess.PIPE, start_new_session=True)
 
 
 def _end_processes(broker: subprocess.Popen[bytes], watcher: subprocess.Popen[bytes]) -> None:
-    # The watcher goes first: once the broker is reaped, its id may belong to someone else.
+    # The watcher goes first: once the broker is reaped, the kernel may reuse its process id.
     watcher.kill()
     watcher.wait()
     if watcher.stdin is not None:

@@ -1,6 +1,6 @@
-"""What a broker logged of one start: which logs it loaded, and whatever it found wrong with them.
+"""What a broker logged during one start: the logs that it loaded, and its warnings and errors about them.
 
-That nothing is complained of means something only if the loading itself was logged; so that is what comes first.
+The absence of warnings proves nothing unless the broker logged that it loaded the log; so that is checked first.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ _COMPLETED_LOAD = re.compile(
 )
 _LOADED_ALL = re.compile(r"Loaded (\d+) logs in ")
 
-# A broker of one node says these at every start or stop, or when its machine is busy. They are about no log.
+# A single-node broker logs these on any start or stop, or on a busy machine. None concerns a log.
 _USUAL_WARNINGS = re.compile(
     r"\[QuorumController id=1\] Performing controller activation"
     r"|\[QuorumController id=1\] Exceptionally slow controller event"
     r"|\[NodeToControllerChannelManager id=1 .*\] Attempting to close NetworkClient"
 )
 
-# All that is logged of a log under a clean-shutdown marker, from the first look at it to the end of loading.
+# Everything that a broker logs while it loads a log after a clean shutdown.
 _CLEAN_LOADING = (
     r"Loading producer state till offset \d+",
     r"Reloading from producer snapshot and rebuilding producer state from offset \d+",
     r"Loading producer state from snapshot file .*",
     r"Producer state recovery took \d+ms for snapshot load and \d+ms for segment recovery from offset \d+",
-    # Of an earlier end of the log, or not above its start: a broker leaves such ones too.
+    # A snapshot of an earlier log end, or one not above the log start: brokers leave such snapshots, too.
     r"Deleted producer state snapshot \S+",
 )
-# What a recovery adds. "N recovered" counts segments that are done, not ones that were damaged.
+# What a recovery logs in addition. "N recovered" counts processed segments, not damaged ones.
 _UNCLEAN_LOADING = (
     *_CLEAN_LOADING,
     r"Recovering unflushed segment \d+\. \d+ recovered for \S+\.",
@@ -46,7 +46,7 @@ _LOADERS = ("LogLoader", "ProducerStateManager", "LocalLog", "UnifiedLog", "LogS
 
 @dataclass(frozen=True, slots=True)
 class LoadedLog:
-    """A log as the broker described it when it was loaded."""
+    """A log as the broker described it on loading."""
 
     topic_id: str
     log_start_offset: int
@@ -56,15 +56,15 @@ class LoadedLog:
 
 @dataclass(frozen=True, slots=True)
 class BrokerStart:
-    """The broker's log from the beginning of one start."""
+    """The broker's log since one start."""
 
     text: str
 
     def loaded(self) -> dict[tuple[str, int], LoadedLog]:
-        """Every log that was loaded, by topic and partition.
+        """Every loaded log, by topic and partition.
 
         Raises:
-            AssertionError: The broker did not log that it loaded as many.
+            AssertionError: The broker's own count of loaded logs differs.
         """
         logs = {
             (found["topic"], int(found["partition"])): LoadedLog(
@@ -89,7 +89,7 @@ class BrokerStart:
         return "since no clean shutdown file was found" in self.text
 
     def unusual(self) -> list[str]:
-        """All warnings and errors that a broker does not log at every start."""
+        """All warnings and errors beyond those of any start."""
         return [
             line
             for line in self.text.splitlines()
@@ -97,7 +97,7 @@ class BrokerStart:
         ]
 
     def complaints(self, topic: str, partition: int = 0) -> list[str]:
-        """Whatever was logged of a partition's loading beyond what a good one causes."""
+        """Everything logged about loading a partition that an intact partition would not cause."""
         usual = re.compile("|".join(_CLEAN_LOADING if self.skipped_recovery else _UNCLEAN_LOADING))
         named = re.compile(rf"(?<![\w.-]){re.escape(topic)}-{partition}(?![\w-])")
         complaints = []
@@ -115,7 +115,7 @@ class BrokerStart:
         return complaints
 
     def recovered_segments(self, topic: str, partition: int = 0) -> list[int]:
-        """Base offsets of the segments of a partition that were read again from their beginning."""
+        """Base offsets of the segments of a partition that the broker recovered."""
         found = re.findall(
             rf"partition={re.escape(topic)}-{partition}, .*Recovering unflushed segment (\d+)\.", self.text
         )
@@ -131,7 +131,7 @@ def _is_about_something_else(message: str, logger: str) -> bool:
 
 
 def start_and_watch(broker: KafkaBroker) -> BrokerStart:
-    """Start a broker, and keep what it logs of this start."""
+    """Start a broker and return what it logs during the start."""
     before_bytes = broker.log_path.stat().st_size if broker.log_path.exists() else 0
     broker.start()
     with open(broker.log_path, "rb") as log:

@@ -1,7 +1,7 @@
-"""Which bytes differ between a broker's partition directory and ours, said by file and field.
+"""Which bytes differ between a broker's partition directory and ours, by file and field.
 
-Names of files lose their numbers: `<base>.log`. Numbers of batches and entries are left out too, so what is said of a
-directory is a handful of facts that stay the same from run to run.
+File names lose their numbers (`<base>.log`), and positions of batches and entries are left out. A directory thus
+yields a few facts that are the same in every run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Difference(NamedTuple):
-    """A fact: in these files, this is not the same."""
+    """One fact: this differs in these files."""
 
     file: str
     what: str
@@ -73,7 +73,7 @@ def differences(theirs: Path, ours: Path) -> set[Difference]:
 
 
 def root_differences(theirs: Path, ours: Path, topics: Collection[str]) -> set[Difference]:
-    """Compare what lies beside the partition directories of these topics."""
+    """Compare the files next to these topics' partition directories."""
     found = set()
     for name in sorted(_names_in_root(theirs) | _names_in_root(ours)):
         files = (theirs / name, ours / name)
@@ -132,7 +132,7 @@ def _batches(content: bytes) -> Iterator[bytes]:
     while position + 12 <= len(content):
         (length,) = struct.unpack_from(">i", content, position + 8)
         if length <= 0:
-            # Preallocated.
+            # The preallocated tail of the file.
             return
         yield content[position : position + 12 + length]
         position += 12 + length

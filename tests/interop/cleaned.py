@@ -1,4 +1,4 @@
-"""Our cleaner beside a broker's, pass after pass; in between a broker goes on with what ours left."""
+"""Our cleaner against a broker's, pass after pass; between passes a broker continues on the logs that we cleaned."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from tests.interop.cleaning_workload import CleaningWorkload
     from tests.interop.clients import Consumed
 
-# From the beginning of a pass to what the broker logs of it, at the most.
+# The longest time between the start of a pass and the broker's log line for it.
 _TOLERANCE_MS = 2_000
 
 
 def clean_by_us(aged: Aged, target: Path) -> Path:
-    """Do with a copy what the broker did, in its order and at its times; and what it could not."""
+    """Apply the broker's passes to a copy, in its order and at its times; then clean what the broker could not."""
     copy_root(aged.before, target)
     cleaner = CleanerConfig.from_dict(CLEANER_SETTINGS)
     with LogDirectory.open(target, broker_directory=True, config=aged.configs) as logs:
@@ -45,7 +45,7 @@ def clean_by_us(aged: Aged, target: Path) -> Path:
 
 
 def clean_at_once(aged: Aged, target: Path) -> Path:
-    """Clean a copy in an order of our own."""
+    """Clean a copy in a different order than the broker did."""
     copy_root(aged.before, target)
     cleaner = CleanerConfig.from_dict(CLEANER_SETTINGS)
     with LogDirectory.open(target, broker_directory=True, config=aged.configs) as logs:
@@ -56,14 +56,14 @@ def clean_at_once(aged: Aged, target: Path) -> Path:
 
 
 def _began_ms(aged: Aged, event: CleanerRound) -> int:
-    """The time that the broker reckoned with: its new delete horizons tell it exactly."""
+    """The time from which the broker computed delete horizons; the new horizons show it exactly."""
     topic, partition = event.log
     before, after = (
         horizons_in({path.name: path.read_bytes() for path in (root / f"{topic}-{partition}").glob("*.log")})
         for root in (aged.before, aged.by_broker)
     )
     new = {horizon - aged.configs[topic].delete_retention_ms for horizon in after - before}
-    # A log that was cleaned twice has two.
+    # A log that was cleaned twice has two new horizons.
     began_ms = min(new, key=lambda each: abs(each - event.began_ms), default=event.began_ms)
     assert abs(began_ms - event.began_ms) < _TOLERANCE_MS
     return began_ms
@@ -71,13 +71,13 @@ def _began_ms(aged: Aged, event: CleanerRound) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Continued:
-    """A broker on a root that we had cleaned.
+    """A broker on a root that we cleaned.
 
     Attributes:
-        root: After more was written, closed.
-        start: What the broker logged of its start.
-        consumed: What was read before anything was written, by isolation level and topic.
-        answers: To producers that went on.
+        root: The closed root, after more was written to it.
+        start: What the broker logged during its start.
+        consumed: What consumers read before further writes, by isolation level and topic.
+        answers: The broker's answers to producers that continued.
     """
 
     root: Path
@@ -99,11 +99,11 @@ def continue_with_broker(
 
     Args:
         cleaned: The root.
-        producers: They go on.
-        workload: Writes.
-        scratch: For the copy.
-        occasion: What is written.
-        is_forgotten: Whether the broker has nothing but the logs themselves to go by, so that it reads every batch.
+        producers: Idempotent producers that continue.
+        workload: Writes the topics.
+        scratch: Holds the copy.
+        occasion: Which part of the workload is written.
+        is_forgotten: Whether the broker gets only the log files, so that it reads every batch.
     """
     root = scratch / f"{occasion}-written"
     copy_root(cleaned, root)
@@ -126,6 +126,6 @@ def _forget_producers(root: Path) -> None:
 
 
 def producers_of(root: Path) -> list[ProducerEntry]:
-    """The idempotent producers that a broker's last snapshot names."""
+    """The idempotent producers in a broker's last snapshots."""
     newest = max((root / f"{IDEMPOTENT}-0").glob("*.snapshot"))
     return sorted(snapshot_entries_in_order(newest.read_bytes()))

@@ -1,6 +1,6 @@
-"""Log files batch by batch, read without the code under test, so that two cleaners' work can be compared.
+"""Log files batch by batch, read without the code under test, to compare the results of two cleaners.
 
-What one codec makes of the same bytes is the codec's own business: compressed records are compared as what they hold.
+Compressed records are compared decompressed: two implementations of a codec may encode the same bytes differently.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.interop.log_bytes import entries_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-# `RecordBatch` of format v2 behind the CRC.
+# The fields after the CRC in a `RecordBatch` of format v2.
 _FIELDS = struct.Struct(">hiqqqhii")
 _FIELDS_AT = 21
 _RECORDS_AT = 61
@@ -26,7 +26,7 @@ _XERIAL_HEADER = b"\x82SNAPPY\x00"
 
 
 class CleanedBatch(NamedTuple):
-    """An entry of a log file. Of formats v0 and v1 only the offset and the bytes are told."""
+    """An entry of a log file. For formats v0 and v1 only the offset and the bytes are set."""
 
     base_offset: int
     magic: int
@@ -51,7 +51,7 @@ class CleanedBatch(NamedTuple):
 
 
 def batches_in(content: bytes, segment: int) -> Iterator[CleanedBatch]:
-    """The entries of a log file; every CRC is checked."""
+    """The entries of a log file; checks every CRC."""
     for entry in entries_of(content, segment):
         if entry.magic < 2:
             yield CleanedBatch(entry.base_offset, entry.magic, records=entry.content)
@@ -86,7 +86,7 @@ def _without_snappy(content: bytes) -> bytes:
 
 
 def first_difference(ours: Mapping[str, bytes], theirs: Mapping[str, bytes]) -> str | None:
-    """Where the log files of two partitions begin to differ, by name; None if they do not."""
+    """The first difference between the log files of two partitions, given by name; None if they are equal."""
     if sorted(ours) != sorted(theirs):
         return f"segments: ours {sorted(ours)}, theirs {sorted(theirs)}"
     for name, content in theirs.items():

@@ -1,4 +1,4 @@
-"""What a broker logged of its cleaner and of its retention: on which log it worked when, in which order."""
+"""What a broker logged about its cleaner and its retention: which logs they processed, when and in which order."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _RETAINED = re.compile(_TIME + r"INFO \[UnifiedLog partition=(?P<log>[^,]+), .*\
 
 
 class CleanerRound(NamedTuple):
-    """One pass over one log.
+    """One cleaner pass over one log.
 
     Attributes:
         log: Topic and partition.
-        began_ms: By the broker's clock, a little later than what it reckoned horizons with.
-        first_dirty_offset: From here on keys were collected.
-        end_offset: Up to here.
+        began_ms: The broker's timestamp of the line, slightly after the time from which it computed delete horizons.
+        first_dirty_offset: The offset map was built from this offset on.
+        end_offset: End of the offset map, exclusive.
     """
 
     log: tuple[str, int]
@@ -34,14 +34,14 @@ class CleanerRound(NamedTuple):
 
 
 class Retained(NamedTuple):
-    """Segments of a log were deleted."""
+    """Retention deleted segments of a log."""
 
     log: tuple[str, int]
     began_ms: int
 
 
 def events_in(text: str) -> Iterator[CleanerRound | Retained]:
-    """What was done, in order. A line for each of a log's segments that were deleted at once is one event."""
+    """The events in order. The log lines for segments deleted together make one event."""
     began: dict[str, int] = {}
     latest = None
     for line in text.splitlines():

@@ -1,4 +1,4 @@
-"""Topics that are compacted, and what each is for. Their settings are Kafka's, with ``_`` for ``.``."""
+"""The compacted topics, and what each one covers. Settings are Kafka's, with ``_`` for ``.``."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ DAY_MS = 24 * HOUR_MS
 
 TRANSACTIONS = "cleaned-transactions"
 KEPT_TRANSACTIONS = "cleaned-kept-transactions"
-# Ends in a transaction that is not over.
+# Ends in an open transaction.
 OPEN = "cleaned-open-transaction"
 IDEMPOTENT = "cleaned-idempotent"
-# More than an offset map has room for.
+# Overflows the offset map.
 MANY_KEYS = "cleaned-many-keys"
 LARGE = "cleaned-large-batches"
-# The last records may not be cleaned yet.
+# The compaction lag protects its last records.
 YOUNG = "cleaned-young"
-# Of another policy when it was written first, with records without keys.
+# First written under the delete policy, with null keys.
 ONCE_DELETED = "cleaned-once-deleted"
-# Its producers have an epoch for each transaction, as the newest of Kafka's clients do; librdkafka's do not.
+# Its producers bump their epoch with each transaction, as Kafka's newest clients do and librdkafka does not.
 OURS = "cleaned-our-transactions"
 
 _COMPACTED: dict[str, object] = {
     "cleanup_policy": "compact",
     "internal_segment_bytes": 12_000,
     "index_interval_bytes": 500,
-    # What one pass gives a delete horizon has passed it before the next.
+    # A delete horizon set in one pass has expired by the next.
     "delete_retention_ms": 100,
     "segment_index_bytes": 65_536,
 }
@@ -53,7 +53,7 @@ CLEANED: dict[str, dict[str, object]] = {
     OPEN: _COMPACTED,
     OURS: _COMPACTED,
 }
-# Those to which the same records of few keys are written.
+# The topics that get the same records with few keys.
 OF_EVERY_SHAPE = tuple(
     topic
     for topic in CLEANED

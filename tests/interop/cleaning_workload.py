@@ -1,6 +1,6 @@
-"""Topics that are compacted, written through a broker by real producers: all that a cleaner must decide on.
+"""Compacted topics that real producers write through a broker: every case that a cleaner must decide.
 
-Every topic ends with records of keys of their own, so that what matters does not lie in the active segment.
+Each topic ends with records of unique keys, so that the relevant records are not in the active segment.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ class CleaningWorkload:
     """Writes the topics of `CLEANED`, once or several times.
 
     Args:
-        now_ms: When the records were made: some hours before. What producers did a day ago is forgotten.
+        now_ms: The time from which record timestamps are computed: some hours ago, as brokers forget producers after a day.
     """
 
     def __init__(self, now_ms: int | None = None) -> None:
         self._now_ms = int(time.time() * 1000) if now_ms is None else now_ms
-        # Their transactions stay open as long as they live.
+        # Closing a producer would abort its transaction.
         self._open_producers: list[Producer] = []
 
     def write(self, broker: KafkaBroker, occasion: str) -> None:
         """Write to every topic."""
         plain = new_producer(broker, **_BATCHES)
         for topic in OF_EVERY_SHAPE:
-            # Null keys are refused where a topic is compacted.
+            # A compacted topic rejects null keys.
             nulls = topic == ONCE_DELETED and occasion == "first"
             send(plain, topic, self._records(f"{topic} {occasion}", 500, with_null_keys=nulls))
             send(plain, topic, self._rest(occasion))
@@ -79,14 +79,14 @@ class CleaningWorkload:
         self._write_open(broker, occasion, plain)
 
     def write_ours(self, root: Path, occasion: str) -> None:
-        """Write transactions into a closed root, and behind them records that belong to none."""
+        """Write transactions into a closed root, then records outside any transaction."""
         source = random.Random(f"{OURS} {occasion}")
         with LogDirectory.open(
             root, broker_directory=True, config={OURS: config_of({**CLEANED[OURS], "batch_size": 6_000})}
         ) as logs:
             log = logs.get(OURS, 0)
             for number in range(24):
-                # One of them writes on the first occasion alone.
+                # One producer writes on the first occasion only.
                 name = source.choice([1, 2, 3, 4 if occasion == "first" else 1])
                 transaction = log.transaction(_OUR_PRODUCERS + name)
                 for _ in range(source.randrange(1, 4)):
@@ -99,7 +99,7 @@ class CleaningWorkload:
     def _records(
         self, seed: object, count: int, *, with_null_keys: bool = False, first_key: int = 0
     ) -> Iterator[Sendable]:
-        """Few keys, an eighth of them tombstones; time goes from six hours ago to two, not strictly."""
+        """Few keys, one record in eight a tombstone; timestamps run from six hours ago to two, not monotonically."""
         source = random.Random(f"cleaned {seed}")
         for number in range(count):
             key: bytes | None = b"key %d" % (first_key + source.randrange(60))
@@ -112,7 +112,7 @@ class CleaningWorkload:
             yield Sendable(key, value, source.choice(_HEADERS), self._now_ms - age_ms)
 
     def _rest(self, occasion: str) -> Iterator[Sendable]:
-        """What fills more than a segment, compressed or not."""
+        """Records that fill more than a segment, compressed or not."""
         source = random.Random(f"rest {occasion}")
         for number in range(40):
             key = b"rest %s %d" % (occasion.encode(), number)
@@ -123,7 +123,7 @@ class CleaningWorkload:
         source = random.Random(f"large {occasion}")
         deliveries = Deliveries()
         for number in range(24):
-            # Of 5 and of 110 KB: one of these is larger than the cleaner's buffer.
+            # Values of 5 and of 110 KB: the large ones exceed the cleaner's buffer.
             value = source.randbytes(110_000 if number % 4 == 0 else 5_000)
             produce(
                 producer, LARGE, 0, Sendable(b"key %d" % (number % 7), value, [], self._now_ms), deliveries
@@ -134,13 +134,13 @@ class CleaningWorkload:
         assert not deliveries.errors
 
     def _write_many_keys(self, broker: KafkaBroker, occasion: str) -> None:
-        """Also transactions, the most of them where the offset map is full: some lie behind that in its segment."""
+        """Overflow the offset map. Transactions lie mostly around that point, some after it in the same segment."""
         count = _MANY_KEYS if occasion == "first" else 12_000
         producer = new_producer(broker, linger_ms=20, batch_size=30_000, queue_buffering_max_messages=200_000)
         aborting, committing = (_transactional(broker, f"{MANY_KEYS}-{name}", "none") for name in ("a", "b"))
         deliveries = Deliveries()
         for number in range(count):
-            # The last sixth has keys of the first.
+            # The last sixth repeats the first keys.
             key = b"%d" % (number % (_MANY_KEYS * 5 // 6))
             producer.produce(
                 MANY_KEYS, key=key, value=b"value %d" % number, partition=0, on_delivery=deliveries
@@ -155,12 +155,12 @@ class CleaningWorkload:
         assert not deliveries.errors
 
     def _write_idempotent(self, broker: KafkaBroker, occasion: str, plain: Producer) -> None:
-        """Producers of which nothing is left, of which some is left, and of which the last batch is left."""
+        """Three producers: cleaning leaves nothing of one, part of the next, and the last batch of the third."""
         producers = [new_producer(broker, **_BATCHES, enable_idempotence=True) for _ in range(4)]
         seed = f"idempotent {occasion}"
         for number, producer in enumerate(producers):
             send(producer, IDEMPOTENT, self._records(f"{seed} {number}", 120, first_key=number * 40))
-        # Everything of the first and half of the second is written again.
+        # Overwrite all keys of the first producer and half of the second's.
         for key in range(100):
             record = Sendable(b"key %d" % key, b"again", [], self._now_ms - HOUR_MS)
             send(plain, IDEMPOTENT, iter([record]))
@@ -194,7 +194,7 @@ class CleaningWorkload:
         send(plain, topic, self._rest(occasion))
 
     def _write_empty_transaction(self, broker: KafkaBroker, topic: str, occasion: str) -> None:
-        """Its only record is refused, because it has no key; so its marker has no data."""
+        """A transaction whose only record is rejected for its null key; the marker follows no data."""
         producer = _transactional(broker, f"{topic}-empty-{occasion}", "none")
         deliveries = Deliveries()
         producer.begin_transaction()
@@ -205,8 +205,8 @@ class CleaningWorkload:
         producer.abort_transaction()
 
     def _write_open(self, broker: KafkaBroker, occasion: str, plain: Producer) -> None:
-        """Nothing from the first record of an open transaction on is cleaned."""
-        # It ends the transaction of the occasion before.
+        """Nothing is cleaned from the first record of an open transaction on."""
+        # This also ends the transaction of the previous occasion.
         producer = _transactional(broker, f"{OPEN}-open", "lz4")
         self._open_producers.append(producer)
         send(plain, OPEN, self._records(f"before {occasion}", 200))

@@ -1,6 +1,6 @@
-"""What clients of the broker do: make topics, produce, consume and look offsets up by time.
+"""Client operations on a broker: create topics, produce, consume, and look up offsets by time.
 
-Rows read by a consumer and rows of a table become the same `Row` tuples, so that they can be compared.
+Consumed messages and table rows become the same `Row` tuples, so that they can be compared.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ READ_COMMITTED = "read_committed"
 READ_UNCOMMITTED = "read_uncommitted"
 ISOLATION_LEVELS = (READ_UNCOMMITTED, READ_COMMITTED)
 
-# Spark's numbers for what librdkafka numbers differently.
+# Spark's numbers for librdkafka's timestamp types.
 _TIMESTAMP_TYPES = {TIMESTAMP_NOT_AVAILABLE: -1, TIMESTAMP_CREATE_TIME: 0, TIMESTAMP_LOG_APPEND_TIME: 1}
 _CLIENT_TIMEOUT_S = 60.0
 
 
 class Row(NamedTuple):
-    """One record as any reader returned it."""
+    """One record, as any reader returned it."""
 
     topic: str
     partition: int
@@ -56,32 +56,32 @@ class Row(NamedTuple):
 
 
 def create_topic(broker: KafkaBroker, name: str, partitions: int = 1, **settings: object) -> None:
-    """Create a topic and wait until its directories are there. Settings have ``_`` for ``.``."""
+    """Create a topic and wait until its directories exist. Settings have ``_`` for ``.``."""
     config = {key.replace("_", "."): str(value) for key, value in settings.items()}
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     created = admin.create_topics([NewTopic(name, partitions, 1, config=config)])
     created[name].result(_CLIENT_TIMEOUT_S)
-    # The controller answers before the broker has made the directories.
+    # The controller answers before the broker creates the directories.
     deadline = time.monotonic() + _CLIENT_TIMEOUT_S
     for partition in range(partitions):
         log = broker.log_directory / f"{name}-{partition}" / "00000000000000000000.log"
         while not log.exists():
             if time.monotonic() > deadline:
-                raise TimeoutError(f"The broker did not make {log}.")
+                raise TimeoutError(f"The broker did not create {log}.")
             time.sleep(0.02)
 
 
 def new_producer(broker: KafkaBroker, **settings: object) -> Producer:
-    """A producer that says nothing when the broker is killed. Settings have ``_`` for ``.``."""
+    """A producer that logs nothing when the broker is killed. Settings have ``_`` for ``.``."""
     config: dict[str, object] = {"bootstrap.servers": broker.bootstrap_servers, "log_level": 0}
     config.update({key.replace("_", "."): value for key, value in settings.items()})
     return Producer(config)
 
 
 class Deliveries:
-    """Collects, from delivery reports, which record the broker acknowledged at which offset.
+    """Collects acknowledged records by offset from delivery reports.
 
-    Pass the object as ``on_delivery``. It may be read by another thread meanwhile.
+    Pass the object as ``on_delivery``. Other threads may read it at the same time.
     """
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ class Deliveries:
             self.rows[place] = (message.key(), message.value())
 
     def snapshot(self) -> dict[tuple[str, int, int], tuple[bytes | None, bytes | None]]:
-        """What was acknowledged up to now."""
+        """The records acknowledged so far."""
         with self._lock:
             return dict(self.rows)
 
@@ -106,10 +106,10 @@ class Deliveries:
 def consume(
     broker: KafkaBroker, topics: str | Iterable[str], isolation_level: str = READ_UNCOMMITTED
 ) -> list[Row]:
-    """Every record of partition 0 that a consumer gets, from the log start to the end, by topic and offset."""
+    """All records of partition 0 that a consumer gets from log start to log end, by topic and offset."""
     places = [(topic, 0) for topic in ([topics] if isinstance(topics, str) else topics)]
     rows: list[Row] = []
-    # A live broker may delete what the consumer is about to read.
+    # A running broker may delete records that the consumer is about to read.
     for consumed in consume_partitions(broker, places, isolation_level, out_of_range="latest").values():
         if consumed.error:
             raise RuntimeError(f"The consumer failed: {consumed.error}")
@@ -122,9 +122,9 @@ class Consumed:
     """What a consumer got from one partition.
 
     Attributes:
-        rows: In the order in which they came.
-        end_offset: The end as the broker names it: with read_committed, the last stable offset.
-        error: Why the consumer could not go on; None if it reached the end.
+        rows: In the order received.
+        end_offset: The end as the broker reports it: for read_committed, the last stable offset.
+        error: Why the consumer stopped; None if it reached the end.
     """
 
     rows: list[Row] = field(default_factory=list)
@@ -140,14 +140,14 @@ def consume_partitions(
     patience_s: float = _CLIENT_TIMEOUT_S,
     out_of_range: str = "error",
 ) -> dict[tuple[str, int], Consumed]:
-    """Consume partitions from the log start to the end; one that fails does not disturb the others.
+    """Consume partitions from log start to log end; one failure does not affect the other partitions.
 
     Args:
-        broker: Runs.
+        broker: A running broker.
         places: Topics and partitions.
-        isolation_level: Of the consumer.
-        patience_s: A partition from which nothing more comes for so long failed.
-        out_of_range: What to do at an offset that is not there: fail, or go on at the ``latest``.
+        isolation_level: The consumer's isolation level.
+        patience_s: A partition that delivers nothing for this long has failed.
+        out_of_range: What to do at an offset that does not exist: fail, or continue at the ``latest``.
     """
     consumer = Consumer(
         {
@@ -177,7 +177,7 @@ def consume_partitions(
 def _consume_all(consumer: Consumer, consumed: dict[tuple[str, int], Consumed], patience_s: float) -> None:
     unfinished = set(consumed)
     while unfinished:
-        # Not consume(n): it waits for n messages until its time is up.
+        # Not consume(n): it waits for n messages until its timeout.
         message = consumer.poll(patience_s)
         if message is None:
             for place in unfinished:
@@ -188,7 +188,7 @@ def _consume_all(consumer: Consumer, consumed: dict[tuple[str, int], Consumed], 
         if place not in unfinished:
             if error is not None and place not in consumed:
                 raise RuntimeError(f"The consumer failed: {error}")
-            # It was fetched before the consumer left this partition.
+            # Fetched before this partition was unassigned.
             continue
         if error is None:
             consumed[place].rows.append(row_of_message(message))
@@ -198,7 +198,7 @@ def _consume_all(consumer: Consumer, consumed: dict[tuple[str, int], Consumed], 
             consumed[place].end_offset = message.offset()
         else:
             consumed[place].error = str(error)
-            # It would try again for ever.
+            # The consumer would retry forever.
             consumer.incremental_unassign([TopicPartition(*place)])
 
 
@@ -240,7 +240,7 @@ def _place(row: Row) -> tuple[str, int, int]:
 
 
 def assert_same_rows(actual: Sequence[Row], expected: Sequence[Row]) -> None:
-    """Compare, and on a difference name the first one instead of printing two long lists."""
+    """Compare rows; report the first difference instead of printing two long lists."""
     for ours, theirs in zip(actual, expected, strict=False):
         assert ours == theirs, f"expected {theirs}, found {ours}"
     longer, shorter = sorted((actual, expected), key=len, reverse=True)
@@ -260,7 +260,7 @@ def start_offset(broker: KafkaBroker, topic: str) -> int:
 
 
 def delete_records(broker: KafkaBroker, topic: str, before_offset: int) -> None:
-    """Raise the log start offset of partition 0 and wait until the root's checkpoint says so."""
+    """Raise the log start offset of partition 0 and wait until the root's checkpoint holds it."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     place = TopicPartition(topic, 0, before_offset)
     admin.delete_records([place])[place].result(_CLIENT_TIMEOUT_S)
@@ -287,10 +287,10 @@ def list_offsets(
     broker: KafkaBroker, topic: str, timestamps_ms: Sequence[int]
 ) -> list[tuple[int, int] | None]:
     """The broker's ListOffsets answers for partition 0: (timestamp, offset) or None, one for each timestamp."""
-    # Not librdkafka: its look-up by time returns no timestamp, and its admin client, which does,
-    # was seen to crash after some thousand requests.
+    # Not librdkafka: its lookup by time returns no timestamp, and its admin client, which does, has crashed
+    # after some thousand requests.
     with warnings.catch_warnings():
-        # It uses what newer versions of Python's own library call deprecated.
+        # kafka-python uses features that newer Python versions deprecate.
         warnings.simplefilter("ignore")
         import kafka
 

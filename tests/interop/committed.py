@@ -1,9 +1,9 @@
-"""Which records of a damaged partition a reader of committed records must get, may get and must not get.
+"""Which records of a damaged partition a read_committed read must return, may return and must not return.
 
-The undamaged log says how each transaction ended. What is left of it proves that as long as its marker is left and
-nothing is lost between: a producer's marker may end another transaction than the one whose records stand in front of
-the damage. A transaction that is not proven may be left out. It is never shown if it was aborted, and never holds
-back what is behind it, unless its marker vanished with a whole file or at the file's end, where no damage shows.
+The undamaged log says how each transaction ended. The damaged log still proves it if the marker survives and nothing
+is missing before it: after a gap, a producer's marker may belong to another transaction than the records before the
+gap. An unproven transaction may be left out. It is never returned if it was aborted. It never holds back later
+records, unless its marker vanished with a whole file or at the end of the file, where no damage shows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _COMMIT = 1
 
 @dataclass(slots=True)
 class _Transaction:
-    """One transaction of the undamaged log; without a marker it is still open."""
+    """One transaction of the undamaged log; open if it has no marker."""
 
     entries: list[Entry]
     marker: Entry | None = None
@@ -37,11 +37,11 @@ class _Transaction:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What reading committed records may give.
+    """What a read_committed read may return.
 
     Attributes:
-        required: Each of these, in this order.
-        allowed: Nothing but these.
+        required: All of these, in this order.
+        allowed: Nothing except these.
     """
 
     required: list[Row]
@@ -49,13 +49,13 @@ class Committed:
 
 
 def committed_rows(remains: Remains, original: Log, rows: Sequence[Row], log_start_offset: int) -> Committed:
-    """Apply the rules to what is left of a partition.
+    """Apply the rules to the remains of a partition.
 
     Args:
-        remains: What is left of it.
+        remains: What survived of it.
         original: The undamaged log.
-        rows: What a consumer read of the undamaged log, uncommitted records included.
-        log_start_offset: Nothing below it is read.
+        rows: What a read_uncommitted consumer read from the undamaged log.
+        log_start_offset: Records below it are not read.
     """
     entries = entries_of_log(original)
     in_place = {found.entry for found in remains.found if found.shift == 0}
@@ -84,7 +84,7 @@ def committed_rows(remains: Remains, original: Log, rows: Sequence[Row], log_sta
     allowed = [found for found in remains.found if found.entry not in taken_back]
     required = [found for found in allowed if found.shift == 0 and found.entry not in unproven]
     return Committed(
-        # The least and the greatest that the last stable offset can be.
+        # The lowest and the highest possible last stable offset.
         _below(rows_in(required, rows, log_start_offset), min(held_back, default=None)),
         _below(rows_in(allowed, rows, log_start_offset), min(still_open, default=None)),
     )
@@ -123,7 +123,7 @@ def _transactions(entries: Sequence[Entry]) -> list[_Transaction]:
 
 
 def _control_type(entry: Entry) -> int | None:
-    """The type in the key of a control batch's record; None if compaction took the record away."""
+    """The type in the key of a control batch's record; None if compaction removed the record."""
     if len(entry.content) == 61:
         return None
     position = 61

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _HERE = Path(__file__).parent
 
-# Everything that happens in the background happens soon: segments are deleted and compacted while tests read.
+# Background tasks run early: segments are deleted and compacted while tests read.
 EAGER_SETTINGS = {
     "log.cleaner.backoff.ms": 100,
     "log.initial.task.delay.ms": 100,
@@ -40,11 +40,11 @@ EAGER_SETTINGS = {
     "log.flush.start.offset.checkpoint.interval.ms": 500,
     "replica.high.watermark.checkpoint.interval.ms": 500,
 }
-# Of a broker that compacts before it is stopped.
+# For a broker that compacts before it is stopped.
 _EAGER_CLEANER = {"log.cleaner.backoff.ms": 200, "log.initial.task.delay.ms": 500}
 
 
-# Modules that look at the same thing, which is costly to make: with `--dist=loadfile`, one process runs all of them.
+# Modules that share a costly fixture: with `--dist=loadfile`, one process runs all of them.
 _TOGETHER = (
     ("test_list_offsets", "test_spark", "test_written_directories"),
     ("test_byte_differences", "test_recovery_beside_broker", "test_written_by_log"),
@@ -72,7 +72,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFil
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """A test of a conformance case is part of a cell of the matrix, in a column of this folder's own."""
+    """Give a test of a conformance case its cell in the matrix; this folder has a column of its own."""
     case_name = getattr(getattr(item, "callspec", None), "params", {}).get("case_name")
     if case_name is not None:
         item.user_properties.append((CELL_PROPERTY, f"{case_name}|broker"))
@@ -80,7 +80,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @contextlib.contextmanager
 def broker_in(scratch: Path, settings: Mapping[str, object]) -> Iterator[KafkaBroker]:
-    """A broker that is not started yet. At the end it is killed, and all that it and its tests wrote goes."""
+    """A broker that is not started yet. Teardown kills it and removes all files."""
     broker = KafkaBroker(scratch / "broker", settings)
     try:
         yield broker
@@ -91,7 +91,7 @@ def broker_in(scratch: Path, settings: Mapping[str, object]) -> Iterator[KafkaBr
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    """A running broker. Each test that writes makes its own topics."""
+    """A running broker. Each test that writes creates its own topics."""
     with KafkaBroker(tmp_path_factory.mktemp("broker"), EAGER_SETTINGS) as running:
         yield running
 
@@ -104,7 +104,7 @@ def written(broker: KafkaBroker, tmp_path_factory: pytest.TempPathFactory) -> Wr
 
 @pytest.fixture(scope="session")
 def handed_over(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HandedOver]:
-    """Logs of `storage_core` that went through three starts of a broker."""
+    """Logs of `storage_core` after three starts of a broker."""
     scratch = tmp_path_factory.mktemp("handed-over")
     with broker_in(scratch, BROKER_SETTINGS) as broker:
         yield hand_over(broker, scratch)
@@ -112,7 +112,7 @@ def handed_over(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HandedOver
 
 @pytest.fixture(scope="session")
 def loaded_from_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedFromSpark]:
-    """Logs of Spark jobs that went through three starts of a broker."""
+    """Logs of Spark jobs after three starts of a broker."""
     scratch = tmp_path_factory.mktemp("loaded-from-spark")
     with broker_in(scratch, BROKER_SETTINGS) as broker:
         yield load_from_spark(broker, scratch)
@@ -120,7 +120,7 @@ def loaded_from_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Load
 
 @pytest.fixture(scope="session")
 def written_into_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WrittenIntoBroker]:
-    """A broker's directory into which Spark jobs wrote while it was stopped."""
+    """A broker's directory into which Spark jobs wrote while the broker was stopped."""
     scratch = tmp_path_factory.mktemp("written-into-broker")
     with broker_in(scratch, {**BROKER_SETTINGS, **_EAGER_CLEANER}) as broker:
         yield write_into_broker(broker, scratch)
@@ -130,7 +130,7 @@ def written_into_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wr
 def restored_by_spark(
     written_into_broker: WrittenIntoBroker, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Restored]:
-    """What a broker had written, restored for another one."""
+    """A broker's partitions, restored for another broker."""
     scratch = tmp_path_factory.mktemp("restored-by-spark")
     with broker_in(scratch, BROKER_SETTINGS) as broker:
         yield restore(written_into_broker.source, broker, scratch)
@@ -145,7 +145,7 @@ def cleaning_workload() -> CleaningWorkload:
 def aged(
     cleaning_workload: CleaningWorkload, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Aged, dict[str, list[Row]]]]:
-    """A directory that a broker wrote, and a copy of it that a broker cleaned; and what was read of it before."""
+    """A directory that a broker wrote, a copy that a broker cleaned, and what consumers read before."""
     scratch = tmp_path_factory.mktemp("aged")
     yield age(scratch, cleaning_workload)
     shutil.rmtree(scratch)
@@ -158,7 +158,7 @@ def first_aged(aged: tuple[Aged, dict[str, list[Row]]]) -> Aged:
 
 @pytest.fixture(scope="session")
 def transacted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Transacted]:
-    """Transactions of `storage_core` that went through a broker."""
+    """Transactions of `storage_core`, after a broker used them."""
     scratch = tmp_path_factory.mktemp("transacted")
     with broker_in(scratch, BROKER_SETTINGS) as broker:
         yield transact(broker, scratch)

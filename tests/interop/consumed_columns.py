@@ -1,4 +1,4 @@
-"""What a consumer gets, as Arrow tables: for partitions with more records than Python objects are good for."""
+"""Consumed records as Arrow tables, for partitions with too many records for Python objects."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COLUMNS = pa.schema(
 )
 
 _MESSAGES_PER_CALL = 10_000
-# A call waits so long for its last message.
+# How long one call waits for its last message.
 _CALL_TIMEOUT_S = 0.1
 _PATIENCE_CALLS = 300
 _ROWS_PER_BATCH = 50_000
@@ -41,7 +41,7 @@ class _Partition:
     batches: list[pa.RecordBatch] = field(default_factory=list)
 
     def flush(self) -> None:
-        """Turn the messages into columns: they take ten times as much memory."""
+        """Convert the messages to columns, which take a tenth of the memory."""
         columns = zip(*map(_fields, self.messages), strict=True)
         if self.messages:
             arrays = [pa.array(column, kind.type) for column, kind in zip(columns, COLUMNS, strict=True)]
@@ -64,13 +64,13 @@ def _fields(message: Message) -> tuple[object, ...]:
 def consume_columns(
     broker: KafkaBroker, places: Iterable[tuple[str, int]]
 ) -> dict[tuple[str, int], pa.Table]:
-    """Every record of these partitions from the log start to the end, in the order in which a consumer gets them.
+    """All records of these partitions from log start to log end, in the order in which a consumer gets them.
 
     Returns:
-        By topic and partition; headers that are missing are an empty list.
+        By topic and partition; missing headers are an empty list.
 
     Raises:
-        AssertionError: The consumer met an error, or nothing more came.
+        AssertionError: The consumer met an error, or timed out.
     """
     partitions = {(topic, partition): _Partition() for topic, partition in places}
     consumer = Consumer(
@@ -104,7 +104,7 @@ def _consume_all(consumer: Consumer, partitions: dict[tuple[str, int], _Partitio
     while unfinished:
         messages = consumer.consume(_MESSAGES_PER_CALL, _CALL_TIMEOUT_S)
         patience = _PATIENCE_CALLS if messages else patience - 1
-        assert patience, f"nothing more came of {sorted(unfinished)}"
+        assert patience, f"no more records of {sorted(unfinished)}"
         for message in messages:
             error = message.error()
             place = (message.topic(), message.partition())

@@ -1,4 +1,4 @@
-"""Damaged copies with all that is known of each: what was written, what is left, and what the broker serves."""
+"""Damaged copies and everything known about each: what was written, what survived, and what the broker serves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Summary(NamedTuple):
-    """What was compared."""
+    """Counts of what was compared."""
 
     damaged: int
     undamaged: int
@@ -40,7 +40,7 @@ class Copy:
 
     @property
     def directory(self) -> Path:
-        """The root in which it lies."""
+        """The root that holds it."""
         return self.judged.directory
 
     @property
@@ -50,7 +50,7 @@ class Copy:
 
     @property
     def refusal(self) -> str | None:
-        """Why the broker does not start over it."""
+        """Why the broker does not start with it; None if it does."""
         return self.judged.refused.get(self.place)
 
     @functools.cached_property
@@ -67,12 +67,12 @@ class Copy:
 
     @functools.cached_property
     def expected(self) -> list[Row]:
-        """The rows of every whole batch."""
+        """The rows of every intact batch."""
         return rows_in(self.remains.found, self.filled.rows[self.place], self.log_start_offset)
 
     @functools.cached_property
     def expected_of_kept(self) -> list[Row]:
-        """The rows of every whole batch in the files that the broker kept."""
+        """The rows of every intact batch in the files that the broker kept."""
         kept = remains_of(self.original, self.judged.kept[self.place])
         return rows_in(kept.found, self.filled.rows[self.place], self.log_start_offset)
 
@@ -83,7 +83,7 @@ class Copy:
 
     @property
     def damage(self) -> list[Gap]:
-        """What a read must report."""
+        """The damage that a read must report."""
         start_offset = self.log_start_offset
         return [
             gap
@@ -92,7 +92,7 @@ class Copy:
         ]
 
     def damaged_bytes(self, ranges: Iterable[tuple[int, int, int]]) -> dict[int, bytes]:
-        """What stands in ranges of bytes, one behind the other, by segment."""
+        """The bytes in these ranges, concatenated, by segment."""
         content: dict[int, bytes] = {}
         for segment, start, end in sorted(ranges):
             content.setdefault(segment, b"")
@@ -100,7 +100,7 @@ class Copy:
         return content
 
     def files(self) -> Iterator[tuple[bytes, bytes]]:
-        """Each damaged file, and what the broker left of it."""
+        """Each damaged file, and what the broker kept of it."""
         damaged, kept = self.judged.damaged[self.place], self.judged.kept[self.place]
         for segment, content in damaged.items():
             yield content, kept.get(segment, b"")
@@ -110,7 +110,7 @@ class Copy:
         return any(len(kept) < len(damaged) for damaged, kept in self.files())
 
     def comparable_end(self, isolation_level: str) -> int:
-        """Up to this offset a consumer of the broker reads what it keeps."""
+        """A consumer of the broker reads what the broker keeps up to this offset."""
         consumed = self.judged.consumed[isolation_level][self.place]
         ends = [consumed.end_offset]
         if self.remains.first_misplaced_offset is not None:
@@ -120,13 +120,13 @@ class Copy:
         return min(ends)
 
     def consumed_rows(self, isolation_level: str) -> list[Row]:
-        """What a consumer read, as far as it can be compared."""
+        """What a consumer read, as far as it is comparable."""
         end_offset = self.comparable_end(isolation_level)
         rows = self.judged.consumed[isolation_level][self.place].rows
         return [row for row in rows if row.offset < end_offset]
 
     def unexplained_error(self) -> str | None:
-        """An error of the consumer that has no business there."""
+        """A consumer error that the damage does not explain."""
         error = self.judged.consumed[READ_UNCOMMITTED][self.place].error
         if error is None or self.remains.misplaced:
             return None
@@ -148,17 +148,17 @@ class Copies:
 
     @classmethod
     def make(cls, filled: Filled, scratch: Path, seed: object) -> Self:
-        """Damage a copy of each partition and have it judged."""
+        """Damage a copy of each partition and let a broker recover it."""
         judged = damage_copy(filled, scratch / "damaged", seed)
         judge(judged, scratch)
         return cls(filled, judged)
 
     def copy(self, place: Place) -> Copy:
-        """One of them."""
+        """The copy of one partition."""
         return self._copies.setdefault(place, Copy(place, self.filled, self.judged))
 
     def summary(self) -> Summary:
-        """Count what there was to compare."""
+        """Count what the tests compared."""
         copies = [self.copy(place) for place in PARTITIONS]
         judged = [copy for copy in copies if copy.refusal is None and copy.done]
         compared = [copy.consumed_rows(READ_UNCOMMITTED) for copy in judged]

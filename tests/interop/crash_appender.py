@@ -1,7 +1,7 @@
-"""A process that appends until it is killed, and what is known of its log then.
+"""A process that appends until it is killed, and the expected content of its log.
 
-Run as a script it opens a log directory, appends record after record and writes the last acknowledged offset of each
-append to standard output. The records follow from their numbers, so whoever looks at the log afterwards knows them.
+As a script, it opens a log directory, appends record after record and prints the last acknowledged offset of each
+append. Each record follows from its number, so the expected content is known afterwards.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _LONGEST_TABLE = 90
 def append_until_killed(
     root: Path, topic: str, settings: Mapping[str, object], *, acknowledged: int, seed: int
 ) -> int:
-    """Let a process append to a new log and kill it with SIGKILL in the middle.
+    """Start a process that appends to a new log, and kill it with SIGKILL while it does.
 
     Args:
-        root: A log directory that exists or not.
-        topic: Of which partition 0 is written.
+        root: A log directory; created if it does not exist.
+        topic: Partition 0 of it is written.
         settings: Of the log.
-        acknowledged: It is killed some time after this offset was acknowledged.
-        seed: Of the sizes of its appends and of the moment of its death.
+        acknowledged: The kill comes some time after this offset is acknowledged.
+        seed: Determines the sizes of the appends and the moment of the kill.
 
     Returns:
         The last acknowledged offset.
@@ -53,7 +53,7 @@ def append_until_killed(
                 break
         time.sleep(source.random() / 100)
         appender.kill()
-        # What it still said before it died was acknowledged too.
+        # Offsets printed before the kill were acknowledged, too.
         for line in appender.stdout:
             last = int(line) if line.endswith("\n") else last
     assert last >= acknowledged, "the process ended by itself"

@@ -1,4 +1,4 @@
-"""Random damage to a copy of a partition, as disks, crashes, bad copies and careless hands do it."""
+"""Random damage to a copy of a partition, as disks, crashes, faulty copies and manual edits cause it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HEADER_BYTES = {0: 26, 1: 34, 2: 61}
 
 @dataclass(slots=True)
 class _Partition:
-    """A partition's files, being damaged."""
+    """The files of a partition under damage."""
 
     source: random.Random
     log: dict[int, bytearray]
@@ -29,7 +29,7 @@ class _Partition:
     indexes: dict[str, bytes]
 
     def segment(self) -> int:
-        """One that holds something; the last ones are not preferred."""
+        """A random segment that is not empty; all are equally likely."""
         return self.source.choice([base for base, content in self.log.items() if content])
 
     def closed_segment(self) -> int:
@@ -43,7 +43,7 @@ class _Partition:
         return self.source.choice([entry for entries in self.entries.values() for entry in entries])
 
     def position(self, segment: int) -> int:
-        """Anywhere in a file; every other time where an entry began."""
+        """A random position in a file; every other one is the start of an entry."""
         size = len(self.log[segment])
         starts = [entry.position for entry in self.entries[segment] if entry.position < size]
         if starts and self.source.random() < 0.5:
@@ -52,7 +52,7 @@ class _Partition:
 
 
 def damage_partition(directory: Path, source: random.Random) -> list[str]:
-    """Damage the files of an undamaged partition; says what was done. One in twelve is left as it is."""
+    """Damage the files of an intact partition and describe the damage. One in twelve stays intact."""
     if source.randrange(12) == 0:
         return []
     partition, done = _damage(directory, source)
@@ -99,7 +99,7 @@ def _flip_in_header(partition: _Partition) -> str:
 
 
 def _flip_leader_epoch(partition: _Partition) -> str:
-    """What no CRC covers, but for the CRC itself in v0 and v1."""
+    """Flip a byte that no CRC covers, except the CRC itself in v0 and v1."""
     entry = partition.entry()
     position = partition.source.randrange(_EPOCH_POSITION, _MAGIC_POSITION)
     return _set(partition, entry, position, lambda byte: byte ^ 1 << partition.source.randrange(8))
@@ -107,7 +107,7 @@ def _flip_leader_epoch(partition: _Partition) -> str:
 
 def _flip_base_offset(partition: _Partition) -> str:
     entry = partition.entry()
-    # Mostly so that the offset still fits the file.
+    # Usually a low bit, so that the offset still fits the file.
     bit = partition.source.randrange(partition.source.choice((20, 20, 20, 63)))
     return _set(partition, entry, 7 - bit // 8, lambda byte: byte ^ 1 << bit % 8)
 
@@ -154,7 +154,7 @@ def _cut(partition: _Partition, segment: int) -> str:
     content = partition.log[segment]
     shape = partition.source.randrange(3)
     if shape == 0:
-        # Not more than what a broker ignores at the end of a file.
+        # No more than a broker ignores at the end of a file.
         size = max(0, len(content) - partition.source.randint(1, 17))
     else:
         size = partition.position(segment)
@@ -201,7 +201,7 @@ def _filler(partition: _Partition, count: int) -> bytes:
 
 
 def _repeat(partition: _Partition) -> str:
-    """Write some entries once more behind themselves, as a careless copy does."""
+    """Write some entries again right after themselves, as a faulty copy does."""
     segment = partition.segment()
     entries = partition.entries[segment]
     if not entries:
@@ -215,7 +215,7 @@ def _repeat(partition: _Partition) -> str:
 
 
 def _tear(partition: _Partition) -> str:
-    """Write the beginning of an entry in front of it, as a broker does that appends behind a torn batch."""
+    """Write the beginning of an entry before it, as a broker does that appends after a torn batch."""
     entry = partition.entry()
     content = partition.log.get(entry.segment, bytearray())
     if entry.position >= len(content):
@@ -226,7 +226,7 @@ def _tear(partition: _Partition) -> str:
 
 
 def _lose_segment(partition: _Partition) -> str:
-    """The log file is gone; its indexes are still there."""
+    """Remove the log file but not its indexes."""
     if len(partition.log) == 1:
         return "the only one"
     segment = partition.source.choice(sorted(partition.log))
@@ -236,7 +236,7 @@ def _lose_segment(partition: _Partition) -> str:
 
 
 def _damage_index(partition: _Partition) -> str:
-    """A broker that was not stopped cleanly makes indexes anew; no row may depend on them."""
+    """Damage an index. A broker rebuilds indexes after an unclean stop, so no row may depend on them."""
     names = [name for name, content in partition.indexes.items() if content]
     if not names:
         return "there is none"
@@ -255,7 +255,7 @@ def _damage_index(partition: _Partition) -> str:
     return f"{name} {shape}"
 
 
-# How often each is chosen.
+# The weight of each kind of damage.
 _WAYS: dict[Callable[[_Partition], str], int] = {
     _flip_bits: 5,
     _flip_in_header: 4,

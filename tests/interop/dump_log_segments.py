@@ -1,6 +1,6 @@
-"""Kafka's own tool for looking at log files, as a judge of indexes: `kafka.tools.DumpLogSegments`.
+"""Kafka's tool for inspecting log files, `kafka.tools.DumpLogSegments`, as a check of indexes.
 
-It is silent about a good index. One virtual machine looks at many files, because its start costs more than they do.
+It prints nothing about a valid index. One JVM checks many files, because starting it costs more than the checks.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 SANITY_CHECK = "--index-sanity-check"
 VERIFY_INDEX_ONLY = "--verify-index-only"
 
-# Linux takes no argument of 128 KiB; a path has some hundred bytes.
+# Linux limits one argument to 128 KiB, and a path takes some hundred bytes.
 _FILES_PER_RUN = 500
 _TIMEOUT_S = 120
 
-# What it says of good files.
+# What the tool prints for valid files.
 _GOOD_LINE = re.compile(r"Dumping \S+|\S+ is empty\.|\S+ passed sanity check\.")
 
 
 def complaints_about_indexes(partitions: Iterable[Path]) -> list[str]:
-    """What the tool says in both of its checks of all offset and time indexes, except that all is well.
+    """What the tool reports about offset and time indexes in both of its checks, apart from success.
 
     Args:
-        partitions: Partition directories of different names. Copies are looked at: the tool makes indexes that
-            are missing.
+        partitions: Partition directories with different names. The tool runs on copies, because it creates missing
+            indexes.
 
     Raises:
-        AssertionError: It did not look at every file.
+        AssertionError: The tool did not check every file.
     """
     complaints = []
     with tempfile.TemporaryDirectory(prefix="dumped-") as scratch:
@@ -54,13 +54,13 @@ def _complaints(option: str, files: Sequence[Path]) -> list[str]:
     lines = list(_run(option, files))
     dumped = {line.removeprefix("Dumping ") for line in lines if line.startswith("Dumping ")}
     wrong = [line for line in lines if not _GOOD_LINE.fullmatch(line)]
-    # Where it throws, it says nothing of the files behind.
-    assert wrong or dumped == {str(path) for path in files}, "not every file was looked at"
+    # After an exception, the tool skips the remaining files.
+    assert wrong or dumped == {str(path) for path in files}, "not every file was checked"
     return wrong
 
 
 def _run(option: str, files: Iterable[Path]) -> Iterator[str]:
-    # With relative paths it names other files than it looked at.
+    # With relative paths, the tool reports other names than it was given.
     names = ",".join(str(path) for path in files)
     command = [java_command(), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", f"{kafka_jars()}/*"]
     command += ["kafka.tools.DumpLogSegments", option, "--files", names]

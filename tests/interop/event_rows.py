@@ -1,6 +1,6 @@
-"""Rows of every shape, made by columns from their numbers: what a Spark job writes, and what must come out again.
+"""Rows of every shape, built column by column from their numbers: the input and the expected output of Spark jobs.
 
-A row's number can be told from its value, or, where that is null, from its timestamp.
+A row's number follows from its value or, where the value is null, from its timestamp.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-# As Spark writes it.
+# The columns in Spark's notation.
 SCHEMA: Final = "topic string, key binary, value binary, headers array<struct<key: string, value: binary>>, timestamp timestamp"
 
 _KEYS: Final = 30_011
-# Within so many rows, timestamps run backwards.
+# Timestamps run backwards within this many rows.
 _DISORDER: Final = 511
 _DIGITS: Final = 10
-# A header with this value gets the row's number.
+# This header value is replaced by the row's number.
 _NUMBER: Final = b"number"
 _HEADERS_BY_KIND: Final[tuple[tuple[tuple[str, bytes | None], ...] | None, ...]] = (
     None,
@@ -43,18 +43,18 @@ _HEADERS_BY_KIND: Final[tuple[tuple[tuple[str, bytes | None], ...] | None, ...]]
 
 @dataclass(frozen=True)
 class Events:
-    """Rows that a job writes.
+    """The rows of a job.
 
     Attributes:
-        topics: Three rows in a row go to one of them, the next three to the next.
-        null_timestamps: Whether some rows have none.
+        topics: Three consecutive rows go to one topic, the next three to the next.
+        null_timestamps: Whether some rows have no timestamp.
     """
 
     topics: tuple[str, ...]
     null_timestamps: bool = True
 
     def rows(self, numbers: np.ndarray, *, null_headers: bool = True) -> pa.RecordBatch:
-        """The rows of these numbers; where a row has no headers, the list is null, or empty."""
+        """The rows with these numbers; where a row has no headers, the list is null or empty."""
         text = pc.utf8_lpad(pa.array(numbers).cast(pa.string()), _DIGITS, "0")
         timestamps_us = (BASE_TIMESTAMP_MS + (numbers ^ _DISORDER)) * 1000 + numbers % 1000
         no_timestamp = (numbers % 13 == 5) & (numbers % 11 != 3) & self.null_timestamps
@@ -81,7 +81,7 @@ def _keys(numbers: np.ndarray) -> pa.Array:
 
 
 def _values(numbers: np.ndarray, text: pa.Array) -> pa.Array:
-    # What no codec makes smaller.
+    # Incompressible content.
     noise = numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     noise ^= noise >> np.uint64(29)
     noise *= np.uint64(0xBF58476D1CE4E5B9)
@@ -114,24 +114,24 @@ def _headers(numbers: np.ndarray, text: pa.Array, *, null_headers: bool) -> pa.A
 
 
 def numbers_of(value: pa.ChunkedArray, timestamp_ms: pa.ChunkedArray) -> np.ndarray:
-    """Which rows these are."""
+    """The numbers of these rows."""
     told = pc.binary_slice(value, 0, _DIGITS).cast(pa.string()).cast(pa.int64())
     by_time = np.bitwise_xor(timestamp_ms.to_numpy() - BASE_TIMESTAMP_MS, _DISORDER)
     return pc.coalesce(told, pa.array(by_time)).to_numpy()
 
 
 def distinct_keys() -> list[str]:
-    """All keys that some row has; none of them is null."""
+    """All distinct non-null keys."""
     keys = _keys(np.arange(5 * _KEYS)).drop_null().unique()
     return keys.cast(pa.string()).to_pylist()
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What the tasks of a job saw of the files that they staged, left in files of its own.
+    """What the tasks of a job saw of their staged files, recorded in files.
 
     Attributes:
-        directory: Where.
+        directory: Holds the files.
         name: Of the job.
     """
 
@@ -140,25 +140,25 @@ class Seen:
 
     @property
     def failure(self) -> Path:
-        """Holds how many bytes of the attempt that failed were on the disk."""
+        """Holds the number of bytes that the failed attempt had on disk."""
         return self.directory / f"{self.name} failed"
 
     @property
     def large_pieces(self) -> Path:
-        """Is there if some rows were staged in a file that becomes a segment."""
+        """Exists if some rows were staged in a file that becomes a segment."""
         return self.directory / f"{self.name} staged segments"
 
 
-def making_rows(
+def row_maker(
     events: Events, root: Path, seen: Seen, *, fails_once: bool = False
 ) -> Callable[..., Iterator[pa.RecordBatch]]:
-    """What makes rows in a Spark job from their numbers.
+    """The function with which a Spark job turns row numbers into rows.
 
     Args:
         events: The rows.
         root: Where the job stages them.
-        seen: Is told about that.
-        fails_once: Whether the first attempt of one task fails when rows of it are on the disk.
+        seen: Records what the tasks saw.
+        fails_once: Whether the first attempt of one task fails after some of its rows are on disk.
     """
     return functools.partial(_make_rows, events, root, seen, fails_once)
 
@@ -173,7 +173,7 @@ def _make_rows(
     is_to_fail = fails_once and context.partitionId() == 1 and context.attemptNumber() == 0
     for batch in batches:
         yield events.rows(batch.column(0).to_numpy())
-        # Those of earlier tasks too: their files are whole.
+        # Includes those of earlier tasks, which are complete.
         if any(root.glob(".segmentlog-stage-*.log")):
             seen.large_pieces.touch()
         size_bytes = sum(path.stat().st_size for path in root.glob(attempt))

@@ -1,22 +1,21 @@
-"""What a read of a damaged partition must give, from what the broker wrote and what is left of it.
+"""What a read of a damaged partition must return, derived from the original files and the damaged ones.
 
-These rules decide where bytes alone do not:
+These rules decide the cases that the bytes alone do not:
 
-* An entry survives if each of its bytes does, wherever it stands in its file by now. The base offset and the leader
-  epoch of format v2 and the offset of v0 and v1 are under no CRC. A changed leader epoch is not seen.
-* A changed offset that keeps the order cannot be told from a true one: the entry's records are read with it, by the
-  broker and by us. One that breaks the order is damage. The broker's recovery does not look at the order, and its
-  consumers then skip or miss records; so the two are compared only up to the first such entry.
-* Which of two entries is out of order follows from all that surrounds them: those that the damage did not touch are
-  right. Of entries that stand there twice, the first ones count, unless more are in order with the second ones.
-* A magic above 2 is under no CRC either. The broker keeps such a batch, and no consumer gets past it.
-* What is behind the last whole entry of the last segment is a torn append, not damage, unless a whole entry out of
-  order is among it. In any other segment it is
-  damage, also where it is so short that a broker's walk ignores it: its recovery cuts it off and drops the segments
-  behind. Only zeros, as preallocation leaves them, are no damage where no offset is missing; where compaction took
-  offsets away, they may be taken for damage.
-* Damage below the log start offset is not looked at, unless a read happens to walk over it.
-* A lost file leaves a gap between two offsets, as deletion and compaction do. A broker reads on behind it.
+* An entry survives if each of its bytes does, at whatever position. No CRC covers the base offset and the leader epoch
+  of format v2, or the offset of v0 and v1. A changed leader epoch goes unnoticed.
+* A changed offset that keeps the order looks like a true one: the broker and we read the entry's records with it. An
+  offset that breaks the order is damage. The broker's recovery does not check the order, and its consumers then skip
+  or miss records; so the two are compared only up to the first such entry.
+* The surrounding entries decide which of two entries is out of order: entries that the damage did not touch are right.
+  Of repeated entries, the first ones count, unless more entries are in order with the second ones.
+* No CRC covers a magic above 2, either. The broker keeps such a batch, and consumers cannot get past it.
+* Bytes after the last whole entry of the last segment are a torn append, not damage, unless they contain a whole entry
+  that is out of order. In any other segment they are damage, even if they are too short for a broker's scan to notice:
+  recovery truncates them and drops the later segments. Zeros alone, as preallocation leaves them, are no damage
+  unless offsets are missing after them; where compaction removed offsets, they may count as damage.
+* Damage below the log start offset goes unnoticed, unless a read happens to scan it.
+* A lost file leaves an offset gap, as deletion and compaction do. A broker continues after it.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Bytes of a log file that give no rows.
+    """Bytes of a log file that yield no rows.
 
     Attributes:
-        start_offset: The least offset that may be lost with them.
-        end_offset: Behind the greatest one.
-        is_certain: False for zeros in front of offsets that compaction may have taken away.
+        start_offset: The lowest offset that may be lost with them.
+        end_offset: One more than the highest such offset.
+        is_certain: False for zeros before offsets that compaction may have removed.
     """
 
     segment: int
@@ -52,12 +51,12 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Remains:
-    """What is left of a damaged partition.
+    """What survived of a damaged partition.
 
     Attributes:
-        found: The entries that a read must give, in order.
+        found: The entries that a read must return, in order.
         misplaced: Whole entries that are out of order.
-        damage: What lies between those that a read must give.
+        damage: The bytes between the entries that a read must return.
     """
 
     found: tuple[Found, ...]
@@ -66,9 +65,9 @@ class Remains:
 
     @property
     def is_refused_by_a_broker(self) -> bool:
-        """Whether a whole entry has an offset below its file's name, or so far above that no index can say it.
+        """Whether a whole entry's offset is below its file's base offset, or too far above it for an index.
 
-        A broker tries to split such a segment, mostly in vain, and then does not start.
+        A broker tries to split such a segment, usually fails, and then does not start.
         """
         return any(
             each.base_offset < each.segment or each.last_offset - each.segment >= 1 << 31
@@ -77,7 +76,7 @@ class Remains:
 
     @property
     def first_misplaced_offset(self) -> int | None:
-        """The lowest offset at which a disorder may begin to show; None if there is none."""
+        """The lowest offset at which a broken order may show; None if the order is intact."""
         offsets = []
         for wrong in self.misplaced:
             place = (wrong.segment, wrong.position)
@@ -87,11 +86,11 @@ class Remains:
 
 
 def remains_of(original: Log, damaged: Log) -> Remains:
-    """Find out what survived.
+    """Find the entries that survived.
 
     Args:
-        original: As the broker wrote it.
-        damaged: The same files after damage; lost ones are missing.
+        original: The files as the broker wrote them.
+        damaged: The same files after damage, without lost ones.
     """
     entries = entries_of_log(original)
     whole = [
@@ -101,7 +100,7 @@ def remains_of(original: Log, damaged: Log) -> Remains:
     ]
     right = _most_in_order([each for each in whole if each.shift == 0])
     doubtful = [each for each in whole if each not in right]
-    # An offset of which a byte is gone seems to begin with the last byte of the entry before.
+    # An offset with a missing byte may seem to start with the last byte of the previous entry.
     doubtful = [each for each in doubtful if not any(_overlap(each, other) for other in right)]
     misplaced = []
     for each in doubtful:
@@ -111,7 +110,7 @@ def remains_of(original: Log, damaged: Log) -> Remains:
 
 
 def rows_in(found: Iterable[Found], rows: Sequence[Row], log_start_offset: int) -> list[Row]:
-    """The records of entries, from the rows that a consumer read of the undamaged partition."""
+    """The records of these entries, from the rows that a consumer read from the undamaged partition."""
     shifted = (
         row._replace(offset=row.offset + each.shift_of_records)
         for each in found
@@ -126,7 +125,7 @@ def _place(found: Found) -> tuple[int, int]:
 
 
 def _most_in_order(found: Sequence[Found]) -> list[Found]:
-    """As many as can stand one behind the other; of equally many, those that stand first."""
+    """The largest set of entries in order; if several are equally large, the one whose entries come first."""
     longest: list[list[Found]] = []
     for each in found:
         before = [chain for chain in longest if _follows(each, chain[-1])]
@@ -145,7 +144,7 @@ def _overlap(one: Found, other: Found) -> bool:
 def _keeps_order(doubtful: Found, right: Iterable[Found], damaged: Log) -> bool:
     place = _place(doubtful)
     if doubtful.entry.magic == 0 and doubtful.entry.is_wrapper and abs(doubtful.shift) >= 1 << 31:
-        # The absolute offsets inside contradict it.
+        # Contradicted by the absolute offsets inside.
         return False
     if doubtful.base_offset < doubtful.segment or any(
         segment > doubtful.segment and segment <= doubtful.last_offset for segment in damaged

@@ -1,7 +1,7 @@
 """A log directory with some hundred partitions of every kind, and what consumers read from each.
 
-Most are written by a running broker of today. Formats v0 and v1, which it only reads, compacted logs and logs of many
-leader epochs are put into partitions of its own from the directories under tests/conformance/cases.
+A current broker writes most of them. Others come from tests/conformance/cases and replace partitions of the broker:
+formats v0 and v1, which a current broker only reads, compacted logs, and logs with many leader epochs.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _WRITTEN: dict[str, _Kind] = {
         longest=2_000,
     ),
 }
-# Case and partition directories, and how many copies of each.
+# Case and partition directories, and the number of copies of each.
 _PLACED: dict[str, tuple[tuple[str, ...], int]] = {
     "magic0": (("m0-broker-0", "m0-gzip-0", "m0-lz4-0", "m0-none-0", "m0-none-1", "m0-snappy-0"), 4),
     "magic1": (
@@ -105,11 +105,11 @@ PARTITIONS = tuple(Place(topic, number) for topic, count in _TOPICS.items() for 
 
 @dataclass(slots=True)
 class Filled:
-    """An undamaged log directory, cleanly stopped.
+    """An undamaged log directory after a clean stop.
 
     Attributes:
-        rows: What a consumer read from each partition (read_uncommitted) before records were deleted.
-        log_start_offsets: Of the partitions where they are not 0.
+        rows: What a read_uncommitted consumer got from each partition before records were deleted.
+        log_start_offsets: Those that are not 0.
     """
 
     directory: Path
@@ -118,7 +118,7 @@ class Filled:
 
 
 def fill(broker: KafkaBroker, scratch: Path, seed: object) -> Filled:
-    """Let a running broker write its partitions, stop it, and put the others into a copy of its directory."""
+    """Let a running broker write its partitions, stop it, and place the others into a copy of its directory."""
     for topic, count in _TOPICS.items():
         create_topic(broker, topic, count, **(_WRITTEN[topic].topic if topic in _WRITTEN else {}))
     for topic in _WRITTEN:
@@ -147,13 +147,13 @@ def fill(broker: KafkaBroker, scratch: Path, seed: object) -> Filled:
 
 
 def _records(topic: str, partition: int, seed: object, longest: int) -> Iterator[Sendable]:
-    """Records without the one huge value, which would not fit into a segment."""
+    """Records without the one huge value, which exceeds a segment."""
     shapes = records_of_every_shape(100_000, f"{seed} {topic} {partition}")
     return (record for record in shapes if len(record.value or b"") <= longest)
 
 
 def _write(broker: KafkaBroker, topic: str, seed: object) -> None:
-    """Fill a topic's partitions in rounds: one round gives each of them one batch, or a few."""
+    """Fill a topic's partitions in rounds of one batch, or a few, for each."""
     kind = _WRITTEN[topic]
     source = random.Random(f"{seed} {topic}")
     producer = new_producer(broker, **kind.producer)
@@ -185,7 +185,7 @@ def _produce(
 
 
 def _write_transactions(broker: KafkaBroker, seed: object) -> None:
-    """Two producers' transactions, committed and aborted, and plain records between; some stay open."""
+    """Interleave two producers' committed and aborted transactions with plain records; some stay open."""
     kind = _WRITTEN["transactions"]
     source = random.Random(f"{seed} transactions")
     plain = new_producer(broker, **kind.producer)
@@ -226,7 +226,7 @@ def _write_transactions(broker: KafkaBroker, seed: object) -> None:
 
 
 def _delete_records(broker: KafkaBroker, seed: object) -> dict[Place, int]:
-    """Raise the log start offset of most partitions of one topic, mostly into the middle of a batch."""
+    """Raise the log start offset of most partitions of one topic, usually into the middle of a batch."""
     source = random.Random(f"{seed} log start")
     offsets = {
         Place("log-start", number): source.randint(1, 60)
@@ -241,7 +241,7 @@ def _delete_records(broker: KafkaBroker, seed: object) -> dict[Place, int]:
 
 
 def _put(source: Path, target: Path) -> None:
-    """Replace a partition's segments; what ties the directory to its topic stays."""
+    """Replace a partition's segments; `partition.metadata`, which ties it to its topic, stays."""
     for path in target.glob("0*"):
         path.unlink()
     for path in source.glob("0*"):

@@ -1,8 +1,8 @@
-"""Log directories written by `storage_core`, handed over to a broker; and what became of them.
+"""Log directories written by `storage_core` and handed over to a broker, and what the broker did with them.
 
-Three starts of one broker see everything. Before the first, topics are made. In the second it finds our logs under
-their names and a clean-shutdown marker beside them, and clients read and write them. Then it is killed, every
-recovery point is forgotten, more logs are put in its way, and the third start recovers all of them.
+One broker starts three times. After the first start, topics are created. The second start loads our logs under the
+topics' names with a clean-shutdown marker; clients read and write them. Then the broker is killed, all recovery points
+are reset, more logs are added, and the third start recovers all of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.interop.clients import (
     new_producer,
 )
 from tests.interop.crash_appender import append_until_killed
-from tests.interop.hurt import HURT, Checkpointed
+from tests.interop.damaged_logs import DAMAGED_LOGS, Checkpointed
 from tests.interop.placing import CHECKPOINTS, add_offsets, place, write_offsets
 from tests.interop.produced import (
     CONTINUED,
@@ -50,10 +50,10 @@ if TYPE_CHECKING:
 CRASH_SETTINGS: dict[str, object] = {
     "internal_segment_bytes": 6_000,
     "index_interval_bytes": 300,
-    # What is preallocated is copied.
+    # Preallocated index files are copied in full.
     "segment_index_bytes": 65_536,
 }
-# Logs of processes that were killed while they appended: recovered by us, or left to the broker.
+# Logs of processes that were killed during an append: we recovered some, the broker recovers the rest.
 CRASHED_AND_RECOVERED = ("own-crashed-1", "own-crashed-2", "own-crashed-3")
 CRASHED = ("own-killed-1", "own-killed-2", "own-killed-3")
 
@@ -67,24 +67,24 @@ FIRST, SECOND = "before the kill", "after the kill"
 # Its repr, which a failing assertion prints, would hold every row.
 @dataclass(slots=True, repr=False)
 class HandedOver:
-    """Directories and what was seen of them.
+    """Directories and the observations on them.
 
     Attributes:
-        own: Our root after it was closed. Nothing in it is changed afterwards.
+        own: Our closed root. It does not change afterwards.
         writings: What was written there, by topic.
-        acknowledged: The last acknowledged offset of each process that was killed.
+        acknowledged: The last acknowledged offset of each killed process.
         crashed: The roots that those processes left, by topic.
-        stopped: The broker's root after its first, clean stop; then ours were put in.
+        stopped: The broker's root after its first, clean stop; our logs were placed there afterwards.
         sent: What clients sent the broker up to that stop, by topic.
-        continued: The rows that we appended to a log of the broker's.
-        changed: Files beside that log that differ afterwards.
-        clean_start: The start over our directories.
+        continued: The rows that we appended to one of the broker's logs.
+        changed: Files outside that log that this append changed.
+        clean_start: The start with our directories.
         recovery: The start after the kill.
         consumed: By occasion, isolation level and topic.
-        looked_up: The broker's and our answers to look-ups by time, by topic.
-        largest: The broker's and our time stamp and offset of the record with the largest time stamp.
+        looked_up: The broker's and our results of lookups by time, by topic.
+        largest: The broker's and our timestamp and offset of the record with the largest timestamp.
         appended: Rows that an idempotent producer appended, by topic.
-        killed: A copy of the broker's root as it was before the recovery.
+        killed: A copy of the broker's root before the recovery.
         recovered: The broker's root after the recovery and a clean stop.
     """
 
@@ -106,12 +106,12 @@ class HandedOver:
     appended: dict[str, dict[int, tuple[bytes | None, bytes | None]]] = field(default_factory=dict)
 
     def root_of(self, topic: str) -> Path:
-        """The root of ours in which a topic was written."""
+        """The root in which we wrote a topic."""
         return self.crashed.get(topic, self.own)
 
 
 def hand_over(broker: KafkaBroker, scratch: Path) -> HandedOver:
-    """Write logs, give them to the broker, and watch."""
+    """Write logs, give them to the broker, and observe it."""
     handed = HandedOver(
         scratch / "own", scratch / "stopped", scratch / "killed", recovered=broker.log_directory
     )
@@ -121,8 +121,8 @@ def hand_over(broker: KafkaBroker, scratch: Path) -> HandedOver:
     broker.start()
     own = {topic: written.settings for topic, written in WRITTEN.items()}
     own.update(dict.fromkeys((*CRASHED_AND_RECOVERED, *CRASHED), CRASH_SETTINGS))
-    hurt = dict.fromkeys(HURT, PRODUCED[TRANSACTIONS])
-    create_topics(broker, {**own, **PRODUCED, **hurt})
+    damage = dict.fromkeys(DAMAGED_LOGS, PRODUCED[TRANSACTIONS])
+    create_topics(broker, {**own, **PRODUCED, **damage})
     produced = Produced(broker)
     produced.write("first")
     handed.sent = {topic: list(sent) for topic, sent in produced.sent.items()}
@@ -142,10 +142,10 @@ def hand_over(broker: KafkaBroker, scratch: Path) -> HandedOver:
     produced.write("second")
     broker.kill()
 
-    _put_in_the_way(handed, broker.log_directory)
+    _add_logs_to_recover(handed, broker.log_directory)
     shutil.copytree(broker.log_directory, handed.killed)
     handed.recovery = start_and_watch(broker)
-    _consume(handed, broker, SECOND, [*placed, *CRASHED, *PRODUCED, *HURT])
+    _consume(handed, broker, SECOND, [*placed, *CRASHED, *PRODUCED, *DAMAGED_LOGS])
     broker.stop()
     return handed
 
@@ -178,7 +178,7 @@ def _crash(handed: HandedOver, scratch: Path) -> None:
 
 
 def _continue(handed: HandedOver, root: Path) -> None:
-    """Append to one log of the broker's in its own root, where all the others are too."""
+    """Append to one of the broker's logs in its own root, next to all the others."""
     before = _contents(root)
     with LogDirectory.open(
         root, config={CONTINUED: config_of(PRODUCED[CONTINUED])}, broker_directory=True
@@ -238,7 +238,7 @@ def _open_to_read(handed: HandedOver, topic: str) -> LogDirectory:
 
 def _append(handed: HandedOver, broker: KafkaBroker, topics: Iterable[str]) -> None:
     deliveries = Deliveries()
-    # Two records fit even into the smallest segments.
+    # Two records fit into the smallest segments.
     producer = new_producer(broker, enable_idempotence=True, linger_ms=5, batch_num_messages=2)
     for topic in topics:
         for record in small_records(APPENDED, first=100_000):
@@ -256,21 +256,21 @@ def _append(handed: HandedOver, broker: KafkaBroker, topics: Iterable[str]) -> N
         handed.appended.setdefault(topic, {})[offset] = row
 
 
-def _put_in_the_way(handed: HandedOver, root: Path) -> None:
-    """Give the killed broker more to recover: logs of killed processes, and hurt copies of one of its own."""
+def _add_logs_to_recover(handed: HandedOver, root: Path) -> None:
+    """Add logs for the killed broker to recover: those of killed processes, and damaged copies of one of its own."""
     for topic in CRASHED:
         place(handed.crashed[topic], root, topic)
     recovery_points: dict[str, int] = {}
     log_starts: dict[str, int] = {}
-    for topic, hurt in HURT.items():
+    for topic, damage in DAMAGED_LOGS.items():
         partition = root / f"{topic}-0"
         place(root, root, topic, source_topic=TRANSACTIONS)
-        checkpointed = hurt(partition) or Checkpointed()
+        checkpointed = damage(partition) or Checkpointed()
         if checkpointed.recovery_point is not None:
             recovery_points[topic] = checkpointed.recovery_point
         if checkpointed.log_start is not None:
             log_starts[topic] = checkpointed.log_start
-    # Not even what was recovered before is to be believed.
+    # Distrust previously recovered logs, too.
     write_offsets(root, "recovery-point-offset-checkpoint", recovery_points)
     add_offsets(root, "log-start-offset-checkpoint", log_starts)
     assert all((root / checkpoint).exists() for checkpoint in CHECKPOINTS)

@@ -1,4 +1,4 @@
-"""The jars of Apache Kafka, fetched once by Maven into a cache that later runs find again."""
+"""The jars of Apache Kafka, fetched by Maven into a cache that later runs share."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def _fetch(jars: Path) -> None:
         raise RuntimeError(
             "Maven (mvn) was not found. It fetches the Kafka broker; install Maven 3.8 or later."
         )
-    # Filled beside the final name and renamed when complete: a directory of that name is whole.
+    # Fill a temporary directory and rename it when complete, so that the final directory is always complete.
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=jars.parent) as scratch:
-        # Maven writes a target folder next to the POM, and the checkout stays clean.
+        # Maven creates its target directory next to the POM, which must not be in the checkout.
         pom = shutil.copy(_POM, scratch)
         filled = Path(scratch) / "jars"
         command = [maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]

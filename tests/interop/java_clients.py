@@ -1,4 +1,4 @@
-"""Kafka's own clients in Java, through the command-line tools that come with it."""
+"""Kafka's own clients in Java, through Kafka's command-line tools."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TIMEOUT_S = 120
 
 
 def produce_with_java(broker: KafkaBroker, topic: str, keys: Iterable[str]) -> None:
-    """Produce a record with each of these keys, which hold no tab and no newline, with the default partitioner."""
+    """Produce a record for each key with the default partitioner. Keys contain no tabs and no newlines."""
     arguments = ["--bootstrap-server", broker.bootstrap_servers, "--topic", topic]
     arguments += ["--property", "parse.key=true", "--producer-property", "acks=all"]
     lines = "".join(f"{key}\tvalue\n" for key in keys)

@@ -1,7 +1,7 @@
-"""Damaged copies of partitions, and what a broker makes of them.
+"""Damaged copies of partitions, and how a broker recovers them.
 
-The broker finds no clean-shutdown marker and no recovery point, so it checks every batch from the beginning, cuts each
-log at the first one that is damaged, and drops the segments behind it.
+The broker finds no clean-shutdown marker and no recovery point. So it checks every batch from the beginning, truncates
+each log at the first damaged one, and drops the later segments.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ if TYPE_CHECKING:
     from tests.interop.log_bytes import Log
 
 SETTINGS: dict[str, object] = {
-    # Some thousand indexes are preallocated.
+    # Some thousand index files are preallocated.
     "log.index.size.max.bytes": 65_536,
     "num.recovery.threads.per.data.dir": 2,
-    # Open transactions stay open, however long the judging takes.
+    # Open transactions must not time out during the recovery.
     "transaction.max.timeout.ms": 86_400_000,
 }
 
-# Each finds one more partition over which the broker does not start.
+# Each attempt finds one more partition that keeps the broker from starting.
 _MOST_ATTEMPTS = 5
-# A consumer waits for ever where a log ends in offsets that were compacted away before an empty segment.
+# A consumer waits forever where a log ends in compacted offsets before an empty segment.
 _PATIENCE_S = 5.0
 
 
 @dataclass(slots=True)
 class Judged:
-    """What became of each damaged partition.
+    """How the broker treated each damaged partition.
 
     Attributes:
-        done: What was damaged.
-        damaged: The log files before the broker saw them.
+        done: The damage.
+        damaged: The log files before the broker's start.
         kept: The log files after its recovery.
         consumed: By isolation level.
-        refused: Partitions over which the broker does not start, and why.
+        refused: Partitions that keep the broker from starting, and why.
     """
 
     directory: Path
@@ -59,7 +59,7 @@ class Judged:
 
 
 def damage_copy(filled: Filled, target: Path, seed: object) -> Judged:
-    """Copy a log directory, damage each partition, and take away what lets a broker trust it."""
+    """Copy a log directory, damage each partition, and remove the files that make a broker trust it."""
     shutil.copytree(filled.directory, target)
     (target / ".kafka_cleanshutdown").unlink()
     (target / "recovery-point-offset-checkpoint").write_text("0\n0\n")
@@ -75,7 +75,7 @@ def damage_copy(filled: Filled, target: Path, seed: object) -> Judged:
 
 
 def judge(judged: Judged, scratch: Path) -> None:
-    """Let a broker recover a copy of the damaged directory, and consume everything it kept."""
+    """Let a broker recover a copy of the damaged directory, and consume everything that it kept."""
     with _start(judged, scratch) as broker:
         places = [place for place in PARTITIONS if place not in judged.refused]
         for level in ISOLATION_LEVELS:
@@ -102,7 +102,7 @@ def _start(judged: Judged, scratch: Path) -> KafkaBroker:
 
 
 def _refused_place(message: str) -> Place | None:
-    """The partition over which a broker did not start: it names a file of it in its error."""
+    """The partition that kept a broker from starting: the error names one of its files."""
     cause = re.search(r"There was an error in one of the threads during logs loading: .*", message)
     names = re.split(r"[/\s]", cause.group() if cause else "")
     return next((place for place in PARTITIONS if place.directory in names), None)

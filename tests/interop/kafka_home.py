@@ -1,8 +1,8 @@
-"""A directory in which the commands of a Kafka installation run: `bin/kafka-topics.sh`, `config/server.properties`, ...
+"""A directory for the commands of a Kafka installation: `bin/kafka-topics.sh`, `config/server.properties`, ...
 
-The scripts of a download are not among its jars, so small ones take their place. They start the same classes with the
-same arguments. Starting and stopping the broker is handed to the harness, which ends the broker whatever happens:
-Kafka's own `kafka-server-stop.sh` would stop every broker of the machine.
+The jars do not include the scripts of a Kafka download, so small replacements start the same classes with the same
+arguments. Starting and stopping the broker goes through the harness, which always ends the broker. Kafka's own
+`kafka-server-stop.sh` would stop every broker on the machine.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TOOLS = {
     "kafka-get-offsets.sh": "org.apache.kafka.tools.GetOffsetShell",
     "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
 }
-# As in Kafka's own config/tools-log4j2.yaml: warnings, and not among the output.
+# As in Kafka's config/tools-log4j2.yaml: warnings go to standard error.
 _TOOLS_LOGGING = """\
 status = error
 appender.stderr.type = Console
@@ -47,17 +47,17 @@ _ASK = (
 
 
 class KafkaHome:
-    """Makes the directory. Use as a context manager: it serves the scripts that start and stop the broker.
+    """Creates the directory. Use as a context manager: it serves the scripts that start and stop the broker.
 
     Args:
-        directory: Is made.
-        broker: What the scripts start and stop. Like Kafka's own, they do not wait for it.
+        directory: Where to create it.
+        broker: The broker that the scripts start and stop. Like Kafka's own, they do not wait for it.
     """
 
     def __init__(self, directory: Path, broker: KafkaBroker) -> None:
         self.directory = directory
         self._broker = broker
-        # One after the other: a start waits until the stop before it is over.
+        # One worker: a start waits for the previous stop.
         self._worker = ThreadPoolExecutor(max_workers=1)
         self._asked: list[Future[object]] = []
         self._server = _Server(self)
@@ -76,27 +76,27 @@ class KafkaHome:
         self._broker.kill()
 
     def start(self) -> None:
-        """Start the broker, and wait for it."""
+        """Start the broker and wait until it is ready."""
         self.ask("start")
         self.settle()
 
     def stop(self) -> None:
-        """Stop the broker, and wait for it."""
+        """Stop the broker and wait until it has stopped."""
         self.ask("stop")
         self.settle()
 
     def settle(self) -> None:
-        """Wait until the broker did what it was asked for.
+        """Wait for the requested starts and stops.
 
         Raises:
-            BrokerError: It could not.
+            BrokerError: One of them failed.
         """
         for each in self._asked:
             each.result()
         self._asked.clear()
 
     def ask(self, word: str) -> None:
-        """Begin to start or stop the broker."""
+        """Start or stop the broker in the background."""
         self._asked.append(self._worker.submit(self._broker.start if word == "start" else self._broker.stop))
 
     def _write(self) -> None:

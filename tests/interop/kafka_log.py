@@ -1,4 +1,4 @@
-"""A broker's own log (``UnifiedLog``) without the broker, in a JVM of its own."""
+"""A broker's own log (``UnifiedLog``) without the broker, in a separate JVM."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _PROGRAM = Path(__file__).with_name("KafkaLog.java")
 
 
 class Appended(NamedTuple):
-    """What became of an append.
+    """The result of an append.
 
     Attributes:
-        is_readable: Whether Kafka's own reader reads the records that were given.
-        are_consecutive: Whether their offsets follow one another from 0 on.
-        refusal: The name of an exception; None if they were appended.
-        record_errors: The indexes of the records that are to blame.
-        first_offset: Where they stand.
-        last_offset: Likewise.
-        stored: The bytes that the log has of them.
+        is_readable: Whether Kafka's own reader can read the records.
+        are_consecutive: Whether their offsets are consecutive from 0.
+        refusal: The name of the exception; None if the records were appended.
+        record_errors: The indexes of the invalid records.
+        first_offset: Of the appended records.
+        last_offset: Of the appended records.
+        stored: The bytes that the log stored for them.
     """
 
     is_readable: bool
@@ -49,7 +49,7 @@ class KafkaLogState(NamedTuple):
 
 
 class KafkaRecord(NamedTuple):
-    """A record as a consumer sees it; the type of its timestamp is that of the batch."""
+    """A record as a consumer sees it, with its batch's timestamp type."""
 
     offset: int
     timestamp_ms: int
@@ -59,7 +59,7 @@ class KafkaRecord(NamedTuple):
 
 
 class KafkaLog:
-    """Starts the JVM; a context manager. One log is open at a time, and its clock stands still."""
+    """Starts the JVM; a context manager. At most one log is open, and its clock does not advance."""
 
     def __init__(self) -> None:
         command = [java_command(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
@@ -94,7 +94,7 @@ class KafkaLog:
         log_start_offset: int = 0,
         recovery_point: int = 0,
     ) -> None:
-        """Close the log that is open, and load or make another one; if not clean, as after a crash."""
+        """Close the open log, and load or create another one; if not clean, as after a crash."""
         body = struct.pack(">q?qqi", now_ms, is_clean, log_start_offset, recovery_point, len(properties))
         body += b"".join(_text(name) + _text(str(value)) for name, value in properties.items())
         self._ask(b"O" + _text(str(directory)) + body)
@@ -160,13 +160,13 @@ class KafkaLog:
         return self._answers.read(size_bytes)
 
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int, int] | None:
-        """``UnifiedLog.fetchOffsetByTimestamp``: offset, timestamp and leader epoch; -1 for what there is not."""
+        """``UnifiedLog.fetchOffsetByTimestamp``: offset, timestamp and leader epoch; -1 for what is missing."""
         self._ask(b"L" + struct.pack(">q", timestamp_ms))
         is_there, offset, found_ms, epoch = self._read(">?qqi")
         return (offset, found_ms, epoch) if is_there else None
 
     def records(self, batches: bytes) -> list[KafkaRecord] | str:
-        """What Kafka's own reader finds in some batches (``MemoryRecords``), or the name of its exception."""
+        """The records that Kafka's own reader finds in these batches (``MemoryRecords``), or its exception's name."""
         self._ask(b"B" + struct.pack(">i", len(batches)) + batches)
         refusal = self._refusal()
         if refusal is not None:
@@ -183,7 +183,7 @@ class KafkaLog:
         return self._answers.read(size_bytes)
 
     def state(self) -> KafkaLogState:
-        """What the log says of itself."""
+        """The log's own view of its state."""
         self._ask(b"S")
         offsets = self._read(">qqq")
         epochs, producers = (

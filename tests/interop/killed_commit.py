@@ -1,6 +1,6 @@
-"""A process that commits a job and kills itself in the middle: one partition is published, the next one half.
+"""A process that kills itself while it commits a job: one partition is published, the next one only in part.
 
-Run as a script it stages the rows of a job of two partitions, and commits them.
+As a script, it stages the rows of a job with two partitions and commits them.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ ROWS_OF_KILLED_JOB: Final = 60
 
 
 def commit_until_killed(root: Path, topic: str, version: int) -> None:
-    """Let a process commit rows to the partitions 0 and 1 of a topic, and die when its journal is half done."""
+    """Start a process that commits rows to partitions 0 and 1 of a topic and dies halfway through its journal."""
     command = [sys.executable, "-m", "tests.interop.killed_commit", str(root), topic, str(version)]
     result = subprocess.run(command, cwd=_REPOSITORY, stderr=subprocess.PIPE, text=True, check=False)
     assert result.returncode == -signal.SIGKILL, result.stderr
 
 
 def values_of_killed_job(topic: str, partition: int, version: int) -> Iterable[bytes]:
-    """The values of the rows, in their order."""
+    """The values of the rows, in order."""
     return (f"killed {version}:{topic}:{partition}:{number}".encode() for number in range(ROWS_OF_KILLED_JOB))
 
 
 class _DyingFileSystem(FileSystem):
-    """Kills the process instead of giving the second partition's segment its name."""
+    """Kills the process instead of linking the second partition's segment to its name."""
 
     def __init__(self) -> None:
         super().__init__()

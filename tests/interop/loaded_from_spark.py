@@ -1,7 +1,7 @@
-"""Log directories that Spark jobs write, placed under the topics of a broker; and what became of them.
+"""Log directories that Spark jobs write, placed under a broker's topics, and what the broker did with them.
 
-Three starts of one broker see everything. Before the first, topics are made. In the second it finds our partitions
-under a clean-shutdown marker, clients read them and append to them. Then it is killed, and the third start recovers.
+One broker starts three times. After the first start, topics are created. The second start loads our partitions with a
+clean-shutdown marker; clients read and append. Then the broker is killed, and the third start recovers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from storage_core import LogDirectory
 from tests.interop.broker_start import BrokerStart, start_and_watch
 from tests.interop.clients import Deliveries, create_topic, list_offsets, new_producer
 from tests.interop.consumed_columns import consume_columns
-from tests.interop.event_rows import SCHEMA, Events, Seen, distinct_keys, making_rows
+from tests.interop.event_rows import SCHEMA, Events, Seen, distinct_keys, row_maker
 from tests.interop.java_clients import produce_with_java
 from tests.interop.placing import place
 from tests.interop.spark_jobs import save, spark_session
@@ -33,10 +33,10 @@ class Job:
     """One job.
 
     Attributes:
-        topics: How many partitions each topic has.
-        codec: Compression.
-        row_count: How many rows are written.
-        tasks: By so many tasks.
+        topics: Partition counts.
+        codec: The compression codec.
+        row_count: Number of rows.
+        tasks: Number of tasks.
         null_timestamps: Whether some rows have no timestamp.
     """
 
@@ -57,7 +57,7 @@ class Job:
         return Events(tuple(self.topics), self.null_timestamps)
 
 
-# Kafka's least: so there are many segments, linked ones and some that grow.
+# Kafka's minimum, to get many segments: linked ones, and ones that rows are appended to.
 _TOPIC_SETTINGS: Final = {"segment_bytes": 1 << 20, "retention_ms": -1}
 LARGE: Final = "zstd"
 JOBS: Final = {
@@ -74,19 +74,19 @@ APPENDED: Final = 5
 # Its repr, which a failing assertion prints, would hold every row.
 @dataclass(slots=True, repr=False)
 class LoadedFromSpark:
-    """Directories and what was seen of them.
+    """Directories and the observations on them.
 
     Attributes:
-        own: The root that the jobs wrote. Nothing in it is changed afterwards.
-        root: The broker's.
+        own: The root that the jobs wrote. It does not change afterwards.
+        root: The broker's root.
         seen: What the large job's tasks saw.
-        job_times_ms: When each job began and ended.
-        clean_start: The start over what was placed.
+        job_times_ms: The start and end of each job.
+        clean_start: The start with the placed logs.
         recovery: The start after the kill.
         consumed: What a consumer got after the clean start.
         appended: What an idempotent producer appended, by topic, partition and offset.
-        consumed_after_the_kill: By topic and partition; not of the large job.
-        looked_up: The broker's answers to look-ups by time in partition 0: the time asked for, and what was found.
+        consumed_after_the_kill: By topic and partition, without the large job.
+        looked_up: The broker's results of lookups by time in partition 0: the requested time and the result.
     """
 
     own: Path
@@ -102,7 +102,7 @@ class LoadedFromSpark:
 
 
 def load_from_spark(broker: KafkaBroker, scratch: Path) -> LoadedFromSpark:
-    """Write with Spark, give the partitions to the broker, and watch."""
+    """Write with Spark, give the partitions to the broker, and observe it."""
     loaded = LoadedFromSpark(scratch / "own", broker.log_directory, Seen(scratch, LARGE))
     _write(loaded, scratch)
 
@@ -133,16 +133,14 @@ def load_from_spark(broker: KafkaBroker, scratch: Path) -> LoadedFromSpark:
 
 def _write(loaded: LoadedFromSpark, scratch: Path) -> None:
     with LogDirectory.open(loaded.own) as logs:
-        # One write cannot make topics of different partition counts.
+        # One write cannot create topics with different partition counts.
         for place in JOBS[LARGE].places:
             logs.create(*place)
     with spark_session(scratch) as spark:
         for name, job in JOBS.items():
             seen = Seen(scratch, name)
             rows = spark.range(0, job.row_count, 1, job.tasks)
-            rows = rows.mapInArrow(
-                making_rows(job.events, loaded.own, seen, fails_once=name == LARGE), SCHEMA
-            )
+            rows = rows.mapInArrow(row_maker(job.events, loaded.own, seen, fails_once=name == LARGE), SCHEMA)
             started_ms = time.time_ns() // 1_000_000
             save(
                 rows,

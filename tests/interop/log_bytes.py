@@ -1,8 +1,8 @@
-"""What stands in a log file, found out without the code under test.
+"""What a log file contains, determined without the code under test.
 
-Files as a broker wrote them are walked entry by entry (a batch of format v2, a message of format v0 or v1; a
-compressed message is one entry). What is left of them in a damaged file is found by searching for their bytes: what
-is not there byte for byte is no whole batch any more, wherever the damage lies.
+A scan reads the files that a broker wrote entry by entry. An entry is a batch of format v2, or a message of format v0
+or v1; a compressed message is one entry. In a damaged file, survivors are found by searching for their bytes: an entry
+whose bytes are incomplete is damaged, wherever the damage is.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Log = dict[int, bytes]
 """A partition's log files by base offset."""
 
 _LENGTH_POSITION = 8
-# No CRC covers what stands before: of v2 base offset, length and leader epoch, of v0 and v1 offset and length.
+# No CRC covers the bytes before: base offset, length and leader epoch in v2, offset and length in v0 and v1.
 _COVERED_FROM = {0: 8, 1: 8, 2: 16}
 
 
@@ -30,8 +30,8 @@ class Entry:
     """One entry as the broker wrote it.
 
     Attributes:
-        segment: The base offset that names the file.
-        base_offset: Of a compressed message only a bound: its first record's offset is not below.
+        segment: The file's base offset.
+        base_offset: For a compressed message only a lower bound of its first record's offset.
     """
 
     segment: int
@@ -47,17 +47,17 @@ class Entry:
 
     @property
     def is_wrapper(self) -> bool:
-        """Whether it is a compressed message of format v0 or v1."""
+        """Whether this is a compressed message of format v0 or v1."""
         return self.magic < 2 and self.content[17] & 7 != 0
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An entry that is still whole in a damaged file, but perhaps with another offset.
+    """An entry that is intact in a damaged file, except perhaps for its offset.
 
     Attributes:
-        position: Where it begins by now.
-        shift: By how much its offset differs from what the broker wrote.
+        position: Where it starts in the damaged file.
+        shift: The difference between its offset and the original one.
     """
 
     entry: Entry
@@ -79,7 +79,7 @@ class Found:
 
     @property
     def shift_of_records(self) -> int:
-        """The offsets in a compressed v0 message are absolute: its own offset does not move them."""
+        """The offsets in a compressed v0 message are absolute, so the outer offset does not shift them."""
         return 0 if self.entry.magic == 0 and self.entry.is_wrapper else self.shift
 
 
@@ -92,7 +92,7 @@ def entries_of_log(log: Mapping[int, bytes]) -> list[Entry]:
 
 
 def entries_of(content: bytes, segment: int) -> Iterator[Entry]:
-    """The entries of an undamaged file; every CRC is checked."""
+    """The entries of an undamaged file; checks every CRC."""
     position = 0
     next_offset = segment
     while position < len(content):
@@ -114,7 +114,7 @@ def entries_of(content: bytes, segment: int) -> Iterator[Entry]:
 
 
 def find_entries(content: bytes, segment: int, entries: list[Entry]) -> list[Found]:
-    """Where entries still stand in a file, by position; one that was repeated stands there twice."""
+    """The surviving entries in a file, by position; a repeated entry appears twice."""
     found = []
     for entry in entries:
         covered_from = _COVERED_FROM[entry.magic]

@@ -1,10 +1,10 @@
-"""Write ``examples/data`` anew with a real Kafka broker.
+"""Rewrite ``examples/data`` with a real Kafka broker.
 
-Run from the root of the repository, with confluent-kafka, Java 17 and Maven at hand::
+Run from the root of the repository; needs confluent-kafka, Java 17 and Maven::
 
     PYTHONPATH=. python -m tests.interop.make_example_data
 
-Records, their timestamps and their grouping into batches come from a fixed seed. What the broker chooses itself
+Records, their timestamps and their grouping into batches follow from a fixed seed. What the broker chooses itself
 (topic ids, producer ids, timestamps of transaction markers) differs from run to run.
 """
 
@@ -36,7 +36,7 @@ ORDER_COUNT = 24_000
 DAY_MS = 24 * 60 * 60 * 1000
 HOUR_MS = 60 * 60 * 1000
 
-# Transaction markers carry the broker's clock. Without a long segment.ms the first marker would roll the segment.
+# Transaction markers carry the broker's clock. Without a long segment.ms, the first marker would roll the segment.
 TEN_YEARS_MS = 3650 * DAY_MS
 
 ROOT_FILES = (
@@ -47,7 +47,7 @@ ROOT_FILES = (
     "recovery-point-offset-checkpoint",
     "replication-offset-checkpoint",
 )
-# What the repository keeps beside the broker's files.
+# The repository's own files in that directory.
 KEPT_FILES = frozenset({"README.md", ".gitattributes"})
 
 Header = tuple[str, bytes | None]
@@ -65,7 +65,7 @@ class ExampleRecord:
 
 @dataclass(frozen=True, slots=True)
 class ExampleTopic:
-    """One topic: its configuration and what writes it."""
+    """One topic: its configuration and the function that writes it."""
 
     name: str
     partitions: int
@@ -85,7 +85,7 @@ def timestamps_over_a_week(count: int, source: random.Random) -> list[int]:
 
 
 def orders(source: random.Random) -> Iterator[ExampleRecord]:
-    """Orders of a web shop as JSON, with headers. Some are a little late."""
+    """Orders of a web shop as JSON, with headers; some arrive slightly late."""
     countries = ("DE", "FR", "NL", "ES", "IT", "PL", "SE")
     for number, moment in enumerate(timestamps_over_a_week(ORDER_COUNT, source)):
         # Some customers buy far more often than others.
@@ -156,7 +156,7 @@ def _json(value: object) -> bytes:
 
 
 def _producer(bootstrap_servers: str, **settings: object) -> Producer:
-    # The long linger leaves the grouping to flush(): each flush is one batch per partition, in every run.
+    # The long linger leaves the grouping to flush(): in every run, each flush makes one batch per partition.
     defaults: dict[str, object] = {
         "bootstrap.servers": bootstrap_servers,
         "enable.idempotence": True,
@@ -252,7 +252,7 @@ TOPICS = (
 
 
 def wait_until_compacted(log_directory: Path, topic: str, partition: int, timeout_s: float = 60.0) -> None:
-    """Wait until the cleaner has reached the active segment and the files it replaced are gone."""
+    """Wait until the cleaner has reached the active segment and the replaced files are gone."""
     directory = log_directory / f"{topic}-{partition}"
     checkpoint = log_directory / "cleaner-offset-checkpoint"
     deadline = time.monotonic() + timeout_s
@@ -266,7 +266,7 @@ def wait_until_compacted(log_directory: Path, topic: str, partition: int, timeou
 
 
 def make(target: Path) -> None:
-    """Replace the broker's files in ``target`` by newly written ones."""
+    """Replace the broker's files in ``target`` with newly written ones."""
     with tempfile.TemporaryDirectory() as scratch:
         settings = {"log.cleaner.backoff.ms": 200, "log.initial.task.delay.ms": 500}
         with KafkaBroker(scratch, settings) as broker:

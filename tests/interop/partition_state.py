@@ -1,4 +1,4 @@
-"""What a partition directory holds, read without the code under test, so that two can be compared."""
+"""The content of a partition directory, read without the code under test, to compare two of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _ENTRY = struct.Struct(">qhiqiqiq")
-# A broker leaves what a crash left half-written, and writes over it some day; we remove it.
+# After a crash, a broker leaves incomplete files and overwrites them later; we remove them.
 _PASSING = {".deleted", ".tmp"}
 
 
@@ -31,14 +31,14 @@ class ProducerEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """The files of a partition by name, and what is in those of which the order of entries is free.
+    """The files of a partition by name, decoded where the order of entries is unspecified.
 
     Attributes:
         logs: Log files.
         indexes: Offset, time and transaction indexes.
         snapshots: Producer snapshots, sorted.
         leader_epochs: Epoch and start offset; None without a file.
-        others: Names of all other files, except those that wait for their deletion or were never completed.
+        others: Names of all other files, except incomplete ones and those that await deletion.
     """
 
     logs: dict[str, bytes]
@@ -49,7 +49,7 @@ class PartitionState:
 
 
 def state_of(partition: Path) -> PartitionState:
-    """Read all files of a partition of which the log is closed."""
+    """Read all files of a partition whose log is closed."""
     logs, indexes, snapshots, others = {}, {}, {}, set()
     for path in sorted(partition.iterdir()):
         if path.suffix == ".log":
@@ -64,7 +64,7 @@ def state_of(partition: Path) -> PartitionState:
 
 
 def log_end_offset_of(state: PartitionState) -> int:
-    """Behind the last batch, or the base offset of the last segment; of logs of format v2."""
+    """The offset after the last batch, or the base offset of the last segment; for logs of format v2."""
     name, content = max(state.logs.items())
     end, position = int(name.removesuffix(".log")), 0
     while position < len(content):
@@ -76,7 +76,7 @@ def log_end_offset_of(state: PartitionState) -> int:
 
 
 def leader_epochs_below(state: PartitionState, offset: int) -> list[tuple[int, int]]:
-    """The epochs that began below an offset: at the log end an election adds one without a record."""
+    """The epochs that began below an offset: an election adds one at the log end without a record."""
     return [entry for entry in state.leader_epochs or [] if entry[1] < offset]
 
 
@@ -90,7 +90,7 @@ def _leader_epochs(partition: Path) -> list[tuple[int, int]] | None:
 
 
 def snapshot_entries_in_order(content: bytes) -> list[ProducerEntry]:
-    """The entries of a snapshot as they stand there."""
+    """The entries of a snapshot in file order."""
     version, crc, count = struct.unpack_from(">hIi", content)
     assert version == 1
     assert crc == crc32c(content[6:])

@@ -1,8 +1,8 @@
-"""Putting partitions that were written elsewhere under the topics of a stopped broker.
+"""Placing partitions that were written elsewhere under the topics of a stopped broker.
 
-The files change places as a person would move them: the broker's own partition directory keeps its
-`partition.metadata`, which holds the cluster's topic id, and everything else comes from the other one. What the two
-roots say of the partition in their checkpoints moves with it.
+The files move as an operator would move them. The broker's partition directory keeps its `partition.metadata` with
+the cluster's topic id; all other files come from the source. The source root's checkpoint entries for the partition
+move, too.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _TOPIC_ID_FILE = "partition.metadata"
 def place(
     source_root: Path, broker_root: Path, topic: str, *, source_topic: str | None = None, partitions: int = 1
 ) -> None:
-    """Replace the files of a topic's partitions, and take over what the checkpoints say of them.
+    """Replace the files of a topic's partitions and take over their checkpoint entries.
 
     Args:
         source_root: Holds the files.
-        broker_root: Of a broker that does not run.
-        topic: Which the broker knows.
-        source_topic: The topic's name in the source, if it is another one.
-        partitions: How many there are.
+        broker_root: The root of a stopped broker.
+        topic: An existing topic of the broker.
+        source_topic: The topic's name in the source, if it differs.
+        partitions: The partition count.
     """
     source_topic = source_topic or topic
     for partition in range(partitions):
@@ -48,29 +48,29 @@ def place(
 
 
 def _place_files(source: Path, target: Path) -> None:
-    assert (target / _TOPIC_ID_FILE).exists(), "the broker made no such partition"
+    assert (target / _TOPIC_ID_FILE).exists(), "the broker did not create this partition"
     for path in target.iterdir():
         if path.name != _TOPIC_ID_FILE:
             path.unlink()
     for path in source.iterdir():
         if path.name != _TOPIC_ID_FILE:
-            # With its times: a segment without timestamps counts its file's.
+            # Keep the times: retention uses a file's time if its segment has no timestamps.
             shutil.copy2(path, target)
 
 
 def add_offsets(root: Path, checkpoint: str, offsets: Mapping[str, int]) -> None:
-    """Put offsets of partition 0 of topics into a checkpoint."""
+    """Add offsets for partition 0 of topics to a checkpoint."""
     path = root / checkpoint
     _write_checkpoint(path, read_checkpoint(path) | {(topic, 0): offset for topic, offset in offsets.items()})
 
 
 def write_offsets(root: Path, checkpoint: str, offsets: Mapping[str, int]) -> None:
-    """Replace a checkpoint: it names partition 0 of these topics and nothing else."""
+    """Replace a checkpoint with one that holds only partition 0 of these topics."""
     _write_checkpoint(root / checkpoint, {(topic, 0): offset for topic, offset in offsets.items()})
 
 
 def read_checkpoint(path: Path) -> dict[tuple[str, int], int]:
-    """The offsets in a checkpoint file, by topic and partition; none if it is missing."""
+    """The offsets in a checkpoint file, by topic and partition; empty if the file is missing."""
     if not path.exists():
         return {}
     version, count, *lines = path.read_text().splitlines() or ["0", "0"]

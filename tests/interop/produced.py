@@ -1,7 +1,7 @@
-"""Topics that clients write through a broker: what its recovery and the bytes of its directories are compared on.
+"""Topics that clients write through a broker, to compare our recovery and our bytes with the broker's.
 
-Where the codec matters, clients send plain batches and the topic's `compression.type` makes the broker compress them:
-so the bytes are those of Kafka's own code.
+Where the codec matters, clients send uncompressed batches and the topic's `compression.type` makes the broker compress
+them, so that the bytes come from Kafka's own code.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tests.interop.broker import KafkaBroker
 
 BROKER_SETTINGS: dict[str, object] = {
-    # A killed broker leaves two of them for each log, and they are copied.
+    # A killed broker leaves two preallocated indexes for each log, and they are copied.
     "log.index.size.max.bytes": 65_536,
     "num.recovery.threads.per.data.dir": 2,
     "transaction.max.timeout.ms": 86_400_000,
@@ -42,7 +42,7 @@ TRANSACTIONS = "kafka-transactions"
 IDEMPOTENT = "kafka-idempotent"
 TINY = "kafka-tiny"
 EMPTY = "kafka-empty"
-# Grows by records that are appended while the broker is stopped.
+# Records are appended to it while the broker is stopped.
 CONTINUED = "kafka-continued"
 
 _SMALL_SEGMENTS = {"internal_segment_bytes": 190_000}
@@ -65,7 +65,7 @@ PRODUCED: dict[str, dict[str, object]] = {
 
 
 def small_records(count: int, *, first: int = 0, step_ms: int = 10) -> list[Sendable]:
-    """Records that follow each other in time: value ``record <number>``, a key every third time."""
+    """Records with ascending timestamps: value ``record <number>``, a key for every third."""
     return [
         Sendable(
             b"key %d" % (number % 7) if number % 3 == 0 else None,
@@ -78,7 +78,7 @@ def small_records(count: int, *, first: int = 0, step_ms: int = 10) -> list[Send
 
 
 def create_topics(broker: KafkaBroker, topics: Mapping[str, Mapping[str, object]]) -> None:
-    """Create topics of one partition and wait until their directories are there. Settings have ``_`` for ``.``."""
+    """Create topics of one partition and wait until their directories exist. Settings have ``_`` for ``.``."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     new = [
         NewTopic(name, 1, 1, config={key.replace("_", "."): str(value) for key, value in settings.items()})
@@ -90,7 +90,7 @@ def create_topics(broker: KafkaBroker, topics: Mapping[str, Mapping[str, object]
     waiting = {broker.log_directory / f"{name}-0" / "partition.metadata" for name in topics}
     while waiting := {path for path in waiting if not path.exists()}:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"The broker did not make {waiting}.")
+            raise TimeoutError(f"The broker did not create {waiting}.")
         time.sleep(0.02)
 
 
@@ -106,18 +106,18 @@ class Produced:
     """Writes the topics of `PRODUCED`, once or several times.
 
     Attributes:
-        sent: What was sent, by topic; not what transactions sent.
+        sent: The records sent by topic, without those of transactions.
     """
 
     def __init__(self, broker: KafkaBroker) -> None:
         self.sent: dict[str, list[Sendable]] = {topic: [] for topic in PRODUCED if topic != TRANSACTIONS}
         self._broker = broker
-        # Their transactions stay open as long as they live.
+        # Closing a producer would abort its transaction.
         self._open_producers: list[Producer] = []
         self._now_ms = int(time.time() * 1000)
 
     def write(self, occasion: str) -> None:
-        """Write to every topic but the empty one."""
+        """Write to every topic except the empty one."""
         plain = new_producer(self._broker, linger_ms=1000)
         idempotent = new_producer(self._broker, linger_ms=1000, enable_idempotence=True)
         for topic, sent in self.sent.items():
@@ -146,7 +146,7 @@ class Produced:
         ]
         for producer in transactional:
             producer.init_transactions()
-        # The value of 110 KB would not fit into a segment.
+        # The value of 110 KB exceeds a segment.
         records = (
             self._made_recent(record)
             for record in records_of_every_shape(3_000, f"transactional {occasion}")
@@ -169,7 +169,7 @@ class Produced:
                     producer.commit_transaction()
         staying_open.begin_transaction()
         _send_some(staying_open, records, source)
-        # A complete transaction behind the first unstable offset.
+        # A complete transaction after the first unstable offset.
         finishing[0].begin_transaction()
         _send_some(finishing[0], records, source)
         finishing[0].abort_transaction()
@@ -177,7 +177,7 @@ class Produced:
         self._open_producers.append(staying_open)
 
     def _made_recent(self, record: Sendable) -> Sendable:
-        """The same record some hours ago: what producers did more than a day ago is forgotten."""
+        """The same record with a timestamp of some hours ago: brokers forget producers after a day."""
         distance_ms = (record.timestamp_ms - BASE_TIMESTAMP_MS) // 50
         return record._replace(timestamp_ms=self._now_ms - 6 * HOUR_MS + distance_ms)
 

@@ -1,4 +1,4 @@
-"""Produce requests made by hand: their batches have the producer id, epoch and sequence that a test says."""
+"""Hand-made produce requests, for batches with a given producer id, epoch and sequence."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SEQUENCES = 1 << 31
 
 
 class Answer(NamedTuple):
-    """What a broker said to a batch: an error code, 0 for none, and the offset of its first record."""
+    """A broker's answer to a batch: an error code, 0 for none, and the offset of its first record."""
 
     error: int
     base_offset: int
@@ -32,14 +32,14 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProducerAnswers:
-    """What a broker said to a producer that had written before.
+    """A broker's answers to a producer that continues.
 
     Attributes:
-        entry: Its state before.
-        log_end_offset: When it went on.
-        repeated: Its last batch, again.
-        gap: A batch with a sequence that is too high.
-        next: The batch that comes next.
+        entry: The producer's state before.
+        log_end_offset: The log end before.
+        repeated: For its last batch, sent again.
+        gap: For a batch with too high a sequence.
+        next: For the batch with the next sequence.
     """
 
     entry: ProducerEntry
@@ -70,7 +70,7 @@ def produced_batch(
 
 
 def produce_batch(broker: KafkaBroker, topic: str, batch: bytes, partition: int = 0) -> Answer:
-    """Send a batch with acks of all replicas, and wait for the answer."""
+    """Send a batch with acks=all and wait for the answer."""
     name = topic.encode()
     body = struct.pack(">hhii", -1, -1, 30_000, 1) + struct.pack(">h", len(name)) + name
     body += struct.pack(">iii", 1, partition, len(batch)) + batch
@@ -87,7 +87,7 @@ def produce_batch(broker: KafkaBroker, topic: str, batch: bytes, partition: int 
 
 
 def go_on(broker: KafkaBroker, topic: str, entry: ProducerEntry) -> ProducerAnswers:
-    """As an idempotent producer: repeat the last batch, leave out numbers, and go on with the right one."""
+    """Continue as an idempotent producer: repeat the last batch, skip sequence numbers, then send the next one."""
     end = end_offset(broker, topic)
 
     def produce(first: int, count: int) -> Answer:

@@ -1,4 +1,4 @@
-"""A cluster of two brokers, so that one can be the replica of the other."""
+"""A cluster of two brokers with replicated topics."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TIMEOUT_S = 60.0
 
 
 class TwoBrokers:
-    """Broker 1 is the controller, too; broker 2 is none, and stops and starts while the other runs.
+    """Broker 1 is also the controller; broker 2 is not, and can stop and start while broker 1 runs.
 
     Args:
         directory: Holds the files of both.
@@ -39,30 +39,30 @@ class TwoBrokers:
 
     @property
     def second(self) -> KafkaBroker:
-        """Broker 2. It is there once `start` was called."""
+        """Broker 2; available after `start`."""
         assert self._second is not None
         return self._second
 
     def start(self) -> None:
-        """Start both. The first comes up alone first, and leads what it may lead."""
+        """Start both, the first broker first, so that it leads what it can."""
         self.first.start()
         if self._second is None:
             self._second = self._describe_second()
         self._second.start()
 
     def stop(self) -> None:
-        """Stop both. The first is the last one in sync with itself."""
+        """Stop both, broker 2 first; broker 1 is the last one in sync."""
         self.second.stop()
         self.first.stop()
 
     def kill(self) -> None:
-        """End both at once."""
+        """Kill both."""
         for each in (self._second, self.first):
             if each is not None:
                 each.kill()
 
     def create_topics(self, *names: str) -> None:
-        """Topics of one partition, which both brokers have; the first prefers to lead it."""
+        """Create topics with one partition and two replicas; broker 1 is the preferred leader."""
         admin = AdminClient({"bootstrap.servers": self.first.bootstrap_servers, "log_level": 0})
         topics = [
             NewTopic(name, 1, replica_assignment=[[1, 2]], config={"retention.ms": "-1"}) for name in names
@@ -77,12 +77,12 @@ class TwoBrokers:
         wait_until(lambda: all(path.exists() for path in made))
 
     def in_sync(self, topic: str) -> set[int]:
-        """The brokers in sync on partition 0 of a topic."""
+        """The brokers in sync for partition 0 of a topic."""
         admin = AdminClient({"bootstrap.servers": self.first.bootstrap_servers, "log_level": 0})
         return set(admin.list_topics(topic, timeout=_TIMEOUT_S).topics[topic].partitions[0].isrs)
 
     def wait_until_in_sync(self, topic: str) -> None:
-        """Wait until both brokers have all of partition 0 of a topic."""
+        """Wait until both brokers are in sync for partition 0 of a topic."""
         wait_until(lambda: self.in_sync(topic) == {1, 2})
 
     def _describe_second(self) -> KafkaBroker:
@@ -103,11 +103,11 @@ class TwoBrokers:
 
 @dataclass(frozen=True, slots=True)
 class Replicated:
-    """What became of topics with two replicas. They are named for where their rows were put.
+    """The outcome for topics with two replicas, which are named for where their rows were placed.
 
     Attributes:
         log: What both brokers logged.
-        in_sync: The brokers that had everything in the end.
+        in_sync: The brokers in sync at the end.
         values: What a consumer got.
         log_files: The bytes of each broker's log file.
     """
@@ -118,7 +118,7 @@ class Replicated:
     log_files: Mapping[str, tuple[bytes, bytes]]
 
 
-# Whether the first broker, which leads, and the second get the rows.
+# Whether broker 1, the leader, and broker 2 get the rows.
 _PLACED = {
     "on-both": (True, True),
     "on-the-leader": (True, False),
@@ -130,7 +130,7 @@ _EPOCHS = {"epoch-minus-one": -1, "epoch-100": 100}
 
 
 def load_replicas(spark: SparkSession, cluster: TwoBrokers, scratch: Path) -> Replicated:
-    """Put rows under topics with two replicas, with the whole cluster down, and see what becomes of them."""
+    """Place rows under replicated topics while the cluster is down, restart it, and observe it."""
     cluster.start()
     cluster.create_topics(*_PLACED)
     cluster.stop()
@@ -170,10 +170,10 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = _TIMEOUT_S) -> 
     """Wait for a condition.
 
     Raises:
-        TimeoutError: It did not come true.
+        TimeoutError: It did not come true in time.
     """
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError("What a test waits for did not come true.")
+            raise TimeoutError("The condition did not come true in time.")
         time.sleep(0.05)

@@ -1,8 +1,8 @@
-"""A broker's directory, read by Spark and written with its offsets into a new root, under the topics of a new broker.
+"""A broker's directory, read by Spark and written with its offsets into a new root for a new broker.
 
-What is read with read_committed comes under other topic names into the same cluster. Groups keep their offsets in
-`__consumer_offsets`, which names topics and partitions only: so whoever restores a cluster commits the same numbers
-for the same names through a client.
+Rows read with read_committed go to topics with other names in the same cluster. `__consumer_offsets` identifies
+partitions by topic name and number only, so a restore commits the same group offsets for the same names through a
+client.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
     from tests.interop.broker import KafkaBroker
 
-# The topic that only committed records are restored of.
+# Restored from committed records only.
 COMMITTED: Final = "committed-transactions"
-# All partitions that are restored.
+# All restored partitions.
 RESTORED: Final[list[Place]] = [
     *((topic, number) for topic, (count, _) in SOURCE_TOPICS.items() for number in range(count)),
     *((COMMITTED, number) for number in range(SOURCE_TOPICS[TRANSACTIONS][0])),
@@ -54,16 +54,16 @@ _TIMEOUT_S = 60.0
 # Its repr, which a failing assertion prints, would hold every row.
 @dataclass(slots=True, repr=False)
 class Restored:
-    """What the new broker made of it.
+    """What the new broker served.
 
     Attributes:
         source: What was restored.
-        root: The new broker's.
+        root: The new broker's root.
         own: The roots that Spark wrote, by isolation level.
-        start: The start over them.
-        offsets: The new broker's log starts and log ends.
+        start: The new broker's start with the restored logs.
+        offsets: The new broker's log start and log end offsets.
         consumed: By isolation level, topic and partition.
-        continued: What the group got that went on.
+        continued: What the consumer group got after its committed offsets.
     """
 
     source: Source
@@ -75,20 +75,20 @@ class Restored:
     continued: dict[Place, list[Row]] = field(default_factory=dict)
 
     def own_partition(self, restored: Place) -> Path:
-        """The directory that Spark wrote of a partition."""
+        """The directory that Spark wrote for a partition."""
         topic, partition = source_of(restored)
         level = READ_COMMITTED if restored[0] == COMMITTED else READ_UNCOMMITTED
         return self.own[level] / f"{topic}-{partition}"
 
 
 def source_of(restored: Place) -> Place:
-    """The partition of the source from which one was restored."""
+    """The partition from which this one was restored."""
     topic, partition = restored
     return (TRANSACTIONS if topic == COMMITTED else topic), partition
 
 
 def restore(source: Source, broker: KafkaBroker, scratch: Path) -> Restored:
-    """Restore with Spark, give the partitions to the broker, and watch."""
+    """Restore with Spark, give the partitions to the broker, and observe it."""
     restored = Restored(source, broker.log_directory, {level: scratch / level for level in ISOLATION_LEVELS})
     topics = {READ_UNCOMMITTED: list(SOURCE_TOPICS), READ_COMMITTED: [TRANSACTIONS]}
     with spark_session(scratch) as spark:
@@ -107,7 +107,7 @@ def restore(source: Source, broker: KafkaBroker, scratch: Path) -> Restored:
 
     with broker:
         for topic, (count, settings) in {**SOURCE_TOPICS, COMMITTED: SOURCE_TOPICS[TRANSACTIONS]}.items():
-            # Or its cleaner would come before the comparison.
+            # Otherwise the cleaner could run before the comparison.
             create_topic(broker, topic, count, **{**settings, "min_compaction_lag_ms": 1000 * DAY_MS})
     for topic, (count, _) in SOURCE_TOPICS.items():
         place(restored.own[READ_UNCOMMITTED], broker.log_directory, topic, partitions=count)
@@ -126,7 +126,7 @@ def restore(source: Source, broker: KafkaBroker, scratch: Path) -> Restored:
 
 
 def _continue_as_group(broker: KafkaBroker, places: list[Place]) -> dict[Place, list[Row]]:
-    """What a member of the group gets from where the group is to the end of all partitions."""
+    """What a group member gets from the group's offsets to the end of all partitions."""
     consumer = Consumer(
         {
             "bootstrap.servers": broker.bootstrap_servers,
@@ -144,7 +144,7 @@ def _continue_as_group(broker: KafkaBroker, places: list[Place]) -> dict[Place, 
         consumer.subscribe(list(SOURCE_TOPICS))
         while unfinished:
             message = consumer.poll(_TIMEOUT_S)
-            assert message is not None, f"nothing more came of {sorted(unfinished)}"
+            assert message is not None, f"no more records of {sorted(unfinished)}"
             error = message.error()
             if error is None:
                 row = row_of_message(message)

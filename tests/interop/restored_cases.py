@@ -1,7 +1,7 @@
-"""The conformance cases, restored into the directory of a stopped broker by Spark; and what came of them.
+"""The conformance cases, restored by Spark into the directory of a stopped broker, and what the broker served.
 
-Topics of several cases have the same name, and one broker is to judge all of them. So Spark reads copies, in which
-each partition directory has the case before its name: no byte of a log names its topic.
+Cases share topic names, but one broker loads all of them. So Spark reads copies whose partition directories have the
+case as a prefix. Log files contain no topic names.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 BROKER_SETTINGS: dict[str, object] = {"log.index.size.max.bytes": 65_536}
 
-# Case after case takes the next one.
+# Successive cases use successive codecs.
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-# Several segments where a log has many records; the largest ones need this size.
+# Small segments, so that large logs have several; the largest records need this size.
 _SETTINGS = {"internal.segment.bytes": 130_000, "index.interval.bytes": 500}
 _BATCH_SIZE = 2_000
 _TIMEOUT_S = 60.0
@@ -49,11 +49,11 @@ class RestoredCases:
     Attributes:
         cases: What Spark read and wrote, by name.
         root: The broker's directory.
-        failures: What Spark raised for a case.
-        topic_ids: What the cluster called the topics, before anything was written into them.
-        start: The start over what Spark wrote.
+        failures: Exceptions that Spark raised, by case.
+        topic_ids: The cluster's topic ids, before Spark wrote anything.
+        start: The start with the logs that Spark wrote.
         consumed: By isolation level, topic and partition.
-        bounds: The broker's log start and log end, by topic and partition.
+        bounds: The broker's log start and log end offsets, by topic and partition.
     """
 
     root: Path
@@ -68,7 +68,7 @@ class RestoredCases:
         """A case that was written.
 
         Raises:
-            SparkWriteError: It was not.
+            SparkWriteError: Writing it failed.
         """
         if name in self.failures:
             raise self.failures[name]
@@ -76,12 +76,12 @@ class RestoredCases:
 
 
 def named(case_name: str, topic: str) -> str:
-    """The topic of a case as the broker knows it."""
+    """The broker's name for the topic of a case."""
     return f"{case_name}.{topic}"
 
 
 def restore_cases(broker: KafkaBroker, scratch: Path) -> RestoredCases:
-    """Make the topics, stop the broker, write what the cases hold, start it, and look."""
+    """Create the topics, stop the broker, write the cases, restart it, and observe it."""
     restored = RestoredCases(broker.log_directory)
     for name in case_names():
         logs, expected = unpack_case(name, scratch / name)
@@ -111,7 +111,7 @@ def restore_cases(broker: KafkaBroker, scratch: Path) -> RestoredCases:
 
 
 def _create_topics(broker: KafkaBroker, places: list[Place]) -> dict[str, str]:
-    """Make them, and learn their ids."""
+    """Create the topics and return their ids."""
     counts: dict[str, int] = {}
     for topic, partition in places:
         counts[topic] = max(counts.get(topic, 0), partition + 1)
@@ -122,17 +122,17 @@ def _create_topics(broker: KafkaBroker, places: list[Place]) -> dict[str, str]:
     )
     for each in created.values():
         each.result(_TIMEOUT_S)
-    # The controller answers before the broker has made the directories.
+    # The controller answers before the broker creates the directories.
     deadline = time.monotonic() + _TIMEOUT_S
     waiting = {
         broker.log_directory / f"{topic}-{partition}" / "partition.metadata" for topic, partition in places
     }
     while waiting := {path for path in waiting if not path.exists()}:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"The broker did not make {waiting}.")
+            raise TimeoutError(f"The broker did not create {waiting}.")
         time.sleep(0.02)
     described = admin.describe_topics(TopicCollection(list(counts)))
-    # The client writes other letters than Kafka's own tools do.
+    # The client uses another Base64 alphabet than Kafka's own tools.
     letters = str.maketrans("+/", "-_")
     return {
         topic: str(each.result(_TIMEOUT_S).topic_id).translate(letters) for topic, each in described.items()
@@ -144,7 +144,7 @@ def _restore(restored: RestoredCases, case: CaseUnderTest, session: ClassicSpark
     ids = {named(case.name, topic): restored.topic_ids[named(case.name, topic)] for topic in topics}
     source = _with_other_names(case)
     options = options_to_read(case, READ_COMMITTED)
-    # None of the new names is one of an internal topic.
+    # None of the new names is that of an internal topic.
     options.pop("subscribe", None)
     session.copy(
         source,
@@ -187,7 +187,7 @@ def _admin(broker: KafkaBroker) -> AdminClient:
 
 
 def _bounds(broker: KafkaBroker, places: list[Place]) -> dict[Place, tuple[int, int]]:
-    """ListOffsets: earliest and latest."""
+    """The earliest and latest offsets from ListOffsets."""
     admin = _admin(broker)
     ends = []
     for spec in (OffsetSpec.earliest(), OffsetSpec.latest()):

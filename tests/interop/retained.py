@@ -1,4 +1,4 @@
-"""Topics of which a broker's retention removes something, or nothing: by age, by size, and by the log's start."""
+"""Topics from which a broker's retention deletes segments, or none: by age, by size, and by log start."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ WITHOUT_TIMESTAMPS = "retained-without-timestamps"
 LOG_START = "retained-log-start"
 TRANSACTIONS = "retained-transactions"
 
-# Topic: its settings, and the hours that its records are old, each for a twelfth of them.
+# Topic: its settings, and the ages of its records in hours; the records are spread evenly over them.
 RETAINED: dict[str, tuple[dict[str, object], Sequence[float]]] = {
     "retained-by-time": (_THREE_HOURS, (6, 6, 5, 5, 4, 4, 2, 2, 1, 1, 0.5, 0.5)),
     "retained-by-size": (_SIZE, (1,)),
     "retained-by-both": ({**_THREE_HOURS, **_SIZE}, (6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 1, 1)),
     "retained-whole": (_THREE_HOURS, (1,)),
-    # Its active segment, too.
+    # Includes its active segment.
     "retained-nothing": (_THREE_HOURS, (6,)),
-    # Nothing behind a segment that stays goes.
+    # A segment that is retained protects those after it.
     "retained-old-behind-young": (_THREE_HOURS, (6, 6, 6, 1, 6, 6, 6, 6, 6, 6, 6, 6)),
     "retained-old-behind-future": (_THREE_HOURS, (-1000, 6, 6, 6, 6, 6)),
     "retained-all-too-large": ({**_SEGMENTS, "retention_bytes": 0}, (1,)),
-    # And never dirty enough to be cleaned.
+    # Never dirty enough to be cleaned.
     "retained-compacted": (
         {**_THREE_HOURS, "cleanup_policy": "compact", "min_cleanable_dirty_ratio": 1.0},
         (6,),
@@ -53,23 +53,23 @@ RETAINED: dict[str, tuple[dict[str, object], Sequence[float]]] = {
     TRANSACTIONS: ({**_SIZE, "retention_ms": -1}, (1,)),
     WITHOUT_TIMESTAMPS: (_THREE_HOURS, ()),
 }
-# What is kept: the segments behind the first, and so much more.
+# Retained bytes: those of the segments after the first, plus this many.
 _MORE_BYTES = {EXACTLY: 0, ONE_MORE: 1}
 _BATCHES: dict[str, object] = {"linger_ms": 1000, "batch_size": 2_000}
 _COUNT = 480
 
 
 def settings_of_retained(root: Path | None = None) -> dict[str, dict[str, object]]:
-    """Topic: its settings; with those that follow from the sizes of files, if it was written."""
+    """The settings by topic; with those that depend on file sizes if a root was written."""
     settings = {topic: dict(settings) for topic, (settings, _) in RETAINED.items()}
     if root is not None:
         for topic, more_bytes in _MORE_BYTES.items():
-            settings[topic]["retention_bytes"] = _bytes_behind_the_first(root, topic) + more_bytes
+            settings[topic]["retention_bytes"] = _bytes_after_the_first(root, topic) + more_bytes
     return settings
 
 
 def write_retained(broker: KafkaBroker) -> None:
-    """Write every topic but the one without timestamps, which is placed later."""
+    """Write every topic except the one without timestamps, which is placed later."""
     now_ms = int(time.time() * 1000)
     plain = new_producer(broker, **_BATCHES)
     for topic, (_, ages) in RETAINED.items():
@@ -84,7 +84,7 @@ def write_retained(broker: KafkaBroker) -> None:
 
 
 def place_without_timestamps(root: Path, scratch: Path) -> None:
-    """Put messages of format v0 into a closed root: their segments are as old as their files."""
+    """Place messages of format v0 into a closed root: the age of their segments is that of the files."""
     source, _ = unpack_case("magic0", scratch)
     place(source, root, WITHOUT_TIMESTAMPS, source_topic="m0-none")
     paths = sorted((root / f"{WITHOUT_TIMESTAMPS}-0").glob("*.log"))
@@ -94,7 +94,7 @@ def place_without_timestamps(root: Path, scratch: Path) -> None:
         os.utime(path, (modified_s, modified_s))
 
 
-def _bytes_behind_the_first(root: Path, topic: str) -> int:
+def _bytes_after_the_first(root: Path, topic: str) -> int:
     _, *others = sorted((root / f"{topic}-0").glob("*.log"))
     return sum(path.stat().st_size for path in others)
 

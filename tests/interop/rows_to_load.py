@@ -1,4 +1,4 @@
-"""Rows that Spark writes for a broker to load, and what is done to their batches."""
+"""Rows that Spark writes for a broker to load, and changes to their batches."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ ROW_COUNT = 1000
 
 
 def write_rows(spark: SparkSession, root: Path, topic: str, mode: str = "append", **options: object) -> None:
-    """Write some rows, which tell by which mode, into partition 0 of a topic."""
+    """Write some rows, whose values name the save mode, into partition 0 of a topic."""
     columns = [f"concat('{mode} ', id) AS value", "timestamp_seconds(1577836800 + id) AS timestamp"]
     rows = spark.range(0, ROW_COUNT, 1, 1).selectExpr(*columns)
     save(rows, root, mode, topic=topic, **options)
 
 
 def topic_id_of(broker: KafkaBroker, topic: str) -> str:
-    """The id that the cluster gave to a topic."""
+    """The cluster's id for a topic."""
     text = (broker.log_directory / f"{topic}-0" / "partition.metadata").read_text()
     found = re.search(r"topic_id: (\S+)", text)
     assert found is not None
@@ -34,7 +34,7 @@ def topic_id_of(broker: KafkaBroker, topic: str) -> str:
 
 
 def set_leader_epoch(partition: Path, leader_epoch: int) -> None:
-    """Put a leader epoch into every batch of a partition, as another cluster might have. No CRC covers it."""
+    """Set the leader epoch of every batch of a partition, as another cluster might have. No CRC covers it."""
     (log,) = partition.glob("*.log")
     data = bytearray(log.read_bytes())
     position = 0

@@ -1,4 +1,4 @@
-"""What a broker's directory holds that is worth a restore: gaps of all kinds, raised log starts, a group's offsets."""
+"""A broker's directory worth restoring: offset gaps of all kinds, raised log starts, a group's offsets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Place = tuple[str, int]
 TRANSACTIONS, DELETED, COMPACTED = "from-transactions", "from-deleted", "from-compacted"
 EXPIRED = "from-expired"
 _SMALL: Final = {"internal_segment_bytes": 20_000, "segment_ms": TEN_YEARS_MS, "retention_ms": -1}
-# Topic: how many partitions, and settings.
+# Topic: partition count and settings.
 SOURCE_TOPICS: Final[dict[str, tuple[int, dict[str, object]]]] = {
     TRANSACTIONS: (2, _SMALL),
     DELETED: (3, _SMALL),
@@ -48,13 +48,13 @@ _TIMEOUT_S = 60.0
 # Its repr, which a failing assertion prints, would hold every row.
 @dataclass(slots=True, repr=False)
 class Source:
-    """What was written, and how a consumer saw it.
+    """What was written, and what a consumer got.
 
     Attributes:
         directory: A copy of the broker's root after a clean stop.
         consumed: By isolation level, topic and partition.
-        offsets: Log start and log end.
-        group_offsets: What the group has committed.
+        offsets: Log start and log end offsets.
+        group_offsets: The group's committed offsets.
     """
 
     directory: Path
@@ -69,7 +69,7 @@ class Source:
 
 
 def write_source(broker: KafkaBroker, directory: Path) -> Source:
-    """Write the topics; the directory is not copied yet."""
+    """Write the topics; the directory is copied later."""
     source = Source(directory)
     for topic, (count, settings) in SOURCE_TOPICS.items():
         create_topic(broker, topic, count, **settings)
@@ -85,7 +85,7 @@ def write_source(broker: KafkaBroker, directory: Path) -> Source:
 
 
 def commit_group_offsets(broker: KafkaBroker, offsets: dict[Place, int]) -> None:
-    """Commit offsets as the group would."""
+    """Commit offsets for the consumer group."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": GROUP, "log_level": 0})
     try:
         consumer.commit(
@@ -96,7 +96,7 @@ def commit_group_offsets(broker: KafkaBroker, offsets: dict[Place, int]) -> None
 
 
 def log_offsets(broker: KafkaBroker, places: Iterable[Place]) -> dict[Place, tuple[int, int]]:
-    """The broker's answers to ListOffsets: the earliest and the latest offset."""
+    """The earliest and latest offsets from ListOffsets."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     places = list(places)
     found: dict[Place, list[int]] = {place: [] for place in places}
@@ -108,7 +108,7 @@ def log_offsets(broker: KafkaBroker, places: Iterable[Place]) -> dict[Place, tup
 
 
 def _records(seed: str) -> Iterator[Sendable]:
-    """Without the one huge value, which would not fit into a segment."""
+    """Records without the one huge value, which exceeds a segment."""
     return (each for each in records_of_every_shape(10_000, seed) if len(each.value or b"") < 1000)
 
 
@@ -123,7 +123,7 @@ def _some(records: Iterator[Sendable], count: int) -> list[Sendable]:
 
 
 def _write_transactions(broker: KafkaBroker) -> None:
-    """Two producers' transactions overlap, plain records between; one partition ends with one that is aborted."""
+    """Overlap two producers' transactions, with plain records between; one partition ends with an aborted one."""
     source = random.Random("source transactions")
     records = _records("source transactions")
     plain = new_producer(broker, linger_ms=1000, compression_type="lz4")
@@ -145,7 +145,7 @@ def _write_transactions(broker: KafkaBroker) -> None:
 
 
 def _write_deleted(broker: KafkaBroker) -> None:
-    """Of one partition some records are deleted, of another all; the third was never written. Of a topic all."""
+    """Delete some records of one partition and all of another; the third stays empty. Delete all of one topic."""
     records = _records("source deleted")
     producer = new_producer(broker, linger_ms=1000, compression_type="zstd")
     for topic, partition, count in ((DELETED, 0, 300), (DELETED, 1, 100), (EXPIRED, 0, 60)):

@@ -1,4 +1,4 @@
-"""Spark jobs that write: a session whose tasks get several attempts, and `save`."""
+"""Spark jobs that write: a session with several attempts per task, and `save`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def spark_session(scratch: Path) -> AbstractContextManager[SparkSession]:
-    """A session with two cores and four attempts for every task, which ends with the block."""
+    """A session with two cores and four attempts per task; it ends with the block."""
     return session_of_this_process(scratch, attempts=4)
 
 
@@ -29,7 +29,7 @@ def save(frame: DataFrame, root: Path, mode: str = "append", **options: object) 
 
 
 def error_of_save(frame: DataFrame, root: Path, **options: object) -> str:
-    """What `save` says when it refuses."""
+    """The error message of a `save` that is refused."""
     from pyspark.errors import PySparkException
 
     with pytest.raises(PySparkException) as raised:

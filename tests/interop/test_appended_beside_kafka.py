@@ -1,4 +1,4 @@
-"""What a leader appends, and refuses, beside Kafka's own log in a JVM: the same but for what is listed here."""
+"""A leader and a follower append and reject the same as Kafka's own log in a JVM, except for what is listed here."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ _CONFIGS: dict[str, dict[str, object]] = {
 }
 _KINDS = {"InvalidRecordException": InvalidRecordError, "InvalidTimestampException": InvalidTimestampError}
 
-# What a broker takes and we refuse.
+# Batches that a broker accepts and we reject.
 _STRICTER = {
     "unreadable": "records that Kafka's own reader does not read; compressed ones are not looked at closely enough",
     "offsets": "offsets that do not follow one another; a broker stores them so, or numbers them anew",
     "marked": "log append time that a producer claims for a log of create times",
     "producer": "a transaction without a producer id, or a producer id without an epoch",
 }
-# What a broker takes if it need not encode the records again, and refuses otherwise; we take it.
-_MILDER = "re-encoded"
+# Batches that a broker accepts only if it need not re-encode the records; we accept them.
+_MORE_LENIENT = "re-encoded"
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def append(log: Log, batch: bytes) -> AppendError | None:
 
 
 def reason_to_refuse(batch: Batch, theirs: Appended, config: Mapping[str, object]) -> str | None:
-    """Why we refuse a batch, whatever a broker does."""
+    """Why we reject a batch, whatever a broker does."""
     has_producer = batch.producer_id >= 0
     is_transactional = bool(batch.attributes & TRANSACTIONAL)
     is_marked = bool(batch.attributes & LOG_APPEND_TIME)
@@ -101,13 +101,13 @@ def assert_refused_for_the_same(ours: AppendError, theirs: Appended) -> None:
 
 
 def as_java_keeps(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A record whose header keys were texts of Java in between: what is no UTF-8 was replaced."""
+    """A record whose header keys went through Java strings, which replace invalid UTF-8."""
     *fields, headers = row
     return (*fields, tuple((key.decode(errors="replace").encode(), value) for key, value in headers))
 
 
 def assert_stored_the_same(ours: bytes, theirs: bytes, codec: int) -> None:
-    """Byte for byte if the codec stayed as it was; otherwise the same records, and the same words about them."""
+    """The same bytes if the codec did not change; otherwise the same records with the same metadata."""
     if RecordBatches.parse(theirs).headers["attributes"][0] & 7 == codec:
         assert ours == theirs
         return
@@ -117,7 +117,7 @@ def assert_stored_the_same(ours: bytes, theirs: bytes, codec: int) -> None:
         assert mine[field] == yours[field], field
     for field in ("producer_epoch", "base_sequence", "record_count"):
         assert mine[field] == yours[field], field
-    # Encoding anew, a broker drops the delete horizon, too.
+    # When it re-encodes, a broker also drops the delete horizon.
     assert mine["attributes"] & 0x3F == yours["attributes"] & 0x3F
 
 
@@ -142,10 +142,10 @@ def compare(
         assert theirs.refusal == "IllegalArgumentException", about
         has_negative_timestamp = min(row[1] for row in decode_whole_batches(batch)) < -1
         assert has_negative_timestamp or given.producer_id < -1, about
-        reason = _MILDER
+        reason = _MORE_LENIENT
     assert reason is not None, about
     found[reason] += 1
-    # So that both go on from the same offset.
+    # Both continue from the same offset.
     log.truncate_to(end_offset)
     assert kafka.truncate_to(end_offset) is None
 
@@ -158,11 +158,11 @@ def test_any_batch_of_a_client(kafka: KafkaLog, logs: LogDirectory, tmp_path: Pa
         log = logs.create(f"any{number}", 0, LogConfig.from_dict(values))
         for given in any_batches(number, _BATCHES):
             compare(kafka, log, config, given, found)
-    assert found.keys() == {"taken", "refused", _MILDER, *_STRICTER}
+    assert found.keys() == {"taken", "refused", _MORE_LENIENT, *_STRICTER}
     assert min(found["taken"], found["refused"]) > len(_CONFIGS) * _BATCHES // 4
 
 
-# -- One step after the other --------
+# -- Random sequences of steps --------
 
 _STEPS = 100
 _SEQUENCES = 8
@@ -172,13 +172,13 @@ _OF_FOLLOWERS: dict[str, tuple[type[SegmentLogError], ...]] = {
     "UnexpectedAppendOffsetException": (OffsetsOutOfOrderError,),
     "OffsetsOutOfOrderException": (OffsetsOutOfOrderError,),
     "CorruptRecordException": (CorruptRecordError,),
-    # Of the first two Kafka's message tells the offsets of all records, if it can read them.
+    # For the first two, Kafka's message holds the offsets of all records, if it can read them.
     "InvalidRecordException": (OffsetsOutOfOrderError, CorruptRecordError),
 }
 
 
 class Both:
-    """A log of ours and one of Kafka's, to which the same is done."""
+    """One of our logs and one of Kafka's, which go through the same steps."""
 
     def __init__(self, kafka: KafkaLog, directory: Path, seed: int) -> None:
         self.kafka, self.generator = kafka, random.Random(seed)
@@ -194,13 +194,13 @@ class Both:
         self.log = self.logs.get_or_create("steps")
 
     def steps(self) -> list[Callable[[], str]]:
-        """What may be done, as often as it is to be done."""
-        # Kafka cannot recover some logs of which the beginning of a transaction was deleted, and its end truncated.
+        """The possible steps, repeated by weight."""
+        # Kafka cannot recover some logs whose transaction lost its beginning to deletion and its end to truncation.
         other = self.delete if self.deletes else self.crash
         return [*[self.begin_epoch, self.truncate, self.roll, other] * 4, *[self.close] * 2, self.restart]
 
     def step(self) -> str:
-        """Do something at random, and compare; return what came of it."""
+        """Take a random step, compare the logs, and return the outcome."""
         outcome = self.generator.choice(self.steps())()
         self.compare()
         return outcome
@@ -217,7 +217,7 @@ class Both:
         self.log.truncate_to(offset)
         assert self.kafka.truncate_to(offset) is None
         self.compare()
-        # A broker notes the epoch of an append that it then refuses: here it has begun before, as a leader's has.
+        # A broker records the epoch of an append that it then rejects. A leader's epoch has begun before its appends.
         self.begin_epoch()
         return "truncated"
 
@@ -262,7 +262,7 @@ class Both:
             log_start_offset=log_start_offset,
             recovery_point=recovery_points.get(("steps", 0), 0),
         )
-        # A broker forgets an epoch that has no batch yet, and is told of it again.
+        # A broker forgets an epoch that has no batch yet, and is told about it again.
         self.begin_epoch()
         return "closed and opened" if is_clean else "crashed and opened"
 
@@ -274,7 +274,7 @@ class Both:
         known = log._state.producers.producers.values()
         assert sorted(map(facts_of, known)) == theirs.producers
         begun = [producer[4] for producer in theirs.producers if producer[4] >= 0]
-        # Of a transaction that began below the log start, Kafka's is the base offset of the first batch that is left.
+        # For a transaction that began below the log start, Kafka's is the base offset of the first remaining batch.
         is_cut = min(begun, default=log.log_start_offset) < log.log_start_offset
         assert log.last_stable_offset == (log.log_start_offset if is_cut else theirs.last_stable_offset)
         for epoch in range(self.leader_epoch + 2):
@@ -282,7 +282,7 @@ class Both:
         self.look_up()
 
     def look_up(self) -> None:
-        """Fetch from anywhere, and ask for any time."""
+        """Fetch from a random offset, and look up a random time."""
         generator, log = self.generator, self.log
         offset = generator.randrange(max(0, log.log_start_offset - 2), log.log_end_offset + 3)
         max_bytes, has_one = generator.choice([0, 1, 61, 100, 500, 1 << 20]), generator.random() < 0.5
@@ -296,22 +296,22 @@ class Both:
         found = log.offset_for_timestamp(timestamp_ms)
         theirs = self.kafka.offset_for_timestamp(timestamp_ms)
         if self.deletes and (theirs is None or 0 <= theirs[0] < log.log_start_offset):
-            # Kafka looks into one segment alone, and finds the largest timestamp below the log start, too.
+            # Kafka searches only one segment, and also finds the largest timestamp below the log start.
             return
         epoch = -1 if found is None or found.leader_epoch is None else found.leader_epoch
         assert (found and (found.offset, found.timestamp_ms, epoch)) == theirs
 
     def time_ms(self) -> int:
-        """Records do not come in the order of their times."""
+        """A timestamp; successive records are not in timestamp order."""
         return NOW_MS - self.generator.randrange(50)
 
 
 class Led(Both):
-    """To which clients and coordinators append."""
+    """Logs of a leader, with appends from clients and coordinators."""
 
     def __init__(self, kafka: KafkaLog, directory: Path, seed: int) -> None:
         super().__init__(kafka, directory, seed)
-        # By producer: its epoch, the number of its next record, and its last batches.
+        # By producer: its epoch, its next sequence, and its last batches.
         self.producers: dict[int, tuple[int, int, list[bytes]]] = {
             number: (0, 0, []) for number in range(_PRODUCERS)
         }
@@ -413,7 +413,7 @@ class Led(Both):
 
 
 class Followed(Both):
-    """To which a leader's batches are appended, some of them not as they should be."""
+    """Logs of a follower, to which a leader's batches are appended, some of them invalid."""
 
     def __init__(self, kafka: KafkaLog, directory: Path, seed: int) -> None:
         super().__init__(kafka, directory, seed)
@@ -437,7 +437,7 @@ class Followed(Both):
         if generator.random() < 0.1:
             whole = whole[: generator.randrange(len(whole))]
         elif generator.random() < 0.05:
-            # Of batches that Kafka leaves out because of their epoch, it does not look at the CRC.
+            # Kafka skips the CRC check of batches that it ignores because of their epoch.
             whole, leader_epoch = whole[:-1] + bytes([whole[-1] ^ 1]), self.leader_epoch + 9
         refusal = self.kafka.append_as_follower(whole, leader_epoch=leader_epoch)
         if refusal is not None:
@@ -450,7 +450,7 @@ class Followed(Both):
     def batch(self, offset: int, in_transaction: set[int]) -> tuple[bytes, int]:
         generator = self.generator
         producer = generator.randrange(-1, _PRODUCERS)
-        # A leader lets no producer go back to an older epoch.
+        # A leader never accepts an older producer epoch.
         self.epochs[producer] += generator.random() < 0.1
         epoch = self.epochs[producer]
         leader_epoch = self.leader_epoch + generator.choice([0, 0, 0, 0, 0, 0, 1])
@@ -466,7 +466,7 @@ class Followed(Both):
             )
             return batch, 1
         count = generator.choice([1, 3])
-        # What no broker writes within a transaction, Kafka refuses when it has noted the epoch.
+        # No broker writes a non-transactional batch inside a transaction; Kafka rejects it once it knows the epoch.
         is_transactional = producer in in_transaction or (producer >= 0 and generator.random() < 0.5)
         if is_transactional:
             in_transaction.add(producer)

@@ -1,4 +1,4 @@
-"""The harness itself: brokers start, stop, are killed, and are never left behind."""
+"""The harness itself: brokers start, stop, can be killed, and never outlive their process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _is_alive(process_id: int) -> bool:
         os.kill(process_id, 0)
     except ProcessLookupError:
         return False
-    # A zombie that nobody has collected yet is gone too.
+    # A zombie is dead, too.
     return "State:\tZ" not in Path(f"/proc/{process_id}/status").read_text()
 
 
@@ -59,7 +59,7 @@ def test_broker_ends_with_the_process_that_started_it(tmp_path: Path, ending: si
         abandoning.send_signal(ending)
     deadline = time.monotonic() + 10
     while _is_alive(process_id):
-        assert time.monotonic() < deadline, "the broker was left behind"
+        assert time.monotonic() < deadline, "the broker outlived its process"
         time.sleep(0.05)
 
 

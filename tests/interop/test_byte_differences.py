@@ -1,7 +1,7 @@
 """Every byte in which our directories differ from a broker's, for the same appends and the same configuration.
 
-`docs/compatibility.md` lists them with their reasons; here the list is found anew and compared with it. A difference
-that is not in the document fails, and so does one that is there but was not found.
+`docs/compatibility.md` lists the differences with their reasons. These tests find them again and compare the lists: a
+difference missing from the document fails, and so does one that exists only there.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "compatibility.md"
 
 BATCHES, RECORDS, OPEN = "batches", "records", "open"
 EVERY_LOG, ROOT = "every log", "the root"
-# These two get more from us than from the broker, or are not the broker's alone.
+# The other topics get more records from us than from the broker, or are not written by the broker alone.
 TOPICS = {topic: settings for topic, settings in PRODUCED.items() if topic != CONTINUED}
 
 
-# Written by 4.1.0 in one go, without compaction and with settings that stayed the same.
+# Recorded with 4.1.0 in one run, without compaction and with constant settings.
 RECORDED = ("idempotent", "many-partitions", "timestamps", "txn", "txn-ongoing", "v2-foreign")
 
 
 class Fact(NamedTuple):
-    """A row of the document's table, without its reason."""
+    """A row of the document's table, without its reason column."""
 
     appended: str
     where: str
@@ -70,7 +70,7 @@ def same_records(handed_over: HandedOver, scratch: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def still_open(handed_over: HandedOver, scratch: Path) -> Path:
-    """The broker's stopped root, to which we append what the broker got after its next start; not closed."""
+    """The broker's stopped root with what the broker got after its next start appended by us; not closed."""
     root, snapshot = scratch / "continued", scratch / OPEN
     shutil.copytree(handed_over.stopped, root)
     configs = {
@@ -118,7 +118,7 @@ def _where(topics: set[str], all_topics: set[str]) -> str:
 
 @pytest.mark.parametrize("case", RECORDED)
 def test_batches_of_recorded_directories(tmp_path: Path, case: str) -> None:
-    """Of other clients, Java's among them, of other shapes and of transactions: nothing else differs."""
+    """Other clients, including Java's, other shapes and transactions cause no further differences."""
     logs, expected = unpack_case(case, tmp_path / case)
     topics = {
         topic: {name.replace(".", "_"): value for name, value in described["config"].items()}

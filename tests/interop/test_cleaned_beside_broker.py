@@ -1,7 +1,7 @@
-"""Our cleaner beside a broker's own: of the same closed directory, with the same clock, each makes the same one.
+"""Our cleaner against a broker's: given the same closed directory and the same clock, both produce the same result.
 
-Three passes. Between them a broker takes what we cleaned, serves it, and writes on: the first time after a clean stop,
-the second time without a word of what it knew, so that it reads every batch again.
+There are three passes. Between them, a broker loads what we cleaned, serves it, and continues writing: the first time
+after a clean stop, the second time without its state files, so that it reads every batch again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 PASSES = ("first", "second", "third")
 CONTROL = 0x20
-# Nothing was old enough again, or nothing was written to it again.
+# Later passes found nothing old enough, or no new records.
 CLEANED_ONCE = {YOUNG, *LEGACY}
 CLEANED_AGAIN = tuple(topic for topic in COMPACTED if topic not in CLEANED_ONCE)
 
@@ -89,7 +89,7 @@ def third_cleaned(third_aged: Aged, scratch: Path) -> Path:
 
 @pytest.fixture(params=PASSES, scope="module")
 def passed(request: pytest.FixtureRequest) -> tuple[Aged, Path]:
-    """Of one pass: what a broker made of a root, and what we made of a copy."""
+    """One pass: a root as a broker left it, and a copy as we left it."""
     return request.getfixturevalue(f"{request.param}_aged"), request.getfixturevalue(
         f"{request.param}_cleaned"
     )
@@ -97,14 +97,14 @@ def passed(request: pytest.FixtureRequest) -> tuple[Aged, Path]:
 
 @pytest.fixture
 def states(passed: tuple[Aged, Path], topic: str) -> tuple[PartitionState, PartitionState]:
-    """Of one topic: ours and the broker's."""
+    """One topic: our state and the broker's."""
     aged, cleaned = passed
     return state_of(cleaned / f"{topic}-0"), state_of(aged.by_broker / f"{topic}-0")
 
 
 @pytest.fixture(params=PASSES[:2], scope="module")
 def continued(request: pytest.FixtureRequest) -> Continued:
-    """A broker on what we had cleaned."""
+    """A broker on a root that we cleaned."""
     found: Continued = request.getfixturevalue(f"{request.param}_continued")
     return found
 
@@ -117,7 +117,7 @@ def test_same_segments_batches_and_records(states: tuple[PartitionState, Partiti
 
 @pytest.mark.parametrize("topic", COMPACTED)
 def test_same_indexes(states: tuple[PartitionState, PartitionState]) -> None:
-    """Where the bytes are the same: a codec may need more or less for the same records."""
+    """Only where the log bytes are equal, because codecs may produce different sizes for the same records."""
     ours, theirs = states
     assert sorted(ours.indexes) == sorted(theirs.indexes)
     same = {name.removesuffix(".log") for name, content in theirs.logs.items() if ours.logs[name] == content}
@@ -156,10 +156,10 @@ def test_same_checkpoints(passed: tuple[Aged, Path]) -> None:
             assert ours.get((topic, 0)) == theirs.get((topic, 0)), f"{name}, {topic}"
 
 
-def test_same_records_whatever_the_order(first_aged: Aged, scratch: Path) -> None:
+def test_same_records_in_any_cleaning_order(first_aged: Aged, scratch: Path) -> None:
     root = clean_at_once(first_aged, scratch / "at-once")
-    # What is deleted depends on which segments were joined before; and which tombstones are left, on the time between
-    # two passes over the same log.
+    # The segments that were merged before determine what retention deletes. The time between two passes over the same
+    # log determines which tombstones are left.
     topics = [topic for topic in COMPACTED if topic not in {"cleaned-and-deleted", MANY_KEYS}]
     for topic in topics:
         ours, theirs = (
@@ -194,24 +194,26 @@ def test_broker_cleaned_every_topic_in_each_pass(
     for aged, topics in ((first_aged, COMPACTED), (second_aged, CLEANED_AGAIN), (third_aged, CLEANED_AGAIN)):
         rounds = [event for event in aged.events if isinstance(event, CleanerRound)]
         assert {event.log[0] for event in rounds} >= set(topics)
-    # The offset map was full once.
+    # The offset map overflowed once.
     first, second = (each.end_offset for each in first_aged.events if each.log[0] == MANY_KEYS)
     assert 39_321 < first < second
 
 
-def test_broker_had_everything_to_decide(first_aged: Aged, second_aged: Aged, third_aged: Aged) -> None:
-    """What was compared holds each thing that a cleaner has to decide on."""
+def test_workload_covers_every_cleaner_decision(
+    first_aged: Aged, second_aged: Aged, third_aged: Aged
+) -> None:
+    """The compared topics contain every case that a cleaner must decide."""
     after = list(batches_of(first_aged.by_broker, TRANSACTIONS))
     assert count_of(after, is_marker) > 10
     assert count_of(after, has_horizon) >= 2
-    # Markers of which the data is gone got a horizon in the second pass, and the third removed them.
+    # Markers without data got a delete horizon in the second pass, and the third removed them.
     again = list(batches_of(second_aged.by_broker, TRANSACTIONS))
     last = {batch.base_offset for batch in batches_of(third_aged.by_broker, TRANSACTIONS)}
     passing = [batch for batch in again if is_marker(batch) and has_horizon(batch)]
     assert [batch for batch in passing if batch.base_offset not in last]
     emptied = [batch for batch in batches_of(third_aged.by_broker, IDEMPOTENT) if batch.is_empty]
     assert len({batch.producer_id for batch in emptied}) >= 2
-    # The marker of a producer that never had any data here is all that tells of it.
+    # The marker of a producer without data in this log is the only trace of it.
     assert any(
         batch.is_empty and is_marker(batch) for batch in batches_of(third_aged.by_broker, TRANSACTIONS)
     )
@@ -267,7 +269,7 @@ def test_recovery_keeps_every_byte(
         assert all(theirs[name] == content for name, content in ours.items() if name != last)
 
 
-def test_idempotent_producers_go_on(continued: Continued) -> None:
+def test_idempotent_producers_continue(continued: Continued) -> None:
     assert len(continued.answers) >= 4
     for answer in continued.answers:
         entry = answer.entry
@@ -278,7 +280,7 @@ def test_idempotent_producers_go_on(continued: Continued) -> None:
 
 def warnings_of_loading(start: BrokerStart) -> list[str]:
     complaints = [line for topic in (*COMPACTED, UNCLEANABLE) for line in start.complaints(topic)]
-    # It says so before each look at the log's age.
+    # The broker logs this before each check of the log's age.
     future = "partition=retained-old-behind-future-0,"
     return complaints + [line for line in start.unusual() if future not in line]
 

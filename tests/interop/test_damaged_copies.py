@@ -1,7 +1,7 @@
-"""Randomly damaged partitions, judged by a broker's own recovery.
+"""Randomly damaged partitions, compared with a broker's own recovery.
 
-Up to the point where it cuts a log, our rows are what its consumer reads. Beyond, DROPMALFORMED gives exactly what is
-left of whole batches. `expectation` says how the cases are decided that bytes alone do not decide.
+Up to the offset at which the broker truncates a log, we return the rows that its consumer reads. After that,
+DROPMALFORMED returns exactly the intact batches. `expectation` decides the cases that bytes alone do not.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def copy(copies: Copies, request: pytest.FixtureRequest) -> Copy:
 
 def test_rows_up_to_where_the_broker_cuts(copy: Copy) -> None:
     if copy.refusal is not None:
-        pytest.skip(f"the broker does not start over it: {copy.refusal}")
+        pytest.skip(f"the broker does not start with it: {copy.refusal}")
     check_rows_up_to_the_cut(copy)
 
 
@@ -86,11 +86,11 @@ def test_damaged_ranges(copy: Copy) -> None:
 
 def check_rows_up_to_the_cut(copy: Copy) -> None:
     for damaged, kept in copy.files():
-        assert damaged.startswith(kept), "the broker cut something else than an end"
+        assert damaged.startswith(kept), "the broker truncated something other than the end"
     assert copy.unexplained_error() is None
     end_offset = copy.comparable_end(READ_UNCOMMITTED)
     consumed = copy.consumed_rows(READ_UNCOMMITTED)
-    # What stands in the files that the broker left, by the tests' own reckoning, is what it serves.
+    # The expected content of the files that the broker kept is what the broker serves.
     assert_same_rows(below(copy.expected_of_kept, end_offset), consumed)
     assert_same_rows(below(read(copy), end_offset), consumed)
 
@@ -110,17 +110,17 @@ def check_committed_rows(copy: Copy) -> None:
 
 
 def check_failure(copy: Copy) -> None:
-    """FAILFAST gives rows up to the damage, and no wrong one before it fails."""
+    """FAILFAST returns rows up to the damage, and no wrong row before it fails."""
     rows, error = read_until_it_fails(copy)
     assert_same_rows(rows, copy.expected if error is None else copy.expected[: len(rows)])
     if copy.damage:
-        assert isinstance(error, CorruptError), f"read over {copy.damage}"
+        assert isinstance(error, CorruptError), f"read past {copy.damage}"
     if not copy.remains.damage:
         assert error is None
 
 
 def check_damaged_ranges(copy: Copy) -> None:
-    """PERMISSIVE gives the same rows, and says of every byte that belongs to none of them that it is damaged."""
+    """PERMISSIVE returns the same rows, and reports every byte that belongs to none of them as damaged."""
     table = read_table(copy, mode="PERMISSIVE")
     damage = table.column(DAMAGE_COLUMN)
     assert table.column_names[-1] == DAMAGE_COLUMN
@@ -139,7 +139,7 @@ def check_damaged_ranges(copy: Copy) -> None:
     expected = [
         [(gap.segment, gap.start, gap.end) for gap in each] for each in (copy.damage, copy.remains.damage)
     ]
-    # Of an entry that stands there twice, either may be the one that counts.
+    # Either copy of a repeated entry may be the one that counts.
     describe = copy.damaged_bytes if copy.remains.misplaced else joined
     is_expected = any(describe(reported) == describe(each) for each in expected)
     assert is_expected, f"{reported} for {expected[0]}"
@@ -150,11 +150,11 @@ def check_damaged_ranges(copy: Copy) -> None:
         )
         is_reported = any(row.offset in offsets for offsets in lost)
         assert is_reported or not is_lost, f"{row.offset} is lost: {lost}"
-        assert not (is_reported and row.offset in present), f"{row.offset} is there: {lost}"
+        assert not (is_reported and row.offset in present), f"{row.offset} exists: {lost}"
 
 
 def joined(ranges: list[tuple[int, int, int]]) -> tuple[tuple[int, int, int], ...]:
-    """Ranges of bytes, neighbours as one."""
+    """Ranges of bytes, with adjacent ones merged."""
     result: list[tuple[int, int, int]] = []
     for segment, start, end in sorted(ranges):
         if result and result[-1][0] == segment and result[-1][2] == start:
@@ -204,7 +204,7 @@ def read_until_it_fails(copy: Copy) -> tuple[list[Row], Exception | None]:
     return rows_of(pa.Table.from_batches(batches, schema=schema)), error
 
 
-def test_all_at_once_and_unchanged(copies: Copies) -> None:
+def test_reading_all_partitions_at_once_changes_no_file(copies: Copies) -> None:
     before = file_states(copies.judged.directory)
     topics = sorted({place.topic for place in PARTITIONS})
     for mode in ("DROPMALFORMED", "PERMISSIVE"):
@@ -218,7 +218,7 @@ def test_all_at_once_and_unchanged(copies: Copies) -> None:
     assert file_states(copies.judged.directory) == before
 
 
-def test_the_broker_judged_enough(copies: Copies) -> None:
+def test_enough_copies_were_compared(copies: Copies) -> None:
     summary = copies.summary()
     print(summary)
     assert summary.damaged - summary.refused >= 200

@@ -1,4 +1,4 @@
-"""A look-up by time on the directory of the running broker answers as the broker does."""
+"""Lookups by time in a running broker's directory return what the broker returns."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_thousand_timestamps(written: Written, topic: str) -> None:
 
 
 def test_log_start_inside_a_batch(broker: KafkaBroker) -> None:
-    """DeleteRecords leaves older records in the files: neither rows nor look-ups may find them."""
+    """DeleteRecords leaves older records in the files; reads and lookups must not find them."""
     create_topic(broker, "records-deleted", **SMALL_SEGMENTS)
     send_out_of_order(broker, "records-deleted", 2_000)
     everything = consume(broker, "records-deleted")
@@ -97,7 +97,7 @@ def assert_same_answers(broker: KafkaBroker, topic: str, timestamps_ms: Sequence
 
 
 def send_out_of_order(broker: KafkaBroker, topic: str, count: int) -> None:
-    """Small batches with few keys; timestamps rise, but not strictly."""
+    """Send small batches with few keys; timestamps tend to rise, but not strictly."""
     source = random.Random(topic)
     records = (
         Sendable(
@@ -116,7 +116,7 @@ def wait_until_quiet(broker: KafkaBroker, topic: str, timeout_s: float = 60.0) -
     deadline = time.monotonic() + timeout_s
     before, quiet_since = None, time.monotonic()
     while time.monotonic() - quiet_since < 2:
-        assert time.monotonic() < deadline, "the directory does not come to rest"
+        assert time.monotonic() < deadline, "the directory keeps changing"
         now = sorted(os.listdir(broker.log_directory / f"{topic}-0"))
         if now != before:
             before, quiet_since = now, time.monotonic()
@@ -128,7 +128,7 @@ def _as_pair(found: TimestampOffset | None) -> tuple[int, int] | None:
 
 
 def timestamps_around(rows: Sequence[Row], count: int) -> list[int]:
-    """Edges first, then records' own timestamps and their neighbours, then any moment between."""
+    """The edges first, then records' own timestamps and their neighbours, then random times between."""
     source = random.Random(len(rows))
     known = sorted({row.timestamp_ms for row in rows}) or [BASE_TIMESTAMP_MS]
     edges = [0, 1, known[0] - 1, known[0], known[-1], known[-1] + 1, (1 << 62)]

@@ -1,7 +1,7 @@
-"""Reads of directories that a broker changes meanwhile: it appends, rolls, compacts, deletes, and is killed.
+"""Reads of directories that a broker changes at the same time: it appends, rolls, compacts, deletes, and is killed.
 
-Every read is planned, waits a little, and is read task by task with pauses, so that what was planned often lies
-elsewhere or is gone by the time it is read.
+Each read is planned, waits briefly, and then runs task by task with pauses. Planned data has often moved or gone by
+the time it is read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient
 from storage_core.errors import DataLossError, SegmentLogError
 from storage_core.filesystem import FileSystem
 from storage_core.scan import parse_read_options, plan_scan, project, read_task, record_schema
-from tests.faults.transaction_reader import dawdling
+from tests.faults.transaction_reader import pausing_filesystem
 from tests.interop.broker import KafkaBroker
 from tests.interop.clients import (
     ISOLATION_LEVELS,
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Producer
 
-# How long each test goes on reading.
+# How long each test keeps reading.
 DURATION_S = float(os.environ.get("SEGMENTLOG_INTEROP_SECONDS", "8"))
 
-# Ways of reading that plan differently.
+# Options that lead to different plans.
 WAYS: tuple[dict[str, object], ...] = (
     {},
     {"use_indexes": False},
@@ -59,7 +59,7 @@ WAYS: tuple[dict[str, object], ...] = (
 
 
 class Read(NamedTuple):
-    """The rows of one read, and the offsets that were planned."""
+    """The rows of one read, and the planned offsets."""
 
     start_offset: int
     end_offset: int
@@ -96,7 +96,7 @@ def read_slowly(
 
 
 def rounds() -> Iterator[dict[str, object]]:
-    """Ways of reading, again and again until the time is up; each at least once."""
+    """Options for one read after another until the time is up; each at least once."""
     deadline = time.monotonic() + DURATION_S
     for number in itertools.count():
         if number >= len(WAYS) and time.monotonic() > deadline:
@@ -105,7 +105,7 @@ def rounds() -> Iterator[dict[str, object]]:
 
 
 def numbered(number: int) -> Sendable:
-    """A record of about 200 bytes that differs from all others."""
+    """A unique record of about 200 bytes."""
     value = b"%d " % number + random.Random(number).randbytes(150)
     return Sendable(
         b"key-%d" % (number % 40), value, [("number", b"%d" % number)], BASE_TIMESTAMP_MS + number
@@ -113,7 +113,7 @@ def numbered(number: int) -> Sendable:
 
 
 def assert_delivered(reads: list[Read], deliveries: Deliveries) -> None:
-    """Everything that was read is what the broker acknowledged at that offset."""
+    """Every returned record is the one that the broker acknowledged at that offset."""
     assert not deliveries.errors
     delivered = deliveries.snapshot()
     for read in reads:
@@ -160,7 +160,7 @@ def test_while_it_rolls(broker: KafkaBroker) -> None:
 
 
 def test_while_retention_deletes(broker: KafkaBroker) -> None:
-    """Deleted segments keep their bytes for a minute, as by default: nothing that was planned may be missing."""
+    """Deleted segments keep their files for a minute, as by default: no planned record may be missing."""
     create_topic(broker, "retained", internal_segment_bytes=20_000, retention_bytes=100_000)
     producer = small_batches(broker, enable_idempotence=True)
     deliveries = Deliveries()
@@ -207,7 +207,7 @@ def test_while_deleted_files_vanish_at_once(broker: KafkaBroker, fail_on_data_lo
             reads.append(read)
     producer.flush()
     assert_delivered(reads, deliveries)
-    assert losses, "nothing vanished between planning and reading: the test shows nothing"
+    assert losses, "nothing vanished between planning and reading: the test proves nothing"
 
 
 def test_while_it_compacts(broker: KafkaBroker) -> None:
@@ -222,7 +222,7 @@ def test_while_it_compacts(broker: KafkaBroker) -> None:
             read = read_slowly(broker.log_directory, "compacted", **way)
             assert read.end_offset > acknowledged
             assert read.start_offset == 0
-            # The cleaner only takes away: what a consumer still gets afterwards was there all the time.
+            # The cleaner only removes records: those that a consumer still gets afterwards existed all the time.
             found = set(read.rows)
             missing = [
                 row
@@ -234,7 +234,7 @@ def test_while_it_compacts(broker: KafkaBroker) -> None:
     producer.flush()
     assert_delivered(reads, deliveries)
     compacted = [read for read in reads if len(read.rows) < read.end_offset]
-    assert len(compacted) > 3, "the cleaner did not run: the test shows nothing"
+    assert len(compacted) > 3, "the cleaner did not run: the test proves nothing"
 
 
 @pytest.mark.parametrize("cleanup_policy", ["delete", "compact"])
@@ -268,17 +268,17 @@ def test_while_transactions_commit_and_abort(broker: KafkaBroker, cleanup_policy
                 found = set(read.rows)
                 assert not [row for row in consumed if row.offset < read.end_offset and row not in found]
     for read in reads[READ_COMMITTED]:
-        # The writer says in each record whether it will be committed.
+        # Each record says whether its transaction will be committed.
         assert not [row for row in read.rows if (row.value or b"").endswith(b"abort")]
     assert any((row.value or b"").endswith(b"abort") for read in reads[READ_UNCOMMITTED] for row in read.rows)
 
 
 class CommittedReads:
-    """Reads committed rows from a thread until the block ends, also while there is no broker.
+    """Reads committed rows from a thread until the block ends, whether or not the broker runs.
 
     Attributes:
-        settled_offset: Up to here every transaction has ended, as their producers know.
-        reads: With the settled offset of the moment at which they began.
+        settled_offset: All transactions up to here have ended, as their producers know.
+        reads: Each read with the settled offset at its start.
     """
 
     def __init__(self, directory: Path, topic: str) -> None:
@@ -295,7 +295,7 @@ class CommittedReads:
         try:
             while not self._ended.is_set():
                 settled_offset = self.settled_offset
-                # In the middle of planning it waits for the broker to abort, roll and move its recovery point.
+                # Planning pauses so that the broker can abort, roll and advance its recovery point meanwhile.
                 stops = itertools.chain(
                     itertools.repeat(0.0, rng.randrange(60)), [1.3], itertools.repeat(0.0)
                 )
@@ -303,7 +303,7 @@ class CommittedReads:
                     self._directory,
                     self._topic,
                     rng.choice((0.02, 0.06)),
-                    dawdling(partial(next, stops)),
+                    pausing_filesystem(partial(next, stops)),
                     isolation_level=READ_COMMITTED,
                     **rng.choice((WAYS[0], *WAYS)),
                 )
@@ -323,7 +323,7 @@ class CommittedReads:
 
 
 def transact(producers: list[Producer], topic: str, rng: random.Random, seconds: float) -> int:
-    """Run transactions that overlap, most of which are aborted; return the last offset of all."""
+    """Run overlapping transactions, most of which are aborted; return the highest offset."""
     deliveries = Deliveries()
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -343,8 +343,8 @@ def transact(producers: list[Producer], topic: str, rng: random.Random, seconds:
     return last_acknowledged(deliveries)
 
 
-def test_committed_rows_beside_a_broker_that_is_stopped_and_killed(tmp_path: Path) -> None:
-    """Each read returns what a consumer gets in the end, up to the last stable offset that it has found."""
+def test_committed_rows_while_a_broker_is_stopped_and_killed(tmp_path: Path) -> None:
+    """Each read returns what a consumer gets in the end, up to the last stable offset that the read found."""
     topic, rng = "committed", random.Random(1)
     with KafkaBroker(tmp_path / "broker", EAGER_SETTINGS) as broker:
         create_topic(broker, topic, internal_segment_bytes=20_000)
@@ -355,7 +355,7 @@ def test_committed_rows_beside_a_broker_that_is_stopped_and_killed(tmp_path: Pat
                     for number, codec in enumerate(("zstd", "none"))
                 ]
                 for producer in producers:
-                    # What it has left open is aborted by this.
+                    # This aborts the producer's open transaction.
                     producer.init_transactions()
                 reading.settled_offset = transact(producers, topic, rng, DURATION_S / 4)
                 if end is not None:
@@ -395,7 +395,7 @@ def test_topic_deleted_between_planning_and_reading(broker: KafkaBroker) -> None
 
 
 def test_killed_while_it_appends(tmp_path: Path) -> None:
-    """What a kill leaves behind reads as what the broker serves after its own recovery."""
+    """After a kill, we read what the broker serves after its own recovery."""
     with KafkaBroker(tmp_path / "broker", EAGER_SETTINGS) as broker:
         create_topic(broker, "plain", internal_segment_bytes=30_000)
         create_topic(broker, "preallocated", internal_segment_bytes=30_000, preallocate="true")

@@ -1,7 +1,7 @@
-"""docs/load-into-kafka.md does what it says, and what it says of violated conditions is what happens.
+"""docs/load-into-kafka.md works as written, and violating its conditions has the described consequences.
 
-Its commands run here, in order, against a stock broker. Those below the heading of a violated condition run where it
-was violated.
+Its commands run here, in order, on a stock broker. The commands under a violated condition run on a topic that
+violates it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from tests.executed_document import (
 )
 from tests.interop.broker import KafkaBroker
 from tests.interop.clients import READ_COMMITTED, Row, assert_same_rows, consume_partitions, rows_of
+from tests.interop.faulty_loading import FaultyLoads, Loading
 from tests.interop.kafka_home import KafkaHome
 from tests.interop.replicated import Replicated, TwoBrokers, load_replicas
 from tests.interop.spark_jobs import spark_session
-from tests.interop.spoilt_loading import Loading, Spoilt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +41,7 @@ TEXT = (REPOSITORY / "docs" / "load-into-kafka.md").read_text(encoding="utf-8")
 WAYS_OUT = "## When a condition did not hold"
 BACKUP = REPOSITORY / "examples" / "data"
 PARTITIONS = {"events": 3, "metrics": 2, "orders": 3, "payments": 2}
-# Kafka's default retention, checked all the time instead of every five minutes.
+# Kafka's default retention, checked continuously instead of every five minutes.
 EAGER_RETENTION = {
     "log.retention.ms": 604_800_000,
     "log.retention.check.interval.ms": 500,
@@ -61,7 +61,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """The document after it was run: each block with what it printed, and what a consumer gets then."""
+    """The document after its execution: each block with its output, and what a consumer gets then."""
 
     printed: list[tuple[Block, str]]
     consumed: dict[str, list[Row]]
@@ -92,7 +92,7 @@ def executed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> E
 
 
 def consume_all(broker: KafkaBroker, topic: str, partition_count: int) -> list[Row]:
-    """What a consumer gets of a topic, by partition and offset."""
+    """What a consumer gets from a topic, by partition and offset."""
     places = [(topic, number) for number in range(partition_count)]
     consumed = consume_partitions(broker, places, READ_COMMITTED)
     assert [each.error for each in consumed.values()] == [None] * partition_count
@@ -100,8 +100,8 @@ def consume_all(broker: KafkaBroker, topic: str, partition_count: int) -> list[R
 
 
 @pytest.fixture(scope="module")
-def spoilt(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Spoilt:
-    scratch = tmp_path_factory.mktemp("spoilt")
+def faulty(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> FaultyLoads:
+    scratch = tmp_path_factory.mktemp("faulty")
     broker = KafkaBroker(scratch / "broker", EAGER_RETENTION)
     with KafkaHome(scratch / "home", broker) as home:
         found = Loading(spark, home, broker, scratch, blocks_of(TEXT)).run()
@@ -131,20 +131,20 @@ def test_restored_records_are_those_of_the_backup(executed: Executed, topic: str
     assert_same_rows(executed.consumed[topic], rows_of(backup))
 
 
-def test_as_many_rows_leave_as_a_consumer_gets(executed: Executed) -> None:
+def test_exported_row_counts_match_the_consumer(executed: Executed) -> None:
     (parquet,) = [printed for block, printed in executed.printed if "parquet" in block.text]
     written = {topic: int(count) for topic, count in re.findall(r"\| *(\w+)\| *(\d+)\|", parquet)}
     assert written == {topic: len(rows) for topic, rows in executed.consumed.items()}
 
 
 def log_lines(section: str, clicks: str) -> list[str]:
-    """What the document shows of the broker's log in a section, for another topic and wherever the directory is."""
+    """A section's excerpt of the broker's log, for another topic and any log directory."""
     lines = logged_lines_of(TEXT, section)
     return [line.replace("/var/lib/kafka/data", "…").replace("clicks", clicks) for line in lines]
 
 
 def assert_shows_trouble(log: str, topic: str, *, is_expected: bool = True) -> None:
-    """Whether the check that the document recommends finds something about a topic."""
+    """Whether the check that the document recommends reports the topic."""
     trouble = re.search(r"TROUBLE='(.*)'", TEXT)
     assert trouble is not None
     found = [
@@ -155,52 +155,52 @@ def assert_shows_trouble(log: str, topic: str, *, is_expected: bool = True) -> N
     assert bool(found) == is_expected, found
 
 
-def test_nothing_is_logged_about_a_topic_that_was_loaded_well(spoilt: Spoilt) -> None:
-    assert spoilt.found["good"].values == APPENDED
-    assert_shows_trouble(spoilt.log, "good", is_expected=False)
-    for topic in spoilt.mended:
-        assert_shows_trouble(spoilt.mended_log, topic, is_expected=False)
+def test_nothing_is_logged_about_a_correctly_loaded_topic(faulty: FaultyLoads) -> None:
+    assert faulty.found["good"].values == APPENDED
+    assert_shows_trouble(faulty.log, "good", is_expected=False)
+    for topic in faulty.repaired:
+        assert_shows_trouble(faulty.repaired_log, topic, is_expected=False)
 
 
-def test_a_topic_without_a_directory_is_written_with_its_id(spoilt: Spoilt) -> None:
-    assert spoilt.found["absent"].values == APPENDED
-    assert not [name for name in spoilt.names if name.startswith("absent") and name != "absent-0"]
+def test_a_topic_without_a_directory_is_written_with_its_id(faulty: FaultyLoads) -> None:
+    assert faulty.found["absent"].values == APPENDED
+    assert not [name for name in faulty.names if name.startswith("absent") and name != "absent-0"]
 
 
 @pytest.mark.parametrize(("topic", "logged"), [("wrong-id", 0), ("no-id", 1)])
-def test_with_another_topic_id_or_none_a_directory_is_set_aside(
-    spoilt: Spoilt, topic: str, logged: int
+def test_a_directory_with_a_wrong_or_missing_topic_id_is_set_aside(
+    faulty: FaultyLoads, topic: str, logged: int
 ) -> None:
-    assert spoilt.found[topic].end_offset == 0
-    assert [name for name in spoilt.names if re.fullmatch(rf"{topic}-0\.[0-9a-f]{{32}}-stray", name)]
+    assert faulty.found[topic].end_offset == 0
+    assert [name for name in faulty.names if re.fullmatch(rf"{topic}-0\.[0-9a-f]{{32}}-stray", name)]
     lines = log_lines("A directory is called", clicks=topic)
-    assert_logged(spoilt.log, [lines[logged], lines[2]])
-    assert_shows_trouble(spoilt.log, topic)
-    assert spoilt.mended[topic].values == APPENDED
+    assert_logged(faulty.log, [lines[logged], lines[2]])
+    assert_shows_trouble(faulty.log, topic)
+    assert faulty.repaired[topic].values == APPENDED
 
 
-def test_old_rows_are_deleted_at_the_first_check_of_the_retention(spoilt: Spoilt) -> None:
-    found, mended = spoilt.found["old"], spoilt.mended["old"]
+def test_old_rows_are_deleted_by_the_first_retention_check(faulty: FaultyLoads) -> None:
+    found, repaired = faulty.found["old"], faulty.repaired["old"]
     assert (found.start_offset, found.end_offset, found.values) == (1000, 1000, [])
-    assert_logged(spoilt.log, log_lines("The topic is empty", clicks="old"))
-    assert_shows_trouble(spoilt.log, "old")
-    assert (mended.start_offset, mended.end_offset, mended.values) == (0, 1000, APPENDED)
+    assert_logged(faulty.log, log_lines("The topic is empty", clicks="old"))
+    assert_shows_trouble(faulty.log, "old")
+    assert (repaired.start_offset, repaired.end_offset, repaired.values) == (0, 1000, APPENDED)
 
 
-def test_a_group_stops_where_leader_epochs_are_above_those_of_the_cluster(spoilt: Spoilt) -> None:
-    assert spoilt.found["high-epoch"].values == APPENDED
-    assert_logged(spoilt.log, log_lines("A group gets nothing more", clicks="high-epoch"))
-    assert_shows_trouble(spoilt.log, "high-epoch")
-    # Five records were produced to each of two topics, and the group was started again.
-    assert spoilt.read_on == {"good": 5}
-    assert spoilt.mended["high-epoch"].values == [*APPENDED, *[b"high-epoch"] * 5]
-    assert spoilt.mended_read_on == {"high-epoch": 5}
+def test_a_group_stops_at_leader_epochs_above_those_of_the_cluster(faulty: FaultyLoads) -> None:
+    assert faulty.found["high-epoch"].values == APPENDED
+    assert_logged(faulty.log, log_lines("A group gets nothing more", clicks="high-epoch"))
+    assert_shows_trouble(faulty.log, "high-epoch")
+    # Five records were produced to each of two topics, and the group was restarted.
+    assert faulty.read_on == {"good": 5}
+    assert faulty.repaired["high-epoch"].values == [*APPENDED, *[b"high-epoch"] * 5]
+    assert faulty.repaired_read_on == {"high-epoch": 5}
 
 
-def test_overwritten_rows_are_back_where_the_log_start_was_not_taken_over(spoilt: Spoilt) -> None:
-    found, mended = spoilt.found["log-start"], spoilt.mended["log-start"]
+def test_overwritten_rows_return_without_the_log_start_checkpoint(faulty: FaultyLoads) -> None:
+    found, repaired = faulty.found["log-start"], faulty.repaired["log-start"]
     assert (found.start_offset, found.values) == (0, [*APPENDED, *OVERWRITTEN])
-    assert (mended.start_offset, mended.values) == (1000, OVERWRITTEN)
+    assert (repaired.start_offset, repaired.values) == (1000, OVERWRITTEN)
 
 
 @pytest.fixture(scope="module")
@@ -215,9 +215,7 @@ def replicated(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.mark.parametrize("topic", ["on-both", "on-the-leader"])
-def test_replicas_agree_with_identical_copies_and_with_one_that_leads(
-    replicated: Replicated, topic: str
-) -> None:
+def test_replicas_agree_if_all_of_them_or_the_leader_get_the_rows(replicated: Replicated, topic: str) -> None:
     assert replicated.in_sync[topic] == {1, 2}
     assert replicated.values[topic] == APPENDED
     first, second = replicated.log_files[topic]
@@ -225,7 +223,7 @@ def test_replicas_agree_with_identical_copies_and_with_one_that_leads(
     assert_shows_trouble(replicated.log, topic, is_expected=False)
 
 
-def test_an_empty_replica_that_leads_has_the_rows_cut_off(replicated: Replicated) -> None:
+def test_an_empty_leader_makes_its_followers_truncate_the_rows(replicated: Replicated) -> None:
     assert replicated.values["on-the-follower"] == []
     assert replicated.log_files["on-the-follower"] == (b"", b"")
     assert_logged(replicated.log, log_lines('"Truncating to offset 0"', clicks="on-the-follower"))

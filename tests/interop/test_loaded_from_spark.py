@@ -1,4 +1,4 @@
-"""What Spark jobs write, a broker loads without a word; consumers get every row once, where Kafka would have put it."""
+"""A broker loads what Spark jobs write without complaint; consumers get each row once, in the partition of its key."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ PLACES = [place for job in JOBS.values() for place in job.places]
 SMALL = [place for name, job in JOBS.items() if name != LARGE for place in job.places]
 
 
-def test_a_task_failed_when_rows_of_it_were_on_the_disk(loaded_from_spark: LoadedFromSpark) -> None:
+def test_a_task_failed_after_writing_rows_to_disk(loaded_from_spark: LoadedFromSpark) -> None:
     assert int(loaded_from_spark.seen.failure.read_text()) > 0
 
 
 @pytest.mark.parametrize(("topic", "partition"), JOBS[LARGE].places)
-def test_segments_were_linked_and_others_appended_to(
+def test_segments_were_linked_and_appended_to(
     loaded_from_spark: LoadedFromSpark, topic: str, partition: int
 ) -> None:
     sizes = [path.stat().st_size for path in (loaded_from_spark.own / f"{topic}-{partition}").glob("*.log")]
@@ -32,7 +32,7 @@ def test_segments_were_linked_and_others_appended_to(
 
 
 @pytest.mark.parametrize(("topic", "partition"), PLACES)
-def test_broker_loads_it_and_says_nothing(
+def test_broker_loads_it_without_complaints(
     loaded_from_spark: LoadedFromSpark, topic: str, partition: int
 ) -> None:
     start = loaded_from_spark.clean_start
@@ -44,12 +44,12 @@ def test_broker_loads_it_and_says_nothing(
     assert not start.recovered_segments(topic, partition)
 
 
-def test_clean_start_warns_of_nothing(loaded_from_spark: LoadedFromSpark) -> None:
+def test_clean_start_logs_no_warnings(loaded_from_spark: LoadedFromSpark) -> None:
     assert set(PLACES) <= set(loaded_from_spark.clean_start.loaded())
     assert not loaded_from_spark.clean_start.unusual()
 
 
-def test_kafkas_tool_is_silent_about_every_index(loaded_from_spark: LoadedFromSpark) -> None:
+def test_dump_log_segments_accepts_every_index(loaded_from_spark: LoadedFromSpark) -> None:
     own = loaded_from_spark.own
     assert not complaints_about_indexes(own / f"{topic}-{partition}" for topic, partition in PLACES)
 
@@ -63,7 +63,7 @@ def test_consumer_gets_each_row_once_and_as_it_was(loaded_from_spark: LoadedFrom
         table = loaded_from_spark.consumed[topic, partition]
         assert table["offset"].to_numpy().tolist() == list(range(table.num_rows))
         numbers = numbers_of(table["value"], table["timestamp_ms"])
-        # Tasks one after the other, and what each of them wrote in its order.
+        # Tasks run one after the other, and each writes its rows in order.
         assert (np.diff(numbers) > 0).all()
         found[numbers] += 1
         expected = job.events.rows(numbers, null_headers=False)
@@ -78,7 +78,7 @@ def test_consumer_gets_each_row_once_and_as_it_was(loaded_from_spark: LoadedFrom
 
 
 def times_of_the_job(table: pa.Table, expected: pa.Array) -> set[int]:
-    """Check explicit timestamps, which become whole milliseconds; return those of rows that had none."""
+    """Check explicit timestamps, which become whole milliseconds; return the others."""
     assert pc.unique(table["timestamp_type"]).to_pylist() == [0]
     expected_ms = pc.divide(expected.cast(pa.int64()), 1000)
     filled = pc.if_else(pc.is_null(expected_ms), table["timestamp_ms"], expected_ms)
@@ -87,7 +87,7 @@ def times_of_the_job(table: pa.Table, expected: pa.Array) -> set[int]:
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_look_ups_by_time_find_the_first_row_at_or_after_it(
+def test_lookups_by_time_find_the_first_row_at_or_after(
     loaded_from_spark: LoadedFromSpark, name: str
 ) -> None:
     for topic in JOBS[name].topics:
@@ -96,13 +96,13 @@ def test_look_ups_by_time_find_the_first_row_at_or_after_it(
         for asked_ms, answer in answers:
             found = np.flatnonzero(timestamps >= asked_ms)
             assert answer == ((timestamps[found[0]], found[0]) if len(found) else None), asked_ms
-        # The time of the job is later than all that is explicit.
+        # The time of the job is later than all explicit timestamps.
         assert len({answer for _, answer in answers}) == (
             3 if JOBS[name].null_timestamps else len(answers) - 2
         )
 
 
-def test_keyed_rows_lie_where_kafkas_java_producer_puts_them(loaded_from_spark: LoadedFromSpark) -> None:
+def test_keyed_rows_are_partitioned_as_by_kafkas_java_producer(loaded_from_spark: LoadedFromSpark) -> None:
     def partitions_by_key(topic: str) -> dict[bytes, list[int]]:
         keys = [
             pa.table(
@@ -136,7 +136,7 @@ def test_idempotent_producer_appends(loaded_from_spark: LoadedFromSpark, topic: 
 
 
 @pytest.mark.parametrize(("topic", "partition"), PLACES)
-def test_recovery_after_a_kill_reads_only_what_was_appended_to(
+def test_recovery_after_a_kill_reads_only_segments_appended_to(
     loaded_from_spark: LoadedFromSpark, topic: str, partition: int
 ) -> None:
     start = loaded_from_spark.recovery

@@ -1,4 +1,4 @@
-"""One directory, one writer: a broker keeps us out, we keep a broker out, and neither disturbs the other."""
+"""One writer per directory: a broker's lock keeps us out, and our lock keeps a broker out."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def contents(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-def test_nothing_is_written_to_a_brokers_directory_unasked(own_broker: KafkaBroker) -> None:
+def test_a_brokers_directory_is_opened_for_writing_only_on_request(own_broker: KafkaBroker) -> None:
     before = contents(own_broker.log_directory)
     with pytest.raises(LogDirectoryError, match="broker_directory"):
         LogDirectory.open(own_broker.log_directory)
     assert contents(own_broker.log_directory) == before
 
 
-def test_broker_does_not_start_over_our_lock(own_broker: KafkaBroker) -> None:
+def test_broker_does_not_start_while_we_hold_the_lock(own_broker: KafkaBroker) -> None:
     root = own_broker.log_directory
     with LogDirectory.open(root, broker_directory=True) as logs:
         with pytest.raises(BrokerError, match="Failed to acquire lock"):

@@ -1,7 +1,7 @@
-"""Wrappers of formats v0 and v1 around messages of either format, beside Kafka's own classes in a JVM.
+"""Wrappers of formats v0 and v1 around messages of either format, compared with Kafka's own classes in a JVM.
 
-An old cleaner left wrappers around messages of the other format (KAFKA-4298). Kafka's reader, its cleaner, its recovery
-and its look-ups decide what they mean.
+Old cleaners left wrappers around messages of the other format (KAFKA-4298). Kafka's reader, cleaner, recovery and
+lookups define how these are interpreted.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def read_log(root: Path, base_offset: int) -> list[KafkaRecord]:
 
 
 def any_wrapper(generator: random.Random, offset: int) -> Wrapper:
-    """From an offset on; with keys that nothing else has."""
+    """A wrapper that starts at an offset, with unique keys."""
     magic = generator.randrange(2)
     inner_magics = generator.choice([(0,), (1,), (0, 1)])
     messages = []
@@ -74,7 +74,7 @@ def any_wrapper(generator: random.Random, offset: int) -> Wrapper:
 
 
 def any_log(seed: int) -> bytes:
-    """Wrappers, with messages and batches among them."""
+    """Wrappers mixed with messages and batches."""
     generator = random.Random(seed)
     log, offset = b"", 1
     for number in range(30):
@@ -108,7 +108,7 @@ def test_any_log_is_read_as_kafka_reads_it(kafka: KafkaLog, tmp_path: Path, seed
 
 
 def assert_cleaned_the_same(ours: bytes, theirs: bytes) -> None:
-    """But for what a codec makes of the same records."""
+    """Except for the compressed form of equal records."""
     assert decode_whole_batches(ours) == decode_whole_batches(theirs)
     mine, yours = RecordBatches.parse(ours).headers, RecordBatches.parse(theirs).headers
     for field in set(mine.dtype.names) - {"batch_length", "crc"}:
@@ -130,7 +130,7 @@ def check_cleaning(kafka: KafkaLog, directory: Path, data: bytes, dropped: set[i
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_cleaning_golden_bytes(kafka: KafkaLog, tmp_path: Path, name: str) -> None:
-    """A wrapper is written anew even if all of its records survive."""
+    """A wrapper is re-encoded even if all of its records survive."""
     check_cleaning(kafka, tmp_path, GOLDEN[name].data, set())
     check_cleaning(kafka, tmp_path, GOLDEN[name].data, {GOLDEN[name].rows[0][0]})
 
@@ -145,7 +145,7 @@ def test_any_wrapper_is_cleaned_as_kafka_cleans_it(kafka: KafkaLog, tmp_path: Pa
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_recovery_and_look_ups(
+def test_recovery_and_lookups(
     kafka: KafkaLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)
@@ -163,9 +163,9 @@ def test_recovery_and_look_ups(
         for timestamp_ms in (-1, 0, *range(NOW_MS - 51, NOW_MS + 102)):
             found = ours.offset_for_timestamp(timestamp_ms)
             theirs = kafka.offset_for_timestamp(timestamp_ms)
-            # Kafka's epoch is that of the batch, which a message does not have.
+            # Kafka's epoch is that of the batch; messages have none.
             assert (found and (found.offset, found.timestamp_ms)) == (theirs and theirs[:2]), timestamp_ms
-    # Kafka writes a segment's last entry when it closes it.
+    # Kafka writes the last index entry of a segment when it closes the segment.
     kafka.open(tmp_path / "kafka" / "other-0", NOW_MS, values)
     for suffix in (".index", ".timeindex"):
         mine, yours = (

@@ -1,8 +1,8 @@
-"""Our recovery beside a broker's own: of a killed broker's directory each recovers its copy.
+"""Our recovery against a broker's: each recovers its own copy of a killed broker's directory.
 
-No recovery point is believed but the few that a case sets, so every segment is read. Some logs were hurt in between
-(`hurt`), in ways of which a recovery must cut, rebuild, rename or delete something. Both closed their logs cleanly
-before they are compared.
+Recovery points are reset, except for a few that a case sets, so every segment is read. Some logs are damaged first
+(`damaged_logs`), so that recovery must truncate, rebuild, rename or delete. Both close their logs cleanly before the
+comparison.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import pytest
 import storage_core
 from storage_core import LogConfig, LogDirectory
 from tests.interop.clients import ISOLATION_LEVELS, READ_UNCOMMITTED, assert_same_rows, rows_of
+from tests.interop.damaged_logs import DAMAGED_LOGS
 from tests.interop.handed_over import CRASH_SETTINGS, CRASHED, CRASHED_AND_RECOVERED, SECOND, HandedOver
-from tests.interop.hurt import HURT
 from tests.interop.partition_state import (
     PartitionState,
     leader_epochs_below,
@@ -32,52 +32,52 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-# What a broker keeps though no consumer gets past it, or gets it twice; we cut the log there (docs/compatibility.md).
-CUT_BY_US = {"hurt-flipped-magic", "hurt-repeated-batch"}
+# A broker keeps these batches although consumers stop there, or get them twice; we truncate (docs/compatibility.md).
+CUT_BY_US = {"damaged-flipped-magic", "damaged-repeated-batch"}
 
-# What a crash does, and nothing else.
-TORN = {"hurt-nothing", "hurt-torn", "hurt-torn-in-a-header", "hurt-zeros-behind"}
+# Damage that a crash alone can cause.
+TORN = {"damaged-nothing", "damaged-torn", "damaged-torn-in-a-header", "damaged-zeros-after"}
 
-# Without the topic of which HURT are copies: its coordinator may end a transaction after the broker's recovery.
+# Without the source topic of DAMAGED_LOGS: its coordinator may end a transaction after the broker's recovery.
 TOPICS = (
     *(topic for topic in PRODUCED if topic != TRANSACTIONS),
-    *HURT,
+    *DAMAGED_LOGS,
     *WRITTEN,
     *CRASHED_AND_RECOVERED,
     *CRASHED,
 )
 SAME = tuple(topic for topic in TOPICS if topic not in CUT_BY_US)
 
-# Where the recovery cuts nothing, or only what is no batch.
+# Recovery truncates nothing, or only bytes that are no batch.
 UNTOUCHED = {
-    "hurt-nothing",
-    "hurt-garbage-behind",
-    "hurt-zeros-behind",
-    "hurt-flipped-below-the-recovery-point",
-    "hurt-recovery-point-at-a-base",
-    "hurt-lost-indexes",
-    "hurt-lost-index-below-the-recovery-point",
-    "hurt-broken-indexes",
-    "hurt-broken-transaction-index",
-    "hurt-lost-transaction-index",
-    "hurt-broken-snapshots",
-    "hurt-broken-snapshot-at-the-recovery-point",
-    "hurt-lost-snapshots",
-    "hurt-stray-snapshots",
-    "hurt-lost-epochs",
-    "hurt-epochs-beyond-the-end",
-    "hurt-left-over-files",
-    "hurt-unfinished-split",
-    "hurt-log-start-in-a-batch",
-    "hurt-recovery-point-behind-the-end",
-    "hurt-unknown-files",
+    "damaged-nothing",
+    "damaged-garbage-after",
+    "damaged-zeros-after",
+    "damaged-flipped-below-the-recovery-point",
+    "damaged-recovery-point-at-a-base",
+    "damaged-lost-indexes",
+    "damaged-lost-index-below-the-recovery-point",
+    "damaged-broken-indexes",
+    "damaged-broken-transaction-index",
+    "damaged-lost-transaction-index",
+    "damaged-broken-snapshots",
+    "damaged-broken-snapshot-at-the-recovery-point",
+    "damaged-lost-snapshots",
+    "damaged-stray-snapshots",
+    "damaged-lost-epochs",
+    "damaged-epochs-beyond-the-end",
+    "damaged-left-over-files",
+    "damaged-unfinished-split",
+    "damaged-log-start-in-a-batch",
+    "damaged-recovery-point-beyond-the-end",
+    "damaged-unknown-files",
 }
 
 
 def config_for(topic: str) -> LogConfig:
     if topic in WRITTEN:
         return WRITTEN[topic].config
-    if topic in HURT:
+    if topic in DAMAGED_LOGS:
         return config_of(PRODUCED[TRANSACTIONS])
     return config_of(PRODUCED.get(topic, CRASH_SETTINGS))
 
@@ -94,9 +94,9 @@ def recovered_by_us(handed_over: HandedOver, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture(scope="module")
 def recovered_by_default(handed_over: HandedOver, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With ``recovery="tail"``, which would refuse logs that are hurt elsewhere than at their ends."""
+    """With ``recovery="tail"``, which rejects damage before the end of a log."""
     root = tmp_path_factory.mktemp("tails") / "root"
-    refused = [f"{topic}-0" for topic in HURT if topic not in TORN]
+    refused = [f"{topic}-0" for topic in DAMAGED_LOGS if topic not in TORN]
     shutil.copytree(handed_over.killed, root, ignore=shutil.ignore_patterns(*refused))
     configs = {topic: config_for(topic) for topic in (*TOPICS, TRANSACTIONS)}
     with LogDirectory.open(root, broker_directory=True, config=configs):
@@ -108,7 +108,7 @@ def recovered_by_default(handed_over: HandedOver, tmp_path_factory: pytest.TempP
 def states(
     handed_over: HandedOver, recovered_by_us: Path, topic: str
 ) -> tuple[PartitionState, PartitionState]:
-    """Of one topic: ours and the broker's."""
+    """One topic: our state and the broker's."""
     return state_of(recovered_by_us / f"{topic}-0"), state_of(handed_over.recovered / f"{topic}-0")
 
 
@@ -163,12 +163,12 @@ def test_same_log_start(handed_over: HandedOver, recovered_by_us: Path, topic: s
 
 
 @pytest.mark.parametrize("isolation_level", ISOLATION_LEVELS)
-@pytest.mark.parametrize("topic", [topic for topic in SAME if topic in {**PRODUCED, **HURT}])
+@pytest.mark.parametrize("topic", [topic for topic in SAME if topic in {**PRODUCED, **DAMAGED_LOGS}])
 def test_rows_of_our_recovery_are_those_of_the_brokers_consumer(
     handed_over: HandedOver, recovered_by_us: Path, topic: str, isolation_level: str
 ) -> None:
     consumed = handed_over.consumed[SECOND, isolation_level][topic]
-    if topic == "hurt-flipped-below-the-recovery-point":
+    if topic == "damaged-flipped-below-the-recovery-point":
         assert consumed.error is not None
         return
     table = storage_core.read_table(
@@ -178,8 +178,8 @@ def test_rows_of_our_recovery_are_those_of_the_brokers_consumer(
     assert_same_rows(rows_of(table), consumed.rows)
 
 
-@pytest.mark.parametrize("topic", [topic for topic in SAME if topic not in HURT or topic in TORN])
-def test_default_recovery_does_the_same_after_a_mere_crash(
+@pytest.mark.parametrize("topic", [topic for topic in SAME if topic not in DAMAGED_LOGS or topic in TORN])
+def test_default_recovery_gives_the_same_after_a_crash(
     handed_over: HandedOver, recovered_by_default: Path, topic: str
 ) -> None:
     ours, theirs = (state_of(root / f"{topic}-0") for root in (recovered_by_default, handed_over.recovered))
@@ -189,32 +189,32 @@ def test_default_recovery_does_the_same_after_a_mere_crash(
 
 
 @pytest.mark.parametrize("topic", sorted(CUT_BY_US))
-def test_cut_by_us(states: tuple[PartitionState, PartitionState]) -> None:
-    """At the end of a batch, and nothing else differs in the log."""
+def test_logs_that_only_we_truncate(states: tuple[PartitionState, PartitionState]) -> None:
+    """Truncated at a batch boundary, and otherwise equal."""
     ours, theirs = states
     last = max(theirs.logs)
     assert {**ours.logs, last: b""} == {**theirs.logs, last: b""}
     assert theirs.logs[last].startswith(ours.logs[last])
     cut = theirs.logs[last][len(ours.logs[last]) :]
     assert cut
-    # Either the magic is no magic, or the offset is not above the one before.
+    # Either the magic is invalid, or the offset does not exceed the previous one.
     assert cut[16] > 2 or int.from_bytes(cut[:8], "big") < log_end_offset_of(ours)
 
 
-@pytest.mark.parametrize("topic", HURT)
-def test_the_broker_noticed_what_was_hurt(handed_over: HandedOver, topic: str) -> None:
+@pytest.mark.parametrize("topic", DAMAGED_LOGS)
+def test_the_broker_reported_the_damage(handed_over: HandedOver, topic: str) -> None:
     before = {
         path.name: path.read_bytes() for path in (handed_over.killed / f"{TRANSACTIONS}-0").glob("*.log")
     }
     after = state_of(handed_over.recovered / f"{topic}-0").logs
-    if topic in UNTOUCHED - {"hurt-flipped-below-the-recovery-point"}:
+    if topic in UNTOUCHED - {"damaged-flipped-below-the-recovery-point"}:
         assert after == before
     else:
         assert after != before
 
 
-def test_the_hurt_log_holds_enough(handed_over: HandedOver) -> None:
-    before = state_of(handed_over.killed / "hurt-nothing-0")
+def test_the_damaged_log_holds_enough(handed_over: HandedOver) -> None:
+    before = state_of(handed_over.killed / "damaged-nothing-0")
     assert len(before.logs) >= 6
     assert any(name.endswith(".txnindex") for name in before.indexes)
     producers = {entry for entries in before.snapshots.values() for entry in entries}
@@ -223,5 +223,5 @@ def test_the_hurt_log_holds_enough(handed_over: HandedOver) -> None:
     assert len(before.leader_epochs or []) >= 2
 
 
-def test_root_is_clean_again(recovered_by_us: Path) -> None:
+def test_root_has_a_clean_shutdown_marker(recovered_by_us: Path) -> None:
     assert (recovered_by_us / ".kafka_cleanshutdown").exists()

@@ -1,4 +1,4 @@
-"""A broker's directory that Spark restored with its offsets: a new broker serves every record where it was."""
+"""A broker's directory restored by Spark with its offsets: a new broker serves every record at its old offset."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tests.interop.source_broker import COMPACTED, DELETED, EXPIRED, TRANSACTION
 
 pytestmark = pytest.mark.spark
 
-# Of the directory of a topic and partition.
+# The directory name of a topic and partition.
 NAME = "{0[0]}-{0[1]}".format
 
 
 def expected_rows(restored: Restored, place: tuple[str, int]) -> list[Row]:
-    """What a consumer of the source got: all records, or the committed ones if only they were restored."""
+    """What a consumer of the source got: all records, or only the committed ones where only those were restored."""
     level = READ_COMMITTED if place[0] == COMMITTED else READ_UNCOMMITTED
     rows = restored.source.consumed[level][source_of(place)].rows
     return [row._replace(topic=place[0]) for row in rows]
@@ -39,7 +39,7 @@ def test_the_source_has_gaps_of_all_kinds(restored_by_spark: Restored) -> None:
 
 
 @pytest.mark.parametrize("place", RESTORED, ids=NAME)
-def test_broker_loads_it_and_says_nothing(restored_by_spark: Restored, place: tuple[str, int]) -> None:
+def test_broker_loads_it_without_complaints(restored_by_spark: Restored, place: tuple[str, int]) -> None:
     start = restored_by_spark.start
     assert start.skipped_recovery
     assert not start.recovered_segments(*place)
@@ -48,12 +48,12 @@ def test_broker_loads_it_and_says_nothing(restored_by_spark: Restored, place: tu
     assert not start.complaints(*place)
 
 
-def test_start_warns_of_nothing(restored_by_spark: Restored) -> None:
+def test_start_logs_no_warnings(restored_by_spark: Restored) -> None:
     assert set(RESTORED) <= set(restored_by_spark.start.loaded())
     assert not restored_by_spark.start.unusual()
 
 
-def test_kafkas_tool_is_silent_about_every_index(restored_by_spark: Restored) -> None:
+def test_dump_log_segments_accepts_every_index(restored_by_spark: Restored) -> None:
     uncommitted = [place for place in RESTORED if place[0] != COMMITTED]
     committed = [place for place in RESTORED if place[0] == COMMITTED]
     for places in (uncommitted, committed):
@@ -72,7 +72,7 @@ def test_log_start_and_log_end_are_those_of_the_source(
 def test_every_record_is_where_it_was(
     restored_by_spark: Restored, place: tuple[str, int], isolation_level: str
 ) -> None:
-    """No transaction is left of what was restored, so both isolation levels read the same."""
+    """The restored logs contain no transactions, so both isolation levels read the same."""
     consumed = restored_by_spark.consumed[isolation_level][place]
     assert consumed.error is None
     assert_same_rows(consumed.rows, expected_rows(restored_by_spark, place))
@@ -86,7 +86,7 @@ def test_group_continues_where_it_was(restored_by_spark: Restored, place: tuple[
     assert_same_rows(restored_by_spark.continued[place], [row for row in rows if row.offset >= committed])
 
 
-def test_group_had_read_something_and_not_all(restored_by_spark: Restored) -> None:
+def test_group_had_read_part_of_the_records(restored_by_spark: Restored) -> None:
     source = restored_by_spark.source
     for place in ((TRANSACTIONS, 0), (TRANSACTIONS, 1), (DELETED, 0), (COMPACTED, 0)):
         start, end = source.offsets[place]

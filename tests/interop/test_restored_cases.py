@@ -1,6 +1,6 @@
 """Every conformance case: read with Spark, written with its offsets into a stopped broker's directory, consumed.
 
-These tests are the column `broker` of the conformance matrix; `tests/conformance/README.md` says more.
+These tests are the column `broker` of the conformance matrix; see `tests/conformance/README.md`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-# With hundreds of new partitions on a busy machine it is slow, and says so. That is about no log.
+# With hundreds of new partitions on a busy machine, the controller is slow and logs that. None of it concerns a log.
 OF_THE_CONTROLLER = re.compile(r" \[(Quorum)?Controller\w*? ")
 
 
@@ -38,7 +38,7 @@ def restored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestoredCases
 
 @pytest.fixture
 def count(request: pytest.FixtureRequest) -> Callable[[int], None]:
-    """Tell the matrix how many comparisons were made."""
+    """Report the number of comparisons to the matrix."""
     return lambda checks: request.node.user_properties.append((CHECKS_PROPERTY, checks))
 
 
@@ -64,7 +64,7 @@ def test_consumer_gets_the_records_at_their_offsets(
 def test_log_start_and_log_end_are_the_old_ones(
     restored: RestoredCases, case_name: str, count: Callable[[int], None]
 ) -> None:
-    """As ListOffsets says; and what may be read, under either isolation level, ends where the log does."""
+    """As ListOffsets reports them; reads end at the log end under either isolation level."""
     partitions = restored_partitions(restored.case(case_name), READ_COMMITTED)
     for partition in partitions:
         place = (named(case_name, partition.topic), partition.partition)
@@ -75,7 +75,7 @@ def test_log_start_and_log_end_are_the_old_ones(
 
 
 @pytest.mark.parametrize("case_name", case_names())
-def test_broker_loads_the_logs_and_says_nothing(
+def test_broker_loads_the_logs_without_complaints(
     restored: RestoredCases, case_name: str, count: Callable[[int], None]
 ) -> None:
     partitions = restored.case(case_name).partitions
@@ -93,7 +93,7 @@ def test_the_start_is_a_clean_one(restored: RestoredCases) -> None:
     assert not list(restored.root.glob("*-stray"))
 
 
-def test_kafkas_tool_is_silent_about_every_index(restored: RestoredCases) -> None:
+def test_dump_log_segments_accepts_every_index(restored: RestoredCases) -> None:
     assert not complaints_about_indexes(
         restored.root / f"{named(name, partition.name)}"
         for name, case in restored.cases.items()

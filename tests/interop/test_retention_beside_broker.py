@@ -1,4 +1,4 @@
-"""Our retention beside a broker's own: of the same closed directory each deletes what is due."""
+"""Our retention against a broker's: given the same closed directory, both delete the same segments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-# Of these the broker deleted segments.
+# The topics from which the broker deleted segments.
 LOSING = {
     "retained-by-time",
     "retained-by-size",
@@ -36,7 +36,7 @@ LOSING = {
 
 @pytest.fixture(scope="module")
 def retained_by_us(first_aged: Aged, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """At some time after the broker's own look: every age is hours away from its limit."""
+    """Our retention runs somewhat later than the broker's: every age is hours away from its limit."""
     root = tmp_path_factory.mktemp("retained") / "root"
     copy_root(first_aged.before, root)
     now_ms = first_aged.events[-1].began_ms
@@ -53,7 +53,7 @@ def names_of_deleted(partition: Path) -> set[str]:
     return {path.name for path in partition.glob("*.deleted")}
 
 
-def test_broker_deletes_what_it_is_meant_to(first_aged: Aged) -> None:
+def test_broker_deletes_the_expected_segments(first_aged: Aged) -> None:
     retained = {event.log[0] for event in first_aged.events if isinstance(event, Retained)}
     assert retained & RETAINED.keys() == LOSING
     kept = {
@@ -81,7 +81,7 @@ def test_same_leader_epochs(first_aged: Aged, retained_by_us: Path, topic: str) 
 
 
 @pytest.mark.parametrize("topic", RETAINED)
-def test_same_files_wait_for_their_deletion(first_aged: Aged, retained_by_us: Path, topic: str) -> None:
+def test_same_files_await_deletion(first_aged: Aged, retained_by_us: Path, topic: str) -> None:
     ours, theirs = (names_of_deleted(root / f"{topic}-0") for root in (retained_by_us, first_aged.by_broker))
     assert ours == theirs
 

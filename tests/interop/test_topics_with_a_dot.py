@@ -1,6 +1,6 @@
-"""Topics whose names begin with a dot: a broker makes them, so do we, and neither loses where they begin.
+"""Topics whose names begin with a dot: brokers and we create them, and both keep their log start offsets.
 
-One of them is deleted by us, and the broker starts over what a crash leaves of that.
+We delete one of them, and the broker starts with what a crash left of the deletion.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ HIDDEN = ".hidden"
 LIKE_OUR_FILES = f".segmentlog-stage-{'0' * 32}-0"
 TOPICS = (HIDDEN, LIKE_OUR_FILES)
 GONE = ".gone"
-# What was deleted is removed as soon as a broker begins with such tasks, and log starts are written down at once: by
-# default, it would begin half a minute after its start, and write each minute.
+# A broker removes deleted logs when this task first runs, and saves log start offsets right away. By default, the
+# task starts after half a minute, and log starts are saved every minute.
 SETTINGS = {
     "log.initial.task.delay.ms": 100,
     "log.flush.start.offset.checkpoint.interval.ms": 500,
@@ -55,7 +55,7 @@ def stopped_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBr
 
 @pytest.fixture(scope="module")
 def root(stopped_broker: KafkaBroker) -> Path:
-    """Opened, appended to and closed by us, then written to by two jobs."""
+    """We opened, appended to and closed it; then two jobs wrote to it."""
     root = stopped_broker.log_directory
     for topic in TOPICS:
         found = read_table(root, subscribe=topic)
@@ -80,7 +80,7 @@ def deleted_logs(root: Path) -> list[Path]:
     return list(root.glob(f"{GONE}-0.*-delete"))
 
 
-def test_jobs_are_refused_for_what_is_named_like_our_files(root: Path) -> None:
+def test_jobs_refuse_topics_named_like_our_files(root: Path) -> None:
     with pytest.raises(OptionError, match=r"'\.segmentlog-'"):
         writer_of(root, "value", topic=LIKE_OUR_FILES, brokerDirectory="true")
 
@@ -92,7 +92,7 @@ def start(root: Path, stopped_broker: KafkaBroker) -> BrokerStart:
 
 
 @pytest.mark.parametrize(("topic", "added"), [(HIDDEN, 3), (LIKE_OUR_FILES, 1)])
-def test_a_broker_loads_them_where_they_began(
+def test_a_broker_keeps_their_log_start_offsets(
     start: BrokerStart, stopped_broker: KafkaBroker, topic: str, added: int
 ) -> None:
     assert start.skipped_recovery
@@ -104,9 +104,9 @@ def test_a_broker_loads_them_where_they_began(
     assert [row.value for row in rows[: PRODUCED + 1 - DELETED]] == expected
 
 
-def test_a_broker_goes_on_with_what_is_being_deleted(start: BrokerStart, stopped_broker: KafkaBroker) -> None:
-    """The topic is still one of the cluster's: its log begins anew."""
-    # That it deletes it, it says at INFO.
+def test_a_broker_completes_the_deletion(start: BrokerStart, stopped_broker: KafkaBroker) -> None:
+    """The topic still exists in the cluster, so the broker starts an empty log for it."""
+    # Kafka logs the deletion at INFO.
     assert not [line for line in start.complaints(GONE, 0) if " INFO " not in line]
     deadline = time.monotonic() + REMOVED_WITHIN_S
     while deleted_logs(stopped_broker.log_directory) and time.monotonic() < deadline:

@@ -28,7 +28,7 @@ def expected_rows(transacted: Transacted, topic: str, isolation_level: str) -> l
     written = transacted.written[topic]
     if isolation_level == READ_UNCOMMITTED:
         return written.rows
-    # Behind the first record of an open transaction nothing is stable.
+    # Nothing is stable from the first record of an open transaction on.
     end = 7 if topic == HANGING else written.rows[-1].offset + 1
     return [row for row in written.rows if row.offset not in written.hidden and row.offset < end]
 
@@ -66,7 +66,7 @@ def test_we_read_the_same(transacted: Transacted, topic: str, isolation_level: s
 
 
 @pytest.mark.parametrize("topic", [IDEMPOTENT, CONTINUED_BY_US])
-def test_idempotent_producer_goes_on(transacted: Transacted, topic: str) -> None:
+def test_idempotent_producer_continues(transacted: Transacted, topic: str) -> None:
     answers = {key: answer for key, answer in transacted.answers.items() if key[0] == topic}
     assert len(answers) == (3 if topic == IDEMPOTENT else 1)
     for answer in answers.values():
@@ -76,7 +76,7 @@ def test_idempotent_producer_goes_on(transacted: Transacted, topic: str) -> None
         assert answer.next == Answer(0, answer.log_end_offset)
 
 
-def test_producer_that_lived_through_it_goes_on(transacted: Transacted) -> None:
+def test_producer_that_stayed_alive_continues(transacted: Transacted) -> None:
     assert transacted.kept_offsets == list(range(40, 60))
 
 
@@ -85,7 +85,7 @@ def test_kafkas_tool_finds_the_hanging_transaction(transacted: Transacted) -> No
     assert found == [(HANGING, "0", str(OUR_PRODUCER))]
 
 
-def test_hanging_transaction_that_kafkas_tool_aborted_hides_nothing_but_itself(
+def test_hanging_transaction_aborted_by_kafkas_tool_hides_only_its_records(
     transacted: Transacted,
 ) -> None:
     written = transacted.written[HANGING]
@@ -95,7 +95,7 @@ def test_hanging_transaction_that_kafkas_tool_aborted_hides_nothing_but_itself(
     assert_same_rows(transacted.consumed_after_abort[READ_UNCOMMITTED].rows, written.rows)
 
 
-def test_we_see_that_it_was_aborted(transacted: Transacted) -> None:
+def test_we_read_it_as_aborted(transacted: Transacted) -> None:
     consumed = transacted.consumed_after_abort[READ_COMMITTED]
     table = storage_core.read_table(
         str(transacted.used), subscribe=HANGING, isolation_level=READ_COMMITTED, include_headers=True
@@ -106,9 +106,7 @@ def test_we_see_that_it_was_aborted(transacted: Transacted) -> None:
 
 
 @pytest.mark.parametrize("topic", WRITTEN)
-def test_broker_that_reads_every_batch_finds_what_we_wrote_beside_them(
-    transacted: Transacted, topic: str
-) -> None:
+def test_broker_rebuilds_our_state_files_from_every_batch(transacted: Transacted, topic: str) -> None:
     ours, theirs = (state_of(root / f"{topic}-0") for root in (transacted.closed, transacted.recovered))
     assert ours.logs == theirs.logs
     newest = f"{log_end_offset_of(ours):020d}.snapshot"

@@ -1,7 +1,7 @@
-"""Directories that `storage_core` writes are a broker's own: it loads, serves, continues and recovers them.
+"""Directories that `storage_core` writes work like a broker's own: it loads, serves, continues and recovers them.
 
-A broker's start says that all is well by saying nothing; so it is asserted too that it said it loaded each log.
-`test_what_is_noticed` shows that it, and its tool for indexes, do speak up over bad ones.
+A broker is silent about a good log, so the tests also assert that it logged loading each one.
+`test_bad_directories` shows that the broker and `DumpLogSegments` do report bad ones.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-# Of the records' time stamps alone no answer follows: a segment without any counts its file's, and one of which
-# records are deleted still counts theirs.
+# Record timestamps do not determine these results: a segment without timestamps uses its file's time, and a segment
+# with deleted records still counts their timestamps.
 TOLD_BY_SEGMENTS = {
     "own-old-formats",
     "own-empty-in-the-middle",
     *(topic for topic, written in WRITTEN.items() if written.starts_at),
 }
-# The bytes since the last index entry are counted from the opening of a log, so a recovery finds other entries.
+# A log counts bytes since the last index entry from its opening on, so recovery writes different index entries.
 OPENED_TWICE = {"own-reopened"}
 
 PLACED = (*WRITTEN, *CRASHED_AND_RECOVERED)
@@ -46,7 +46,7 @@ def expected_rows(handed_over: HandedOver, topic: str) -> list[Row]:
 
 
 @pytest.mark.parametrize("topic", WRITTEN)
-def test_the_log_is_what_it_is_meant_to_be(handed_over: HandedOver, topic: str) -> None:
+def test_the_log_has_the_intended_shape(handed_over: HandedOver, topic: str) -> None:
     partition = handed_over.own / f"{topic}-0"
     assert len(list(partition.glob("*.log"))) >= WRITTEN[topic].segments
     assert (handed_over.own / ".kafka_cleanshutdown").exists()
@@ -55,7 +55,7 @@ def test_the_log_is_what_it_is_meant_to_be(handed_over: HandedOver, topic: str) 
 
 
 @pytest.mark.parametrize("topic", PLACED)
-def test_broker_loads_it_and_says_nothing(handed_over: HandedOver, topic: str) -> None:
+def test_broker_loads_it_without_complaints(handed_over: HandedOver, topic: str) -> None:
     start = handed_over.clean_start
     assert start.skipped_recovery
     loaded = start.loaded()[topic, 0]
@@ -66,7 +66,7 @@ def test_broker_loads_it_and_says_nothing(handed_over: HandedOver, topic: str) -
     assert not start.complaints(topic)
 
 
-def test_clean_start_warns_of_nothing(handed_over: HandedOver) -> None:
+def test_clean_start_logs_no_warnings(handed_over: HandedOver) -> None:
     loaded = handed_over.clean_start.loaded()
     assert {topic for topic, _ in loaded} >= {*PLACED, *PRODUCED}
     assert not handed_over.clean_start.unusual()
@@ -81,7 +81,7 @@ def test_consumer_reads_the_records(handed_over: HandedOver, topic: str, isolati
 
 
 @pytest.mark.parametrize("topic", PLACED)
-def test_look_ups_by_time_agree(handed_over: HandedOver, topic: str) -> None:
+def test_lookups_by_time_agree(handed_over: HandedOver, topic: str) -> None:
     rows = expected_rows(handed_over, topic)
     for asked_ms, brokers, ours in handed_over.looked_up[topic]:
         assert ours == brokers, f"{asked_ms}"
@@ -91,12 +91,12 @@ def test_look_ups_by_time_agree(handed_over: HandedOver, topic: str) -> None:
 
 
 @pytest.mark.parametrize("topic", PLACED)
-def test_look_up_of_the_largest_time_stamp_agrees(handed_over: HandedOver, topic: str) -> None:
+def test_lookup_of_the_largest_timestamp_agrees(handed_over: HandedOver, topic: str) -> None:
     brokers, ours = handed_over.largest[topic]
     assert ours == brokers
 
 
-def test_kafkas_tool_is_silent_about_every_index(handed_over: HandedOver) -> None:
+def test_dump_log_segments_accepts_every_index(handed_over: HandedOver) -> None:
     partitions = [handed_over.root_of(topic) / f"{topic}-0" for topic in PLACED]
     assert not complaints_about_indexes(partitions)
 
@@ -123,7 +123,7 @@ def test_everything_survives_a_kill_of_the_broker(handed_over: HandedOver, topic
 
 @pytest.mark.parametrize("topic", PLACED)
 def test_recovery_of_every_segment_changes_no_byte(handed_over: HandedOver, topic: str) -> None:
-    """The broker's rebuilt indexes are ours; only the last segment grew."""
+    """The broker rebuilds the same indexes; only the last segment grew."""
     ours = handed_over.root_of(topic) / f"{topic}-0"
     theirs = handed_over.recovered / f"{topic}-0"
     *closed, last = sorted(ours.glob("*.log"))
@@ -136,7 +136,7 @@ def test_recovery_of_every_segment_changes_no_byte(handed_over: HandedOver, topi
 
 @pytest.mark.parametrize("topic", [*CRASHED_AND_RECOVERED, *CRASHED])
 def test_nothing_acknowledged_is_lost_in_a_crash(handed_over: HandedOver, topic: str) -> None:
-    """SIGKILL in the middle of appending, then our recovery or the broker's."""
+    """SIGKILL during appends, then our recovery or the broker's."""
     occasion = FIRST if topic in CRASHED_AND_RECOVERED else SECOND
     consumed = handed_over.consumed[occasion, READ_UNCOMMITTED][topic]
     assert consumed.error is None
@@ -153,11 +153,11 @@ def test_append_in_the_brokers_own_root(handed_over: HandedOver) -> None:
 
 
 def test_append_in_the_brokers_own_root_changes_no_other_log(handed_over: HandedOver) -> None:
-    changed = [name for name in handed_over.changed if name.startswith(("kafka-", "hurt-", "__"))]
+    changed = [name for name in handed_over.changed if name.startswith(("kafka-", "damaged-", "__"))]
     assert not changed
 
 
 def test_append_in_the_brokers_own_root_leaves_its_marker(handed_over: HandedOver) -> None:
-    """It names the broker's epoch: with another one, the cluster takes the stop for a crash and elects uncleanly."""
+    """It holds the broker's epoch: with another epoch, the cluster assumes a crash and elects an unclean leader."""
     assert ".kafka_cleanshutdown" not in handed_over.changed
     assert "-> RECOVERING" not in handed_over.clean_start.text

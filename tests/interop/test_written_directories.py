@@ -1,4 +1,4 @@
-"""What a consumer read from the broker is what we read from its directory: live, stopped and killed."""
+"""We read from a broker's directory what a consumer reads from the broker: running, stopped and killed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_same_rows_as_consumer(written: Written, state: str, topic: str, isolati
     assert_same_rows(rows_of(table), written.consumed[state, topic, isolation_level])
 
 
-def test_workload_holds_what_it_promises(written: Written) -> None:
+def test_workload_covers_the_intended_cases(written: Written) -> None:
     def segments(topic: str) -> int:
         return len(list((written.directories[STOPPED] / f"{topic}-0").glob("*.log")))
 

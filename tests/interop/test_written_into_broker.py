@@ -1,4 +1,4 @@
-"""Spark writes into the directory of a stopped broker: it starts, serves, and its clients of before go on."""
+"""Spark writes into the directory of a stopped broker: the broker loads and serves it, and old clients continue."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
-from tests.interop.clients_of_before import (
+from tests.interop.dump_log_segments import complaints_about_indexes
+from tests.interop.earlier_clients import (
     EMPTY,
     GROWN,
     IDEMPOTENT,
@@ -22,7 +23,6 @@ from tests.interop.clients_of_before import (
     TRANSACTIONS,
     places_of,
 )
-from tests.interop.dump_log_segments import complaints_about_indexes
 from tests.interop.event_rows import Events, numbers_of
 from tests.interop.killed_commit import ROWS_OF_KILLED_JOB, values_of_killed_job
 from tests.interop.written_into_broker import (
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-# Of the directory of a topic and partition.
+# The directory name of a topic and partition.
 NAME = "{0[0]}-{0[1]}".format
 
 WRITTEN = places_of(*GROWN, OVERWRITTEN)
@@ -60,7 +60,7 @@ def contents(partition: Path) -> dict[str, bytes]:
 
 
 def added(written: WrittenIntoBroker, topic: str, partition: int) -> pa.Table:
-    """What a consumer gets behind the records of before; those must be there as they were."""
+    """What a consumer gets after the earlier records, which must be unchanged."""
     before = written.consumed[BEFORE][topic, partition]
     after = written.consumed[AFTER_THE_JOBS][topic, partition]
     if topic == LOST:
@@ -70,7 +70,7 @@ def added(written: WrittenIntoBroker, topic: str, partition: int) -> pa.Table:
 
 
 @pytest.mark.parametrize(("topic", "partition"), WRITTEN)
-def test_broker_loads_it_and_says_nothing(
+def test_broker_loads_it_without_complaints(
     written_into_broker: WrittenIntoBroker, topic: str, partition: int
 ) -> None:
     start = written_into_broker.clean_start
@@ -82,25 +82,25 @@ def test_broker_loads_it_and_says_nothing(
     assert offsets == written_into_broker.offsets[AFTER_THE_JOBS][topic, partition]
     complaints = start.complaints(topic, partition)
     if topic == OVERWRITTEN:
-        # The broker soon deletes what lies below the log start, as after a call of DeleteRecords.
+        # The broker soon deletes records below the log start, as after DeleteRecords.
         complaints = [line for line in complaints if not re.search(DELETED_BELOW_THE_LOG_START, line)]
     assert not complaints
 
 
-def test_starts_warn_of_nothing(written_into_broker: WrittenIntoBroker) -> None:
+def test_starts_log_no_warnings(written_into_broker: WrittenIntoBroker) -> None:
     for start in (written_into_broker.clean_start, written_into_broker.last_start):
         assert set(WRITTEN) <= set(start.loaded())
         assert not start.unusual()
     assert not list(written_into_broker.root.glob("*-stray"))
 
 
-def test_kafkas_tool_is_silent_about_every_index(written_into_broker: WrittenIntoBroker) -> None:
+def test_dump_log_segments_accepts_every_index(written_into_broker: WrittenIntoBroker) -> None:
     root = written_into_broker.root
     assert not complaints_about_indexes(root / f"{topic}-{number}" for topic, number in WRITTEN)
 
 
 @pytest.mark.parametrize("topic", GROWN)
-def test_rows_of_three_jobs_lie_behind_what_was_there(
+def test_three_jobs_append_after_the_existing_records(
     written_into_broker: WrittenIntoBroker, topic: str
 ) -> None:
     expected = np.concatenate([np.arange(job.start, job.stop) for job in (*SMALL_JOBS, LARGE_JOB)])
@@ -124,10 +124,10 @@ def test_rows_of_three_jobs_lie_behind_what_was_there(
 
 
 @pytest.mark.parametrize(("topic", "partition"), places_of(*(topic for topic in GROWN if topic != LOST)))
-def test_small_pieces_go_behind_the_last_batch_and_large_ones_beside_it(
+def test_small_pieces_are_appended_and_large_ones_become_segments(
     written_into_broker: WrittenIntoBroker, topic: str, partition: int
 ) -> None:
-    """No byte that was there is another one now."""
+    """The jobs change no existing byte."""
     large = written_into_broker.seen
     assert large.large_pieces.exists()
     assert not dataclasses.replace(large, name="small").large_pieces.exists()
@@ -145,8 +145,8 @@ def test_small_pieces_go_behind_the_last_batch_and_large_ones_beside_it(
     assert len([log for log in after if log.endswith(".log")]) >= len(before) + 2
 
 
-def test_a_lost_partition_begins_anew(written_into_broker: WrittenIntoBroker) -> None:
-    """Whatever the root's checkpoints still say of the one that was there."""
+def test_a_lost_partition_starts_empty(written_into_broker: WrittenIntoBroker) -> None:
+    """The root's checkpoints still name the lost partition."""
     assert written_into_broker.offsets[BEFORE][LOST, 0] == (SENT // 2, SENT)
     for place in places_of(LOST):
         start, end = written_into_broker.offsets[AFTER_THE_JOBS][place]
@@ -168,7 +168,7 @@ def test_overwriting_leaves_only_the_new_rows(written_into_broker: WrittenIntoBr
 
 
 @pytest.mark.parametrize("place", places_of(IDEMPOTENT, TRANSACTIONS), ids=NAME)
-def test_snapshot_behind_the_rows_has_the_producers_of_before(
+def test_snapshot_after_the_rows_keeps_the_earlier_producers(
     written_into_broker: WrittenIntoBroker, place: tuple[str, int]
 ) -> None:
     before = written_into_broker.producers[BEFORE][place]
@@ -177,7 +177,7 @@ def test_snapshot_behind_the_rows_has_the_producers_of_before(
 
 
 @pytest.mark.parametrize("place", places_of(IDEMPOTENT, TRANSACTIONS), ids=NAME)
-def test_producers_of_before_go_on(written_into_broker: WrittenIntoBroker, place: tuple[str, int]) -> None:
+def test_earlier_producers_continue(written_into_broker: WrittenIntoBroker, place: tuple[str, int]) -> None:
     _, end = written_into_broker.offsets[AFTER_THE_JOBS][place]
     continued = {each[2]: row for each, row in written_into_broker.continued.items() if each[:2] == place}
     assert continued == {end + number: (None, b"after %d" % number) for number in range(SENT)}
@@ -186,15 +186,15 @@ def test_producers_of_before_go_on(written_into_broker: WrittenIntoBroker, place
 
 
 @pytest.mark.parametrize("place", places_of(IDEMPOTENT), ids=NAME)
-def test_sequence_numbers_go_on(written_into_broker: WrittenIntoBroker, place: tuple[str, int]) -> None:
+def test_sequence_numbers_continue(written_into_broker: WrittenIntoBroker, place: tuple[str, int]) -> None:
     (before,) = written_into_broker.producers[BEFORE][place]
     (after,) = written_into_broker.producers[AFTER_THE_REPLAYS][place]
     assert before.last_sequence == SENT - 1
     assert after[:3] == (before.producer_id, before.producer_epoch, 2 * SENT - 1)
 
 
-def test_a_job_behind_an_open_transaction_is_refused(written_into_broker: WrittenIntoBroker) -> None:
-    """Nobody would see its rows. The transaction goes on, and is committed."""
+def test_a_job_after_an_open_transaction_is_refused(written_into_broker: WrittenIntoBroker) -> None:
+    """Consumers would not see its rows. The transaction continues and is committed."""
     assert (
         f"Expected no open transaction in {OPEN}-0, found one from offset 0"
         in written_into_broker.errors[OPEN]
@@ -205,12 +205,12 @@ def test_a_job_behind_an_open_transaction_is_refused(written_into_broker: Writte
     assert values(table) == [b"before %d" % number for number in range(SENT)]
 
 
-def test_a_job_beside_the_running_broker_is_refused(written_into_broker: WrittenIntoBroker) -> None:
+def test_a_job_on_a_running_broker_is_refused(written_into_broker: WrittenIntoBroker) -> None:
     assert "LogDirectoryLockedError" in written_into_broker.errors[EMPTY]
     assert str(written_into_broker.root) in written_into_broker.errors[EMPTY]
 
 
-def test_broker_refuses_to_start_over_an_unfinished_commit(written_into_broker: WrittenIntoBroker) -> None:
+def test_broker_refuses_to_start_with_an_unfinished_commit(written_into_broker: WrittenIntoBroker) -> None:
     assert len(written_into_broker.refusals) == 2
     for refusal in written_into_broker.refusals:
         assert f"{written_into_broker.root}/segmentlog.commit-in-progress" in refusal
@@ -218,7 +218,7 @@ def test_broker_refuses_to_start_over_an_unfinished_commit(written_into_broker: 
 
 
 @pytest.mark.parametrize("place", places_of(KILLED), ids=NAME)
-def test_rows_of_killed_commits_are_there_once_after_the_replays(
+def test_rows_of_killed_commits_appear_once_after_the_replays(
     written_into_broker: WrittenIntoBroker, place: tuple[str, int]
 ) -> None:
     topic, partition = place
@@ -247,7 +247,7 @@ def test_broker_starts_clean_after_the_replays(written_into_broker: WrittenIntoB
 
 
 @pytest.mark.parametrize("place", places_of(EMPTY, LOST, OVERWRITTEN), ids=NAME)
-def test_what_no_later_job_wrote_to_stays(
+def test_partitions_without_later_jobs_are_unchanged(
     written_into_broker: WrittenIntoBroker, place: tuple[str, int]
 ) -> None:
     before = written_into_broker.consumed[AFTER_THE_JOBS][place]

@@ -1,4 +1,4 @@
-"""What is written to a log in transactions and by idempotent producers, each under a topic of its own."""
+"""Logs written by transactions and idempotent producers, one topic per case."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ IDEMPOTENT = "ours-idempotent"
 
 @dataclass(slots=True)
 class Written:
-    """What stands in one log by now.
+    """A log and its records so far.
 
     Attributes:
         rows: All records.
-        hidden: Offsets of records of transactions that are aborted, or open.
+        hidden: Offsets of records in aborted or open transactions.
     """
 
     log: Log
@@ -37,7 +37,7 @@ class Written:
     hidden: set[int] = field(default_factory=set)
 
     def records(self, count: int) -> list[Sendable]:
-        """Other ones each time."""
+        """New records on each call."""
         first = len(self.rows)
         return [
             Sendable(
@@ -50,19 +50,19 @@ class Written:
         ]
 
     def plain(self, count: int = 7) -> None:
-        """Append records that belong to nothing."""
+        """Append records outside any transaction."""
         records = self.records(count)
         self.add(records, self.log.append(table_of(records)).first_offset)
 
     def within(self, transaction: Transaction, count: int = 7) -> set[int]:
-        """Append records to a transaction; they are hidden until the caller says otherwise."""
+        """Append records to a transaction; they count as hidden until the caller clears them."""
         records = self.records(count)
         offsets = self.add(records, transaction.append(table_of(records)).first_offset)
         self.hidden |= offsets
         return offsets
 
     def batch(self, count: int, *, sequence: int, epoch: int = 0, is_transactional: bool = False) -> set[int]:
-        """Append a batch as a producer sends it."""
+        """Append a batch as a producer would send it."""
         records = self.records(count)
         content = produced_batch(
             [(record.key or b"", record.value) for record in records],
@@ -76,7 +76,7 @@ class Written:
         return self.add(same_time, self.log.append_as_leader(content).first_offset)
 
     def numbered(self, count: int, producer: ProducerSequence) -> None:
-        """Append records of an idempotent producer twice; they stand there once."""
+        """Append the same records of an idempotent producer twice; the log stores them once."""
         records = self.records(count)
         info = self.log.append(table_of(records), producer=producer)
         self.add(records, info.first_offset)
@@ -85,7 +85,7 @@ class Written:
         assert (again.first_offset, again.last_offset) == (info.first_offset, info.last_offset)
 
     def add(self, records: Sequence[Sendable], first_offset: int) -> set[int]:
-        """Note records that stand there."""
+        """Note appended records."""
         for offset, record in enumerate(records, first_offset):
             place = (self.log.topic, self.log.partition, offset)
             self.rows.append(Row(*place, record.key, record.value, (), record.timestamp_ms, 0))
@@ -153,16 +153,16 @@ def _nothing_in_it(written: Written) -> None:
 
 def _hanging(written: Written) -> None:
     written.plain()
-    # Never ended: its process is gone.
+    # Never ended, as if its process had died.
     written.within(written.log.transaction(OUR_PRODUCER))
     written.plain()
-    with written.log.transaction() as behind:
-        offsets = written.within(behind)
+    with written.log.transaction() as later:
+        offsets = written.within(later)
     written.hidden -= offsets
 
 
 def _coordinated(written: Written) -> None:
-    """As a transaction coordinator and its producers have it done, under both versions of the protocol."""
+    """Transactions as a coordinator and its producers run them, under both protocol versions."""
     written.batch(5, sequence=0, is_transactional=True)
     written.log.end_transaction(OUR_PRODUCER, 0, is_abort=False, coordinator_epoch=3)
     written.hidden |= written.batch(5, sequence=5, is_transactional=True)
@@ -193,7 +193,7 @@ def _aborted_after_reopening(written: Written) -> None:
     written.plain()
 
 
-# Topic: how it is written, and how once more after it was closed.
+# Topic: the first writes, and those after the log was closed and reopened.
 TOPICS: dict[str, tuple[Callable[[Written], None], Callable[[Written], None] | None]] = {
     "ours-committed-and-aborted": (_committed_and_aborted, None),
     "ours-interleaved": (_interleaved, None),

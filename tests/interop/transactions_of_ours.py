@@ -1,7 +1,7 @@
-"""Transactions and idempotent appends of `storage_core` in a stopped broker's root, and what the broker makes of them.
+"""Transactions and idempotent appends of `storage_core` in a stopped broker's root, and how the broker handles them.
 
-A broker makes the topics, and real producers begin in some of them. Then the logs are ours; then a broker's again, once
-with all that we wrote beside the logs, once, in a copy, without: it reads every batch and finds the same.
+A broker creates the topics, and real producers begin in some of them. Then we write the logs, and a broker loads them:
+once with our snapshots and indexes, and once, on a copy, without them, so that it rebuilds them from every batch.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 _SEGMENTS: dict[str, object] = {"internal_segment_bytes": 6_000, "segment_index_bytes": 65_536}
 HOUR_MS = 60 * 60 * 1000
 
-# Real producers begin in these.
+# Topics in which real producers begin.
 CONTINUED_BY_US = "theirs-continued-by-us"
 KEPT_PRODUCER = "theirs-kept"
 OPEN_OF_A_PRODUCER = "theirs-open"
@@ -52,17 +52,17 @@ OPEN_OF_A_PRODUCER = "theirs-open"
 
 @dataclass(slots=True)
 class Transacted:
-    """What became of it.
+    """The directories and the observations on them.
 
     Attributes:
-        closed: Our root after it was closed. Nothing in it is changed afterwards.
-        used: The broker's root after it was used and closed.
-        recovered: A copy of ours, of which a broker read every batch.
+        closed: Our closed root. It does not change afterwards.
+        used: The broker's root after use, closed.
+        recovered: A copy of ours that a broker rebuilt from every batch.
         written: By topic.
-        start: Over all that we wrote.
-        consumed: By isolation level and topic; of the hanging one again after it was aborted.
-        answers: To producers that went on, by topic and producer id.
-        found_hanging: What Kafka's tool says of the broker's transactions.
+        start: The start with everything that we wrote.
+        consumed: By isolation level and topic; the hanging topic again after its transaction was aborted.
+        answers: To producers that continued, by topic and producer id.
+        found_hanging: What Kafka's tool reports about the broker's transactions.
     """
 
     closed: Path
@@ -78,7 +78,7 @@ class Transacted:
 
 
 def transact(broker: KafkaBroker, scratch: Path) -> Transacted:
-    """Write, hand over, watch."""
+    """Write the logs, give them to the broker, and observe it."""
     done = Transacted(scratch / "closed", broker.log_directory, scratch / "recovered")
     theirs = (CONTINUED_BY_US, KEPT_PRODUCER, OPEN_OF_A_PRODUCER)
     topics = (*TOPICS, *theirs)
@@ -107,7 +107,7 @@ def transact(broker: KafkaBroker, scratch: Path) -> Transacted:
 
 @contextlib.contextmanager
 def _begun(broker: KafkaBroker, now_ms: int) -> Iterator[Producer]:
-    """Real producers write; one of them leaves a transaction open, one goes on later."""
+    """Real producers write; one leaves a transaction open, one continues later."""
     send_settings = {"linger_ms": 1000, "enable_idempotence": True}
     kept = new_producer(broker, **send_settings)
     _send_numbered(kept, KEPT_PRODUCER, 0, 40, now_ms)
@@ -145,7 +145,7 @@ def _write_ours(done: Transacted, root: Path, now_ms: int) -> None:
         for topic in (CONTINUED_BY_US, KEPT_PRODUCER, OPEN_OF_A_PRODUCER):
             written = done.written[topic] = Written(logs.get(topic, 0), now_ms)
             written.add(_sendables(0, 40, now_ms), 0)
-        _go_on_ourselves(done.written[CONTINUED_BY_US], root)
+        _continue_as_their_producer(done.written[CONTINUED_BY_US], root)
         _abort_theirs(done.written[OPEN_OF_A_PRODUCER])
     with LogDirectory.open(root, broker_directory=True, config=_config()) as logs:
         for topic, (_, write_again) in TOPICS.items():
@@ -154,8 +154,8 @@ def _write_ours(done: Transacted, root: Path, now_ms: int) -> None:
                 write_again(done.written[topic])
 
 
-def _go_on_ourselves(written: Written, root: Path) -> None:
-    """In a real producer's name: with the number that comes next, after one that is refused."""
+def _continue_as_their_producer(written: Written, root: Path) -> None:
+    """Continue as a real producer: a wrong sequence, which is rejected, then the next one."""
     (entry,) = _producers(root, CONTINUED_BY_US)
     following = ProducerSequence(entry.producer_id, entry.producer_epoch, entry.last_sequence + 1)
     too_high = ProducerSequence(entry.producer_id, entry.producer_epoch, entry.last_sequence + 3)
@@ -184,13 +184,13 @@ def _consume(broker: KafkaBroker, topics: Iterable[str], level: str) -> dict[str
 
 
 def _go_on(done: Transacted, broker: KafkaBroker, topic: str) -> None:
-    """As each producer that a snapshot of ours names: repeat its last batch, leave a gap, go on."""
+    """Continue as each producer in our snapshots: repeat its last batch, leave a gap, then send the next one."""
     for entry in _producers(done.closed, topic):
         done.answers[topic, entry.producer_id] = go_on(broker, topic, entry)
 
 
 def _recover(done: Transacted, scratch: Path, topics: Iterable[str]) -> None:
-    """Have a broker read every batch of a copy, from which all is taken that says what it would find."""
+    """Let a broker rebuild a copy from every batch; all files with that state are removed first."""
     shutil.copytree(done.closed, done.recovered)
     (done.recovered / ".kafka_cleanshutdown").unlink()
     write_offsets(done.recovered, "recovery-point-offset-checkpoint", {})

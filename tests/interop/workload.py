@@ -31,7 +31,7 @@ _HEADERS: tuple[Headers, ...] = (
 
 
 class Sendable(NamedTuple):
-    """What is handed to a producer."""
+    """A record for a producer."""
 
     key: bytes | None
     value: bytes | None
@@ -45,7 +45,7 @@ def records_of_every_shape(count: int, seed: object) -> Iterator[Sendable]:
     for number in range(count):
         timestamp_ms = BASE_TIMESTAMP_MS + source.randrange(-THREE_DAYS_MS, THREE_DAYS_MS)
         if number % 7 < 3:
-            # Runs of equal timestamps too.
+            # Includes runs of equal timestamps.
             timestamp_ms = BASE_TIMESTAMP_MS + number // 50
         key = _bytes_or_null(source, 60)
         value = source.randbytes(110_000) if number == count // 2 else _bytes_or_null(source, 400)
@@ -59,7 +59,7 @@ def _bytes_or_null(source: random.Random, longest: int) -> bytes | None:
     if shape == 1:
         return b""
     if shape < 5:
-        # Compresses well, as most real values do.
+        # Compressible, like most real values.
         return (b"segment %d " % source.randrange(50)) * source.randrange(1, max(2, longest // 12))
     return source.randbytes(source.randrange(1, longest))
 
@@ -71,7 +71,7 @@ def produce(
     record: Sendable,
     on_delivery: Callable[[KafkaError | None, Message], None] | None = None,
 ) -> None:
-    """Hand a record to a producer."""
+    """Pass a record to a producer."""
     producer.produce(
         topic,
         key=record.key,
@@ -84,7 +84,7 @@ def produce(
 
 
 def send(producer: Producer, topic: str, records: Iterator[Sendable]) -> None:
-    """Produce to partition 0, in batches of changing size, and wait until everything was acknowledged."""
+    """Produce to partition 0 in batches of varying size, and wait for all acknowledgements."""
     deliveries = Deliveries()
     left_in_batch = 1
     batch_size = 1
@@ -105,10 +105,10 @@ class BackgroundProducer:
 
     Args:
         producer: Flushed at the end, unless ``abandon`` was called.
-        topic: Written at partition 0.
-        next_record: Called with the record's number.
-        deliveries: Told of each acknowledgement.
-        pause_s: Between two groups of records.
+        topic: Partition 0 of it is written.
+        next_record: Returns the record with a number.
+        deliveries: Collects the acknowledgements.
+        pause_s: The pause between two groups of records.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class BackgroundProducer:
             self._failure = error
 
     def end(self) -> None:
-        """Stop producing; what is still queued stays queued."""
+        """Stop producing; queued records stay queued."""
         self._ended.set()
         self._thread.join()
 
@@ -161,9 +161,9 @@ class BackgroundProducer:
 
 
 class TransactionWriter:
-    """Runs transactions from a thread until the block ends. Their records' values end in ``commit`` or ``abort``.
+    """Runs transactions from a thread until the block ends. Record values end in ``commit`` or ``abort``.
 
-    Two transactions of different producers overlap.
+    Transactions of two producers overlap.
     """
 
     def __init__(

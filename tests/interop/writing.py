@@ -1,6 +1,6 @@
-"""Writing a log with `storage_core`, and reckoning the rows that a broker's consumer must read of it.
+"""Writing a log with `storage_core`, and the rows that a broker's consumer must read from it.
 
-What is expected follows from what was handed to the log: nothing of it comes from the code under test.
+The expected rows follow from the input alone; the code under test does not contribute to them.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _SCHEMA = pa.schema(
 
 
 class Clock:
-    """Stands still until it is set."""
+    """Advances only when told to."""
 
     def __init__(self) -> None:
-        # Records from the future are refused.
+        # The log rejects records from the future.
         self._now_ms = BASE_TIMESTAMP_MS + 30 * DAY_MS
 
     def now_ms(self) -> int:
@@ -65,13 +65,13 @@ def table_of(records: Iterable[Sendable]) -> pa.Table:
 
 
 def config_of(settings: Mapping[str, object]) -> LogConfig:
-    """A log's configuration from a topic's settings, which have ``_`` for ``.``."""
+    """A log's configuration from topic settings with ``_`` for ``.``."""
     return LogConfig.from_dict({name.replace("_", "."): str(value) for name, value in settings.items()})
 
 
 @dataclass(slots=True)
 class Writing:
-    """A log, and the rows that stand in it by now."""
+    """A log and its rows so far."""
 
     log: Log
     clock: Clock
@@ -81,7 +81,7 @@ class Writing:
 
     @property
     def loaded_end(self) -> int:
-        """The log end as it will be found: behind the last record, whatever was cut in the middle of a batch."""
+        """The log end after reloading: one more than the last record's offset, even after a cut inside a batch."""
         return self.rows[-1].offset + 1 if self.rows else self.next_offset
 
     def append(self, records: Iterable[Sendable], *, leader_epoch: int | None = None) -> None:
@@ -107,7 +107,7 @@ class Writing:
             self.next_offset += 1
 
     def append_batches(self, batches: Iterable[bytes], records: Iterable[Sequence[Any]]) -> None:
-        """Append whole batches as they are, and note what a consumer of the other log read of them."""
+        """Append existing batches, and note what a consumer read of them from their original log."""
         for batch in batches:
             self.log.append_batches(batch)
         for offset, timestamp_ms, timestamp_type, key, value, headers in records:
@@ -117,13 +117,13 @@ class Writing:
             self.next_offset = offset + 1
 
     def truncate_to(self, offset: int, *, rows_up_to: int) -> None:
-        """Truncate in the middle of a batch, of which no record is left: rows end at its first offset."""
+        """Truncate inside a batch, which drops all of it: the rows end at its base offset."""
         self.log.truncate_to(offset)
         self.rows = [row for row in self.rows if row.offset < rows_up_to]
         self.next_offset = offset
 
     def delete_records(self, before_offset: int) -> None:
-        """Raise the log start."""
+        """Raise the log start offset."""
         self.log.delete_records(before_offset)
         self.rows = [row for row in self.rows if row.offset >= before_offset]
 
@@ -138,11 +138,11 @@ class WrittenLog:
 
     Attributes:
         write: Called with the new log.
-        settings: The topic's, by Kafka's names with ``_`` for ``.``; the log and the broker get the same.
-        own_settings: Further ones of the log: what a broker leaves to its producers.
-        segments: At least so many it must have, or the case does not show what it is meant to.
-        starts_at: The log start offset that is expected.
-        write_again: Called with the log after its directory was closed and opened again.
+        settings: The topic's, under Kafka's names with ``_`` for ``.``, for the log and the broker.
+        own_settings: Further settings of the log, which a broker leaves to its producers.
+        segments: The minimum number of segments for the case to be meaningful.
+        starts_at: The expected log start offset.
+        write_again: Called with the log after its directory was closed and reopened.
     """
 
     write: Callable[[Writing], None]
@@ -153,7 +153,7 @@ class WrittenLog:
     write_again: Callable[[Writing], None] | None = None
 
     def make(self, logs: LogDirectory, topic: str, clock: Clock) -> Writing:
-        """Write it into a log directory."""
+        """Write the log into a log directory."""
         is_append_time = self.settings.get("message_timestamp_type") == "LogAppendTime"
         timestamp_type = LOG_APPEND_TIME if is_append_time else CREATE_TIME
         writing = Writing(logs.create(topic, 0, self.config), clock, timestamp_type)
@@ -169,7 +169,7 @@ class WrittenLog:
 def append_in_groups(
     writing: Writing, records: Iterable[Sendable], *, leader_epoch: int | None = None
 ) -> None:
-    """Append in tables of changing size, as batches of a broker's log are."""
+    """Append tables of varying size, like the batches of a broker's log."""
     iterator = iter(records)
     for size in itertools.cycle((1, 60, 7, 150)):
         some = list(itertools.islice(iterator, size))

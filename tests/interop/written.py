@@ -1,7 +1,7 @@
-"""One broker and what was written to it: every codec and record shape, transactions, time stamps of both types.
+"""One broker and what was written to it: every codec and record shape, transactions, both timestamp types.
 
-The broker is stopped cleanly, started, written to again, killed and started once more. A copy of its log directory is
-kept of the clean stop and of the kill; beside each stands what consumers read just before.
+The broker is stopped cleanly, started, written to, killed, and started again. After the clean stop and after the kill,
+its log directory is copied, and what consumers read just before is kept with the copy.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ TOPICS = tuple(_SETTINGS)
 
 @dataclass(slots=True)
 class Written:
-    """What was written, in every state.
+    """What was written, in each state.
 
     Attributes:
-        broker: Runs; `directories` names its log directory as "running".
+        broker: Runs; `directories` holds its log directory as "running".
         directories: By state.
         consumed: What a consumer read, by state, topic and isolation level.
     """
@@ -58,11 +58,11 @@ class Written:
     broker: KafkaBroker
     directories: dict[str, Path] = field(default_factory=dict)
     consumed: dict[tuple[str, str, str], list[Row]] = field(default_factory=dict)
-    # Their transactions stay open as long as they live.
+    # Closing a producer would abort its transaction.
     open_producers: list[Producer] = field(default_factory=list)
 
     def keep(self, state: str, directory: Path) -> None:
-        """Note what consumers read now, as that of a state and its directory."""
+        """Note what consumers read now for a state and its directory."""
         self.directories[state] = directory
         for isolation_level in ISOLATION_LEVELS:
             rows = consume(self.broker, TOPICS, isolation_level)
@@ -92,7 +92,7 @@ def write_everything(broker: KafkaBroker, scratch: Path) -> Written:
 
     written.keep(RUNNING, broker.log_directory)
     for topic in TOPICS:
-        # The kill lost nothing: what was in the page cache is still there.
+        # The kill lost nothing: the page cache survives it.
         killed = written.consumed[KILLED, topic, READ_UNCOMMITTED]
         assert written.consumed[RUNNING, topic, READ_UNCOMMITTED] == killed
     return written
@@ -118,7 +118,7 @@ def _write_transactions(written: Written, occasion: str) -> None:
         new_producer(
             written.broker,
             transactional_id=f"{occasion}-{name}",
-            # One stays open until the last test has compared what the consumer got.
+            # One transaction stays open until the last test has compared the consumed records.
             transaction_timeout_ms=MAX_TRANSACTION_TIMEOUT_MS,
             compression_type=codec,
             linger_ms=1000,
@@ -128,7 +128,7 @@ def _write_transactions(written: Written, occasion: str) -> None:
     for producer in transactional:
         producer.init_transactions()
     records = records_of_every_shape(4_000, f"transactional {occasion}")
-    # The value of 110 KB would not fit into a segment here.
+    # The value of 110 KB exceeds a segment here.
     small = (record for record in records if len(record.value or b"") < 1000)
 
     def send_some(producer: Producer) -> None:
@@ -151,7 +151,7 @@ def _write_transactions(written: Written, occasion: str) -> None:
                 producer.commit_transaction()
     staying_open.begin_transaction()
     send_some(staying_open)
-    # Complete transactions behind the first unstable offset.
+    # Complete transactions after the first unstable offset.
     for finish in (finishing[0].commit_transaction, finishing[0].abort_transaction):
         finishing[0].begin_transaction()
         send_some(finishing[0])

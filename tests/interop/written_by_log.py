@@ -1,6 +1,6 @@
-"""The logs that are handed over to a broker, each under a topic of its own.
+"""The logs that are handed over to a broker, each under its own topic.
 
-A broker's topic of the same name gets the same settings.
+The broker's topic of the same name gets the same settings.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def _several_epochs(writing: Writing) -> None:
 
 def _truncated(writing: Writing) -> None:
     _several_epochs(writing)
-    # In the batch of the offsets 1086 to 1199, which is in the epoch 2.
+    # Inside the batch of offsets 1086 to 1199, in epoch 2.
     writing.truncate_to(1100, rows_up_to=1086)
     append_in_groups(writing, small_records(300, first=2000), leader_epoch=2)
 
 
 def _truncated_at_the_end(writing: Writing) -> None:
     _several_epochs(writing)
-    # In the batch of the offsets 686 to 799: nothing of the epoch 2 is left.
+    # Inside the batch of offsets 686 to 799: nothing of epoch 2 remains.
     writing.truncate_to(700, rows_up_to=686)
 
 
@@ -78,7 +78,7 @@ def _rolled(writing: Writing) -> None:
 
 
 def _empty_in_the_middle(writing: Writing) -> None:
-    """A segment of which nothing is left, in front of others."""
+    """An empty segment before others."""
     writing.append(small_records(3))
     writing.truncate_to(2, rows_up_to=0)
     writing.log.roll()
@@ -95,7 +95,7 @@ def _some_more(writing: Writing) -> None:
 
 
 def _old_formats(writing: Writing) -> None:
-    """What a broker wrote whose message format changed twice: v0, v1 and v2, compressed and not."""
+    """A broker's log whose message format changed twice: v0, v1 and v2, with and without compression."""
     with tempfile.TemporaryDirectory() as scratch:
         root, expected = unpack_case("mixed-magic", Path(scratch))
         name = "mixed-1"
@@ -112,7 +112,7 @@ def _append_time(writing: Writing) -> None:
 
 
 def _keys_only(writing: Writing) -> None:
-    """What a compacted topic takes: a key everywhere, and null for deletion."""
+    """Valid for a compacted topic: every record has a key, and null values delete."""
     records = small_records(900)
     append_in_groups(
         writing,
@@ -127,7 +127,7 @@ def _keys_only(writing: Writing) -> None:
 _SMALL_SEGMENTS = {"internal_segment_bytes": 190_000}
 _TINY_SEGMENTS = {"internal_segment_bytes": 6_000, "index_interval_bytes": 300}
 
-# The broker's cleaner must not come before the test's second look.
+# The broker's cleaner must not run before the test's second read.
 _COMPACTED = {"cleanup_policy": "compact", "min_compaction_lag_ms": 1000 * DAY_MS}
 
 WRITTEN: dict[str, WrittenLog] = {

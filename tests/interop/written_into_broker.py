@@ -1,8 +1,8 @@
-"""Spark jobs that write into the directory of a stopped broker; and what the broker makes of it.
+"""Spark jobs that write into the directory of a stopped broker, and how the broker handles it.
 
-Before the first start there is nothing. Clients write, the broker stops, jobs append and overwrite, and the second
-start is judged; clients of before go on. Then commits are killed, starts are refused, and after the replays a last
-start sees everything.
+The broker starts empty. Clients write, the broker stops, jobs append and overwrite, the broker starts again, and the
+earlier clients continue. Then commits are killed, and the broker refuses to start until their replay; a last start
+serves everything.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 from storage_core import LogDirectory
 from tests.interop.broker import BrokerError, KafkaBroker
 from tests.interop.broker_start import BrokerStart, start_and_watch
-from tests.interop.clients_of_before import (
+from tests.interop.consumed_columns import consume_columns
+from tests.interop.earlier_clients import (
     EMPTY,
     GROWN,
     IDEMPOTENT,
@@ -24,11 +25,10 @@ from tests.interop.clients_of_before import (
     OVERWRITTEN,
     TOPICS,
     TRANSACTIONS,
-    ClientsOfBefore,
+    EarlierClients,
     places_of,
 )
-from tests.interop.consumed_columns import consume_columns
-from tests.interop.event_rows import SCHEMA, Events, Seen, making_rows
+from tests.interop.event_rows import SCHEMA, Events, Seen, row_maker
 from tests.interop.killed_commit import commit_until_killed
 from tests.interop.partition_state import ProducerEntry, state_of
 from tests.interop.source_broker import Place, Source, log_offsets, write_source
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-# Those of each are the numbers of a job's rows.
+# The row numbers of each job.
 SMALL_JOBS: Final = (range(6_000), range(6_000, 9_000))
 LARGE_JOB: Final = range(100_000, 140_000)
 OVERWRITTEN_ROWS: Final = 30
@@ -50,19 +50,19 @@ BEFORE, AFTER_THE_JOBS, AFTER_THE_REPLAYS = "before", "after the jobs", "after t
 # Its repr, which a failing assertion prints, would hold every row.
 @dataclass(slots=True, repr=False)
 class WrittenIntoBroker:
-    """Directories and what was seen of them.
+    """The directories and the observations on them.
 
     Attributes:
-        source: Topics of the broker's that no job writes to, and a copy of its root before the jobs.
-        root: The broker's.
+        source: Topics of the broker to which no job writes, and a copy of its root before the jobs.
+        root: The broker's root.
         seen: What the tasks of the job with large pieces saw.
-        topic_ids: What the cluster calls the topics.
-        consumed: What a consumer with read_committed got, by occasion, topic and partition.
-        offsets: Log starts and log ends, by occasion, topic and partition.
-        producers: The producers in the snapshot at the log end, by occasion; before the clean start too.
-        continued: What the producers of before appended, by topic, partition and offset.
-        clean_start: The start over what the jobs wrote.
-        errors: Why jobs were refused, to a topic with an open transaction and beside the running broker; by topic.
+        topic_ids: The cluster's topic ids.
+        consumed: What a read_committed consumer got, by occasion, topic and partition.
+        offsets: Log start and log end offsets, by occasion, topic and partition.
+        producers: The producers in the snapshot at the log end, by occasion, including the one before the clean start.
+        continued: What the earlier producers appended, by topic, partition and offset.
+        clean_start: The start after the jobs.
+        errors: Why jobs to a topic with an open transaction and jobs on a running broker were refused; by topic.
         refusals: Why the broker did not start after each killed commit.
         last_start: The start after the replays.
     """
@@ -81,12 +81,12 @@ class WrittenIntoBroker:
     last_start: BrokerStart = field(default_factory=lambda: BrokerStart(""))
 
     def look(self, broker: KafkaBroker, occasion: str) -> None:
-        """Keep what a consumer gets now."""
+        """Note what a consumer gets now."""
         self.consumed[occasion] = consume_columns(broker, places_of(*TOPICS))
         self.offsets[occasion] = log_offsets(broker, places_of(*TOPICS))
 
     def look_at_producers(self, occasion: str) -> None:
-        """Keep what the snapshots of the closed logs say."""
+        """Note the snapshots of the closed logs."""
         self.producers[occasion] = {
             place: max(state_of(self.root / f"{place[0]}-{place[1]}").snapshots.items(), default=("", []))[1]
             for place in places_of(IDEMPOTENT, TRANSACTIONS)
@@ -94,11 +94,11 @@ class WrittenIntoBroker:
 
 
 def write_into_broker(broker: KafkaBroker, scratch: Path) -> WrittenIntoBroker:
-    """Write with clients, with Spark, with clients; then kill commits."""
+    """Write with clients, then Spark, then clients; then kill commits."""
     broker.start()
     source = write_source(broker, scratch / "source")
     written = WrittenIntoBroker(source, broker.log_directory, Seen(scratch, "large"))
-    clients = ClientsOfBefore(broker)
+    clients = EarlierClients(broker)
     clients.write()
     written.look(broker, BEFORE)
     broker.stop()
@@ -124,11 +124,11 @@ def write_into_broker(broker: KafkaBroker, scratch: Path) -> WrittenIntoBroker:
         commit_until_killed(broker.log_directory, KILLED, version=1)
         written.refusals.append(_refusal(broker))
         with LogDirectory.open(broker.log_directory, broker_directory=True):
-            # Opening finishes the commit.
+            # Opening replays the commit.
             pass
         commit_until_killed(broker.log_directory, KILLED, version=2)
         written.refusals.append(_refusal(broker))
-        # The commit is finished, so there is nothing to do.
+        # The commit was replayed, so this job is a no-op.
         save(row, broker.log_directory, topic=KILLED, txnAppId="killed", txnVersion=2, **options)
     written.last_start = start_and_watch(broker)
     written.look(broker, AFTER_THE_REPLAYS)
@@ -141,7 +141,7 @@ def _topic_id(partition: Path) -> str:
 
 
 def _run_jobs(spark: SparkSession, written: WrittenIntoBroker) -> None:
-    """Two with small pieces, one with large ones, one that overwrites."""
+    """Two jobs with small pieces, one with large ones, one that overwrites."""
     root = written.root
     for job in (*SMALL_JOBS, LARGE_JOB):
         rows = spark.range(job.start, job.stop, 1, 3)
@@ -151,7 +151,7 @@ def _run_jobs(spark: SparkSession, written: WrittenIntoBroker) -> None:
             seen = written.seen
             options = {"internal__segment__bytes": 30_000, "batch__size": 4_096}
         save(
-            rows.mapInArrow(making_rows(Events(GROWN), root, seen), SCHEMA),
+            rows.mapInArrow(row_maker(Events(GROWN), root, seen), SCHEMA),
             root,
             brokerDirectory="true",
             partitions=TOPICS[LOST][0],
@@ -167,4 +167,4 @@ def _refusal(broker: KafkaBroker) -> str:
         broker.start()
     except BrokerError as error:
         return str(error)
-    raise AssertionError("the broker started over an unfinished commit")
+    raise AssertionError("the broker started with an unfinished commit")

@@ -15,6 +15,13 @@ VALUE_BYTES = 32
 BATCH_BYTES = 100
 
 MARKER = ".kafka_cleanshutdown"
+# Damaged bytes of the fixture `root`: segment, position, and the batches before it in the segment.
+DAMAGE = {
+    "a batch in the middle of the last segment": (30, 250, 2),
+    "a batch of an earlier segment": (10, 350, 3),
+    "the last batch of an earlier segment": (10, 950, 9),
+    "the first batch of the log": (0, 70, 0),
+}
 
 
 class Clock:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from storage_core import LogConfig
 from storage_core.log.log_cleaner_manager import (
-    LogFacts,
+    CleaningSources,
     LogToClean,
-    SegmentFacts,
-    first_dirty_offset,
+    find_first_dirty_offset,
     log_to_clean,
 )
 
@@ -17,22 +18,32 @@ NOW_MS = 1_000_000
 CONFIG = LogConfig(cleanup_policy="compact")
 
 
-def log(*segments, start=0, end=100, stable=None):
-    """Segments as (base offset, size), the last one active."""
-    facts = tuple(each if isinstance(each, SegmentFacts) else SegmentFacts(*each) for each in segments)
-    return LogFacts(facts, start, end, end if stable is None else stable)
+def segment(base_offset, size_bytes, *, youngest_ms=-1, first_ms=-1):
+    return SimpleNamespace(
+        base_offset=base_offset,
+        size_bytes=size_bytes,
+        largest_timestamp=SimpleNamespace(timestamp_ms=youngest_ms),
+        first_batch_timestamp_ms=first_ms,
+        modified_ms=-1,
+    )
+
+
+def log(*segments, end=100, stable=None):
+    """Segments as (base offset, size), the last one active, and the last stable offset."""
+    found = [segment(*each) if isinstance(each, tuple) else each for each in segments]
+    return CleaningSources(found), end if stable is None else stable
 
 
 TEN_TENS = [(base, 10) for base in range(0, 100, 10)]
 
 
-def offsets(facts, dirty=0, config=CONFIG):
-    found = log_to_clean(facts, dirty, config, NOW_MS)
+def offsets(of_log, dirty=0, config=CONFIG):
+    found = log_to_clean(*of_log, dirty, config, NOW_MS)
     return found.first_dirty_offset, found.first_uncleanable_offset
 
 
-def sizes(facts, dirty=0, config=CONFIG):
-    found = log_to_clean(facts, dirty, config, NOW_MS)
+def sizes(of_log, dirty=0, config=CONFIG):
+    found = log_to_clean(*of_log, dirty, config, NOW_MS)
     return found.clean_bytes, found.cleanable_bytes
 
 
@@ -50,8 +61,18 @@ def sizes(facts, dirty=0, config=CONFIG):
     ids=["none", "log start", "inside", "log end", "below the start", "zero", "beyond the end"],
 )
 def test_the_checkpoint_is_believed_within_the_log(checkpoint, offset, is_reset):
-    found = first_dirty_offset(checkpoint, 20, 100)
-    assert (found.offset, found.is_reset) == (offset, is_reset)
+    checkpoints = {} if checkpoint is None else {"orders-0": checkpoint}
+    state = SimpleNamespace(
+        path="orders-0",
+        config=CONFIG,
+        directory=SimpleNamespace(topic_partition="orders-0"),
+        view=SimpleNamespace(offsets=SimpleNamespace(log_start_offset=20, log_end_offset=100)),
+        cleaning=SimpleNamespace(
+            checkpoint=SimpleNamespace(offset=checkpoints.get, update=checkpoints.__setitem__)
+        ),
+    )
+    assert find_first_dirty_offset(state) == offset
+    assert checkpoints.get("orders-0") == (offset if is_reset else checkpoint)
 
 
 def test_the_active_segment_is_never_cleaned():
@@ -59,7 +80,7 @@ def test_the_active_segment_is_never_cleaned():
 
 
 def test_nothing_is_cleaned_of_a_log_with_one_segment():
-    found = log_to_clean(log((0, 10), end=10), 0, CONFIG, NOW_MS)
+    found = log_to_clean(*log((0, 10), end=10), 0, CONFIG, NOW_MS)
     assert (found.first_uncleanable_offset, found.cleanable_bytes, found.cleanable_ratio) == (0, 0, 0.0)
 
 
@@ -71,12 +92,12 @@ def test_cleaning_ends_with_the_segment_before_an_undecided_transaction(stable, 
 
 
 def test_what_is_dirty_only_within_the_segment_of_an_undecided_transaction_is_not_cleaned():
-    found = log_to_clean(log(*TEN_TENS, stable=47), 43, CONFIG, NOW_MS)
+    found = log_to_clean(*log(*TEN_TENS, stable=47), 43, CONFIG, NOW_MS)
     assert (found.first_dirty_offset, found.first_uncleanable_offset, found.cleanable_bytes) == (43, 40, 0)
 
 
 # Youngest record of each segment: 0 to 900 ms ago, the lower offsets the older.
-AGES = [SegmentFacts(base, 10, largest_timestamp_ms=NOW_MS - 900 + base * 10) for base in range(0, 100, 10)]
+AGES = [segment(base, 10, youngest_ms=NOW_MS - 900 + base * 10) for base in range(0, 100, 10)]
 
 
 @pytest.mark.parametrize(
@@ -89,7 +110,7 @@ def test_cleaning_ends_before_the_first_segment_that_is_too_young(lag_ms, end):
 
 
 def test_how_young_a_clean_segment_is_does_not_matter():
-    young = SegmentFacts(0, 10, largest_timestamp_ms=NOW_MS)
+    young = segment(0, 10, youngest_ms=NOW_MS)
     config = CONFIG.replace(min_compaction_lag_ms=100)
     assert offsets(log(young, *AGES[1:]), dirty=10, config=config) == (10, 90)
     assert offsets(log(young, *AGES[1:]), dirty=9, config=config) == (9, 0)
@@ -108,7 +129,7 @@ def test_the_active_segment_counts_as_neither():
 
 
 def test_everything_clean():
-    found = log_to_clean(log(*TEN_TENS), 90, CONFIG, NOW_MS)
+    found = log_to_clean(*log(*TEN_TENS), 90, CONFIG, NOW_MS)
     assert (found.clean_bytes, found.cleanable_bytes, found.cleanable_ratio) == (90, 0, 0.0)
 
 
@@ -117,7 +138,7 @@ def test_clean_up_to_within_the_active_segment():
 
 
 def test_a_log_that_starts_in_the_middle_of_a_segment():
-    assert sizes(log(*TEN_TENS, start=15), dirty=15) == (20, 80)
+    assert sizes(log(*TEN_TENS), dirty=15) == (20, 80)
 
 
 @pytest.mark.parametrize(
@@ -142,10 +163,9 @@ def test_an_overdue_log_is_due_if_there_is_anything_to_clean(cleanable, is_eligi
 def first(*timestamps_ms):
     """Ten-byte segments with these timestamps in their first batches, and an active one."""
     inactive = [
-        SegmentFacts(number * 10, 10, first_timestamp_ms=timestamp_ms)
-        for number, timestamp_ms in enumerate(timestamps_ms)
+        segment(number * 10, 10, first_ms=timestamp_ms) for number, timestamp_ms in enumerate(timestamps_ms)
     ]
-    return log(*inactive, SegmentFacts(len(inactive) * 10, 10, first_timestamp_ms=1))
+    return log(*inactive, segment(len(inactive) * 10, 10, first_ms=1))
 
 
 @pytest.mark.parametrize(
@@ -173,8 +193,8 @@ def first(*timestamps_ms):
 )
 def test_a_log_is_overdue_when_a_dirty_segment_began_before_the_largest_lag(timestamps_ms, dirty, is_overdue):
     config = CONFIG.replace(max_compaction_lag_ms=500)
-    assert log_to_clean(first(*timestamps_ms), dirty, config, NOW_MS).is_overdue is is_overdue
+    assert log_to_clean(*first(*timestamps_ms), dirty, config, NOW_MS).is_overdue is is_overdue
 
 
 def test_without_a_largest_lag_no_log_is_overdue():
-    assert not log_to_clean(first(1), 0, CONFIG, NOW_MS).is_overdue
+    assert not log_to_clean(*first(1), 0, CONFIG, NOW_MS).is_overdue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from storage_core.errors import CorruptIndexError
-from storage_core.log.log_cleaner_manager import CleaningSources, group_log_segments
+from storage_core.log.log_cleaner_manager import CleaningSources, group_segments
 from tests.log.cleaning import compacted, put
 from tests.log.logs import name, open_directory, table
 
@@ -113,11 +113,11 @@ def test_groups_keep_to_the_configuration(log):
         log.roll()
     sources = sources_of(log).between(None, 9)
     sizes = [segment.size_bytes for segment in sources]
+    assert [bases(group) for group in group_segments(sources, compacted(segment_bytes=sum(sizes)), 9)] == [
+        [0, 3, 6]
+    ]
     assert [
-        bases(group) for group in group_log_segments(sources, compacted(segment_bytes=sum(sizes)), 9)
-    ] == [[0, 3, 6]]
-    assert [
-        bases(group) for group in group_log_segments(sources, compacted(segment_bytes=sum(sizes) - 1), 9)
+        bases(group) for group in group_segments(sources, compacted(segment_bytes=sum(sizes) - 1), 9)
     ] == [
         [0, 3],
         [6],
@@ -125,4 +125,4 @@ def test_groups_keep_to_the_configuration(log):
     # Of eight bytes each entry of an offset index, and of twelve that of a time index.
     entries = [len(segment.time_index) for segment in sources]
     config = compacted(segment_bytes=10_000, segment_index_bytes=12 * (entries[0] + entries[1]))
-    assert [bases(group) for group in group_log_segments(sources, config, 9)] == [[0, 3], [6]]
+    assert [bases(group) for group in group_segments(sources, config, 9)] == [[0, 3], [6]]

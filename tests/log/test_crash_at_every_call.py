@@ -21,7 +21,7 @@ from tests.faults.simulated_filesystem import SimulatedFileSystem, TriedStates
 from tests.faults.soak import soak_seeds
 
 RECOVERIES = ("tail", "kafka")
-# Of each call: one state after a SIGKILL, and so many after a power cut.
+# Per call: one state after a SIGKILL, and this many after a power cut.
 VARIANTS = 3
 SIZES = (20, 700, 90, 3, 300)
 

@@ -39,7 +39,7 @@ def kill_many(count: int, seed: int) -> int:
                 last_end = 0
             appender = next(appenders)
             appender.begin(root, str(rng.randrange(1 << 30)))
-            appender.wait_until_it_speaks(rng.choice([1, 2, 3, 10, 50, 200]))
+            appender.wait_for_lines(rng.choice([1, 2, 3, 10, 50, 200]))
             appender.listen(rng.random() * 0.01)
             ends = list(map(int, appender.kill()))
             assert ends == sorted(ends)
@@ -74,7 +74,7 @@ def test_a_writer_beside_a_writer_in_another_process_is_refused(tmp_path):
     with warm_processes(APPENDER) as appenders:
         holder = next(appenders)
         holder.begin(str(tmp_path), "hold")
-        holder.wait_until_it_speaks()
+        holder.wait_for_lines()
         with pytest.raises(LogDirectoryLockedError) as caught:
             LogDirectory.open(str(tmp_path), config=APPENDER_CONFIG)
         assert str(tmp_path) in str(caught.value)

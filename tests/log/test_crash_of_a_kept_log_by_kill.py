@@ -46,7 +46,7 @@ class Ledger:
             self.start_offset, self.end_offset = int(start), int(end)
 
     def check(self, log, name: str) -> None:
-        """What is there after the end of the process."""
+        """Check the log after the end of the process."""
         assert log.log_start_offset >= self.start_offset, name
         assert log.log_end_offset >= self.end_offset, f"{name}: what was acknowledged is gone"
         for transaction in log.open_transactions():
@@ -95,7 +95,7 @@ def kill_many(count: int, seed: int) -> Counter[str]:
                 ledger = Ledger()
             keeper = next(keepers)
             keeper.begin(root, str(rng.randrange(1 << 30)))
-            keeper.wait_until_it_speaks(rng.choice([1, 3, 10, 50, 100]))
+            keeper.wait_for_lines(rng.choice([1, 3, 10, 50, 100]))
             keeper.listen(rng.random() * 0.02)
             ledger.take(keeper.kill())
             with LogDirectory.open(

@@ -1,4 +1,4 @@
-"""A crash at every call of a cleaning: what survives is what was there before a step of it, or what is there after it.
+"""A crash at every call of a cleaning: the log is as it was before some step of the cleaning, or after it.
 
 A step is: a cleaned segment takes the place of those that it was made of; or one of which nothing was left goes. What a
 reader sees from step to step is noted while nothing goes wrong. Then the power goes before each call, in several ways, or

@@ -35,7 +35,7 @@ class State:
         filesystem: The files.
         may_be_old: Whether the log may be there as it was before.
         may_be_gone: Whether there may be none.
-        new_count: So many records of the next log of its name are there for sure; None if there is none yet.
+        new_count: The least number of records in the next log of that name; None if there is none yet.
     """
 
     name: str

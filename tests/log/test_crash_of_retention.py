@@ -27,7 +27,7 @@ from tests.faults.session import (
 from tests.faults.simulated_filesystem import TriedStates
 
 RECOVERIES = ("tail", "kafka")
-# Of each call: one state after a SIGKILL, and so many after a power cut.
+# Per call: one state after a SIGKILL, and this many after a power cut.
 VARIANTS = 2
 SIZES = (20, 700, 90, 3, 300)
 RETENTION_MS = 1_000
@@ -55,7 +55,7 @@ def strict(state):
 
 
 def retain(session, count):
-    """Let the oldest segments be due, so many of them, and delete them."""
+    """Let this many of the oldest segments expire, and delete them."""
     log, model = session.log, session.model
     bases = log.segment_base_offsets
     if count < len(bases):
@@ -230,7 +230,7 @@ def filled_logs(filesystem, sessions):
 
 def retain_in_all(logs, sessions):
     for count in (1, 2):
-        # Of the first log, so many segments are due; all numbers of records are close to each other.
+        # This many segments of the first log expire; the logs have similar numbers of records.
         start = sessions[0].log.segment_base_offsets[count]
         now_ms = timestamp_of(sessions[0].model.history.values[start]) + RETENTION_MS
         for session in sessions:

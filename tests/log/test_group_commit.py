@@ -332,7 +332,7 @@ def test_records_after_a_truncation_are_not_taken_for_flushed(log, during_flush)
     append(log, flush=True)
     ended(changing)
     assert log.log_end_offset == 10
-    # What the flush has covered lies below: the offsets above are other records by now.
+    # The flush covered the offsets below; those above hold other records by now.
     assert log.recovery_point <= 2
     append(log, flush=True)
     assert log.recovery_point == 11

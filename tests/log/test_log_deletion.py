@@ -21,6 +21,7 @@ from storage_core.errors import (
     StorageError,
 )
 from storage_core.filesystem import FileSystem
+from storage_core.log import log_read
 from storage_core.log.log_deletion import delete_directory_name
 from storage_core.record.record_batches import ProducerSequence
 from tests.faults.observed_filesystem import ObservedSimulation
@@ -581,6 +582,20 @@ def test_others_see_that_it_is_gone_and_that_another_has_come(logs, path):
         assert read_table(path)["topic"].to_pylist() == ["other"] * 2
         append(logs.create("orders"), 1)
         assert offsets(reading.get("orders")) == [0]
+
+
+def test_a_read_that_waits_for_the_deletion_finds_the_log_closed(logs, monkeypatch):
+    """Records in memory make a read wait for the lock, which the deletion holds."""
+    log = logs.create("orders")
+    append(log, 5)
+
+    def delete_and_make_again(_):
+        logs.delete("orders")
+        logs.create("orders")
+
+    monkeypatch.setattr(log_read, "_write_acknowledged", delete_and_make_again)
+    with pytest.raises(LogClosedError, match="was deleted"):
+        offsets(log)
 
 
 def test_a_directory_of_deleted_logs_alone_has_no_rows(logs, path):

@@ -37,7 +37,7 @@ WRITING = {
 
 
 def fill(log, count=12):
-    """So many records in memory, of which some are too large for the segment of those before them."""
+    """Append this many records in memory, some of them too large for the current segment."""
     for number in range(count):
         log.append(table(b"%d:%s" % (number, b"v" * (400 if number % 4 == 3 else 20))), acks=0)
 
@@ -193,7 +193,7 @@ def failing_calls(writing):
             yield session, error
             session.logs.close()
         else:
-            # There are not so many calls.
+            # There are fewer calls.
             assert filesystem.calls < first_call + at - 1
             filesystem.fail = None
             session.logs.close()

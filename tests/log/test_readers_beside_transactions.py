@@ -36,7 +36,7 @@ WRITER = "tests.faults.transacting"
 READER = "tests.faults.transaction_reader"
 LIVES = 4
 READS = 120
-# How many steps a life has depends on when it is killed: the campaign goes on until there were so many.
+# A life's number of steps depends on when it is killed, so the campaign continues until it has seen this many.
 LEAST_STEPS = {"end": 6, "truncate": 3, "fork": 1}
 SOAK_READS = 10_000
 LIVES_PER_LOG = 5
@@ -65,7 +65,7 @@ class Campaign:
         return sum(count for name, count in self.reads.items() if name.startswith(READ_COMMITTED))
 
     def run(self, *, lives: int, reads: int, seconds: float = 0.0) -> None:
-        """Go on until there were so many lives, reads and steps, and the time is up; fail at the first wrong read."""
+        """Continue for this many lives, reads and steps, and this long; fail at the first wrong read."""
         end = time.monotonic() + seconds
         with warm_processes(WRITER) as writers, warm_processes(READER) as readers:
             try:
@@ -88,10 +88,10 @@ class Campaign:
         log = self._folder / str(log_number)
         log.mkdir(exist_ok=True)
         writer.begin(str(log), str(rng.randrange(1 << 30)))
-        writer.wait_until_it_speaks()
+        writer.wait_for_lines()
         if life == 0:
             self._show(log, readers)
-        writer.wait_until_it_speaks(rng.choice((5, 20, 60)))
+        writer.wait_for_lines(rng.choice((5, 20, 60)))
         writer.listen(rng.random() * 0.02)
         for line in writer.kill():
             step, *reads = line.split("\t")

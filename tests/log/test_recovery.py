@@ -11,6 +11,7 @@ from storage_core.errors import RecoveryWouldDiscard
 from storage_core.filesystem import WritableFile
 from tests.log.logs import (
     BATCH_BYTES,
+    DAMAGE,
     append,
     crash,
     flip,
@@ -25,17 +26,10 @@ from tests.log.producing import ABORT, data, marker, transactional
 
 # Damage (221): what each kind of recovery makes of it.
 
-DAMAGE = {
-    "a batch in the middle of the last segment": (30, 250, 2, [(30, 32)]),
-    "a batch of an earlier segment": (10, 350, 3, [(10, 13)]),
-    "the last batch of an earlier segment": (10, 950, 9, [(10, 19)]),
-    "the first batch of the log": (0, 70, 0, []),
-}
-
 
 @pytest.mark.parametrize("what", DAMAGE)
 def test_kafkas_recovery_drops_everything_after_the_first_bad_batch(root, path, what):
-    base_offset, position, kept, _ = DAMAGE[what]
+    base_offset, position, kept = DAMAGE[what]
     flip(path / name(base_offset), position)
     unclean(root)
     with open_directory(root, recovery="kafka") as logs:

@@ -5,20 +5,13 @@ from __future__ import annotations
 import pytest
 
 from storage_core.errors import RecoveryWouldDiscard
-from tests.log.logs import BATCH_BYTES, contents, flip, name, open_directory, reopened, unclean
+from tests.log.logs import BATCH_BYTES, DAMAGE, contents, flip, name, open_directory, reopened, unclean
 from tests.log.producing import data
-
-DAMAGE = {
-    "a batch in the middle of the last segment": (30, 250, 2, [(30, 32)]),
-    "a batch of an earlier segment": (10, 350, 3, [(10, 13)]),
-    "the last batch of an earlier segment": (10, 950, 9, [(10, 19)]),
-    "the first batch of the log": (0, 70, 0, []),
-}
 
 
 @pytest.mark.parametrize("what", DAMAGE)
 def test_the_default_recovery_drops_nothing_whole_and_changes_nothing(root, path, what):
-    base_offset, position, _, _ = DAMAGE[what]
+    base_offset, position, _ = DAMAGE[what]
     flip(path / name(base_offset), position)
     unclean(root)
     before = contents(root)

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.log.log_cleaner_manager import SegmentSizes, group_segments
+from storage_core import LogConfig
+from storage_core.log.log_cleaner_manager import group_segments
 
 
-def groups(segments, *, max_log=1000, max_index=10_000, end):
-    found = group_segments(segments, max_log_bytes=max_log, max_index_bytes=max_index, end_offset=end)
-    return [[segments[number].base_offset for number in group] for group in found]
+class Segment:
+    """A segment with indexes of as many entries, 8 bytes of offset and 12 of time each."""
+
+    def __init__(self, base_offset, size_bytes, *, offset_entries=0, time_entries=0):
+        self.base_offset = base_offset
+        self.size_bytes = size_bytes
+        self.offset_index = range(offset_entries)
+        self.time_index = range(time_entries)
+
+
+def groups(segments, *, max_index=10_000, end):
+    config = LogConfig(internal_segment_bytes=1000, segment_index_bytes=max_index)
+    return [[segment.base_offset for segment in group] for group in group_segments(segments, config, end)]
 
 
 def of_sizes(*log_bytes, step=10):
-    return [SegmentSizes(number * step, size) for number, size in enumerate(log_bytes)]
+    return [Segment(number * step, size) for number, size in enumerate(log_bytes)]
 
 
 def test_no_segments_make_no_groups():
@@ -30,65 +43,58 @@ def test_one_that_is_too_large_by_itself_stays_alone():
 
 
 def test_offset_indexes_together_stay_below_their_largest_size():
-    segments = [SegmentSizes(base, 1, offset_index_bytes=size) for base, size in [(0, 40), (1, 60), (2, 8)]]
-    assert groups(segments, max_index=100, end=3) == [[0, 1], [2]]
+    segments = [Segment(base, 1, offset_entries=count) for base, count in [(0, 5), (1, 7), (2, 1)]]
+    assert groups(segments, max_index=96, end=3) == [[0, 1], [2]]
 
 
 def test_time_indexes_together_stay_below_their_largest_size():
-    segments = [SegmentSizes(base, 1, time_index_bytes=size) for base, size in [(0, 48), (1, 60), (2, 12)]]
+    segments = [Segment(base, 1, time_entries=count) for base, count in [(0, 4), (1, 5), (2, 1)]]
     assert groups(segments, max_index=100, end=3) == [[0], [1, 2]]
 
 
 def test_a_group_spans_as_many_offsets_as_an_index_can_name():
-    segments = [SegmentSizes(0, 1), SegmentSizes(100, 1), SegmentSizes(2**31, 1)]
+    segments = [Segment(0, 1), Segment(100, 1), Segment(2**31, 1)]
     # What ends in front of 2^31 has a last offset of 2^31 - 1 at the most.
     assert groups(segments, end=2**31 + 1) == [[0, 100], [2**31]]
-    segments[2] = SegmentSizes(2**31 + 1, 1)
+    segments[2] = Segment(2**31 + 1, 1)
     assert groups(segments, end=2**31 + 2) == [[0], [100, 2**31 + 1]]
 
 
 def test_the_last_segment_ends_where_cleaning_ends():
-    segments = [SegmentSizes(0, 1), SegmentSizes(100, 1)]
+    segments = [Segment(0, 1), Segment(100, 1)]
     assert groups(segments, end=2**31) == [[0, 100]]
     assert groups(segments, end=2**31 + 1) == [[0], [100]]
 
 
 def test_an_empty_segment_joins_however_far_it_reaches():
     """Otherwise one would remain for every 2^31 offsets."""
-    segments = [SegmentSizes(0, 10), SegmentSizes(10, 0), SegmentSizes(2**32, 0), SegmentSizes(2**33, 10)]
+    segments = [Segment(0, 10), Segment(10, 0), Segment(2**32, 0), Segment(2**33, 10)]
     assert groups(segments, end=2**33 + 10) == [[0, 10, 2**32], [2**33]]
 
 
 @given(
     st.lists(
-        st.builds(
-            SegmentSizes,
-            base_offset=st.integers(1, 2**31),
-            log_bytes=st.integers(0, 600),
-            offset_index_bytes=st.integers(0, 60),
-            time_index_bytes=st.integers(0, 60),
-        ),
+        st.tuples(st.integers(1, 2**31), st.integers(0, 600), st.integers(0, 7), st.integers(0, 5)),
         max_size=12,
     )
 )
-def test_every_segment_is_in_one_group_and_every_group_fits(distances):
+def test_every_segment_is_in_one_group_and_every_group_fits(described):
     segments, base_offset = [], 0
-    for each in distances:
+    for distance, size_bytes, offset_entries, time_entries in described:
         segments.append(
-            SegmentSizes(base_offset, each.log_bytes, each.offset_index_bytes, each.time_index_bytes)
+            Segment(base_offset, size_bytes, offset_entries=offset_entries, time_entries=time_entries)
         )
-        base_offset += each.base_offset
-    found = group_segments(segments, max_log_bytes=1000, max_index_bytes=100, end_offset=base_offset)
-    assert [number for group in found for number in group] == list(range(len(segments)))
+        base_offset += distance
+    config = LogConfig(internal_segment_bytes=1000, segment_index_bytes=100)
+    found = group_segments(segments, config, base_offset)
+    assert [segment for group in found for segment in group] == segments
+    ends = {left: right.base_offset for left, right in pairwise(segments)}
     for group in found:
-        members = [segments[number] for number in group]
-        if len(members) == 1:
+        if len(group) == 1:
             continue
-        assert sum(member.log_bytes for member in members) <= 1000
-        assert sum(member.offset_index_bytes for member in members) <= 100
-        assert sum(member.time_index_bytes for member in members) <= 100
-        filled = [number for number in group if number > group[0] and segments[number].log_bytes]
+        assert sum(segment.size_bytes for segment in group) <= 1000
+        assert 8 * sum(len(segment.offset_index) for segment in group) <= 100
+        assert 12 * sum(len(segment.time_index) for segment in group) <= 100
+        filled = [segment for segment in group[1:] if segment.size_bytes]
         if filled:
-            last = max(filled)
-            end = segments[last + 1].base_offset if last + 1 < len(segments) else base_offset
-            assert end - 1 - members[0].base_offset < 2**31
+            assert ends.get(filled[-1], base_offset) - 1 - group[0].base_offset < 2**31

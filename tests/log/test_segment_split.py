@@ -111,7 +111,7 @@ def test_a_crash_anywhere_in_a_split_loses_nothing(root, path):
         for each, content in before.items():
             (path / each).write_bytes(content)
         filesystem = CrashingFileSystem(crashes)
-        segment = LogSegment.open(filesystem, str(path), 30, small(), now_ms=0)
+        segment = LogSegment(filesystem, str(path), 30, small(), now_ms=0)
         try:
             split_segment(filesystem, str(path), segment, small(), 0)
         except CrashError:

@@ -277,7 +277,7 @@ class LifeMachine(ProducersMachine):
         log, model = self.log, self.model
         assert (log.log_start_offset, log.log_end_offset) == (model.start_offset, model.end_offset)
         found = {each.producer_id: each.first_offset for each in log.open_transactions()}
-        assert model.take_open_transactions(found) == []
+        assert model.check_open_transactions(found) == []
         assert log.last_stable_offset in model.last_stable_offsets(log.high_watermark)
 
 
@@ -307,7 +307,7 @@ def test_a_crash_brings_back_a_transaction_that_a_truncation_made_the_log_forget
     assert [each.first_offset for each in life.log.open_transactions()] == [0]
     life.ends_agree()
     life.read_what_is_committed()
-    life.give_up_a_hanging_one(share=0.0)
+    life.abort_a_hanging_transaction(share=0.0)
     life.ends_agree()
     life.read_what_is_committed()
 

@@ -31,9 +31,7 @@ def partitions(request, tmp_path_factory):
 
 def segments_of(directory):
     bases = sorted(int(path.name[:20]) for path in directory.glob("*.log"))
-    return LogSegments(
-        [LogSegment.open(FILES, str(directory), base, LogConfig(), now_ms=0) for base in bases]
-    )
+    return LogSegments([LogSegment(FILES, str(directory), base, LogConfig(), now_ms=0) for base in bases])
 
 
 def test_every_snapshot_byte_for_byte(partitions, tmp_path):

@@ -13,7 +13,7 @@ from storage_core.record.section import PADDING_BYTES, RecordSection, WantedFiel
 
 PATH = "/logs/orders-0/00000000000000000000.log"
 EVERYTHING = WantedFields(timestamp=True, key=True, value=True, headers=True)
-# What lies after the data must not matter: as a length, this leads far away.
+# Bytes after the data must not matter; as a length, this one leads far away.
 JUNK = 0xFF
 
 

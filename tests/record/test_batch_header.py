@@ -97,7 +97,7 @@ def test_markers_are_transactional_control_batches_without_a_sequence():
 
 def test_the_delete_horizon_stands_in_place_of_the_base_timestamp():
     header = parse(golden.DELETE_HORIZON.data)
-    assert header.has_delete_horizon
+    assert header.attributes & DELETE_HORIZON
     assert (header.base_timestamp_ms, header.max_timestamp_ms, header.leader_epoch) == (1024, 15, 998)
     assert (header.base_offset, header.last_offset, header.record_count) == (0, 2, 2)
 
@@ -118,12 +118,8 @@ def test_every_combination_of_attributes(flags):
     for codec, unused in product(range(8), (0, 0x0080, 0x7F00, 0x8000, 0xFF80)):
         header = parse(with_header_field(golden.CREATE_TIME.data, 21, "H", attributes | codec | unused))
         assert header.codec == codec
-        assert flags == (
-            header.is_log_append_time,
-            header.is_transactional,
-            header.is_control,
-            header.has_delete_horizon,
-        )
+        assert flags[1:3] == (header.is_transactional, header.is_control)
+        assert header.attributes & 0x7F == attributes | codec | unused & 0x7F
 
 
 @pytest.mark.parametrize("name", golden.GOLDEN)
@@ -216,7 +212,7 @@ def test_golden_messages_of_older_formats(name):
     assert start == len(golden_set.data)
     assert header.last_offset == golden_set.rows[-1][0]
     assert header.is_wrapper == (len(golden_set.crcs) < len(golden_set.rows))
-    assert header.is_log_append_time == ("append" in name)
+    assert bool(header.attributes & LOG_APPEND_TIME) == ("append" in name)
 
 
 @pytest.mark.parametrize(("magic", "meaning"), [(0, 0x07), (1, 0x0F)])
@@ -224,7 +220,7 @@ def test_attributes_without_a_meaning_in_older_formats_are_left_out(magic, meani
     for attributes in range(256):
         header = parse(Message(magic=magic, attributes=attributes).encode())
         assert header.attributes == attributes & meaning
-        assert [header.is_transactional, header.is_control, header.has_delete_horizon] == [False] * 3
+        assert [header.is_transactional, header.is_control] == [False] * 2
 
 
 @pytest.mark.parametrize(("magic", "minimum"), [(0, 14), (1, 22)])

@@ -24,16 +24,16 @@ def encode(rows, ends):
 
 def test_records_are_written_byte_for_byte():
     encoded = encode(ROWS, [3])
-    assert [bytes(body) for body in encoded.bodies()] == [FIRST + SECOND + THIRD]
+    assert [bytes(body) for body in encoded] == [FIRST + SECOND + THIRD]
 
 
 def test_without_headers_the_last_byte_belongs_to_the_last_record():
     encoded = encode(ROWS[:2], [2])
-    assert [bytes(body) for body in encoded.bodies()] == [FIRST + SECOND]
+    assert [bytes(body) for body in encoded] == [FIRST + SECOND]
 
 
 def test_deltas_begin_anew_with_each_batch():
-    bodies = [bytes(body) for body in encode(ROWS, [1, 2, 3]).bodies()]
+    bodies = [bytes(body) for body in encode(ROWS, [1, 2, 3])]
     assert bodies[0] == FIRST
     assert bodies[1] == bytes.fromhex("0e 00 00 00 01 02 77 00")
     assert bodies[2] == bytes.fromhex("12 00 00 00 01 01 02 02 68 01")
@@ -52,7 +52,7 @@ def test_lengths_of_every_size(step_ms, size_bytes):
         for number in range(200)
     ]
     by_hand = b"".join(Record(row[0], *row[1:]).encode(rows[0][0]) for row in rows_read(rows))
-    (body,) = encode(rows, [200]).bodies()
+    (body,) = encode(rows, [200])
     assert bytes(body) == by_hand
 
 

@@ -20,7 +20,7 @@ HOUR_MS = 3_600_000
 
 
 def batches(start, end, *, size=5, time_ms=0) -> bytes:
-    """Batches of so many records; each value is the offset."""
+    """Batches of ``size`` records; each value is the offset."""
     encoded = b""
     for base_offset in range(start, end, size):
         count = min(size, end - base_offset)

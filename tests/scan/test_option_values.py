@@ -43,7 +43,7 @@ def test_choices_in_any_case():
     ("value", "expected"), [(7, 7), ("7", 7), (" +7 ", 7), ("9223372036854775807", 2**63 - 1)]
 )
 def test_counts(value, expected):
-    assert parse_count("minPartitions", value, "minPartitions") == expected
+    assert parse_count("minPartitions", value) == expected
 
 
 @pytest.mark.parametrize("value", [0, -1, "0", "-5"])
@@ -55,7 +55,7 @@ def test_counts_must_be_positive(value):
 @pytest.mark.parametrize("value", ["", "many", "1.5", 1.5, True, None, "1e3", "9223372036854775808", 2**63])
 def test_nothing_else_is_a_count(value):
     with pytest.raises(OptionError, match=r"^minPartitions is .*Use a whole number above 0"):
-        parse_count("minPartitions", value, "minPartitions")
+        parse_count("minPartitions", value)
 
 
 @pytest.mark.parametrize(

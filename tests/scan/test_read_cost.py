@@ -146,7 +146,7 @@ def base_offset(path):
 
 
 def test_a_plan_takes_less_than_two_hundred_bytes_a_segment(log_root, monkeypatch):
-    """So a million segments fit in 200 MB. Only so many segments are held as objects; here, fewer."""
+    """So a million segments fit in 200 MB. The number of segments held as objects is limited; here, to fewer."""
     monkeypatch.setattr(segments, "_MOST_OPENED", 100)
     batch = bytes(log_root.rows().values(1).segments[0].data)
     options = parse_read_options({"path": "/logs"})

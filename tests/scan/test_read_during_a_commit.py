@@ -144,7 +144,7 @@ def test_explain_says_what_is_read(commit):
 
 
 class Meanwhile(FileSystem):
-    """Lets the commit go on by a step at every so many calls."""
+    """Advances the commit by a step every ``pace`` calls."""
 
     def __init__(self, steps, pace):
         super().__init__()

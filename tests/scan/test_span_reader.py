@@ -8,8 +8,9 @@ import pytest
 
 from storage_core.errors import BatchTooLargeError, CorruptRecordError
 from storage_core.filesystem import FileSystem
-from storage_core.scan.span_reader import FileReplacedError, SpanReader, WindowBuffer
+from storage_core.scan.span_reader import FileReplacedError, SpanReader
 from storage_core.segment import DamagedRange
+from storage_core.segment.batch_windows import WindowBuffer
 
 LIMIT = 1 << 20
 
@@ -214,7 +215,7 @@ def test_a_length_that_is_made_up_is_no_allocation(log, overwrite, span_of):
 
 
 def test_a_span_that_ends_within_a_batch_makes_no_row_of_it(log, read):
-    """As an index that lies may have it planned."""
+    """A wrong index can lead to such a plan."""
     at = positions(log)
     size = log.log_path().stat().st_size
     parts = read(end_position_bytes=at[5] - 10, end_offset=50, segment_end_bytes=size)

@@ -74,12 +74,12 @@ def test_little_is_read_in_vain_and_less_than_is_saved(log, monkeypatch):
     assert budget.allows(segment, 11_000)
     assert not budget.allows(segment, 11_001)
     statistics.bytes_read += 11_001
-    assert budget.is_spent(segment)
+    assert not budget.allows(segment)
     budget.pass_over(segment, 2)
-    assert not budget.is_spent(segment)
+    assert budget.allows(segment)
     # However much there is to be saved: planning waits for it.
     monkeypatch.setattr(time_pruning, "_MOST_BYTES", 15_000)
-    assert budget.is_spent(segment)
+    assert not budget.allows(segment)
 
 
 def test_a_first_header_is_read_alone(log):

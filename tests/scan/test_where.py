@@ -598,7 +598,7 @@ def test_twice_the_text_takes_twice_the_work(begin, middle, end):
 
 
 def nested(levels):
-    """A condition with so many levels: comparison, AND, OR, AND, ..."""
+    """A condition with this many levels: comparison, AND, OR, AND, ..."""
     text = "offset = 1"
     for number in range(levels - 1):
         text = f"({text}) {'OR' if number % 2 else 'AND'} key = 'k'"

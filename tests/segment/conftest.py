@@ -193,7 +193,7 @@ class SegmentFolder:
         )
 
     def open(self, base_offset=0, *, now_ms=0, suffix="", **config):
-        return LogSegment.open(
+        return LogSegment(
             self.filesystem, str(self.path), base_offset, LogConfig(**config), now_ms=now_ms, suffix=suffix
         )
 

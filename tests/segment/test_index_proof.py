@@ -31,7 +31,7 @@ def open_segment(directory, **options):
 
 def proven(opened, number):
     with opened.open_log() as log_file:
-        return opened._proven_position(opened._walk(log_file), number)
+        return opened.proven_position(opened._walk(log_file), number)
 
 
 def check_answers(opened, offsets=range(BASE, BASE + 100)):

@@ -9,6 +9,7 @@ from storage_core.filesystem import FileSystem
 from storage_core.record.record_batches import RecordBatches
 from storage_core.segment import AbortedTransaction, TimestampOffset
 from storage_core.segment.log_segment import RollParameters
+from tests.descriptors import open_below
 
 ALL_NAMES = [".index", ".log", ".timeindex", ".txnindex"]
 
@@ -236,15 +237,14 @@ def test_flush_makes_the_indexes_and_brings_every_file_to_the_disk(folder, appen
 def test_flushing_a_segment_that_nobody_writes_to_leaves_nothing_open(segment, folder, monkeypatch):
     segment.close()
     folder.path.joinpath("00000000000000000000.index").unlink()
-    before = len(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else None
+    before = open_below(folder.path)
     flushed = []
     monkeypatch.setattr(os, "fsync", flushed.append)
     again = folder.open()
     again.flush()
     assert len(flushed) == 4
     assert folder.bytes_of(".index") == b""
-    if before is not None:
-        assert len(os.listdir("/proc/self/fd")) == before
+    assert open_below(folder.path) == before
 
 
 def test_a_close_that_fails_leaves_nothing_open(folder, append, make_batch):
@@ -261,13 +261,12 @@ def test_a_close_that_fails_leaves_nothing_open(folder, append, make_batch):
 
 def test_a_sealed_segment_needs_no_descriptors_after_it_was_flushed(folder, append, make_batch):
     segment = folder.create()
-    before = len(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else 0
+    before = len(open_below(folder.path))
     append(segment, make_batch(0, (5,)))
     segment.seal()
     segment.flush()
-    if before:
-        # The log file was open before.
-        assert len(os.listdir("/proc/self/fd")) == before - 1
+    # The log file was open before.
+    assert len(open_below(folder.path)) == before - 1
     assert segment.read(0, 100).data == make_batch(0, (5,))
     assert folder.bytes_of(".timeindex") == bytes.fromhex("0000000000000005 00000000")
 
@@ -337,12 +336,12 @@ def test_change_of_suffix_renames_what_is_there(segment, folder, batches):
 
 
 def test_what_is_to_be_deleted_is_not_left_open(segment, folder):
-    assert segment.offset_index.file.is_open
+    assert segment.offset_index.is_open
     folder.path.joinpath("00000000000000000000.log").unlink()
     with pytest.raises(FileNotFoundError):
         segment.change_suffix("", ".deleted")
-    assert not segment.offset_index.file.is_open
-    assert not segment.time_index.file.is_open
+    assert not segment.offset_index.is_open
+    assert not segment.time_index.is_open
 
 
 def test_change_of_suffix_makes_no_index_appear(folder):

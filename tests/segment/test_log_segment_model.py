@@ -80,7 +80,7 @@ class SegmentMachine(RuleBasedStateMachine):
             self.segment.flush()
         self.segment.close()
         self.check_closed_files()
-        self.segment = LogSegment.open(FileSystem(), self.folder, BASE, self.config, now_ms=0)
+        self.segment = LogSegment(FileSystem(), self.folder, BASE, self.config, now_ms=0)
         self.segment.resize_indexes()
 
     @rule(tail=st.sampled_from([b"", bytes(200), b"\7" * 90, b"\0\0\0\1"]))
@@ -88,7 +88,7 @@ class SegmentMachine(RuleBasedStateMachine):
         self.segment.close_handlers()
         with open(self.segment.path, "ab") as file:
             file.write(tail)
-        self.segment = LogSegment.open(FileSystem(), self.folder, BASE, self.config, now_ms=0)
+        self.segment = LogSegment(FileSystem(), self.folder, BASE, self.config, now_ms=0)
         assert self.segment.recover().next_offset == self.next_offset
         self.check_closed_files()
         self.segment.resize_indexes()
@@ -102,7 +102,7 @@ class SegmentMachine(RuleBasedStateMachine):
         with open(self.segment.path, "r+b") as file:
             file.truncate(size)
         self.model.pop()
-        self.segment = LogSegment.open(FileSystem(), self.folder, BASE, self.config, now_ms=0)
+        self.segment = LogSegment(FileSystem(), self.folder, BASE, self.config, now_ms=0)
         assert self.segment.recover().truncated_bytes == size - len(whole)
         self.segment.resize_indexes()
 

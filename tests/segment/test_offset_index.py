@@ -59,16 +59,6 @@ def test_lookup_gives_the_highest_entry_up_to_an_offset(read, offset):
     assert read(GOLDEN).lookup(offset) == OffsetPosition(*(below[-1] if below else (0, 0)))
 
 
-@pytest.mark.parametrize(
-    "position", [*range(150, 155), *range(302, 307), 455, 456, 457, 607, 608, 609, 10_000]
-)
-def test_position_at_or_after(read, position):
-    following = [entry for entry in ENTRIES if entry[1] >= position]
-    assert read(GOLDEN).position_at_or_after(position) == (
-        OffsetPosition(*following[0]) if following else None
-    )
-
-
 @pytest.mark.parametrize("content", [b"", bytes(8), bytes(16), bytes(10_485_760)])
 def test_an_index_without_entries_is_no_problem(read, content):
     index = read(content, base_offset=7)
@@ -76,7 +66,6 @@ def test_an_index_without_entries_is_no_problem(read, content):
     assert len(index) == 0
     assert index.last_entry is None
     assert index.lookup(100) == OffsetPosition(7, 0)
-    assert index.position_at_or_after(0) is None
 
 
 def test_a_missing_file_is_a_problem(tmp_path):
@@ -147,9 +136,6 @@ def test_lookups_equal_a_linear_search(tmp_path_factory, steps, base_offset, zer
     target = data.draw(st.integers(-1, offset + 2))
     below = [(base_offset + o, p) for o, p in entries if o <= target]
     assert index.lookup(base_offset + target) == OffsetPosition(*(below[-1] if below else (base_offset, 0)))
-    goal = data.draw(st.integers(0, position + 2))
-    following = [(base_offset + o, p) for o, p in entries if p >= goal]
-    assert index.position_at_or_after(goal) == (OffsetPosition(*following[0]) if following else None)
 
 
 @given(content=st.binary(max_size=200), base_offset=st.integers(0, 2**63 - 1))

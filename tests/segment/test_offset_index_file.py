@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.errors import AppendError, CorruptIndexError, OffsetOverflowError, OffsetsOutOfOrderError
+from storage_core.errors import AppendError, OffsetOverflowError, OffsetsOutOfOrderError
 from storage_core.filesystem import FileSystem
 from storage_core.segment import OffsetPosition
 from storage_core.segment.offset_index import OffsetIndexFile
@@ -82,7 +82,6 @@ def test_offsets_ascend(index, offset):
 )
 def test_offsets_fit_31_bits(path, offset, fits):
     index = open_index(path)
-    assert index.can_append(offset) is fits
     if fits:
         index.append(offset, 0)
         assert entries_of(index) == [(offset, 0)]
@@ -92,28 +91,16 @@ def test_offsets_fit_31_bits(path, offset, fits):
         assert not path.exists()
 
 
-@pytest.mark.parametrize(
-    ("position", "found"),
-    [(0, (46, 10)), (10, (46, 10)), (11, (49, 30)), (30, (49, 30)), (71, (60, 71)), (72, None)],
-)
-def test_position_at_or_after(index, position, found):
-    assert index.position_at_or_after(position) == (found and OffsetPosition(*found))
-
-
-def test_no_position_at_or_after_in_an_empty_index(path):
-    assert open_index(path).position_at_or_after(0) is None
-
-
 def test_close_and_open_again(index, path):
-    index.file.trim()
-    index.file.close()
+    index.trim()
+    index.close()
     assert path.stat().st_size == 32
     again = open_index(path)
     assert entries_of(again) == ENTRIES
     assert again.last_offset == 60
     with pytest.raises(AppendError, match="full"):
         again.append(61, 100)
-    again.file.resize()
+    again.resize()
     again.append(61, 100)
     assert entries_of(again) == [*ENTRIES, (61, 100)]
     assert path.stat().st_size == 80
@@ -140,24 +127,9 @@ def test_truncate_to(index, path, offset, kept):
 
 
 def test_truncate(index):
-    index.truncate()
+    index.truncate(0)
     assert len(index) == 0
     assert index.last_offset == BASE
-
-
-def test_check(index, path):
-    index.check()
-    open_index(path.with_name("missing")).check()
-    only_base = open_index(path.with_name("other"))
-    only_base.append(BASE, 0)
-    only_base.check()
-    assert len(only_base) == 1
-    path.write_bytes(bytes.fromhex("0000000a00000001 fffffff600000002"))
-    with pytest.raises(CorruptIndexError, match="from 45 on, found a last entry with 35"):
-        open_index(path).check()
-    path.write_bytes(bytes(9))
-    with pytest.raises(CorruptIndexError, match="multiple of 8"):
-        open_index(path).check()
 
 
 def test_extend_adds_as_many_as_there_is_room_for(index, path):

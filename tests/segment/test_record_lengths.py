@@ -6,7 +6,7 @@ import pytest
 
 from storage_core.filesystem import FileSystem
 from storage_core.segment.batch_candidates import RecordLengths
-from storage_core.segment.batch_probe import BatchProbe
+from storage_core.segment.damage import BatchProbe
 from tests.record.encoding import Batch, Record
 from tests.record.legacy_encoding import Message
 
@@ -114,10 +114,10 @@ class TestAround:
 
     def test_lengths_before_the_value_of_an_old_message(self, lengths_of):
         head = b"\xff" * 22
-        assert lengths_of(head + b"\0\0\0\5-----").message_ends_by_length_before(26, 0) == [31]
-        assert lengths_of(head + b"\0\0\0\5-----").message_ends_by_length_before(26, 1) == []
-        assert lengths_of(head + b"\xff" * 9).message_ends_by_length_before(26, 0) == []
-        assert lengths_of(b"---").message_ends_by_length_before(3, 0) == []
+        assert lengths_of(head + b"\0\0\0\5-----").message_end_by_length_before(26, 0) == 31
+        assert lengths_of(head + b"\0\0\0\5-----").message_end_by_length_before(26, 1) == 0
+        assert lengths_of(head + b"\xff" * 9).message_end_by_length_before(26, 0) == 0
+        assert lengths_of(b"---").message_end_by_length_before(3, 0) == 0
 
     def test_a_length_that_leads_to_a_place(self, lengths_of):
         lengths = lengths_of(b"--\0\0\0\5-----")

@@ -11,7 +11,7 @@ import pytest
 from storage_core.errors import BatchTooLargeError, CorruptRecordError
 from storage_core.filesystem import FileSystem
 from storage_core.segment import DamagedRange, Resynchroniser
-from storage_core.segment.batch_probe import BatchProbe
+from storage_core.segment.damage import BatchProbe
 from tests.record.encoding import LZ4, Batch, Record
 from tests.record.frames import lz4_frame
 from tests.record.legacy_encoding import Message, Wrapper
@@ -270,7 +270,7 @@ class TestValuesThatHoldBatches:
         assert items_of(content, end_offset=104) == [100, (SIZE, SIZE + self.size, 101, 103), 103]
 
     def test_where_its_header_is_gone_and_the_copies_do_not_begin_the_value(self, items_of, make_batch):
-        """A record lies around them whose lengths add up."""
+        """The lengths of the enclosing record add up."""
         copies = b"-" + make_batch(102, (1,)) + b"-" * 80
         made = [make_batch(100, (1,)), make_batch(101, (1,), value=copies), make_batch(102, (1,))]
         content = bytearray(b"".join(made))

@@ -7,7 +7,7 @@ import pytest
 from storage_core.errors import CorruptRecordError
 from storage_core.filesystem import FileSystem
 from storage_core.segment import SegmentEnd
-from storage_core.segment.batch_probe import BatchProbe
+from storage_core.segment.damage import BatchProbe
 from storage_core.segment.resynchronise import end_of_batches
 
 

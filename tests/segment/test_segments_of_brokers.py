@@ -56,7 +56,7 @@ def test_closed_segments(case, tmp_path):
             assert contents(target / path.name) == contents(path), (path, step)
         for suffix in SUFFIXES[1:]:
             (target / path.name).with_suffix(suffix).unlink()
-        LogSegment.open(FileSystem(), str(target), base_offset, config, now_ms=0).recover()
+        LogSegment(FileSystem(), str(target), base_offset, config, now_ms=0).recover()
         assert contents(target / path.name) == contents(path), path
         count += 1
     assert count == CLOSED[case]

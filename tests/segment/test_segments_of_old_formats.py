@@ -227,7 +227,11 @@ def write_appends(appends, directory, make_batch, **options):
     return written.write(directory)
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=6 * settings.default.max_examples // 5,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(
     appends=APPENDS,
     names=st.sampled_from(["last", "first", "first header"]),
@@ -266,7 +270,11 @@ def test_answers_equal_a_linear_search(
         assert opened.time_index.problem is None
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=3 * settings.default.max_examples // 5,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(
     appends=APPENDS,
     names=st.sampled_from(["last", "first"]),
@@ -292,7 +300,7 @@ def test_cuts_lie_between_batches(
 
 def proven(opened, number):
     with opened.open_log() as log_file:
-        return opened._proven_position(opened._walk(log_file), number)
+        return opened.proven_position(opened._walk(log_file), number)
 
 
 @pytest.mark.parametrize("names", ["last", "first", "first header"])

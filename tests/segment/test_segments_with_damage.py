@@ -109,26 +109,37 @@ class TestOneDamagedBatch:
             found = around.damage and (around.damage.start_offset, around.damage.end_offset)
             assert found == (lost if is_near else None)
 
-    def test_without_skipping_they_are_errors_that_say_all_of_it(
-        self, open_damaged, segment, number, change, use_indexes
-    ):
-        if change is HIDES_FOUR and (use_indexes or number > 90):
-            pytest.skip("an index leads past it, or the file ends before")
-        opened = open_damaged(
-            [(number, *(change or hides_four(segment)))], use_indexes=use_indexes, skip_damage=False
-        )
-        with pytest.raises(CorruptRecordError) as caught:  # noqa: PT012  (each change shows in another call)
-            if change is HIDES_FOUR:
-                opened.check_gap(2 * number + 3)
-            elif change is LONG:
-                # A batch that reaches beyond the end ends a walk: the end has to show what follows.
-                opened.use_indexes = False
-                opened.end()
-            else:
-                list(opened.batches())
-        error = caught.value
-        assert (error.position_bytes, error.end_position_bytes) == segment.batches[number][:2]
-        assert (error.offset, error.last_offset) == (2 * number, 2 * number + 1)
+
+def assert_says_all_of_it(error, segment, number):
+    assert (error.position_bytes, error.end_position_bytes) == segment.batches[number][:2]
+    assert (error.offset, error.last_offset) == (2 * number, 2 * number + 1)
+
+
+@pytest.mark.parametrize("number", [0, 1, 7, 50, 98])
+@pytest.mark.parametrize("change", [MAGIC, LONG])
+def test_without_skipping_damage_is_an_error_that_says_all_of_it(
+    open_damaged, segment, number, change, use_indexes
+):
+    opened = open_damaged([(number, *change)], use_indexes=use_indexes, skip_damage=False)
+    with pytest.raises(CorruptRecordError) as caught:  # noqa: PT012  (each change shows in another call)
+        if change is LONG:
+            # A batch that reaches beyond the end ends a walk: the end has to show what follows.
+            opened.use_indexes = False
+            opened.end()
+        else:
+            list(opened.batches())
+    assert_says_all_of_it(caught.value, segment, number)
+
+
+# With indexes, an entry leads past the damage.
+@pytest.mark.parametrize("number", [0, 1, 7, 50])
+def test_without_skipping_a_length_that_hides_batches_is_an_error_that_says_all_of_it(
+    open_damaged, segment, number
+):
+    opened = open_damaged([(number, *hides_four(segment))], use_indexes=False, skip_damage=False)
+    with pytest.raises(CorruptRecordError) as caught:
+        opened.check_gap(2 * number + 3)
+    assert_says_all_of_it(caught.value, segment, number)
 
 
 def test_a_batch_with_a_wrong_crc_is_no_border_and_holds_no_timestamp(open_damaged, segment):

@@ -1,13 +1,10 @@
 from __future__ import annotations
 
-import struct
-
 import numpy as np
 import pytest
 
 from storage_core.errors import (
     AppendError,
-    CorruptIndexError,
     InvalidTimestampError,
     OffsetOverflowError,
     OffsetsOutOfOrderError,
@@ -48,15 +45,8 @@ def test_bytes(index, path):
     assert path.read_bytes() == bytes.fromhex(expected) + bytes(72)
 
 
-@pytest.mark.parametrize("timestamp_ms", [-1, 0, 9, 10, 11, 20, 29, 30, 31, 2**40 - 1, 2**40, 2**62])
-def test_lookup_gives_the_greatest_timestamp_up_to_one(index, timestamp_ms):
-    below = [entry for entry in ENTRIES if entry[0] <= timestamp_ms]
-    assert index.lookup(timestamp_ms) == TimestampOffset(*(below[-1] if below else (-1, BASE)))
-
-
 def test_an_empty_index(path):
     index = open_index(path)
-    assert index.lookup(100) == TimestampOffset(-1, BASE)
     assert index.last_entry == TimestampOffset(-1, BASE)
     assert not path.exists()
 
@@ -127,35 +117,16 @@ def test_the_last_slot_is_kept_for_the_last_entry(path):
     assert path.stat().st_size == 36
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (struct.pack(">qiqi", 10, 1, 9, 2), "timestamps from 10.*timestamp 9"),
-        (struct.pack(">qiqi", 10, 1, 20, -1), "offsets from 45 on.*offset 44"),
-        (bytes(13), "multiple of 12 bytes, found 13"),
-    ],
-)
-def test_check_finds(path, content, message):
-    path.write_bytes(content)
-    with pytest.raises(CorruptIndexError, match=message):
-        open_index(path).check()
-
-
-def test_check(index, path):
-    index.check()
-    open_index(path.with_name("missing")).check()
-
-
 def test_resizing_keeps_the_last_entry(index, path):
-    index.file.trim()
+    index.trim()
     assert path.stat().st_size == 48
     assert index.last_entry == TimestampOffset(2**40, 60)
     assert index.is_full
-    index.file.resize()
+    index.resize()
     assert index.last_entry == TimestampOffset(2**40, 60)
     assert not index.is_full
     again = open_index(path)
-    again.file.resize(240)
+    again.resize(240)
     assert again.last_entry == TimestampOffset(2**40, 60)
     assert path.stat().st_size == 240
 
@@ -163,8 +134,8 @@ def test_resizing_keeps_the_last_entry(index, path):
 def test_timestamp_zero_at_the_base_offset_is_an_entry(path):
     index = open_index(path)
     index.maybe_append(0, BASE)
-    index.file.trim()
-    index.file.close()
+    index.trim()
+    index.close()
     assert path.read_bytes() == bytes(12)
     assert entries_of(open_index(path)) == [(0, BASE)]
 

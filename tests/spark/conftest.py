@@ -1,4 +1,4 @@
-"""Small logs made byte by byte, and the configuration of the Spark session."""
+"""Small hand-made logs, and the configuration of the Spark session."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def record_batch(base_offset, records):
 
 
 class LogFolder:
-    """A log directory that grows by whole segments without indexes."""
+    """A log directory to which whole segments without indexes are added."""
 
     def __init__(self, path):
         self.path = str(path)
@@ -83,7 +83,7 @@ class LogFolder:
 
 
 def plain_records(count, start=0):
-    """Records whose every field tells its offset; every third has no key, every fifth no value."""
+    """Records whose fields all contain the offset; every third has no key, every fifth no value."""
     return [
         Record(
             None if number % 3 == 0 else b"k%d" % number,
@@ -108,18 +108,18 @@ def logs(tmp_path_factory):
 
 @pytest.fixture
 def new_logs(tmp_path):
-    """An empty log directory to write into."""
+    """An empty log directory."""
     (tmp_path / "logs").mkdir()
     return LogFolder(tmp_path / "logs")
 
 
 @pytest.fixture
 def root(tmp_path):
-    """A log directory to write into, not yet created."""
+    """A log directory that does not exist yet."""
     return tmp_path / "written" / "logs"
 
 
 @pytest.fixture
 def records_of():
-    """The records of the log directories made here."""
+    """The records of the hand-made log directories."""
     return plain_records

@@ -1,8 +1,8 @@
-"""The data source with failures: its writer works like the real one, and dies or fails where options say so.
+"""The data source with injected failures: its writer dies or fails where the option ``failing`` says so.
 
     FailingSource, option ``failing``: JSON, as {"write": "kill", "attempts": 1}
 
-Workers and drivers import this module by its name.
+Workers and drivers import this module by name.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class FailingSource(SegmentLogDataSource):
 
 
 class FailingWriter(SegmentLogWriter):
-    """Fails.
+    """A writer that fails as configured.
 
     Args:
         plan: The write.
-        failing: Where. ``write`` and ``commit`` say what happens: ``kill`` (SIGKILL), ``raise``, ``full`` (no space
-            left) or ``broken`` (I/O errors) from call ``at`` of the operating system on; ``write`` also ``limit``
-            (the system lets no file grow), ``commit`` also ``little space``. What ends a ``write`` does so once
-            something was staged. It happens in the first ``attempts`` attempts at task 0.
+        failing: The failures. ``write`` and ``commit`` name one: ``kill`` (SIGKILL), ``raise``, ``full`` (no space
+            left) or ``broken`` (I/O errors) from system call ``at`` on; ``write`` also ``limit`` (a file size limit),
+            ``commit`` also ``little space``. A ``write`` fails once something is staged, in the first ``attempts``
+            attempts at task 0.
     """
 
     def __init__(self, plan, failing) -> None:
@@ -63,7 +63,7 @@ class FailingWriter(SegmentLogWriter):
         is_due = context.partitionId() == 0 and context.attemptNumber() < self._failing.get("attempts", 1)
         if kind is None or not is_due:
             return super().write(iterator)
-        # Write files while rows arrive, even if they are few.
+        # Write files while rows arrive, even if there are few.
         staging._LEAST_BLOCK_BYTES = 1000
         if kind == "limit":
             return self._write_little(iterator)
@@ -74,7 +74,7 @@ class FailingWriter(SegmentLogWriter):
 
     def _write_little(self, iterator):
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-        # Python ignores the signal and gets EFBIG.
+        # Python ignores SIGXFSZ, so writes fail with EFBIG.
         resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
         try:
             return super().write(iterator)
@@ -84,7 +84,7 @@ class FailingWriter(SegmentLogWriter):
     def _until_staged(self, iterator, kind) -> Iterator:
         yield from iterator
         wait_for(Path(self._plan.root), f"-0-{TaskContext.get().taskAttemptId()}.pack")
-        # Spark does not stop the other tasks when it gives up.
+        # Spark does not stop the other tasks when the job fails.
         wait_for(Path(self._plan.root), "-1-*.manifest")
         if kind == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -107,7 +107,7 @@ class FailingWriter(SegmentLogWriter):
 
 
 class EndingCalls(FaultyCalls):
-    """Raises, or is killed, right before a call that changes something."""
+    """Raises, or kills the process, right before a mutating call."""
 
     def __init__(self, at: int, kind: str) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class EndingCalls(FaultyCalls):
 
 
 def wait_for(root: Path, end: str) -> None:
-    """Until a staged file with such a name has content."""
+    """Wait until a staged file with this name has content."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         for path in root.glob(f".segmentlog-stage-*{end}"):

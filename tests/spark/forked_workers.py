@@ -1,6 +1,6 @@
-"""A driver whose Python workers were forked from a daemon that has a log open: what each may do with it.
+"""A driver whose Python workers are forked from a daemon with an open log: what each worker may do with the log.
 
-Started as ``python -m tests.spark.forked_workers``. It writes a line of JSON: what happened in each worker.
+Started as ``python -m tests.spark.forked_workers``. It prints the outcome of each worker as a line of JSON.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.spark_settings import SPARK_SETTINGS
 
 
 def main() -> None:
-    # PySpark warns about packages that are not used here.
+    # PySpark warns about packages that this program does not use.
     warnings.simplefilter("ignore")
     from pyspark.sql import SparkSession
 
@@ -29,13 +29,13 @@ def main() -> None:
 
 
 def work(batches):
-    """What a worker does."""
+    """The task of a worker."""
     for _ in batches:
         yield pa.record_batch({"met": [json.dumps(use_log())]})
 
 
 def use_log() -> dict[str, object]:
-    # As it was imported in the daemon: under the name by which Spark started that.
+    # The daemon opened the log in its main module.
     from __main__ import log, logs
 
     met: dict[str, object] = {"read": [value for batch in log.read() for value in batch["value"].to_pylist()]}

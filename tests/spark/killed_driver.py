@@ -1,8 +1,7 @@
 """A driver that writes one version after another until it is killed together with its JVM.
 
-Started as ``python -m tests.spark.killed_driver <root>``. It writes elsewhere first, and says
-``ready <pid of the JVM> <ms of a write>``. Then it reads numbers of versions, and answers each with ``done <version>``
-once its rows are committed.
+Started as ``python -m tests.spark.killed_driver <root>``. It first writes elsewhere and prints ``ready <pid of the
+JVM> <ms of a write>``. Then it reads version numbers and prints ``done <version>`` after committing the rows of each.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def save_version(spark, root: str, version: int) -> None:
 
 
 def main(root: str) -> None:
-    # PySpark warns about packages that are not used here.
+    # PySpark warns about packages that this program does not use.
     warnings.simplefilter("ignore")
     from pyspark.sql import SparkSession
 

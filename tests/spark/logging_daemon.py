@@ -1,6 +1,6 @@
-"""A daemon of Spark's Python workers that has opened a log directory before it forks them.
+"""A daemon for Spark's Python workers that opens a log directory before it forks them.
 
-Spark starts it with ``spark.python.daemon.module``: programs use it to load once what all workers need. The environment
+Spark starts it with ``spark.python.daemon.module``, which programs use to load shared modules once. The environment
 names the log directory.
 """
 
@@ -18,7 +18,7 @@ ROOT_VARIABLE = "SEGMENTLOG_TEST_ROOT"
 logs = LogDirectory.open(os.environ[ROOT_VARIABLE])
 log = logs.get_or_create("events")
 log.append(pa.table({"value": pa.array([b"0", b"1", b"2"])}))
-# In the memory of the daemon, and copied to each worker.
+# In the memory of the daemon, so each worker inherits a copy.
 log.append(pa.table({"value": pa.array([b"3", b"4"])}), acks=0)
 
 if __name__ == "__main__":

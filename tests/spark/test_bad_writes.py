@@ -1,7 +1,7 @@
-"""Invalid writes: each is an error that says what to do, and no file in the log directory is touched.
+"""Invalid writes: each fails with an error that says what to do, and changes no file in the log directory.
 
-Mistakes in options and columns alone are in `test_write_options` and `test_write_schema`; how Spark shows errors,
-also in `test_writing`.
+Mistakes in options and columns alone are in `test_write_options` and `test_write_schema`. How Spark shows errors is
+also tested in `test_writing`.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from tests.spark import writers
 
 
 def writer_of(path, *columns, **options):
-    """Into topic ``t``, unless the options name another; None leaves one out."""
+    """A writer to topic ``t``, unless the options name another; the value None removes an option."""
     given = {name: value for name, value in {"topic": "t", **options}.items() if value is not None}
     return writers.writer_of(path, *(columns or ("value",)), **given)
 
 
 def save(path, *columns, **options):
-    """Write as Spark does: when a task or the commit fails, the job is aborted."""
+    """Write as Spark does: a failed task or commit aborts the job."""
     rows = options.pop("rows", None) or {"value": [b"1"]}
     writer = writer_of(path, *(columns or rows), **options)
     messages = [None]
@@ -73,7 +73,7 @@ def root(tmp_path):
 
 @pytest.fixture
 def refused(root, tmp_path):
-    """Check that a write is refused, what the message says, and that nothing has changed."""
+    """Check that a write is refused, its message, and that nothing has changed."""
 
     def check(kind, message, path=root, what_to_do=None, **options):
         before = tree(tmp_path)
@@ -86,7 +86,7 @@ def refused(root, tmp_path):
     return check
 
 
-# More than is read by default.
+# More than readers accept by default.
 LARGE = b"x" * (65 << 20)
 
 
@@ -195,12 +195,12 @@ def test_the_first_and_the_last_timestamp_are_read_as_they_were_written(root):
     column = pa.array([first, last], pa.int64()).cast(pa.timestamp("us", "UTC"))
     save(root, rows={"value": [b"first", b"last"], "timestamp": column}, topic="times")
     found = read_table(root, subscribe="times")["timestamp"].cast(pa.int64()).to_pylist()
-    # The last is floored to milliseconds, as all are.
+    # The last one is truncated to milliseconds, like all timestamps.
     assert found == [first, last // 1000 * 1000]
 
 
 def test_one_wrong_row_among_many_good_ones(refused):
-    """Some of them were staged before it."""
+    """Some good rows were staged before the wrong one."""
     rows = {"value": [b"x" * 100] * 400_000, "partition": int32(*[0] * 399_999, 7)}
     refused(InvalidRecordError, "^Partition 7 of topic t", rows=rows)
 
@@ -251,7 +251,7 @@ def test_a_name_that_is_too_long(refused, tmp_path):
     refused(SegmentLogError, "File name too long", path=tmp_path / ("x" * 300))
 
 
-def test_a_circle_of_links(refused, tmp_path):
+def test_cyclic_links(refused, tmp_path):
     (tmp_path / "circle").symlink_to("circle")
     refused(SegmentLogError, "circle", path=tmp_path / "circle")
 
@@ -276,7 +276,7 @@ def test_a_foreign_directory_in_the_root(refused, root, what):
     refused(LogDirectoryError, f"found '{what}' in it", what_to_do="Choose another path, or move it away")
 
 
-def test_somebodys_home(refused, tmp_path):
+def test_a_home_directory(refused, tmp_path):
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "letter.txt").write_bytes(b"Dear all")
     refused(LogDirectoryError, "found 'letter.txt'", path=tmp_path / "home", what_to_do="Choose another path")
@@ -370,7 +370,7 @@ def test_a_journal_whose_interlock_was_taken_away(refused, root):
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_old_formats_are_no_reason_to_refuse(root, magic):
+def test_old_formats_are_not_refused(root, magic):
     """A log may begin with old messages; new batches follow them."""
     directory = root / "old-0"
     directory.mkdir()
@@ -438,7 +438,7 @@ def test_layouts_of_tables_are_refused(spark, root, tmp_path, make, message):
     ],
     ids=["type", "no value", "s3", "in a partition", "unknown option", "partition beyond", "too large"],
 )
-def test_what_spark_shows_of_it(spark, root, tmp_path, frame, path, options, words):
+def test_how_spark_shows_the_error(spark, root, tmp_path, frame, path, options, words):
     before = tree(tmp_path)
     target = path if "://" in path else str(root / path)
     with pytest.raises(Exception, match="Error") as raised:

@@ -1,4 +1,4 @@
-"""The batch reader without Spark: plans, reads, filters, closes its files."""
+"""The batch reader without Spark: it plans, reads, filters, and closes its files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def reader_of(path, *names, kind=SegmentLogReader, **options):
 
 
 def read_all(reader):
-    """Plan and read as Spark does: pickled first, planned then, each partition pickled by itself."""
+    """Plan and read as Spark does: pickle the reader, plan, then pickle each partition separately."""
     in_tasks = pickle.loads(pickle.dumps(reader))
     partitions = reader.partitions()
     assert isinstance(partitions, list)
@@ -78,7 +78,7 @@ def test_an_early_end_closes_the_files_and_ends_the_thread(logs, predicate):
     assert not any(thread.name == "segmentlog-prefetch" for thread in threading.enumerate())
 
 
-def test_a_read_that_is_forgotten_closes_its_files(logs):
+def test_an_abandoned_read_closes_its_files(logs):
     reader = reader_of(logs, subscribe="a")
     batches = reader.read(reader.partitions()[0])
     next(batches)
@@ -87,12 +87,12 @@ def test_a_read_that_is_forgotten_closes_its_files(logs):
     assert open_below(logs) == []
 
 
-def test_what_travels_into_every_task_is_small(logs):
+def test_the_pickled_reader_is_small(logs):
     reader = reader_of(logs, includeHeaders=True, includeMetadata=True)
     before = pickle.dumps(reader)
     reader.partitions()
     assert len(before) < 2500
-    # Whatever planning finds goes into the partitions: the reader is pickled before it.
+    # Results of planning go into the partitions: the reader is pickled before planning.
     assert len(pickle.dumps(reader)) == len(before)
 
 

@@ -1,4 +1,4 @@
-"""The batch writer without Spark: rows staged in tasks, published by one commit."""
+"""The batch writer without Spark: tasks stage rows, and one commit publishes them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_every_column_comes_back(root):
 
 @pytest.mark.parametrize("text", [pa.string(), pa.large_string()])
 @pytest.mark.parametrize("data", [pa.binary(), pa.large_binary()])
-def test_texts_become_utf_8_whatever_the_width_of_their_offsets(root, text, data):
+def test_strings_become_utf_8_with_either_offset_width(root, text, data):
     schema = StructType().add("key", StringType()).add("value", BinaryType()).add("topic", StringType())
     source = SegmentLogDataSource(CaseInsensitiveDict({"path": str(root)}))
     given = batch(
@@ -79,7 +79,7 @@ def test_nothing_is_visible_before_the_commit(root):
     assert staged_files(root) == []
 
 
-def test_rows_stand_in_the_order_of_the_tasks(root):
+def test_rows_are_in_the_order_of_the_tasks(root):
     writer = writer_of(root, "value", topic="t")
     messages = [
         stage(writer, [batch(value=[b"%d" % task])], task, attempt)
@@ -89,7 +89,7 @@ def test_rows_stand_in_the_order_of_the_tasks(root):
     assert rows(root)["value"].to_pylist() == [b"0", b"1", b"2"]
 
 
-def test_of_two_attempts_at_a_task_the_one_counts_that_spark_names(root):
+def test_only_the_attempt_that_spark_names_counts(root):
     writer = writer_of(root, "value", topic="t")
     stage(writer, [batch(value=[b"first"])], 0, 1)
     message = stage(writer, [batch(value=[b"second"])], 0, 2)
@@ -128,7 +128,7 @@ def test_an_abort_removes_what_was_staged_and_commits_nothing(root):
     assert not (root / "t-0").exists()
 
 
-def test_an_abort_behind_the_commit_takes_nothing_back(root):
+def test_an_abort_after_the_commit_has_no_effect(root):
     writer = writer_of(root, "value", topic="t")
     message = writer.write(iter([batch(value=[b"1"])]))
     writer.commit([message])
@@ -150,7 +150,7 @@ def test_a_version_that_is_committed_is_not_written_again(root):
     again = writer_of(root, "value", **given)
     taken = iter([batch(value=[b"2"]), batch(value=[b"3"])])
     message = again.write(taken)
-    # Spark waits until the rows were consumed.
+    # Spark expects the rows to be consumed.
     assert next(taken, None) is None
     again.commit([message])
     assert rows(root)["value"].to_pylist() == [b"1"]
@@ -192,7 +192,7 @@ def test_offsets_are_preserved(root):
 
 
 def test_rows_are_written_while_spark_is_asked_for_more(root):
-    """The iterator returns its last batch only after a staged file exists: an encoder that waits for it never ends."""
+    """The iterator ends only after a staged file exists: an encoder that first collects all batches never ends."""
     seen = []
 
     def batches():

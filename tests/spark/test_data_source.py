@@ -69,12 +69,12 @@ def test_filters_are_taken_only_when_asked_for_and_offered(monkeypatch):
 
 
 def test_nothing_is_looked_up_before_planning():
-    # The path does not exist; only partitions() may notice.
+    # The path does not exist; only partitions() may find out.
     source().schema()
     source().reader(OFFSETS)
 
 
-def test_the_source_travels_as_its_options():
+def test_the_source_is_pickled_as_its_options():
     assert len(pickle.dumps(source())) < 300
 
 
@@ -85,6 +85,6 @@ def test_the_source_travels_as_its_options():
         (lambda made: made.streamWriter(OFFSETS, overwrite=False), "A streaming write"),
     ],
 )
-def test_what_this_version_lacks_says_so(call, what):
+def test_unsupported_operations_say_so(call, what):
     with pytest.raises(NotImplementedError, match=f"^{what} is not supported by this version of segmentlog"):
         call(source())

@@ -1,4 +1,4 @@
-"""Python workers that Spark forks from a daemon with an open log: they can read it, but not change it."""
+"""Python workers that Spark forks from a daemon with an open log can read it, but not change it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.spark
 REPOSITORY = Path(__file__).parents[2]
 
 
-def test_workers_read_what_their_daemon_has_open_and_write_nothing(tmp_path):
+def test_forked_workers_read_their_daemons_log_and_write_nothing(tmp_path):
     root = tmp_path / "data"
     run = subprocess.run(
         [sys.executable, "-m", "tests.spark.forked_workers"], cwd=REPOSITORY, check=True, capture_output=True,

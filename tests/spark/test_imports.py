@@ -1,4 +1,4 @@
-"""What an import pulls in, and what happens if an import fails."""
+"""What an import loads, and what happens when an import fails."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_without_pyspark_the_error_names_the_extra():
     [("pyspark", "ModuleNotFoundError('no pyspark')"), ("spark_segmentlog", "RuntimeError('broken')")],
 )
 def test_the_discovered_module_never_raises(package, error):
-    # One module that raises makes Spark give up every other pyspark_* source as well.
+    # If one such module raises, Spark also gives up every other pyspark_* source.
     hide = WITHOUT.format(package=package, error=error)
     done = run(hide + "import pyspark_segmentlog as m\nprint(hasattr(m, 'DefaultSource'))")
     assert (done.returncode, done.stdout.strip()) == (0, "False")

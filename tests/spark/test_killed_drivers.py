@@ -1,4 +1,4 @@
-"""SIGKILL of a driver and its JVM during a write: the version's rows are there once or not at all."""
+"""SIGKILL of a driver and its JVM during a write: the version's rows exist once or not at all."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TARGETS = ("both", "python", "jvm")
 
 
 class Driver:
-    """A driver, from its start to its end, in a session of its own."""
+    """A driver in a separate session."""
 
     def __init__(self, root: Path) -> None:
         self._process = subprocess.Popen(
@@ -59,7 +59,7 @@ class Driver:
         if target in {"both", "python"}:
             self._process.kill()
         else:
-            # The listener is gone.
+            # End of input ends the driver.
             self._process.stdin.close()
         self._process.wait()
         with contextlib.suppress(ProcessLookupError):
@@ -69,7 +69,7 @@ class Driver:
 
 
 def settled_values(root: Path) -> list[bytes]:
-    """All values, once no process of the driver holds the log directory any more."""
+    """All values, once no process of the driver holds the log directory."""
     if not root.exists():
         return []
     deadline = time.monotonic() + 60
@@ -94,13 +94,16 @@ def expected(versions: int) -> list[bytes]:
 
 
 def kill_drivers(root: Path, count: int, seed: int) -> int:
-    """Kill drivers, each while it repeats the version of the one before; return the version of the last."""
+    """Kill drivers, each of which repeats the version of the one before; return the version of the last."""
     rng = random.Random(seed)
     version = 1
-    waiting = Driver(root)
+    waiting = [Driver(root)]
     try:
         for number in range(count):
-            driver, waiting = waiting, Driver(root)
+            driver = waiting.pop()
+            if number + 1 < count:
+                # It starts while the one before it works.
+                waiting.append(Driver(root))
             driver.wait_until_ready()
             driver.begin(version)
             is_done = driver.wait(rng.random() * 1.2 * driver.write_seconds)
@@ -111,8 +114,9 @@ def kill_drivers(root: Path, count: int, seed: int) -> int:
             if rng.random() < 0.5 and found == expected(version):
                 version += 1
     finally:
-        waiting.wait_until_ready()
-        waiting.kill("both")
+        for driver in waiting:
+            driver.wait_until_ready()
+            driver.kill("both")
     return version
 
 

@@ -10,7 +10,7 @@ from storage_core.errors import OptionError
 
 
 def options(**given):
-    """As Spark passes them; ``__`` becomes a dot."""
+    """Options as Spark passes them; ``__`` becomes a dot."""
     return CaseInsensitiveDict({name.replace("__", "."): value for name, value in given.items()})
 
 
@@ -19,12 +19,12 @@ def test_one_path_and_a_list_of_paths():
     assert read_options(options(paths='["/a","/b,c"]')).paths == ("/a", "/b,c")
 
 
-def test_names_count_in_any_case():
+def test_names_are_case_insensitive():
     parsed = read_options(options(PATH="/a", includeHEADERS="True", MinPartitions="3"))
     assert (parsed.include_headers, parsed.min_partitions) == (True, 3)
 
 
-def test_what_only_a_broker_or_a_stream_could_use_is_accepted_and_named():
+def test_broker_and_streaming_options_are_accepted_and_reported():
     given = options(
         path="/a",
         kafka__bootstrap__servers="broker:9092",
@@ -78,7 +78,7 @@ def test_the_isolation_level_of_a_consumer_is_that_of_the_read():
         ("Kafka.Interceptor.Classes", "Kafka option 'interceptor.classes' is not supported"),
     ],
 )
-def test_what_would_change_the_meaning_is_refused_as_kafka_does(name, message):
+def test_options_that_change_the_meaning_are_refused_as_by_kafka(name, message):
     with pytest.raises(OptionError) as raised:
         read_options(CaseInsensitiveDict({"path": "/a", name: "x"}))
     assert message in str(raised.value)

@@ -1,4 +1,4 @@
-"""The prefetch thread: order, errors, early ends, and no thread left over."""
+"""The prefetch thread: order, errors, early ends, and no remaining threads."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_producer_stays_at_most_its_depth_ahead():
 
     items = prefetch(produce, 2)
     assert next(items) == 0
-    # One taken, two waiting, and a fourth in the producer's hands.
+    # One consumed, two queued, and a fourth held by the producer.
     wait_until(lambda: len(produced) == 4)
     time.sleep(0.05)
     assert len(produced) == 4

@@ -47,7 +47,7 @@ MOMENT_US = 1_767_225_600_000_001
         (LessThanOrEqual(("key",), b"k"), predicate.Comparison("key", "<=", b"k")),
         (EqualTo(("key",), bytearray(b"k")), predicate.Comparison("key", "=", b"k")),
         (GreaterThan(("timestamp",), MOMENT), predicate.Comparison("timestamp", ">", MOMENT_US)),
-        # Spark delivers a list, though the documentation says tuple.
+        # Spark passes a list, although its documentation says tuple.
         (In(("offset",), [1, 2]), predicate.In("offset", (1, 2))),
         (IsNull(("key",)), predicate.IsNull("key")),
         (IsNotNull(("key",)), predicate.Not(predicate.IsNull("key"))),
@@ -59,7 +59,7 @@ MOMENT_US = 1_767_225_600_000_001
             EqualNullSafe(("key",), b"k"),
             predicate.And((predicate.Not(predicate.IsNull("key")), predicate.Comparison("key", "=", b"k"))),
         ),
-        # No translation: these stay with Spark alone.
+        # No translation: Spark alone evaluates these.
         (EqualTo(("value",), b"v"), None),
         (EqualTo(("_metadata", "magic"), 2), None),
         (IsNotNull(("headers",)), None),
@@ -77,7 +77,7 @@ def test_translation(pushed, expected):
     assert to_predicate(pushed) == expected
 
 
-def test_every_filter_is_handed_back():
+def test_every_filter_is_returned_to_spark():
     reader = PushdownReader(parse_read_options({"path": "/a"}), ())
     filters = [EqualTo(("offset",), 5), StringContains(("topic",), "t")]
     assert [id(left) for left in reader.pushFilters(filters)] == list(map(id, filters))
@@ -90,7 +90,7 @@ def test_filters_are_taken_only_in_the_worker_that_pushes(monkeypatch):
     assert not pushdown.is_pushdown_offered()
     monkeypatch.setitem(sys.modules, name, sys)
     assert pushdown.is_pushdown_offered()
-    # Without Spark's daemon the worker is the main program.
+    # Without Spark's daemon, the worker is the main program.
     monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace(__spec__=SimpleNamespace(name=name)))
     assert pushdown.is_pushdown_offered()
@@ -140,7 +140,7 @@ def test_a_filter_keeps_partitions_from_being_read(spark, conf, logs):
 
 
 @pytest.mark.spark
-def test_columns_that_only_the_filter_needs_do_not_show(spark, conf, logs):
+def test_columns_that_only_the_filter_needs_are_not_returned(spark, conf, logs):
     conf(CONFIGURATION, "true")
     reader = spark.read.format("segmentlog").option("filterPushdown", "true")
     frame = reader.schema("value binary, offset bigint").load(logs)
@@ -157,7 +157,7 @@ def test_without_the_option_no_filter_leaks_whatever_the_configuration(spark, co
 
 @pytest.mark.spark
 def test_a_pushed_filter_leaks_into_other_scans_of_the_same_load(spark, conf, logs):
-    """Why ``filterPushdown`` is off by default: a fault of Spark 4.1 to 4.3, as a user sees it."""
+    """Why ``filterPushdown`` is off by default: a bug of Spark 4.1 to 4.3 from a user's view."""
     conf(CONFIGURATION, "true")
     frame = spark.read.format("segmentlog").option("filterPushdown", "true").load(logs)
     low, high = frame.filter("offset < 10"), frame.filter("offset >= 95")
@@ -167,5 +167,5 @@ def test_a_pushed_filter_leaks_into_other_scans_of_the_same_load(spark, conf, lo
         "Spark no longer lets a pushed filter leak into other scans of one load(). Make filterPushdown "
         "true by default where Spark's pushdown is on, and take the warning out of docs/options.md."
     )
-    # As long as it leaks, it leaks like this: the plain scan takes the filtered one's plan.
+    # As long as the bug exists, the plain scan takes the filtered one's plan.
     assert seen[:2] == (30, 30), seen

@@ -1,4 +1,4 @@
-"""The data source in a Spark session: DataFrames, SQL, errors, early ends and second attempts."""
+"""The data source in a Spark session: DataFrames, SQL, errors, early ends and task retries."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def load(spark, logs):
 
 @pytest.fixture
 def jobs(spark, request):
-    """The jobs that Spark started in this test."""
+    """The Spark jobs of this test."""
     context = spark.sparkContext
     context.setJobGroup(request.node.nodeid, "test")
     yield lambda: context.statusTracker().getJobIdsForGroup(request.node.nodeid)
@@ -46,14 +46,14 @@ def jobs(spark, request):
 
 
 def clear_line(error):
-    """The line of a planning error that says what is wrong."""
+    """The line of a planning error that states the mistake."""
     lines = str(error).strip().splitlines()
     assert lines[-1].strip() == "SQLSTATE: 38000"
     return lines[-2]
 
 
 def test_the_source_is_found_without_registering_it(spark, load):
-    # Spark imports pyspark_segmentlog by itself: nothing here registers the source in this session.
+    # Spark discovers pyspark_segmentlog: nothing here registers the source in this session.
     assert load().columns == KAFKA_COLUMNS
 
 
@@ -271,7 +271,7 @@ def test_a_misused_option_is_one_clear_line_from_load(spark, logs, jobs, options
         ("/nowhere/at/all", {}, "/nowhere/at/all"),
     ],
 )
-def test_what_only_the_directory_can_tell_is_one_clear_line_before_any_task(
+def test_errors_found_in_the_directory_are_one_clear_line_before_any_task(
     load, logs, jobs, path, options, expected
 ):
     frame = load(path=path or logs, **options)
@@ -298,7 +298,7 @@ def test_a_wrong_schema_is_one_clear_line_before_any_task(load, jobs, schema, ex
     assert list(jobs()) == []
 
 
-def test_streaming_says_that_it_is_not_there_yet(spark, tmp_path):
+def test_streaming_is_not_supported(spark, tmp_path):
     query = spark.readStream.format("segmentlog").load(str(tmp_path)).writeStream.format("noop").start()
     with pytest.raises(Exception, match="A streaming read is not supported"):
         query.processAllAvailable()

@@ -1,4 +1,4 @@
-"""Spark reads what Spark writes: every shape of a row, with every codec. Queries during a commit see all of a job or none."""
+"""Spark reads what Spark writes, for every row shape and codec. Queries during a commit see all of a job or none."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_every_shape_of_a_row_comes_back(spark, tmp_path, codec, partitioner):
     # A row without a timestamp gets the time of the job, which is later than any timestamp above.
     is_given = functions.col("timestamp") < functions.lit(started)
     found = read_frame.withColumn("timestamp", functions.when(is_given, functions.col("timestamp")))
-    # Timestamps are stored in milliseconds, and no headers are an empty list of headers.
+    # Timestamps are stored in milliseconds, and missing headers are stored as an empty list.
     expected = frame.withColumns(
         {
             "timestamp": functions.expr("timestamp_millis(unix_millis(timestamp))"),
@@ -161,8 +161,8 @@ def test_the_option_beats_the_column_even_where_that_is_null_or_no_text(spark, t
     assert_df_equality(counts, spark.createDataFrame([("option", 20)], counts.schema))
 
 
-def test_a_frame_that_is_read_goes_back_to_the_same_directory(spark, tmp_path):
-    """Its rows are read while they are staged next to the partitions that they come from."""
+def test_a_frame_is_written_to_the_directory_that_it_reads(spark, tmp_path):
+    """Its rows are read while others are staged next to their partitions."""
     path = str(tmp_path / "logs")
     spark.range(5000).selectExpr("CAST(id AS STRING) AS value", "'t' AS topic").write.format(
         "segmentlog"
@@ -173,7 +173,7 @@ def test_a_frame_that_is_read_goes_back_to_the_same_directory(spark, tmp_path):
         assert spark.read.format("segmentlog").load(path).count() == count
 
 
-def test_queries_beside_commits_see_whole_jobs(spark, tmp_path):
+def test_queries_during_commits_see_whole_jobs(spark, tmp_path):
     """Each job adds 20 rows to each of three partitions, and every second one also creates a topic."""
     root = str(tmp_path / "logs")
     (tmp_path / "logs").mkdir()

@@ -12,7 +12,7 @@ from storage_core.errors import InvalidRecordError, OptionError
 from storage_core.partitioning import partition_for_key
 from tests.spark.writers import batch, rows, staged_files, write, writer_of
 
-# What murmur2 of Kafka's own tests makes of these keys, without sign, modulo 12.
+# Kafka's partitions for these keys: murmur2, masked to a positive number, modulo 12.
 PARTITIONS_OF_12 = {
     b"21": 0,
     b"foobar": 6,
@@ -22,7 +22,7 @@ PARTITIONS_OF_12 = {
 }
 
 
-def test_keyed_rows_go_where_kafkas_producer_puts_them(root):
+def test_keyed_rows_are_partitioned_as_by_kafkas_producer(root):
     keys = list(PARTITIONS_OF_12)
     write(writer_of(root, "key", "value", topic="t", partitions="12"), [batch(key=keys, value=keys)])
     found = rows(root)
@@ -38,7 +38,7 @@ def test_keyless_rows_stay_in_a_partition_until_a_batch_is_full(root):
     assert sorted(counts) == [100, 100, 100, 100]
 
 
-def test_round_robin_and_random_pass_over_keys(root, tmp_path):
+def test_round_robin_and_random_ignore_keys(root, tmp_path):
     given = batch(key=[b"k"] * 40, value=[b"v"] * 40)
     write(writer_of(root, "key", "value", topic="t", partitions="4", partitioner="roundRobin"), [given])
     counts = rows(root).group_by("partition").aggregate([("value", "count")])["value_count"].to_pylist()
@@ -75,7 +75,7 @@ def test_the_topic_option_beats_the_column(root):
         ({"topic": ["t", "t"], "partition": pa.array([0, -1], pa.int32())}, "^Invalid partition: -1."),
     ],
 )
-def test_rows_that_fit_nowhere_fail_their_task_and_leave_nothing(root, columns, message):
+def test_rows_without_a_valid_partition_fail_their_task_and_leave_nothing(root, columns, message):
     writer = writer_of(root, "value", *columns, partitions="2")
     with pytest.raises((InvalidRecordError, OptionError), match=message):
         writer.write(iter([batch(value=[b"1", b"2"], **columns)]))
@@ -104,7 +104,7 @@ def test_preserved_offsets_and_their_partitions_are_never_null(root, column):
         writer.write(iter([batch(value=[b"1"], **columns)]))
 
 
-def test_partitions_that_may_stand_on_another_disk_are_not_made(root):
+def test_partitions_that_may_be_on_another_disk_are_not_created(root):
     write(
         writer_of(root, "value", "partition", topic="t", partitions="3"),
         [batch(value=[b"1"], partition=pa.array([0], pa.int32()))],
@@ -123,7 +123,7 @@ def test_partitions_that_may_stand_on_another_disk_are_not_made(root):
 
 
 def test_a_brokers_disk_may_hold_the_first_partitions_of_a_topic_only(root):
-    """Keys are hashed over all partitions in the cluster, as by a producer."""
+    """Keys are hashed over all partitions in the cluster, as a producer does."""
     write(writer_of(root, "value", topic="t", partitions="2"), [batch(value=[b"1"])])
     (root / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=4L6g3nShT-eMCtK--X86sw\n")
     options = {"topic": "t", "brokerDirectory": "true", "partitions": "6"}

@@ -1,4 +1,4 @@
-"""Columns: Spark's types against Kafka's and Arrow's, and what a user's schema may say."""
+"""Columns: Spark's types compared with Kafka's and Arrow's, and valid user schemas."""
 
 from __future__ import annotations
 

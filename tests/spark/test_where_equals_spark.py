@@ -1,4 +1,4 @@
-"""A condition in ``where`` means what it means in ``df.filter``: random conditions over random rows, compared."""
+"""A condition in ``where`` means the same as in ``df.filter``: random conditions over random rows."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ TIMES_US = [NEW_YEAR_US + step for step in (0, 1000, -1000, DAY_US, -DAY_US, 3_6
 
 
 def random_rows(seed, never_null):
-    """Rows with nulls, and values that conditions compare with."""
+    """Rows with nulls and with values that the conditions mention."""
     chance = random.Random(seed)
     rows = []
     for _ in range(40):
@@ -87,7 +87,7 @@ def random_rows(seed, never_null):
     return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 
-# -- Conditions as people write them --------
+# -- Conditions as users write them --------
 
 
 @st.composite
@@ -99,7 +99,7 @@ def column(draw, *names):
 
 @st.composite
 def text_literal(draw, text):
-    """One of the many SQL spellings of a text."""
+    """One of the many SQL spellings of a string."""
     quote = draw(st.sampled_from(["'", "'", '"']))
     plain = text.replace("\\", "\\\\").replace(quote, "\\" + quote)
     ways = [f"{quote}{plain}{quote}"]
@@ -202,8 +202,8 @@ def between(draw, beyond):
 @st.composite
 def like(draw):
     _, spelled = draw(column("topic", "key", "value"))
-    # To some of Spark's plans, bytes that are no UTF-8 are like the replacement character; to us, and to its
-    # other plans, they are not.
+    # In some of Spark's plans, invalid UTF-8 matches the replacement character. It does not in Spark's other
+    # plans, nor here.
     prefix = draw(st.sampled_from([text for text in TEXTS if text != "\ufffd"]))[: draw(st.integers(1, 20))]
     escape = draw(st.sampled_from(["\\", "\\", "/", "a"]))
     pattern = "".join(escape + letter if letter in ("%", "_", escape) else letter for letter in prefix)
@@ -250,8 +250,8 @@ def conditions(beyond):
 
 # Records always have these.
 NEVER_NULL = ["topic", "partition", "offset"]
-# Of numbers beyond 64 bits, Spark 4.3 says that null is smaller, or greater, and not that it is unknown. So
-# they are compared with where nothing is null, as in a log.
+# Spark 4.3 evaluates comparisons of null with numbers beyond 64 bits to true or false instead of null. So these
+# numbers are used only where nothing is null, as in a log.
 KINDS = [(NEVER_NULL, BEYOND), (NEVER_NULL, BEYOND), ([], []), ([], [])]
 QUESTIONS = st.sampled_from(range(len(KINDS))).flatmap(
     lambda number: st.tuples(
@@ -262,7 +262,7 @@ QUESTIONS = st.sampled_from(range(len(KINDS))).flatmap(
 
 
 class Data:
-    """Rows as Arrow and as Spark have them."""
+    """The same rows in Arrow and in Spark."""
 
     def __init__(self, spark, seed, never_null):
         self.table = random_rows(seed, never_null)
@@ -275,7 +275,7 @@ def data(spark):
 
 
 def spark_answers(frame, conditions):
-    """True, false or unknown for each row, a column for each condition."""
+    """True, false or null for each row, one column per condition."""
     selected = [f"({condition}) AS c{number}" for number, condition in enumerate(conditions)]
     return frame.selectExpr(*selected).collect()
 
@@ -290,7 +290,7 @@ def our_answers(table, condition):
 @settings(
     max_examples=EXAMPLES,
     deadline=None,
-    # With a query for each step, finding the simplest example takes longer than looking at this one.
+    # Each shrinking step runs a query, so finding the smallest example takes longer than reading this one.
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[
         HealthCheck.function_scoped_fixture,
@@ -325,7 +325,7 @@ def test_an_option_a_filter_and_a_table_give_the_same_rows(spark, logs):
     whole = spark.read.format("segmentlog").load(logs)
     for condition in END_TO_END:
         by_option = spark.read.format("segmentlog").option("where", condition).load(logs)
-        # As text in parentheses: after WHERE, "offset" alone begins another clause.
+        # In parentheses: after WHERE, "offset" alone begins another clause.
         by_filter = whole.filter(f"({condition})").select(*everything.columns)
         table = read_table(logs, where=condition, columns=everything.columns)
         by_option = by_option.select(*everything.columns)
@@ -334,7 +334,7 @@ def test_an_option_a_filter_and_a_table_give_the_same_rows(spark, logs):
 
 
 @pytest.mark.spark
-def test_a_condition_that_is_none_fails_before_anything_is_read(spark, logs):
+def test_an_invalid_condition_fails_before_anything_is_read(spark, logs):
     with pytest.raises(Exception, match="The condition in where is not understood at character 8, `5`"):
         spark.read.format("segmentlog").option("where", "offset 5").load(logs)
 

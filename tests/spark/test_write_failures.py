@@ -25,7 +25,7 @@ WEEK_SECONDS = 7 * 24 * 60 * 60
 
 @pytest.fixture
 def save(spark, root):
-    """Save rows named after a job, in two tasks to three partitions, with the given failure."""
+    """Save rows with a job's name from two tasks to three partitions, with the given failure."""
     spark.dataSource.register(FailingSource)
 
     def save_with(name, failing=None, mode="append", **options):
@@ -43,7 +43,7 @@ def expected(*names):
 
 
 def values(root):
-    """All values in the log directory; none if it does not exist."""
+    """All values in the log directory; empty if it does not exist."""
     if not (root / ".segmentlog-commits").exists():
         assert not root.exists() or not any(path.name.startswith("t-") for path in root.iterdir())
         return []
@@ -99,7 +99,7 @@ def test_a_task_that_fails_always_leaves_nothing(save, root, failing, words, rec
         save("failing", {**failing, "attempts": 9})
     assert values(root) == expected("before")
     if failing["write"] in {"kill", "raise"}:
-        # The other task was done by then.
+        # The other task had finished by then.
         assert staged_files(root) == []
     save("after")
     assert values(root) == expected("before", "after")
@@ -117,7 +117,7 @@ def stage(writer, *rows, attempt=0):
     return writers.stage(writer, [batch(value=list(rows))], attempt=attempt)
 
 
-def test_what_a_task_stages_behind_its_jobs_commit_is_swept_by_the_next_job(save, root):
+def test_files_staged_after_the_jobs_commit_are_swept_by_the_next_job(save, root):
     writer = writer_of(root)
     message = stage(writer, b"1", attempt=1)
     sent(writer).commit([message])
@@ -129,7 +129,7 @@ def test_what_a_task_stages_behind_its_jobs_commit_is_swept_by_the_next_job(save
     assert values(root) == sorted([b"1", *expected("next")])
 
 
-def test_what_a_task_stages_behind_its_jobs_abort_is_swept_a_week_later(save, root):
+def test_files_staged_after_the_jobs_abort_are_swept_a_week_later(save, root):
     writer = writer_of(root)
     sent(writer).abort([stage(writer, b"1", attempt=1)])
     stage(writer, b"1", attempt=2)
@@ -145,7 +145,7 @@ def test_what_a_task_stages_behind_its_jobs_abort_is_swept_a_week_later(save, ro
 
 
 def test_a_message_of_an_attempt_whose_files_are_gone_fails_the_commit(root):
-    """As if a user cleaned up during a job."""
+    """As if a user removed staged files during a job."""
     writer = writer_of(root)
     message = stage(writer, b"1")
     for name in staged_files(root):
@@ -158,7 +158,7 @@ def test_a_message_of_an_attempt_whose_files_are_gone_fails_the_commit(root):
 # -- The commit --------
 
 
-# The journal is there from call 8 on; there are about 50 in all.
+# The journal exists from call 8 on; there are about 50 calls in all.
 CALLS = {
     "kill": [2, 7, 9, 14, 30],
     "raise": [5, 8, 12, 22, 35],
@@ -183,7 +183,7 @@ def test_a_commit_that_fails_at_some_call(save, root, kind, record_property):
         assert found in (expected(*names), expected(*names, name)), at
         if has_journal:
             in_doubt += 1
-            # The abort, which Spark calls at once, has kept what the commit needs.
+            # Spark has called abort, which keeps what the commit needs.
             assert found == expected(*names, name) or staged_files(root), at
         elif found == expected(*names):
             assert staged_files(root) == [], at
@@ -200,7 +200,7 @@ def test_a_commit_that_fails_at_some_call(save, root, kind, record_property):
 
 
 @pytest.mark.parametrize("how", ["another job", "an open log directory"])
-def test_a_job_in_doubt_is_completed_by_whoever_writes_next(save, root, how):
+def test_a_job_in_doubt_is_completed_by_the_next_writer(save, root, how):
     save("before")
     with pytest.raises(Exception, match="in doubt, and will be completed"):
         save("doubtful", {"commit": "full", "at": 14})
@@ -214,7 +214,7 @@ def test_a_job_in_doubt_is_completed_by_whoever_writes_next(save, root, how):
     assert staged_files(root) == []
 
 
-def test_a_disk_with_little_space_is_noticed_before_anything_is_done(save, root):
+def test_low_disk_space_is_detected_before_anything_is_done(save, root):
     save("before")
     listing = sorted(os.listdir(root))
     with pytest.raises(
@@ -232,13 +232,13 @@ def test_a_disk_with_little_space_is_noticed_before_anything_is_done(save, root)
 
 @pytest.mark.thorough
 def test_two_jobs_at_once(spark, save, root):
-    """They follow one another, or one fails cleanly and works when it is repeated."""
+    """The jobs are serialized, or one fails cleanly and succeeds when repeated."""
     save("before")
     done, failed = [], []
 
     def run(name):
         try:
-            # Makes the session active in this thread: without one, Spark finds no source to write to.
+            # Makes the session active in this thread; without one, Spark finds no source to write to.
             spark.createDataFrame([], "value string")
             save(name, txnAppId=name, txnVersion=1)
             done.append(name)
@@ -259,8 +259,8 @@ def test_two_jobs_at_once(spark, save, root):
 
 
 @pytest.mark.thorough
-def test_readers_beside_many_jobs(spark, root):
-    """Each job adds ten rows to each of three partitions: a reader counts all of a job's rows or none.
+def test_readers_during_many_jobs(spark, root):
+    """Each job adds ten rows to each of three partitions; a reader counts all of a job's rows or none.
 
     Readers start before the first job. `tests/commit/test_readers_of_a_commit.py` checks, call by call, the error that they
     get while the log directory itself is created.
@@ -292,7 +292,7 @@ def test_readers_beside_many_jobs(spark, root):
         ]
         _, seen, seen_by_spark = (task.result() for task in tasks)
     for each in (seen, seen_by_spark):
-        # The same number in each partition, and never fewer than before.
+        # The same number in each partition, which never decreases.
         assert all(counts in ([], 3 * counts[:1]) for counts in each), each
         assert all(count % 10 == 0 for counts in each for count in counts), each
         assert each == sorted(each)

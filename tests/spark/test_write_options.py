@@ -1,4 +1,4 @@
-"""Options of a batch write: Kafka's and our own; ignored and refused ones."""
+"""Options of a batch write: Kafka's and our own, ignored and refused ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from storage_core.option_table import WRITE_OPTIONS
 
 
 def options(**given):
-    """As Spark passes them, with a path; ``__`` becomes a dot."""
+    """Options as Spark passes them, with a path; ``__`` becomes a dot."""
     given = {"path": "/a", **given}
     return CaseInsensitiveDict({name.replace("__", "."): value for name, value in given.items()})
 
@@ -31,7 +31,7 @@ def test_nothing_but_a_path_is_needed():
     assert (parsed.config.batch_size, parsed.config.compression_codec) == (131072, 0)
 
 
-def test_how_large_a_batch_is_that_readers_take():
+def test_the_maximum_batch_size_of_readers():
     assert parse().max_decompressed_batch_bytes == 64 << 20
     assert parse(maxDecompressedBatchBytes="200m").max_decompressed_batch_bytes == 200 << 20
     # Options of the view that an INSERT writes to.
@@ -42,7 +42,7 @@ def test_how_large_a_batch_is_that_readers_take():
         parse(maxDecompressedBatchBytes="2g")
 
 
-def test_names_count_in_any_case_and_in_snake_case():
+def test_names_are_case_insensitive_and_may_be_snake_case():
     parsed = parse(Topic=" orders ", PARTITIONS="3", Batch__Size="1000", broker_directory="TRUE")
     assert (parsed.topic, parsed.partitions, parsed.config.batch_size) == ("orders", 3, 1000)
     assert parsed.broker_directory is True
@@ -202,7 +202,7 @@ def test_values_of_every_kind():
         "[]",
         '{"t":1}',
         '{"t":"short"}',
-        # 22 characters, of which the last has bits that no id has.
+        # 22 characters, the last of which has bits that no id has.
         '{"t":"AAAAAAAAAAAAAAAAAAAAAB"}',
         '{"t":"AAAAAAAAAAAAAAAAAAAA+Q"}',
         '{"t":"ÄAAAAAAAAAAAAAAAAAAAAQ"}',
@@ -228,7 +228,7 @@ def test_topic_ids_are_checked(value):
         ("kafka.partitioner.class", "Kafka option 'partitioner.class' is not supported. Set the option"),
     ],
 )
-def test_what_would_change_the_meaning_is_refused(name, message):
+def test_options_that_change_the_meaning_are_refused(name, message):
     with pytest.raises(OptionError, match=message):
         write_options(CaseInsensitiveDict({"path": "/a", name: "x"}))
 
@@ -274,7 +274,7 @@ def test_configuration_keys_are_not_taken_for_options_of_a_read():
     assert parse(flush="none", flush__ms="7").config.flush_ms == 7
 
 
-def test_the_defaults_of_the_table_are_those_that_count():
+def test_the_documented_defaults_apply():
     defaults = {spec.name: spec.default for spec in WRITE_OPTIONS if spec.default}
     parsed = write_options(CaseInsensitiveDict({"path": "/a", **defaults}))
     assert parsed.partition_count == parse().partition_count

@@ -1,4 +1,4 @@
-"""What the driver determines before there are rows: the root, the number of partitions, what is restored."""
+"""What the driver determines before any rows: the root, the partition counts, and what is restored."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from storage_core.filesystem import FileSystem
 from tests.spark.writers import batch, rows, write, writer_of
 
 
-def test_a_topic_that_is_there_keeps_its_partitions(root):
+def test_an_existing_topic_keeps_its_partitions(root):
     write(writer_of(root, "key", "value", topic="t", partitions="12"), [batch(key=[b"abc"], value=[b"1"])])
     write(writer_of(root, "key", "value", topic="t", partitions="5"), [batch(key=[b"abc"], value=[b"2"])])
     assert rows(root)["partition"].to_pylist() == [3, 3]
@@ -38,7 +38,7 @@ def test_a_topic_that_begins_with_a_dot_is_one_like_any_other(root):
     assert rows(root)["value"].to_pylist() == [b"last"]
 
 
-def test_a_hidden_directory_that_is_no_partition_gives_no_topic_its_partitions(root):
+def test_a_hidden_directory_that_is_no_partition_counts_for_no_topic(root):
     (root / ".Trash-1000/files").mkdir(parents=True)
     for _ in range(2):
         write(writer_of(root, "value", topic=".Trash", partitions="2"), [batch(value=[b"v"])])
@@ -50,7 +50,7 @@ def test_a_hidden_directory_that_is_no_partition_gives_no_topic_its_partitions(r
     assert rows(root)["value"].to_pylist() == [b"v", b"v"]
 
 
-def test_a_file_that_is_named_like_a_partition_is_none(root):
+def test_a_file_named_like_a_partition_is_not_one(root):
     write(writer_of(root, "value", topic="u"), [batch(value=[b"1"])])
     (root / "t-0").write_bytes(b"")
     with pytest.raises(LogDirectoryError, match=r"found something\. Move it away\. .*/t-0"):
@@ -84,7 +84,7 @@ def bounds_of(path):
 
 @pytest.fixture
 def source_without_rows(tmp_path):
-    """All records of one topic and of an internal one are deleted, none of a second; a third never had any."""
+    """A topic and an internal topic with all records deleted, one with some left, and one that never had any."""
     path = tmp_path / "source"
     with storage_core.LogDirectory.open(path) as logs:
         for name in ("gone", "kept", "__consumer_offsets"):
@@ -96,7 +96,7 @@ def source_without_rows(tmp_path):
 
 
 def test_a_topic_whose_records_are_all_gone_is_restored(root, source_without_rows):
-    """Otherwise it would begin at 0 again, and a group at its old end would miss new records."""
+    """Otherwise its log would start at 0, and a group at its old end would miss new records."""
     names = ["value", "topic", "partition", "offset"]
     writer = writer_of(root, *names, preserveOffsets="true", offsetsFrom=str(source_without_rows))
     write(writer, rows(source_without_rows).select(names).to_batches())
@@ -110,14 +110,14 @@ def test_the_topic_that_is_named_is_restored_without_rows(root, source_without_r
     assert bounds_of(root) == {f"{topic}-0": bounds}
 
 
-def test_a_source_whose_end_cannot_be_told_is_refused_with_what_to_do(root, tmp_path):
+def test_a_source_with_an_unknown_end_is_refused_with_advice(root, tmp_path):
     source = tmp_path / "source"
     with storage_core.LogDirectory.open(source) as logs:
         log = logs.create("t")
         sizes_bytes = [log.append(pa.table({"value": [b"1"]})).size_bytes for _ in range(3)]
     segment = source / "t-0" / f"{0:020}.log"
     data = bytearray(segment.read_bytes())
-    # The format of the second batch.
+    # The magic of the second batch.
     data[sizes_bytes[0] + 16] = 77
     segment.write_bytes(data)
     names = ["value", "topic", "partition", "offset"]
@@ -135,7 +135,7 @@ def test_a_source_whose_end_cannot_be_told_is_refused_with_what_to_do(root, tmp_
         ({"preserveOffsets": "true", "offsetsFrom": "{logs}"}, "which has no topic 't'. It has a, b."),
     ],
 )
-def test_what_does_not_go_together_is_refused_before_anything_is_made(root, logs, options, message):
+def test_conflicting_options_are_refused_before_anything_is_created(root, logs, options, message):
     options = {
         name: text.format(logs=logs) if isinstance(text, str) else text for name, text in options.items()
     }
@@ -144,7 +144,7 @@ def test_what_does_not_go_together_is_refused_before_anything_is_made(root, logs
     assert not root.exists()
 
 
-def test_a_path_with_a_comma_counts_as_one_only_if_it_is_there(tmp_path):
+def test_a_path_with_a_comma_is_one_path_only_if_it_exists(tmp_path):
     path = tmp_path / "a,b"
     with pytest.raises(OptionError, match=r"a,b' names several directories, or one that does not exist"):
         writer_of(path, "value", topic="t")
@@ -153,7 +153,7 @@ def test_a_path_with_a_comma_counts_as_one_only_if_it_is_there(tmp_path):
     assert rows(path)["value"].to_pylist() == [b"1"]
 
 
-def test_a_wrong_frame_is_refused_before_anything_is_made(root):
+def test_a_wrong_frame_is_refused_before_anything_is_created(root):
     with pytest.raises(InvalidRecordError, match=r"^Required attribute 'value' not found"):
         writer_of(root, "key", topic="t")
     assert not root.exists()
@@ -165,7 +165,7 @@ def test_a_log_directory_may_have_the_name_of_a_partition(tmp_path):
     assert rows(path)["value"].to_pylist() == [b"1"]
 
 
-def test_a_directory_above_need_not_be_listed(tmp_path):
+def test_a_parent_directory_need_not_be_listed(tmp_path):
     class PassedThrough(FileSystem):
         def list_directory(self, path):
             if path == str(tmp_path / "tenant-7"):

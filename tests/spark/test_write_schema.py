@@ -140,7 +140,7 @@ def test_wrong_types_are_refused(column, kind, message):
     assert str(raised.value).startswith(message)
 
 
-def test_the_first_mistake_is_the_one_that_kafka_names():
+def test_the_first_error_is_the_one_that_kafka_reports():
     with pytest.raises(InvalidRecordError, match=r"^topic attribute"):
         write_columns(frame(topic=IntegerType(), key=IntegerType()), WITHOUT_TOPIC)
     with pytest.raises(InvalidRecordError, match=r"^key attribute"):

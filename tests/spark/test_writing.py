@@ -31,7 +31,7 @@ def save(root):
 
 @pytest.fixture
 def frame(spark):
-    """Rows 0 to 999 in four tasks: key, value, and two topics in turn."""
+    """Rows 0 to 999 in four tasks: key, value, and two alternating topics."""
     number = functions.col("id")
     return spark.range(0, 1000, 1, 4).select(
         functions.concat(functions.lit("k"), number).alias("key"),
@@ -56,7 +56,7 @@ def test_a_frame_is_appended_and_overwritten(frame, save, root):
 
 
 def test_topics_that_begin_with_a_dot(spark, frame, save, root):
-    """A broker allows them, so Spark reads them, writes them and writes them again."""
+    """Brokers allow such names, so Spark reads and writes these topics, and appends to them."""
     for topic in (".even", "..odd"):
         save(frame.drop("topic"), topic=topic)
         save(frame.drop("topic"), topic=topic)
@@ -111,7 +111,7 @@ class OtherSource(DataSource):
 
 
 def test_without_it_spark_finds_no_source_in_python(spark, frame, save, root):
-    """If this fails, Spark supports it now: take the advice out of docs/options.md."""
+    """If this fails, Spark supports it now: remove the advice from docs/options.md."""
     spark.dataSource.register(OtherSource)
     for name in ("segmentlog", "other"):
         writer = frame.write.format(name).mode("append").option("topic", "t")
@@ -144,7 +144,7 @@ def test_timestamps_do_not_depend_on_the_sessions_zone(spark, save, root, conf):
     assert rows(root)["timestamp"].cast(pa.int64()).to_pylist() == [1_700_000_000_123_000]
 
 
-def test_large_types_are_taken(spark, save, root, conf):
+def test_large_types_are_accepted(spark, save, root, conf):
     conf("spark.sql.execution.arrow.useLargeVarTypes", "true")
     save(
         spark.sql(

@@ -1,4 +1,4 @@
-"""A writer and its tasks as Spark runs them: in other processes, one after the other. And the rows that result."""
+"""A writer and its tasks as Spark runs them, as if in other processes, one after the other; and the resulting rows."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def writer_of(path, *columns, overwrite=False, **options):
 
 
 def sent(thing):
-    """A copy as it arrives in another process."""
+    """A copy, as another process receives it."""
     return pickle.loads(pickle.dumps(thing))
 
 
@@ -77,7 +77,7 @@ def batch(**columns):
 
 
 def rows(path, **options):
-    """All rows of a log directory, in the order of topic, partition and offset."""
+    """All rows of a log directory, ordered by topic, partition and offset."""
     table = storage_core.read_table(path, include_headers=True, **options)
     return table.sort_by([("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")])
 
@@ -87,6 +87,6 @@ def staged_files(path):
 
 
 def clear_line(error):
-    """The line of an error in the driver or a task that says what is wrong."""
+    """The line of an error in the driver or a task that states the mistake."""
     lines = [line.strip() for line in str(error).strip().splitlines()]
     return next(line for line in reversed(lines) if "Error: " in line)

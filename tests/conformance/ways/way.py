@@ -25,7 +25,7 @@ class Way:
         run: Called with the `CaseUnderTest`, and with a `ClassicSpark` or a `ConnectSpark` if ``session`` is set.
         applies: Whether the way means anything for a case.
         session: The kind of Spark session that ``run`` needs.
-        is_quick: Whether `make test` tries it: on every case, with Spark on a sample of them.
+        is_quick: Whether `make test` tries it, on a sample of the cases.
     """
 
     column: str

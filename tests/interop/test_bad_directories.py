@@ -1,6 +1,6 @@
-"""The judge itself is judged: of directories that were spoilt on purpose, each is noticed; of a good one nothing is.
+"""The checks of the other modules detect bad directories and accept a good one.
 
-What the other modules ask of a broker's start and of its tool would mean nothing if it came out well for these too.
+A broker's start and `DumpLogSegments` prove something about a log only if they report damage.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def break_time_index(partition: Path) -> None:
 
 
 def tear(partition: Path) -> None:
-    """The marker says that there is nothing to look for."""
+    """Tear the log although the clean-shutdown marker says that no recovery is needed."""
     last = max(partition.glob("*.log"))
     os.truncate(last, last.stat().st_size - 5)
 
@@ -72,7 +72,7 @@ def leave_stray_index(partition: Path) -> None:
     (partition / f"{9999:020}.index").write_bytes(b"")
 
 
-SPOILS = {
+DAMAGE = {
     each.__name__.replace("_", "-"): each
     for each in (
         leave,
@@ -88,63 +88,63 @@ SPOILS = {
 }
 
 
-SPOILT_INDEXES = ("break-index", "break-index-size", "break-time-index")
+BAD_INDEXES = ("break-index", "break-index-size", "break-time-index")
 
 
 @dataclass(frozen=True, slots=True)
-class Spoilt:
+class BadDirectories:
     start: BrokerStart
     index_complaints: dict[str, list[str]]
     consumed: dict[str, Consumed]
 
 
 @pytest.fixture(scope="module")
-def spoilt(tmp_path_factory: pytest.TempPathFactory) -> Spoilt:
+def bad(tmp_path_factory: pytest.TempPathFactory) -> BadDirectories:
     scratch = tmp_path_factory.mktemp("noticed")
     with KafkaBroker(scratch / "broker", BROKER_SETTINGS) as broker:
         settings = {"internal_segment_bytes": 3_000, "index_interval_bytes": 100}
-        create_topics(broker, dict.fromkeys((SOURCE, *SPOILS), settings))
+        create_topics(broker, dict.fromkeys((SOURCE, *DAMAGE), settings))
         send(new_producer(broker, linger_ms=1000), SOURCE, iter(small_records(RECORDS)))
         broker.stop()
         index_complaints = {}
-        for topic, spoil in SPOILS.items():
+        for topic, damage in DAMAGE.items():
             place(broker.log_directory, broker.log_directory, topic, source_topic=SOURCE)
             partition = broker.log_directory / f"{topic}-0"
-            spoil(partition)
-            if topic == "leave" or topic in SPOILT_INDEXES:
-                # One by one: a file that the tool fails over would hide those behind it.
+            damage(partition)
+            if topic == "leave" or topic in BAD_INDEXES:
+                # One partition per run: after a failure, the tool skips the remaining files.
                 index_complaints[topic] = complaints_about_indexes([partition])
         start = start_and_watch(broker)
-        consumed = consume_partitions(broker, [(topic, 0) for topic in SPOILS], patience_s=2.0)
+        consumed = consume_partitions(broker, [(topic, 0) for topic in DAMAGE], patience_s=2.0)
         broker.kill()
     shutil.rmtree(scratch)
-    return Spoilt(start, index_complaints, {topic: each for (topic, _), each in consumed.items()})
+    return BadDirectories(start, index_complaints, {topic: each for (topic, _), each in consumed.items()})
 
 
-def test_of_a_good_directory_nothing(spoilt: Spoilt) -> None:
+def test_good_directory_causes_no_complaints(bad: BadDirectories) -> None:
     for topic in (SOURCE, "leave"):
-        assert not spoilt.start.complaints(topic)
-        assert spoilt.start.loaded()[topic, 0].log_end_offset == RECORDS
-    assert not spoilt.index_complaints["leave"]
-    assert len(spoilt.consumed["leave"].rows) == RECORDS
-    assert spoilt.start.skipped_recovery
+        assert not bad.start.complaints(topic)
+        assert bad.start.loaded()[topic, 0].log_end_offset == RECORDS
+    assert not bad.index_complaints["leave"]
+    assert len(bad.consumed["leave"].rows) == RECORDS
+    assert bad.start.skipped_recovery
 
 
 @pytest.mark.parametrize("topic", ["lose-index", "spoil-snapshots", "change-topic-id", "leave-stray-index"])
-def test_noticed_by_a_clean_start(spoilt: Spoilt, topic: str) -> None:
-    assert spoilt.start.complaints(topic)
-    assert any(topic in line for line in spoilt.start.unusual())
+def test_clean_start_reports_it(bad: BadDirectories, topic: str) -> None:
+    assert bad.start.complaints(topic)
+    assert any(topic in line for line in bad.start.unusual())
 
 
-@pytest.mark.parametrize("topic", SPOILT_INDEXES)
-def test_noticed_by_the_tool(spoilt: Spoilt, topic: str) -> None:
-    assert spoilt.index_complaints[topic]
+@pytest.mark.parametrize("topic", BAD_INDEXES)
+def test_dump_log_segments_reports_it(bad: BadDirectories, topic: str) -> None:
+    assert bad.index_complaints[topic]
 
 
-def test_torn_log_under_a_marker_loses_records(spoilt: Spoilt) -> None:
-    assert spoilt.start.loaded()["tear", 0].log_end_offset < RECORDS
-    assert len(spoilt.consumed["tear"].rows) < RECORDS
+def test_torn_log_under_a_marker_loses_records(bad: BadDirectories) -> None:
+    assert bad.start.loaded()["tear", 0].log_end_offset < RECORDS
+    assert len(bad.consumed["tear"].rows) < RECORDS
 
 
-def test_wrong_topic_id_gives_an_empty_log(spoilt: Spoilt) -> None:
-    assert not spoilt.consumed["change-topic-id"].rows
+def test_wrong_topic_id_gives_an_empty_log(bad: BadDirectories) -> None:
+    assert not bad.consumed["change-topic-id"].rows

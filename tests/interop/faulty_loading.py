@@ -1,6 +1,6 @@
-"""Logs that Spark wrote, put under a broker's topics with one thing wrong with each, and what became of them.
+"""Logs that Spark wrote, placed under a broker's topics with one mistake each, and the consequences.
 
-The topics are named for what is wrong with them. All rows are of the year 2020.
+Each topic is named for its mistake. All rows are from the year 2020.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NOTHING_COMES_MS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A topic as its broker serves it: its log start, its log end, and the values that a consumer gets."""
+    """A topic as its broker serves it: log start, log end, and the values that a consumer gets."""
 
     start_offset: int
     end_offset: int
@@ -43,38 +43,38 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Spoilt:
-    """What became of the topics.
+class FaultyLoads:
+    """The state of the topics after loading and after the repair.
 
     Attributes:
-        log: What the broker logged when it met them.
-        names: What lay in its directory then.
-        found: The topics then.
-        read_on: How many records a restarted group got of each topic to which some more were produced.
-        mended_log: What the broker logged when it met them again, mended as the document says.
-        mended: The topics then.
-        mended_read_on: The same for the group then.
+        log: What the broker logged while it loaded them.
+        names: The entries of its directory after that.
+        found: The topics after that.
+        read_on: How many further records a restarted group got, by topic.
+        repaired_log: What the broker logged while it loaded the repaired topics.
+        repaired: The repaired topics.
+        repaired_read_on: How many further records the group got from them, by topic.
     """
 
     log: str
     names: list[str]
     found: Mapping[str, Found]
     read_on: Mapping[str, int]
-    mended_log: str
-    mended: Mapping[str, Found]
-    mended_read_on: Mapping[str, int]
+    repaired_log: str
+    repaired: Mapping[str, Found]
+    repaired_read_on: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """Loads the topics into a broker, sees what becomes of them, mends them, and looks again.
+    """Loads the topics into a broker, observes it, repairs them as the document says, and observes it again.
 
     Attributes:
         spark: Writes the logs.
         home: Where Kafka's commands run.
-        broker: Its broker.
-        scratch: For the logs.
-        blocks: The document's commands. In them, the topic at hand is called ``clicks``.
+        broker: The broker of that home.
+        scratch: Holds the logs.
+        blocks: The document's commands, which call the topic ``clicks``.
     """
 
     spark: SparkSession
@@ -83,8 +83,8 @@ class Loading:
     scratch: Path
     blocks: Sequence[Block]
 
-    def run(self) -> Spoilt:
-        """Do so; the broker is stopped then."""
+    def run(self) -> FaultyLoads:
+        """Load, repair and return the observations; the broker is stopped afterwards."""
         self.home.start()
         for topic in _TOPICS:
             create_topic(self.broker, topic, **({} if topic == "old" else {"retention_ms": -1}))
@@ -92,7 +92,7 @@ class Loading:
         self._place()
         before = self._log()
         self.home.start()
-        # The first check of the retention comes soon.
+        # The first retention check comes soon.
         wait_until(lambda: "Incremented log start offset to 1000" in self._log())
         found = self._found()
         names = sorted(path.name for path in self.broker.log_directory.iterdir())
@@ -100,14 +100,14 @@ class Loading:
         self._run("old", "The topic is empty")
         self.home.stop()
         log = self._log().removeprefix(before)
-        self._mend()
+        self._repair()
         self.home.start()
-        mended = self._found()
+        repaired = self._found()
         self._run("high-epoch", "A group gets nothing more", slice(2, None))
-        mended_read_on = self._consume_in_group("high-epoch", f"--max-messages={_ADDED_COUNT}")
+        repaired_read_on = self._consume_in_group("high-epoch", f"--max-messages={_ADDED_COUNT}")
         self.home.stop()
-        mended_log = self._log().removeprefix(before + log)
-        return Spoilt(log, names, found, read_on, mended_log, mended, mended_read_on)
+        repaired_log = self._log().removeprefix(before + log)
+        return FaultyLoads(log, names, found, read_on, repaired_log, repaired, repaired_read_on)
 
     def _place(self) -> None:
         directory = self.broker.log_directory
@@ -127,7 +127,7 @@ class Loading:
         shutil.rmtree(directory / "absent-0")
         write_rows(self.spark, directory, "absent", brokerDirectory="true", **ids)
 
-    def _mend(self) -> None:
+    def _repair(self) -> None:
         self._run("wrong-id", "A directory is called")
         self._run("no-id", "A directory is called")
         self._run("old", "Into a directory of its own", containing='rm -r "$LOG_DIR')
@@ -136,7 +136,7 @@ class Loading:
         self._run("log-start", "Into a directory of its own", containing="log-start")
 
     def _run(self, topic: str, section: str, which: slice = slice(None), *, containing: str = "") -> None:
-        """Run the commands of a section of the document for a topic."""
+        """Run a section's commands from the document for a topic."""
         places = {
             "/opt/kafka": str(self.home.directory),
             "/data/rewritten": str(self.scratch / "rewritten"),
@@ -155,7 +155,7 @@ class Loading:
             shell.run(block)
 
     def _found(self) -> dict[str, Found]:
-        # A consumer waits for a partition's leader, which comes a moment after the broker.
+        # A consumer waits for the partition's leader, which is elected shortly after the broker's start.
         consume(self.broker, _TOPICS)
         return {
             topic: Found(
@@ -167,7 +167,7 @@ class Loading:
         }
 
     def _read_on(self) -> Mapping[str, int]:
-        """What a group gets that has read to the end and begins anew when there is more."""
+        """What a group gets that first reads to the end, then restarts after more records were produced."""
         topics = ("good", "high-epoch")
         self._consume_in_group("|".join(topics), "--from-beginning", f"--max-messages={2 * ROW_COUNT}")
         producer = new_producer(self.broker)
@@ -178,7 +178,7 @@ class Loading:
         return self._consume_in_group("|".join(topics), f"--timeout-ms={_NOTHING_COMES_MS}")
 
     def _consume_in_group(self, topics: str, *arguments: str) -> Mapping[str, int]:
-        """How many records Kafka's own consumer gets, by value."""
+        """The number of records that Kafka's own consumer gets, by value."""
         command = ["bin/kafka-console-consumer.sh", "--bootstrap-server", self.broker.bootstrap_servers]
         command += ["--group", _GROUP, "--include", topics, *arguments]
         done = subprocess.run(

@@ -1,6 +1,6 @@
-"""Ways in which a killed log may be hurt, each for a log of its own: a recovery must deal with all of them.
+"""The kinds of damage that a recovery must handle, each applied to a log of its own.
 
-They are done to copies of one log that is not hurt, after the broker was killed.
+The logs are copies of one intact log, damaged after the broker was killed.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def _batch_positions(path: Path) -> list[int]:
 
 
 class Checkpointed(NamedTuple):
-    """What the root's checkpoints are to say of the partition.
+    """What the root's checkpoints say of the partition after the damage.
 
     Attributes:
-        recovery_point: None: there is no line.
-        log_start: None: what stands there.
+        recovery_point: None for no line.
+        log_start: None to keep the existing line.
     """
 
     recovery_point: int | None = None
@@ -60,12 +60,12 @@ def _torn_in_a_header(partition: Path) -> None:
     os.truncate(path, _batch_positions(path)[-1] + 7)
 
 
-def _garbage_behind(partition: Path) -> None:
+def _garbage_after(partition: Path) -> None:
     with open(_file(partition, -1, ".log"), "ab") as log:
         log.write(bytes(range(1, 200)))
 
 
-def _zeros_behind(partition: Path) -> None:
+def _zeros_after(partition: Path) -> None:
     with open(_file(partition, -1, ".log"), "ab") as log:
         log.write(bytes(5_000))
 
@@ -90,7 +90,7 @@ def _flipped_magic(partition: Path) -> None:
 
 
 def _flipped_below_the_recovery_point(partition: Path) -> Checkpointed:
-    """Nobody looks there."""
+    """A recovery does not read there."""
     path = _file(partition, 1, ".log")
     _flip(path, _batch_positions(path)[1] + 70)
     return Checkpointed(_bases(partition)[3] + 1)
@@ -101,13 +101,13 @@ def _recovery_point_at_a_base(partition: Path) -> Checkpointed:
 
 
 def _cut_at_a_batch(partition: Path) -> None:
-    """Whole batches are gone, at the end of a segment that is not the last: a gap, but no damage."""
+    """Remove whole batches from the end of a segment that is not the last: an offset gap, but no damage."""
     path = _file(partition, 1, ".log")
     os.truncate(path, _batch_positions(path)[-1])
 
 
 def _repeated_batch(partition: Path) -> None:
-    """The same batch twice: its offsets stand twice in the log, and perhaps in the index."""
+    """The same batch twice, so the log, and perhaps the index, holds its offsets twice."""
     path = _file(partition, -1, ".log")
     content = path.read_bytes()
     position = _batch_positions(path)[-1]
@@ -182,7 +182,7 @@ def _epochs_beyond_the_end(partition: Path) -> None:
 
 
 def _left_over_files(partition: Path) -> None:
-    """Of deletions and of a compaction that did not come to its end."""
+    """Files left by deletions and by an interrupted compaction."""
     for suffix in (".log", ".index"):
         path = _file(partition, 1, suffix)
         for ending in (".deleted", ".cleaned"):
@@ -192,7 +192,7 @@ def _left_over_files(partition: Path) -> None:
 
 
 def _complete_swap(partition: Path) -> None:
-    """A compacted segment that stands beside the ones whose place it takes."""
+    """A compacted segment next to the ones that it replaces."""
     path = _file(partition, 1, ".log")
     content = path.read_bytes()
     positions = _batch_positions(path)
@@ -202,7 +202,7 @@ def _complete_swap(partition: Path) -> None:
 
 
 def _unfinished_split(partition: Path) -> None:
-    """A split that had renamed one of its halves."""
+    """A split interrupted after one half was renamed."""
     path = _file(partition, 1, ".log")
     path.with_name(path.name + ".swap").write_bytes(path.read_bytes())
     path.with_name(path.name + ".cleaned").write_bytes(path.read_bytes())
@@ -232,18 +232,18 @@ def _log_start_in_a_batch(partition: Path) -> Checkpointed:
     return Checkpointed(log_start=_bases(partition)[2] + 7)
 
 
-def _log_start_behind_the_end(partition: Path) -> Checkpointed:
+def _log_start_beyond_the_end(partition: Path) -> Checkpointed:
     del partition
     return Checkpointed(log_start=1_000_000)
 
 
-def _recovery_point_behind_the_end(partition: Path) -> Checkpointed:
+def _recovery_point_beyond_the_end(partition: Path) -> Checkpointed:
     del partition
     return Checkpointed(recovery_point=1_000_000)
 
 
 def _cut_below_the_recovery_point(partition: Path) -> Checkpointed:
-    """Bytes that were on disk are gone all the same."""
+    """Bytes are missing although they were flushed."""
     path = _file(partition, -1, ".log")
     base = _bases(partition)[-1]
     os.truncate(path, _batch_positions(path)[-2] + 30)
@@ -257,7 +257,7 @@ def _unknown_files(partition: Path) -> None:
 
 
 def _offset_out_of_reach(partition: Path) -> None:
-    """As a compaction of old brokers left them: the segment is split."""
+    """An offset too far above the base offset, as old cleaners left it: recovery splits the segment."""
     path = _file(partition, -1, ".log")
     content = bytearray(path.read_bytes())
     position = _batch_positions(path)[-1]
@@ -265,15 +265,15 @@ def _offset_out_of_reach(partition: Path) -> None:
     path.write_bytes(content)
 
 
-# Name of the topic: what is done to the partition. If nothing is returned, its recovery point is the beginning.
-HURT: dict[str, Callable[[Path], Checkpointed | None]] = {
-    f"hurt-{way.__name__.strip('_').replace('_', '-')}": way
+# Topic: the damage. Unless it returns otherwise, the recovery point is the log start.
+DAMAGED_LOGS: dict[str, Callable[[Path], Checkpointed | None]] = {
+    f"damaged-{way.__name__.strip('_').replace('_', '-')}": way
     for way in (
         _nothing,
         _torn,
         _torn_in_a_header,
-        _garbage_behind,
-        _zeros_behind,
+        _garbage_after,
+        _zeros_after,
         _empty_last,
         _flipped_in_the_middle,
         _flipped_in_the_first_batch,
@@ -302,8 +302,8 @@ HURT: dict[str, Callable[[Path], Checkpointed | None]] = {
         _lost_everything,
         _emptied_in_the_middle,
         _log_start_in_a_batch,
-        _log_start_behind_the_end,
-        _recovery_point_behind_the_end,
+        _log_start_beyond_the_end,
+        _recovery_point_beyond_the_end,
         _cut_below_the_recovery_point,
         _unknown_files,
         _offset_out_of_reach,

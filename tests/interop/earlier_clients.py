@@ -1,7 +1,7 @@
 """The topics of a broker into which Spark jobs write while it is stopped, and the clients that wrote to them before.
 
-The clients live on beside the stopped broker, and go on when it is back: with their producer ids, sequence numbers
-and transactions.
+The clients stay alive while the broker is stopped and continue after its restart, with the same producer ids,
+sequence numbers and transactions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EMPTY, FILLED, ROLLED = "into-empty", "into-filled", "into-rolled"
 TRANSACTIONS, IDEMPOTENT, LOST = "into-transactions", "into-idempotent", "into-lost"
 OVERWRITTEN, KILLED, OPEN = "into-overwritten", "into-killed", "into-open"
 _SMALL_SEGMENTS: Final = {"internal_segment_bytes": 20_000}
-# Topic: how many partitions, and settings.
+# Topic: partition count and settings.
 TOPICS: Final[dict[str, tuple[int, dict[str, object]]]] = {
     EMPTY: (3, {}),
     FILLED: (3, {}),
@@ -37,21 +37,21 @@ TOPICS: Final[dict[str, tuple[int, dict[str, object]]]] = {
     KILLED: (2, {}),
     OPEN: (1, {}),
 }
-# To which jobs append.
+# The topics to which jobs append.
 GROWN: Final = (EMPTY, FILLED, ROLLED, TRANSACTIONS, IDEMPOTENT, LOST)
-# So many records are sent to each partition, and each time; to those with small segments some hundred.
+# Records per partition and round; topics with small segments get some hundred.
 SENT: Final = 40
 _MANY: Final = 600
 _TIMEOUT_S = 60.0
 
 
 def places_of(*topics: str) -> list[Place]:
-    """All partitions of topics."""
+    """All partitions of these topics."""
     return [(topic, number) for topic in topics for number in range(TOPICS[topic][0])]
 
 
-class ClientsOfBefore:
-    """Makes the topics and writes to them, and once more when the broker is back."""
+class EarlierClients:
+    """Creates the topics and writes to them, once before the jobs and once after the restart."""
 
     def __init__(self, broker: KafkaBroker) -> None:
         for topic, (count, settings) in TOPICS.items():
@@ -67,7 +67,7 @@ class ClientsOfBefore:
             producer.init_transactions()
 
     def write(self) -> None:
-        """Write to every topic but the one that stays empty."""
+        """Write to every topic except the one that stays empty."""
         plain = new_producer(self._broker, linger_ms=5, batch_num_messages=10)
         for place in places_of(FILLED, ROLLED, LOST, OVERWRITTEN, KILLED):
             count = _MANY if TOPICS[place[0]][1] else SENT
@@ -86,10 +86,10 @@ class ClientsOfBefore:
         self._delete_some()
 
     def go_on(self) -> dict[tuple[str, int, int], tuple[bytes | None, bytes | None]]:
-        """Write more, with the producers of before.
+        """Write more with the same producers.
 
         Returns:
-            Key and value of what was acknowledged, by topic, partition and offset.
+            Key and value of each acknowledged record, by topic, partition and offset.
         """
         self._deliveries = Deliveries()
         self._produce(self._idempotent, places_of(IDEMPOTENT), _values("after"))
@@ -107,7 +107,7 @@ class ClientsOfBefore:
                 producer.produce(topic, value, partition=partition, on_delivery=self._deliveries)
 
     def _delete_some(self) -> None:
-        """The root's checkpoint will name a log start of a partition that gets lost."""
+        """Raise the log start of a partition that will be lost; the root's checkpoint still names it."""
         admin = AdminClient({"bootstrap.servers": self._broker.bootstrap_servers})
         for answer in admin.delete_records([TopicPartition(LOST, 0, SENT // 2)]).values():
             answer.result(_TIMEOUT_S)
