@@ -70,12 +70,12 @@ class SegmentLogDataSource(DataSource):
             schema: The columns of the DataFrame.
             overwrite: Whether its rows replace the existing ones.
         """
-        from spark_segmentlog import write_options, write_plan, writer  # noqa: PLC0415
+        from spark_segmentlog import options, write_plan, writer  # noqa: PLC0415
         from storage_core.filesystem import FileSystem  # noqa: PLC0415
 
-        options = write_options.write_options(self.options)
-        plan = write_plan.plan_write(FileSystem(), schema, options, is_overwrite=overwrite)
-        ignored = write_options.ignored_write_options(self.options)
+        write_options = options.write_options(self.options)
+        plan = write_plan.plan_write(FileSystem(), schema, write_options, is_overwrite=overwrite)
+        ignored = options.ignored_write_options(self.options)
         if ignored:
             _logger.warning(
                 "segmentlog writes files, in one batch: ignored %s, which concern brokers, streams, catalogs or reads.",

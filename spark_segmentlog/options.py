@@ -1,19 +1,42 @@
-"""From Spark's options to the read options of `storage_core`.
+"""Spark's options as the values that a read and a write need, parsed and checked by pure functions.
 
 Spark passes names in lower case and values as text, and adds options of its own; scripts keep options
-that they set for Spark's Kafka source. Options that select and bound a read are passed to
-`parse_read_options`, which refuses unknown ones. Options that only a broker, a stream or a catalog
-could use are ignored. Options that would change the meaning of the read are refused in the words of
-Spark's Kafka source.
+that they set for Spark's Kafka source and sink. Options that select and bound a read are passed to
+`parse_read_options`, Kafka's keys for topics become a `LogConfig`, and unknown names are refused. Options that only a
+broker, a stream or a catalog could use are ignored. Options that would change the meaning of the read are refused in
+the words of Spark's Kafka source. A write ignores those of a read, too: ``INSERT INTO`` a temporary view passes the
+options that the view was made with.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from typing import TYPE_CHECKING, Final
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
+from storage_core.checkpoint.partition_files import is_topic_id
+from storage_core.config import CONFIG_KEYS, INT_MAX, INTERNAL_KEYS, LONG_MAX
 from storage_core.errors import OptionError
-from storage_core.option_table import TRIGGER_OPTIONS
+from storage_core.log.log_root import check_topic_partition
+from storage_core.log_config import LogConfig
+from storage_core.option_table import (
+    READ_OPTIONS,
+    TRIGGER_OPTIONS,
+    WRITE_OPTIONS,
+    names_by_key,
+    nearest_hint,
+    option_key,
+)
+from storage_core.scan.option_values import (
+    DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES,
+    parse_boolean,
+    parse_choice,
+    parse_count,
+    parse_max_batch_bytes,
+    parse_paths,
+    path_of,
+)
 from storage_core.scan.options import ReadOptions, parse_read_options
 from storage_core.scan.where import parse_where
 
@@ -49,7 +72,7 @@ _DESERIALIZER: Final = (
     "Kafka option '{kind}.deserializer' is not supported as {kind}s are deserialized as byte arrays with "
     "ByteArrayDeserializer. Use DataFrame operations to explicitly deserialize the {kind}s."
 )
-_REJECTED: Final = {
+_REJECTED_BY_READS: Final = {
     "kafka.auto.offset.reset": "Kafka option 'auto.offset.reset' is not supported. Instead set the source "
     "option 'startingOffsets' to 'earliest' or to offsets per partition to specify where to start.",
     "kafka.key.deserializer": _DESERIALIZER.format(kind="key"),
@@ -59,6 +82,29 @@ _REJECTED: Final = {
     "kafka.interceptor.classes": "Kafka option 'interceptor.classes' is not supported. Leave it out.",
 }
 
+PartitionerName = Literal["default", "roundRobin", "random"]
+_COMPRESSION: Final = "compression.type"
+_LEVEL: Final = "compression.level"
+_BATCH_SIZE: Final = "batch.size"
+_DEFAULT_BATCH_SIZE_BYTES: Final = 128 * 1024
+# Kafka's producers say none, its topics say uncompressed.
+_NO_COMPRESSION: Final = "none"
+_CODECS_WITH_LEVEL: Final = ("gzip", "lz4", "zstd")
+_SERIALIZER: Final = (
+    "Kafka option '{kind}.serializer' is not supported as {kind}s are serialized with ByteArraySerializer. "
+    "Leave it out: columns of bytes and of text are taken as they are."
+)
+_REJECTED_BY_WRITES: Final = {
+    "kafka.key.serializer": _SERIALIZER.format(kind="key"),
+    "kafka.value.serializer": _SERIALIZER.format(kind="value"),
+    "kafka.partitioner.class": "Kafka option 'partitioner.class' is not supported. Set the option 'partitioner' to "
+    "default, roundRobin or random, or give each row its partition in the column 'partition'.",
+}
+
+_OPTIONS_BY_KEY: Final = names_by_key(WRITE_OPTIONS)
+_CONFIG_BY_KEY: Final = {option_key(key.name): key.name for key in (*CONFIG_KEYS, *INTERNAL_KEYS)}
+_READ_BY_KEY: Final = names_by_key(READ_OPTIONS)
+
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
     """Check all options of a batch read.
@@ -67,12 +113,14 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         OptionError: Naming the option, what was expected and what was found.
     """
     given = {name.lower(): value for name, value in options.items()}
-    for name, message in _REJECTED.items():
+    for name, message in _REJECTED_BY_READS.items():
         if name in given:
             raise OptionError(message)
     if _CATALOG.issubset(given):
         given = _table_options(given)
-    return parse_read_options({name: value for name, value in given.items() if not _is_ignored(name)})
+    return parse_read_options(
+        {name: value for name, value in given.items() if not _is_ignored_by_reads(name)}
+    )
 
 
 def has_times_without_zone(options: Mapping[str, str]) -> bool:
@@ -90,16 +138,18 @@ def has_times_without_zone(options: Mapping[str, str]) -> bool:
 
 def ignored_options(options: Mapping[str, str]) -> tuple[str, ...]:
     """Names, never values, of the options that are accepted and have no effect."""
-    return tuple(_IGNORED.get(name, name) for name in sorted(map(str.lower, options)) if _is_ignored(name))
+    return tuple(
+        _IGNORED.get(name, name) for name in sorted(map(str.lower, options)) if _is_ignored_by_reads(name)
+    )
 
 
-def is_for_a_broker_or_catalog(name: str) -> bool:
+def _is_for_a_broker_or_catalog(name: str) -> bool:
     """Whether only a broker, a stream or a catalog could use an option, by its name in lower case."""
     return name in _IGNORED or name.startswith(_IGNORED_PREFIXES)
 
 
-def _is_ignored(name: str) -> bool:
-    return name != _ISOLATION_LEVEL and is_for_a_broker_or_catalog(name)
+def _is_ignored_by_reads(name: str) -> bool:
+    return name != _ISOLATION_LEVEL and _is_for_a_broker_or_catalog(name)
 
 
 def _table_options(given: Mapping[str, str]) -> dict[str, str]:
@@ -110,3 +160,228 @@ def _table_options(given: Mapping[str, str]) -> dict[str, str]:
     options = {name: value for name, value in given.items() if f"option.{name}" in given}
     # A table may be created without a path: Spark drops it anyway, and each query names its own.
     return {"path": given.get("path", "."), **options}
+
+
+def parse_path(given: Mapping[str, str]) -> str:
+    """The log directory."""
+    path = given.get("path", "")
+    if not path:
+        raise OptionError(
+            'No path is given. Name a log directory: .save("/path") or .option("path", "/path"); in SQL '
+            "INSERT INTO t WITH (path = '/path') ..., or INSERT INTO a temporary view that was made with "
+            "OPTIONS (path '/path') (Spark does not pass the options of CREATE TABLE to writes)."
+        )
+    return path_of(path)
+
+
+def parse_topic(given: Mapping[str, str]) -> str | None:
+    """The topic of all rows; None if each row names its own."""
+    topic = given.get("topic")
+    if topic is None:
+        return None
+    topic = topic.strip()
+    check_topic_partition(topic, 0)
+    return topic
+
+
+def parse_partitions(given: Mapping[str, str]) -> int | None:
+    """How many partitions a new topic gets; None if the option is not given."""
+    if "partitions" not in given:
+        return None
+    count = parse_count("partitions", given["partitions"])
+    if count > INT_MAX:
+        raise OptionError(f"partitions is {count}. Use at most {INT_MAX}.")
+    return count
+
+
+def parse_config(given: Mapping[str, str], config: Mapping[str, str]) -> LogConfig:
+    """The configuration of the logs: Kafka's topic-level keys, and options named as those of its producers."""
+    values: dict[str, Any] = {_BATCH_SIZE: _DEFAULT_BATCH_SIZE_BYTES, **config}
+    if _BATCH_SIZE in given:
+        values[_BATCH_SIZE] = given[_BATCH_SIZE]
+    if _COMPRESSION in given:
+        codec = given[_COMPRESSION].strip().lower()
+        values[_COMPRESSION] = "uncompressed" if codec == _NO_COMPRESSION else codec
+    parsed = LogConfig.from_dict(values)
+    if parsed.message_timestamp_type != "CreateTime":
+        raise OptionError(
+            f"message.timestamp.type is {parsed.message_timestamp_type!r}, but rows keep their timestamps. "
+            "Leave it out; without the column timestamp, rows get the time at which the job began."
+        )
+    if _LEVEL not in given:
+        return parsed
+    codec = parsed.compression_type
+    if codec not in _CODECS_WITH_LEVEL:
+        found = (
+            f"compression.type {given[_COMPRESSION]!r} has no level"
+            if _COMPRESSION in given
+            else "no codec is given"
+        )
+        raise OptionError(
+            f"compression.level is {given[_LEVEL]!r}, but {found}. Set compression.type to "
+            f"{', '.join(_CODECS_WITH_LEVEL[:-1])} or {_CODECS_WITH_LEVEL[-1]}, or leave the level out."
+        )
+    level_key = f"compression.{codec}.level"
+    if values.get(level_key, given[_LEVEL]) != given[_LEVEL]:
+        raise OptionError(
+            f"compression.level is {given[_LEVEL]!r} and {level_key} is {values[level_key]!r}. Give one of them."
+        )
+    return LogConfig.from_dict({**values, level_key: given[_LEVEL]})
+
+
+def parse_transaction(given: Mapping[str, str]) -> tuple[str | None, int | None]:
+    """The application that numbers its writes, and the number of this one; None if they are not given."""
+    app_id, version = given.get("txnAppId"), given.get("txnVersion")
+    if app_id is None and version is None:
+        return None, None
+    if app_id is None or version is None:
+        missing = "txnAppId" if app_id is None else "txnVersion"
+        raise OptionError(f"txnAppId and txnVersion go together, but {missing} is missing. Set both.")
+    if not app_id.strip():
+        raise OptionError("txnAppId is empty. Use a name that this application alone has.")
+    text = version.strip()
+    if not (text.isascii() and text.isdecimal()) or int(text[:20]) > LONG_MAX:
+        raise OptionError(f"txnVersion is {version!r}. Use a whole number from 0 to {LONG_MAX}.")
+    return app_id, int(text)
+
+
+def parse_topic_ids(given: Mapping[str, str]) -> Mapping[str, str]:
+    """Ids of new topics, by name."""
+    if "topicIds" not in given:
+        return {}
+    value = given["topicIds"]
+    try:
+        loaded: object = json.loads(value)
+    except (ValueError, RecursionError):
+        loaded = None
+    if not isinstance(loaded, dict) or not all(isinstance(each, str) for each in loaded.values()):
+        raise OptionError(
+            f'topicIds is {value!r}. Expected JSON as {{"topicA":"<22 characters>"}}, with the ids that '
+            "kafka-topics.sh --describe shows."
+        )
+    for topic, topic_id in loaded.items():
+        if not is_topic_id(topic_id):
+            raise OptionError(
+                f"topicIds gives topic {topic!r} the id {topic_id!r}. Expected the 22 characters that "
+                "kafka-topics.sh --describe shows as TopicId."
+            )
+    return loaded
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """What to write, and how; see ``WRITE_OPTIONS`` for the meaning of each option.
+
+    Attributes:
+        path: As given, or the path of a ``file:`` URI.
+        config: The configuration of each topic that is written, ``batch.size`` included.
+        flush: Whether everything is on disk before the rows become visible.
+        offsets_from: The paths of ``offsetsFrom``, as given.
+        max_decompressed_batch_bytes: The largest batch, before compression, that readers of these rows accept.
+    """
+
+    path: str
+    config: LogConfig
+    topic: str | None = None
+    partitions: int | None = None
+    partitioner: PartitionerName = "default"
+    flush: bool = True
+    txn_app_id: str | None = None
+    txn_version: int | None = None
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    broker_directory: bool = False
+    preserve_offsets: bool = False
+    offsets_from: str | None = None
+    max_decompressed_batch_bytes: int = DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES
+
+    @property
+    def partition_count(self) -> int:
+        """How many partitions a new topic gets."""
+        return self.partitions or 1
+
+
+def write_options(options: Mapping[str, str]) -> WriteOptions:
+    """Parse and check the options of a batch write. Nothing is opened or looked up.
+
+    Raises:
+        OptionError: A name is unknown, a value is wrong, or options contradict each other.
+    """
+    for name in options:
+        if name.lower() in _REJECTED_BY_WRITES:
+            raise OptionError(_REJECTED_BY_WRITES[name.lower()])
+    given, config = _sorted_out(options)
+    preserve_offsets = parse_boolean("preserveOffsets", given.get("preserveOffsets", False))
+    offsets_from = given.get("offsetsFrom")
+    if offsets_from is not None and not preserve_offsets:
+        raise OptionError("offsetsFrom goes with preserveOffsets=true. Set both, or neither.")
+    txn_app_id, txn_version = parse_transaction(given)
+    return WriteOptions(
+        path=parse_path(given),
+        config=parse_config(given, config),
+        topic=parse_topic(given),
+        partitions=parse_partitions(given),
+        partitioner=cast(
+            "PartitionerName",
+            parse_choice(
+                "partitioner", given.get("partitioner", "default"), ("default", "roundRobin", "random")
+            ),
+        ),
+        flush=parse_choice("flush", given.get("flush", "commit"), ("commit", "none")) == "commit",
+        txn_app_id=txn_app_id,
+        txn_version=txn_version,
+        topic_ids=parse_topic_ids(given),
+        broker_directory=parse_boolean("brokerDirectory", given.get("brokerDirectory", False)),
+        preserve_offsets=preserve_offsets,
+        offsets_from=offsets_from,
+        max_decompressed_batch_bytes=parse_max_batch_bytes(given.get("maxDecompressedBatchBytes")),
+    )
+
+
+def ignored_write_options(options: Mapping[str, str]) -> tuple[str, ...]:
+    """Names, never values, of the options that are accepted and have no effect."""
+    names = [name for name in sorted(map(str.lower, options)) if _is_ignored_by_writes(name)]
+    return tuple(_READ_BY_KEY.get(option_key(name), name) for name in names)
+
+
+def _is_ignored_by_writes(name: str) -> bool:
+    key = option_key(name)
+    if key in _OPTIONS_BY_KEY or key in _CONFIG_BY_KEY:
+        return False
+    return _is_for_a_broker_or_catalog(name.lower()) or key in _READ_BY_KEY
+
+
+def _sorted_out(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """This source's own options, and Kafka's keys, by documented name."""
+    given: dict[str, str] = {}
+    config: dict[str, str] = {}
+    for name, value in options.items():
+        if _is_ignored_by_writes(name):
+            continue
+        key = option_key(name)
+        if key in _OPTIONS_BY_KEY:
+            known, target = _OPTIONS_BY_KEY[key], given
+        elif key in _CONFIG_BY_KEY:
+            known, target = _CONFIG_BY_KEY[key], config
+        else:
+            raise OptionError(f"Unknown option '{name}'.{nearest_hint(name, _known_names())}")
+        text = _only_path(name, value) if known == "path" else value
+        if target.setdefault(known, text).strip() != text.strip():
+            raise OptionError(
+                f"'{name}' and '{known}' are the same option, but they are given as {target[known]!r} and {text!r}. "
+                "Give it once."
+            )
+    return given, config
+
+
+def _known_names() -> list[str]:
+    own = [spec.name for spec in WRITE_OPTIONS]
+    return [*own, *(key.name for key in CONFIG_KEYS if key.name not in own)]
+
+
+def _only_path(name: str, value: str) -> str:
+    paths = parse_paths(name.lower(), value)
+    if len(paths) > 1:
+        raise OptionError(
+            f"A write goes to one log directory, but {name} names {len(paths)}: {', '.join(paths)}."
+        )
+    return paths[0] if paths else ""

@@ -53,7 +53,7 @@ from storage_core.segment import base_offset_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from spark_segmentlog.write_options import WriteOptions
+    from spark_segmentlog.options import WriteOptions
     from storage_core.filesystem import FileSystem
 
 

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import StringType, StructType, TimestampType
 
 from spark_segmentlog import SegmentLogDataSource
-from spark_segmentlog.write_options import WriteOptions
+from spark_segmentlog.options import WriteOptions
 from spark_segmentlog.write_plan import write_columns
 from storage_core.errors import InvalidRecordError
 from storage_core.log_config import LogConfig

@@ -38,7 +38,7 @@ def test_an_import_pulls_in_nothing_heavy(module):
 def test_reading_and_writing_need_neither_cli_packages_nor_pandas():
     done = run(
         "import spark_segmentlog.reader, spark_segmentlog.reader, spark_segmentlog.options\n"
-        "import spark_segmentlog.writer, spark_segmentlog.write_options, spark_segmentlog.write_plan\n"
+        "import spark_segmentlog.writer, spark_segmentlog.write_plan\n"
         "print([name for name in ('click', 'rich', 'pandas') if name in sys.modules])"
     )
     assert (done.stdout.strip(), done.stderr) == ("[]", "")

@@ -16,7 +16,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_segmentlog.write_options import write_options
+from spark_segmentlog.options import write_options
 from spark_segmentlog.write_plan import WriteColumns, write_columns
 from storage_core.errors import InvalidRecordError
 
