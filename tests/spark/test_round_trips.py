@@ -179,13 +179,17 @@ def test_queries_during_commits_see_whole_jobs(spark, tmp_path):
     (tmp_path / "logs").mkdir()
     partitions = [("t", number, 20) for number in range(3)]
     fill(FileSystem(), root, *partitions)
-    failures, is_enough = [], threading.Event()
+    # A job disturbs two attempts to plan at most, by its journal and by its commit: together fewer than a plan has.
+    query_count, jobs_per_query = 6, 4
+    may_commit, has_committed = threading.Semaphore(0), threading.Semaphore(0)
+    failures, is_over = [], threading.Event()
 
     def write():
         try:
-            for number in itertools.count(1):
-                if is_enough.is_set():
-                    return
+            for number in range(1, query_count * jobs_per_query + 1):
+                may_commit.acquire()
+                # Some jobs run while Spark plans.
+                is_over.wait(0.1)
                 added = [*partitions, (f"new{number}", 0, 20)] if number % 2 else partitions
                 new = {f"new{number}": 1} if number % 2 else {}
                 commit(
@@ -195,15 +199,18 @@ def test_queries_during_commits_see_whole_jobs(spark, tmp_path):
                     rows_of(*added, name=f"{number}"),
                     new_partitions=new,
                 )
+                has_committed.release()
         except BaseException as error:
             failures.append(error)
+            has_committed.release(jobs_per_query)
             raise
 
     writer = threading.Thread(target=write)
     writer.start()
     try:
         seen = []
-        for _ in range(6):
+        for _ in range(query_count):
+            may_commit.release(jobs_per_query)
             read = spark.read.format("segmentlog").load(root)
             counts = {
                 (row.topic, row.partition): row["count"]
@@ -214,9 +221,12 @@ def test_queries_during_commits_see_whole_jobs(spark, tmp_path):
             (job_count,) = jobs
             assert counts == {(f"new{number}", 0): 20 for number in range(1, job_count + 1, 2)}
             seen.append(job_count)
+            for _ in range(jobs_per_query):
+                has_committed.acquire()
+            assert failures == []
     finally:
-        is_enough.set()
+        is_over.set()
+        may_commit.release(query_count * jobs_per_query)
         writer.join()
-    assert failures == []
     assert seen == sorted(seen)
     assert seen[-1] > seen[0]
