@@ -46,11 +46,18 @@ _THOROUGH = (
     "log/test_state_machine*.py",
     # Damage of every kind.
     "damage/test_decompression_bombs.py",
+    "damage/test_hostile_sizes.py",
+    "damage/test_lying_batches.py",
     "damage/test_small_edits.py",
+    "scan/test_where_on_damaged_logs.py",
+    # What large logs cost.
+    "scan/test_where_cost.py",
     # A Spark of their own.
     "spark/test_connect.py",
     "spark/test_forked_workers.py",
     "spark/test_killed_drivers.py",
+    # Dozens of queries: a few of each kind are in other modules.
+    "spark/test_where_equals_spark.py",
 )
 # Modules that start Spark in other processes, and need none in this one.
 _SPARK_OF_THEIR_OWN = (

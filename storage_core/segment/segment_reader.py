@@ -34,7 +34,7 @@ from storage_core.segment.offset_index import ENTRY_SIZE_BYTES as OFFSET_ENTRY_B
 from storage_core.segment.offset_index import OffsetIndex
 from storage_core.segment.resynchronise import BatchLocation, Resynchroniser, TolerantWalk, end_of_batches
 from storage_core.segment.time_index import TimeIndex
-from storage_core.segment.timestamp_search import TimestampSearch
+from storage_core.segment.timestamp_search import StaleTimeIndexError, TimestampSearch
 from storage_core.segment.transaction_index import TransactionIndex
 
 if TYPE_CHECKING:
@@ -433,8 +433,13 @@ class SegmentReader:
         if self._largest_timestamp is not None and self._largest_timestamp.timestamp_ms < timestamp_ms:
             return None
         with self.open_log() as log_file:
-            search = TimestampSearch(self, log_file, self._walk(log_file))
-            return search.first_record(timestamp_ms, start_offset)
+            while True:
+                # A walk that skips damage may search only so much: each attempt has a walk of its own.
+                search = TimestampSearch(self, log_file, self._walk(log_file))
+                try:
+                    return search.first_record(timestamp_ms, start_offset)
+                except StaleTimeIndexError:
+                    self.set_time_index_aside()
 
     def cut_points(
         self, start_position_bytes: int, end_position_bytes: int, target_bytes: int

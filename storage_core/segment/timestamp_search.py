@@ -54,33 +54,11 @@ class TimestampSearch:
         return largest
 
     def first_record(self, timestamp_ms: int, start_offset: int) -> TimestampOffset | None:
-        """The first record with at least this timestamp and at least this offset."""
-        while True:
-            try:
-                return self._first_record(timestamp_ms, start_offset)
-            except _StaleTimeIndexError:
-                self._segment.set_time_index_aside()
+        """The first record with at least this timestamp and at least this offset.
 
-    def _named_batch(self, entry: TimestampOffset) -> SkimmedBatch | None:
-        """The batch that an entry of the time index names; None if the two disagree."""
-        for batch in self._walk.skim(self._segment.start_position(self._walk, entry.offset)):
-            _, _, base_offset, last_offset, largest_ms = batch
-            if last_offset >= entry.offset:
-                return batch if base_offset <= entry.offset and largest_ms == entry.timestamp_ms else None
-        return None
-
-    def _seems_without_timestamps(self) -> bool:
-        """Whether an empty time index is plausible: there are other entries, and the first batch has no timestamp."""
-        segment = self._segment
-        if segment.is_one_page or len(segment.time_index) or segment.time_index.problem is not None:
-            return False
-        first = next(self._walk.skim(), None)
-        if first is None:
-            return False
-        *_, largest_ms = first
-        return len(segment.offset_index) > 0 and largest_ms <= NO_TIMESTAMP_MS
-
-    def _first_record(self, timestamp_ms: int, start_offset: int) -> TimestampOffset | None:
+        Raises:
+            StaleTimeIndexError: The time index disagrees with the log, and decided where the search began.
+        """
         segment, walk = self._segment, self._walk
         entry = TimestampOffset(NO_TIMESTAMP_MS, segment.base_offset)
         if not segment.is_one_page:
@@ -103,8 +81,27 @@ class TimestampSearch:
                 return found
             return self._record_of(skipped, timestamp_ms, start_offset) or found
         if is_unproven:
-            raise _StaleTimeIndexError
+            raise StaleTimeIndexError
         return None
+
+    def _named_batch(self, entry: TimestampOffset) -> SkimmedBatch | None:
+        """The batch that an entry of the time index names; None if the two disagree."""
+        for batch in self._walk.skim(self._segment.start_position(self._walk, entry.offset)):
+            _, _, base_offset, last_offset, largest_ms = batch
+            if last_offset >= entry.offset:
+                return batch if base_offset <= entry.offset and largest_ms == entry.timestamp_ms else None
+        return None
+
+    def _seems_without_timestamps(self) -> bool:
+        """Whether an empty time index is plausible: there are other entries, and the first batch has no timestamp."""
+        segment = self._segment
+        if segment.is_one_page or len(segment.time_index) or segment.time_index.problem is not None:
+            return False
+        first = next(self._walk.skim(), None)
+        if first is None:
+            return False
+        *_, largest_ms = first
+        return len(segment.offset_index) > 0 and largest_ms <= NO_TIMESTAMP_MS
 
     def _skipped_batch(
         self, found: BatchHeader, start_bytes: int, timestamp_ms: int, start_offset: int
@@ -140,7 +137,7 @@ class TimestampSearch:
         return TimestampOffset(int(timestamps_ms[first]), int(offsets[first]))
 
 
-class _StaleTimeIndexError(Exception):
+class StaleTimeIndexError(Exception):
     """The time index disagrees with the batches that it names."""
 
 
@@ -148,13 +145,13 @@ def _is_batch_of_entry(batch: SkimmedBatch, entry: TimestampOffset) -> bool:
     """Whether an entry of the time index names a batch; False before that batch.
 
     Raises:
-        _StaleTimeIndexError: The batch contradicts the entry.
+        StaleTimeIndexError: The batch contradicts the entry.
     """
     _, _, base_offset, last_offset, largest_ms = batch
     if last_offset < entry.offset:
         if largest_ms >= entry.timestamp_ms:
-            raise _StaleTimeIndexError
+            raise StaleTimeIndexError
         return False
     if base_offset > entry.offset or largest_ms != entry.timestamp_ms:
-        raise _StaleTimeIndexError
+        raise StaleTimeIndexError
     return True

@@ -16,8 +16,8 @@ from tests.record.encoding import CODECS
 # DROPMALFORMED takes the same path as PERMISSIVE and reports less. `make test` covers some positions, `make test-all`
 # more, `make soak` all of them. The steps are prime, so that every field is hit in some format.
 STEPS = [
-    pytest.param("FAILFAST", 7),
-    pytest.param("PERMISSIVE", 11),
+    pytest.param("FAILFAST", 17),
+    pytest.param("PERMISSIVE", 23),
     pytest.param("FAILFAST", 3, marks=pytest.mark.thorough),
     pytest.param("PERMISSIVE", 5, marks=pytest.mark.thorough),
     pytest.param("FAILFAST", 1, marks=pytest.mark.soak),

@@ -57,6 +57,7 @@ def test_undamaged_directories_are_read_as_they_were_written(campaign, name, num
         assert verdict.problems == [], f"{log.name}, read {number}: {drawn.read.options()}"
 
 
+@pytest.mark.thorough
 def test_no_case_allocates_more_than_the_limit(campaign):
     """Memory counts even if it is allocated and never touched."""
     tracemalloc.start()
@@ -72,6 +73,7 @@ def test_no_case_allocates_more_than_the_limit(campaign):
         tracemalloc.stop()
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not can_measure_memory(), reason="this system does not tell")
 def test_memory_stays_within_bounds():
     """Over many cases the resident memory neither grows nor peaks."""

@@ -300,6 +300,24 @@ def test_a_time_index_that_lies_is_set_aside(tmp_path, hundred, change):
     assert opened.time_index.problem == "it disagrees with the batches that it names"
 
 
+def test_a_search_without_the_time_index_may_skip_as_much_damage_as_any(tmp_path, hundred, monkeypatch):
+    """How much a walk searches after damage is limited: what the first attempt has used is not missing in the second."""
+    walks = []
+    walk = SegmentReader._walk
+
+    def noting(segment, log_file):
+        walks.append(walk(segment, log_file))
+        return walks[-1]
+
+    hundred.time_entries = [(timestamp_ms + 1, offset) for timestamp_ms, offset in hundred.time_entries]
+    hundred.write(tmp_path)
+    opened = open_segment(tmp_path, 0)
+    monkeypatch.setattr(SegmentReader, "_walk", noting)
+    assert opened.offset_for_timestamp(1150) == TimestampOffset(1150, 150)
+    first, second = walks
+    assert first is not second
+
+
 def test_entries_of_old_brokers_name_the_very_record(tmp_path, make_batch, make_segment):
     batches = [make_batch(3 * n, (10 * n, 10 * n + 5, 10 * n + 1), value=bytes(100)) for n in range(60)]
     segment = make_segment(0, batches, index_interval_bytes=1000)
