@@ -338,11 +338,10 @@ def warn_of_seconds(start: Bound, end: Bound) -> None:
                 continue
         doubtful_ms = next((time_ms for time_ms in times_ms if time_ms in _SECONDS), None)
         if doubtful_ms is not None:
-            moment = dt.datetime.fromtimestamp(doubtful_ms / 1_000, dt.UTC)
+            date = dt.datetime.fromtimestamp(doubtful_ms / 1_000, dt.UTC).date()
             _log.warning(
-                "%s is %d milliseconds, which is %s in the year 1970. If these are seconds, multiply them by 1000, or "
-                "write the time as ISO-8601.",
+                "%s is %d milliseconds, which is %s. If these are seconds, multiply them by 1000.",
                 option,
                 doubtful_ms,
-                moment.strftime("%-d %B"),
+                date,
             )
