@@ -544,6 +544,7 @@ def test_before_every_call_of_a_read(kind, is_made_again, isolation_level):
     assert {"old", "LogTruncationError"} <= seen, seen
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["read-only", "table"])
 def test_before_every_call_of_a_deletion(kind):
     """A reader of another process looks in between: all, none, or an error that says so."""

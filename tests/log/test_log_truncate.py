@@ -318,6 +318,7 @@ def test_a_reader_beside_a_truncation_meets_no_transaction_whose_marker_goes(tmp
     undecided.logs.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("target", AFTER)
 def test_a_truncation_that_failed_shows_no_transaction_whose_marker_went(tmp_path, target):
     """Each of its calls fails once."""

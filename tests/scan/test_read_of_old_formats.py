@@ -61,6 +61,7 @@ def test_windows_that_break_between_formats(log, read_rows, small_windows, windo
     assert read_rows(log.path) == log.rows
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("use_indexes", [True, False])
 def test_every_start_and_every_end(log, scan, use_indexes):
     end = log.next_offset

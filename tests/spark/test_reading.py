@@ -149,6 +149,7 @@ def test_options_that_leave_nothing_to_read(load, options):
     assert load(**options).collect() == []
 
 
+@pytest.mark.thorough
 def test_splits_change_nothing(load):
     expected = load(columns="topic,partition,offset").cache()
     for options in ({"minPartitions": "7"}, {"maxRecordsPerPartition": "9"}, {"maxBytesPerPartition": "500"}):

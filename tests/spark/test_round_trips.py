@@ -72,9 +72,9 @@ def some_row(rng):
     ("codec", "partitioner"),
     [
         ("none", "default"),
-        ("gzip", "random"),
-        ("snappy", "roundRobin"),
-        ("lz4", "default"),
+        pytest.param("gzip", "random", marks=pytest.mark.thorough),
+        pytest.param("snappy", "roundRobin", marks=pytest.mark.thorough),
+        pytest.param("lz4", "default", marks=pytest.mark.thorough),
         ("zstd", "roundRobin"),
     ],
 )
