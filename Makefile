@@ -19,8 +19,9 @@ PYTEST := $(VENV_PYTHON) -m pytest
 # has to survive a power cut.
 IN_MEMORY := $(shell free=$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $$4}'); \
 	[ "$${free:-0}" -ge 8388608 ] && [ -w /dev/shm ] && echo TMPDIR=/dev/shm)
-# tests/conftest.py says which process begins with what.
-IN_PARALLEL := --ignore=tests/interop --numprocesses=$(WORKERS) --dist=worksteal
+# tests/conftest.py says which process begins with what. What passed leaves no files: they may be in memory.
+IN_PARALLEL := --ignore=tests/interop --numprocesses=$(WORKERS) --dist=worksteal \
+	--override-ini=tmp_path_retention_policy=failed
 
 # Spark takes `python3` from PATH for its workers, which has none of our packages.
 export PYSPARK_PYTHON := $(VENV_PYTHON)
