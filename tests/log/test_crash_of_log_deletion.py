@@ -149,7 +149,8 @@ def crashes(work, workload, variants) -> list[State]:
         name = f"before {call}"
         states.append(work.state(f"{name}, killed", work.filesystem.kill()))
         for variant in range(variants):
-            after = work.filesystem.crash(random.Random(f"{call} {variant}"))
+            # Not the path: a deleted log's name has a random part, and the test would be another one each time.
+            after = work.filesystem.crash(random.Random(f"{work.filesystem.calls} {variant}"))
             states.append(work.state(f"{name}, power cut {variant}", after))
 
     work.filesystem.observe = observe
@@ -235,10 +236,11 @@ def unflushed(states) -> State:
 def crashes_of_start(state, config, variants=1) -> list[State]:
     """What a power cut leaves before each call of the next start."""
     again = []
+    before = state.filesystem.calls
 
     def observe(call) -> None:
         for variant in range(variants):
-            after = state.filesystem.crash(random.Random(f"{state.name} {call} {variant}"))
+            after = state.filesystem.crash(random.Random(f"{before} {state.filesystem.calls} {variant}"))
             name = f"{state.name}; again before {call}, {variant}"
             again.append(State(name, after, state.may_be_old, state.may_be_gone, state.new_count))
 
