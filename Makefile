@@ -67,8 +67,8 @@ interop: require-java require-maven $(VENV)/.installed-dev ## Compare with a rea
 bench: require-java require-maven $(VENV)/.installed-dev ## Compare with peers and with Spark's Kafka source (needs Maven)
 	@$(VENV_PYTHON) -m benchmarks $(ARGS)
 
-soak: require-java require-maven $(VENV)/.installed-dev ## Run the long randomised campaigns
-	@$(PYTEST) -m soak $(ARGS)
+soak: require-java require-maven $(VENV)/.installed-dev ## Run the long randomised campaigns, and properties on new examples
+	@$(PYTEST) -m "soak or hypothesis" $(ARGS)
 
 require-java:
 	@$(REQUIRE) java

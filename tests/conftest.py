@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-# How long an example takes depends on what else the machine does.
-hypothesis.settings.register_profile("thorough", deadline=None)
-# A test with another number of examples than others multiplies that of the profile.
-hypothesis.settings.register_profile("quick", deadline=None, max_examples=30)
+# The same examples each time: a commit is green or red, whoever runs the tests. `make soak` draws new ones. There is no
+# deadline, as the time that an example takes depends on what else the machine does.
+# A test that needs more examples than others multiplies the number of the profile.
+hypothesis.settings.register_profile("quick", deadline=None, derandomize=True, max_examples=30)
+hypothesis.settings.register_profile("thorough", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("soak", deadline=None, max_examples=1000)
 
 # At the end of the path: only the package `conformance` is meant to be found there.
 sys.path.append(str(Path(__file__).parent))
@@ -110,8 +112,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    is_quick = "not thorough" in config.option.markexpr
-    hypothesis.settings.load_profile("quick" if is_quick else "thorough")
+    marks = config.option.markexpr
+    is_soak = "soak" in marks and "not soak" not in marks
+    hypothesis.settings.load_profile(
+        "soak" if is_soak else "quick" if "not thorough" in marks else "thorough"
+    )
 
 
 @cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import getpass
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -13,6 +14,7 @@ from storage_core.errors import LogDirectoryError, SegmentLogError, StorageError
 if TYPE_CHECKING:
     from types import TracebackType
 
+_ErrorOf: TypeAlias = Callable[[OSError | ValueError, str, str], SegmentLogError]
 
 # The path itself is wrong, not the device under it.
 _WRONG_PATH = frozenset(
@@ -50,13 +52,15 @@ class ExistsError(LogDirectoryError, FileExistsError):
         return LogDirectoryError.__str__(self)
 
 
-class _Explained:
-    """Turns an OSError about ``path`` into an error of this package."""
+class _ErrorsExplained:
+    """Turns an OSError about ``path`` into the error of this package that ``error_of`` makes."""
 
-    def __init__(self, path: str, action: str, *, is_open: bool = False) -> None:
+    __slots__ = ("_action", "_error_of", "_path")
+
+    def __init__(self, path: str, action: str, error_of: _ErrorOf) -> None:
         self._path = path
         self._action = action
-        self._is_open = is_open
+        self._error_of = error_of
 
     def __enter__(self) -> None:
         return None
@@ -65,53 +69,49 @@ class _Explained:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, (OSError, ValueError)) and not isinstance(error, SegmentLogError):
-            raise self._error(error) from error
-
-    def _error(self, error: OSError | ValueError) -> SegmentLogError:
-        raise NotImplementedError
+            raise self._error_of(error, self._path, self._action) from error
 
 
-class explained_reading(_Explained):  # noqa: N801  (used like a function)
+def explained_reading(path: str, action: str) -> _ErrorsExplained:
     """Turn an OSError about ``path`` into an error of this package."""
-
-    def _error(self, error: OSError | ValueError) -> SegmentLogError:
-        if isinstance(error, FileNotFoundError):
-            return MissingError("No such file or directory.", path=self._path)
-        if isinstance(error, PermissionError):
-            message = f"User {_user_name()} may not {self._action} this path. Grant read access, or run as its owner."
-            return UnreadableError(message, path=self._path)
-        return LogDirectoryError(f"Could not {self._action} this path: {error}.", path=self._path)
+    return _ErrorsExplained(path, action, _reading_error)
 
 
-class explained_writing(_Explained):  # noqa: N801  (used like a function)
+def explained_writing(path: str, action: str, *, is_open: bool = False) -> _ErrorsExplained:
     """Turn an OSError from a change to ``path`` into an error of this package.
 
     A path of a wrong kind, or that this user may not change, is a LogDirectoryError; any other error is a
     StorageError. With ``is_open``, every error is a StorageError, as the content on disk is unknown then.
     """
+    return _ErrorsExplained(path, action, _storage_error if is_open else _writing_error)
 
-    def _error(self, error: OSError | ValueError) -> SegmentLogError:
-        path, action = self._path, self._action
-        if self._is_open:
-            return self._storage_error(error)
-        if isinstance(error, FileNotFoundError):
-            return MissingError(f"Could not {action} this path: no such file or directory.", path=path)
-        if isinstance(error, FileExistsError):
-            return ExistsError(f"Could not {action} this path: it exists already.", path=path)
-        if isinstance(error, PermissionError):
-            message = (
-                f"User {_user_name()} may not {action} this path. Grant write access, or run as its owner."
-            )
-            return UnreadableError(message, path=path)
-        if not isinstance(error, OSError) or error.errno in _WRONG_PATH:
-            return LogDirectoryError(f"Could not {action} this path: {error}.", path=path)
-        return self._storage_error(error)
 
-    def _storage_error(self, error: OSError | ValueError) -> StorageError:
-        number = error.errno if isinstance(error, OSError) else None
-        advice = _WHAT_TO_DO.get(number or 0, "").format(user=_user_name())
-        message = f"Could not {self._action} this path: {error}. {advice}".rstrip()
-        return StorageError(message, path=self._path)
+def _reading_error(error: OSError | ValueError, path: str, action: str) -> SegmentLogError:
+    if isinstance(error, FileNotFoundError):
+        return MissingError("No such file or directory.", path=path)
+    if isinstance(error, PermissionError):
+        message = f"User {_user_name()} may not {action} this path. Grant read access, or run as its owner."
+        return UnreadableError(message, path=path)
+    return LogDirectoryError(f"Could not {action} this path: {error}.", path=path)
+
+
+def _writing_error(error: OSError | ValueError, path: str, action: str) -> SegmentLogError:
+    if isinstance(error, FileNotFoundError):
+        return MissingError(f"Could not {action} this path: no such file or directory.", path=path)
+    if isinstance(error, FileExistsError):
+        return ExistsError(f"Could not {action} this path: it exists already.", path=path)
+    if isinstance(error, PermissionError):
+        message = f"User {_user_name()} may not {action} this path. Grant write access, or run as its owner."
+        return UnreadableError(message, path=path)
+    if not isinstance(error, OSError) or error.errno in _WRONG_PATH:
+        return LogDirectoryError(f"Could not {action} this path: {error}.", path=path)
+    return _storage_error(error, path, action)
+
+
+def _storage_error(error: OSError | ValueError, path: str, action: str) -> StorageError:
+    number = error.errno if isinstance(error, OSError) else None
+    advice = _WHAT_TO_DO.get(number or 0, "").format(user=_user_name())
+    return StorageError(f"Could not {action} this path: {error}. {advice}".rstrip(), path=path)
 
 
 def _user_name() -> str:

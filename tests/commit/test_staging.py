@@ -88,7 +88,7 @@ def test_each_partition_has_its_rows_in_their_order(tmp_path, piece_size):
     assert (PACK + "-0.log" in names) == (piece_size < 8 << 20)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4), st.none() | st.binary(max_size=60))),

@@ -423,7 +423,7 @@ FIELDS = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
 @given(MUTATIONS, FIELDS, st.sampled_from([NONE, ZSTD]))
 def test_bytes_that_somebody_made_up_are_refused_or_cleaned(tmp_path, mutations, fields, codec):
     good = keyed(0, (b"a", b"1"), (b"b", b"2"), (b"a", None))

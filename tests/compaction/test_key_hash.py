@@ -5,7 +5,7 @@ from hashlib import blake2b, shake_256
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.compaction.offset_map import KeyHash
@@ -50,19 +50,16 @@ def expected_hash(key):
     return lanes[0] | lanes[1] << 32, lanes[2] | lanes[3] << 32
 
 
-@settings(deadline=None)
 @given(KEYS)
 def test_a_hash_is_what_the_formula_says(keys):
     assert hashes_of(keys) == [expected_hash(key) for key in keys]
 
 
-@settings(deadline=None)
 @given(KEYS, st.binary(max_size=9), st.binary(max_size=300))
 def test_the_bytes_around_a_key_do_not_matter(keys, before, after):
     assert hashes_of(keys, before=before, after=after) == hashes_of(keys)
 
 
-@settings(deadline=None)
 @given(KEYS)
 def test_the_other_keys_do_not_matter(keys):
     assert hashes_of(keys) == [hashes_of([key])[0] for key in keys]

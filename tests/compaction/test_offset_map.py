@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from storage_core.compaction import OffsetMap
@@ -31,7 +31,6 @@ class PlainMap:
         return len(rows)
 
 
-@settings(deadline=None)
 @given(st.lists(ROWS, max_size=6), st.integers(3, 40), st.sampled_from([0.9, 1.0, 0.5]))
 def test_a_map_is_a_dict_that_may_be_full(calls, slots, load_factor):
     made = OffsetMap(slots * 24, load_factor)

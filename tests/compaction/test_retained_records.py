@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.compaction.rewriting import RetainedRecordEncoder, RetainedRecords
@@ -31,7 +31,6 @@ def tail_of(record):
     return tail + b"".join(sized(key) + sized(value) for key, value in record.headers)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.lists(RECORDS, min_size=1, max_size=4), TIMESTAMPS_MS), min_size=1, max_size=5))
 def test_records_are_written_around_their_tails(batches):
     records = [record for batch, _ in batches for record in batch]

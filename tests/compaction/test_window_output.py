@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.compaction.rewriting import WindowOutput
@@ -28,7 +28,6 @@ def emptied(number):
     return Batch((), 10 * number, last_offset_delta=1, max_timestamp_ms=max(3, number))
 
 
-@settings(deadline=None)
 @given(FATES, st.sets(st.integers(1, 20)))
 def test_batches_come_in_their_order_whatever_becomes_of_them(fates, cuts):
     batches = [source(number).encode() for number in range(len(fates))]

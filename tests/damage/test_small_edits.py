@@ -45,7 +45,6 @@ def mutation_of(path, start, end, new):
 @pytest.mark.parametrize("name", FORMATS)
 @settings(
     max_examples=60,
-    deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -318,7 +318,7 @@ def status_of(filesystem, path):
 
 
 @given(STEPS)
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300, derandomize=True)
 def test_it_behaves_like_the_real_one(steps):
     simulated = SimulatedFileSystem()
     simulated.make_directory("/disk")

@@ -15,7 +15,7 @@ from tests.log.logs import open_directory, small
 from tests.log.producing import ABORT, COMMIT, data, marker, transactional
 
 SEGMENT_BYTES = 600
-SETTINGS = settings(max_examples=40, deadline=None)
+SETTINGS = settings(max_examples=40)
 
 # Per batch: the gap in front of it, what it is, and how many records it has.
 BATCHES = st.lists(

@@ -675,7 +675,7 @@ def test_epochs_and_transactions(log):
     assert offsets(log, isolation_level="read_committed") == [0, 1, 3]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     rows=st.lists(
         st.tuples(st.none() | st.binary(max_size=20), st.integers(-1, 1 << 50)), min_size=1, max_size=40
@@ -699,7 +699,7 @@ def test_any_batch_keeps_its_records(rows, codec, target):
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     changes=st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), min_size=1, max_size=4),
     codec=st.integers(0, 4),

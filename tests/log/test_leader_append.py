@@ -337,7 +337,7 @@ STEPS = st.one_of(
 
 
 @pytest.mark.parametrize("batch_records", [10, 1], ids=["one batch an append", "one record a batch"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(steps=st.lists(STEPS, max_size=40), first=st.sampled_from([0, LARGEST - 5]), data=st.data())
 def test_any_order_of_producers_is_as_the_rules_say(tmp_path_factory, batch_records, steps, first, data):
     root = tmp_path_factory.mktemp("logs") / "data"

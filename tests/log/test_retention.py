@@ -535,7 +535,7 @@ def expected(segments, high_watermark, log_start, policy, retention_bytes, reten
 TIMES = st.integers(0, 20)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     contents=st.lists(st.lists(TIMES, min_size=1, max_size=3), min_size=1, max_size=6),
     is_rolled=st.booleans(),

@@ -172,7 +172,7 @@ def test_log_machine(record_property):
     LogMachine.steps = 0
     run_state_machine_as_test(
         LogMachine,
-        settings=settings(max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None, derandomize=True),
+        settings=settings(max_examples=EXAMPLES, stateful_step_count=STEPS, derandomize=True),
     )
     record_property(
         cases("Steps of random programs beside a model, with crashes in between"), LogMachine.steps
@@ -183,6 +183,4 @@ def test_log_machine(record_property):
 @pytest.mark.soak
 def test_log_machine_for_a_long_time():
     examples = max(100, round(SOAK_SECONDS * 2))
-    run_state_machine_as_test(
-        LogMachine, settings=settings(max_examples=examples, stateful_step_count=60, deadline=None)
-    )
+    run_state_machine_as_test(LogMachine, settings=settings(max_examples=examples, stateful_step_count=60))

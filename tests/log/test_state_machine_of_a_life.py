@@ -316,7 +316,7 @@ def test_life_machine(record_property):
     LifeMachine.done.clear()
     run_state_machine_as_test(
         LifeMachine,
-        settings=settings(max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None, derandomize=True),
+        settings=settings(max_examples=EXAMPLES, stateful_step_count=STEPS, derandomize=True),
     )
     record_property(
         cases("Steps of random lives beside a model: producers, transactions, retention, cleaning, crashes"),
@@ -339,6 +339,4 @@ def test_life_machine(record_property):
 @pytest.mark.soak
 def test_life_machine_for_a_long_time():
     examples = max(100, round(SOAK_SECONDS * 2))
-    run_state_machine_as_test(
-        LifeMachine, settings=settings(max_examples=examples, stateful_step_count=80, deadline=None)
-    )
+    run_state_machine_as_test(LifeMachine, settings=settings(max_examples=examples, stateful_step_count=80))

@@ -504,7 +504,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(steps=STEPS)
 def test_any_order_of_transactions_is_read_as_a_dictionary_says(tmp_path_factory, steps):
     """By the log itself, from any offset on, and by who only has its files."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from datetime import timedelta
 
 import numpy as np
 import pytest
@@ -25,10 +24,7 @@ from tests.record.sections import (
     window_of,
 )
 
-# An example that runs into this hangs.
-campaign = settings(
-    deadline=timedelta(seconds=60), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
+campaign = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 short = settings(campaign, max_examples=40)
 long = settings(campaign, max_examples=3_000)
 

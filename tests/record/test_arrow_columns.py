@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.record.arrow_columns import HEADERS_TYPE, binary_array, headers_array
@@ -91,13 +91,11 @@ texts = st.lists(st.none() | st.binary(max_size=20) | st.binary(min_size=90, max
 
 
 @given(texts, st.binary(max_size=3), st.integers(-5, -1))
-@settings(deadline=None)
 def test_any_column(column, between, null_length):
     assert_comes_out(column, between=between, null_length=null_length)
 
 
 @given(st.integers(1, 40), st.integers(0, 40))
-@settings(deadline=None)
 def test_any_column_of_one_length(count, size_bytes):
     assert_comes_out([bytes([number]) * size_bytes for number in range(count)])
 

@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.segment.batch_candidates import batch_candidates, record_candidates
@@ -164,7 +164,6 @@ pieces = st.lists(
 
 
 @given(pieces, st.integers(61, 400))
-@settings(deadline=None)
 def test_batches_are_found_among_anything_once(pieces, block_bytes):
     data = b"".join(content for _, content in pieces)
     expected, start = set(), 0

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.errors import CorruptError, CorruptRecordError
@@ -200,7 +200,6 @@ def test_no_flipped_bit_goes_unnoticed_but_in_the_base_offset_and_the_leader_epo
 
 
 @given(st.binary(max_size=300), st.integers(0, len(LOG)))
-@settings(deadline=None)
 def test_any_bytes_are_batches_or_an_end_or_refused(junk, kept):
     data = LOG[:kept] + junk
     window = walk_window(PATH, 0, padded(data), len(data))

@@ -233,14 +233,13 @@ batches_of_sizes = st.lists(st.lists(sizes, min_size=1, max_size=12), min_size=1
 
 
 @given(batches_of_sizes, st.integers(1, 5), st.integers(1, 60))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_any_batches(batches, width, repeat):
     assert_found([bodies_of(*batch) * repeat for batch in batches[:8]], width=width)
     assert_found([bodies_of(*batch) for batch in batches], width=width)
 
 
 @given(st.binary(min_size=7, max_size=100), st.integers(1, 14), st.integers(0, 40))
-@settings(deadline=None)
 def test_any_bytes_are_proven_or_refused(data, count, others):
     count = min(count, len(data) // 7)
     good = sized(b"x" * 9)

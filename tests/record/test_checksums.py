@@ -6,7 +6,7 @@ import zlib
 import numpy as np
 import pytest
 from crc32c import crc32c
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.record.batch_window import checksums, inner_crc_mismatches
@@ -77,7 +77,6 @@ def test_a_writer_that_is_always_wrong_is_found(name, spoil):
 
 
 @given(st.lists(st.binary(min_size=10, max_size=14), max_size=20), st.data())
-@settings(deadline=None)
 def test_any_contents_and_any_wrong_ones(contents, data):
     contents *= data.draw(st.sampled_from([1, 7, 40]))
     spoilt = data.draw(st.sets(st.integers(0, len(contents) - 1), max_size=3)) if contents else ()

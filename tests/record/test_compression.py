@@ -10,7 +10,7 @@ from contextlib import suppress
 import cramjam
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.record.compression import CODEC_NAMES, Decompressor, OutputFullError, UndecodableError
@@ -144,7 +144,6 @@ def test_flipped_bits_are_refused_or_change_what_comes_out(codec):
 
 @every_codec
 @given(payload=st.binary(max_size=200), prefix=st.booleans())
-@settings(deadline=None)
 def test_any_bytes_are_decoded_or_refused(codec, payload, prefix):
     start = COMPRESSED[codec][:16] if prefix else b""
     with suppress(UndecodableError, OutputFullError):

@@ -74,7 +74,7 @@ def test_every_level(codec, level):
 
 @every_codec
 @given(data=st.binary(min_size=1, max_size=300))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_any_bytes(codec, data):
     compressed = bytes(compressor(codec)(data))
     assert decompress(codec, compressed, len(data)) == data

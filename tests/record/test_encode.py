@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.errors import InvalidRecordError, OptionError, RecordTooLargeError
@@ -31,7 +31,6 @@ MAX_LONG = 2**63 - 1
 MIN_LONG = -(2**63)
 
 every_codec = pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
-quick = settings(deadline=None)
 TWO_ROWS = [(283843, b"key1", b"value1", []), (1234, b"key2", b"value2", [])]
 
 
@@ -96,14 +95,12 @@ def test_a_record_without_a_timestamp_is_that_of_kafka_byte_for_byte():
     batch_size_bytes=st.sampled_from([0, 100, 500, 16384]),
     by_column=st.booleans(),
 )
-@quick
 def test_any_records_are_read_back_as_they_were(codec, table, batch_size_bytes, by_column):
     data = write(table_of(table), codec=codec, batch_size_bytes=batch_size_bytes, by_column=by_column)
     assert decode_window(data) == rows_read(table)
 
 
 @given(table=st.lists(rows, min_size=1, max_size=40), batch_size_bytes=st.sampled_from([0, 100, 500, 16384]))
-@quick
 def test_both_encoders_write_what_is_written_by_hand(table, batch_size_bytes):
     data = write_both_ways(table_of(table), batch_size_bytes=batch_size_bytes)
     assert data == b"".join(batch.encode() for batch in batches_by_hand(table, batch_size_bytes))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from datetime import timedelta
 
 import aiokafka.record
 import pytest
@@ -22,7 +21,7 @@ with warnings.catch_warnings():
     import kafka.record
     from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
-campaign = settings(deadline=timedelta(seconds=60), suppress_health_check=[HealthCheck.too_slow])
+campaign = settings(suppress_health_check=[HealthCheck.too_slow])
 short = settings(campaign, max_examples=20)
 long = settings(campaign, max_examples=1_000)
 every_codec = pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)

@@ -4,7 +4,7 @@ import struct
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.record.batch_window import walk_messages
@@ -84,7 +84,6 @@ def test_messages_of_all_sizes():
     st.binary(max_size=40),
     st.integers(0, 30),
 )
-@settings(deadline=None)
 def test_any_messages_with_anything_after(runs, junk, cut):
     data = b"".join(Message(1, 5, None, b"v" * size, magic).encode() * count for size, magic, count in runs)
     data = data[: max(len(data) - cut, 0)] + junk

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from datetime import timedelta
 
 import aiokafka.record
 import pytest
@@ -26,9 +25,7 @@ with warnings.catch_warnings():
     from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
     from kafka.record.legacy_records import LegacyRecordBatchBuilder as KafkaPythonLegacyBuilder
 
-campaign = settings(
-    deadline=timedelta(seconds=60), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
+campaign = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 short = settings(campaign, max_examples=20)
 long = settings(campaign, max_examples=2_000)
 

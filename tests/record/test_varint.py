@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.record.varint import (
@@ -181,21 +181,18 @@ longs = st.one_of(integers, st.integers(-(2**63), 2**63 - 1))
 
 
 @given(st.lists(st.tuples(integers, st.integers(1, 5)), min_size=1, max_size=40))
-@settings(deadline=None)
 def test_any_column_of_varints(column):
     encodings = [varint(value, width) for value, width in column]
     assert read_column(encodings, VARINT_LIMIT_BYTES) == [value for value, _ in column]
 
 
 @given(st.lists(st.tuples(longs, st.integers(1, 10)), min_size=1, max_size=40))
-@settings(deadline=None)
 def test_any_column_of_varlongs(column):
     encodings = [varint(value, width) for value, width in column]
     assert read_column(encodings, VARLONG_LIMIT_BYTES) == [value for value, _ in column]
 
 
 @given(st.binary(min_size=1, max_size=24), st.sampled_from(LIMITS))
-@settings(deadline=None)
 def test_any_bytes_read_alike_one_at_a_time_and_by_column(data, limit_bytes):
     buffer = np.frombuffer(data + b"\xff" * 16, np.uint8)
     for position in range(len(data)):
@@ -257,7 +254,6 @@ steps = st.lists(st.sampled_from(["varint", "varlong", "byte", "bytes"]), min_si
 
 
 @given(steps, st.integers(1, 6), st.booleans(), st.data())
-@settings(deadline=None)
 def test_a_cursor_takes_any_steps(kinds, row_count, with_words, data):
     encoded, starts, ends, expected = b"", [], [], []
     for _ in range(row_count):

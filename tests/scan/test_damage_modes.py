@@ -105,7 +105,6 @@ def use_windows(monkeypatch):
 
 ANY = settings(
     max_examples=3 * settings.default.max_examples // 2,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 

@@ -439,7 +439,7 @@ def build(partition, operations):
     return partition.data()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     operations=OPERATIONS,
     is_clean=st.booleans(),
@@ -475,7 +475,7 @@ def test_every_way_gives_the_answer_of_the_broker(
     assert list(aborted_transactions(log, start, end)) == expected
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     ranges=st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30)), max_size=20),
     start=st.integers(0, 100),

@@ -143,7 +143,7 @@ def test_both_limits_together(log):
     assert max(span.size_bytes for span in spans_of(planned)) <= 30_000 + 2 * log.places[0][0][1]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     start=st.integers(0, 500),
     end=st.integers(0, 500),

@@ -7,7 +7,7 @@ import pickle
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.errors import OptionError
@@ -138,7 +138,6 @@ def as_dict(row):
 
 
 # The first evaluation loads Arrow's functions, which takes longer than the usual deadline.
-@settings(deadline=None)
 @given(PREDICATES, st.lists(ROW, max_size=8))
 def test_evaluator_answers_as_sql_does_row_by_row(predicate, rows):
     expected = [holds(predicate, as_dict(row)) for row in rows]
@@ -146,14 +145,12 @@ def test_evaluator_answers_as_sql_does_row_by_row(predicate, rows):
     assert evaluate(predicate, batch).to_pylist() == expected
 
 
-@settings(deadline=None)
 @given(PREDICATES, st.lists(ROW, max_size=8), st.integers(0, 8))
 def test_a_slice_of_a_batch_is_evaluated_like_the_rows_in_it(predicate, rows, start):
     expected = [holds(predicate, as_dict(row)) for row in rows[start:]]
     assert evaluate(predicate, batch_of(rows).slice(start)).to_pylist() == expected
 
 
-@settings(deadline=None)
 @given(PREDICATES)
 def test_only_the_columns_named_are_needed(predicate):
     batch = batch_of([(b"a", "a", 0, 0, 0)])

@@ -103,9 +103,7 @@ split_options = st.fixed_dictionaries(
 
 
 def examples(count):
-    return settings(
-        max_examples=count, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-    )
+    return settings(max_examples=count, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def check_any_read(log_root, scan, record_of, small_windows, data, *, by_time=False):
@@ -199,7 +197,7 @@ def test_each_column_alone_has_the_values_of_the_full_read(mixed, scan, column):
     assert scan(mixed.path, columns=[column]).rows() == expect_rows(mixed.rows, [column])
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(columns=st.lists(st.sampled_from(ALL_COLUMNS), min_size=1, unique=True))
 def test_any_columns_in_any_order(mixed, scan, columns):
     planned = scan(mixed.path, columns=columns)

@@ -155,7 +155,7 @@ ENTRIES = st.lists(
 )
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     shapes=ENTRIES,
     rolls=st.sets(st.integers(0, 24), max_size=3),

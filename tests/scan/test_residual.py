@@ -57,7 +57,7 @@ SCHEMA = pa.schema(
 )
 
 
-@settings(deadline=None, max_examples=5 * settings.default.max_examples)
+@settings(max_examples=5 * settings.default.max_examples)
 @given(
     PREDICATES,
     VALUES["topic"],

@@ -88,7 +88,7 @@ def test_a_condition_chooses_rows_and_changes_none(log, read_rows, condition, co
     assert read_rows(log.path, where=condition, columns=columns) == expected
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.integers(0, 48),
     st.integers(0, 48),

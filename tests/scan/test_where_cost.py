@@ -41,7 +41,6 @@ OPTIONS = st.fixed_dictionaries(
 )
 PROPERTY = settings(
     max_examples=6 * settings.default.max_examples // 5,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 

@@ -82,7 +82,6 @@ def meets(predicate, row):
 
 @settings(
     max_examples=2 * settings.default.max_examples,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(

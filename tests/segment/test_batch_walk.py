@@ -237,7 +237,7 @@ def test_batch_at(open_walk):
     assert walk.batch_at(150) is None
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     shapes=st.lists(
         st.tuples(st.integers(0, 5), st.integers(0, 30), st.sampled_from([0, 1, 100, 3000, 5000, 70_000])),
@@ -274,7 +274,6 @@ def test_a_walk_meets_what_was_written(tmp_path_factory, make_batch, make_segmen
             assert list(walk.skim(segment.batches[start][0])) == segment.batches[start:]
 
 
-@settings(deadline=None)
 @given(content=st.binary(max_size=400))
 def test_garbage_ends_or_raises(tmp_path_factory, content):
     path = tmp_path_factory.mktemp("walk") / "0.log"

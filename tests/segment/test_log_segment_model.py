@@ -166,7 +166,7 @@ class SegmentMachine(RuleBasedStateMachine):
 
 def test_a_segment_is_a_list_of_batches(make_batch):
     SegmentMachine.make_batch = staticmethod(make_batch)
-    settings_of_runs = settings(max_examples=60, stateful_step_count=25, deadline=None)
+    settings_of_runs = settings(max_examples=60, stateful_step_count=25)
     from hypothesis.stateful import run_state_machine_as_test
 
     run_state_machine_as_test(SegmentMachine, settings=settings_of_runs)

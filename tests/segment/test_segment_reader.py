@@ -159,7 +159,7 @@ def build(make_batch, make_segment, base_offset, shapes, **options):
     return make_segment(base_offset, batches, **options), records
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     shapes=SHAPES,
     interval=st.sampled_from([0, 100, 500]),
@@ -212,7 +212,7 @@ def test_answers_equal_a_linear_search(
         assert set(positions) <= {0} | {batch[0] for batch in segment.batches}
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), kind=st.sampled_from(["garbage", "cut", "shuffled", "of another log", "bit"]))
 def test_damaged_indexes_change_no_offset_look_up(
     tmp_path_factory, monkeypatch, make_batch, make_segment, data, kind

@@ -229,7 +229,6 @@ def write_appends(appends, directory, make_batch, **options):
 
 @settings(
     max_examples=6 * settings.default.max_examples // 5,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
@@ -272,7 +271,6 @@ def test_answers_equal_a_linear_search(
 
 @settings(
     max_examples=3 * settings.default.max_examples // 5,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(

@@ -277,7 +277,7 @@ def build(shapes, base_offset, make_batch):
     return entries, expected
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(shapes=st.lists(ENTRIES, max_size=40), zeros=st.integers(0, 200), data=st.data())
 def test_a_walk_meets_what_was_written(tmp_path_factory, make_batch, shapes, zeros, data):
     entries, expected = build(shapes, 5, make_batch)

@@ -22,7 +22,7 @@ def no_thread_is_left():
 
 
 def wait_until(condition):
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.001)
@@ -108,14 +108,14 @@ def test_an_early_end_waits_for_a_producer_that_is_at_work():
         try:
             yield 1
             working.set()
-            proceed.wait(10)
+            proceed.wait(60)
             yield 2
         finally:
             closed.append(True)
 
     items = prefetch(produce)
     next(items)
-    working.wait(10)
+    working.wait(60)
     threading.Timer(0.05, proceed.set).start()
     items.close()
     assert closed == [True]

@@ -289,7 +289,6 @@ def our_answers(table, condition):
 @pytest.mark.thorough
 @settings(
     max_examples=EXAMPLES,
-    deadline=None,
     # Each shrinking step runs a query, so finding the smallest example takes longer than reading this one.
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[
