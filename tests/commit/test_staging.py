@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.commit import staging
@@ -36,6 +36,7 @@ from tests.commit.staged import (
     staged_values,
     writer_in,
 )
+from tests.examples import examples
 from tests.faults.faulty_filesystem import Fault, FaultyCalls
 from tests.faults.forked import in_child
 from tests.faults.simulated_filesystem import SimulatedFileSystem
@@ -88,7 +89,7 @@ def test_each_partition_has_its_rows_in_their_order(tmp_path, piece_size):
     assert (PACK + "-0.log" in names) == (piece_size < 8 << 20)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     st.lists(
         st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4), st.none() | st.binary(max_size=60))),

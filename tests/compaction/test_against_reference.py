@@ -219,7 +219,7 @@ def compare(rounds, configuration, slots) -> Counter[str]:
 def test_every_pass_equals_the_reference(record_property):
     outcomes: Counter[str] = Counter()
 
-    @settings(max_examples=EXAMPLES, derandomize=True)
+    @settings(max_examples=EXAMPLES)
     @given(ROUNDS, CONFIGURATIONS, SLOTS)
     def run(rounds, configuration, slots):
         outcomes.update(compare(rounds, configuration, slots))
@@ -247,7 +247,7 @@ def test_a_cleaner_that_has_a_rule_wrong_is_found_out(wrong, monkeypatch):
     monkeypatch.setattr(cleaning_pass, "CleanRules", lambda **rules: right(**{**rules, **wrong}))
 
     @settings(
-        max_examples=1_000, derandomize=True, database=None, phases=[Phase.generate],
+        max_examples=1_000, database=None, phases=[Phase.generate],
         report_multiple_bugs=False,
     )  # fmt: skip
     @given(ROUNDS, CONFIGURATIONS, SLOTS)

@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import HealthCheck, event, given
 from hypothesis import strategies as st
 
 from storage_core.compaction import CleanedTransactions, CleanRules, CleanStatistics, LastRecord, clean_into
@@ -18,6 +18,7 @@ from storage_core.segment import AbortedTransaction
 from storage_core.segment.log_segment import LogSegment
 from tests.compaction.plain_batches import batches_of
 from tests.compaction.segments import clean, map_of, open_segment
+from tests.examples import examples
 from tests.record import encoding, legacy_encoding
 from tests.record.encoding import (
     CODECS,
@@ -423,7 +424,7 @@ FIELDS = st.fixed_dictionaries(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@examples(200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(MUTATIONS, FIELDS, st.sampled_from([NONE, ZSTD]))
 def test_bytes_that_somebody_made_up_are_refused_or_cleaned(tmp_path, mutations, fields, codec):
     good = keyed(0, (b"a", b"1"), (b"b", b"2"), (b"a", None))

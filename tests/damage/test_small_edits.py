@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hypothesis import HealthCheck, given, note, settings
+from hypothesis import HealthCheck, given, note
 from hypothesis import strategies as st
 
 from tests.damage.campaign import Case
 from tests.damage.mutations import Mutation
 from tests.damage.reads import Read
 from tests.damage.test_every_byte import FORMATS, small_log
+from tests.examples import examples
 
 MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
 LOGS = {name: small_log(name) for name in FORMATS}
@@ -43,9 +44,8 @@ def mutation_of(path, start, end, new):
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@settings(
-    max_examples=60,
-    derandomize=True,
+@examples(
+    60,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(data=st.data())

@@ -9,11 +9,12 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.errors import LogDirectoryError, LogDirectoryLockedError, SegmentLogError, StorageError
 from storage_core.filesystem import FileSystem
+from tests.examples import examples
 from tests.faults.simulated_disk import CrashStyle
 from tests.faults.simulated_filesystem import SimulatedCrash, SimulatedFileSystem, TriedStates
 
@@ -318,7 +319,7 @@ def status_of(filesystem, path):
 
 
 @given(STEPS)
-@settings(max_examples=300, derandomize=True)
+@examples(300)
 def test_it_behaves_like_the_real_one(steps):
     simulated = SimulatedFileSystem()
     simulated.make_directory("/disk")

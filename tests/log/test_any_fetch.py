@@ -6,16 +6,17 @@ import os
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.errors import OffsetOutOfRangeError
 from storage_core.record.batch_window import walk_window
+from tests.examples import examples
 from tests.log.logs import open_directory, small
 from tests.log.producing import ABORT, COMMIT, data, marker, transactional
 
 SEGMENT_BYTES = 600
-SETTINGS = settings(max_examples=40)
+SETTINGS = examples(40)
 
 # Per batch: the gap in front of it, what it is, and how many records it has.
 BATCHES = st.lists(

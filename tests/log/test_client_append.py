@@ -10,7 +10,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 from crc32c import crc32c
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core import LogConfig, ProducerSequence
@@ -31,6 +31,7 @@ from storage_core.errors import (
 from storage_core.log.log_validator import accept_client_batches
 from storage_core.record.encode import BatchEncoding, encode_records
 from storage_core.record.record_batches import RecordBatches
+from tests.examples import examples
 from tests.log.logs import NOW_MS, crash, offsets, open_directory, small, table, values
 from tests.log.producing import ABORT, data, emptied, marker, transactional
 from tests.record.cases import MALFORMED
@@ -675,7 +676,7 @@ def test_epochs_and_transactions(log):
     assert offsets(log, isolation_level="read_committed") == [0, 1, 3]
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(
     rows=st.lists(
         st.tuples(st.none() | st.binary(max_size=20), st.integers(-1, 1 << 50)), min_size=1, max_size=40
@@ -699,7 +700,7 @@ def test_any_batch_keeps_its_records(rows, codec, target):
     )
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(
     changes=st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), min_size=1, max_size=4),
     codec=st.integers(0, 4),

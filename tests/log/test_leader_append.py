@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core import ProducerSequence
@@ -17,6 +17,7 @@ from storage_core.errors import (
     OutOfOrderSequenceError,
 )
 from storage_core.log.local_log import forget_expired_producers
+from tests.examples import examples
 from tests.log.logs import NOW_MS, Clock, crash, names, offsets, open_directory, small, table, values
 from tests.log.producing import data, marker, transactional
 
@@ -337,7 +338,7 @@ STEPS = st.one_of(
 
 
 @pytest.mark.parametrize("batch_records", [10, 1], ids=["one batch an append", "one record a batch"])
-@settings(max_examples=60)
+@examples(60)
 @given(steps=st.lists(STEPS, max_size=40), first=st.sampled_from([0, LARGEST - 5]), data=st.data())
 def test_any_order_of_producers_is_as_the_rules_say(tmp_path_factory, batch_records, steps, first, data):
     root = tmp_path_factory.mktemp("logs") / "data"

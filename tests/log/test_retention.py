@@ -9,11 +9,12 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core import FileSystem, LogConfig, LogDirectory
 from storage_core.errors import LogFailedError, LogReadOnlyError, OffsetOutOfRangeError, StorageError
+from tests.examples import examples
 from tests.faults.crash_points import new_filesystem
 from tests.faults.session import ROOT
 from tests.log.logs import (
@@ -535,7 +536,7 @@ def expected(segments, high_watermark, log_start, policy, retention_bytes, reten
 TIMES = st.integers(0, 20)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(
     contents=st.lists(st.lists(TIMES, min_size=1, max_size=3), min_size=1, max_size=6),
     is_rolled=st.booleans(),

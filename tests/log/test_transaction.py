@@ -8,7 +8,7 @@ import logging
 import threading
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import storage_core
@@ -24,6 +24,7 @@ from storage_core.errors import (
 )
 from storage_core.filesystem import FileSystem
 from storage_core.segment import AbortedTransaction, TransactionIndex
+from tests.examples import examples
 from tests.faults.faulty_filesystem import Fault, FaultyCalls
 from tests.log.logs import NOW_MS, crash, offsets, open_directory, small, table, values
 from tests.log.producing import COMMIT, data, marker, transactional
@@ -504,7 +505,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(steps=STEPS)
 def test_any_order_of_transactions_is_read_as_a_dictionary_says(tmp_path_factory, steps):
     """By the log itself, from any offset on, and by who only has its files."""

@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from storage_core.errors import CorruptError, CorruptRecordError, UnsupportedFormatError
@@ -14,6 +14,7 @@ from storage_core.record.arrow_columns import binary_array
 from storage_core.record.column_decode import UnevenRecordsError, decode_by_column
 from storage_core.record.decode import decode_one_by_one, decode_records
 from storage_core.record.varint import MalformedVarintError
+from tests.examples import examples
 from tests.record.encoding import NONE
 from tests.record.sections import (
     EVERYTHING,
@@ -25,9 +26,9 @@ from tests.record.sections import (
 )
 from tests.record.strategies import logs
 
-campaign = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-short = settings(campaign, max_examples=40)
-long = settings(campaign, max_examples=3_000)
+campaign = {"suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large]}
+short = examples(40, **campaign)
+long = examples(300, **campaign)
 
 
 def rows_written(log):

@@ -6,12 +6,13 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from storage_core.errors import CorruptError
 from storage_core.record.arrow_columns import binary_array
 from storage_core.record.decode import decode_records
+from tests.examples import examples
 from tests.record.encoding import NONE
 from tests.record.legacy_encoding import CODECS
 from tests.record.legacy_strategies import legacy_logs, rows_of_entry
@@ -24,9 +25,9 @@ from tests.record.sections import (
     window_of,
 )
 
-campaign = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-short = settings(campaign, max_examples=40)
-long = settings(campaign, max_examples=3_000)
+campaign = {"suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large]}
+short = examples(40, **campaign)
+long = examples(300, **campaign)
 
 
 def encode(log):

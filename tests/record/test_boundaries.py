@@ -5,12 +5,13 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.record import column_decode as boundaries
 from storage_core.record.column_decode import UnevenRecordsError, find_boundaries
 from storage_core.record.varint import VARINT_LIMIT_BYTES, VARLONG_LIMIT_BYTES
+from tests.examples import examples
 from tests.record.encoding import sized, varint
 from tests.record.sections import padded
 
@@ -233,7 +234,7 @@ batches_of_sizes = st.lists(st.lists(sizes, min_size=1, max_size=12), min_size=1
 
 
 @given(batches_of_sizes, st.integers(1, 5), st.integers(1, 60))
-@settings(max_examples=60)
+@examples(60)
 def test_any_batches(batches, width, repeat):
     assert_found([bodies_of(*batch) * repeat for batch in batches[:8]], width=width)
     assert_found([bodies_of(*batch) for batch in batches], width=width)

@@ -7,11 +7,12 @@ import struct
 import cramjam
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.errors import OptionError
 from storage_core.record.compression import CODEC_NAMES, Decompressor, compressor
+from tests.examples import examples
 from tests.record.encoding import GZIP, LZ4, NONE, SNAPPY, XERIAL_HEADER, ZSTD
 from tests.record.frames import xxh32
 
@@ -74,7 +75,7 @@ def test_every_level(codec, level):
 
 @every_codec
 @given(data=st.binary(min_size=1, max_size=300))
-@settings(max_examples=30)
+@examples(30)
 def test_any_bytes(codec, data):
     compressed = bytes(compressor(codec)(data))
     assert decompress(codec, compressed, len(data)) == data

@@ -7,10 +7,11 @@ import warnings
 import aiokafka.record
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder as AiokafkaBuilder
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from storage_core.record.record_batches import ProducerSequence
+from tests.examples import examples
 from tests.record.encoding import CODECS, GZIP, NONE, ZSTD
 from tests.record.strategies import NOW_MS, byte_strings, header_keys
 from tests.record.written import rows_read, table_of, write, write_both_ways
@@ -21,9 +22,9 @@ with warnings.catch_warnings():
     import kafka.record
     from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
-campaign = settings(suppress_health_check=[HealthCheck.too_slow])
-short = settings(campaign, max_examples=20)
-long = settings(campaign, max_examples=1_000)
+campaign = {"suppress_health_check": [HealthCheck.too_slow]}
+short = examples(20, **campaign)
+long = examples(100, **campaign)
 every_codec = pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
 # Its other codecs need libraries of their own.
 KAFKA_PYTHON_CODECS = (NONE, GZIP, ZSTD)

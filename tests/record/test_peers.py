@@ -8,9 +8,10 @@ import aiokafka.record
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder as AiokafkaBuilder
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder as AiokafkaLegacyBuilder
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.record.encoding import CODECS, GZIP, LZ4, NONE, SNAPPY, ZSTD, Record
 from tests.record.golden import GOLDEN
 from tests.record.golden_legacy import LEGACY
@@ -25,9 +26,9 @@ with warnings.catch_warnings():
     from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
     from kafka.record.legacy_records import LegacyRecordBatchBuilder as KafkaPythonLegacyBuilder
 
-campaign = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-short = settings(campaign, max_examples=20)
-long = settings(campaign, max_examples=2_000)
+campaign = {"suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large]}
+short = examples(20, **campaign)
+long = examples(200, **campaign)
 
 # Of the others' writers only: they take a timestamp since 1970, and offsets without gaps.
 writable_records = st.lists(

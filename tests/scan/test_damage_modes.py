@@ -8,13 +8,14 @@ import random
 import struct
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
 import storage_core.record.section as sections_module
 import storage_core.scan.read as read_module
 from storage_core import read_table
 from storage_core.errors import BatchTooLargeError, CorruptError, CorruptRecordError, SegmentLogError
+from tests.examples import examples
 from tests.record.encoding import Batch, Record
 from tests.scan.damaged_log import DamagedLog, Lost, damage
 
@@ -103,8 +104,8 @@ def use_windows(monkeypatch):
     return use_windows
 
 
-ANY = settings(
-    max_examples=3 * settings.default.max_examples // 2,
+ANY = examples(
+    150,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 

@@ -4,7 +4,7 @@ import struct
 import sys
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from storage_core.directory import PartitionLog, find_partitions
@@ -19,6 +19,7 @@ from storage_core.scan.isolation import (
 from storage_core.scan.options import parse_read_options
 from storage_core.scan.plan import plan_scan
 from storage_core.segment import AbortedTransaction
+from tests.examples import examples
 from tests.faults.observed_filesystem import ObservedFileSystem
 
 # Producer 1 writes offsets 0 and 1, producer 2 offset 2, both in transactions; 3 is a plain record; 4 aborts
@@ -439,7 +440,7 @@ def build(partition, operations):
     return partition.data()
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     operations=OPERATIONS,
     is_clean=st.booleans(),
@@ -475,7 +476,7 @@ def test_every_way_gives_the_answer_of_the_broker(
     assert list(aborted_transactions(log, start, end)) == expected
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(
     ranges=st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30)), max_size=20),
     start=st.integers(0, 100),

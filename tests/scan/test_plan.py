@@ -7,7 +7,7 @@ import pickle
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import storage_core.scan.plan as plan_module
@@ -17,6 +17,7 @@ from storage_core.scan.offset_ranges import PartitionRange, split_ranges
 from storage_core.scan.options import parse_read_options
 from storage_core.scan.plan import plan_scan
 from storage_core.scan.predicate import And, Comparison, In, Or
+from tests.examples import examples
 
 VALUE = b"x" * 1000
 
@@ -143,7 +144,7 @@ def test_both_limits_together(log):
     assert max(span.size_bytes for span in spans_of(planned)) <= 30_000 + 2 * log.places[0][0][1]
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     start=st.integers(0, 500),
     end=st.integers(0, 500),

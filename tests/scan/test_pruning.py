@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.scan.predicate import (
@@ -19,6 +19,7 @@ from storage_core.scan.predicate import (
     evaluate,
 )
 from storage_core.scan.pruning import Bounds, prune, prune_partition
+from tests.examples import examples
 
 OPERATORS = st.sampled_from(["=", "!=", "<", "<=", ">", ">="])
 TOPICS = st.sampled_from(["a", "ab", "b"])
@@ -70,7 +71,7 @@ ROWS = st.fixed_dictionaries(
 
 
 # The first evaluation loads Arrow's functions, which takes longer than the usual deadline.
-@settings(max_examples=500)
+@examples(500)
 @given(PREDICATES, ROWS)
 def test_a_row_that_matches_lies_within_the_bounds(predicate, row):
     timestamp_ms = row["timestamp"]

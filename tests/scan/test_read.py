@@ -7,7 +7,7 @@ import struct
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from storage_core.errors import (
@@ -16,6 +16,7 @@ from storage_core.errors import (
     TimestampRangeError,
 )
 from storage_core.scan.read import read_task
+from tests.examples import examples
 
 ALL_COLUMNS = (
     "key",
@@ -102,8 +103,7 @@ split_options = st.fixed_dictionaries(
 )
 
 
-def examples(count):
-    return settings(max_examples=count, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FIXTURES = {"suppress_health_check": [HealthCheck.function_scoped_fixture]}
 
 
 def check_any_read(log_root, scan, record_of, small_windows, data, *, by_time=False):
@@ -154,7 +154,7 @@ def draw_times(log, limit, data):
     return *offsets, options
 
 
-@examples(100)
+@examples(100, **FIXTURES)
 @given(data=st.data(), by_time=st.booleans())
 def test_any_read_gives_the_rows_that_were_written(
     new_log_root, scan, record_of, small_windows, data, by_time
@@ -163,7 +163,7 @@ def test_any_read_gives_the_rows_that_were_written(
 
 
 @pytest.mark.soak
-@examples(10_000)
+@examples(1_000, **FIXTURES)
 @given(data=st.data(), by_time=st.booleans())
 def test_any_read_gives_the_rows_that_were_written_soak(
     new_log_root, scan, record_of, small_windows, data, by_time
@@ -197,7 +197,7 @@ def test_each_column_alone_has_the_values_of_the_full_read(mixed, scan, column):
     assert scan(mixed.path, columns=[column]).rows() == expect_rows(mixed.rows, [column])
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(25, **FIXTURES)
 @given(columns=st.lists(st.sampled_from(ALL_COLUMNS), min_size=1, unique=True))
 def test_any_columns_in_any_order(mixed, scan, columns):
     planned = scan(mixed.path, columns=columns)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.record.legacy_encoding import GZIP, LOG_APPEND_TIME, LZ4, SNAPPY, Message, Wrapper
 
 VALUE = b"old value " * 6
@@ -155,7 +156,7 @@ ENTRIES = st.lists(
 )
 
 
-@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     shapes=ENTRIES,
     rolls=st.sets(st.integers(0, 24), max_size=3),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.scan.predicate import (
@@ -20,6 +20,7 @@ from storage_core.scan.predicate import (
     evaluate,
 )
 from storage_core.scan.pruning import ALWAYS, NEVER, KnownFields, conjunction, residual
+from tests.examples import examples
 
 VALUES = {
     "topic": st.sampled_from(["", "a", "ab", "b"]),
@@ -57,7 +58,7 @@ SCHEMA = pa.schema(
 )
 
 
-@settings(max_examples=5 * settings.default.max_examples)
+@examples(500)
 @given(
     PREDICATES,
     VALUES["topic"],

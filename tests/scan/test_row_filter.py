@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import storage_core.record.section as sections_module
@@ -14,6 +14,7 @@ from storage_core.record import arrow_columns
 from storage_core.scan.predicate import And, Comparison, In, IsNull, Not, Or, StartsWith
 from storage_core.scan.rows import schema_with_condition
 from storage_core.scan.spans import record_schema
+from tests.examples import examples
 from tests.record.encoding import GZIP, SNAPPY
 from tests.record.legacy_encoding import Message, Wrapper
 
@@ -88,7 +89,7 @@ def test_a_condition_chooses_rows_and_changes_none(log, read_rows, condition, co
     assert read_rows(log.path, where=condition, columns=columns) == expected
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.integers(0, 48),
     st.integers(0, 48),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from storage_core.directory import PartitionLog, find_partitions
@@ -14,6 +14,7 @@ from storage_core.scan import time_pruning
 from storage_core.scan.isolation import AbortedTransactions, aborted_transactions
 from storage_core.scan.predicate import Comparison
 from storage_core.scan.time_pruning import end_offset_by_time, start_offset_by_time
+from tests.examples import examples
 from tests.record.encoding import GZIP
 from tests.record.legacy_encoding import Message, Wrapper
 
@@ -130,8 +131,8 @@ PRICES = st.sampled_from([WHATEVER_IT_COSTS, 0, 3000, 96 << 10])
 WRITING = st.fixed_dictionaries(
     {"indexes": st.booleans(), "index_interval_bytes": st.sampled_from([1, 3000])}
 )
-PROPERTY = settings(
-    max_examples=150,
+PROPERTY = examples(
+    150,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 

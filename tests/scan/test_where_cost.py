@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from storage_core.filesystem import FileSystem
 from storage_core.scan import explain, read_table
 from storage_core.scan.predicate import And, Comparison, In, IsNull, Not, Or, StartsWith, Unknown
+from tests.examples import examples
 
 START_MS = 1_000_000
 OPERATORS = st.sampled_from(["=", "!=", "<", "<=", ">", ">="])
@@ -39,8 +40,8 @@ OPTIONS = st.fixed_dictionaries(
         "max_records_per_partition": st.just(1000),
     },
 )
-PROPERTY = settings(
-    max_examples=6 * settings.default.max_examples // 5,
+PROPERTY = examples(
+    120,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 

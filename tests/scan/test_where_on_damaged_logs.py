@@ -6,12 +6,13 @@ import json
 import operator
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from storage_core.errors import CorruptRecordError
 from storage_core.scan import time_pruning
 from storage_core.scan.predicate import And, Comparison, Or
+from tests.examples import examples
 
 START_MS = 1_000_000
 VALUE = b"x" * 700
@@ -80,8 +81,8 @@ def meets(predicate, row):
     return combine(meets(child, row) for child in predicate.children)
 
 
-@settings(
-    max_examples=2 * settings.default.max_examples,
+@examples(
+    200,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(

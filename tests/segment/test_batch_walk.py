@@ -7,12 +7,13 @@ import tracemalloc
 
 import pytest
 from crc32c import crc32c
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.errors import CorruptRecordError
 from storage_core.filesystem import FileSystem
 from storage_core.segment.batch_walk import BatchWalk, read_batch
+from tests.examples import examples
 
 # Written by a broker, one after the other: the three batches below and two markers (see EXPECTED).
 TRANSACTION_LOG = bytes.fromhex(
@@ -237,7 +238,7 @@ def test_batch_at(open_walk):
     assert walk.batch_at(150) is None
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     shapes=st.lists(
         st.tuples(st.integers(0, 5), st.integers(0, 30), st.sampled_from([0, 1, 100, 3000, 5000, 70_000])),

@@ -7,15 +7,22 @@ import struct
 import tempfile
 from pathlib import Path
 
-from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from storage_core.filesystem import FileSystem
 from storage_core.log_config import LogConfig
 from storage_core.record.record_batches import RecordBatches
 from storage_core.segment import TimestampOffset
 from storage_core.segment.log_segment import LogSegment
+from tests.examples import examples
 
 BASE = 1000
 
@@ -166,7 +173,4 @@ class SegmentMachine(RuleBasedStateMachine):
 
 def test_a_segment_is_a_list_of_batches(make_batch):
     SegmentMachine.make_batch = staticmethod(make_batch)
-    settings_of_runs = settings(max_examples=60, stateful_step_count=25)
-    from hypothesis.stateful import run_state_machine_as_test
-
-    run_state_machine_as_test(SegmentMachine, settings=settings_of_runs)
+    run_state_machine_as_test(SegmentMachine, settings=examples(60, stateful_step_count=25))

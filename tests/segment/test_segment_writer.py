@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.errors import OffsetOverflowError, RecordBatchTooLargeError, StorageError
@@ -16,6 +16,7 @@ from storage_core.log_config import LogConfig
 from storage_core.record.record_batches import RecordBatches
 from storage_core.segment import AbortedTransaction, TimestampOffset
 from storage_core.segment.log_segment import LogSegment
+from tests.examples import examples
 
 TIMESTAMPS_MS = [10, 20, 15, 40, 40, 50, 45, 60, 5, 70]
 FIRST_BATCH = bytes.fromhex(
@@ -201,7 +202,7 @@ def test_what_was_there_before_does_not_count_after_opening_again(folder, append
     assert again.largest_timestamp == TimestampOffset(6, 6)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     batches=st.lists(
         st.tuples(st.integers(1, 3), st.integers(0, 3), st.integers(-1, 50), st.integers(0, 200)),

@@ -8,12 +8,13 @@ import struct
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from storage_core.errors import BatchTooLargeError, CorruptRecordError
 from storage_core.filesystem import FileSystem
 from storage_core.segment import SegmentEnd, SegmentReader, TimestampOffset
+from tests.examples import examples
 from tests.record.legacy_encoding import GZIP, LOG_APPEND_TIME, Message, Wrapper, plain_messages
 
 
@@ -227,8 +228,8 @@ def write_appends(appends, directory, make_batch, **options):
     return written.write(directory)
 
 
-@settings(
-    max_examples=6 * settings.default.max_examples // 5,
+@examples(
+    120,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
@@ -269,8 +270,8 @@ def test_answers_equal_a_linear_search(
         assert opened.time_index.problem is None
 
 
-@settings(
-    max_examples=3 * settings.default.max_examples // 5,
+@examples(
+    60,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(

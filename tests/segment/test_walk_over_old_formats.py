@@ -6,12 +6,13 @@ import os
 import struct
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.errors import CorruptRecordError
 from storage_core.filesystem import FileSystem
 from storage_core.segment.batch_walk import BatchWalk, read_batch
+from tests.examples import examples
 from tests.record.legacy_encoding import GZIP, Message, Wrapper
 
 # Two records, (283843 ms, key1, value1) and (1234 ms, key2, value2), at offsets 0 and 1, as Kafka's own
@@ -277,7 +278,7 @@ def build(shapes, base_offset, make_batch):
     return entries, expected
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(shapes=st.lists(ENTRIES, max_size=40), zeros=st.integers(0, 200), data=st.data())
 def test_a_walk_meets_what_was_written(tmp_path_factory, make_batch, shapes, zeros, data):
     entries, expected = build(shapes, 5, make_batch)
