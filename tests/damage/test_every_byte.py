@@ -23,6 +23,14 @@ STEPS = [
     pytest.param("FAILFAST", 1, marks=pytest.mark.soak),
     pytest.param("PERMISSIVE", 1, marks=pytest.mark.soak),
 ]
+GARBAGE = [
+    bytes(11),
+    b"\xff" * 70,
+    *(
+        pytest.param(garbage, marks=pytest.mark.thorough)
+        for garbage in (bytes(1), bytes(300), b"\xff", b"\x02" * 99, b"\0\1" * 60)
+    ),
+]
 FORMATS = [
     *(f"v2-{name}" for name in CODECS),
     *(f"v{m}-{name}" for m in (0, 1) for name in CODECS if name != "zstd"),
@@ -90,9 +98,7 @@ def test_cut_at_every_length(campaign, name, segment, mode, step):
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE"])
-@pytest.mark.parametrize(
-    "garbage", [bytes(1), bytes(11), bytes(300), b"\xff", b"\xff" * 70, b"\x02" * 99, b"\0\1" * 60]
-)
+@pytest.mark.parametrize("garbage", GARBAGE)
 def test_garbage_between_entries(campaign, name, mode, garbage):
     log = small_log(name)
     wrong = []

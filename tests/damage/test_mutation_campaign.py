@@ -21,8 +21,8 @@ LOGS = all_logs()
 CASES_PER_LOG = 200
 # `make test` runs the first part, `make test-all` more, `make soak` all.
 PARTS = [
-    range(20),
-    pytest.param(range(20, 60), marks=pytest.mark.thorough),
+    range(10),
+    pytest.param(range(10, 60), marks=pytest.mark.thorough),
     pytest.param(range(60, CASES_PER_LOG), marks=pytest.mark.soak),
 ]
 SOAK_SECONDS = float(os.environ.get("SEGMENTLOG_SOAK_SECONDS", "600"))
@@ -46,7 +46,7 @@ def test_damaged_directories(campaign, name, numbers):
 
 @pytest.mark.parametrize("name", LOGS)
 @pytest.mark.parametrize(
-    "numbers", [range(6), pytest.param(range(6, 12), marks=pytest.mark.thorough)], ids=str
+    "numbers", [range(3), pytest.param(range(3, 12), marks=pytest.mark.thorough)], ids=str
 )
 def test_undamaged_directories_are_read_as_they_were_written(campaign, name, numbers):
     """The results to which the campaign compares are right."""

@@ -436,7 +436,12 @@ AT_WORK = {
 }
 
 
-@pytest.mark.parametrize("work", AT_WORK)
+QUICK_WORK = ("append", "read", "close")
+
+
+@pytest.mark.parametrize(
+    "work", [pytest.param(name, marks=[] if name in QUICK_WORK else pytest.mark.thorough) for name in AT_WORK]
+)
 def test_no_thread_that_was_at_work_keeps_the_child_waiting(tmp_path, work):
     """The child has a copy of each lock, and no thread that would release it.
 

@@ -56,7 +56,9 @@ def hides_four(segment):
     return (8, (5 * size - 12).to_bytes(4, "big"))
 
 
-@pytest.mark.parametrize("number", [0, 1, 7, 50, 98])
+@pytest.mark.parametrize(
+    "number", [0, 98, *(pytest.param(number, marks=pytest.mark.thorough) for number in (1, 7, 50))]
+)
 @pytest.mark.parametrize("change", [MAGIC, LONG, HIDES_FOUR])
 class TestOneDamagedBatch:
     @pytest.fixture

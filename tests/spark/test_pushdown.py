@@ -122,7 +122,8 @@ CONDITIONS = {
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("is_enabled", [pytest.param(True, marks=pytest.mark.thorough), False])
+@pytest.mark.thorough
+@pytest.mark.parametrize("is_enabled", [True, False])
 def test_filtered_reads_are_right_with_and_without_sparks_configuration(spark, conf, logs, is_enabled):
     conf(CONFIGURATION, str(is_enabled).lower())
     for condition, expected in list(CONDITIONS.items())[: None if is_enabled else 3]:

@@ -112,6 +112,7 @@ def test_a_list_of_paths(spark, logs, new_logs, records_of):
     assert frame.count() == 215
 
 
+@pytest.mark.thorough
 def test_joins_and_aggregations(spark, load):
     left, right = load(subscribe="a").alias("l"), load(subscribe="b").alias("r")
     joined = left.join(right, functions.expr("l.offset = r.offset"))
@@ -254,7 +255,17 @@ MISUSES = [
 ]
 
 
-@pytest.mark.parametrize(("options", "expected"), MISUSES, ids=[next(iter(case[0])) for case in MISUSES])
+# Each `load()` starts a process: what `make test` leaves out, it tries without Spark in test_options.py.
+QUICK_MISUSES = ("startingOfset", "endingOffsets", "where")
+
+
+def _misuse(options, expected):
+    (name, *_) = options
+    is_quick = name in QUICK_MISUSES
+    return pytest.param(options, expected, id=name, marks=() if is_quick else pytest.mark.thorough)
+
+
+@pytest.mark.parametrize(("options", "expected"), [_misuse(*case) for case in MISUSES])
 def test_a_misused_option_is_one_clear_line_from_load(spark, logs, jobs, options, expected):
     with pytest.raises(AnalysisException) as raised:
         spark.read.format("segmentlog").options(**options).load(logs)
@@ -268,7 +279,12 @@ def test_a_misused_option_is_one_clear_line_from_load(spark, logs, jobs, options
     ("path", "options", "expected"),
     [
         (None, {"startingOffsets": '{"a":{"0":1}}'}, "KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED"),
-        (None, {"startingTimestamp": "4000000000000"}, "No offset matched from request of topic-partition"),
+        pytest.param(
+            None,
+            {"startingTimestamp": "4000000000000"},
+            "No offset matched from request of topic-partition",
+            marks=pytest.mark.thorough,
+        ),
         ("/nowhere/at/all", {}, "/nowhere/at/all"),
     ],
 )
@@ -287,9 +303,14 @@ def test_errors_found_in_the_directory_are_one_clear_line_before_any_task(
     ("schema", "expected"),
     [
         ("offset int", "Column 'offset' of the schema: expected type bigint, found int."),
-        ("ofset bigint", "Column 'ofset' of the schema: expected one of key, value"),
-        ("key string", "Column 'key' of the schema: expected type binary, found string."),
-        (StructType(), "The schema names no column"),
+        *(
+            pytest.param(schema, expected, marks=pytest.mark.thorough)
+            for schema, expected in (
+                ("ofset bigint", "Column 'ofset' of the schema: expected one of key, value"),
+                ("key string", "Column 'key' of the schema: expected type binary, found string."),
+                (StructType(), "The schema names no column"),
+            )
+        ),
     ],
 )
 def test_a_wrong_schema_is_one_clear_line_before_any_task(load, jobs, schema, expected):

@@ -71,7 +71,7 @@ def some_row(rng):
 @pytest.mark.parametrize(
     ("codec", "partitioner"),
     [
-        ("none", "default"),
+        pytest.param("none", "default", marks=pytest.mark.thorough),
         pytest.param("gzip", "random", marks=pytest.mark.thorough),
         pytest.param("snappy", "roundRobin", marks=pytest.mark.thorough),
         pytest.param("lz4", "default", marks=pytest.mark.thorough),
@@ -173,6 +173,7 @@ def test_a_frame_is_written_to_the_directory_that_it_reads(spark, tmp_path):
         assert spark.read.format("segmentlog").load(path).count() == count
 
 
+@pytest.mark.thorough
 def test_queries_during_commits_see_whole_jobs(spark, tmp_path):
     """Each job adds 20 rows to each of three partitions, and every second one also creates a topic."""
     root = str(tmp_path / "logs")

@@ -58,6 +58,7 @@ def test_strings_do_not_fit_a_view_of_a_read(spark, view):
         spark.sql("INSERT INTO v (key, value, topic) SELECT 'k', 'v', 't'")
 
 
+@pytest.mark.thorough
 def test_registering_again_is_fine(spark, logs):
     for session in (spark, spark, spark.newSession()):
         spark_segmentlog.register(session)
