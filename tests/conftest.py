@@ -114,9 +114,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def pytest_configure(config: pytest.Config) -> None:
     marks = config.option.markexpr
     is_soak = "soak" in marks and "not soak" not in marks
-    hypothesis.settings.load_profile(
-        "soak" if is_soak else "quick" if "not thorough" in marks else "thorough"
-    )
+    profile = "soak" if is_soak else "quick" if _is_quick(config) else "thorough"
+    hypothesis.settings.load_profile(profile)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import what would be deselected as a whole."""
+    return True if _is_quick(config) and _is_thorough(collection_path) else None
+
+
+def _is_quick(config: pytest.Config) -> bool:
+    return "not thorough" in config.option.markexpr
 
 
 @cache
