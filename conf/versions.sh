@@ -13,32 +13,20 @@ mkdir -p "$place/tree"
 cp -R tests pyproject.toml "$place/tree"
 grep -v -E '^(pyspark|py4j)==' conf/constraints.txt >"$place/constraints.txt"
 
-install() {
-	interpreter=$1
-	shift
-	"$interpreter" -m pip --disable-pip-version-check --quiet install "$@"
-}
-
-run_tests() {
-	interpreter=$1
-	shift
-	(
-		cd "$place/tree" &&
-			PYSPARK_PYTHON=$interpreter PYSPARK_DRIVER_PYTHON=$interpreter \
-				"$interpreter" -m pytest tests/spark -m "not interop and not soak" "$@"
-	)
-}
-
 failed=
 for pin in $(grep '^pyspark==' conf/spark-versions.txt); do
 	version=${pin#pyspark==}
 	environment=$place/spark-$version
+	interpreter=$environment/bin/python
 	echo "===== Spark $version"
-	[ -x "$environment/bin/python" ] || "$python" -m venv "$environment"
-	install "$environment/bin/python" --constraint "$place/constraints.txt" "$pin" numpy pyarrow crc32c pandas zstandard \
-		googleapis-common-protos grpcio grpcio-status chispa hypothesis pytest pytest-xdist
-	install "$environment/bin/python" --no-deps --force-reinstall "$place"/wheel/*.whl
-	run_tests "$environment/bin/python" "$@" || failed="$failed $version"
+	[ -x "$interpreter" ] || "$python" -m venv "$environment"
+	"$interpreter" -m pip --disable-pip-version-check --quiet install --constraint "$place/constraints.txt" "$pin" numpy \
+		pyarrow crc32c pandas zstandard googleapis-common-protos grpcio grpcio-status chispa hypothesis pytest pytest-xdist
+	"$interpreter" -m pip --disable-pip-version-check --quiet install --no-deps --force-reinstall "$place"/wheel/*.whl
+	(
+		export PYSPARK_PYTHON="$interpreter" PYSPARK_DRIVER_PYTHON="$interpreter"
+		cd "$place/tree" && "$interpreter" -m pytest tests/spark -m "not interop and not soak" "$@"
+	) || failed="$failed $version"
 done
 if [ -n "$failed" ]; then
 	echo "Failed with Spark$failed" >&2

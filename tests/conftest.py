@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import pkgutil
 import sys
 from functools import cache
 from itertools import chain
@@ -11,7 +13,10 @@ from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
+from hypothesis import HealthCheck
 
+import spark_segmentlog
+import storage_core
 from storage_core.filesystem import FileSystem, PooledFile
 from tests.descriptors import open_below
 from tests.spark_settings import session_of_this_process
@@ -21,12 +26,25 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-# The same examples each time: a commit is green or red, whoever runs the tests. `make soak` draws new ones. There is no
-# deadline, as the time that an example takes depends on what else the machine does.
-# A test that needs more examples than others multiplies the number of the profile.
-hypothesis.settings.register_profile("quick", deadline=None, derandomize=True, max_examples=30)
-hypothesis.settings.register_profile("thorough", deadline=None, derandomize=True)
-hypothesis.settings.register_profile("soak", deadline=None, max_examples=1000)
+# The same examples on each run of the same code, so that a commit is green or red; `make soak` draws new ones. There is no
+# deadline because how long an example takes depends on what else the machine does. `tests/examples.py` scales the numbers.
+_HYPOTHESIS = {
+    "deadline": None,
+    "print_blob": True,
+    "suppress_health_check": [
+        HealthCheck.data_too_large,
+        HealthCheck.function_scoped_fixture,
+        HealthCheck.too_slow,
+    ],
+}
+hypothesis.settings.register_profile("quick", derandomize=True, max_examples=30, **_HYPOTHESIS)
+hypothesis.settings.register_profile("thorough", derandomize=True, **_HYPOTHESIS)
+hypothesis.settings.register_profile("soak", derandomize=False, max_examples=1000, **_HYPOTHESIS)
+
+# Hypothesis also draws constants from modules that are loaded: which ones must not depend on the tests before.
+for _package in (storage_core, spark_segmentlog):
+    for _module in pkgutil.walk_packages(_package.__path__, f"{_package.__name__}."):
+        importlib.import_module(_module.name)
 
 # At the end of the path: only the package `conformance` is meant to be found there.
 sys.path.append(str(Path(__file__).parent))
@@ -113,9 +131,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 def pytest_configure(config: pytest.Config) -> None:
     marks = config.option.markexpr
-    is_soak = "soak" in marks and "not soak" not in marks
-    profile = "soak" if is_soak else "quick" if _is_quick(config) else "thorough"
-    hypothesis.settings.load_profile(profile)
+    if "soak" in marks and "not soak" not in marks:
+        hypothesis.settings.load_profile("soak")
+    else:
+        hypothesis.settings.load_profile("quick" if _is_quick(config) else "thorough")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

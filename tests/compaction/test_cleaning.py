@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-import os
+import random
 import struct
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, event, given
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from storage_core.compaction import CleanedTransactions, CleanRules, CleanStatistics, LastRecord, clean_into
@@ -404,7 +404,7 @@ def test_an_offset_that_does_not_fit_the_segment_is_refused(tmp_path):
 
 
 def test_a_batch_larger_than_a_window_is_cleaned(tmp_path):
-    batches = [keyed(0, (b"a", os.urandom(100_000)), (b"b", b"1")), keyed(2, (b"a", b"2"))]
+    batches = [keyed(0, (b"a", random.Random(7).randbytes(100_000)), (b"b", b"1")), keyed(2, (b"a", b"2"))]
     source = open_segment(tmp_path, encoded(*batches))
     cleaned = clean(tmp_path, [source], {b"a": 2, b"b": 1}, window_bytes=1000)
     assert rows_of(cleaned.content) == [(1, 10, b"b", b"1"), (2, 0, b"a", b"2")]
@@ -424,7 +424,7 @@ FIELDS = st.fixed_dictionaries(
 )
 
 
-@examples(200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(200)
 @given(MUTATIONS, FIELDS, st.sampled_from([NONE, ZSTD]))
 def test_bytes_that_somebody_made_up_are_refused_or_cleaned(tmp_path, mutations, fields, codec):
     good = keyed(0, (b"a", b"1"), (b"b", b"2"), (b"a", None))

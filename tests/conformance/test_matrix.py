@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # What `make test` reads in other ways than whole, and with Spark: a plain log, a compacted one, transactions, damage, an
 # old format, a torn tail.
 SAMPLE = frozenset({"compact-txn", "corrupt-middle", "magic1", "torn-tail", "txn", "v2-none"})
-# Of these, what Spark also copies.
+# The part of it that Spark also copies.
 RESTORED = frozenset({"corrupt-middle", "txn", "v2-none"})
 
 

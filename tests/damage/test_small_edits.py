@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hypothesis import HealthCheck, given, note
+from hypothesis import given, note
 from hypothesis import strategies as st
 
 from tests.damage.campaign import Case
@@ -44,10 +44,7 @@ def mutation_of(path, start, end, new):
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@examples(
-    60,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@examples(60)
 @given(data=st.data())
 def test_any_few_edits(campaign, name, data):
     log = LOGS[name]

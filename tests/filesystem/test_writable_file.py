@@ -6,6 +6,7 @@ import errno
 import gc
 import os
 import pickle
+import random
 import resource
 import signal
 from pathlib import Path
@@ -216,7 +217,7 @@ def test_signals_do_not_disturb(filesystem, path):
     handler = signal.signal(signal.SIGALRM, lambda *_: None)
     signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
     try:
-        data = os.urandom(1 << 20)
+        data = random.Random(7).randbytes(1 << 20)
         with filesystem.open_for_writing(path) as file:
             for _ in range(20):
                 file.write_at([data[:1000], data[1000:]], 0)

@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.errors import CorruptError, CorruptRecordError, UnsupportedFormatError
@@ -26,9 +26,8 @@ from tests.record.sections import (
 )
 from tests.record.strategies import logs
 
-campaign = {"suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large]}
-short = examples(40, **campaign)
-long = examples(300, **campaign)
+short = examples(40)
+long = examples(300)
 
 
 def rows_written(log):

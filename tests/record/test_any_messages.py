@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.errors import CorruptError
@@ -25,9 +25,8 @@ from tests.record.sections import (
     window_of,
 )
 
-campaign = {"suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large]}
-short = examples(40, **campaign)
-long = examples(300, **campaign)
+short = examples(40)
+long = examples(300)
 
 
 def encode(log):

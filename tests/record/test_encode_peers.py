@@ -7,7 +7,7 @@ import warnings
 import aiokafka.record
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder as AiokafkaBuilder
-from hypothesis import HealthCheck, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.record.record_batches import ProducerSequence
@@ -22,9 +22,8 @@ with warnings.catch_warnings():
     import kafka.record
     from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
-campaign = {"suppress_health_check": [HealthCheck.too_slow]}
-short = examples(20, **campaign)
-long = examples(100, **campaign)
+short = examples(20)
+long = examples(100)
 every_codec = pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
 # Its other codecs need libraries of their own.
 KAFKA_PYTHON_CODECS = (NONE, GZIP, ZSTD)

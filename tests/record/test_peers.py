@@ -8,7 +8,7 @@ import aiokafka.record
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder as AiokafkaBuilder
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder as AiokafkaLegacyBuilder
-from hypothesis import HealthCheck, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.examples import examples
@@ -26,9 +26,8 @@ with warnings.catch_warnings():
     from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
     from kafka.record.legacy_records import LegacyRecordBatchBuilder as KafkaPythonLegacyBuilder
 
-campaign = {"suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large]}
-short = examples(20, **campaign)
-long = examples(200, **campaign)
+short = examples(20)
+long = examples(200)
 
 # Of the others' writers only: they take a timestamp since 1970, and offsets without gaps.
 writable_records = st.lists(

@@ -8,7 +8,7 @@ import random
 import struct
 
 import pytest
-from hypothesis import HealthCheck, example, given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import storage_core.record.section as sections_module
@@ -104,10 +104,7 @@ def use_windows(monkeypatch):
     return use_windows
 
 
-ANY = examples(
-    150,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+ANY = examples(150)
 
 
 @ANY

@@ -4,7 +4,7 @@ import struct
 import sys
 
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.directory import PartitionLog, find_partitions
@@ -440,7 +440,7 @@ def build(partition, operations):
     return partition.data()
 
 
-@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(60)
 @given(
     operations=OPERATIONS,
     is_clean=st.booleans(),

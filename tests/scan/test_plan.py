@@ -7,7 +7,7 @@ import pickle
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 import storage_core.scan.plan as plan_module
@@ -144,7 +144,7 @@ def test_both_limits_together(log):
     assert max(span.size_bytes for span in spans_of(planned)) <= 30_000 + 2 * log.places[0][0][1]
 
 
-@examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(40)
 @given(
     start=st.integers(0, 500),
     end=st.integers(0, 500),

@@ -137,7 +137,6 @@ def as_dict(row):
     return dict(zip(SCHEMA.names, row, strict=True))
 
 
-# The first evaluation loads Arrow's functions, which takes longer than the usual deadline.
 @given(PREDICATES, st.lists(ROW, max_size=8))
 def test_evaluator_answers_as_sql_does_row_by_row(predicate, rows):
     expected = [holds(predicate, as_dict(row)) for row in rows]

@@ -70,7 +70,6 @@ ROWS = st.fixed_dictionaries(
 )
 
 
-# The first evaluation loads Arrow's functions, which takes longer than the usual deadline.
 @examples(500)
 @given(PREDICATES, ROWS)
 def test_a_row_that_matches_lies_within_the_bounds(predicate, row):

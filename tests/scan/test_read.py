@@ -7,7 +7,7 @@ import struct
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.errors import (
@@ -103,9 +103,6 @@ split_options = st.fixed_dictionaries(
 )
 
 
-FIXTURES = {"suppress_health_check": [HealthCheck.function_scoped_fixture]}
-
-
 def check_any_read(log_root, scan, record_of, small_windows, data, *, by_time=False):
     """Draw a log and a read of it; compare with what was written."""
     log = build(log_root.rows(), data.draw(operations), record_of)
@@ -154,7 +151,7 @@ def draw_times(log, limit, data):
     return *offsets, options
 
 
-@examples(100, **FIXTURES)
+@examples(100)
 @given(data=st.data(), by_time=st.booleans())
 def test_any_read_gives_the_rows_that_were_written(
     new_log_root, scan, record_of, small_windows, data, by_time
@@ -163,7 +160,7 @@ def test_any_read_gives_the_rows_that_were_written(
 
 
 @pytest.mark.soak
-@examples(1_000, **FIXTURES)
+@examples(1_000)
 @given(data=st.data(), by_time=st.booleans())
 def test_any_read_gives_the_rows_that_were_written_soak(
     new_log_root, scan, record_of, small_windows, data, by_time
@@ -197,7 +194,7 @@ def test_each_column_alone_has_the_values_of_the_full_read(mixed, scan, column):
     assert scan(mixed.path, columns=[column]).rows() == expect_rows(mixed.rows, [column])
 
 
-@examples(25, **FIXTURES)
+@examples(25)
 @given(columns=st.lists(st.sampled_from(ALL_COLUMNS), min_size=1, unique=True))
 def test_any_columns_in_any_order(mixed, scan, columns):
     planned = scan(mixed.path, columns=columns)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.examples import examples
@@ -156,7 +156,7 @@ ENTRIES = st.lists(
 )
 
 
-@examples(80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(80)
 @given(
     shapes=ENTRIES,
     rolls=st.sets(st.integers(0, 24), max_size=3),

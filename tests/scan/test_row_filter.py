@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 import storage_core.record.section as sections_module
@@ -89,7 +89,7 @@ def test_a_condition_chooses_rows_and_changes_none(log, read_rows, condition, co
     assert read_rows(log.path, where=condition, columns=columns) == expected
 
 
-@examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(40)
 @given(
     st.integers(0, 48),
     st.integers(0, 48),

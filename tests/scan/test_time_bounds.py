@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.directory import PartitionLog, find_partitions
@@ -131,10 +131,7 @@ PRICES = st.sampled_from([WHATEVER_IT_COSTS, 0, 3000, 96 << 10])
 WRITING = st.fixed_dictionaries(
     {"indexes": st.booleans(), "index_interval_bytes": st.sampled_from([1, 3000])}
 )
-PROPERTY = examples(
-    150,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+PROPERTY = examples(150)
 
 
 @PROPERTY

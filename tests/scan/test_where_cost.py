@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.filesystem import FileSystem
@@ -40,10 +40,7 @@ OPTIONS = st.fixed_dictionaries(
         "max_records_per_partition": st.just(1000),
     },
 )
-PROPERTY = examples(
-    120,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+PROPERTY = examples(120)
 
 
 def write(log_root, record_of, value_bytes):

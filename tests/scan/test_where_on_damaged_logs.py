@@ -6,7 +6,7 @@ import json
 import operator
 
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.errors import CorruptRecordError
@@ -81,10 +81,7 @@ def meets(predicate, row):
     return combine(meets(child, row) for child in predicate.children)
 
 
-@examples(
-    200,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@examples(200)
 @given(
     st.lists(PREDICATES, min_size=1, max_size=3).map(tuple),
     st.sampled_from([And, Or]),

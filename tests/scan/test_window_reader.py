@@ -6,7 +6,7 @@ import dataclasses
 import os
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.errors import LogDirectoryError
@@ -75,7 +75,6 @@ def test_a_large_window_holds_all(read):
     assert read(window_bytes=1 << 20) == [(0, list(range(0, 100, 10)))]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(window_bytes=st.integers(0, 4000), first=st.integers(0, 9), last=st.integers(0, 9))
 def test_windows_of_any_size_give_every_batch_once(log, read, window_bytes, first, last):
     at = [*positions(log), log.log_path().stat().st_size]

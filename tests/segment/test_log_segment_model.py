@@ -7,6 +7,7 @@ import struct
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -171,6 +172,7 @@ class SegmentMachine(RuleBasedStateMachine):
             assert times == []
 
 
+@pytest.mark.hypothesis
 def test_a_segment_is_a_list_of_batches(make_batch):
     SegmentMachine.make_batch = staticmethod(make_batch)
     run_state_machine_as_test(SegmentMachine, settings=examples(60, stateful_step_count=25))

@@ -6,7 +6,7 @@ import random
 import struct
 
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.errors import BatchTooLargeError, CorruptRecordError
@@ -160,7 +160,7 @@ def build(make_batch, make_segment, base_offset, shapes, **options):
     return make_segment(base_offset, batches, **options), records
 
 
-@examples(80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(80)
 @given(
     shapes=SHAPES,
     interval=st.sampled_from([0, 100, 500]),
@@ -213,7 +213,7 @@ def test_answers_equal_a_linear_search(
         assert set(positions) <= {0} | {batch[0] for batch in segment.batches}
 
 
-@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(60)
 @given(data=st.data(), kind=st.sampled_from(["garbage", "cut", "shuffled", "of another log", "bit"]))
 def test_damaged_indexes_change_no_offset_look_up(
     tmp_path_factory, monkeypatch, make_batch, make_segment, data, kind

@@ -8,7 +8,7 @@ import struct
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.errors import BatchTooLargeError, CorruptRecordError
@@ -228,10 +228,7 @@ def write_appends(appends, directory, make_batch, **options):
     return written.write(directory)
 
 
-@examples(
-    120,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@examples(120)
 @given(
     appends=APPENDS,
     names=st.sampled_from(["last", "first", "first header"]),
@@ -270,10 +267,7 @@ def test_answers_equal_a_linear_search(
         assert opened.time_index.problem is None
 
 
-@examples(
-    60,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@examples(60)
 @given(
     appends=APPENDS,
     names=st.sampled_from(["last", "first"]),

@@ -255,7 +255,7 @@ MISUSES = [
 ]
 
 
-# Each `load()` starts a process: what `make test` leaves out, it tries without Spark in test_options.py.
+# Each `load()` starts a process. The cases that `make test` leaves out are tested without Spark in tests/scan.
 QUICK_MISUSES = ("startingOfset", "endingOffsets", "where")
 
 

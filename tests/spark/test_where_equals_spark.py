@@ -291,11 +291,7 @@ def our_answers(table, condition):
     max_examples=EXAMPLES,
     # Each shrinking step runs a query, so finding the smallest example takes longer than reading this one.
     phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=[
-        HealthCheck.function_scoped_fixture,
-        HealthCheck.too_slow,
-        HealthCheck.large_base_example,
-    ],
+    suppress_health_check=[*settings.default.suppress_health_check, HealthCheck.large_base_example],
 )
 @given(QUESTIONS)
 def test_spark_gives_the_same_answers(data, question):
