@@ -48,6 +48,7 @@ def register(spark: SparkSession) -> None:
     try:
         spark.dataSource.register(SegmentLogDataSource)
     except PySparkException as error:
-        # Spark 4.0 refuses a source that it has found by itself: this one.
+        # Spark 4.0 refuses a name that it knows, be it of the source that it has found by itself.
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
+        _logger.info("Spark has a data source with the name segmentlog already, and keeps it.")

@@ -51,8 +51,9 @@ def _later(name: str, kind: str, *, doc: str) -> OptionSpec:
 # fmt: off
 READ_OPTIONS: tuple[OptionSpec, ...] = (
     _batch("path", "paths", "", aliases=("paths",),
-           doc="Required. One or more (a list, or comma separated unless the whole text exists; `file:` URIs too): a Kafka "
-               "log directory, a folder of them, or one partition directory."),
+           doc="Required. One or more (a list, a glob as `/data/*/kafka-logs` or `/data/{a,b}`, or comma separated unless "
+               "the whole text exists; `file:` URIs too): a Kafka log directory, a folder of them, or one partition "
+               "directory."),
     _batch("subscribe", "topics", "",
            doc="Topics to read, comma separated. Internal topics only if named here."),
     _batch("subscribePattern", "Java regex", "",

@@ -9,8 +9,10 @@ Of several directories of one partition (copies of a volume, or replicas of seve
 
 from __future__ import annotations
 
+import fnmatch
 import logging
 import os
+import re
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -34,6 +36,7 @@ from storage_core.directory.partition_log import PartitionLog
 from storage_core.errors import (
     CorruptCheckpointError,
     LogDirectoryError,
+    OptionError,
     ReplicaConflictError,
     UnreadableError,
 )
@@ -183,6 +186,77 @@ def find_partitions(
             path=", ".join(paths),
         )
     return found
+
+
+_GLOB = re.compile(r"[*?[{]")
+# Of an innermost pair of braces, the text before it, its alternatives, and the text after it.
+_BRACES = re.compile(r"(.*?)\{([^{}]*)\}(.*)", re.DOTALL)
+_MAX_GLOB_ALTERNATIVES = 1000
+
+
+def is_glob(path: str) -> bool:
+    """Whether a path has a character that is special in globs."""
+    return _GLOB.search(path) is not None
+
+
+def directories_that_match(filesystem: FileSystem, glob: str) -> list[str]:
+    """Find the directories that a glob matches, in order: ``*``, ``?``, ``[a-z]``, ``[^a-z]`` and ``{a,b}``.
+
+    As in a shell, ``*`` and ``?`` match neither a ``/`` nor the dot that begins a hidden name. Symbolic links are
+    followed.
+
+    Raises:
+        OptionError: The glob matches no directory, or its braces have too many alternatives.
+        UnreadableError: This user may not read a directory.
+
+    Source: Hadoop's ``FileSystem.globStatus``, which expands the paths of Spark's file sources.
+    """
+    found: dict[str, None] = {}
+    for pattern in _without_braces(glob):
+        bases = ["/" if pattern.startswith("/") else ""]
+        for part in filter(None, pattern.split("/")):
+            bases = [path for base in bases for path in _matches(filesystem, base, part)]
+        found.update(dict.fromkeys(bases))
+    if not found:
+        raise OptionError(
+            f"path {glob!r} matches no directory. Expected a glob of log directories, with *, ?, [a-z] or {{a,b}}; "
+            "each directory above them must be readable."
+        )
+    return sorted(found)
+
+
+def _without_braces(glob: str) -> list[str]:
+    """The globs that a glob with alternatives in braces stands for."""
+    expanded: list[str] = []
+    left = [glob]
+    while left:
+        if len(expanded) + len(left) > _MAX_GLOB_ALTERNATIVES:
+            raise OptionError(
+                f"path {glob!r} has more than {_MAX_GLOB_ALTERNATIVES} alternatives in braces. Name fewer, or use *."
+            )
+        pattern = left.pop()
+        if matched := _BRACES.fullmatch(pattern):
+            before, alternatives, after = matched.groups()
+            left += [f"{before}{alternative}{after}" for alternative in alternatives.split(",")]
+        else:
+            expanded.append(pattern)
+    return expanded
+
+
+def _matches(filesystem: FileSystem, base: str, part: str) -> list[str]:
+    """The directories in ``base`` whose names match one part of a glob."""
+    if not is_glob(part):
+        names = [part]
+    else:
+        accepts = re.compile(fnmatch.translate(part.replace("[^", "[!"))).match
+        names = [
+            entry.name
+            for entry in filesystem.list_directory(base or ".")
+            if accepts(entry.name) and (part.startswith(".") or not entry.name.startswith("."))
+        ]
+    paths = [os.path.join(base, name) for name in names]
+    statuses = [filesystem.status(path, follow_symlinks=True) for path in paths]
+    return [path for path, status in zip(paths, statuses, strict=True) if status and status.is_directory]
 
 
 class _Search:

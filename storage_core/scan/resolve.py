@@ -7,11 +7,13 @@ segment, is looked up only if the range may reach beyond it.
 from __future__ import annotations
 
 import logging
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from storage_core.cached_property import cached_property
 from storage_core.directory import PartitionDirectory, PartitionLog, find_partitions
+from storage_core.directory.discovery import directories_that_match, is_glob
 from storage_core.errors import LogDirectoryError, OffsetOutOfRangeError, OptionError, TimestampNotFoundError
 from storage_core.scan.bounds import (
     EARLIEST_OFFSET,
@@ -248,22 +250,53 @@ def _without(
 
 
 def split_paths(filesystem: FileSystem, texts: Iterable[str]) -> list[str]:
-    """Split path texts at commas, except those that exist as a whole; resolve ``file:`` URIs.
+    """Split path texts at commas, resolve ``file:`` URIs, and expand globs; a text that exists as a whole stays as it is.
 
     Raises:
-        OptionError: A path is a URI of another scheme.
+        OptionError: A path is a URI of another scheme, a glob that matches no directory, or begins with ``~``.
     """
     paths = []
     for text in texts:
-        whole = path_of(text.strip())
-        if text != text.strip() and filesystem.status(path_of(text), follow_symlinks=True) is not None:
+        if text != text.strip() and _exists(filesystem, path_of(text)):
             # Blanks at its ends may be part of a name.
             paths.append(path_of(text))
-        elif "," not in text or filesystem.status(whole, follow_symlinks=True) is not None:
-            paths.append(whole)
+        elif "," not in text or _exists(filesystem, path_of(text.strip())):
+            paths += _expanded(filesystem, path_of(text.strip()))
         else:
-            paths += [path_of(part.strip()) for part in text.split(",") if part.strip()]
+            for part in _split_at_commas(text):
+                paths += _expanded(filesystem, path_of(part))
     return paths
+
+
+def _split_at_commas(text: str) -> list[str]:
+    """The parts between commas, except commas in the braces of a glob; no empty ones."""
+    parts, depth = [""], 0
+    has_pairs = text.count("{") == text.count("}")
+    for character in text:
+        if character == "," and depth == 0:
+            parts.append("")
+            continue
+        if has_pairs:
+            depth += {"{": 1, "}": -1}.get(character, 0)
+        parts[-1] += character
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _expanded(filesystem: FileSystem, path: str) -> list[str]:
+    """A path, or the directories that it matches if it is a glob and does not exist itself."""
+    is_glob_or_home = is_glob(path) or path.startswith("~")
+    if not is_glob_or_home or _exists(filesystem, path):
+        return [path]
+    if path.startswith("~"):
+        raise OptionError(
+            f"path {path!r} does not exist: only a shell replaces ~. Give the full path, such as "
+            f"{os.path.expanduser(path)!r}."
+        )
+    return directories_that_match(filesystem, path)
+
+
+def _exists(filesystem: FileSystem, path: str) -> bool:
+    return filesystem.status(path, follow_symlinks=True) is not None
 
 
 def _load(filesystem: FileSystem, directory: PartitionDirectory, options: ReadOptions) -> PartitionLog:

@@ -80,3 +80,82 @@ def test_blanks_at_the_ends_of_a_path_are_kept_if_that_path_exists(tmp_path):
     (tmp_path / " logs ").mkdir()
     assert split_paths(FileSystem(), [f"{tmp_path}/ logs "]) == [f"{tmp_path}/ logs "]
     assert split_paths(FileSystem(), [f" {tmp_path}\n"]) == [str(tmp_path)]
+
+
+@pytest.fixture
+def disks(tmp_path):
+    for name in (
+        "disk-1/logs",
+        "disk-2/logs",
+        "disk-10/logs",
+        "disk-x/logs",
+        ".hidden/logs",
+        "other",
+        "a{b",
+        "[1]",
+    ):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "disk-3").mkdir()
+    (tmp_path / "disk-4").write_text("a file")
+    (tmp_path / "linked").symlink_to(tmp_path / "disk-1", target_is_directory=True)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("glob", "expected"),
+    [
+        ("disk-*/logs", ["disk-1/logs", "disk-10/logs", "disk-2/logs", "disk-x/logs"]),
+        ("disk-?/logs", ["disk-1/logs", "disk-2/logs", "disk-x/logs"]),
+        ("disk-[0-9]", ["disk-1", "disk-2", "disk-3"]),
+        ("disk-[^0-9]", ["disk-x"]),
+        ("disk-[!0-9]", ["disk-x"]),
+        ("disk-{1,x}/logs", ["disk-1/logs", "disk-x/logs"]),
+        ("{disk-{1,2}/logs,other}", ["disk-1/logs", "disk-2/logs", "other"]),
+        ("{disk-1,*-1}", ["disk-1"]),
+        ("*/logs/", ["disk-1/logs", "disk-10/logs", "disk-2/logs", "disk-x/logs", "linked/logs"]),
+        (".h*/logs", [".hidden/logs"]),
+        ("a{b", ["a{b"]),
+        ("[1]", ["[1]"]),
+        ("a[{]b", ["a{b"]),
+        ("disk-1/*, disk-{2,x}/logs", ["disk-1/logs", "disk-2/logs", "disk-x/logs"]),
+    ],
+)
+def test_globs_stand_for_the_directories_that_they_match(disks, monkeypatch, glob, expected):
+    monkeypatch.chdir(disks)
+    assert split_paths(FileSystem(), [glob]) == expected
+    absolute = ", ".join(f"{disks}/{part}" for part in glob.split(", "))
+    assert split_paths(FileSystem(), [absolute]) == [f"{disks}/{path}" for path in expected]
+
+
+@pytest.mark.parametrize(
+    "glob", ["disk-[0-9]x", "disk-4*", "nowhere/*", "disk-1/{logs/x,y}", "disk-{1,2", "*}"]
+)
+def test_a_glob_that_matches_no_directory_is_an_error(disks, glob):
+    with pytest.raises(OptionError, match="matches no directory"):
+        split_paths(FileSystem(), [f"{disks}/{glob}"])
+
+
+def test_a_glob_with_too_many_alternatives_is_an_error(disks):
+    with pytest.raises(OptionError, match="more than 1000 alternatives"):
+        split_paths(FileSystem(), [f"{disks}/" + "{a,b}" * 40])
+
+
+def test_a_glob_of_one_brokers_disks_is_read_as_a_list_of_them(three_partitions, log_root):
+    pattern = f"{log_root.path.parent}/{log_root.path.name[:-1]}?"
+    found = resolve(FileSystem(), parse_read_options({"path": pattern})).partitions
+    assert [f"{each.log.topic}-{each.log.partition}" for each in found] == [
+        "orders-0",
+        "orders-1",
+        "payments-0",
+    ]
+
+
+def test_the_home_directory_is_named_in_full(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", "/users/kim")
+    with pytest.raises(
+        OptionError, match=r"only a shell replaces ~\. Give the full path, such as '/users/kim/logs'"
+    ):
+        split_paths(FileSystem(), ["~/logs"])
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "~").mkdir()
+    assert split_paths(FileSystem(), ["~"]) == ["~"]

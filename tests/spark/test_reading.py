@@ -113,6 +113,14 @@ def test_a_list_of_paths(spark, logs, new_logs, records_of):
 
 
 @pytest.mark.thorough
+def test_a_glob_of_paths(spark, logs):
+    assert spark.read.format("segmentlog").load(f"{logs[:-1]}[{logs[-1]}]").count() == 210
+    with pytest.raises(AnalysisException) as raised:
+        spark.read.format("segmentlog").load(f"{logs}-{{a,b}}").count()
+    assert "matches no directory" in clear_line(raised.value)
+
+
+@pytest.mark.thorough
 def test_joins_and_aggregations(spark, load):
     left, right = load(subscribe="a").alias("l"), load(subscribe="b").alias("r")
     joined = left.join(right, functions.expr("l.offset = r.offset"))
