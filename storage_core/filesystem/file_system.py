@@ -19,6 +19,7 @@ from storage_core.filesystem.values import (
     MissingError,
     explained_reading,
     explained_writing,
+    explained_writing_to_open_file,
 )
 
 if TYPE_CHECKING:
@@ -197,7 +198,7 @@ class FileSystem:
         with explained_writing(path, "flush"):
             descriptor = os.open(path, _DIRECTORY_FLAGS)
         try:
-            with explained_writing(path, "flush", is_open=True):
+            with explained_writing_to_open_file(path, "flush"):
                 flush_descriptor(descriptor)
         finally:
             os.close(descriptor)

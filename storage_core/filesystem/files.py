@@ -17,7 +17,7 @@ from storage_core.filesystem.values import (
     FileStatus,
     IoStatistics,
     explained_reading,
-    explained_writing,
+    explained_writing_to_open_file,
 )
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class WritableFile(_File):
 
     def __init__(self, path: str, descriptor: int, status: FileStatus, statistics: IoStatistics) -> None:
         super().__init__(path, descriptor, status, statistics)
-        self._explained_writing = explained_writing(path, "write to", is_open=True)
+        self._explained_writing = explained_writing_to_open_file(path, "write to")
 
     def identity(self) -> tuple[int, int]:
         """Device and inode, which identify the file whatever its name is."""
@@ -170,7 +170,7 @@ class WritableFile(_File):
         Raises:
             StorageError: The file system refused, or the source is too short; a part may have been written.
         """
-        with explained_writing(self.path, "copy into", is_open=True):
+        with explained_writing_to_open_file(self.path, "copy into"):
             copied_bytes = _copy_range(
                 source.descriptor, self.descriptor, source_position_bytes, position_bytes, size_bytes
             )
@@ -184,7 +184,7 @@ class WritableFile(_File):
 
     def truncate(self, size_bytes: int) -> None:
         """Truncate the file to a size, or extend it with zeros."""
-        with explained_writing(self.path, "change the size of", is_open=True):
+        with explained_writing_to_open_file(self.path, "change the size of"):
             os.ftruncate(self.descriptor, size_bytes)
 
     def begin_flush(self, position_bytes: int, size_bytes: int) -> None:
@@ -203,7 +203,7 @@ class WritableFile(_File):
 
         A second fsync may succeed although the pages of the first are lost.
         """
-        with explained_writing(self.path, "flush", is_open=True):
+        with explained_writing_to_open_file(self.path, "flush"):
             flush_descriptor(self.descriptor)
         self._statistics.flushes += 1
 
@@ -211,7 +211,7 @@ class WritableFile(_File):
         """Close the descriptor; a second call does nothing."""
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
-            with explained_writing(self.path, "close", is_open=True):
+            with explained_writing_to_open_file(self.path, "close"):
                 os.close(descriptor)
 
 

@@ -20,7 +20,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from storage_core.errors import StorageError
-from storage_core.filesystem.values import BytesLike, explained_writing
+from storage_core.filesystem.values import BytesLike, explained_writing_to_open_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -288,7 +288,7 @@ class PooledFile:
             if self._file is not None:
                 self._file.flush()
             if self._held is not None:
-                with explained_writing(self.path, "flush", is_open=True):
+                with explained_writing_to_open_file(self.path, "flush"):
                     self._held.check()
                 self._release()
             self._flushed_changes = changes

@@ -7,6 +7,7 @@ import getpass
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from storage_core.errors import LogDirectoryError, SegmentLogError, StorageError, UnreadableError
@@ -57,10 +58,10 @@ class _ErrorsExplained:
 
     __slots__ = ("_action", "_error_of", "_path")
 
-    def __init__(self, path: str, action: str, error_of: _ErrorOf) -> None:
+    def __init__(self, error_of: _ErrorOf, path: str, action: str) -> None:
+        self._error_of = error_of
         self._path = path
         self._action = action
-        self._error_of = error_of
 
     def __enter__(self) -> None:
         return None
@@ -70,20 +71,6 @@ class _ErrorsExplained:
     ) -> None:
         if isinstance(error, (OSError, ValueError)) and not isinstance(error, SegmentLogError):
             raise self._error_of(error, self._path, self._action) from error
-
-
-def explained_reading(path: str, action: str) -> _ErrorsExplained:
-    """Turn an OSError about ``path`` into an error of this package."""
-    return _ErrorsExplained(path, action, _reading_error)
-
-
-def explained_writing(path: str, action: str, *, is_open: bool = False) -> _ErrorsExplained:
-    """Turn an OSError from a change to ``path`` into an error of this package.
-
-    A path of a wrong kind, or that this user may not change, is a LogDirectoryError; any other error is a
-    StorageError. With ``is_open``, every error is a StorageError, as the content on disk is unknown then.
-    """
-    return _ErrorsExplained(path, action, _storage_error if is_open else _writing_error)
 
 
 def _reading_error(error: OSError | ValueError, path: str, action: str) -> SegmentLogError:
@@ -112,6 +99,14 @@ def _storage_error(error: OSError | ValueError, path: str, action: str) -> Stora
     number = error.errno if isinstance(error, OSError) else None
     advice = _WHAT_TO_DO.get(number or 0, "").format(user=_user_name())
     return StorageError(f"Could not {action} this path: {error}. {advice}".rstrip(), path=path)
+
+
+# Each takes the path and what was about to be done with it: ``with explained_reading(path, "open"): ...``.
+explained_reading = partial(_ErrorsExplained, _reading_error)
+# A path of a wrong kind, or that this user may not change, is a LogDirectoryError; any other error is a StorageError.
+explained_writing = partial(_ErrorsExplained, _writing_error)
+# Every error is a StorageError, as the content on disk is unknown then.
+explained_writing_to_open_file = partial(_ErrorsExplained, _storage_error)
 
 
 def _user_name() -> str:

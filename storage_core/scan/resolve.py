@@ -7,7 +7,6 @@ segment, is looked up only if the range may reach beyond it.
 from __future__ import annotations
 
 import logging
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -288,10 +287,7 @@ def _expanded(filesystem: FileSystem, path: str) -> list[str]:
     if not is_glob_or_home or _exists(filesystem, path):
         return [path]
     if path.startswith("~"):
-        raise OptionError(
-            f"path {path!r} does not exist: only a shell replaces ~. Give the full path, such as "
-            f"{os.path.expanduser(path)!r}."
-        )
+        raise OptionError(f"path {path!r} does not exist: only a shell replaces ~. Give the full path.")
     return directories_that_match(filesystem, path)
 
 
