@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING
 from storage_core.cached_property import cached_property
 from storage_core.directory import PartitionDirectory, PartitionLog, find_partitions
 from storage_core.directory.discovery import directories_that_match, is_glob
-from storage_core.errors import LogDirectoryError, OffsetOutOfRangeError, OptionError, TimestampNotFoundError
+from storage_core.errors import (
+    LogDirectoryError,
+    OffsetOutOfRangeError,
+    OptionError,
+    TimestampNotFoundError,
+    UnreadableError,
+)
 from storage_core.scan.bounds import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
@@ -292,7 +298,13 @@ def _expanded(filesystem: FileSystem, path: str) -> list[str]:
 
 
 def _exists(filesystem: FileSystem, path: str) -> bool:
-    return filesystem.status(path, follow_symlinks=True) is not None
+    try:
+        return filesystem.status(path, follow_symlinks=True) is not None
+    except UnreadableError:
+        raise
+    except LogDirectoryError:
+        # A list or a glob may be longer than a path.
+        return False
 
 
 def _load(filesystem: FileSystem, directory: PartitionDirectory, options: ReadOptions) -> PartitionLog:

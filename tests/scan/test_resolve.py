@@ -150,6 +150,14 @@ def test_a_glob_of_one_brokers_disks_is_read_as_a_list_of_them(three_partitions,
     ]
 
 
+def test_a_list_and_a_glob_may_be_longer_than_a_path(disks):
+    many = [f"{disks}/disk-{number}" for number in range(1000)]
+    assert split_paths(FileSystem(), [",".join(many)]) == many
+    alternatives = ",".join(f"disk-{number}" for number in range(900))
+    found = split_paths(FileSystem(), [f"{disks}/{{{alternatives}}}/logs"])
+    assert found == [f"{disks}/disk-{number}/logs" for number in (1, 10, 2)]
+
+
 def test_the_home_directory_is_named_in_full(tmp_path, monkeypatch):
     with pytest.raises(
         OptionError, match=r"'~/logs' does not exist: only a shell replaces ~\. Give the full path"
