@@ -40,6 +40,7 @@ from storage_core.errors import (
     ReplicaConflictError,
     UnreadableError,
 )
+from storage_core.filesystem.values import MissingError
 from storage_core.segment.file_names import LOG_SUFFIX, base_offset_of
 
 if TYPE_CHECKING:
@@ -202,8 +203,8 @@ def is_glob(path: str) -> bool:
 def directories_that_match(filesystem: FileSystem, glob: str) -> list[str]:
     """Find the directories that a glob matches, in order: ``*``, ``?``, ``[a-z]``, ``[^a-z]`` and ``{a,b}``.
 
-    As in a shell, ``*`` and ``?`` match neither a ``/`` nor the dot that begins a hidden name. Symbolic links are
-    followed.
+    As in a shell, ``*`` and ``?`` match neither a ``/`` nor the dot that begins a hidden name. They do not match
+    ``lost+found`` and the other directories that hold no partitions either. Symbolic links are followed.
 
     Raises:
         OptionError: The glob matches no directory, or its braces have too many alternatives.
@@ -216,7 +217,7 @@ def directories_that_match(filesystem: FileSystem, glob: str) -> list[str]:
         bases = ["/" if pattern.startswith("/") else ""]
         for part in filter(None, pattern.split("/")):
             bases = [path for base in bases for path in _matches(filesystem, base, part)]
-        found.update(dict.fromkeys(bases))
+        found.update(dict.fromkeys(filter(None, bases)))
     if not found:
         raise OptionError(
             f"path {glob!r} matches no directory. Expected a glob of log directories, with *, ?, [a-z] or {{a,b}}; "
@@ -246,17 +247,33 @@ def _without_braces(glob: str) -> list[str]:
 def _matches(filesystem: FileSystem, base: str, part: str) -> list[str]:
     """The directories in ``base`` whose names match one part of a glob."""
     if not is_glob(part):
-        names = [part]
-    else:
-        accepts = re.compile(fnmatch.translate(part.replace("[^", "[!"))).match
-        names = [
-            entry.name
-            for entry in filesystem.list_directory(base or ".")
-            if accepts(entry.name) and (part.startswith(".") or not entry.name.startswith("."))
-        ]
-    paths = [os.path.join(base, name) for name in names]
-    statuses = [filesystem.status(path, follow_symlinks=True) for path in paths]
-    return [path for path, status in zip(paths, statuses, strict=True) if status and status.is_directory]
+        path = os.path.join(base, part)
+        return [path] if _is_directory(filesystem, path) else []
+    accepts = re.compile(fnmatch.translate(part.replace("[^", "[!"))).match
+    try:
+        entries = filesystem.list_directory(base or ".")
+    except MissingError:
+        # A live broker renames and deletes directories.
+        return []
+    return [
+        os.path.join(base, entry.name)
+        for entry in entries
+        if accepts(entry.name)
+        and (part.startswith(".") or not entry.name.startswith("."))
+        and entry.name not in OTHER_DIRECTORIES
+        and (entry.is_directory or _is_directory(filesystem, os.path.join(base, entry.name)))
+    ]
+
+
+def _is_directory(filesystem: FileSystem, path: str) -> bool:
+    try:
+        status = filesystem.status(path, follow_symlinks=True)
+    except UnreadableError:
+        raise
+    except LogDirectoryError:
+        # A link to itself, or a name that is too long.
+        return False
+    return status is not None and status.is_directory
 
 
 class _Search:

@@ -282,7 +282,7 @@ def _split_at_commas(text: str) -> list[str]:
             parts.append("")
             continue
         if has_pairs:
-            depth += {"{": 1, "}": -1}.get(character, 0)
+            depth = max(0, depth + {"{": 1, "}": -1}.get(character, 0))
         parts[-1] += character
     return [part.strip() for part in parts if part.strip()]
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from storage_core.errors import (
@@ -133,6 +135,35 @@ def test_globs_stand_for_the_directories_that_they_match(disks, monkeypatch, glo
 def test_a_glob_that_matches_no_directory_is_an_error(disks, glob):
     with pytest.raises(OptionError, match="matches no directory"):
         split_paths(FileSystem(), [f"{disks}/{glob}"])
+
+
+def test_a_glob_passes_over_what_holds_no_logs(disks):
+    (disks / "lost+found/logs").mkdir(parents=True)
+    (disks / "loop").symlink_to(disks / "loop")
+    (disks / "dangling").symlink_to(disks / "nowhere")
+    found = split_paths(FileSystem(), [f"{disks}/[dl]*/logs"])
+    assert [path.removeprefix(f"{disks}/") for path in found] == [
+        "disk-1/logs", "disk-10/logs", "disk-2/logs", "disk-x/logs", "linked/logs",
+    ]  # fmt: skip
+    assert split_paths(FileSystem(), [f"{disks}/{{{'x' * 300},other}}"]) == [f"{disks}/other"]
+
+
+def test_a_directory_that_disappears_before_it_is_listed_matches_nothing(disks):
+    class Vanishing(FileSystem):
+        def list_directory(self, path):
+            if path.endswith("disk-2"):
+                shutil.rmtree(path)
+            return super().list_directory(path)
+
+    found = split_paths(Vanishing(), [f"{disks}/disk-*/*"])
+    assert found == [f"{disks}/disk-{name}/logs" for name in ("1", "10", "x")]
+
+
+def test_braces_in_names_do_not_keep_a_list_together(tmp_path):
+    for name in ("a}", "b{"):
+        (tmp_path / name).mkdir()
+    listed = [f"{tmp_path}/a}}", f"{tmp_path}/b{{"]
+    assert split_paths(FileSystem(), [",".join(listed)]) == listed
 
 
 def test_a_glob_with_too_many_alternatives_is_an_error(disks):
