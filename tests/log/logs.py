@@ -75,6 +75,12 @@ def open_directory(path, **options):
     return LogDirectory.open(path, **{"clock": Clock(), "config": small(), **options})
 
 
+def flushing_only_on_append(logs):
+    """These logs without the thread that flushes those with `flush.ms`: it would be first, now and then."""
+    logs._periodic_flush.stop()
+    return logs
+
+
 def crash(logs) -> None:
     """Leave a log directory as a killed process does: as it is, and unlocked."""
     for state in logs._checkpoints.states.values():

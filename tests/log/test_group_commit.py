@@ -10,7 +10,7 @@ import pytest
 
 from storage_core.errors import LogFailedError, StorageError
 from storage_core.log.log_state import GroupCommit
-from tests.log.logs import append, offsets, small, table
+from tests.log.logs import append, flushing_only_on_append, offsets, small, table
 
 LIMIT_SECONDS = 30
 
@@ -369,7 +369,8 @@ def test_flushes_of_several_logs_do_not_wait_for_one_another(logs, during_flush)
 
 
 def test_flush_messages_and_flush_ms_count_from_the_shared_flush(logs, clock, monkeypatch):
-    log = logs.create("counted", config=small(1 << 20, flush_messages=3, flush_ms=1000))
+    config = small(1 << 20, flush_messages=3, flush_ms=1000)
+    log = flushing_only_on_append(logs).create("counted", config=config)
     calls = []
     append(log, flush=True)
     monkeypatch.setattr(os, "fsync", calls.append)
@@ -392,7 +393,7 @@ def test_flush_messages_and_flush_ms_count_from_the_shared_flush(logs, clock, mo
 
 
 def test_time_counts_from_the_beginning_of_a_shared_flush(logs, clock, during_flush):
-    log = logs.create("timed", config=small(1 << 20, flush_ms=1000))
+    log = flushing_only_on_append(logs).create("timed", config=small(1 << 20, flush_ms=1000))
     append(log, flush=True)
 
     def take_long():

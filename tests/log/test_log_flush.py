@@ -8,7 +8,7 @@ import pytest
 
 from storage_core.errors import InvalidRecordError, LogFailedError, StorageError
 from storage_core.filesystem import FileSystem
-from tests.log.logs import Clock, append, offsets, open_directory, small
+from tests.log.logs import Clock, append, flushing_only_on_append, offsets, open_directory, small
 
 
 class FlushedFileSystem(FileSystem):
@@ -174,7 +174,7 @@ def test_flush_messages_forces_to_disk_after_so_many_records(logs, filesystem):
 
 
 def test_flush_ms_forces_to_disk_after_so_long(logs, filesystem, clock):
-    log = logs.create("timed", config=small(1 << 20, flush_ms=600_000))
+    log = flushing_only_on_append(logs).create("timed", config=small(1 << 20, flush_ms=600_000))
     append(log)
     clock.time_ms += 599_999
     append(log)

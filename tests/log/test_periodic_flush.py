@@ -19,7 +19,7 @@ def test_flush_ms_needs_no_further_append(logs, clock):
     append(log, acks=0)
     clock.time_ms += 10
     # A thread of its own looks at it now and then.
-    for _ in range(1000):
+    for _ in range(6000):
         if log.recovery_point == 2:
             break
         time.sleep(0.01)
@@ -35,7 +35,7 @@ def test_a_thread_that_cannot_flush_fails_the_log(logs, clock, monkeypatch):
     append(log)
     monkeypatch.setattr(os, "fsync", fail)
     clock.time_ms += 10
-    for _ in range(1000):
+    for _ in range(6000):
         if log._state.failure is not None:
             break
         time.sleep(0.01)
