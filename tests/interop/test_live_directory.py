@@ -311,6 +311,12 @@ class CommittedReads:
         except BaseException as error:  # noqa: BLE001  (raised again by the thread that waits)
             self._failure = error
 
+    def settle(self, offset: int) -> None:
+        """Take a settled offset, and wait until two reads that began after it have ended."""
+        self.settled_offset = offset
+        while self._thread.is_alive() and [settled for settled, _ in self.reads].count(offset) < 2:
+            time.sleep(0.01)
+
     def __enter__(self) -> Self:
         self._thread.start()
         return self
@@ -357,7 +363,7 @@ def test_committed_rows_while_a_broker_is_stopped_and_killed(tmp_path: Path) -> 
                 for producer in producers:
                     # This aborts the producer's open transaction.
                     producer.init_transactions()
-                reading.settled_offset = transact(producers, topic, rng, DURATION_S / 4)
+                reading.settle(transact(producers, topic, rng, DURATION_S / 4))
                 if end is not None:
                     producers[0].begin_transaction()
                     producers[0].produce(topic, value=b"left open", partition=0)

@@ -267,10 +267,14 @@ def test_readers_during_many_jobs(spark, root):
     """
     LogDirectory.open(root).close()
     jobs, is_over = 52, threading.Event()
+    seen, seen_by_spark = [], []
 
     def write():
         try:
             for number in range(jobs):
+                # The reader is not left behind, whichever threads the machine prefers.
+                while len(seen) < number // 4 and not reading.done():
+                    time.sleep(0.001)
                 writer = writer_of(root, partitioner="roundRobin")
                 rows = [b"%d:%d" % (number, row) for row in range(30)]
                 message = stage(writer, *rows, attempt=number)
@@ -278,19 +282,17 @@ def test_readers_during_many_jobs(spark, root):
         finally:
             is_over.set()
 
-    def polled(count):
-        found = []
+    def poll(found, count):
         while not is_over.is_set():
             found.append(count())
-        return found
 
     with ThreadPoolExecutor(3) as threads:
-        tasks = [
-            threads.submit(write),
-            threads.submit(polled, lambda: rows_by_partition(root)),
-            threads.submit(polled, lambda: rows_by_partition_in_spark(spark, root)),
-        ]
-        _, seen, seen_by_spark = (task.result() for task in tasks)
+        reading = threads.submit(poll, seen, lambda: rows_by_partition(root))
+        reading_in_spark = threads.submit(
+            poll, seen_by_spark, lambda: rows_by_partition_in_spark(spark, root)
+        )
+        for task in (threads.submit(write), reading, reading_in_spark):
+            task.result()
     for each in (seen, seen_by_spark):
         # The same number in each partition, which never decreases.
         assert all(counts in ([], 3 * counts[:1]) for counts in each), each
