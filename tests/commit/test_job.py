@@ -464,7 +464,7 @@ def test_a_running_broker_is_refused(filesystem):
 def _hold_lock(path, is_locked, may_go):
     with FileSystem().lock(path):
         is_locked.set()
-        may_go.wait(30)
+        may_go.wait()
 
 
 def test_another_process_that_has_the_directory_open_is_refused(tmp_path):
@@ -474,7 +474,7 @@ def test_another_process_that_has_the_directory_open_is_refused(tmp_path):
     other = context.Process(target=_hold_lock, args=(str(tmp_path / ".lock"), is_locked, may_go))
     other.start()
     try:
-        assert is_locked.wait(30)
+        assert is_locked.wait(300)
         with pytest.raises(LogDirectoryLockedError, match="locked by another process"):
             staged_job(FileSystem(), tmp_path, JOBS[1], is_begun=False).job.begin()
         # A running broker does not release it, so the job does not wait.

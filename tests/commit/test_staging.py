@@ -232,7 +232,7 @@ def test_rows_come_in_while_others_are_written(tmp_path, monkeypatch):
     write = staging.BlockWriter.write
 
     def slow(self, rows, numbers):
-        assert may_write.wait(30)
+        assert may_write.wait(300)
         write(self, rows, numbers)
 
     monkeypatch.setattr(staging.BlockWriter, "write", slow)

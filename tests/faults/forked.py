@@ -8,7 +8,6 @@ import select
 import signal
 import time
 import traceback
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -22,10 +21,7 @@ def in_child(work: Callable[[], Any]) -> Any:
         AssertionError: The function raised an unexpected error, or hangs.
     """
     reading, writing = os.pipe()
-    with warnings.catch_warnings():
-        # Python 3.12 and later warn about a fork with threads, which is what these tests are about.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        process_id = os.fork()
+    process_id = os.fork()
     if process_id == 0:
         # The child must not run the tests' cleanup and report.
         try:

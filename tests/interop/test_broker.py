@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -26,11 +25,11 @@ sys.stdin.read()
 
 def _is_alive(process_id: int) -> bool:
     try:
-        os.kill(process_id, 0)
-    except ProcessLookupError:
+        status = Path(f"/proc/{process_id}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
         return False
     # A zombie is dead, too.
-    return "State:\tZ" not in Path(f"/proc/{process_id}/status").read_text()
+    return "State:\tZ" not in status
 
 
 def test_stop_kill_and_restart(tmp_path: Path) -> None:
@@ -57,7 +56,7 @@ def test_broker_ends_with_the_process_that_started_it(tmp_path: Path, ending: si
         process_id = int(abandoning.stdout.readline())
         assert _is_alive(process_id)
         abandoning.send_signal(ending)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while _is_alive(process_id):
         assert time.monotonic() < deadline, "the broker outlived its process"
         time.sleep(0.05)

@@ -46,7 +46,7 @@ def test_who_waits_has_its_turn():
         thread = threading.Thread(target=clean)
         thread.start()
         assert turns == []
-    thread.join(30)
+    thread.join(300)
     assert turns == [True]
 
 
@@ -63,7 +63,7 @@ def test_stopping_waits_for_the_end_of_what_is_under_way():
         while not state.is_stopped:
             assert thread.is_alive()
         order.append("cleaned")
-    thread.join(30)
+    thread.join(300)
     assert order == ["cleaned", "stopped"]
 
 

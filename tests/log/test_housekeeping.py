@@ -20,7 +20,7 @@ from tests.log.producing import data
 DAY_MS = 86_400_000
 
 
-def wait_until(is_true, seconds=30):
+def wait_until(is_true, seconds=300):
     """Wait for another thread; the limit is reached only if something is wrong."""
     end = time.monotonic() + seconds
     while not is_true():
@@ -296,20 +296,20 @@ def test_closing_waits_for_what_is_being_done(tmp_path, monkeypatch):
 
     def slow(*arguments, **options):
         begun.set()
-        goes_on.wait(30)
+        goes_on.wait(300)
         # The directory's own lock is free.
         logs.logs()
         done.append(True)
 
     monkeypatch.setattr("storage_core.log.log_directory.apply_retention_to_all", slow)
     logs.start_housekeeping(retention_check_interval_ms=1)
-    assert begun.wait(30)
+    assert begun.wait(300)
     closing = threading.Thread(target=logs.close)
     closing.start()
     wait_until(logs._is_closing.is_set)
     assert done == []
     goes_on.set()
-    closing.join(30)
+    closing.join(300)
     assert done == [True]
     with pytest.raises(LogClosedError):
         logs.logs()
@@ -356,5 +356,5 @@ def test_many_close_at_once(tmp_path):
     for thread in closing:
         thread.start()
     for thread in closing:
-        thread.join(30)
+        thread.join(300)
     assert threads() == []

@@ -106,7 +106,7 @@ def test_who_is_interrupted_while_waiting_for_the_log_does_not_keep_it(log):
     # The log is free for others.
     another = threading.Thread(target=lambda: log.append(table(b"another")), daemon=True)
     another.start()
-    another.join(30)
+    another.join(300)
     assert not another.is_alive()
     assert values(log) == [b"another"]
 

@@ -73,6 +73,9 @@ class Campaign:
                     self.lives < lives
                     or self.reads.total() < reads
                     or any(self.steps[name] < count for name, count in LEAST_STEPS.items())
+                    # Readers that the machine has not let run yet.
+                    or self.read_committed <= reads / 3
+                    or not any("its own log" in name for name in self.reads)
                     or time.monotonic() < end
                 ):
                     self._live(next(writers), readers)
@@ -226,9 +229,7 @@ def test_an_error_is_right_where_the_log_was_truncated(error, is_right):
 
 
 def test_readers_beside_a_process_that_transacts_and_is_killed():
-    campaign = run(1, lives=LIVES, reads=READS)
-    assert campaign.read_committed > READS / 3
-    assert any("its own log" in name for name in campaign.reads)
+    run(1, lives=LIVES, reads=READS)
 
 
 @pytest.mark.soak

@@ -312,6 +312,7 @@ class Broker:
         self._trash = []
         self._next_offset = 0
         self._halt = threading.Event()
+        self.is_planning = False
         self._roll()
 
     def start(self):
@@ -326,8 +327,8 @@ class Broker:
                 self._apply_retention()
             elif choice < 0.5:
                 self._compact()
-            # A broker waits a minute.
-            while self._trash and self._trash[0][0] < time.monotonic():
+            # A broker waits a minute: no plan takes as long.
+            while self._trash and not self.is_planning and self._trash[0][0] < time.monotonic():
                 Path(self._trash.pop(0)[1]).unlink(missing_ok=True)
 
     def stop(self):
@@ -402,9 +403,11 @@ def check_reads(broker, path, scan, seconds):
     until = time.monotonic() + seconds
     split_options = [{}, {"min_partitions": 7}, {"use_indexes": False}, {"max_bytes_per_partition": 3000}]
     while time.monotonic() < until:
+        broker.is_planning = True
         planned = scan(
             path, columns=["offset", "value"], fail_on_data_loss=False, **choices.choice(split_options)
         )
+        broker.is_planning = False
         time.sleep(choices.choice([0, 0.01, 0.3]))
         rows = [row for each in planned.batches() for row in each.to_pylist()]
         log_start_offset = broker.log_start_offset

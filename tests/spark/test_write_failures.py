@@ -268,12 +268,15 @@ def test_readers_during_many_jobs(spark, root):
     LogDirectory.open(root).close()
     jobs, is_over = 52, threading.Event()
     seen, seen_by_spark = [], []
+    # The number of the next job, and what it was when each of the readers ended a read.
+    begun, known = [0], {}
 
     def write():
         try:
             for number in range(jobs):
-                # The reader is not left behind, whichever threads the machine prefers.
-                while len(seen) < number // 4 and not reading.done():
+                # Readers keep up, whichever threads the machine prefers: a read gives up if 15 jobs interfere with it.
+                begun[0] = number
+                while is_ahead(number) and not any(task.done() for task in readers):
                     time.sleep(0.001)
                 writer = writer_of(root, partitioner="roundRobin")
                 rows = [b"%d:%d" % (number, row) for row in range(30)]
@@ -282,16 +285,20 @@ def test_readers_during_many_jobs(spark, root):
         finally:
             is_over.set()
 
-    def poll(found, count):
+    def is_ahead(number):
+        return number - known.get("table", 0) >= 4 or number - known.get("spark", 0) >= 12
+
+    def poll(name, found, count):
         while not is_over.is_set():
             found.append(count())
+            known[name] = begun[0]
 
     with ThreadPoolExecutor(3) as threads:
-        reading = threads.submit(poll, seen, lambda: rows_by_partition(root))
-        reading_in_spark = threads.submit(
-            poll, seen_by_spark, lambda: rows_by_partition_in_spark(spark, root)
-        )
-        for task in (threads.submit(write), reading, reading_in_spark):
+        readers = [
+            threads.submit(poll, "table", seen, lambda: rows_by_partition(root)),
+            threads.submit(poll, "spark", seen_by_spark, lambda: rows_by_partition_in_spark(spark, root)),
+        ]
+        for task in (threads.submit(write), *readers):
             task.result()
     for each in (seen, seen_by_spark):
         # The same number in each partition, which never decreases.
