@@ -290,7 +290,7 @@ class _TaskReader:
             _log.warning(
                 "Expected to read offsets %d to %d of %s-%d from the files that were planned, found %s replaced, and the "
                 "old file deleted, as cleaning does. Records that a later one superseded meanwhile are left out; the "
-                "later one may be after the end of this read. Read again to see it.",
+                "later one may be after the end of this read. Read again to see it, in Spark with a new load().",
                 *(next_offset, span.end_offset - 1, span.topic, span.partition, span.file_name),
             )
         return spans

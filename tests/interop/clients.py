@@ -21,6 +21,7 @@ from confluent_kafka import (
     TIMESTAMP_NOT_AVAILABLE,
     Consumer,
     KafkaError,
+    KafkaException,
     Producer,
     TopicPartition,
 )
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from confluent_kafka import Message
+    from confluent_kafka.admin import ListOffsetsResultInfo, OffsetSpec
 
     from tests.interop.broker import KafkaBroker
 
@@ -40,6 +42,16 @@ ISOLATION_LEVELS = (READ_UNCOMMITTED, READ_COMMITTED)
 # Spark's numbers for librdkafka's timestamp types.
 _TIMESTAMP_TYPES = {TIMESTAMP_NOT_AVAILABLE: -1, TIMESTAMP_CREATE_TIME: 0, TIMESTAMP_LOG_APPEND_TIME: 1}
 _CLIENT_TIMEOUT_S = 60.0
+# A broker that has just started tells clients of partitions before it leads them. Kafka's own clients retry after
+# these, and so do librdkafka's consumers, but not its admin client.
+_NOT_LEADER_YET = {
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.KAFKA_STORAGE_ERROR,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+}
 
 
 class Row(NamedTuple):
@@ -281,6 +293,26 @@ def _watermarks(broker: KafkaBroker, topic: str) -> tuple[int, int]:
     finally:
         consumer.close()
     return low, high
+
+
+def offsets_at(
+    broker: KafkaBroker, places: Iterable[tuple[str, int]], spec: OffsetSpec
+) -> dict[tuple[str, int], ListOffsetsResultInfo]:
+    """The broker's ListOffsets answers for the earliest, latest or largest timestamp, by topic and partition."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
+    found = {}
+    asked = set(places)
+    deadline = time.monotonic() + _CLIENT_TIMEOUT_S
+    while asked:
+        for place, answer in admin.list_offsets({TopicPartition(*each): spec for each in asked}).items():
+            try:
+                found[place.topic, place.partition] = answer.result(_CLIENT_TIMEOUT_S)
+            except KafkaException as error:
+                if error.args[0].code() not in _NOT_LEADER_YET or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+        asked -= found.keys()
+    return found
 
 
 def list_offsets(

@@ -11,8 +11,7 @@ import shutil
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import OffsetSpec
 
 from storage_core import LogDirectory
 from tests.interop.broker_start import BrokerStart, start_and_watch
@@ -25,6 +24,7 @@ from tests.interop.clients import (
     consume_partitions,
     list_offsets,
     new_producer,
+    offsets_at,
 )
 from tests.interop.crash_appender import append_until_killed
 from tests.interop.damaged_logs import DAMAGED_LOGS, Checkpointed
@@ -58,7 +58,6 @@ CRASHED_AND_RECOVERED = ("own-crashed-1", "own-crashed-2", "own-crashed-3")
 CRASHED = ("own-killed-1", "own-killed-2", "own-killed-3")
 
 APPENDED = 20
-_TIMEOUT_S = 60.0
 # `ListOffsetsRequest.MAX_TIMESTAMP`
 _MAX_TIMESTAMP = -3
 FIRST, SECOND = "before the kill", "after the kill"
@@ -220,15 +219,13 @@ def _look_up(handed: HandedOver, broker: KafkaBroker, topic: str) -> None:
 
 
 def _look_up_largest(handed: HandedOver, broker: KafkaBroker, topics: Iterable[str]) -> None:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    asked = {TopicPartition(topic, 0): OffsetSpec.max_timestamp() for topic in topics}
-    for partition, future in admin.list_offsets(asked).items():
-        answer = future.result(_TIMEOUT_S)
+    answers = offsets_at(broker, [(topic, 0) for topic in topics], OffsetSpec.max_timestamp())
+    for (topic, _), answer in answers.items():
         theirs = None if answer.offset < 0 else (answer.timestamp, answer.offset)
-        with _open_to_read(handed, partition.topic) as logs:
-            found = logs.get(partition.topic, 0).offset_for_timestamp(_MAX_TIMESTAMP)
+        with _open_to_read(handed, topic) as logs:
+            found = logs.get(topic, 0).offset_for_timestamp(_MAX_TIMESTAMP)
         ours = None if found is None else (found.timestamp_ms, found.offset)
-        handed.largest[partition.topic] = (theirs, ours)
+        handed.largest[topic] = (theirs, ours)
 
 
 def _open_to_read(handed: HandedOver, topic: str) -> LogDirectory:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from confluent_kafka import TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka import TopicCollection
+from confluent_kafka.admin import AdminClient, NewTopic
 from conformance.archives import case_names, unpack_case
 from conformance.case_under_test import CaseUnderTest
 from conformance.restored import options_to_read, options_to_write, restored_partitions
@@ -25,6 +25,7 @@ from conformance.spark_process import ClassicSpark, SparkWriteError
 from tests.interop.broker_start import BrokerStart, start_and_watch
 from tests.interop.clients import ISOLATION_LEVELS, Consumed, consume_partitions
 from tests.interop.placing import CHECKPOINTS
+from tests.interop.source_broker import log_offsets
 from tests.interop.spark_jobs import spark_session
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def restore_cases(broker: KafkaBroker, scratch: Path) -> RestoredCases:
     restored.start = start_and_watch(broker)
     for level in ISOLATION_LEVELS:
         restored.consumed[level] = consume_partitions(broker, places, level)
-    restored.bounds = _bounds(broker, places)
+    restored.bounds = log_offsets(broker, places)
     broker.stop()
     return restored
 
@@ -184,19 +185,3 @@ def _is_of(line: str, names: set[str]) -> bool:
 
 def _admin(broker: KafkaBroker) -> AdminClient:
     return AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
-
-
-def _bounds(broker: KafkaBroker, places: list[Place]) -> dict[Place, tuple[int, int]]:
-    """The earliest and latest offsets from ListOffsets."""
-    admin = _admin(broker)
-    ends = []
-    for spec in (OffsetSpec.earliest(), OffsetSpec.latest()):
-        answers = admin.list_offsets({TopicPartition(*place): spec for place in places})
-        ends.append(
-            {
-                (each.topic, each.partition): future.result(_TIMEOUT_S).offset
-                for each, future in answers.items()
-            }
-        )
-    earliest, latest = ends
-    return {place: (earliest[place], latest[place]) for place in places}

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Final
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from tests.interop.clients import ISOLATION_LEVELS, Consumed, consume_partitions, create_topic, new_producer
+from tests.interop.clients import (
+    ISOLATION_LEVELS,
+    Consumed,
+    consume_partitions,
+    create_topic,
+    new_producer,
+    offsets_at,
+)
 from tests.interop.make_example_data import TEN_YEARS_MS, wait_until_compacted
 from tests.interop.workload import Sendable, produce, records_of_every_shape
 
@@ -97,14 +104,10 @@ def commit_group_offsets(broker: KafkaBroker, offsets: dict[Place, int]) -> None
 
 def log_offsets(broker: KafkaBroker, places: Iterable[Place]) -> dict[Place, tuple[int, int]]:
     """The earliest and latest offsets from ListOffsets."""
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     places = list(places)
-    found: dict[Place, list[int]] = {place: [] for place in places}
-    for spec in (OffsetSpec.earliest(), OffsetSpec.latest()):
-        asked = {TopicPartition(*place): spec for place in places}
-        for partition, answer in admin.list_offsets(asked).items():
-            found[partition.topic, partition.partition].append(answer.result(_TIMEOUT_S).offset)
-    return {place: (earliest, latest) for place, (earliest, latest) in found.items()}
+    earliest = offsets_at(broker, places, OffsetSpec.earliest())
+    latest = offsets_at(broker, places, OffsetSpec.latest())
+    return {place: (earliest[place].offset, latest[place].offset) for place in places}
 
 
 def _records(seed: str) -> Iterator[Sendable]:

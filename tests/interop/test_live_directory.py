@@ -168,6 +168,7 @@ def test_while_it_rolls(broker: KafkaBroker) -> None:
     consumed = consume(broker, "rolling")
     for read in reads:
         assert_same_rows(read.rows, consumed[: read.end_offset])
+    assert has_rolled()
 
 
 def test_while_retention_deletes(broker: KafkaBroker) -> None:
@@ -185,6 +186,7 @@ def test_while_retention_deletes(broker: KafkaBroker) -> None:
             reads.append(read)
     producer.flush()
     assert_delivered(reads, deliveries)
+    assert reads[-1].start_offset > 0
     assert any(name.endswith(".deleted") for name in partition_files(broker, "retained"))
 
 
@@ -218,6 +220,7 @@ def test_while_deleted_files_vanish_at_once(broker: KafkaBroker, fail_on_data_lo
             reads.append(read)
     producer.flush()
     assert_delivered(reads, deliveries)
+    assert losses, "nothing vanished between planning and reading: the test proves nothing"
 
 
 def test_while_it_compacts(broker: KafkaBroker) -> None:
@@ -247,6 +250,7 @@ def test_while_it_compacts(broker: KafkaBroker) -> None:
             reads.append(read)
     producer.flush()
     assert_delivered(reads, deliveries)
+    assert is_compacted(), "the cleaner did not run: the test proves nothing"
 
 
 @pytest.mark.parametrize("cleanup_policy", ["delete", "compact"])

@@ -405,3 +405,27 @@ def test_two_passes_during_a_read_leave_out_what_was_superseded_meanwhile(tmp_pa
     log.clean()
     assert rows() == ["2:a=2", "3:c=1", "4:a=3"]
     assert f"Expected to read offsets 0 to 1 of {log.topic}" in caplog.text
+
+
+def test_threads_append_beside_a_thread_that_cleans(log):
+    is_over = threading.Event()
+    passes = []
+
+    def clean():
+        while not is_over.is_set():
+            passes.append(log.clean())
+
+    thread = threading.Thread(target=clean)
+    thread.start()
+    expected = {}
+    try:
+        for number in range(400):
+            key = b"k%d" % (number % 20)
+            expected[key] = b"%d" % number
+            put(log, (key, expected[key]))
+    finally:
+        is_over.set()
+        thread.join(60)
+    found = latest(log)
+    assert {key: found[key] for key in expected} == expected
+    assert any(passes)

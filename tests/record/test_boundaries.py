@@ -204,7 +204,7 @@ def test_time_is_proportional_however_the_runs_are_cut():
     start = time.process_time()
     cursor, _ = find_boundaries(*arguments)
     # Generous: it takes some tenths of a second.
-    assert time.process_time() - start < 20
+    assert time.process_time() - start < 5
     assert cursor.positions.tolist() == bodies
 
 
@@ -213,7 +213,7 @@ def test_records_too_short_for_their_fields_are_refused_at_once():
     for data in (bytes(7_000_000), varint(5) + bytes(5) + bytes(7_000_000)):
         start = time.process_time()
         refuse(data, [1_000_000])
-        assert time.process_time() - start < 20
+        assert time.process_time() - start < 4
 
 
 @pytest.mark.parametrize("small_count", [0, 5, 20_000])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 
 import pytest
 
@@ -204,11 +205,17 @@ def test_a_reader_that_polls_while_jobs_are_committed(tmp_path):
     ends = {name: 1 + max(offset for each, offset in commit.before if each == name) for name in names}
     errors = []
     is_over = threading.Event()
+    is_reader_gone = threading.Event()
+    # The number of the next job, and what it was when the reader last ended a read.
+    begun, known = [0], [0]
 
     def write():
         try:
-            # A read gives up if 15 jobs interfere with it.
-            for number in range(14):
+            for number in range(25):
+                # The reader keeps up, whichever thread the machine prefers: a read gives up if 15 jobs interfere with it.
+                begun[0] = number
+                while number - known[0] >= 12 and not is_reader_gone.is_set():
+                    time.sleep(0.001)
                 run_job(commit, names, ends, number)
         except BaseException as error:
             errors.append(error)
@@ -219,15 +226,19 @@ def test_a_reader_that_polls_while_jobs_are_committed(tmp_path):
     writer = threading.Thread(target=write)
     writer.start()
     seen = []
-    while not is_over.is_set() or not seen:
-        found = read(commit.root)
-        added = {name: sum(row[0] == name for row in found) - ends_before(commit, name) for name in names}
-        assert len(set(added.values())) == 1, added
-        seen.append(added["grown-0"])
-    writer.join()
+    try:
+        while not is_over.is_set() or not seen:
+            found = read(commit.root)
+            known[0] = begun[0]
+            added = {name: sum(row[0] == name for row in found) - ends_before(commit, name) for name in names}
+            assert len(set(added.values())) == 1, added
+            seen.append(added["grown-0"])
+    finally:
+        is_reader_gone.set()
+        writer.join()
     assert not errors
     assert seen == sorted(seen)
-    assert len(read(commit.root)) == len(commit.before) + 14 * len(names)
+    assert len(read(commit.root)) == len(commit.before) + 25 * len(names)
 
 
 def ends_before(commit, name):
