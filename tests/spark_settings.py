@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+# A JVM that lives for minutes spends more on optimising its code than it gains; and one collector's thread does.
+_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SPARK_SETTINGS = {
-    # A JVM that lives for minutes spends more on optimising its code than it gains; and one collector's thread does.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": _JAVA_OPTIONS,
     "spark.driver.memory": "1g",
     "spark.log.level": "OFF",
     "spark.sql.session.timeZone": "UTC",
@@ -28,6 +29,18 @@ SPARK_SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
 }
 _REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+def environment_of_a_user() -> dict[str, str]:
+    """For examples in processes of their own: Spark's settings come from conf/, and its workers run this Python."""
+    return {
+        **{name: value for name, value in os.environ.items() if name not in {"SPARK_HOME", "SPARK_REMOTE"}},
+        "JDK_JAVA_OPTIONS": _JAVA_OPTIONS,
+        "PYTHONPATH": str(_REPOSITORY),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_CONF_DIR": str(_REPOSITORY / "conf"),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
 
 
 @contextmanager

@@ -7,7 +7,6 @@ page that needs a broker.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import subprocess
@@ -18,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.executed_document import Block, assert_shown, blocks_of
+from tests.spark_settings import environment_of_a_user
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
@@ -56,17 +56,6 @@ def pages_with_code() -> list[object]:
     return pages
 
 
-def environment() -> dict[str, str]:
-    """The one of a user: Spark's settings come from conf/, and its workers run this Python."""
-    return {
-        **{name: value for name, value in os.environ.items() if name not in {"SPARK_HOME", "SPARK_REMOTE"}},
-        "PYTHONPATH": str(ROOT),
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_CONF_DIR": str(ROOT / "conf"),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
-
-
 def printed_by(page: str, folder: Path) -> list[str]:
     """What each block prints, in one fresh interpreter whose directory has ``examples``."""
     (folder / "examples").symlink_to(EXAMPLES)
@@ -74,7 +63,7 @@ def printed_by(page: str, folder: Path) -> list[str]:
         [sys.executable, "-c", RUN_BLOCKS, page],
         input=json.dumps([(block.line, block.text) for block in blocks_in(page, "python")]),
         cwd=folder,
-        env=environment(),
+        env=environment_of_a_user(),
         capture_output=True,
         text=True,
         check=False,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import subprocess
 import sys
@@ -13,28 +12,18 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from tests.spark_settings import environment_of_a_user
+
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
-
-
-def environment() -> dict[str, str]:
-    """The one of a user: Spark's settings come from conf/, and its workers run this Python."""
-    inherited = {
-        name: value for name, value in os.environ.items() if name not in {"SPARK_HOME", "SPARK_REMOTE"}
-    }
-    return {
-        **inherited,
-        "PYTHONPATH": str(ROOT),
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_CONF_DIR": str(ROOT / "conf"),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
 
 
 def run(*arguments: str) -> str:
     """Run a script as a user does; its standard output."""
     command = [sys.executable, *arguments]
-    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment_of_a_user(), capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -118,7 +107,7 @@ def test_processes_share_the_partitions():
 @pytest.mark.spark
 @pytest.mark.thorough
 def test_notebook_runs_and_plots(monkeypatch: pytest.MonkeyPatch):
-    for name, value in environment().items():
+    for name, value in environment_of_a_user().items():
         monkeypatch.setenv(name, value)
     notebook = nbformat.read(EXAMPLES / "explore.ipynb", as_version=4)
     NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(EXAMPLES)}}).execute()
