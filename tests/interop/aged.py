@@ -18,7 +18,7 @@ from tests.interop.cleaning_topics import CLEANED, MANY_KEYS, ONCE_DELETED
 from tests.interop.clients import ISOLATION_LEVELS, READ_COMMITTED, Consumed, Row, consume_partitions
 from tests.interop.placing import add_offsets, place
 from tests.interop.produced import BROKER_SETTINGS, create_topics
-from tests.interop.retained import place_without_timestamps, settings_of_retained, write_retained
+from tests.interop.retained import LOSING, place_without_timestamps, settings_of_retained, write_retained
 from tests.interop.writing import config_of
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ CLEANING = {
     "log.cleaner.min.cleanable.ratio": 0.0,
     "log.cleaner.backoff.ms": 200,
     "log.retention.check.interval.ms": 300,
+    # Files that retention has marked for deletion are compared, however long the cleaning takes.
+    "log.segment.delete.delay.ms": 3_600_000,
 }
 
 _OLD_FORMAT: dict[str, object] = {"cleanup_policy": "compact", "segment_index_bytes": 65_536}
@@ -116,17 +118,23 @@ def age(scratch: Path, workload: CleaningWorkload) -> tuple[Aged, dict[str, list
     _place_legacy(before, scratch)
     place_without_timestamps(before, scratch / "without-timestamps")
     rows = {topic: each.rows for (topic, _), each in consumed.items()}
-    return clean_by_broker(before, scratch, "first", _configs(before), COMPACTED), rows
+    return clean_by_broker(before, scratch, "first", _configs(before), COMPACTED, LOSING), rows
 
 
 def clean_by_broker(
-    before: Path, scratch: Path, occasion: str, configs: Mapping[str, LogConfig], topics: Collection[str]
+    before: Path,
+    scratch: Path,
+    occasion: str,
+    configs: Mapping[str, LogConfig],
+    topics: Collection[str],
+    retained: Collection[str] = (),
 ) -> Aged:
-    """Let a broker clean a copy of a closed root until none of these topics is dirty."""
+    """Let a broker clean a copy of a closed root until it has cleaned these topics, and shortened those by retention."""
     by_broker = scratch / f"{occasion}-by-broker"
     copy_root(before, by_broker)
     with KafkaBroker(scratch / f"{occasion}-cleaning", CLEANING, log_directory=by_broker) as broker:
         _wait_until_clean(broker, topics)
+        _wait_until_retained(broker, retained)
     events = list(events_in(broker.log_path.read_text(errors="replace")))
     return Aged(before, by_broker, events, configs)
 
@@ -185,4 +193,17 @@ def _wait_until_clean(broker: KafkaBroker, topics: Collection[str]) -> None:
             return
         if time.monotonic() > deadline:
             raise TimeoutError(f"The broker did not clean {missing or MANY_KEYS}.\n{broker.log_tail()}")
+        time.sleep(0.1)
+
+
+def _wait_until_retained(broker: KafkaBroker, topics: Collection[str]) -> None:
+    """Wait until retention has deleted something from each topic."""
+    deadline = time.monotonic() + _TIMEOUT_S
+    while True:
+        events = events_in(broker.log_path.read_text(errors="replace"))
+        missing = set(topics) - {event.log[0] for event in events if isinstance(event, Retained)}
+        if not missing:
+            return
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"The broker deleted nothing from {missing}.\n{broker.log_tail()}")
         time.sleep(0.1)

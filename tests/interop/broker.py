@@ -11,7 +11,9 @@ Used by the interop tests, the benchmarks and the generator of the example data:
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -135,7 +137,7 @@ class KafkaBroker:
             self._start_process()
             return self
         for attempts_left in reversed(range(_PORT_ATTEMPTS)):
-            self._port, self._controller_port = _free_ports(2)
+            self._port, self._controller_port = free_ports(2)
             try:
                 self._start_process()
             except BrokerError as error:
@@ -270,16 +272,17 @@ class KafkaBroker:
         raise BrokerError(f"The broker was not ready within {self._ready_timeout_s} s.\n{self.log_tail()}")
 
 
-def _free_ports(count: int) -> list[int]:
-    # All sockets are open at once, so the ports differ.
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+def free_ports(count: int) -> list[int]:
+    """Ports that nothing uses, and that no system gives to a client while a broker is down."""
+    # Systems take the ports of clients from 32768 on.
+    ports: list[int] = []
+    for port in random.sample(range(15_000, 32_000), 1_000):
+        with socket.socket() as tried, contextlib.suppress(OSError):
+            tried.bind(("127.0.0.1", port))
+            ports.append(port)
+        if len(ports) == count:
+            return ports
+    raise BrokerError("No port is free.")
 
 
 def _start_watcher(process_id: int) -> subprocess.Popen[bytes]:

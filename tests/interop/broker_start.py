@@ -24,6 +24,8 @@ _USUAL_WARNINGS = re.compile(
     r"\[QuorumController id=1\] Performing controller activation"
     r"|\[QuorumController id=1\] Exceptionally slow controller event"
     r"|\[NodeToControllerChannelManager id=1 .*\] Attempting to close NetworkClient"
+    r"|\[QuorumController id=1\] processExpiredBrokerHeartbeat: "
+    r"|\[BrokerLifecycleManager id=1\] Broker 1 sent a heartbeat request but received error "
 )
 
 # Everything that a broker logs while it loads a log after a clean shutdown.

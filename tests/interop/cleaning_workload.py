@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from storage_core import LogDirectory, Transaction
+from tests.interop.broker import MAX_TRANSACTION_TIMEOUT_MS
 from tests.interop.cleaning_topics import (
     CLEANED,
     HOUR_MS,
@@ -220,7 +221,7 @@ def _transactional(broker: KafkaBroker, name: str, codec: str) -> Producer:
     producer = new_producer(
         broker,
         transactional_id=name,
-        transaction_timeout_ms=900_000,
+        transaction_timeout_ms=MAX_TRANSACTION_TIMEOUT_MS,
         compression_type=codec,
         **_BATCHES,
     )

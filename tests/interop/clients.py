@@ -11,7 +11,7 @@ import time
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 from confluent_kafka import (
@@ -20,18 +20,19 @@ from confluent_kafka import (
     TIMESTAMP_LOG_APPEND_TIME,
     TIMESTAMP_NOT_AVAILABLE,
     Consumer,
+    IsolationLevel,
     KafkaError,
     KafkaException,
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from confluent_kafka import Message
-    from confluent_kafka.admin import ListOffsetsResultInfo, OffsetSpec
+    from confluent_kafka.admin import ListOffsetsResultInfo
 
     from tests.interop.broker import KafkaBroker
 
@@ -41,13 +42,15 @@ ISOLATION_LEVELS = (READ_UNCOMMITTED, READ_COMMITTED)
 
 # Spark's numbers for librdkafka's timestamp types.
 _TIMESTAMP_TYPES = {TIMESTAMP_NOT_AVAILABLE: -1, TIMESTAMP_CREATE_TIME: 0, TIMESTAMP_LOG_APPEND_TIME: 1}
-_CLIENT_TIMEOUT_S = 60.0
-# A broker that has just started tells clients of partitions before it leads them. Kafka's own clients retry after
-# these, and so do librdkafka's consumers, but not its admin client.
-_NOT_LEADER_YET = {
+_CLIENT_TIMEOUT_S = 300.0
+_Answer = TypeVar("_Answer")
+_NOT_READY_YET = {
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.KAFKA_STORAGE_ERROR,
     KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -65,6 +68,22 @@ class Row(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...]
     timestamp_ms: int
     timestamp_type: int
+
+
+def when_it_leads(ask: Callable[[], _Answer]) -> _Answer:
+    """What a broker answers once it leads the partitions and coordinates the groups.
+
+    A broker that has just started tells clients of partitions before it leads them. Kafka's own clients ask again, and
+    so does librdkafka when it produces and consumes, but not, or not often, when it is asked for offsets.
+    """
+    deadline = time.monotonic() + _CLIENT_TIMEOUT_S
+    while True:
+        try:
+            return ask()
+        except KafkaException as error:
+            if error.args[0].code() not in _NOT_READY_YET or time.monotonic() > deadline:
+                raise
+        time.sleep(0.1)
 
 
 def create_topic(broker: KafkaBroker, name: str, partitions: int = 1, **settings: object) -> None:
@@ -149,7 +168,7 @@ def consume_partitions(
     places: Iterable[tuple[str, int]],
     isolation_level: str = READ_UNCOMMITTED,
     *,
-    patience_s: float = _CLIENT_TIMEOUT_S,
+    patience_s: float = 60.0,
     out_of_range: str = "error",
 ) -> dict[tuple[str, int], Consumed]:
     """Consume partitions from log start to log end; one failure does not affect the other partitions.
@@ -158,7 +177,7 @@ def consume_partitions(
         broker: A running broker.
         places: Topics and partitions.
         isolation_level: The consumer's isolation level.
-        patience_s: A partition that delivers nothing for this long has failed.
+        patience_s: Once the first message has come, a partition has failed that delivers nothing for this long.
         out_of_range: What to do at an offset that does not exist: fail, or continue at the ``latest``.
     """
     consumer = Consumer(
@@ -188,13 +207,15 @@ def consume_partitions(
 
 def _consume_all(consumer: Consumer, consumed: dict[tuple[str, int], Consumed], patience_s: float) -> None:
     unfinished = set(consumed)
+    timeout_s = max(patience_s, 60.0)
     while unfinished:
         # Not consume(n): it waits for n messages until its timeout.
-        message = consumer.poll(patience_s)
+        message = consumer.poll(timeout_s)
         if message is None:
             for place in unfinished:
-                consumed[place].error = f"nothing more came for {patience_s} s"
+                consumed[place].error = f"nothing more came for {timeout_s} s"
             return
+        timeout_s = patience_s
         place = (message.topic(), message.partition())
         error = message.error()
         if place not in unfinished:
@@ -289,30 +310,47 @@ def _watermarks(broker: KafkaBroker, topic: str) -> tuple[int, int]:
         {"bootstrap.servers": broker.bootstrap_servers, "group.id": "interop", "log_level": 0}
     )
     try:
-        low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=_CLIENT_TIMEOUT_S)
+        place = TopicPartition(topic, 0)
+        low, high = when_it_leads(lambda: consumer.get_watermark_offsets(place, timeout=_CLIENT_TIMEOUT_S))
     finally:
         consumer.close()
     return low, high
 
 
+def wait_for_markers(broker: KafkaBroker, places: Iterable[tuple[str, int]]) -> None:
+    """Wait until all transactions of partitions have ended: a coordinator answers before it writes the markers."""
+    places = list(places)
+    deadline = time.monotonic() + _CLIENT_TIMEOUT_S
+    while True:
+        stable, latest = (
+            {
+                place: each.offset
+                for place, each in offsets_at(broker, places, OffsetSpec.latest(), isolation).items()
+            }
+            for isolation in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
+        )
+        if stable == latest:
+            return
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"Transactions are open: the last stable offsets are {stable} of {latest}.")
+        time.sleep(0.05)
+
+
 def offsets_at(
-    broker: KafkaBroker, places: Iterable[tuple[str, int]], spec: OffsetSpec
+    broker: KafkaBroker,
+    places: Iterable[tuple[str, int]],
+    spec: OffsetSpec,
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> dict[tuple[str, int], ListOffsetsResultInfo]:
     """The broker's ListOffsets answers for the earliest, latest or largest timestamp, by topic and partition."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
-    found = {}
-    asked = set(places)
-    deadline = time.monotonic() + _CLIENT_TIMEOUT_S
-    while asked:
-        for place, answer in admin.list_offsets({TopicPartition(*each): spec for each in asked}).items():
-            try:
-                found[place.topic, place.partition] = answer.result(_CLIENT_TIMEOUT_S)
-            except KafkaException as error:
-                if error.args[0].code() not in _NOT_LEADER_YET or time.monotonic() > deadline:
-                    raise
-                time.sleep(0.1)
-        asked -= found.keys()
-    return found
+    asked = {TopicPartition(*place): spec for place in places}
+    return when_it_leads(
+        lambda: {
+            (place.topic, place.partition): answer.result(_CLIENT_TIMEOUT_S)
+            for place, answer in admin.list_offsets(asked, isolation_level=isolation).items()
+        }
+    )
 
 
 def list_offsets(

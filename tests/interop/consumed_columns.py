@@ -31,7 +31,7 @@ COLUMNS = pa.schema(
 _MESSAGES_PER_CALL = 10_000
 # How long one call waits for its last message.
 _CALL_TIMEOUT_S = 0.1
-_PATIENCE_CALLS = 300
+_PATIENCE_CALLS = 1800
 _ROWS_PER_BATCH = 50_000
 
 

@@ -22,7 +22,7 @@ VERIFY_INDEX_ONLY = "--verify-index-only"
 
 # Linux limits one argument to 128 KiB, and a path takes some hundred bytes.
 _FILES_PER_RUN = 500
-_TIMEOUT_S = 120
+_TIMEOUT_S = 600
 
 # What the tool prints for valid files.
 _GOOD_LINE = re.compile(r"Dumping \S+|\S+ is empty\.|\S+ passed sanity check\.")

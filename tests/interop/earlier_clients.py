@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tests.interop.clients import Deliveries, create_topic, new_producer
+from tests.interop.broker import MAX_TRANSACTION_TIMEOUT_MS
+from tests.interop.clients import Deliveries, create_topic, new_producer, wait_for_markers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,7 +43,7 @@ GROWN: Final = (EMPTY, FILLED, ROLLED, TRANSACTIONS, IDEMPOTENT, LOST)
 # Records per partition and round; topics with small segments get some hundred.
 SENT: Final = 40
 _MANY: Final = 600
-_TIMEOUT_S = 60.0
+_TIMEOUT_S = 300.0
 
 
 def places_of(*topics: str) -> list[Place]:
@@ -60,7 +61,9 @@ class EarlierClients:
         self._deliveries = Deliveries()
         self._idempotent = new_producer(broker, enable_idempotence=True, linger_ms=5)
         self._transactional, self._open = (
-            new_producer(broker, transactional_id=name, transaction_timeout_ms=900_000, linger_ms=5)
+            new_producer(
+                broker, transactional_id=name, transaction_timeout_ms=MAX_TRANSACTION_TIMEOUT_MS, linger_ms=5
+            )
             for name in ("of-before", "open")
         )
         for producer in (self._transactional, self._open):
@@ -98,6 +101,7 @@ class EarlierClients:
         self._produce(self._transactional, places_of(TRANSACTIONS), _values("after"))
         self._transactional.commit_transaction()
         self._open.commit_transaction()
+        wait_for_markers(self._broker, [*places_of(TRANSACTIONS), *places_of(OPEN)])
         assert not self._deliveries.errors, self._deliveries.errors[0]
         return self._deliveries.snapshot()
 

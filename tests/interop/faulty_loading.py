@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _ADDED_COUNT = 5
 _TOPICS = ("good", "wrong-id", "no-id", "old", "high-epoch", "log-start", "absent")
 _GROUP = "reports"
-_NOTHING_COMES_MS = 10_000
+_NOTHING_COMES_MS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ class Loading:
         command = ["bin/kafka-console-consumer.sh", "--bootstrap-server", self.broker.bootstrap_servers]
         command += ["--group", _GROUP, "--include", topics, *arguments]
         done = subprocess.run(
-            command, cwd=self.home.directory, capture_output=True, text=True, timeout=120, check=False
+            command, cwd=self.home.directory, capture_output=True, text=True, timeout=600, check=False
         )
         return Counter(done.stdout.splitlines())
 

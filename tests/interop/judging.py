@@ -35,7 +35,7 @@ SETTINGS: dict[str, object] = {
 # Each attempt finds one more partition that keeps the broker from starting.
 _MOST_ATTEMPTS = 5
 # A consumer waits forever where a log ends in compacted offsets before an empty segment.
-_PATIENCE_S = 5.0
+_PATIENCE_S = 10.0
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ import shlex
 import socketserver
 import sys
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Self
 
 from tests.interop.jars import java_command, kafka_jars
@@ -95,9 +95,13 @@ class KafkaHome:
             each.result()
         self._asked.clear()
 
-    def ask(self, word: str) -> None:
+    def ask(self, word: str) -> Future[object]:
         """Start or stop the broker in the background."""
-        self._asked.append(self._worker.submit(self._broker.start if word == "start" else self._broker.stop))
+        asked: Future[object] = self._worker.submit(
+            self._broker.start if word == "start" else self._broker.stop
+        )
+        self._asked.append(asked)
+        return asked
 
     def _write(self) -> None:
         scripts = self.directory / "bin"
@@ -135,5 +139,9 @@ class _Handler(socketserver.StreamRequestHandler):
     server: _Server
 
     def handle(self) -> None:
-        self.server.home.ask(self.rfile.readline().decode().strip())
+        word = self.rfile.readline().decode().strip()
+        asked = self.server.home.ask(word)
+        if word == "start":
+            # Tools that follow wait for a minute only.
+            wait([asked])
         self.wfile.write(b".")

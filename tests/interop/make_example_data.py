@@ -251,7 +251,7 @@ TOPICS = (
 )
 
 
-def wait_until_compacted(log_directory: Path, topic: str, partition: int, timeout_s: float = 60.0) -> None:
+def wait_until_compacted(log_directory: Path, topic: str, partition: int, timeout_s: float = 300.0) -> None:
     """Wait until the cleaner has reached the active segment and the replaced files are gone."""
     directory = log_directory / f"{topic}-{partition}"
     checkpoint = log_directory / "cleaner-offset-checkpoint"

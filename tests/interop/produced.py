@@ -19,6 +19,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from tests.interop.broker import MAX_TRANSACTION_TIMEOUT_MS
 from tests.interop.clients import new_producer
 from tests.interop.workload import BASE_TIMESTAMP_MS, Sendable, records_of_every_shape, send
 
@@ -46,7 +47,7 @@ EMPTY = "kafka-empty"
 CONTINUED = "kafka-continued"
 
 _SMALL_SEGMENTS = {"internal_segment_bytes": 190_000}
-_TIMEOUT_S = 60.0
+_TIMEOUT_S = 300.0
 HOUR_MS = 60 * 60 * 1000
 
 # Topic: its settings.
@@ -138,7 +139,7 @@ class Produced:
             new_producer(
                 self._broker,
                 transactional_id=f"{occasion}-{name}",
-                transaction_timeout_ms=900_000,
+                transaction_timeout_ms=MAX_TRANSACTION_TIMEOUT_MS,
                 compression_type=codec,
                 linger_ms=1000,
             )

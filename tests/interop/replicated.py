@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import socket
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.interop.broker import KafkaBroker
+from tests.interop.broker import KafkaBroker, free_ports
 from tests.interop.clients import consume
 from tests.interop.placing import place
 from tests.interop.rows_to_load import set_leader_epoch, write_rows
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SETTINGS = {"replica.fetch.wait.max.ms": 100}
-_TIMEOUT_S = 60.0
+_TIMEOUT_S = 300.0
 
 
 class TwoBrokers:
@@ -89,9 +88,7 @@ class TwoBrokers:
         properties = (self.first.directory / "server.properties").read_text()
         voters = re.search(r"^controller.quorum.voters=(.*)$", properties, re.MULTILINE)
         assert voters is not None
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        [port] = free_ports(1)
         settings = {
             "node.id": 2,
             "process.roles": "broker",

@@ -48,7 +48,7 @@ RESTORED: Final[list[Place]] = [
     *((topic, number) for topic, (count, _) in SOURCE_TOPICS.items() for number in range(count)),
     *((COMMITTED, number) for number in range(SOURCE_TOPICS[TRANSACTIONS][0])),
 ]
-_TIMEOUT_S = 60.0
+_TIMEOUT_S = 300.0
 
 
 # Its repr, which a failing assertion prints, would hold every row.

@@ -38,7 +38,7 @@ _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 # Small segments, so that large logs have several; the largest records need this size.
 _SETTINGS = {"internal.segment.bytes": 130_000, "index.interval.bytes": 500}
 _BATCH_SIZE = 2_000
-_TIMEOUT_S = 60.0
+_TIMEOUT_S = 300.0
 
 Place = tuple[str, int]
 

@@ -54,6 +54,19 @@ RETAINED: dict[str, tuple[dict[str, object], Sequence[float]]] = {
     WITHOUT_TIMESTAMPS: (_THREE_HOURS, ()),
 }
 # Retained bytes: those of the segments after the first, plus this many.
+# The topics from which the broker deleted segments.
+LOSING = {
+    "retained-by-time",
+    "retained-by-size",
+    "retained-by-both",
+    "retained-nothing",
+    "retained-old-behind-young",
+    "retained-all-too-large",
+    "retained-log-start",
+    "retained-exactly",
+    "retained-transactions",
+    "retained-without-timestamps",
+}
 _MORE_BYTES = {EXACTLY: 0, ONE_MORE: 1}
 _BATCHES: dict[str, object] = {"linger_ms": 1000, "batch_size": 2_000}
 _COUNT = 480

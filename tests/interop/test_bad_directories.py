@@ -115,7 +115,7 @@ def bad(tmp_path_factory: pytest.TempPathFactory) -> BadDirectories:
                 # One partition per run: after a failure, the tool skips the remaining files.
                 index_complaints[topic] = complaints_about_indexes([partition])
         start = start_and_watch(broker)
-        consumed = consume_partitions(broker, [(topic, 0) for topic in DAMAGE], patience_s=2.0)
+        consumed = consume_partitions(broker, [(topic, 0) for topic in DAMAGE], patience_s=5.0)
         broker.kill()
     shutil.rmtree(scratch)
     return BadDirectories(start, index_complaints, {topic: each for (topic, _), each in consumed.items()})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import random
 import time
 from typing import TYPE_CHECKING
@@ -23,6 +23,7 @@ from tests.interop.clients import (
     new_producer,
     rows_of,
 )
+from tests.interop.make_example_data import wait_until_compacted
 from tests.interop.workload import BASE_TIMESTAMP_MS, Sendable, send
 from tests.interop.written import RUNNING, TOPICS, Written
 
@@ -60,7 +61,7 @@ def test_compacted_log(broker: KafkaBroker) -> None:
     settings = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0.01, "file_delete_delay_ms": 100}
     create_topic(broker, "looked-up-compacted", **SMALL_SEGMENTS, **settings)
     send_out_of_order(broker, "looked-up-compacted", 4_000)
-    wait_until_quiet(broker, "looked-up-compacted")
+    wait_until_compacted(broker.log_directory, "looked-up-compacted", 0)
     consumed = consume(broker, "looked-up-compacted")
     assert len(consumed) < 4_000, "the cleaner did not run"
     table = storage_core.read_table(
@@ -73,7 +74,7 @@ def test_compacted_log(broker: KafkaBroker) -> None:
 def test_log_shortened_by_retention(broker: KafkaBroker) -> None:
     create_topic(broker, "looked-up-retained", **SMALL_SEGMENTS, retention_bytes=60_000)
     send_out_of_order(broker, "looked-up-retained", 4_000)
-    wait_until_quiet(broker, "looked-up-retained")
+    wait_until_retained(broker, "looked-up-retained", 60_000)
     consumed = consume(broker, "looked-up-retained")
     assert consumed[0].offset > 0
     assert_same_answers(broker, "looked-up-retained", timestamps_around(consumed, LOOKUPS))
@@ -111,16 +112,17 @@ def send_out_of_order(broker: KafkaBroker, topic: str, count: int) -> None:
     send(new_producer(broker, compression_type="lz4", linger_ms=1000), topic, records)
 
 
-def wait_until_quiet(broker: KafkaBroker, topic: str, timeout_s: float = 60.0) -> None:
-    """Wait until the partition's files have not changed for two seconds."""
-    deadline = time.monotonic() + timeout_s
-    before, quiet_since = None, time.monotonic()
-    while time.monotonic() - quiet_since < 2:
-        assert time.monotonic() < deadline, "the directory keeps changing"
-        now = sorted(os.listdir(broker.log_directory / f"{topic}-0"))
-        if now != before:
-            before, quiet_since = now, time.monotonic()
+def wait_until_retained(broker: KafkaBroker, topic: str, retention_bytes: int) -> None:
+    """Wait until the broker keeps no segment that it need not keep."""
+    directory = broker.log_directory / f"{topic}-0"
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline:
+        # A file may be renamed meanwhile.
+        with contextlib.suppress(FileNotFoundError):
+            if sum(path.stat().st_size for path in sorted(directory.glob("*.log"))[1:]) < retention_bytes:
+                return
         time.sleep(0.1)
+    raise TimeoutError(f"Retention did not run in {directory}.")
 
 
 def _as_pair(found: TimestampOffset | None) -> tuple[int, int] | None:

@@ -36,6 +36,7 @@ from tests.interop.clients import (
     new_producer,
     rows_of,
     start_offset,
+    wait_for_markers,
 )
 from tests.interop.conftest import EAGER_SETTINGS
 from tests.interop.workload import BASE_TIMESTAMP_MS, BackgroundProducer, Sendable, TransactionWriter
@@ -268,8 +269,15 @@ def test_while_transactions_commit_and_abort(broker: KafkaBroker, cleanup_policy
     ]
     reads: dict[str, list[Read]] = {level: [] for level in ISOLATION_LEVELS}
     afterwards: dict[str, list[list[Row]]] = {level: [] for level in ISOLATION_LEVELS}
+
+    def has_aborted(level: str) -> bool:
+        return any((row.value or b"").endswith(b"abort") for read in reads[level] for row in read.rows)
+
+    def has_ended() -> bool:
+        return any(read.rows for read in reads[READ_COMMITTED]) and has_aborted(READ_UNCOMMITTED)
+
     with TransactionWriter(producers, topic, numbered):
-        for level, way in zip(itertools.cycle(ISOLATION_LEVELS), rounds(), strict=False):
+        for level, way in zip(itertools.cycle(ISOLATION_LEVELS), rounds(has_ended), strict=False):
             reads[level].append(read_slowly(broker.log_directory, topic, isolation_level=level, **way))
             if cleanup_policy == "compact":
                 afterwards[level].append(consume(broker, topic, level))
@@ -283,10 +291,9 @@ def test_while_transactions_commit_and_abort(broker: KafkaBroker, cleanup_policy
             for read, consumed in zip(reads[level], afterwards[level], strict=True):
                 found = set(read.rows)
                 assert not [row for row in consumed if row.offset < read.end_offset and row not in found]
-    for read in reads[READ_COMMITTED]:
-        # Each record says whether its transaction will be committed.
-        assert not [row for row in read.rows if (row.value or b"").endswith(b"abort")]
-    assert any((row.value or b"").endswith(b"abort") for read in reads[READ_UNCOMMITTED] for row in read.rows)
+    # Each record says whether its transaction will be committed.
+    assert not has_aborted(READ_COMMITTED)
+    assert has_aborted(READ_UNCOMMITTED)
 
 
 class CommittedReads:
@@ -382,7 +389,9 @@ def test_committed_rows_while_a_broker_is_stopped_and_killed(tmp_path: Path) -> 
                 for producer in producers:
                     # This aborts the producer's open transaction.
                     producer.init_transactions()
-                reading.settle(transact(producers, topic, rng, DURATION_S / 4))
+                settled_offset = transact(producers, topic, rng, DURATION_S / 4)
+                wait_for_markers(broker, [(topic, 0)])
+                reading.settle(settled_offset)
                 if end is not None:
                     producers[0].begin_transaction()
                     producers[0].produce(topic, value=b"left open", partition=0)
@@ -411,7 +420,7 @@ def test_topic_deleted_between_planning_and_reading(broker: KafkaBroker) -> None
     plan = plan_scan(FileSystem(), parse_read_options({"path": directory, "subscribe": "doomed"}))
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     admin.delete_topics(["doomed"])["doomed"].result(60)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while (broker.log_directory / "doomed-0").exists():
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -433,6 +442,10 @@ def test_killed_while_it_appends(tmp_path: Path) -> None:
                 for producer, topic in zip(producers, known, strict=True)
             ]
             with writers[0], writers[1]:
+                deadline = time.monotonic() + 300
+                while {topic for topic, _, _ in deliveries.snapshot()} != known.keys():
+                    assert time.monotonic() < deadline, "nothing was acknowledged"
+                    time.sleep(0.1)
                 time.sleep(2)
                 broker.kill()
             killed = {topic: read_slowly(broker.log_directory, topic, 0.0) for topic in known}

@@ -12,26 +12,11 @@ from tests.interop.aged import Aged, copy_root
 from tests.interop.cleaner_log import Retained
 from tests.interop.partition_state import leader_epochs_below, log_end_offset_of, state_of
 from tests.interop.placing import read_checkpoint
-from tests.interop.retained import EXACTLY, ONE_MORE, RETAINED
+from tests.interop.retained import EXACTLY, LOSING, ONE_MORE, RETAINED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-
-# The topics from which the broker deleted segments.
-LOSING = {
-    "retained-by-time",
-    "retained-by-size",
-    "retained-by-both",
-    "retained-nothing",
-    "retained-old-behind-young",
-    "retained-all-too-large",
-    "retained-log-start",
-    "retained-exactly",
-    "retained-transactions",
-    "retained-without-timestamps",
-}
 
 
 @pytest.fixture(scope="module")

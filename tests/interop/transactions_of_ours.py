@@ -16,7 +16,7 @@ import pytest
 
 from storage_core import LogConfig, LogDirectory, ProducerSequence
 from storage_core.errors import OutOfOrderSequenceError
-from tests.interop.broker import KafkaBroker
+from tests.interop.broker import MAX_TRANSACTION_TIMEOUT_MS, KafkaBroker
 from tests.interop.broker_start import BrokerStart, start_and_watch
 from tests.interop.clients import (
     ISOLATION_LEVELS,
@@ -112,7 +112,9 @@ def _begun(broker: KafkaBroker, now_ms: int) -> Iterator[Producer]:
     kept = new_producer(broker, **send_settings)
     _send_numbered(kept, KEPT_PRODUCER, 0, 40, now_ms)
     _send_numbered(new_producer(broker, **send_settings), CONTINUED_BY_US, 0, 40, now_ms)
-    transactional = new_producer(broker, transactional_id="left-open", transaction_timeout_ms=900_000)
+    transactional = new_producer(
+        broker, transactional_id="left-open", transaction_timeout_ms=MAX_TRANSACTION_TIMEOUT_MS
+    )
     transactional.init_transactions()
     transactional.begin_transaction()
     _send_numbered(transactional, OPEN_OF_A_PRODUCER, 0, 40, now_ms)
