@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 from storage_core.checkpoint.partition_files import is_topic_id
 from storage_core.config import CONFIG_KEYS, INT_MAX, INTERNAL_KEYS, LONG_MAX
 from storage_core.errors import OptionError
-from storage_core.log.log_root import check_topic_partition
 from storage_core.log_config import LogConfig
 from storage_core.option_table import (
     READ_OPTIONS,
@@ -179,6 +178,9 @@ def parse_topic(given: Mapping[str, str]) -> str | None:
     topic = given.get("topic")
     if topic is None:
         return None
+    # Not imported for a read, whose options Spark checks in a process of their own.
+    from storage_core.log.log_root import check_topic_partition  # noqa: PLC0415
+
     topic = topic.strip()
     check_topic_partition(topic, 0)
     return topic

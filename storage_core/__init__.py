@@ -6,31 +6,36 @@
 1200
 """
 
+from typing import TYPE_CHECKING
+
 from storage_core import errors
 from storage_core.errors import SegmentLogError
 from storage_core.filesystem import FileSystem, IoStatistics
-from storage_core.log import (
-    AppendInfo,
-    CleanerConfig,
-    CleanerStatistics,
-    EpochEndOffset,
-    Log,
-    LogDirectory,
-    OffsetAndTimestamp,
-    OpenTransaction,
-    Transaction,
-)
+from storage_core.lazy_imports import lazy_imports
 from storage_core.log_config import LogConfig
-from storage_core.record import ProducerSequence
-from storage_core.scan import (
-    ReadOptions,
-    ScanExplanation,
-    ScanPlan,
-    explain,
-    parse_read_options,
-    plan_scan,
-    read_table,
-)
+
+if TYPE_CHECKING:
+    from storage_core.log import (
+        AppendInfo,
+        CleanerConfig,
+        CleanerStatistics,
+        EpochEndOffset,
+        Log,
+        LogDirectory,
+        OffsetAndTimestamp,
+        OpenTransaction,
+        Transaction,
+    )
+    from storage_core.record import ProducerSequence
+    from storage_core.scan import (
+        ReadOptions,
+        ScanExplanation,
+        ScanPlan,
+        explain,
+        parse_read_options,
+        plan_scan,
+        read_table,
+    )
 
 __all__ = [
     "AppendInfo",
@@ -56,3 +61,5 @@ __all__ = [
     "plan_scan",
     "read_table",
 ]
+
+__getattr__, __dir__ = lazy_imports(__name__, "storage_core.scan", "storage_core.record", "storage_core.log")

@@ -1,11 +1,16 @@
 """The one read path: options → plan → spans → batches."""
 
-from storage_core.scan.explain import ScanExplanation, explain, read_table
+from typing import TYPE_CHECKING
+
+from storage_core.lazy_imports import lazy_imports
 from storage_core.scan.options import ReadOptions, parse_read_options
-from storage_core.scan.plan import ScanPlan, plan_scan
 from storage_core.scan.predicate import Predicate
-from storage_core.scan.read import read_task
-from storage_core.scan.spans import LogSpan, ReadSettings, ScanTask, project, record_schema
+
+if TYPE_CHECKING:
+    from storage_core.scan.explanation import ScanExplanation, explain
+    from storage_core.scan.plan import ScanPlan, plan_scan
+    from storage_core.scan.read import read_table, read_task
+    from storage_core.scan.spans import LogSpan, ReadSettings, ScanTask, project, record_schema
 
 __all__ = [
     "LogSpan",
@@ -23,3 +28,11 @@ __all__ = [
     "read_task",
     "record_schema",
 ]
+
+__getattr__, __dir__ = lazy_imports(
+    __name__,
+    "storage_core.scan.spans",
+    "storage_core.scan.plan",
+    "storage_core.scan.read",
+    "storage_core.scan.explanation",
+)

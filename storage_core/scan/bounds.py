@@ -19,9 +19,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from storage_core.config import INT_MAX
+from storage_core.config import INT_MAX, LONG_MAX
 from storage_core.errors import OptionError
-from storage_core.record.batch_header import MAX_OFFSET
 from storage_core.scan.option_values import as_integer, parse_timestamp_ms
 
 if TYPE_CHECKING:
@@ -187,7 +186,7 @@ def _partition(value: object, *, text: bool = True) -> int:
 
 def _offset(value: object) -> int:
     number = _integer(value)
-    if not EARLIEST_OFFSET <= number <= MAX_OFFSET:
+    if not EARLIEST_OFFSET <= number <= LONG_MAX:
         raise _UnexpectedValueError(f"{number} is not an offset: use -1 for latest, -2 for earliest")
     return number
 

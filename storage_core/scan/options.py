@@ -28,13 +28,13 @@ from storage_core.scan.option_values import (
     parse_topics,
 )
 from storage_core.scan.predicate import Predicate, checked_predicate
-from storage_core.scan.spans import CORRUPT_RECORD_COLUMN, DamageMode
 from storage_core.scan.topic_selection import compile_java_pattern
 from storage_core.scan.where import parse_where
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Callable, Mapping
+    import os
+    from collections.abc import Callable, Mapping, Sequence
 
 
 _Parsed = TypeVar("_Parsed")
@@ -42,6 +42,10 @@ _Word = TypeVar("_Word", bound=str)
 _RECORD_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 _LATER_VIEWS = ("batches", "segments", "index", "transactions", "producers", "epochs", "damage")
 _TOPIC_OPTIONS = ("subscribe", "subscribePattern", "assign")
+DamageMode = Literal["FAILFAST", "DROPMALFORMED", "PERMISSIVE"]
+"""Damage fails the read, is skipped, or is skipped and described in a row of its own."""
+CORRUPT_RECORD_COLUMN = "_corrupt_record"
+"""The default name of the column that describes damage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +146,20 @@ def parse_read_options(raw: Mapping[str, object], *, now_ms: int | None = None) 
         mode=mode,
         corrupt_record_column=corrupt_record_column,
     )
+
+
+def options_of(paths: Sequence[str | os.PathLike[str]], options: Mapping[str, object]) -> ReadOptions:
+    """The options of a call that takes paths by position and options by name.
+
+    Raises:
+        OptionError: An option is unknown or wrong, or paths are given twice.
+    """
+    raw = dict(options)
+    if paths and "path" in raw:
+        raise OptionError("Paths are given by position and again as path=. Give them once.")
+    if paths:
+        raw["path"] = list(paths)
+    return parse_read_options(raw)
 
 
 def _by_documented_name(raw: Mapping[str, object]) -> dict[str, object]:

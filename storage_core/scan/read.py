@@ -1,4 +1,4 @@
-"""Run a task: its spans become Arrow record batches.
+"""Run a task: its spans become Arrow record batches. `read_table` runs all of them, into one table.
 
 window of a file → valid batches, and damage between them → decompressed → columns → rows
 
@@ -15,6 +15,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import pyarrow as pa
 
 from storage_core.checkpoint.truncations_file import truncated_to
 from storage_core.directory import PartitionLog, find_partitions
@@ -25,10 +26,13 @@ from storage_core.errors import (
     SegmentLogError,
     UnsupportedFormatError,
 )
+from storage_core.filesystem import FileSystem
 from storage_core.record import WantedFields, decode_records
 from storage_core.record.section import SectionMaker
 from storage_core.scan.isolation import AbortedTransactions
 from storage_core.scan.offset_ranges import PartitionRange, locate_spans
+from storage_core.scan.options import options_of
+from storage_core.scan.plan import plan_scan
 from storage_core.scan.rows import (
     BatchBuilder,
     DamageReporter,
@@ -39,20 +43,23 @@ from storage_core.scan.rows import (
     wanted_fields,
 )
 from storage_core.scan.span_reader import FileReplacedError, SpanReader, open_span
+from storage_core.scan.spans import project, record_schema
 from storage_core.segment import DamagedRange
 from storage_core.segment.batch_windows import WINDOW_BYTES, WindowBuffer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     import numpy.typing as npt
-    import pyarrow as pa
 
-    from storage_core.filesystem import FileSystem, OpenFile
+    from storage_core.filesystem import OpenFile
     from storage_core.record.batch_window import BatchWindow
     from storage_core.scan.spans import LogSpan, ScanTask
 
 
+_SMALL_BATCH_BYTES: Final = 64 << 10
+_JOINED_BATCHES: Final = 1_000
+_JOINED_BYTES: Final = 8 << 20
 _DAMAGE: Final = (CorruptError, UnsupportedFormatError)
 
 
@@ -365,3 +372,60 @@ class _TruncatedError(Exception):
     def __init__(self, offset: int) -> None:
         super().__init__(offset)
         self.offset = offset
+
+
+def read_table(
+    *paths: str | os.PathLike[str], filesystem: FileSystem | None = None, **options: object
+) -> pa.Table:
+    """Read log directories into one table, ordered by topic, partition and offset.
+
+    Args:
+        paths: Log directories, folders of them, or partition directories.
+        filesystem: Where to read; its ``statistics`` say afterwards what was read.
+        options: The read options of the Spark source in snake_case: ``subscribe="orders"``,
+            ``starting_timestamp=...``, ``isolation_level="read_committed"``, ``columns=[...]``,
+            ``where="key = 'k1'"`` (or a `Predicate`).
+
+    Returns:
+        The columns of Spark's Kafka source: ``key``, ``value``, ``topic``, ``partition``,
+        ``offset``, ``timestamp`` (microseconds, UTC), ``timestampType``; ``headers`` and
+        ``_metadata`` if asked for; ``_corrupt_record`` with ``mode="PERMISSIVE"``.
+
+    Raises:
+        OptionError: An option is unknown or wrong.
+        SegmentLogError: What is asked for cannot be read.
+    """
+    filesystem = filesystem or FileSystem()
+    parsed = options_of(paths, options)
+    schema = project(
+        record_schema(
+            include_headers=parsed.include_headers,
+            include_metadata=parsed.include_metadata,
+            corrupt_record_column=parsed.corrupt_record_column if parsed.mode == "PERMISSIVE" else None,
+        ),
+        parsed.columns,
+    )
+    plan = plan_scan(filesystem, parsed)
+    batches = (batch for task in plan.tasks for batch in read_task(filesystem, task, schema))
+    return pa.Table.from_batches(_with_small_ones_joined(batches), schema=schema)
+
+
+def _with_small_ones_joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows. A batch takes kilobytes besides them, and each tiny segment gives one."""
+    small: list[pa.RecordBatch] = []
+    small_bytes = 0
+    for batch in batches:
+        size_bytes = batch.nbytes
+        is_small = size_bytes < _SMALL_BATCH_BYTES
+        if small and (
+            not is_small or len(small) == _JOINED_BATCHES or small_bytes + size_bytes > _JOINED_BYTES
+        ):
+            yield pa.concat_batches(small)
+            small, small_bytes = [], 0
+        if is_small:
+            small.append(batch)
+            small_bytes += size_bytes
+        else:
+            yield batch
+    if small:
+        yield pa.concat_batches(small)

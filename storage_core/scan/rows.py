@@ -7,6 +7,7 @@ With ``mode=DROPMALFORMED``, rows whose timestamp does not fit its column are le
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import logging
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -28,7 +29,19 @@ from storage_core.record.batch_header import (
 )
 from storage_core.record.compression import CODEC_NAMES
 from storage_core.record.section import MAX_ROWS, RecordHeaders, Slices
-from storage_core.scan.predicate import Predicate, columns_of, evaluate
+from storage_core.scan.predicate import (
+    VALUE_TYPES,
+    And,
+    Comparison,
+    In,
+    IsNull,
+    Not,
+    Or,
+    Predicate,
+    StartsWith,
+    Unknown,
+    columns_of,
+)
 from storage_core.scan.pruning import ALWAYS, NEVER, Bounds, KnownFields, prune, residual
 from storage_core.scan.spans import METADATA_TYPE, LogSpan, ReadSettings, record_schema
 from storage_core.segment import DamagedRange
@@ -40,6 +53,14 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger(__name__)
+_COMPARE: Final[dict[str, Callable[[pa.Array, pa.Scalar], pa.BooleanArray]]] = {
+    "=": pc.equal,
+    "!=": pc.not_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
 
 
 def damage_json(damage: DamagedRange, span: LogSpan) -> str:
@@ -510,3 +531,55 @@ def _chosen_slices(column: Slices | None, rows: npt.NDArray[np.int64]) -> Slices
 
 
 BatchBuilder: TypeAlias = RecordBatchBuilder | PredicateFilter | TimestampRangeFilter
+
+
+def evaluate(predicate: Predicate, batch: pa.RecordBatch) -> pa.BooleanArray:
+    """Apply ``predicate`` to each row: true, false, or null for unknown."""
+    match predicate:
+        case And(children):
+            return _combine(pc.and_kleene, children, batch, if_none=True)
+        case Or(children):
+            return _combine(pc.or_kleene, children, batch, if_none=False)
+        case Not(child):
+            return pc.invert(evaluate(child, batch))
+        case IsNull(column):
+            return batch.column(column).is_null()
+        case Unknown():
+            return pa.nulls(batch.num_rows, pa.bool_())
+        case _:
+            return _test_values(predicate, _comparable(batch.column(predicate.column)))
+
+
+def _test_values(predicate: Comparison | In | StartsWith, array: pa.Array) -> pa.BooleanArray:
+    match predicate:
+        case Comparison(column, operator, value):
+            return _COMPARE[operator](array, pa.scalar(value, type=_arrow_type(column)))
+        case In(column, values):
+            found = pc.is_in(array, value_set=pa.array(values, type=_arrow_type(column)))
+            # is_in answers false for a null; SQL's answer is unknown.
+            return pc.if_else(array.is_valid(), found, pa.scalar(None, pa.bool_()))
+        case StartsWith(_, prefix):
+            return pc.starts_with(array, pattern=prefix)
+
+
+def _combine(
+    operation: Callable[[pa.BooleanArray, pa.BooleanArray], pa.BooleanArray],
+    children: tuple[Predicate, ...],
+    batch: pa.RecordBatch,
+    *,
+    if_none: bool,
+) -> pa.BooleanArray:
+    if not children:
+        return pa.repeat(pa.scalar(if_none), batch.num_rows)
+    return functools.reduce(operation, (evaluate(child, batch) for child in children))
+
+
+def _comparable(array: pa.Array) -> pa.Array:
+    if pa.types.is_timestamp(array.type):
+        return array.view(pa.int64())
+    # A partition is 32 bits wide, but may be compared with any integer.
+    return array.cast(pa.int64()) if pa.types.is_integer(array.type) else array
+
+
+def _arrow_type(column: str) -> pa.DataType:
+    return {str: pa.string(), bytes: pa.binary(), int: pa.int64()}[VALUE_TYPES[column]]

@@ -11,13 +11,14 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import eq
-from typing import TYPE_CHECKING, Final, Literal, overload
+from typing import TYPE_CHECKING, Final, overload
 
 import numpy as np
 import pyarrow as pa
 
 from storage_core.errors import OptionError
 from storage_core.record import HEADERS_TYPE
+from storage_core.scan.options import CORRUPT_RECORD_COLUMN, DamageMode
 from storage_core.segment.file_names import log_file_name
 
 if TYPE_CHECKING:
@@ -87,12 +88,6 @@ def project(schema: pa.Schema, columns: tuple[str, ...] | None) -> pa.Schema:
         if columns.count(name) > 1:
             raise OptionError(f"columns: {name!r} is named twice.")
     return pa.schema([schema.field(name) for name in columns])
-
-
-DamageMode = Literal["FAILFAST", "DROPMALFORMED", "PERMISSIVE"]
-"""Damage fails the read, is skipped, or is skipped and described in a row of its own."""
-CORRUPT_RECORD_COLUMN = "_corrupt_record"
-"""The default name of the column that describes damage."""
 
 
 @dataclass(frozen=True, slots=True)

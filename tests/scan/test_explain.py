@@ -8,7 +8,7 @@ import pytest
 
 from storage_core.filesystem import FileSystem
 from storage_core.scan import explain, parse_read_options, plan_scan, read_table
-from storage_core.scan.explain import explain_plan
+from storage_core.scan.explanation import explain_plan
 
 VALUE = b"x" * 20_000
 START_MS = 1_767_225_600_000

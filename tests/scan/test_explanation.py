@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from storage_core.filesystem import IoStatistics
-from storage_core.scan.explain import (
+from storage_core.scan.explanation import (
     PartitionExplanation,
     ScanExplanation,
     ScanTotals,

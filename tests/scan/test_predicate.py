@@ -23,8 +23,8 @@ from storage_core.scan.predicate import (
     checked_predicate,
     columns_of,
     depth_of,
-    evaluate,
 )
+from storage_core.scan.rows import evaluate
 
 SCHEMA = pa.schema(
     [

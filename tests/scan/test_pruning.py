@@ -16,9 +16,9 @@ from storage_core.scan.predicate import (
     Or,
     StartsWith,
     Unknown,
-    evaluate,
 )
 from storage_core.scan.pruning import Bounds, prune, prune_partition
+from storage_core.scan.rows import evaluate
 from tests.examples import examples
 
 OPERATORS = st.sampled_from(["=", "!=", "<", "<=", ">", ">="])

@@ -17,9 +17,9 @@ from storage_core.scan.predicate import (
     StartsWith,
     Unknown,
     columns_of,
-    evaluate,
 )
 from storage_core.scan.pruning import ALWAYS, NEVER, KnownFields, conjunction, residual
+from storage_core.scan.rows import evaluate
 from tests.examples import examples
 
 VALUES = {

@@ -35,6 +35,17 @@ def test_an_import_pulls_in_nothing_heavy(module):
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
 
+def test_asking_for_the_columns_needs_neither_numpy_nor_pyarrow():
+    # Spark starts a process for it in every load().
+    done = run(
+        "from spark_segmentlog import SegmentLogDataSource\n"
+        "source = SegmentLogDataSource({'path': '/data', 'subscribe': 'clicks', 'startingOffsets': 'earliest'})\n"
+        "assert 'offset' in source.schema().names\n"
+        f"print([name for name in {HEAVY} if name in sys.modules])"
+    )
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
 def test_reading_and_writing_need_neither_cli_packages_nor_pandas():
     done = run(
         "import spark_segmentlog.reader, spark_segmentlog.reader, spark_segmentlog.options\n"
