@@ -81,6 +81,13 @@ class SegmentLogDataSource(DataSource):
                 "segmentlog writes files, in one batch: ignored %s, which concern brokers, streams, catalogs or reads.",
                 ", ".join(ignored),
             )
+        for name, like in plan.columns.look_alikes:
+            _logger.warning(
+                "segmentlog left out the column '%s' of the DataFrame, which looks like '%s'. Rename it if it is meant "
+                "to be written, or drop it.",
+                name,
+                like,
+            )
         return writer.SegmentLogWriter(plan)
 
     def streamReader(self, schema: StructType) -> NoReturn:  # noqa: ARG002, N802

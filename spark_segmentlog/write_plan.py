@@ -10,14 +10,17 @@ headers    array<struct<key:string,value:binary>>; optional
 timestamp  timestamp; optional, null is the time at which the job began
 offset     bigint; only with ``preserveOffsets``, which requires it
 
-Columns are found by their exact names; others are ignored.
+Columns are found by their names as Spark compares them, without case unless ``spark.sql.caseSensitive`` is set, which
+only tasks know. Others are ignored.
 """
 
 from __future__ import annotations
 
+import difflib
 import os
 import time
 import uuid
+from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -81,6 +84,7 @@ class WritePlan:
         time_ms: When the job began: the timestamp of records that have none.
         is_overwrite: Whether the rows replace the existing ones.
         is_committed: Whether this job's ``txnVersion`` was committed before, so that nothing is written.
+        is_new_root: Whether the log directory did not exist before, or was empty.
         topics: Existing topics, and those of the directory whose offsets are restored.
         restored_offsets: Log start and log end of the partitions in that directory.
     """
@@ -92,6 +96,7 @@ class WritePlan:
     time_ms: int
     is_overwrite: bool = False
     is_committed: bool = False
+    is_new_root: bool = False
     topics: Mapping[str, TopicPlan] = field(default_factory=dict)
     restored_offsets: Mapping[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
 
@@ -138,7 +143,12 @@ class WritePlan:
 
 @dataclass(frozen=True, slots=True)
 class WriteColumns:
-    """The index of each column in the DataFrame; None if it is missing or unused."""
+    """The index of each column in the DataFrame; None if it is missing or unused.
+
+    Attributes:
+        in_other_case: The names of those columns whose names differ in case.
+        look_alikes: Columns of the DataFrame that are left out, and the names that they may have been meant to have.
+    """
 
     value: int
     key: int | None = None
@@ -147,6 +157,8 @@ class WriteColumns:
     headers: int | None = None
     timestamp: int | None = None
     offset: int | None = None
+    in_other_case: tuple[str, ...] = ()
+    look_alikes: tuple[tuple[str, str], ...] = ()
 
     @property
     def of_records(self) -> tuple[tuple[str, int], ...]:
@@ -173,12 +185,11 @@ def write_columns(schema: StructType, options: WriteOptions) -> WriteColumns:
     if options.topic is None and topic is None:
         raise InvalidRecordError(
             "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic."
-            f"{found.hint('topic')}"
         )
     key = found.place("key")
     value = found.place("value")
     if value is None:
-        raise InvalidRecordError(f"Required attribute 'value' not found.{found.hint('value')}")
+        raise InvalidRecordError("Required attribute 'value' not found.")
     columns = WriteColumns(
         value=value,
         key=key,
@@ -187,13 +198,15 @@ def write_columns(schema: StructType, options: WriteOptions) -> WriteColumns:
         partition=found.place("partition"),
         timestamp=found.place("timestamp"),
         offset=found.place("offset") if options.preserve_offsets else None,
+        in_other_case=found.in_other_case,
+        look_alikes=found.look_alikes(),
     )
     if options.preserve_offsets:
         for name, place in (("offset", columns.offset), ("partition", columns.partition)):
             if place is None:
                 raise InvalidRecordError(
                     f"Required attribute '{name}' not found. With preserveOffsets, each row must have its offset and "
-                    f"its partition: keep both columns of the read, or leave preserveOffsets out.{found.hint(name)}"
+                    "its partition: keep both columns of the read, or leave preserveOffsets out."
                 )
     return columns
 
@@ -203,14 +216,20 @@ class _Columns:
 
     def __init__(self, schema: StructType) -> None:
         self._types: dict[str, tuple[int, DataType]] = {}
+        self._spellings: defaultdict[str, list[str]] = defaultdict(list)
+        self._used: dict[str, str] = {}
         for place, column in enumerate(schema.fields):
-            self._types.setdefault(column.name, (place, column.dataType))
+            if column.name not in self._types:
+                self._types[column.name] = (place, column.dataType)
+                self._spellings[column.name.lower()].append(column.name)
 
     def place(self, name: str) -> int | None:
         """The index of a column, with its type checked; None if it is missing."""
-        if name not in self._types:
+        spelling = self._spelling(name)
+        if spelling is None:
             return None
-        place, found = self._types[name]
+        self._used[name] = spelling
+        place, found = self._types[spelling]
         is_allowed, allowed = _ALLOWED[name]
         if not is_allowed(found):
             raise InvalidRecordError(
@@ -219,10 +238,36 @@ class _Columns:
             )
         return place
 
-    def hint(self, name: str) -> str:
-        """A sentence on a column whose name differs in case only."""
-        similar = [other for other in self._types if other.lower() == name]
-        return f" There is a column '{similar[0]}': names are case-sensitive." if similar else ""
+    @property
+    def in_other_case(self) -> tuple[str, ...]:
+        """The columns found so far whose names differ in case."""
+        return tuple(spelling for name, spelling in self._used.items() if spelling != name)
+
+    def look_alikes(self) -> tuple[tuple[str, str], ...]:
+        """The columns that are not used although a name is like one of ours: ``Key`` beside ``key``, or ``header``."""
+        unused = [name for name in self._types if name not in self._used.values()]
+        found = []
+        for name in unused:
+            lower = name.lower()
+            if lower in self._used:
+                found.append((name, lower))
+            elif lower not in _COLUMNS_OF_READS:
+                missing = _ALLOWED.keys() - self._used.keys()
+                near = difflib.get_close_matches(lower, sorted(missing), n=1, cutoff=_LIKENESS)
+                found += [(name, each) for each in near]
+        return tuple(found)
+
+    def _spelling(self, name: str) -> str | None:
+        """A column's name in the DataFrame: the exact one, or else the only one in another case."""
+        if name in self._types:
+            return name
+        spellings = self._spellings[name]
+        if len(spellings) > 1:
+            raise InvalidRecordError(
+                f"Expected one column '{name}', found {' and '.join(map(repr, spellings))}, which are the same name to "
+                f"Spark. Call the one to write '{name}', and drop the others."
+            )
+        return spellings[0] if spellings else None
 
 
 def _is_bytes(kind: DataType) -> bool:
@@ -262,6 +307,10 @@ _ALLOWED: Final[dict[str, tuple[Callable[[DataType], bool], str]]] = {
     "timestamp": (_is_timestamp, "timestamp"),
     "offset": (_is_long, "bigint"),
 }
+# In lower case: what a read returns may be written, and what no record can have is left out without a word.
+_COLUMNS_OF_READS: Final = frozenset({*_ALLOWED, "timestamptype", "_metadata"})
+# header and headers, keys and key; but not event_timestamp and timestamp.
+_LIKENESS: Final = 0.8
 _ADVICE: Final = {
     "timestamp": ". Cast it, or drop it if it is not the time of the record.",
     "value": ". Cast it, or make it one text: to_json(struct(*)).",
@@ -287,9 +336,12 @@ def plan_write(
     plan = WritePlan(
         root, uuid.uuid4().hex, options, columns, int(time.time() * 1000), is_overwrite=is_overwrite
     )
+    status = filesystem.status(root, follow_symlinks=True)
+    is_new_root = status is None or (status.is_directory and not filesystem.list_directory(root))
     is_committed = not CommitJob(filesystem, root, plan.settings()).begin()
     return replace(
         plan,
+        is_new_root=is_new_root,
         is_committed=is_committed,
         topics=_topics(filesystem, root, restored, options),
         restored_offsets=restored,

@@ -83,14 +83,7 @@ class RowRouter:
         self._check_offsets(batch)
         self._check_keys(batch)
         topics = self._topics(batch)
-        keyed = KeyedRows(
-            topics.names,
-            tuple(plan.partition_count for plan in topics.plans),
-            self._sizes_bytes(batch),
-            self._column(batch, self._columns.key),
-            topics.indexes,
-            self._column(batch, self._columns.partition),
-        )
+        keyed = self._keyed(batch, topics)
         partitions = partition_rows(self._partitioner, keyed, self._state)
         _check_present(topics, partitions)
         named = self._columns.of_records
@@ -98,6 +91,29 @@ class RowRouter:
             [batch.column(place) for _, place in named], [name for name, _ in named]
         )
         return RoutedRows(records, topics.names, topics.indexes, partitions)
+
+    def _keyed(self, batch: pa.RecordBatch, topics: _Topics) -> KeyedRows:
+        partitions = self._column(batch, self._columns.partition)
+        try:
+            return KeyedRows(
+                topics.names,
+                tuple(plan.partition_count for plan in topics.plans),
+                self._sizes_bytes(batch),
+                self._column(batch, self._columns.key),
+                topics.indexes,
+                partitions,
+            )
+        except InvalidRecordError as error:
+            if partitions is None or not any(plan.is_new for plan in topics.plans):
+                raise
+            lowest, highest = pc.min_max(partitions).values()
+            count = self._plan.options.partition_count
+            if (lowest.as_py() or 0) < 0 or (highest.as_py() or 0) < count:
+                raise
+            raise InvalidRecordError(
+                f"{error} A new topic gets as many partitions as the option partitions says, which is {count}: set it "
+                "to more than the highest number in the column."
+            ) from None
 
     def _topics(self, batch: pa.RecordBatch) -> _Topics:
         if self._plan.options.topic is not None:
@@ -188,6 +204,19 @@ def _check_present(topics: _Topics, partitions: npt.NDArray[np.int32]) -> None:
             )
 
 
+_CASE_SENSITIVE: Final = "spark.sql.caseSensitive"
+
+
+def _check_case(case_sensitive: str | None, names: tuple[str, ...]) -> None:
+    """Refuse columns that are ours only if names have no case, in a session where they have."""
+    if case_sensitive is not None and case_sensitive.lower() == "true":
+        raise InvalidRecordError(
+            f"Expected columns named exactly as the Kafka sink's, because {_CASE_SENSITIVE} is true, found "
+            f"{', '.join(map(repr, names))}. Write {'their names' if len(names) > 1 else 'its name'} in lower case, or "
+            f"drop {'them' if len(names) > 1 else 'it'}."
+        )
+
+
 _logger = logging.getLogger(__name__)
 # A machine may run many tasks at a time.
 _MOST_OPEN_FILES: Final = 64
@@ -220,6 +249,9 @@ class SegmentLogWriter(DataSourceArrowWriter):
                 pass
             return StagedRows()
         context = TaskContext.get()
+        if context is not None and self._plan.columns.in_other_case:
+            # Only tasks see the session's configuration.
+            _check_case(context.getLocalProperty(_CASE_SENSITIVE), self._plan.columns.in_other_case)
         task, attempt = (0, 0) if context is None else (context.partitionId(), context.taskAttemptId())
         return self._stage((batch for batch in iterator if batch.num_rows), task, attempt)
 
@@ -230,6 +262,12 @@ class SegmentLogWriter(DataSourceArrowWriter):
             return
         staged = [message for message in messages if isinstance(message, StagedRows)]
         manifests = [each.manifest for each in staged if each.manifest is not None]
+        if self._plan.is_overwrite and self._plan.options.topic is None and not manifests:
+            _logger.warning(
+                "An overwrite of %s without rows changes nothing: topics are named by rows, and there are none. To "
+                "empty a topic, name it with the option topic.",
+                self._plan.root,
+            )
         outcome = self._job(staged).commit(manifests)
         if outcome.was_committed_before:
             self._log_committed_before()
@@ -241,7 +279,10 @@ class SegmentLogWriter(DataSourceArrowWriter):
         completed is not undone.
         """
         if not self._plan.is_committed:
-            self._job([message for message in messages if isinstance(message, StagedRows)]).abort()
+            job = self._job([message for message in messages if isinstance(message, StagedRows)])
+            job.abort()
+            if self._plan.is_new_root:
+                job.leave_no_files()
 
     def _stage(self, batches: Iterator[pa.RecordBatch], task: int, attempt: int) -> StagedRows:
         first = next(batches, None)
@@ -270,6 +311,9 @@ class SegmentLogWriter(DataSourceArrowWriter):
 
     def _job(self, staged: list[StagedRows]) -> CommitJob:
         topics = {topic for each in staged for topic in each.topics}
+        if self._plan.options.topic is not None:
+            # Without rows, too, so that it can be read afterwards.
+            topics.add(self._plan.options.topic)
         return CommitJob(FileSystem(), self._plan.root, self._plan.settings(topics))
 
     def _log_committed_before(self) -> None:

@@ -16,7 +16,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from storage_core.checkpoint import META_PROPERTIES, has_clean_shutdown_file
+from storage_core.checkpoint import (
+    CLEAN_SHUTDOWN_FILE,
+    LOG_START_OFFSET_CHECKPOINT,
+    META_PROPERTIES,
+    RECOVERY_POINT_CHECKPOINT,
+    REPLICATION_OFFSET_CHECKPOINT,
+    has_clean_shutdown_file,
+)
 from storage_core.commit.job_context import JobContext, JobSettings
 from storage_core.commit.prepare import prepare, require_root
 from storage_core.commit_files.commits_file import (
@@ -64,6 +71,15 @@ _log = logging.getLogger(__name__)
 _LOCK_POLL_SECONDS: Final = 0.05
 # Each attempt after the first means that another process left the root unclean in the meantime.
 _MAX_ATTEMPTS: Final = 10
+_FILES_OF_AN_EMPTY_ROOT: Final = frozenset(
+    {
+        CLEAN_SHUTDOWN_FILE,
+        LOCK_FILE,
+        LOG_START_OFFSET_CHECKPOINT,
+        RECOVERY_POINT_CHECKPOINT,
+        REPLICATION_OFFSET_CHECKPOINT,
+    }
+)
 _PROBE: Final = f"{OWN_PREFIX}probe"
 _CONTENT: Final = b"segmentlog"
 _PATCHED: Final = b"segment***"
@@ -311,6 +327,21 @@ class CommitJob:
         if self._filesystem.status(self.root) is not None:
             delete_staged_files(self._filesystem, self.root, job_id)
         return not commits.has_job(job_id)
+
+    def leave_no_files(self) -> None:
+        """Delete what `begin` has put into a log directory that was new, unless another job uses it already."""
+        lock_path = self._job.path(LOCK_FILE)
+        with contextlib.suppress(SegmentLogError):
+            lock = self._filesystem.lock(lock_path)
+            try:
+                names = {entry.name for entry in self._filesystem.list_directory(self.root)}
+                if names <= _FILES_OF_AN_EMPTY_ROOT:
+                    for name in sorted(names - {LOCK_FILE}):
+                        self._filesystem.delete(self._job.path(name))
+                    # The last one, so that no other process locks the directory before it is empty.
+                    self._filesystem.delete(lock_path)
+            finally:
+                lock.release()
 
     def _is_committed(self, commits: CommitsFile) -> bool:
         settings = self.settings

@@ -77,6 +77,11 @@ class FileSystem:
                 return _file_status(os.stat(path, follow_symlinks=follow_symlinks))
         except MissingError:
             return None
+        except LogDirectoryError as error:
+            if isinstance(error.__cause__, NotADirectoryError):
+                # A file is where a directory above the path would be.
+                return None
+            raise
 
     def open(self, path: str) -> OpenFile:
         """Open a regular file for reading.

@@ -103,12 +103,6 @@ def test_a_value_is_needed():
         write_columns(frame(key=StringType()), WITH_TOPIC)
 
 
-@pytest.mark.parametrize(("given", "name"), [("Value", "value"), ("VALUE", "value")])
-def test_names_count_exactly(given, name):
-    with pytest.raises(InvalidRecordError, match=f"There is a column '{given}': names are case-sensitive"):
-        write_columns(frame(**{given: StringType()}), WITH_TOPIC)
-
-
 @pytest.mark.parametrize(
     ("column", "kind", "message"),
     [

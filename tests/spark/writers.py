@@ -56,6 +56,10 @@ def stage(writer, batches, task=0, attempt=0):
         def taskAttemptId(self):  # noqa: N802
             return attempt
 
+        def getLocalProperty(self, name):  # noqa: N802
+            """No configuration is set in the session."""
+            return
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pyspark.TaskContext.get", Context)
         return sent(sent(writer).write(iter(batches)))
