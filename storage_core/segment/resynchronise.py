@@ -253,24 +253,32 @@ class TolerantWalk:
         """The header at a batch boundary; None if a walk would end there. Raises what `skim` raises."""
         return next(self.batches(position_bytes), None)
 
-    def first_reaching(self, offset: int, position_bytes: int) -> BatchHeader | None:
+    def first_reaching(
+        self,
+        offset: int,
+        position_bytes: int,
+        is_hop_confirmed: Callable[[SkimmedBatch, SkimmedBatch], bool] = lambda *_: False,
+    ) -> BatchHeader | None:
         """The first batch from a boundary on whose last offset is at least ``offset``; None if the walk ends first.
 
         A damaged length may lead into a record's value, which may hold batches of another log. So the CRCs of
-        the batches on the way are checked.
+        the batches on the way are checked, unless there is one and ``is_hop_confirmed``.
 
         Raises:
             CorruptRecordError: Damage on the way, which may have held the offset.
         """
         if self._skip_damage:
             return self.locate_offset(offset, position_bytes).found
+        before: SkimmedBatch | None = None
         for batch in self.skim(position_bytes):
             found_bytes, _, base_offset, last_offset, _ = batch
             if last_offset >= offset:
                 break
+            before = batch
         else:
             return None
-        if self.raw.is_proven(found_bytes, position_bytes):
+        is_proven = before is not None and before[0] == position_bytes and is_hop_confirmed(before, batch)
+        if is_proven or self.raw.is_proven(found_bytes, position_bytes):
             header = self.raw.batch_at(found_bytes)
             return None if header is None else header.with_lower_base(base_offset)
         location = self.locate_offset(offset, position_bytes)

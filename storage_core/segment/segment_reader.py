@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from storage_core.errors import CorruptError, DataLossError, UnsupportedFormatError
@@ -305,7 +306,8 @@ class SegmentReader:
         """
         with self.open_log() as log_file:
             walk = self._walk(log_file)
-            return walk.first_reaching(offset, self.start_position(walk, offset, boundary_bytes))
+            start_bytes = self.start_position(walk, offset, boundary_bytes)
+            return walk.first_reaching(offset, start_bytes, partial(self.is_hop_confirmed, walk.raw))
 
     def locate_offset(self, offset: int) -> BatchLocation:
         """The first batch that reaches an offset, and what precedes it. Damage is skipped, whatever `skip_damage` says."""
@@ -552,6 +554,28 @@ class SegmentReader:
         if header.is_wrapper and last_offset <= highest_offset:
             return True
         return lowest_offset <= walk.first_offset(header, self.max_batch_bytes) <= highest_offset
+
+    def is_hop_confirmed(self, walk: BatchWalk, before: SkimmedBatch, after: SkimmedBatch) -> bool:
+        """Whether the offset index names the batch after another one, and no offset is missing between them.
+
+        Then the length in the first header is right, without the CRC of a batch that may be large: it has led
+        neither into a record's value nor past a batch. A wrapper does not tell whether offsets are missing.
+        """
+        _, before_end_bytes, _, before_last_offset, _ = before
+        position_bytes, _, base_offset, last_offset, _ = after
+        if self.is_one_page:
+            return False
+        index = self.offset_index
+        number = int(index.positions.searchsorted(position_bytes))
+        if (
+            number == len(index)
+            or position_bytes != before_end_bytes
+            or base_offset != before_last_offset + 1
+        ):
+            return False
+        entry = index.entry(number)
+        is_named = entry.position_bytes == position_bytes and base_offset <= entry.offset <= last_offset
+        return is_named and not walk.header(position_bytes, base_offset).is_wrapper
 
     def _find_end(self, log_file: OpenFile) -> SegmentEnd:
         walk = self._walk(log_file)

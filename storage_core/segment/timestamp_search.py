@@ -66,16 +66,20 @@ class TimestampSearch:
         # An entry below the start offset does not decide anything, so it need not be right.
         is_unproven = entry.timestamp_ms != NO_TIMESTAMP_MS and entry.offset > start_offset
         start_bytes = segment.start_position(walk, max(entry.offset, start_offset))
+        before: SkimmedBatch | None = None
         for batch in walk.skim(start_bytes):
             position_bytes, _, _, last_offset, largest_ms = batch
             if is_unproven:
                 is_unproven = not _is_batch_of_entry(batch, entry)
             if largest_ms < timestamp_ms or last_offset < start_offset:
+                before = batch
                 continue
             header = walk.batch_at(position_bytes)
             found = None if header is None else self._record_of(header, timestamp_ms, start_offset)
             if header is None or found is None:
                 continue
+            if before is not None and self._are_both_indexed(before, batch, start_bytes, entry):
+                return found
             skipped = self._skipped_batch(header, start_bytes, timestamp_ms, start_offset)
             if skipped is None:
                 return found
@@ -102,6 +106,16 @@ class TimestampSearch:
             return False
         *_, largest_ms = first
         return len(segment.offset_index) > 0 and largest_ms <= NO_TIMESTAMP_MS
+
+    def _are_both_indexed(
+        self, before: SkimmedBatch, found: SkimmedBatch, start_bytes: int, entry: TimestampOffset
+    ) -> bool:
+        """Whether the time index confirms what the first batch of a walk says, and the offset index that the next one follows."""
+        position_bytes, _, base_offset, last_offset, largest_ms = before
+        is_first = position_bytes == start_bytes and base_offset <= entry.offset <= last_offset
+        if not is_first or largest_ms != entry.timestamp_ms:
+            return False
+        return self._segment.is_hop_confirmed(self._walk.raw, before, found)
 
     def _skipped_batch(
         self, found: BatchHeader, start_bytes: int, timestamp_ms: int, start_offset: int

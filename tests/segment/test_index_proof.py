@@ -9,7 +9,7 @@ import pytest
 
 from storage_core.errors import CorruptRecordError
 from storage_core.filesystem import FileSystem
-from storage_core.segment import OffsetPosition, SegmentEnd, SegmentReader
+from storage_core.segment import OffsetPosition, SegmentEnd, SegmentReader, TimestampOffset
 
 BASE = 50
 SIZE = 169
@@ -257,3 +257,43 @@ class TestLengthsThatWereDamaged:
         with pytest.raises(CorruptRecordError):
             opened.read_batch(opened.translate_offset(52))
         assert open_segment(tmp_path, skip_damage=True, end_offset=60).translate_offset(52).base_offset == 53
+
+
+class TestLargeBatchesThatAreIndexed:
+    """Ten batches of 200 KB, two records each, all but the first in both indexes."""
+
+    @pytest.fixture
+    def large(self, make_batch, make_segment):
+        made = [
+            make_batch(BASE + 2 * n, (1000 + 2 * n, 1001 + 2 * n), value=bytes(100_000)) for n in range(10)
+        ]
+        self.size = len(made[0])
+        return make_segment(BASE, made)
+
+    def test_an_offset_is_found_by_headers_alone(self, tmp_path, large):
+        large.write(tmp_path)
+        opened = open_segment(tmp_path)
+        assert opened.translate_offset(BASE + 10).base_offset == BASE + 10
+        assert opened.translate_offset(BASE + 12, 5 * self.size).base_offset == BASE + 12
+        assert opened.filesystem.statistics.bytes_read < 30_000
+
+    def test_a_timestamp_is_found_in_the_batch_that_has_it_and_no_other_is_read(self, tmp_path, large):
+        large.write(tmp_path)
+        opened = open_segment(tmp_path)
+        assert opened.offset_for_timestamp(1011) == TimestampOffset(1011, BASE + 11)
+        assert self.size < opened.filesystem.statistics.bytes_read < self.size + 30_000
+
+    def test_without_an_entry_the_crc_of_the_batch_before_decides(self, tmp_path, large):
+        del large.offset_entries[4]
+        large.write(tmp_path)
+        opened = open_segment(tmp_path)
+        assert opened.translate_offset(BASE + 10).base_offset == BASE + 10
+        assert opened.filesystem.statistics.bytes_read > self.size
+
+    def test_a_length_that_leads_past_an_indexed_batch_to_the_next_one_hides_nothing(self, tmp_path, large):
+        length = struct.pack(">i", 2 * self.size - 12)
+        start = 4 * self.size + 8
+        large.log = large.log[:start] + length + large.log[start + 4 :]
+        large.write(tmp_path)
+        assert open_segment(tmp_path).translate_offset(BASE + 10).base_offset == BASE + 10
+        assert open_segment(tmp_path).offset_for_timestamp(1011) == TimestampOffset(1011, BASE + 11)
