@@ -295,16 +295,18 @@ def _walk_in_lockstep(
     # active[i]: how many batches have more than i records.
     active = np.searchsorted(-ordered_counts, -np.arange(most), side="left").tolist()
     word_at = words_of(buffer)
-    fields = np.empty((most, len(starts)), np.int64)
-    words = np.empty((most, len(starts)), np.uint64)
-    position = starts[order]
+    # The batches are few, so the number of calls a step decides: each writes where its result is kept.
+    fields = np.empty((most + 1, len(starts)), np.int64)
+    words = np.empty((most, len(starts)), "<u8")
+    first_two_bytes = words.view("<u2")[:, ::4]
+    fields[0] = starts[order]
     for row, width in enumerate(active):
-        position = position[:width]
-        fields[row, :width] = position
-        here = word_at[position]
-        words[row, :width] = here
-        position = position + STEPS[here & 0xFFFF]
-    return VarintCursor(buffer, _in_file_order(fields, order, counts), _in_file_order(words, order, counts))
+        position = fields[row, :width]
+        words[row, :width] = word_at[position]
+        np.add(position, STEPS.take(first_two_bytes[row, :width]), out=fields[row + 1, :width])
+    return VarintCursor(
+        buffer, _in_file_order(fields[:-1], order, counts), _in_file_order(words, order, counts)
+    )
 
 
 def _in_file_order(matrix: npt.NDArray[_Item], order: _Int64Array, counts: _Int64Array) -> npt.NDArray[_Item]:

@@ -3,8 +3,8 @@
 As with Kafka's ``LazyIndex``, no file is opened or examined before it is needed, so that a
 partition of 100,000 segments is listed by its file names alone.
 
-No answer depends on the indexes: they only say where a walk over the batch headers may begin,
-and an index that disagrees with the log is set aside.
+No answer depends on the indexes alone: they say where a walk over the batch headers may begin, and
+confirm a step of it. An index that disagrees with the log is set aside.
 """
 
 from __future__ import annotations
