@@ -52,8 +52,8 @@ test: require-java $(VENV)/.installed-dev ## Run what is quick; print the part o
 test-all: require-java $(VENV)/.installed-dev ## Run all tests but interop and soak: crashes, kills, the whole matrix
 	@$(IN_MEMORY) $(PYTEST) -m "not interop and not soak" $(IN_PARALLEL) $(ARGS)
 
-versions: require-java $(VENV)/.installed-dev ## Run tests/spark on a wheel with each Spark in conf/spark-versions.txt
-	@sh conf/versions.sh $(VENV_PYTHON) $(ARGS)
+versions: require-java $(VENV)/.installed-dev ## Test a wheel with each Spark, newer Pythons and Java, the oldest dependencies
+	@$(IN_MEMORY) $(VENV_PYTHON) -m tests.versions $(ARGS)
 
 check: $(VENV)/.installed-dev ## Lint, formatting, types, direction of imports
 	@$(VENV_PYTHON) -m ruff check .

@@ -31,19 +31,22 @@ def between_markers(text: str, marker: str) -> str:
     return text.partition(f"<!-- {marker} -->\n")[2].partition(f"<!-- /{marker} -->")[0]
 
 
+def write_between_markers(path: Path, marker: str, inner: str) -> None:
+    """Replace what a document has between ``<!-- marker -->`` and ``<!-- /marker -->``."""
+    before, start, rest = path.read_text(encoding="utf-8").partition(f"<!-- {marker} -->\n")
+    _, end, after = rest.partition(f"<!-- /{marker} -->")
+    if not (start and end):
+        raise ValueError(f"Expected the markers of {marker} in {path}, found none.")
+    path.write_text(before + start + inner + end + after, encoding="utf-8")
+
+
 def main() -> None:
     """Write the tables between their markers."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", type=Path, required=True, metavar="FILE")
     path = parser.parse_args().write
-    text = path.read_text(encoding="utf-8")
     for marker, options in TABLES.items():
-        before, start, rest = text.partition(f"<!-- {marker} -->\n")
-        _, end, after = rest.partition(f"<!-- /{marker} -->")
-        if not (start and end):
-            parser.error(f"expected the markers of {marker} in {path}; found none")
-        text = before + start + options_table(options) + end + after
-    path.write_text(text, encoding="utf-8")
+        write_between_markers(path, marker, options_table(options))
 
 
 if __name__ == "__main__":

@@ -30,13 +30,13 @@ def main(root: str) -> None:
     warnings.simplefilter("ignore")
     from pyspark.sql import SparkSession
 
-    from spark_segmentlog import SegmentLogDataSource
+    import spark_segmentlog
 
     builder = SparkSession.builder.master("local[2,4]")
     for name, value in SPARK_SETTINGS.items():
         builder = builder.config(name, value)
     spark = builder.config("spark.driver.memory", "512m").getOrCreate()
-    spark.dataSource.register(SegmentLogDataSource)
+    spark_segmentlog.register(spark)
     with tempfile.TemporaryDirectory() as folder:
         for version in (1, 2, 3):
             begun = time.monotonic()

@@ -1,0 +1,299 @@
+"""Runs tests with each Spark, Python, Java and set of dependencies that the package claims: ``make versions``.
+
+Each has an environment of its own below ``.venvs``, with the wheel installed and without the checkout: the tests are
+copied to a place that has none of the packages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+from tests.option_tables import write_between_markers
+
+ROOT = Path(__file__).resolve().parents[1]
+PLACE = ROOT / ".venvs"
+_RESULTS = PLACE / "results.json"
+_TREE = PLACE / "tree"
+_SPARKS = ROOT / "conf" / "spark-versions.txt"
+_OLDEST = ROOT / "conf" / "oldest.txt"
+_DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "spark-versions.md")
+_MARK = "versions"
+
+_SPARK_TESTS = ("tests/spark",)
+# Those of storage_core. Modules beside the folders are about this repository.
+_CORE_TESTS = tuple(
+    sorted(
+        f"tests/{folder.name}"
+        for folder in (ROOT / "tests").iterdir()
+        if any(folder.glob("test_*.py")) and folder.name not in {"spark", "interop"}
+    )
+)
+_PACKAGES_OF_TESTS = ("chispa", "hypothesis", "pytest", "pytest-xdist")
+_PYTHON_MINORS = (12, 13)
+
+
+@dataclass(frozen=True)
+class Environment:
+    """One combination of versions.
+
+    Attributes:
+        name: The folder below ``.venvs``, and what ``--only`` takes.
+        title: What it is called in the documents.
+        pins: The versions that it differs by, as requirements.
+        packages: What is installed besides the wheel.
+        extras: Of the wheel.
+        tests: The folders that run.
+        marks: Which of their tests run.
+        python: The interpreter.
+        java_home: Where its Java is; None: where Spark finds one.
+        missing: Why it cannot run on this machine.
+    """
+
+    name: str
+    title: str
+    pins: tuple[str, ...] = ()
+    packages: tuple[str, ...] = _PACKAGES_OF_TESTS
+    extras: str = ""
+    tests: tuple[str, ...] = _SPARK_TESTS
+    marks: str = "not interop and not soak"
+    python: str = sys.executable
+    java_home: str | None = None
+    missing: str | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Where it is."""
+        return PLACE / self.name
+
+    @property
+    def interpreter(self) -> Path:
+        """Its own Python."""
+        return self.folder / "bin" / "python"
+
+    def install(self, wheel: Path) -> None:
+        """Make it, or bring it up to date, with the wheel in it."""
+        if not self.interpreter.exists():
+            subprocess.run([self.python, "-m", "venv", str(self.folder)], check=True)
+        constraints = self.folder / "constraints.txt"
+        constraints.write_text("\n".join(self._constraints()), encoding="utf-8")
+        extras = f"[{self.extras}]" if self.extras else ""
+        self._pip("--constraint", str(constraints), *self.pins, *self.packages, f"{wheel}{extras}")
+        # The version is the same after each change.
+        self._pip("--no-deps", "--force-reinstall", str(wheel))
+
+    def run(self) -> dict[str, object]:
+        """Run its tests, and count them."""
+        report = self.folder / "results.xml"
+        report.unlink(missing_ok=True)
+        command = [
+            str(self.interpreter),
+            "-m",
+            "pytest",
+            *self.tests,
+            "-m",
+            self.marks,
+            f"--junitxml={report}",
+        ]
+        command += ["--numprocesses=3", "--dist=worksteal", "--override-ini=tmp_path_retention_policy=failed"]
+        subprocess.run(command, cwd=_TREE, env=self.environ(), check=False)
+        suite = ElementTree.parse(report).getroot().find("testsuite") if report.exists() else None
+        if suite is None:
+            return {"title": self.title, "passed": 0, "failed": 1, "skipped": 0}
+        counts = {name: int(suite.attrib[name]) for name in ("tests", "failures", "errors", "skipped")}
+        failed = counts["failures"] + counts["errors"]
+        return {
+            "title": self.title,
+            "passed": counts["tests"] - failed - counts["skipped"],
+            "failed": failed,
+            "skipped": counts["skipped"],
+        }
+
+    def environ(self) -> dict[str, str]:
+        """The variables of a process that uses it."""
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in {"PYTHONPATH", "SPARK_HOME", "PYTHONDONTWRITEBYTECODE"}
+        }
+        python = str(self.interpreter)
+        java = {} if self.java_home is None else {"JAVA_HOME": self.java_home}
+        return {**kept, **java, "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
+
+    def _constraints(self) -> list[str]:
+        own = {re.split("[=\\[]", pin)[0] for pin in self.pins}
+        pinned = (ROOT / "conf" / "constraints.txt").read_text(encoding="utf-8").splitlines()
+        # Each Spark has the py4j that it wants.
+        return [line for line in pinned if line.split("==")[0] not in own | {"py4j", "pyspark"}] + [
+            pin for pin in self.pins if "[" not in pin
+        ]
+
+    def _pip(self, *arguments: str) -> None:
+        command = [str(self.interpreter), "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
+        subprocess.run([*command, *arguments], check=True)
+
+
+def spark_environments() -> list[Environment]:
+    """One for each line of Spark."""
+    return [
+        Environment(f"spark-{version}", f"Spark {version}", (f"pyspark[connect]=={version}",), extras="spark")
+        for version in re.findall(r"^pyspark==(\S+)$", _SPARKS.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+
+
+def environments() -> list[Environment]:
+    """All of them, those that cannot run on this machine as well."""
+    sparks = spark_environments()
+    oldest = tuple(line for line in _OLDEST.read_text(encoding="utf-8").splitlines() if "==" in line)
+    quick = "not interop and not soak and not thorough"
+    return [
+        *sparks,
+        _with_newest_java(sparks[-1]),
+        *(_with_python(minor, quick) for minor in _PYTHON_MINORS),
+        Environment(
+            "oldest",
+            "The oldest dependencies",
+            (*oldest, *(f"pyspark[connect]=={pin[9:]}" for pin in oldest if pin.startswith("pyspark=="))),
+            extras="dev",
+            packages=(),
+            tests=(*_CORE_TESTS, *_SPARK_TESTS),
+            marks=quick,
+        ),
+    ]
+
+
+def _with_python(minor: int, marks: str) -> Environment:
+    name = f"python3.{minor}"
+    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    candidates = [shutil.which(name), *map(str, sorted(root.glob(f"3.{minor}.*/bin/{name}"), reverse=True))]
+    python = next((each for each in candidates if each and _is_python(each, minor)), None)
+    return Environment(
+        name,
+        f"Python 3.{minor}",
+        packages=(),
+        extras="dev",
+        tests=_CORE_TESTS,
+        marks=marks,
+        python=python or name,
+        missing=None if python else f"no {name} on PATH, nor in pyenv",
+    )
+
+
+def _is_python(command: str, minor: int) -> bool:
+    # A shim of pyenv may be there without the version.
+    check = f"import ensurepip, sys, venv; sys.exit(sys.version_info[:2] != (3, {minor}))"
+    return subprocess.run([command, "-c", check], capture_output=True, check=False).returncode == 0
+
+
+def _with_newest_java(newest: Environment) -> Environment:
+    homes = [str(path.parents[1]) for path in Path("/usr/lib/jvm").glob("*/bin/java")]
+    versions = {home: major for home in homes if (major := _java_major(f"{home}/bin/java"))}
+    usual = os.environ.get("JAVA_HOME")
+    used = _java_major(f"{usual}/bin/java" if usual else "java")
+    home = max(versions, key=versions.__getitem__, default=None)
+    is_newer = home is not None and versions[home] > used
+    return Environment(
+        "java",
+        f"{newest.title} on Java {versions[home]}"
+        if home is not None and is_newer
+        else f"{newest.title}, newer Java",
+        newest.pins,
+        extras=newest.extras,
+        java_home=home,
+        missing=None if is_newer else f"no Java newer than {used} below /usr/lib/jvm",
+    )
+
+
+def _java_major(java: str) -> int:
+    """The version of a Java; 0 if it does not start."""
+    try:
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    except OSError:
+        return 0
+    found = re.search(r'version "(\d+)', done.stderr)
+    return int(found[1]) if found else 0
+
+
+def build_wheel(folder: Path) -> Path:
+    """Build the wheel of this checkout.
+
+    Args:
+        folder: Takes the wheel, and nothing else.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    subprocess.run([*command, "--wheel-dir", str(folder), str(ROOT)], check=True)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def matrix(results: dict[str, dict[str, object]]) -> str:
+    """The results as a table."""
+    lines = ["| tested with | tests | passed | failed | skipped |", "|---|---|--:|--:|--:|"]
+    for environment in environments():
+        folders = "`tests/spark`" if environment.tests == _SPARK_TESTS else "`storage_core`"
+        if len(environment.tests) > len(_CORE_TESTS):
+            folders = "`storage_core`, `tests/spark`"
+        result = results.get(environment.name)
+        if result is None:
+            lines.append(f"| {environment.title} | not run: {environment.missing or 'not asked for'} | | | |")
+        else:
+            counts = " | ".join(f"{result[name]:,}" for name in ("passed", "failed", "skipped"))
+            lines.append(f"| {result['title']} | {folders} | {counts} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Run what the command line asks for; 1 if something failed or is missing."""
+    parser = argparse.ArgumentParser(prog="make versions", description=__doc__)
+    parser.add_argument(
+        "--only", action="append", metavar="NAME", choices=[each.name for each in environments()]
+    )
+    parser.add_argument(
+        "--write", action="store_true", help="write the newest results into README.md and docs"
+    )
+    arguments = parser.parse_args()
+
+    PLACE.mkdir(exist_ok=True)
+    wheel = build_wheel(PLACE / "wheel")
+    shutil.rmtree(_TREE, ignore_errors=True)
+    for name in ("tests", "examples"):
+        shutil.copytree(ROOT / name, _TREE / name)
+    shutil.copy(ROOT / "pyproject.toml", _TREE)
+
+    results = json.loads(_RESULTS.read_text(encoding="utf-8")) if _RESULTS.exists() else {}
+    bad = []
+    for environment in environments():
+        if arguments.only and environment.name not in arguments.only:
+            continue
+        print(f"===== {environment.title}", flush=True)
+        results.pop(environment.name, None)
+        if environment.missing:
+            print(f"Not run: {environment.missing}.")
+            bad.append(environment.name)
+            continue
+        environment.install(wheel)
+        results[environment.name] = environment.run()
+        if results[environment.name]["failed"]:
+            bad.append(environment.name)
+        _RESULTS.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    table = matrix(results)
+    print(table)
+    if arguments.write:
+        for document in _DOCUMENTS:
+            write_between_markers(document, _MARK, f"{table}\n")
+    if bad:
+        print(f"Failed or not run: {', '.join(bad)}", file=sys.stderr)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
