@@ -147,6 +147,7 @@ class WriteColumns:
 
     Attributes:
         in_other_case: The names of those columns whose names differ in case.
+        in_two_cases: Names of those columns, each with another column's that differs in case only.
         look_alikes: Columns of the DataFrame that are left out, and the names that they may have been meant to have.
     """
 
@@ -158,6 +159,7 @@ class WriteColumns:
     timestamp: int | None = None
     offset: int | None = None
     in_other_case: tuple[str, ...] = ()
+    in_two_cases: tuple[tuple[str, str], ...] = ()
     look_alikes: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -199,6 +201,7 @@ def write_columns(schema: StructType, options: WriteOptions) -> WriteColumns:
         timestamp=found.place("timestamp"),
         offset=found.place("offset") if options.preserve_offsets else None,
         in_other_case=found.in_other_case,
+        in_two_cases=found.in_two_cases,
         look_alikes=found.look_alikes(),
     )
     if options.preserve_offsets:
@@ -242,6 +245,16 @@ class _Columns:
     def in_other_case(self) -> tuple[str, ...]:
         """The columns found so far whose names differ in case."""
         return tuple(spelling for name, spelling in self._used.items() if spelling != name)
+
+    @property
+    def in_two_cases(self) -> tuple[tuple[str, str], ...]:
+        """The columns found so far beside which there are others whose names differ in case only."""
+        return tuple(
+            (name, spelling)
+            for name in self._used
+            for spelling in self._spellings[name]
+            if spelling != self._used[name]
+        )
 
     def look_alikes(self) -> tuple[tuple[str, str], ...]:
         """The columns that are not used although a name is like one of ours: ``Key`` beside ``key``, or ``header``."""

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from spark_segmentlog.write_plan import TopicPlan, WritePlan
+    from spark_segmentlog.write_plan import TopicPlan, WriteColumns, WritePlan
 
 
 # The size of a record besides key and value: lengths, attributes, small deltas.
@@ -104,11 +104,8 @@ class RowRouter:
                 partitions,
             )
         except InvalidRecordError as error:
-            if partitions is None or not any(plan.is_new for plan in topics.plans):
-                raise
-            lowest, highest = pc.min_max(partitions).values()
             count = self._plan.options.partition_count
-            if (lowest.as_py() or 0) < 0 or (highest.as_py() or 0) < count:
+            if partitions is None or not _is_beyond_new_topic(topics, partitions, count):
                 raise
             raise InvalidRecordError(
                 f"{error} A new topic gets as many partitions as the option partitions says, which is {count}: set it "
@@ -204,12 +201,29 @@ def _check_present(topics: _Topics, partitions: npt.NDArray[np.int32]) -> None:
             )
 
 
+def _is_beyond_new_topic(topics: _Topics, partitions: pa.Array, count: int) -> bool:
+    """Whether a row names a partition of a new topic that a larger ``count`` would give it."""
+    numbers = partitions.fill_null(0).to_numpy(zero_copy_only=False)
+    is_limited = np.array([plan.is_new and plan.partition_count == count for plan in topics.plans])
+    indexes = np.zeros(len(numbers), np.intp) if topics.indexes is None else topics.indexes
+    of_limited = numbers[is_limited[indexes]]
+    return bool(numbers.min(initial=0) >= 0 and of_limited.max(initial=0) >= count)
+
+
 _CASE_SENSITIVE: Final = "spark.sql.caseSensitive"
 
 
-def _check_case(case_sensitive: str | None, names: tuple[str, ...]) -> None:
-    """Refuse columns that are ours only if names have no case, in a session where they have."""
-    if case_sensitive is not None and case_sensitive.lower() == "true":
+def _check_case(case_sensitive: str | None, columns: WriteColumns) -> None:
+    """Refuse columns that are ours only if names have no case where they have, and the same name twice elsewhere."""
+    names = columns.in_other_case
+    if case_sensitive is None or case_sensitive.lower() != "true":
+        if columns.in_two_cases:
+            exact, other = columns.in_two_cases[0]
+            raise InvalidRecordError(
+                f"Expected one column '{exact}', found '{exact}' and '{other}', which are the same name unless "
+                f"{_CASE_SENSITIVE} is true. Drop or rename the one that is not meant to be written."
+            )
+    elif names:
         raise InvalidRecordError(
             f"Expected columns named exactly as the Kafka sink's, because {_CASE_SENSITIVE} is true, found "
             f"{', '.join(map(repr, names))}. Write {'their names' if len(names) > 1 else 'its name'} in lower case, or "
@@ -249,9 +263,9 @@ class SegmentLogWriter(DataSourceArrowWriter):
                 pass
             return StagedRows()
         context = TaskContext.get()
-        if context is not None and self._plan.columns.in_other_case:
+        if context is not None:
             # Only tasks see the session's configuration.
-            _check_case(context.getLocalProperty(_CASE_SENSITIVE), self._plan.columns.in_other_case)
+            _check_case(context.getLocalProperty(_CASE_SENSITIVE), self._plan.columns)
         task, attempt = (0, 0) if context is None else (context.partitionId(), context.taskAttemptId())
         return self._stage((batch for batch in iterator if batch.num_rows), task, attempt)
 
@@ -262,12 +276,8 @@ class SegmentLogWriter(DataSourceArrowWriter):
             return
         staged = [message for message in messages if isinstance(message, StagedRows)]
         manifests = [each.manifest for each in staged if each.manifest is not None]
-        if self._plan.is_overwrite and self._plan.options.topic is None and not manifests:
-            _logger.warning(
-                "An overwrite of %s without rows changes nothing: topics are named by rows, and there are none. To "
-                "empty a topic, name it with the option topic.",
-                self._plan.root,
-            )
+        if self._plan.options.topic is None and not manifests:
+            self._log_no_topics()
         outcome = self._job(staged).commit(manifests)
         if outcome.was_committed_before:
             self._log_committed_before()
@@ -315,6 +325,21 @@ class SegmentLogWriter(DataSourceArrowWriter):
             # Without rows, too, so that it can be read afterwards.
             topics.add(self._plan.options.topic)
         return CommitJob(FileSystem(), self._plan.root, self._plan.settings(topics))
+
+    def _log_no_topics(self) -> None:
+        """Warn of a job without rows that its user expects to empty a topic, or to create one."""
+        if self._plan.is_overwrite:
+            _logger.warning(
+                "An overwrite of %s without rows changes nothing: topics are named by rows, and there are none. To "
+                "empty a topic, name it with the option topic.",
+                self._plan.root,
+            )
+        elif self._plan.is_new_root:
+            _logger.warning(
+                "A write to %s without rows creates no topic: topics are named by rows, and there are none. To create "
+                "a topic, name it with the option topic.",
+                self._plan.root,
+            )
 
     def _log_committed_before(self) -> None:
         options = self._plan.options

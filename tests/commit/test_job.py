@@ -320,6 +320,42 @@ def test_abort_of_a_root_that_is_not_there(filesystem):
     assert staged_job(filesystem, ROOT, JOBS[0], is_begun=False).job.abort()
 
 
+def test_a_new_root_in_which_nothing_was_written_is_emptied(filesystem):
+    job = staged_job(filesystem, ROOT, JOBS[0], rows_of(("orders", 0, 2)))
+    job.job.abort()
+    job.job.leave_no_files()
+    assert files(filesystem) == []
+
+
+@pytest.mark.parametrize("deleted", range(5))
+def test_a_root_that_was_emptied_in_part_is_written_to_as_any_other(filesystem, monkeypatch, deleted):
+    job = staged_job(filesystem, ROOT, JOBS[0]).job
+    before, remaining, delete = files(filesystem), iter(range(deleted)), filesystem.delete
+
+    def delete_a_few(path):
+        if next(remaining, None) is None:
+            raise StorageError("Expected a disk that works, found one that does not.", path=path)
+        return delete(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(filesystem, "delete", delete_a_few)
+        job.leave_no_files()
+    assert len(files(filesystem)) == len(before) - deleted
+    commit(filesystem, ROOT, JOBS[1], rows_of(("orders", 0, 2)), new_partitions={"orders": 1})
+    assert len(contents(filesystem, ROOT)["orders", 0]) == 2
+
+
+def test_a_root_that_others_use_is_not_emptied(filesystem):
+    job = staged_job(filesystem, ROOT, JOBS[0]).job
+    with filesystem.lock(f"{ROOT}/.lock"):
+        job.leave_no_files()
+    assert ".kafka_cleanshutdown" in files(filesystem)
+    stage(filesystem, ROOT, JOBS[1], rows_of(("orders", 0, 1)))
+    before = files(filesystem)
+    job.leave_no_files()
+    assert files(filesystem) == before
+
+
 def test_two_manifests_of_one_task_are_refused(filesystem):
     job = staged_job(filesystem, ROOT, JOBS[0], rows_of(("orders", 0, 2)), new_partitions={"orders": 1})
     job.manifests.append(stage(filesystem, ROOT, JOBS[0], rows_of(("orders", 0, 2)), task=0, attempt=1))

@@ -15,7 +15,7 @@ from spark_segmentlog.options import WriteOptions
 from spark_segmentlog.write_plan import write_columns
 from storage_core.errors import InvalidRecordError
 from storage_core.log_config import LogConfig
-from tests.spark.writers import KINDS, clear_line, rows, write
+from tests.spark.writers import KINDS, clear_line, rows, staged_files, write
 
 WITH_TOPIC = WriteOptions("/a", LogConfig(), topic="t")
 
@@ -47,11 +47,21 @@ def test_a_topic_column_may_have_any_case():
     assert (columns.value, columns.topic) == (0, 1)
 
 
-def test_the_exact_name_goes_first():
+def test_the_exact_name_goes_first_where_names_have_case():
     columns = write_columns(frame("Value", "value", "VALUE"), WITH_TOPIC)
     assert columns.value == 1
     assert columns.in_other_case == ()
+    assert columns.in_two_cases == (("value", "Value"), ("value", "VALUE"))
     assert columns.look_alikes == (("Value", "value"), ("VALUE", "value"))
+
+
+def test_two_columns_that_differ_in_case_are_refused_where_names_have_none(root):
+    twice = pa.record_batch({"value": [b"v"], "key": [b"k"], "Key": [b"l"]})
+    with pytest.raises(
+        InvalidRecordError, match=r"^Expected one column 'key', found 'key' and 'Key', which are the same"
+    ):
+        write(writer_of_names(root, "value", "key", "Key"), [twice])
+    assert staged_files(root) == []
 
 
 def test_of_two_other_spellings_neither_is_chosen():

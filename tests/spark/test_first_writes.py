@@ -74,6 +74,17 @@ def test_a_partition_beyond_those_of_an_existing_topic_does_not(root):
         stage(writer(root, partitions=2), BEYOND)
 
 
+def test_a_partition_beyond_those_of_an_existing_topic_does_not_beside_a_new_one(root):
+    write(writer(root), ONE_ROW)
+    made = writer_of(root, "value", "topic", "partition")
+    columns = {"value": [b"v", b"v"], "topic": ["t", "new"], "partition": pa.array([5, 0], pa.int32())}
+    with pytest.raises(InvalidRecordError, match=r"or null to have one chosen\.$"):
+        stage(made, [batch(**columns)])
+    columns["partition"] = pa.array([0, 5], pa.int32())
+    with pytest.raises(InvalidRecordError, match="option partitions says, which is 1: set it to more than"):
+        stage(made, [batch(**columns)])
+
+
 def test_a_negative_partition_does_not_name_the_option(root):
     negative = [batch(value=pa.array([b"v"]), partition=pa.array([-1], pa.int32()))]
     with pytest.raises(InvalidRecordError, match=r"^Invalid partition: -1"):
@@ -88,8 +99,12 @@ def test_no_rows_create_the_topic_that_the_option_names(root):
     assert rows(root, subscribe="t").num_rows == 1
 
 
-def test_no_rows_that_would_name_their_topic_make_an_empty_log_directory(root):
-    write(writer_of(root, "value", "topic"), [])
+def test_no_rows_that_would_name_their_topic_make_an_empty_log_directory_and_a_warning(root, caplog):
+    with caplog.at_level(logging.WARNING):
+        write(writer_of(root, "value", "topic"), [])
+    assert [text.split(":")[0] for text in caplog.messages] == [
+        f"A write to {root} without rows creates no topic"
+    ]
     assert rows(root).num_rows == 0
 
 
