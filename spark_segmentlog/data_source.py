@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from pyspark.sql.datasource import DataSource
 
+from spark_segmentlog.errors import raises_without_frames
+
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
@@ -29,12 +31,14 @@ class SegmentLogDataSource(DataSource):
         """The name to give to ``spark.read.format``."""
         return "segmentlog"
 
+    @raises_without_frames
     def schema(self) -> StructType:
         """The columns of Spark's Kafka source, or those that the options ask for."""
         from spark_segmentlog import options, schema  # noqa: PLC0415
 
         return schema.source_schema(options.read_options(self.options))
 
+    @raises_without_frames
     def reader(self, schema: StructType) -> SegmentLogReader:
         """Create the reader of a batch query.
 
@@ -63,6 +67,7 @@ class SegmentLogDataSource(DataSource):
             return reader.PushdownReader(read_options, columns)
         return reader.SegmentLogReader(read_options, columns)
 
+    @raises_without_frames
     def writer(self, schema: StructType, overwrite: bool) -> SegmentLogWriter:
         """Create the writer of a batch, after all checks that need no rows.
 

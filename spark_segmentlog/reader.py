@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from storage_core.errors import OptionError
+from spark_segmentlog.errors import raises_without_frames, without_frames
+from storage_core.errors import OptionError, SegmentLogError
 from storage_core.filesystem import FileSystem
 from storage_core.scan import ReadOptions, ScanTask, plan_scan, read_task
 from storage_core.scan.predicate import And, Comparison, In, IsNull, Not, Operator, Predicate, StartsWith
@@ -133,6 +134,7 @@ class SegmentLogReader(DataSourceReader):
         self._columns = columns
         self._predicate: Predicate | None = None
 
+    @raises_without_frames
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the read: one partition per task. Runs once per `load()`, on the driver."""
         plan = plan_scan(FileSystem(), self._options, self._predicate)
@@ -145,8 +147,11 @@ class SegmentLogReader(DataSourceReader):
         if task is None:
             return
         schema = _arrow_schema(self._columns, self._options)
-        with contextlib.closing(prefetch(lambda: read_task(FileSystem(), task, schema))) as batches:
-            yield from batches
+        try:
+            with contextlib.closing(prefetch(lambda: read_task(FileSystem(), task, schema))) as batches:
+                yield from batches
+        except SegmentLogError as error:
+            raise without_frames(error) from None
 
 
 def _arrow_schema(columns: tuple[ProjectedColumn, ...], options: ReadOptions) -> pa.Schema:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
+from spark_segmentlog.errors import raises_without_frames
 from storage_core.commit import CommitJob, StagedManifest, StageWriter
 from storage_core.commit.routing import RoutedRows
 from storage_core.commit_files.stage_names import StageId
@@ -255,6 +256,7 @@ class SegmentLogWriter(DataSourceArrowWriter):
     def __init__(self, plan: WritePlan) -> None:
         self._plan = plan
 
+    @raises_without_frames
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
         """Stage the rows of one partition of the DataFrame. Runs in tasks, once for every attempt."""
         if self._plan.is_committed:
@@ -269,6 +271,7 @@ class SegmentLogWriter(DataSourceArrowWriter):
         task, attempt = (0, 0) if context is None else (context.partitionId(), context.taskAttemptId())
         return self._stage((batch for batch in iterator if batch.num_rows), task, attempt)
 
+    @raises_without_frames
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish the rows that the tasks have staged. Runs once, on the driver, after all tasks."""
         if self._plan.is_committed:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
+import runpy
+import shutil
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import nbformat
 import pytest
+from chispa import assert_df_equality
 from nbclient import NotebookClient
+from pyspark.sql import functions
 
+from storage_core import read_table
 from tests.spark_settings import environment_of_a_user
 
 ROOT = Path(__file__).parent.parent
@@ -104,13 +111,58 @@ def test_processes_share_the_partitions():
     ]  # fmt: skip
 
 
+@pytest.fixture
+def backfill(spark, tmp_path, capsys):
+    """Run examples/hourly_backfill.py in the session of the tests; the lines that it prints."""
+    main = runpy.run_path(str(EXAMPLES / "hourly_backfill.py"))["main"]
+
+    def lines_of(*arguments):
+        main([*arguments, str(tmp_path / "orders")])
+        return capsys.readouterr().out.splitlines()
+
+    return lines_of
+
+
 @pytest.mark.spark
 @pytest.mark.thorough
-def test_notebook_runs_and_plots(monkeypatch: pytest.MonkeyPatch):
+def test_a_backfill_has_each_order_in_its_hour_once_also_after_a_restart(spark, tmp_path, backfill):
+    table = tmp_path / "orders"
+    hours = ("2026-03-06T18", "2026-03-06T20")
+    assert backfill(*hours) == ["2026-03-06 18h: 280 orders", "2026-03-06 19h: 271 orders"]
+    # As if it had been killed in the second hour.
+    shutil.rmtree(table / "date=2026-03-06/hour=19")
+    assert backfill(*hours) == ["2026-03-06 18h: is there", "2026-03-06 19h: 271 orders"]
+    assert backfill("--again", "2026-03-06T18", "2026-03-06T19") == ["2026-03-06 18h: 280 orders"]
+
+    start, end = (datetime.strptime(hour, "%Y-%m-%dT%H").replace(tzinfo=UTC) for hour in hours)
+    expected = [
+        (
+            record["timestamp"].strftime("%H"),
+            *(json.loads(record["value"])[name] for name in ("order_id", "total_cents")),
+        )
+        for record in read_table(EXAMPLES / "data", subscribe="orders").to_pylist()
+        if start <= record["timestamp"] < end
+    ]
+    assert_df_equality(
+        spark.read.parquet(str(table)).select(
+            functions.format_string("%02d", "hour").alias("hour"), "order_id", "total_cents"
+        ),
+        spark.createDataFrame(expected, "hour string, order_id string, total_cents bigint"),
+        ignore_row_order=True,
+        ignore_nullable=True,
+    )
+
+
+@pytest.mark.spark
+@pytest.mark.thorough
+def test_notebook_runs_plots_and_shows_its_progress(monkeypatch: pytest.MonkeyPatch):
     for name, value in environment_of_a_user().items():
         monkeypatch.setenv(name, value)
     notebook = nbformat.read(EXAMPLES / "explore.ipynb", as_version=4)
     NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(EXAMPLES)}}).execute()
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
     assert any("image/png" in output.get("data", {}) for output in outputs)
+    assert any(
+        re.search(r"\rorders per hour: \d+ of \d+ tasks", output.get("text", "")) for output in outputs
+    )
     assert any("skipped" in output.get("text", "") for output in outputs)

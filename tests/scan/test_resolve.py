@@ -109,6 +109,7 @@ def disks(tmp_path):
         ("disk-*/logs", ["disk-1/logs", "disk-10/logs", "disk-2/logs", "disk-x/logs"]),
         ("disk-?/logs", ["disk-1/logs", "disk-2/logs", "disk-x/logs"]),
         ("disk-[0-9]", ["disk-1", "disk-2", "disk-3"]),
+        ("disk-[1,2]", ["disk-1", "disk-2"]),
         ("disk-[^0-9]", ["disk-x"]),
         ("disk-[!0-9]", ["disk-x"]),
         ("disk-{1,x}/logs", ["disk-1/logs", "disk-x/logs"]),

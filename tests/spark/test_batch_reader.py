@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import pickle
 import threading
@@ -10,9 +11,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from spark_segmentlog.reader import PushdownReader, SegmentLogReader
+from spark_segmentlog.reader import PushdownReader, SegmentLogReader, prefetch
 from spark_segmentlog.schema import ProjectedColumn, projected_columns, source_schema
-from storage_core.scan import parse_read_options
+from storage_core.filesystem import FileSystem
+from storage_core.scan import parse_read_options, plan_scan, read_task
 from storage_core.scan.predicate import And, Comparison
 from storage_core.scan.spans import record_schema
 from tests.descriptors import open_below
@@ -140,3 +142,16 @@ def test_a_predicate_prunes_the_plan(logs):
     # Small segments are read as a whole.
     assert 0 < planned_bytes(Comparison("offset", ">=", 90)) < everything / 2
     assert planned_bytes(Comparison("offset", "<", 0)) == 0
+
+
+def test_a_consumer_that_stops_early_has_only_a_few_batches_read(new_logs, records_of):
+    # `show()` and `limit(5)` close the reader after its first batch.
+    record = dataclasses.replace(records_of(1)[0], value=bytes(1 << 20))
+    new_logs.write("a", 0, [record] * 64, batch_size=1)
+    plan = plan_scan(FileSystem(), parse_read_options({"path": new_logs.path}))
+    filesystem = FileSystem()
+    schema = record_schema(include_headers=False, include_metadata=False)
+    batches = prefetch(lambda: read_task(filesystem, plan.tasks[0], schema))
+    next(batches)
+    batches.close()
+    assert filesystem.statistics.bytes_read <= 40 << 20
