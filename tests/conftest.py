@@ -85,6 +85,7 @@ _SPARK_OF_THEIR_OWN = (
     "spark/test_forked_workers.py",
     "test_documents.py",
     "test_examples.py",
+    "test_versions.py",
 )
 
 

@@ -63,6 +63,7 @@ def wheel(tmp_path_factory):
 
 
 @pytest.mark.spark
+@pytest.mark.thorough
 @pytest.mark.parametrize("environment", OLDER, ids=lambda each: each.name)
 def test_an_older_spark_reads_and_writes(wheel, environment, tmp_path):
     PLACE.mkdir(exist_ok=True)

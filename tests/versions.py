@@ -15,7 +15,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 from tests.option_tables import write_between_markers
 
@@ -105,7 +105,7 @@ class Environment:
         ]
         command += ["--numprocesses=3", "--dist=worksteal", "--override-ini=tmp_path_retention_policy=failed"]
         subprocess.run(command, cwd=_TREE, env=self.environ(), check=False)
-        suite = ElementTree.parse(report).getroot().find("testsuite") if report.exists() else None
+        suite = ET.parse(report).getroot().find("testsuite") if report.exists() else None
         if suite is None:
             return {"title": self.title, "passed": 0, "failed": 1, "skipped": 0}
         counts = {name: int(suite.attrib[name]) for name in ("tests", "failures", "errors", "skipped")}
