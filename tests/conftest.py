@@ -130,6 +130,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         yield session
 
 
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this checkout."""
+    from tests.versions import build_wheel
+
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
+
+
 def pytest_configure(config: pytest.Config) -> None:
     marks = config.option.markexpr
     if "soak" in marks and "not soak" not in marks:

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -109,11 +108,6 @@ def test_the_surface_that_programs_rely_on():
     assert callable(spark_segmentlog.register)
     assert spark_segmentlog.SegmentLogDataSource.name() == "segmentlog"
     assert issubclass(pyspark_segmentlog.DefaultSource, spark_segmentlog.SegmentLogDataSource)
-
-
-def test_packages_are_marked_as_typed():
-    for package in PACKAGES:
-        assert (ROOT / package / "py.typed").is_file()
 
 
 # -- Imports --------
@@ -238,30 +232,3 @@ def test_spark_defaults_give_a_reason_for_each_setting():
         assert name.startswith("spark."), lines[index]
         assert value
         assert lines[index - 1].startswith("#"), f"no reason above {name}"
-
-
-# -- Distribution --------
-
-
-def _project() -> dict[str, Any]:
-    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-
-
-def test_the_description_of_the_package_has_no_link_that_is_dead_on_an_index():
-    readme = ROOT / _project()["project"]["readme"]["file"]
-    links = re.findall(r"\]\(([^)]*)\)", readme.read_text(encoding="utf-8"))
-    assert [link for link in links if not link.startswith("https://")] == []
-
-
-def test_the_wheel_has_the_configuration_files_that_the_readme_names():
-    shared = _project()["tool"]["hatch"]["build"]["targets"]["wheel"]["shared-data"]
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"\(conf/([\w.-]+)\)", text)) <= {Path(name).name for name in shared}
-    assert [name for name in shared if not (ROOT / name).is_file()] == []
-
-
-def test_the_spark_extra_has_what_to_pandas_needs():
-    names = {
-        re.split(r"[\[<>=]", each)[0] for each in _project()["project"]["optional-dependencies"]["spark"]
-    }
-    assert names == {"pandas", "pyspark"}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.versions import PLACE, ROOT, build_wheel, spark_environments
+from tests.versions import PLACE, ROOT, spark_environments
 
 PROGRAM = """
 import json, sys, warnings
@@ -55,11 +55,6 @@ print("ANSWERS " + json.dumps(answers))
 spark.stop()
 """
 OLDER = [each for each in spark_environments() if f"=={version('pyspark')}" not in each.pins[0]]
-
-
-@pytest.fixture(scope="session")
-def wheel(tmp_path_factory):
-    return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.mark.spark

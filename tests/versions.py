@@ -40,6 +40,15 @@ _CORE_TESTS = tuple(
 _PACKAGES_OF_TESTS = ("chispa", "hypothesis", "pytest", "pytest-xdist")
 _PYTHON_MINORS = (12, 13)
 
+# What an environment can import that has the wheel with an extra, or with none, and nothing else.
+MODULES_OF_EXTRAS = {
+    "": "storage_core, pyspark_segmentlog",
+    "spark": "spark_segmentlog, pyspark.sql, pandas",
+    "notebook": "spark_segmentlog, ipykernel.kernelapp, matplotlib.pyplot",
+    "dev": "spark_segmentlog, hypothesis, nbclient, pytest, xdist",
+}
+_EXTRAS = "extras"
+
 
 @dataclass(frozen=True)
 class Environment:
@@ -222,17 +231,41 @@ def _java_major(java: str) -> int:
     return int(found[1]) if found else 0
 
 
-def build_wheel(folder: Path) -> Path:
-    """Build the wheel of this checkout.
+def build_wheel(folder: Path, source: Path = ROOT) -> Path:
+    """Build the wheel with the tools of this environment: nothing is fetched.
 
     Args:
         folder: Takes the wheel, and nothing else.
+        source: The checkout, or an unpacked sdist.
     """
     shutil.rmtree(folder, ignore_errors=True)
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    subprocess.run([*command, "--wheel-dir", str(folder), str(ROOT)], check=True)
-    (wheel,) = folder.glob("*.whl")
-    return wheel
+    return build("wheel", folder, source)
+
+
+def build(target: str, folder: Path, source: Path = ROOT) -> Path:
+    """Build a ``wheel`` or an ``sdist`` into a folder, and return its path."""
+    command = [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", str(folder)]
+    subprocess.run(command, cwd=source, stdout=subprocess.DEVNULL, check=True)
+    (built,) = folder.glob("*.whl" if target == "wheel" else "*.tar.gz")
+    return built
+
+
+def check_extras(wheel: Path) -> list[str]:
+    """Install the wheel with each extra into an empty environment, and import what the extra is for.
+
+    Returns:
+        The extras that fail.
+    """
+    failed = []
+    for extra, modules in MODULES_OF_EXTRAS.items():
+        environment = Environment(f"extra-{extra or 'none'}", "", packages=(), extras=extra)
+        shutil.rmtree(environment.folder, ignore_errors=True)
+        environment.install(wheel)
+        commands = (["-m", "pip", "check"], ["-I", "-W", "error", "-c", f"import {modules}"])
+        if any(subprocess.run([environment.interpreter, *each], check=False).returncode for each in commands):
+            failed.append(environment.name)
+        shutil.rmtree(environment.folder)
+    return failed
 
 
 def matrix(results: dict[str, dict[str, object]]) -> str:
@@ -254,9 +287,8 @@ def matrix(results: dict[str, dict[str, object]]) -> str:
 def main() -> int:
     """Run what the command line asks for; 1 if something failed or is missing."""
     parser = argparse.ArgumentParser(prog="make versions", description=__doc__)
-    parser.add_argument(
-        "--only", action="append", metavar="NAME", choices=[each.name for each in environments()]
-    )
+    names = [*(each.name for each in environments()), _EXTRAS]
+    parser.add_argument("--only", action="append", metavar="NAME", choices=names)
     parser.add_argument(
         "--write", action="store_true", help="write the newest results into README.md and docs"
     )
@@ -285,6 +317,9 @@ def main() -> int:
         if results[environment.name]["failed"]:
             bad.append(environment.name)
         _RESULTS.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    if not arguments.only or _EXTRAS in arguments.only:
+        print("===== Each extra", flush=True)
+        bad += check_extras(wheel)
     table = matrix(results)
     print(table)
     if arguments.write:
