@@ -38,7 +38,7 @@ export SPARK_LOCAL_IP ?= 127.0.0.1
 .DELETE_ON_ERROR:
 # What is required is checked first, also under `make -j`.
 .NOTPARALLEL:
-.PHONY: help demo test test-all versions check interop bench soak require-java require-maven
+.PHONY: help demo test test-all versions check zip interop bench soak require-java require-maven
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,16 +50,23 @@ test: require-java $(VENV)/.installed-dev ## Run what is quick; print the part o
 	@$(IN_MEMORY) $(PYTEST) $(IN_PARALLEL) $(ARGS)
 
 test-all: require-java $(VENV)/.installed-dev ## Run all tests but interop and soak: crashes, kills, the whole matrix
-	@$(IN_MEMORY) $(PYTEST) -m "not interop and not soak" $(IN_PARALLEL) $(ARGS)
+	@$(IN_MEMORY) $(PYTEST) -m "not interop and not soak and not versions" $(IN_PARALLEL) $(ARGS)
 
 versions: require-java $(VENV)/.installed-dev ## Test a wheel with each Spark, newer Pythons and Java, the oldest dependencies
 	@$(IN_MEMORY) $(VENV_PYTHON) -m tests.versions $(ARGS)
 
-check: $(VENV)/.installed-dev ## Lint, formatting, types, direction of imports
+check: $(VENV)/.installed-dev ## Lint, formatting, types, direction of imports, conf/Dockerfile
 	@$(VENV_PYTHON) -m ruff check .
 	@$(VENV_PYTHON) -m ruff format --check .
 	@$(VENV_PYTHON) -m mypy
 	@$(VENV)/bin/lint-imports --no-logo
+	@$(VENV)/bin/hadolint conf/Dockerfile
+
+zip: $(VENV)/.installed-demo ## Build dist/segmentlog.zip for --py-files, and the wheel (docs/deploy.md)
+	@rm -rf dist
+	@$(VENV_PYTHON) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	@cp dist/*.whl dist/segmentlog.zip
+	@ls dist
 
 interop: require-java require-maven $(VENV)/.installed-dev ## Compare with a real Kafka broker, live and killed (needs Maven)
 	@$(PYTEST) tests/interop -m "not soak" --numprocesses=$(BROKERS) --dist=loadfile $(ARGS)

@@ -15,6 +15,7 @@ It is opt-in, because Spark 4.1 to 4.3 reuse the plan of a filtered scan for oth
 from __future__ import annotations
 
 import contextlib
+import socket
 import sys
 import threading
 from collections import deque
@@ -25,6 +26,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from spark_segmentlog.errors import raises_without_frames, without_frames
+from spark_segmentlog.workers import reduce_for_workers, require_directories
 from storage_core.errors import OptionError, SegmentLogError
 from storage_core.filesystem import FileSystem
 from storage_core.scan import ReadOptions, ScanTask, plan_scan, read_task
@@ -133,6 +135,10 @@ class SegmentLogReader(DataSourceReader):
         self._options = options
         self._columns = columns
         self._predicate: Predicate | None = None
+        self._planned_on = socket.gethostname()
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[Any, ...]]:
+        return reduce_for_workers(self)
 
     @raises_without_frames
     def partitions(self) -> Sequence[InputPartition]:
@@ -148,6 +154,8 @@ class SegmentLogReader(DataSourceReader):
             return
         schema = _arrow_schema(self._columns, self._options)
         try:
+            directories = {span.directory for span in task.spans}
+            require_directories(FileSystem(), directories, self._planned_on)
             with contextlib.closing(prefetch(lambda: read_task(FileSystem(), task, schema))) as batches:
                 yield from batches
         except SegmentLogError as error:

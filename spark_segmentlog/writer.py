@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
+import socket
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -18,10 +20,11 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from spark_segmentlog.errors import raises_without_frames
+from spark_segmentlog.workers import reduce_for_workers, require_directories
 from storage_core.commit import CommitJob, StagedManifest, StageWriter
 from storage_core.commit.routing import RoutedRows
 from storage_core.commit_files.stage_names import StageId
-from storage_core.errors import InvalidRecordError
+from storage_core.errors import CorruptCheckpointError, InvalidRecordError, LogDirectoryError
 from storage_core.filesystem import FileSystem
 from storage_core.log.log_root import check_topic_partition
 from storage_core.partitioning import (
@@ -36,8 +39,7 @@ from storage_core.partitioning import (
 from storage_core.record.encode import BatchEncoding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
+    from collections.abc import Callable, Iterator
 
     import numpy.typing as npt
 
@@ -244,10 +246,12 @@ class StagedRows(WriterCommitMessage):
     Attributes:
         manifest: The file that lists them; None if there were no rows.
         topics: Their topics.
+        host: Where the task ran.
     """
 
     manifest: StagedManifest | None = None
     topics: tuple[str, ...] = ()
+    host: str = ""
 
 
 class SegmentLogWriter(DataSourceArrowWriter):
@@ -255,6 +259,10 @@ class SegmentLogWriter(DataSourceArrowWriter):
 
     def __init__(self, plan: WritePlan) -> None:
         self._plan = plan
+        self._planned_on = socket.gethostname()
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[Any, ...]]:
+        return reduce_for_workers(self)
 
     @raises_without_frames
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
@@ -264,6 +272,7 @@ class SegmentLogWriter(DataSourceArrowWriter):
                 # Spark waits until the rows are consumed.
                 pass
             return StagedRows()
+        require_directories(FileSystem(), {self._plan.root}, self._planned_on)
         context = TaskContext.get()
         if context is not None:
             # Only tasks see the session's configuration.
@@ -281,7 +290,11 @@ class SegmentLogWriter(DataSourceArrowWriter):
         manifests = [each.manifest for each in staged if each.manifest is not None]
         if self._plan.options.topic is None and not manifests:
             self._log_no_topics()
-        outcome = self._job(staged).commit(manifests)
+        try:
+            outcome = self._job(staged).commit(manifests)
+        except CorruptCheckpointError:
+            self._require_shared_storage(staged)
+            raise
         if outcome.was_committed_before:
             self._log_committed_before()
 
@@ -296,6 +309,21 @@ class SegmentLogWriter(DataSourceArrowWriter):
             job.abort()
             if self._plan.is_new_root:
                 job.leave_no_files()
+
+    def _require_shared_storage(self, staged: list[StagedRows]) -> None:
+        """Check that what tasks on other hosts have staged is here."""
+        filesystem, here = FileSystem(), socket.gethostname()
+        for each in staged:
+            if each.manifest is None or each.host == here:
+                continue
+            path = os.path.join(self._plan.root, each.manifest.name)
+            if filesystem.status(path) is None:
+                raise LogDirectoryError(
+                    f"Expected rows that a task has staged on {each.host}, found none on {here}: both have this "
+                    "directory, but not the same one. Executors on several hosts need storage that they share, mounted "
+                    "at the same path everywhere.",
+                    path=path,
+                )
 
     def _stage(self, batches: Iterator[pa.RecordBatch], task: int, attempt: int) -> StagedRows:
         first = next(batches, None)
@@ -320,7 +348,7 @@ class SegmentLogWriter(DataSourceArrowWriter):
         ) as stage:
             for batch in itertools.chain([first], batches):
                 stage.append(router.route(batch))
-            return StagedRows(stage.finish(), router.topics)
+            return StagedRows(stage.finish(), router.topics, socket.gethostname())
 
     def _job(self, staged: list[StagedRows]) -> CommitJob:
         topics = {topic for each in staged for topic in each.topics}

@@ -12,8 +12,10 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 
+import pyspark
 import pytest
 
 from tests.executed_document import Block, assert_shown, blocks_of
@@ -81,14 +83,16 @@ def test_the_code_of_a_page_prints_what_the_page_shows(page: str, tmp_path: Path
 
 def commands() -> list[str]:
     """Each command line of a shell block."""
-    lines = "".join(block.text for page in PAGES for block in blocks_in(page, "sh")).splitlines()
+    text = "".join(block.text for page in PAGES for block in blocks_in(page, "sh"))
+    lines = re.sub(r"\\\n\s*", "", text).splitlines()
     return sorted({line for line in lines if line.strip()})
 
 
 @pytest.mark.parametrize("line", commands())
 def test_the_commands_of_a_page_exist(line: str):
     """Not run in full: they install, test and measure for minutes."""
-    command, *arguments = shlex.split(line, comments=True)
+    words = [word for word in shlex.split(line, comments=True) if not re.match(r"[A-Z_]+=", word)]
+    command, *arguments = words[0].removeprefix("environment/bin/"), *words[1:]
     if command == "make":
         subprocess.run(["make", "--dry-run", *arguments], cwd=ROOT, check=True, capture_output=True)
     elif command == "pip":
@@ -104,9 +108,13 @@ def test_the_commands_of_a_page_exist(line: str):
             for index, word in enumerate(arguments)
             if word == "-m" and command == "python"
         ]
-        assert [
-            name for name in modules if not (ROOT / name.replace(".", "/")).with_suffix(".py").exists()
-        ] == []
+        assert [name for name in modules if find_spec(name) is None] == []
+    elif command == "spark-submit":
+        submit = Path(pyspark.__file__).parent / "bin" / command
+        shown = subprocess.run([submit, "--help"], capture_output=True, text=True, check=True).stderr
+        assert [word for word in arguments if word.startswith("--") and word not in shown] == []
+    elif command == "venv-pack":
+        assert arguments[0] == "-o"
     elif command == "export":
         subprocess.run(["bash", "-euc", line], check=True)
     else:

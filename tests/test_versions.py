@@ -107,17 +107,6 @@ def test_the_oldest_dependencies_are_the_bounds_of_the_package():
     assert {name: f"{bound}.0.0"[: len(pins[name])] for name, bound in bounds.items()} == pins
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/spark-versions.md"])
-def test_the_documents_have_the_results_of_all_versions(document):
-    text = Path(ROOT, document).read_text(encoding="utf-8")
-    table = text.partition("<!-- versions -->\n")[2].partition("<!-- /versions -->")[0]
-    rows = [line.split(" | ") for line in table.splitlines()[2:]]
-    assert [row[0].removeprefix("| ") for row in rows[: len(spark_environments())]] == [
-        each.title for each in spark_environments()
-    ]
-    assert [row for row in rows if row[3] != "0"] == []
-
-
 def test_what_differs_between_versions_is_shown_by_tests_that_exist():
     text = Path(ROOT, "docs", "spark-versions.md").read_text(encoding="utf-8")
     rows = [line for line in text.splitlines() if line.startswith("| ") and line.endswith("` |")]

@@ -9,6 +9,7 @@ import threading
 
 import pyarrow as pa
 import pytest
+from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from spark_segmentlog.reader import PushdownReader, SegmentLogReader, prefetch
@@ -29,7 +30,7 @@ def reader_of(path, *names, kind=SegmentLogReader, **options):
 
 def read_all(reader):
     """Plan and read as Spark does: pickle the reader, plan, then pickle each partition separately."""
-    in_tasks = pickle.loads(pickle.dumps(reader))
+    in_tasks = pickle.loads(cloudpickle.dumps(reader))
     partitions = reader.partitions()
     assert isinstance(partitions, list)
     return [
@@ -91,11 +92,11 @@ def test_an_abandoned_read_closes_its_files(logs):
 
 def test_the_pickled_reader_is_small(logs):
     reader = reader_of(logs, includeHeaders=True, includeMetadata=True)
-    before = pickle.dumps(reader)
+    before = cloudpickle.dumps(reader)
     reader.partitions()
     assert len(before) < 2500
     # Results of planning go into the partitions: the reader is pickled before planning.
-    assert len(pickle.dumps(reader)) == len(before)
+    assert len(cloudpickle.dumps(reader)) == len(before)
 
 
 def test_only_the_reader_for_pushdown_overrides_push_filters():

@@ -85,8 +85,6 @@ def test_the_message_is_the_last_of_a_few_lines(spark, logs, damaged_logs, mista
 @pytest.mark.thorough
 @pytest.mark.parametrize("mistake", ["a path that does not exist", "damage"])
 def test_without_tracebacks_the_message_comes_first(spark, logs, damaged_logs, conf, mistake):
-    if spark.conf.get(HIDE_TRACEBACK, "unknown") == "unknown":
-        pytest.skip("This Spark does not have the setting.")
     conf(HIDE_TRACEBACK, "true")
     make, message = MISTAKES[mistake]
     with pytest.raises(PySparkException) as raised:

@@ -7,6 +7,7 @@ import pickle
 
 import pyarrow as pa
 import pytest
+from pyspark import cloudpickle
 from pyspark.sql.datasource import CaseInsensitiveDict, WriterCommitMessage
 from pyspark.sql.types import (
     ArrayType,
@@ -43,7 +44,7 @@ def writer_of(path, *columns, overwrite=False, **options):
 
 def sent(thing):
     """A copy, as another process receives it."""
-    return pickle.loads(pickle.dumps(thing))
+    return pickle.loads(cloudpickle.dumps(thing))
 
 
 def stage(writer, batches, task=0, attempt=0):

@@ -1,0 +1,104 @@
+"""What a task says of a machine that lacks the package, one of its dependencies, or the directory."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+
+import pyarrow as pa
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql.datasource import CaseInsensitiveDict
+
+from spark_segmentlog import SegmentLogDataSource
+from storage_core.errors import LogDirectoryError
+from tests.spark.writers import batch, sent, stage, writer_of
+
+HERE = socket.gethostname()
+ONE_ROW = [batch(value=pa.array([b"v"]))]
+# As Spark's worker does: what comes from the driver is restored first.
+WORKER = """
+import pickle, sys
+class Without:
+    def find_spec(self, name, path=None, target=None):
+        if name == {missing!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Without())
+pickle.load(sys.stdin.buffer)
+"""
+
+
+def reader_of(path):
+    source = SegmentLogDataSource(CaseInsensitiveDict({"path": str(path)}))
+    return source.reader(source.schema())
+
+
+@pytest.fixture(params=["reader", "writer"])
+def made(request, new_logs, records_of, tmp_path):
+    if request.param == "writer":
+        return writer_of(tmp_path / "written", "value", topic="t")
+    new_logs.write("a", 0, records_of(3))
+    return reader_of(new_logs.path)
+
+
+@pytest.mark.parametrize("missing", ["spark_segmentlog", "storage_core", "numpy", "pyarrow", "crc32c"])
+def test_a_worker_without_a_package_says_which_one_where_and_how_to_send_it(made, missing):
+    done = subprocess.run(
+        [sys.executable, "-c", WORKER.format(missing=missing)],
+        input=cloudpickle.dumps(made),
+        capture_output=True,
+        check=False,
+    )
+    lines = done.stderr.decode().splitlines()
+    assert lines[-1] == (
+        f"ImportError: A worker on {HERE} cannot import segmentlog: No module named '{missing}'. Its Python is "
+        f"{sys.executable}. Install spark-segmentlog in it, or send a packed environment (--archives) or segmentlog's "
+        "zip (--py-files; numpy, pyarrow and crc32c must be installed). docs/deploy.md has the commands."
+    )
+    assert "During handling" not in done.stderr.decode()
+
+
+@pytest.fixture
+def moved(monkeypatch):
+    """What is sent from now on arrives on another machine."""
+    return lambda: monkeypatch.setattr(socket, "gethostname", lambda: "worker-2")
+
+
+def test_a_task_on_another_host_without_the_partition_speaks_of_shared_storage(new_logs, records_of, moved):
+    new_logs.write("a", 0, records_of(3))
+    reader = reader_of(new_logs.path)
+    (partition,) = reader.partitions()
+    directory = os.path.join(new_logs.path, "a-0")
+    moved()
+    assert sum(rows.num_rows for rows in sent(reader).read(partition)) == 3
+    os.rename(directory, directory + ".gone")
+    with pytest.raises(
+        LogDirectoryError, match=f"on worker-2, as on {HERE}, where .* storage that they share"
+    ):
+        list(sent(reader).read(partition))
+
+
+def test_a_task_on_another_host_without_the_root_speaks_of_shared_storage(root, moved):
+    writer = writer_of(root, "value", topic="t")
+    moved()
+    for name in os.listdir(root):
+        os.unlink(os.path.join(root, name))
+    os.rmdir(root)
+    with pytest.raises(
+        LogDirectoryError, match=f"on worker-2, as on {HERE}, where .* storage that they share"
+    ):
+        stage(writer, ONE_ROW)
+
+
+def test_a_commit_whose_rows_stay_on_another_host_speaks_of_shared_storage(root, monkeypatch):
+    writer = writer_of(root, "value", topic="t")
+    with monkeypatch.context() as there:
+        there.setattr(socket, "gethostname", lambda: "worker-2")
+        message = stage(writer, ONE_ROW)
+    os.unlink(os.path.join(root, message.manifest.name))
+    with pytest.raises(
+        LogDirectoryError, match=f"staged on worker-2, found none on {HERE}.* not the same one"
+    ):
+        writer.commit([message])
