@@ -297,7 +297,7 @@ def main() -> int:
     PLACE.mkdir(exist_ok=True)
     wheel = build_wheel(PLACE / "wheel")
     shutil.rmtree(_TREE, ignore_errors=True)
-    for name in ("tests", "examples"):
+    for name in ("tests", "examples", "docs"):
         shutil.copytree(ROOT / name, _TREE / name)
     shutil.copy(ROOT / "pyproject.toml", _TREE)
 
