@@ -19,13 +19,14 @@ _COMPLETED_LOAD = re.compile(
 )
 _LOADED_ALL = re.compile(r"Loaded (\d+) logs in ")
 
-# A single-node broker logs these on any start or stop, or on a busy machine. None concerns a log.
-_USUAL_WARNINGS = re.compile(
-    r"\[QuorumController id=1\] Performing controller activation"
-    r"|\[QuorumController id=1\] Exceptionally slow controller event"
-    r"|\[NodeToControllerChannelManager id=1 .*\] Attempting to close NetworkClient"
-    r"|\[QuorumController id=1\] processExpiredBrokerHeartbeat: "
-    r"|\[BrokerLifecycleManager id=1\] Broker 1 sent a heartbeat request but received error "
+# Loggers of the quorum and of the requests between broker and controller. On any start, and more so on a busy
+# machine, they warn of requests that came too early or late. None of them concerns a log of a topic: the broker
+# loads those before it registers.
+_OF_THE_QUORUM = re.compile(
+    r"\(("
+    r"kafka\.raft\.|org\.apache\.kafka\.(raft|controller)\.|org\.apache\.kafka\.clients\.NetworkClient\b"
+    r"|kafka\.server\.(Controller|NodeToController|BrokerLifecycleManager\b)"
+    r")[\w.$]*\)$"
 )
 
 # Everything that a broker logs while it loads a log after a clean shutdown.
@@ -91,11 +92,11 @@ class BrokerStart:
         return "since no clean shutdown file was found" in self.text
 
     def unusual(self) -> list[str]:
-        """All warnings and errors beyond those of any start."""
+        """All warnings and errors but those of the quorum."""
         return [
             line
             for line in self.text.splitlines()
-            if re.match(r"\[[^]]+\] (WARN|ERROR|FATAL) ", line) and not _USUAL_WARNINGS.search(line)
+            if re.match(r"\[[^]]+\] (WARN|ERROR|FATAL) ", line) and not _OF_THE_QUORUM.search(line)
         ]
 
     def complaints(self, topic: str, partition: int = 0) -> list[str]:

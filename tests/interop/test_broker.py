@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.interop.broker import BrokerError, KafkaBroker
+from tests.interop.broker_start import BrokerStart
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -67,3 +68,15 @@ def test_failed_start_says_why(tmp_path: Path) -> None:
     with pytest.raises(BrokerError, match=r"log\.cleaner\.threads"):
         broker.start()
     assert not broker.is_running
+
+
+def test_unusual_lines_concern_logs_and_not_the_quorum() -> None:
+    of_a_log = "[2026-11-23 19:09:59,868] WARN [LogLoader partition=a-0] Found a corrupted index (kafka.log.LogLoader)"
+    of_the_quorum = [
+        "[2026-11-23 19:09:59,868] ERROR [ControllerApis nodeId=1] Unexpected error (kafka.server.ControllerApis)",
+        "[2026-11-23 19:09:59,868] WARN [QuorumController id=1] Slow (org.apache.kafka.controller.QuorumController)",
+        "[2026-11-23 19:09:59,868] WARN Attempting to close NetworkClient (org.apache.kafka.clients.NetworkClient)",
+        "[2026-11-23 19:09:59,868] WARN Heartbeat (kafka.server.BrokerLifecycleManager)",
+        "[2026-11-23 19:09:59,868] INFO Usual (kafka.server.KafkaRaftServer)",
+    ]
+    assert BrokerStart("\n".join([*of_the_quorum, of_a_log])).unusual() == [of_a_log]
