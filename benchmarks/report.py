@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -81,8 +82,18 @@ def overview(results: Sequence[SectionResult], chart_link: str) -> str:
 
 
 def write_documents(results: Sequence[SectionResult]) -> None:
-    """Write docs/benchmarks.md and its chart, and replace the overview in README.md."""
-    DOCUMENT_PATH.write_text(document(results), encoding="utf-8")
+    """Write docs/benchmarks.md and its chart, and replace the overview in README.md.
+
+    Raises:
+        ValueError: The page has a section without a result.
+    """
+    headings = re.findall("^## (.*)$", DOCUMENT_PATH.read_text(encoding="utf-8"), re.MULTILINE)
+    page = document(results)
+    if lost := [heading for heading in headings if f"## {heading}\n" not in page]:
+        raise ValueError(
+            f"Expected a result of each section of the page; found none of: {', '.join(lost)}. Run them."
+        )
+    DOCUMENT_PATH.write_text(page, encoding="utf-8")
     CHART_PATH.write_text(chart(comparisons(results)), encoding="utf-8")
     before, _, rest = README_PATH.read_text(encoding="utf-8").partition(_START)
     after = rest.partition(f"{_END}\n")[2]

@@ -86,10 +86,10 @@ def _measure(data_set: DataSet, log_directory: Path, rounds: int) -> dict[str, S
 
 
 def _findings(data_set: DataSet, series: Mapping[str, Series]) -> list[Finding]:
-    iteration_target = at_least(0.9 if data_set.batches == "small" else 0.7)
+    is_small = data_set.batches == "small"
     targets = {
-        _AIOKAFKA_ARROW: at_least(2.5),
-        _AIOKAFKA_ITERATION: iteration_target,
+        _AIOKAFKA_ARROW: at_least(3 if is_small else 2.5),
+        _AIOKAFKA_ITERATION: at_least(0.9 if is_small else 0.7),
         _KAFKA_PYTHON_ARROW: at_least(12),
         # The harder reading of the target: kafka-python without the work of building columns.
         _KAFKA_PYTHON_ITERATION: at_least(12),
