@@ -116,3 +116,14 @@ def test_what_differs_between_versions_is_shown_by_tests_that_exist():
     for row in rows:
         shown_by = row.split("`")[-2]
         assert shown_by in names or any(f"def {shown_by}(" in source for source in sources), shown_by
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/spark-versions.md"])
+def test_the_documents_have_the_results_of_each_spark(document):
+    text = Path(ROOT, document).read_text(encoding="utf-8")
+    table = text.partition("<!-- versions -->\n")[2].partition("<!-- /versions -->")[0]
+    rows = [line.split(" | ") for line in table.splitlines()[2:]]
+    assert [row[0].removeprefix("| ") for row in rows[: len(spark_environments())]] == [
+        each.title for each in spark_environments()
+    ]
+    assert [row for row in rows if row[3] != "0"] == []
