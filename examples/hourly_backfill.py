@@ -1,10 +1,10 @@
-"""Copy hours of a topic into a partitioned Parquet table, as one does after an outage or for a new pipeline.
+"""Copy hours of a topic into a partitioned Parquet table, for a backfill after an outage or for a new pipeline.
 
     python examples/hourly_backfill.py 2026-03-06T18 2026-03-06T21 /tmp/orders
 
 Each hour is a job of its own: it reads the hour's part of the log, parses the JSON of the orders and replaces
-``date=.../hour=...``. Spark moves a partition to its place when the job commits, so an hour that is there is whole: the
-same command continues after a crash, and ``--again`` makes all hours anew.
+``date=.../hour=...``. Spark moves a partition into place when the job commits, so an hour that exists is complete: run
+the same command again after a crash. ``--again`` rewrites the hours of which the log has records.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ ORDER = (
 
 
 def orders_of(spark: SparkSession, logs: str, hour: datetime) -> DataFrame:
-    """The orders whose timestamp is in the hour; a value that is no JSON object fails the query.
+    """The orders whose timestamp is in the hour; a value that is not a JSON object fails the query.
 
-    Bounds in time are ranges of offsets. All records of the hour are behind the first one, but late ones may follow the
-    first record of the next hour: the read ends later, and the filter is exact.
+    Bounds in time select offsets. All records of the hour come after its first one, but late records may come after the
+    first record of the next hour. So the read ends a little later, and the filter is exact.
     """
     records = (
         spark.read.format("segmentlog")
@@ -47,7 +47,7 @@ def orders_of(spark: SparkSession, logs: str, hour: datetime) -> DataFrame:
         .option("startingOffsetsByTimestampStrategy", "latest")  # a partition may have no later record
         .option("endingTimestamp", (hour + HOUR + LATENESS).isoformat())
         .load(logs)
-        .filter(functions.col("timestamp").between(hour, hour + HOUR - timedelta(microseconds=1)))
+        .filter((functions.col("timestamp") >= hour) & (functions.col("timestamp") < hour + HOUR))
     )
     order = functions.from_json(functions.col("value").cast("string"), ORDER, {"mode": "FAILFAST"})
     return records.select(
@@ -78,6 +78,11 @@ def hours_between(start: datetime, end: datetime) -> Iterator[datetime]:
         start += HOUR
 
 
+def hour_of(text: str) -> datetime:
+    """Parse an hour in UTC."""
+    return datetime.strptime(text, "%Y-%m-%dT%H").replace(tzinfo=UTC)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Backfill the hours that the table lacks."""
     parser = argparse.ArgumentParser(description="Copy hours of the topic `orders` into a Parquet table.")
@@ -99,16 +104,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for hour in hours_between(given.start, given.end):
         partition = given.table / f"date={hour:%Y-%m-%d}" / f"hour={hour:%H}"
         if partition.exists() and not given.again:
-            print(f"{hour:%Y-%m-%d %H}h: is there")
+            print(f"{hour:%Y-%m-%d %H}h: already done")
             continue
         save_hour(orders_of(spark, given.logs, hour), str(given.table))
         rows = spark.read.parquet(str(partition)).count() if partition.exists() else 0
         print(f"{hour:%Y-%m-%d %H}h: {rows:,} orders")
-
-
-def hour_of(text: str) -> datetime:
-    """Parse an hour in UTC."""
-    return datetime.strptime(text, "%Y-%m-%dT%H").replace(tzinfo=UTC)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from pyspark.sql.datasource import DataSource
 
-from spark_segmentlog.errors import raises_without_frames
+from spark_segmentlog.tracebacks import raises_without_frames
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -178,7 +178,7 @@ def parse_topic(given: Mapping[str, str]) -> str | None:
     topic = given.get("topic")
     if topic is None:
         return None
-    # Not imported for a read, whose options Spark checks in a process of their own.
+    # Imported here, because the process in which Spark checks a read's options should start fast.
     from storage_core.log.log_root import check_topic_partition  # noqa: PLC0415
 
     topic = topic.strip()

@@ -15,6 +15,7 @@ It is opt-in, because Spark 4.1 to 4.3 reuse the plan of a filtered scan for oth
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import sys
 import threading
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from spark_segmentlog.errors import raises_without_frames, without_frames
+from spark_segmentlog.tracebacks import raises_without_frames, without_frames
 from spark_segmentlog.workers import reduce_for_workers, require_directories
 from storage_core.errors import OptionError, SegmentLogError
 from storage_core.filesystem import FileSystem
@@ -154,8 +155,9 @@ class SegmentLogReader(DataSourceReader):
             return
         schema = _arrow_schema(self._columns, self._options)
         try:
-            directories = {span.directory for span in task.spans}
-            require_directories(FileSystem(), directories, self._planned_on)
+            # Not the partitions: what was deleted since planning is for failOnDataLoss to judge.
+            roots = {os.path.dirname(span.directory) for span in task.spans}
+            require_directories(FileSystem(), roots, self._planned_on)
             with contextlib.closing(prefetch(lambda: read_task(FileSystem(), task, schema))) as batches:
                 yield from batches
         except SegmentLogError as error:

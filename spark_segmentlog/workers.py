@@ -6,28 +6,33 @@ is missing on a worker without this package.
 
 from __future__ import annotations
 
-import os
+import contextlib
 import pickle
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from storage_core.errors import LogDirectoryError
+from storage_core.errors import LogDirectoryError, UnreadableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from storage_core.filesystem import FileSystem
 
 
+_SHARED_STORAGE: Final = (
+    "Executors on several hosts need shared storage, mounted at the same path everywhere."
+)
+
+
 def reduce_for_workers(sent: object) -> tuple[Callable[..., object], tuple[Any, ...]]:
     """What ``__reduce__`` of a reader or writer returns."""
-    # The state in bytes, because what it holds is restored before the function is called.
+    # The state is pickled by itself: pickle restores arguments, and so imports this package, before it calls the function.
     return _restoring_function(), (type(sent).__module__, type(sent).__qualname__, pickle.dumps(vars(sent)))
 
 
 def _restoring_function() -> Callable[..., object]:
-    # cloudpickle sends functions within functions with their code, and others by their module's name. So it uses nothing
-    # of this module.
+    # cloudpickle sends the code of a nested function, but only the name of a module's function. So this one is nested,
+    # and uses nothing of this module.
     def restore(module: str, name: str, state: bytes) -> object:
         import importlib  # noqa: PLC0415
         import pickle  # noqa: PLC0415
@@ -49,25 +54,58 @@ def _restoring_function() -> Callable[..., object]:
     return restore
 
 
-def require_directories(filesystem: FileSystem, paths: set[str], planned_on: str) -> None:
+def require_directories(
+    filesystem: FileSystem, paths: set[str], planned_on: str, *, may_be_empty: bool = False
+) -> None:
     """Check in a task that directories exist which existed where the job was planned.
 
     Args:
         filesystem: Of the task.
         paths: The directories.
         planned_on: The host where the job was planned. On that host, nothing is checked.
+        may_be_empty: Whether they need not hold anything. A mount point without its volume is empty.
 
     Raises:
-        LogDirectoryError: One of them is missing here.
+        LogDirectoryError: One of them is missing here, or empty.
     """
     host = socket.gethostname()
     if host == planned_on:
         return
     for path in sorted(paths):
-        if filesystem.status(path, follow_symlinks=True) is None:
+        found = _what_is_missing(filesystem, path, may_be_empty=may_be_empty)
+        if found is not None:
             raise LogDirectoryError(
-                f"Expected this directory on {host}, as on {planned_on}, where the job was planned; found none. "
-                "Executors on several hosts need storage that they share, mounted at the same path everywhere. "
-                "Otherwise run the job on the host that has the disks: master local[*].",
-                path=os.fspath(path),
+                f"Expected this directory on {host}, as on {planned_on}, where the job was planned; found {found}. "
+                f"{_SHARED_STORAGE} Otherwise run the job on the host that has the disks: master local[*].",
+                path=path,
+            )
+
+
+def _what_is_missing(filesystem: FileSystem, path: str, *, may_be_empty: bool) -> str | None:
+    if filesystem.status(path, follow_symlinks=True) is None:
+        return "none"
+    with contextlib.suppress(UnreadableError):
+        # A user may be allowed to traverse a directory, but not to list it.
+        if not may_be_empty and not filesystem.list_directory(path):
+            return "an empty one"
+    return None
+
+
+def require_shared_storage(filesystem: FileSystem, staged: Mapping[str, str]) -> None:
+    """Check on the driver that the files that tasks staged on other hosts are here.
+
+    Args:
+        filesystem: Of the driver.
+        staged: The path of each task's manifest, and the host where the task ran.
+
+    Raises:
+        LogDirectoryError: One of them is missing here.
+    """
+    here = socket.gethostname()
+    for path, host in staged.items():
+        if host != here and filesystem.status(path) is None:
+            raise LogDirectoryError(
+                f"Expected the rows that a task staged on {host}, but {here} does not see them: the directory is local "
+                f"to each host. {_SHARED_STORAGE}",
+                path=path,
             )

@@ -1,49 +1,23 @@
-"""Plan a write on the driver: everything that can be checked without rows is checked here.
-
-The columns are those of Spark's Kafka sink, checked in its words and in its order:
-
-value      string or binary; null is a tombstone
-key        string or binary; optional
-topic      string; required unless the option ``topic`` names one
-partition  int; optional, null leaves the choice to the partitioner; required with ``preserveOffsets``
-headers    array<struct<key:string,value:binary>>; optional
-timestamp  timestamp; optional, null is the time at which the job began
-offset     bigint; only with ``preserveOffsets``, which requires it
-
-Columns are found by their names as Spark compares them, without case unless ``spark.sql.caseSensitive`` is set, which
-only tasks know. Others are ignored.
-"""
+"""Plan a write on the driver: everything that can be checked without rows is checked here."""
 
 from __future__ import annotations
 
-import difflib
 import os
 import time
 import uuid
-from collections import defaultdict
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructType,
-    TimestampType,
-)
-
+from spark_segmentlog.write_columns import WriteColumns, write_columns
 from storage_core.checkpoint import PARTITION_METADATA
 from storage_core.commit.job import CommitJob
 from storage_core.commit.job_context import JobSettings
 from storage_core.directory import INTERNAL_TOPICS, find_partitions, parse_partition_directory_name
 from storage_core.errors import (
     CorruptError,
-    InvalidRecordError,
     LogDirectoryError,
     OptionError,
+    SegmentLogError,
     UnreadableError,
 )
 from storage_core.scan.options import parse_read_options
@@ -51,7 +25,9 @@ from storage_core.scan.resolve import resolve, split_paths
 from storage_core.segment import base_offset_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
+
+    from pyspark.sql.types import StructType
 
     from spark_segmentlog.options import WriteOptions
     from storage_core.filesystem import FileSystem
@@ -141,195 +117,6 @@ class WritePlan:
         return {partition: offsets for partition, offsets in bounds.items() if partition[0] in restored}
 
 
-@dataclass(frozen=True, slots=True)
-class WriteColumns:
-    """The index of each column in the DataFrame; None if it is missing or unused.
-
-    Attributes:
-        in_other_case: The names of those columns whose names differ in case.
-        in_two_cases: Names of those columns, each with another column's that differs in case only.
-        look_alikes: Columns of the DataFrame that are left out, and the names that they may have been meant to have.
-    """
-
-    value: int
-    key: int | None = None
-    topic: int | None = None
-    partition: int | None = None
-    headers: int | None = None
-    timestamp: int | None = None
-    offset: int | None = None
-    in_other_case: tuple[str, ...] = ()
-    in_two_cases: tuple[tuple[str, str], ...] = ()
-    look_alikes: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def of_records(self) -> tuple[tuple[str, int], ...]:
-        """The columns that become part of records: name and index."""
-        places = {
-            "value": self.value,
-            "key": self.key,
-            "timestamp": self.timestamp,
-            "headers": self.headers,
-            "offset": self.offset,
-        }
-        return tuple((name, place) for name, place in places.items() if place is not None)
-
-
-def write_columns(schema: StructType, options: WriteOptions) -> WriteColumns:
-    """Find the columns to write.
-
-    Raises:
-        InvalidRecordError: A column is missing, or of another type than records can have.
-    """
-    found = _Columns(schema)
-    # The option takes precedence over the column, of whatever type.
-    topic = found.place("topic") if options.topic is None else None
-    if options.topic is None and topic is None:
-        raise InvalidRecordError(
-            "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic."
-        )
-    key = found.place("key")
-    value = found.place("value")
-    if value is None:
-        raise InvalidRecordError("Required attribute 'value' not found.")
-    columns = WriteColumns(
-        value=value,
-        key=key,
-        topic=topic,
-        headers=found.place("headers"),
-        partition=found.place("partition"),
-        timestamp=found.place("timestamp"),
-        offset=found.place("offset") if options.preserve_offsets else None,
-        in_other_case=found.in_other_case,
-        in_two_cases=found.in_two_cases,
-        look_alikes=found.look_alikes(),
-    )
-    if options.preserve_offsets:
-        for name, place in (("offset", columns.offset), ("partition", columns.partition)):
-            if place is None:
-                raise InvalidRecordError(
-                    f"Required attribute '{name}' not found. With preserveOffsets, each row must have its offset and "
-                    "its partition: keep both columns of the read, or leave preserveOffsets out."
-                )
-    return columns
-
-
-class _Columns:
-    """The DataFrame's columns by name; of duplicates the first."""
-
-    def __init__(self, schema: StructType) -> None:
-        self._types: dict[str, tuple[int, DataType]] = {}
-        self._spellings: defaultdict[str, list[str]] = defaultdict(list)
-        self._used: dict[str, str] = {}
-        for place, column in enumerate(schema.fields):
-            if column.name not in self._types:
-                self._types[column.name] = (place, column.dataType)
-                self._spellings[column.name.lower()].append(column.name)
-
-    def place(self, name: str) -> int | None:
-        """The index of a column, with its type checked; None if it is missing."""
-        spelling = self._spelling(name)
-        if spelling is None:
-            return None
-        self._used[name] = spelling
-        place, found = self._types[spelling]
-        is_allowed, allowed = _ALLOWED[name]
-        if not is_allowed(found):
-            raise InvalidRecordError(
-                f"{name} attribute unsupported type {found.simpleString()}. {name} must be a(n) {allowed}"
-                f"{_ADVICE.get(name, '')}"
-            )
-        return place
-
-    @property
-    def in_other_case(self) -> tuple[str, ...]:
-        """The columns found so far whose names differ in case."""
-        return tuple(spelling for name, spelling in self._used.items() if spelling != name)
-
-    @property
-    def in_two_cases(self) -> tuple[tuple[str, str], ...]:
-        """The columns found so far beside which there are others whose names differ in case only."""
-        return tuple(
-            (name, spelling)
-            for name in self._used
-            for spelling in self._spellings[name]
-            if spelling != self._used[name]
-        )
-
-    def look_alikes(self) -> tuple[tuple[str, str], ...]:
-        """The columns that are not used although a name is like one of ours: ``Key`` beside ``key``, or ``header``."""
-        unused = [name for name in self._types if name not in self._used.values()]
-        found = []
-        for name in unused:
-            lower = name.lower()
-            if lower in self._used:
-                found.append((name, lower))
-            elif lower not in _COLUMNS_OF_READS:
-                missing = _ALLOWED.keys() - self._used.keys()
-                near = difflib.get_close_matches(lower, sorted(missing), n=1, cutoff=_LIKENESS)
-                found += [(name, each) for each in near]
-        return tuple(found)
-
-    def _spelling(self, name: str) -> str | None:
-        """A column's name in the DataFrame: the exact one, or else the only one in another case."""
-        if name in self._types:
-            return name
-        spellings = self._spellings[name]
-        if len(spellings) > 1:
-            raise InvalidRecordError(
-                f"Expected one column '{name}', found {' and '.join(map(repr, spellings))}, which are the same name to "
-                f"Spark. Call the one to write '{name}', and drop the others."
-            )
-        return spellings[0] if spellings else None
-
-
-def _is_bytes(kind: DataType) -> bool:
-    return isinstance(kind, StringType | BinaryType)
-
-
-def _is_text(kind: DataType) -> bool:
-    return isinstance(kind, StringType)
-
-
-def _is_int(kind: DataType) -> bool:
-    return isinstance(kind, IntegerType)
-
-
-def _is_long(kind: DataType) -> bool:
-    return isinstance(kind, LongType)
-
-
-def _is_timestamp(kind: DataType) -> bool:
-    return isinstance(kind, TimestampType)
-
-
-def _is_headers(kind: DataType) -> bool:
-    """Nullable flags are ignored."""
-    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
-        return False
-    fields = [(field.name, type(field.dataType)) for field in kind.elementType.fields]
-    return fields == [("key", StringType), ("value", BinaryType)]
-
-
-_ALLOWED: Final[dict[str, tuple[Callable[[DataType], bool], str]]] = {
-    "topic": (_is_text, "string"),
-    "key": (_is_bytes, "string or binary"),
-    "value": (_is_bytes, "string or binary"),
-    "headers": (_is_headers, "array<struct<key:string,value:binary>>"),
-    "partition": (_is_int, "int"),
-    "timestamp": (_is_timestamp, "timestamp"),
-    "offset": (_is_long, "bigint"),
-}
-# In lower case: what a read returns may be written, and what no record can have is left out without a word.
-_COLUMNS_OF_READS: Final = frozenset({*_ALLOWED, "timestamptype", "_metadata"})
-# header and headers, keys and key; but not event_timestamp and timestamp.
-_LIKENESS: Final = 0.8
-_ADVICE: Final = {
-    "timestamp": ". Cast it, or drop it if it is not the time of the record.",
-    "value": ". Cast it, or make it one text: to_json(struct(*)).",
-}
-
-
 def plan_write(
     filesystem: FileSystem, schema: StructType, options: WriteOptions, *, is_overwrite: bool
 ) -> WritePlan:
@@ -349,9 +136,14 @@ def plan_write(
     plan = WritePlan(
         root, uuid.uuid4().hex, options, columns, int(time.time() * 1000), is_overwrite=is_overwrite
     )
-    status = filesystem.status(root, follow_symlinks=True)
-    is_new_root = status is None or (status.is_directory and not filesystem.list_directory(root))
-    is_committed = not CommitJob(filesystem, root, plan.settings()).begin()
+    job = CommitJob(filesystem, root, plan.settings())
+    is_new_root = job.is_root_empty()
+    try:
+        is_committed = not job.begin()
+    except SegmentLogError:
+        if is_new_root:
+            job.empty_new_root()
+        raise
     return replace(
         plan,
         is_new_root=is_new_root,

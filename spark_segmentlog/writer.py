@@ -19,12 +19,13 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from spark_segmentlog.errors import raises_without_frames
-from spark_segmentlog.workers import reduce_for_workers, require_directories
+from spark_segmentlog.tracebacks import raises_without_frames
+from spark_segmentlog.workers import reduce_for_workers, require_directories, require_shared_storage
+from spark_segmentlog.write_columns import CASE_SENSITIVE
 from storage_core.commit import CommitJob, StagedManifest, StageWriter
 from storage_core.commit.routing import RoutedRows
 from storage_core.commit_files.stage_names import StageId
-from storage_core.errors import CorruptCheckpointError, InvalidRecordError, LogDirectoryError
+from storage_core.errors import CorruptCheckpointError, InvalidRecordError
 from storage_core.filesystem import FileSystem
 from storage_core.log.log_root import check_topic_partition
 from storage_core.partitioning import (
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from spark_segmentlog.write_plan import TopicPlan, WriteColumns, WritePlan
+    from spark_segmentlog.write_plan import TopicPlan, WritePlan
 
 
 # The size of a record besides key and value: lengths, attributes, small deltas.
@@ -213,27 +214,6 @@ def _is_beyond_new_topic(topics: _Topics, partitions: pa.Array, count: int) -> b
     return bool(numbers.min(initial=0) >= 0 and of_limited.max(initial=0) >= count)
 
 
-_CASE_SENSITIVE: Final = "spark.sql.caseSensitive"
-
-
-def _check_case(case_sensitive: str | None, columns: WriteColumns) -> None:
-    """Refuse columns that are ours only if names have no case where they have, and the same name twice elsewhere."""
-    names = columns.in_other_case
-    if case_sensitive is None or case_sensitive.lower() != "true":
-        if columns.in_two_cases:
-            exact, other = columns.in_two_cases[0]
-            raise InvalidRecordError(
-                f"Expected one column '{exact}', found '{exact}' and '{other}', which are the same name unless "
-                f"{_CASE_SENSITIVE} is true. Drop or rename the one that is not meant to be written."
-            )
-    elif names:
-        raise InvalidRecordError(
-            f"Expected columns named exactly as the Kafka sink's, because {_CASE_SENSITIVE} is true, found "
-            f"{', '.join(map(repr, names))}. Write {'their names' if len(names) > 1 else 'its name'} in lower case, or "
-            f"drop {'them' if len(names) > 1 else 'it'}."
-        )
-
-
 _logger = logging.getLogger(__name__)
 # A machine may run many tasks at a time.
 _MOST_OPEN_FILES: Final = 64
@@ -272,11 +252,11 @@ class SegmentLogWriter(DataSourceArrowWriter):
                 # Spark waits until the rows are consumed.
                 pass
             return StagedRows()
-        require_directories(FileSystem(), {self._plan.root}, self._planned_on)
+        require_directories(FileSystem(), {self._plan.root}, self._planned_on, may_be_empty=True)
         context = TaskContext.get()
         if context is not None:
             # Only tasks see the session's configuration.
-            _check_case(context.getLocalProperty(_CASE_SENSITIVE), self._plan.columns)
+            self._plan.columns.check_case(context.getLocalProperty(CASE_SENSITIVE))
         task, attempt = (0, 0) if context is None else (context.partitionId(), context.taskAttemptId())
         return self._stage((batch for batch in iterator if batch.num_rows), task, attempt)
 
@@ -288,12 +268,20 @@ class SegmentLogWriter(DataSourceArrowWriter):
             return
         staged = [message for message in messages if isinstance(message, StagedRows)]
         manifests = [each.manifest for each in staged if each.manifest is not None]
-        if self._plan.options.topic is None and not manifests:
+        job = self._job(staged)
+        if self._plan.options.topic is None and not manifests and not job.settings.restored_offsets:
             self._log_no_topics()
         try:
-            outcome = self._job(staged).commit(manifests)
+            outcome = job.commit(manifests)
         except CorruptCheckpointError:
-            self._require_shared_storage(staged)
+            require_shared_storage(
+                FileSystem(),
+                {
+                    os.path.join(self._plan.root, each.manifest.name): each.host
+                    for each in staged
+                    if each.manifest
+                },
+            )
             raise
         if outcome.was_committed_before:
             self._log_committed_before()
@@ -308,22 +296,7 @@ class SegmentLogWriter(DataSourceArrowWriter):
             job = self._job([message for message in messages if isinstance(message, StagedRows)])
             job.abort()
             if self._plan.is_new_root:
-                job.leave_no_files()
-
-    def _require_shared_storage(self, staged: list[StagedRows]) -> None:
-        """Check that what tasks on other hosts have staged is here."""
-        filesystem, here = FileSystem(), socket.gethostname()
-        for each in staged:
-            if each.manifest is None or each.host == here:
-                continue
-            path = os.path.join(self._plan.root, each.manifest.name)
-            if filesystem.status(path) is None:
-                raise LogDirectoryError(
-                    f"Expected rows that a task has staged on {each.host}, found none on {here}: both have this "
-                    "directory, but not the same one. Executors on several hosts need storage that they share, mounted "
-                    "at the same path everywhere.",
-                    path=path,
-                )
+                job.empty_new_root()
 
     def _stage(self, batches: Iterator[pa.RecordBatch], task: int, attempt: int) -> StagedRows:
         first = next(batches, None)
@@ -352,23 +325,24 @@ class SegmentLogWriter(DataSourceArrowWriter):
 
     def _job(self, staged: list[StagedRows]) -> CommitJob:
         topics = {topic for each in staged for topic in each.topics}
-        if self._plan.options.topic is not None:
-            # Without rows, too, so that it can be read afterwards.
-            topics.add(self._plan.options.topic)
+        options = self._plan.options
+        if options.topic is not None and not options.broker_directory:
+            # Without rows, too, so that it can be read afterwards. A cluster creates its topics itself.
+            topics.add(options.topic)
         return CommitJob(FileSystem(), self._plan.root, self._plan.settings(topics))
 
     def _log_no_topics(self) -> None:
         """Warn of a job without rows that its user expects to empty a topic, or to create one."""
         if self._plan.is_overwrite:
             _logger.warning(
-                "An overwrite of %s without rows changes nothing: topics are named by rows, and there are none. To "
+                "Overwriting %s with an empty DataFrame changed nothing, because the topics come from a column. To "
                 "empty a topic, name it with the option topic.",
                 self._plan.root,
             )
         elif self._plan.is_new_root:
             _logger.warning(
-                "A write to %s without rows creates no topic: topics are named by rows, and there are none. To create "
-                "a topic, name it with the option topic.",
+                "Writing an empty DataFrame to %s created no topic, because the topics come from a column. To create "
+                "one, name it with the option topic.",
                 self._plan.root,
             )
 

@@ -1,4 +1,4 @@
-"""Packages whose names are imported when they are first used (PEP 562).
+"""Lazy imports of the names that a package exports (PEP 562).
 
 Spark starts a Python process for every ``load()``, which asks for the columns and ends. It needs the options, but
 neither numpy nor pyarrow, whose imports take ten times as long as all else that it does.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -27,8 +28,12 @@ def lazy_imports(name: str, *modules: str) -> tuple[Callable[[str], object], Cal
         if attribute in package.__all__:
             for module in map(import_module, modules):
                 if hasattr(module, attribute):
-                    setattr(package, attribute, getattr(module, attribute))
-                    return getattr(module, attribute)
+                    found = getattr(module, attribute)
+                    setattr(package, attribute, found)
+                    return found
+        if find_spec(f"{name}.{attribute}") is not None:
+            # A module of the package, as after an import of everything.
+            return import_module(f"{name}.{attribute}")
         raise AttributeError(f"module {name!r} has no attribute {attribute!r}", name=attribute, obj=package)
 
     def list_attributes() -> list[str]:

@@ -53,7 +53,7 @@ READ_OPTIONS: tuple[OptionSpec, ...] = (
     _batch("path", "paths", "", aliases=("paths",),
            doc="Required. One or more (a list, a glob as `/data/*/kafka-logs` or `/data/{a,b}`, or comma separated unless "
                "the whole text exists; `file:` URIs too): a Kafka log directory, a folder of them, or one partition "
-               "directory. Globs are Hadoop's, except that `[*]`, not a backslash, stands for a `*` itself; they follow "
+               "directory. Globs have Hadoop's syntax, but a literal `*` is `[*]`, not `\\*`; they follow symbolic "
                "links."),
     _batch("subscribe", "topics", "",
            doc="Topics to read, comma separated. Internal topics only if named here."),

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from storage_core.option_table import READ_OPTIONS, WRITE_OPTIONS, OptionSpec
+from tests.marked_text import write_between_markers
 
 # The marker in the page -> the options of the code.
 TABLES = {"options": READ_OPTIONS, "write-options": WRITE_OPTIONS}
@@ -24,20 +25,6 @@ def options_table(options: Sequence[OptionSpec]) -> str:
             default = f"`{spec.default}`" if spec.default else ""
             rows.append(f"| {names} | {spec.kind} | {default} | {spec.doc} |")
     return "\n".join(rows) + "\n"
-
-
-def between_markers(text: str, marker: str) -> str:
-    """The text between ``<!-- marker -->`` and ``<!-- /marker -->``."""
-    return text.partition(f"<!-- {marker} -->\n")[2].partition(f"<!-- /{marker} -->")[0]
-
-
-def write_between_markers(path: Path, marker: str, inner: str) -> None:
-    """Replace what a document has between ``<!-- marker -->`` and ``<!-- /marker -->``."""
-    before, start, rest = path.read_text(encoding="utf-8").partition(f"<!-- {marker} -->\n")
-    _, end, after = rest.partition(f"<!-- /{marker} -->")
-    if not (start and end):
-        raise ValueError(f"Expected the markers of {marker} in {path}, found none.")
-    path.write_text(before + start + inner + end + after, encoding="utf-8")
 
 
 def main() -> None:

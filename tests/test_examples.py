@@ -131,7 +131,7 @@ def test_a_backfill_has_each_order_in_its_hour_once_also_after_a_restart(spark, 
     assert backfill(*hours) == ["2026-03-06 18h: 280 orders", "2026-03-06 19h: 271 orders"]
     # As if it had been killed in the second hour.
     shutil.rmtree(table / "date=2026-03-06/hour=19")
-    assert backfill(*hours) == ["2026-03-06 18h: is there", "2026-03-06 19h: 271 orders"]
+    assert backfill(*hours) == ["2026-03-06 18h: already done", "2026-03-06 19h: 271 orders"]
     assert backfill("--again", "2026-03-06T18", "2026-03-06T19") == ["2026-03-06 18h: 280 orders"]
 
     start, end = (datetime.strptime(hour, "%Y-%m-%dT%H").replace(tzinfo=UTC) for hour in hours)

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.option_tables import TABLES, between_markers, options_table
+from tests.marked_text import between_markers
+from tests.option_tables import TABLES, options_table
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("spark_segmentlog", "storage_core")

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from tests.option_tables import write_between_markers
+from tests.marked_text import write_between_markers
 
 ROOT = Path(__file__).resolve().parents[1]
 PLACE = ROOT / ".venvs"
@@ -39,6 +39,7 @@ _CORE_TESTS = tuple(
 )
 _PACKAGES_OF_TESTS = ("chispa", "hypothesis", "pytest", "pytest-xdist")
 _PYTHON_MINORS = (12, 13)
+_QUICK_MARKS = "not interop and not soak and not thorough"
 
 # What an environment can import that has the wheel with an extra, or with none, and nothing else.
 MODULES_OF_EXTRAS = {
@@ -57,6 +58,7 @@ class Environment:
     Attributes:
         name: The folder below ``.venvs``, and what ``--only`` takes.
         title: What it is called in the documents.
+        subject: What is tested, in the documents.
         pins: The versions that it differs by, as requirements.
         packages: What is installed besides the wheel.
         extras: Of the wheel.
@@ -64,11 +66,12 @@ class Environment:
         marks: Which of their tests run.
         python: The interpreter.
         java_home: Where its Java is; None: where Spark finds one.
-        missing: Why it cannot run on this machine.
+        missing: Why it cannot run on this machine; None if it can.
     """
 
     name: str
     title: str
+    subject: str = "`tests/spark`"
     pins: tuple[str, ...] = ()
     packages: tuple[str, ...] = _PACKAGES_OF_TESTS
     extras: str = ""
@@ -111,11 +114,14 @@ class Environment:
             "-m",
             self.marks,
             f"--junitxml={report}",
+            "--numprocesses=3",
+            "--dist=worksteal",
+            "--override-ini=tmp_path_retention_policy=failed",
         ]
-        command += ["--numprocesses=3", "--dist=worksteal", "--override-ini=tmp_path_retention_policy=failed"]
-        subprocess.run(command, cwd=_TREE, env=self.environ(), check=False)
+        done = subprocess.run(command, cwd=_TREE, env=self.environ(), check=False)
         suite = ET.parse(report).getroot().find("testsuite") if report.exists() else None
-        if suite is None:
+        # 0: all passed, 1: some failed; others: it was not run as asked.
+        if suite is None or done.returncode not in {0, 1}:
             return {"title": self.title, "passed": 0, "failed": 1, "skipped": 0}
         counts = {name: int(suite.attrib[name]) for name in ("tests", "failures", "errors", "skipped")}
         failed = counts["failures"] + counts["errors"]
@@ -153,7 +159,9 @@ class Environment:
 def spark_environments() -> list[Environment]:
     """One for each line of Spark."""
     return [
-        Environment(f"spark-{version}", f"Spark {version}", (f"pyspark[connect]=={version}",), extras="spark")
+        Environment(
+            f"spark-{version}", f"Spark {version}", pins=(f"pyspark[connect]=={version}",), extras="spark"
+        )
         for version in re.findall(r"^pyspark==(\S+)$", _SPARKS.read_text(encoding="utf-8"), re.MULTILINE)
     ]
 
@@ -162,24 +170,27 @@ def environments() -> list[Environment]:
     """All of them, those that cannot run on this machine as well."""
     sparks = spark_environments()
     oldest = tuple(line for line in _OLDEST.read_text(encoding="utf-8").splitlines() if "==" in line)
-    quick = "not interop and not soak and not thorough"
     return [
         *sparks,
         _with_newest_java(sparks[-1]),
-        *(_with_python(minor, quick) for minor in _PYTHON_MINORS),
+        *map(_with_python, _PYTHON_MINORS),
         Environment(
             "oldest",
             "The oldest dependencies",
-            (*oldest, *(f"pyspark[connect]=={pin[9:]}" for pin in oldest if pin.startswith("pyspark=="))),
+            "`storage_core`, `tests/spark`",
+            (
+                *oldest,
+                *(pin.replace("pyspark==", "pyspark[connect]==") for pin in oldest if "pyspark" in pin),
+            ),
             extras="dev",
             packages=(),
             tests=(*_CORE_TESTS, *_SPARK_TESTS),
-            marks=quick,
+            marks=_QUICK_MARKS,
         ),
     ]
 
 
-def _with_python(minor: int, marks: str) -> Environment:
+def _with_python(minor: int) -> Environment:
     name = f"python3.{minor}"
     root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     candidates = [shutil.which(name), *map(str, sorted(root.glob(f"3.{minor}.*/bin/{name}"), reverse=True))]
@@ -187,10 +198,11 @@ def _with_python(minor: int, marks: str) -> Environment:
     return Environment(
         name,
         f"Python 3.{minor}",
+        "`storage_core`",
         packages=(),
         extras="dev",
         tests=_CORE_TESTS,
-        marks=marks,
+        marks=_QUICK_MARKS,
         python=python or name,
         missing=None if python else f"no {name} on PATH, nor in pyenv",
     )
@@ -214,7 +226,7 @@ def _with_newest_java(newest: Environment) -> Environment:
         f"{newest.title} on Java {versions[home]}"
         if home is not None and is_newer
         else f"{newest.title}, newer Java",
-        newest.pins,
+        pins=newest.pins,
         extras=newest.extras,
         java_home=home,
         missing=None if is_newer else f"no Java newer than {used} below /usr/lib/jvm",
@@ -231,19 +243,14 @@ def _java_major(java: str) -> int:
     return int(found[1]) if found else 0
 
 
-def build_wheel(folder: Path, source: Path = ROOT) -> Path:
-    """Build the wheel with the tools of this environment: nothing is fetched.
+def build(target: str, folder: Path, source: Path = ROOT) -> Path:
+    """Build a ``wheel`` or an ``sdist`` with the tools of this environment: nothing is fetched.
 
     Args:
-        folder: Takes the wheel, and nothing else.
+        target: Which of the two.
+        folder: Takes it; has no other.
         source: The checkout, or an unpacked sdist.
     """
-    shutil.rmtree(folder, ignore_errors=True)
-    return build("wheel", folder, source)
-
-
-def build(target: str, folder: Path, source: Path = ROOT) -> Path:
-    """Build a ``wheel`` or an ``sdist`` into a folder, and return its path."""
     command = [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", str(folder)]
     subprocess.run(command, cwd=source, stdout=subprocess.DEVNULL, check=True)
     (built,) = folder.glob("*.whl" if target == "wheel" else "*.tar.gz")
@@ -272,16 +279,39 @@ def matrix(results: dict[str, dict[str, object]]) -> str:
     """The results as a table."""
     lines = ["| tested with | tests | passed | failed | skipped |", "|---|---|--:|--:|--:|"]
     for environment in environments():
-        folders = "`tests/spark`" if environment.tests == _SPARK_TESTS else "`storage_core`"
-        if len(environment.tests) > len(_CORE_TESTS):
-            folders = "`storage_core`, `tests/spark`"
         result = results.get(environment.name)
         if result is None:
             lines.append(f"| {environment.title} | not run: {environment.missing or 'not asked for'} | | | |")
         else:
             counts = " | ".join(f"{result[name]:,}" for name in ("passed", "failed", "skipped"))
-            lines.append(f"| {result['title']} | {folders} | {counts} |")
+            lines.append(f"| {result['title']} | {environment.subject} | {counts} |")
     return "\n".join(lines)
+
+
+def _copy_tests() -> None:
+    shutil.rmtree(_TREE, ignore_errors=True)
+    for name in ("tests", "examples", "docs"):
+        shutil.copytree(ROOT / name, _TREE / name)
+    shutil.copy(ROOT / "pyproject.toml", _TREE)
+
+
+def _is_green(environment: Environment, wheel: Path) -> bool:
+    """Install the wheel, run the tests, and keep the result."""
+    print(f"===== {environment.title}", flush=True)
+    results = _results()
+    results.pop(environment.name, None)
+    if environment.missing is None:
+        environment.install(wheel)
+        results[environment.name] = environment.run()
+    else:
+        print(f"Not run: {environment.missing}.")
+    _RESULTS.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    return environment.name in results and not results[environment.name]["failed"]
+
+
+def _results() -> dict[str, dict[str, object]]:
+    """The newest result of each environment."""
+    return json.loads(_RESULTS.read_text(encoding="utf-8")) if _RESULTS.exists() else {}
 
 
 def main() -> int:
@@ -295,32 +325,15 @@ def main() -> int:
     arguments = parser.parse_args()
 
     PLACE.mkdir(exist_ok=True)
-    wheel = build_wheel(PLACE / "wheel")
-    shutil.rmtree(_TREE, ignore_errors=True)
-    for name in ("tests", "examples", "docs"):
-        shutil.copytree(ROOT / name, _TREE / name)
-    shutil.copy(ROOT / "pyproject.toml", _TREE)
-
-    results = json.loads(_RESULTS.read_text(encoding="utf-8")) if _RESULTS.exists() else {}
-    bad = []
-    for environment in environments():
-        if arguments.only and environment.name not in arguments.only:
-            continue
-        print(f"===== {environment.title}", flush=True)
-        results.pop(environment.name, None)
-        if environment.missing:
-            print(f"Not run: {environment.missing}.")
-            bad.append(environment.name)
-            continue
-        environment.install(wheel)
-        results[environment.name] = environment.run()
-        if results[environment.name]["failed"]:
-            bad.append(environment.name)
-        _RESULTS.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    shutil.rmtree(PLACE / "wheel", ignore_errors=True)
+    wheel = build("wheel", PLACE / "wheel")
+    _copy_tests()
+    chosen = [each for each in environments() if not arguments.only or each.name in arguments.only]
+    bad = [each.name for each in chosen if not _is_green(each, wheel)]
     if not arguments.only or _EXTRAS in arguments.only:
         print("===== Each extra", flush=True)
         bad += check_extras(wheel)
-    table = matrix(results)
+    table = matrix(_results())
     print(table)
     if arguments.write:
         for document in _DOCUMENTS:

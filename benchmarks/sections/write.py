@@ -44,9 +44,9 @@ partition*: `StageWriter` with what goes to its pack file appended to a file for
 them open at a time and flushed by as many threads; one task, everything flushed.
 
 What bounds a cached frame: without Spark, to hash, sort, encode, checksum and write these 2,000,000 rows takes 0.75 s of
-processor time, and to commit them 0.1 s. The counting job keeps both cores of `local[2]` busy for 0.70 s, so 0.62 × is
-the most that leaves. What bounds 1,000 partitions: their commit takes 1.7 s on a file system in memory, 0.07 s for four,
-because each new partition is five new files; staging takes 0.2 s more.
+processor time, and to commit them 0.1 s. The counting job keeps both cores of `local[2]` busy for 0.70 s, so no writer
+with this work can exceed 0.62 ×. What bounds 1,000 partitions: their commit takes 1.7 s on a file system in memory,
+0.07 s for four, because each new partition is five new files; staging takes 0.2 s more.
 
 What takes long has fewer rounds: one for the job to the most partitions, at most two for small pieces, for staging
 and for Kafka's sink to many partitions."""

@@ -71,6 +71,9 @@ _log = logging.getLogger(__name__)
 _LOCK_POLL_SECONDS: Final = 0.05
 # Each attempt after the first means that another process left the root unclean in the meantime.
 _MAX_ATTEMPTS: Final = 10
+_PROBE: Final = f"{OWN_PREFIX}probe"
+_PROBE_LINK: Final = f"{_PROBE}.link"
+_PROBE_RENAMED: Final = f"{_PROBE}.renamed"
 _FILES_OF_AN_EMPTY_ROOT: Final = frozenset(
     {
         CLEAN_SHUTDOWN_FILE,
@@ -78,9 +81,12 @@ _FILES_OF_AN_EMPTY_ROOT: Final = frozenset(
         LOG_START_OFFSET_CHECKPOINT,
         RECOVERY_POINT_CHECKPOINT,
         REPLICATION_OFFSET_CHECKPOINT,
+        _PROBE,
+        _PROBE_LINK,
+        _PROBE_RENAMED,
     }
 )
-_PROBE: Final = f"{OWN_PREFIX}probe"
+_LOST_AND_FOUND: Final = "lost+found"
 _CONTENT: Final = b"segmentlog"
 _PATCHED: Final = b"segment***"
 _WEEK_MS: Final = 7 * 24 * 60 * 60 * 1000
@@ -162,8 +168,7 @@ def probe_filesystem(filesystem: FileSystem, root: str, *, flush: bool = True) -
     Raises:
         StorageError: A step failed; the message says which.
     """
-    path = os.path.join(root, _PROBE)
-    linked, renamed = path + ".link", path + ".renamed"
+    path, linked, renamed = (os.path.join(root, name) for name in (_PROBE, _PROBE_LINK, _PROBE_RENAMED))
     with _probing(root, "delete a file"):
         for each in (path, linked, renamed):
             filesystem.delete(each)
@@ -328,20 +333,25 @@ class CommitJob:
             delete_staged_files(self._filesystem, self.root, job_id)
         return not commits.has_job(job_id)
 
-    def leave_no_files(self) -> None:
-        """Delete what `begin` has put into a log directory that was new, unless another job uses it already."""
+    def is_root_empty(self) -> bool:
+        """Whether the log directory does not exist, or holds nothing but what a new volume holds."""
+        status = self._filesystem.status(self.root, follow_symlinks=True)
+        return status is None or (status.is_directory and not self._names_in_root())
+
+    def empty_new_root(self) -> None:
+        """Delete what `begin` created in a new log directory, unless another job uses it."""
         lock_path = self._job.path(LOCK_FILE)
-        with contextlib.suppress(SegmentLogError):
-            lock = self._filesystem.lock(lock_path)
-            try:
-                names = {entry.name for entry in self._filesystem.list_directory(self.root)}
-                if names <= _FILES_OF_AN_EMPTY_ROOT:
-                    for name in sorted(names - {LOCK_FILE}):
-                        self._filesystem.delete(self._job.path(name))
-                    # The last one, so that no other process locks the directory before it is empty.
-                    self._filesystem.delete(lock_path)
-            finally:
-                lock.release()
+        with contextlib.suppress(SegmentLogError), self._filesystem.lock(lock_path):
+            names = self._names_in_root()
+            if names <= _FILES_OF_AN_EMPTY_ROOT:
+                for name in sorted(names - {LOCK_FILE}):
+                    self._filesystem.delete(self._job.path(name))
+                # Last, so that no other process can lock a directory that is half emptied.
+                self._filesystem.delete(lock_path)
+
+    def _names_in_root(self) -> set[str]:
+        entries = self._filesystem.list_directory(self.root)
+        return {entry.name for entry in entries if not (entry.is_directory and entry.name == _LOST_AND_FOUND)}
 
     def _is_committed(self, commits: CommitsFile) -> bool:
         settings = self.settings

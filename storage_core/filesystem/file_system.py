@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -70,18 +71,11 @@ class FileSystem:
                 yield _directory_entry(entry)
 
     def status(self, path: str, *, follow_symlinks: bool = False) -> FileStatus | None:
-        """The status of ``path``; None if it does not exist."""
+        """The status of ``path``; None if it does not exist, or if a file is where one of its parents would be."""
         self.statistics.files_examined += 1
-        try:
-            with explained_reading(path, "examine"):
-                return _file_status(os.stat(path, follow_symlinks=follow_symlinks))
-        except MissingError:
-            return None
-        except LogDirectoryError as error:
-            if isinstance(error.__cause__, NotADirectoryError):
-                # A file is where a directory above the path would be.
-                return None
-            raise
+        with explained_reading(path, "examine"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            return _file_status(os.stat(path, follow_symlinks=follow_symlinks))
+        return None
 
     def open(self, path: str) -> OpenFile:
         """Open a regular file for reading.

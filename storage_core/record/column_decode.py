@@ -295,7 +295,7 @@ def _walk_in_lockstep(
     # active[i]: how many batches have more than i records.
     active = np.searchsorted(-ordered_counts, -np.arange(most), side="left").tolist()
     word_at = words_of(buffer)
-    # The batches are few, so the number of calls a step decides: each writes where its result is kept.
+    # With so few batches the number of numpy calls dominates, so each step writes straight into the result.
     fields = np.empty((most + 1, len(starts)), np.int64)
     words = np.empty((most, len(starts)), "<u8")
     first_two_bytes = words.view("<u2")[:, ::4]

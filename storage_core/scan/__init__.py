@@ -29,6 +29,7 @@ __all__ = [
     "record_schema",
 ]
 
+# No module may have the name of a lazy import: importing the module would hide it.
 __getattr__, __dir__ = lazy_imports(
     __name__,
     "storage_core.scan.spans",

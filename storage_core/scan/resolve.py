@@ -276,13 +276,15 @@ def split_paths(filesystem: FileSystem, texts: Iterable[str]) -> list[str]:
 def _split_at_commas(text: str) -> list[str]:
     """The parts between commas, except commas in the braces and brackets of a glob; no empty ones."""
     parts, depth = [""], 0
-    has_pairs = text.count("{") == text.count("}") and text.count("[") == text.count("]")
+    nesting: dict[str, int] = {}
+    for opening, closing in ("{}", "[]"):
+        if text.count(opening) == text.count(closing):
+            nesting |= {opening: 1, closing: -1}
     for character in text:
         if character == "," and depth == 0:
             parts.append("")
             continue
-        if has_pairs:
-            depth = max(0, depth + {"{": 1, "[": 1, "}": -1, "]": -1}.get(character, 0))
+        depth = max(0, depth + nesting.get(character, 0))
         parts[-1] += character
     return [part.strip() for part in parts if part.strip()]
 

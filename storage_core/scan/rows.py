@@ -1,6 +1,6 @@
 """Build record batches of a read's schema from decoded columns, and report damage as its mode asks.
 
-A condition is evaluated on the columns that it needs; the other columns are built for matching rows only.
+`evaluate` applies a condition to the columns that it needs; the other columns are built for matching rows only.
 With ``mode=DROPMALFORMED``, rows whose timestamp does not fit its column are left out.
 """
 

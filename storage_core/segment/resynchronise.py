@@ -257,12 +257,13 @@ class TolerantWalk:
         self,
         offset: int,
         position_bytes: int,
-        is_hop_confirmed: Callable[[SkimmedBatch, SkimmedBatch], bool] = lambda *_: False,
+        index_proves_next: Callable[[SkimmedBatch, SkimmedBatch], bool] | None = None,
     ) -> BatchHeader | None:
         """The first batch from a boundary on whose last offset is at least ``offset``; None if the walk ends first.
 
         A damaged length may lead into a record's value, which may hold batches of another log. So the CRCs of
-        the batches on the way are checked, unless there is one and ``is_hop_confirmed``.
+        the batches on the way are checked, unless only one is on the way and ``index_proves_next`` says that its
+        length is right.
 
         Raises:
             CorruptRecordError: Damage on the way, which may have held the offset.
@@ -277,7 +278,12 @@ class TolerantWalk:
             before = batch
         else:
             return None
-        is_proven = before is not None and before[0] == position_bytes and is_hop_confirmed(before, batch)
+        is_proven = (
+            index_proves_next is not None
+            and before is not None
+            and before[0] == position_bytes
+            and index_proves_next(before, batch)
+        )
         if is_proven or self.raw.is_proven(found_bytes, position_bytes):
             header = self.raw.batch_at(found_bytes)
             return None if header is None else header.with_lower_base(base_offset)

@@ -307,7 +307,7 @@ class SegmentReader:
         with self.open_log() as log_file:
             walk = self._walk(log_file)
             start_bytes = self.start_position(walk, offset, boundary_bytes)
-            return walk.first_reaching(offset, start_bytes, partial(self.is_hop_confirmed, walk.raw))
+            return walk.first_reaching(offset, start_bytes, partial(self.index_proves_next, walk.raw))
 
     def locate_offset(self, offset: int) -> BatchLocation:
         """The first batch that reaches an offset, and what precedes it. Damage is skipped, whatever `skip_damage` says."""
@@ -555,11 +555,11 @@ class SegmentReader:
             return True
         return lowest_offset <= walk.first_offset(header, self.max_batch_bytes) <= highest_offset
 
-    def is_hop_confirmed(self, walk: BatchWalk, before: SkimmedBatch, after: SkimmedBatch) -> bool:
-        """Whether the offset index names the batch after another one, and no offset is missing between them.
+    def index_proves_next(self, walk: BatchWalk, before: SkimmedBatch, after: SkimmedBatch) -> bool:
+        """Whether the offset index has an entry for the batch ``after``, whose offsets directly follow ``before``.
 
-        Then the length in the first header is right, without the CRC of a batch that may be large: it has led
-        neither into a record's value nor past a batch. A wrapper does not tell whether offsets are missing.
+        Then the length in the header of ``before`` is right, and its CRC, which covers a whole batch, need not be
+        checked. A wrapper's header does not tell whether offsets are missing.
         """
         _, before_end_bytes, _, before_last_offset, _ = before
         position_bytes, _, base_offset, last_offset, _ = after

@@ -78,7 +78,7 @@ class TimestampSearch:
             found = None if header is None else self._record_of(header, timestamp_ms, start_offset)
             if header is None or found is None:
                 continue
-            if before is not None and self._are_both_indexed(before, batch, start_bytes, entry):
+            if before is not None and self._is_proven_by_indexes(before, batch, start_bytes, entry):
                 return found
             skipped = self._skipped_batch(header, start_bytes, timestamp_ms, start_offset)
             if skipped is None:
@@ -107,15 +107,15 @@ class TimestampSearch:
         *_, largest_ms = first
         return len(segment.offset_index) > 0 and largest_ms <= NO_TIMESTAMP_MS
 
-    def _are_both_indexed(
+    def _is_proven_by_indexes(
         self, before: SkimmedBatch, found: SkimmedBatch, start_bytes: int, entry: TimestampOffset
     ) -> bool:
-        """Whether the time index confirms what the first batch of a walk says, and the offset index that the next one follows."""
+        """Whether the time index has an entry for the walk's first batch, and the offset index proves the next one."""
         position_bytes, _, base_offset, last_offset, largest_ms = before
         is_first = position_bytes == start_bytes and base_offset <= entry.offset <= last_offset
         if not is_first or largest_ms != entry.timestamp_ms:
             return False
-        return self._segment.is_hop_confirmed(self._walk.raw, before, found)
+        return self._segment.index_proves_next(self._walk.raw, before, found)
 
     def _skipped_batch(
         self, found: BatchHeader, start_bytes: int, timestamp_ms: int, start_offset: int

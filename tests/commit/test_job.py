@@ -323,7 +323,7 @@ def test_abort_of_a_root_that_is_not_there(filesystem):
 def test_a_new_root_in_which_nothing_was_written_is_emptied(filesystem):
     job = staged_job(filesystem, ROOT, JOBS[0], rows_of(("orders", 0, 2)))
     job.job.abort()
-    job.job.leave_no_files()
+    job.job.empty_new_root()
     assert files(filesystem) == []
 
 
@@ -339,7 +339,7 @@ def test_a_root_that_was_emptied_in_part_is_written_to_as_any_other(filesystem, 
 
     with monkeypatch.context() as patch:
         patch.setattr(filesystem, "delete", delete_a_few)
-        job.leave_no_files()
+        job.empty_new_root()
     assert len(files(filesystem)) == len(before) - deleted
     commit(filesystem, ROOT, JOBS[1], rows_of(("orders", 0, 2)), new_partitions={"orders": 1})
     assert len(contents(filesystem, ROOT)["orders", 0]) == 2
@@ -348,11 +348,11 @@ def test_a_root_that_was_emptied_in_part_is_written_to_as_any_other(filesystem, 
 def test_a_root_that_others_use_is_not_emptied(filesystem):
     job = staged_job(filesystem, ROOT, JOBS[0]).job
     with filesystem.lock(f"{ROOT}/.lock"):
-        job.leave_no_files()
+        job.empty_new_root()
     assert ".kafka_cleanshutdown" in files(filesystem)
     stage(filesystem, ROOT, JOBS[1], rows_of(("orders", 0, 1)))
     before = files(filesystem)
-    job.leave_no_files()
+    job.empty_new_root()
     assert files(filesystem) == before
 
 

@@ -78,6 +78,16 @@ def test_paths_are_split_at_commas_unless_they_exist(tmp_path):
         split_paths(FileSystem(), ["/x/a,s3://bucket/b"])
 
 
+def test_a_bracket_without_its_pair_does_not_change_what_braces_mean(tmp_path):
+    for name in ("a", "b", "x[1"):
+        (tmp_path / name).mkdir()
+    paths = split_paths(FileSystem(), [f"{tmp_path}/{{a,b}},{tmp_path}/x[1"])
+    assert paths == [str(tmp_path / name) for name in ("a", "b", "x[1")]
+    assert split_paths(FileSystem(), [f"{tmp_path}/{{a,x[[]1}}"]) == [
+        str(tmp_path / name) for name in ("a", "x[1")
+    ]
+
+
 def test_blanks_at_the_ends_of_a_path_are_kept_if_that_path_exists(tmp_path):
     (tmp_path / " logs ").mkdir()
     assert split_paths(FileSystem(), [f"{tmp_path}/ logs "]) == [f"{tmp_path}/ logs "]

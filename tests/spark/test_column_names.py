@@ -1,4 +1,4 @@
-"""Which columns of a DataFrame are written: names are compared as Spark compares them, and none is lost in silence."""
+"""Which columns of a DataFrame are written: names are matched as Spark matches them, and none is lost silently."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark.sql.types import StringType, StructType, TimestampType
 
 from spark_segmentlog import SegmentLogDataSource
 from spark_segmentlog.options import WriteOptions
-from spark_segmentlog.write_plan import write_columns
+from spark_segmentlog.write_columns import write_columns
 from storage_core.errors import InvalidRecordError
 from storage_core.log_config import LogConfig
 from tests.spark.writers import KINDS, clear_line, rows, staged_files, write
@@ -65,12 +65,14 @@ def test_two_columns_that_differ_in_case_are_refused_where_names_have_none(root)
 
 
 def test_of_two_other_spellings_neither_is_chosen():
-    with pytest.raises(InvalidRecordError, match="found 'KEY' and 'Key', which are the same name to Spark"):
+    with pytest.raises(InvalidRecordError, match="found 'KEY' and 'Key', which differ in case only"):
         write_columns(frame("value", "KEY", "Key"), WITH_TOPIC)
 
 
 def test_types_are_checked_in_any_case():
-    with pytest.raises(InvalidRecordError, match="timestamp attribute unsupported type string"):
+    with pytest.raises(
+        InvalidRecordError, match=r"unsupported type string \(Timestamp; names are matched case-ins"
+    ):
         write_columns(StructType().add("value", StringType()).add("Timestamp", StringType()), WITH_TOPIC)
 
 
@@ -87,7 +89,9 @@ def test_a_column_that_is_left_out_and_looks_like_ours_is_a_warning(tmp_path, ca
 
 
 def test_the_columns_of_a_read_and_other_ones_are_left_out_in_silence(tmp_path, caplog):
-    schema = frame("value", "topic", "offset", "timestampType", "_metadata", "name", "id")
+    schema = frame(
+        "value", "topic", "offset", "timestampType", "_metadata", "name", "id", "offsets", "topics"
+    )
     schema.add("event_timestamp", TimestampType())
     with caplog.at_level(logging.WARNING):
         SegmentLogDataSource(CaseInsensitiveDict({"path": str(tmp_path), "topic": "t"})).writer(schema, False)

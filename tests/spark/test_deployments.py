@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.versions]
 
 SPARK_HOME = Path(pyspark.__file__).parent
 PACKAGES = [Path(spark_segmentlog.__file__).parent, Path(storage_core.__file__).parent]
+JOB = Path(__file__).with_name("cluster_job.py")
 OURS = re.compile(r"(pyspark_segmentlog|spark_segmentlog|storage_core|__pycache__|.*\.pth$)")
 LOG_TO_STDERR = """
 rootLogger.level = info
@@ -32,58 +33,6 @@ appender.console.name = console
 appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %m%n%ex
-"""
-# Read, write and restore. If asked to, the first task that writes kills its executor.
-PROGRAM = """
-import json, os, signal, sys
-from pyspark.sql import SparkSession
-import spark_segmentlog
-
-place, is_killed = sys.argv[1], sys.argv[2:] == ["killed"]
-spark = SparkSession.builder.getOrCreate()
-spark_segmentlog.register(spark)
-
-
-def parent(process):
-    with open(f"/proc/{process}/status") as status:
-        return next(int(line.split()[1]) for line in status if line.startswith("PPid:"))
-
-
-def kill_executor_once(batches):
-    for number, batch in enumerate(batches):
-        yield batch
-        if is_killed:
-            try:
-                os.mkdir(place + ".killed")
-            except FileExistsError:
-                continue
-            # This process, the daemon that forked it, and the executor's JVM.
-            os.kill(parent(os.getppid()), signal.SIGKILL)
-
-
-def read(path):
-    return spark.read.format("segmentlog").load(path)
-
-
-def content(path):
-    return sorted((row.partition, row.offset, bytes(row.key), bytes(row.value)) for row in read(path).collect())
-
-
-ids = spark.range(0, 10000, 1, 4).selectExpr("CAST(id AS STRING) AS key", "concat('v', id) AS value")
-rows = ids.mapInArrow(kill_executor_once, ids.schema)
-rows.write.format("segmentlog").mode("append").options(topic="t", partitions="3").save(place + "/first")
-written = content(place + "/first")
-read(place + "/first").write.format("segmentlog").mode("append").options(
-    preserveOffsets="true", offsetsFrom=place + "/first").save(place + "/second")
-print("ANSWERS " + json.dumps({
-    "rows": len(written),
-    "keys": len({key for _, _, key, _ in written}),
-    "partitions": sorted({partition for partition, *_ in written}),
-    "restored": content(place + "/second") == written,
-    "killed": os.path.exists(place + ".killed"),
-    "from": os.path.dirname(os.path.dirname(spark_segmentlog.__file__)),
-}))
-spark.stop()
 """
 
 
@@ -142,18 +91,20 @@ class Cluster:
             process.wait()
             log.close()
 
-    def submit(self, program, *arguments, python, options=(), installed=False):
-        """Run a program by `spark-submit`, without any package of Spark's; return its answers.
+    def submit(self, folder, *mode, python, options=(), installed=False):
+        """Run cluster_job.py by `spark-submit` in a folder, without any package of Spark's; return its answers.
 
         The driver has our packages on its path if they are `installed`, else it gets them as its workers do.
         """
+        answers = folder / "answers.json"
         path = str(PACKAGES[0].parent)
         if installed:
             options = [f"--conf=spark.executorEnv.PYTHONPATH={path}", *options]
         done = subprocess.run(
             [
                 SPARK_HOME / "bin" / "spark-submit", "--master", self.master, "--driver-memory", "512m",
-                "--executor-memory", "512m", "--conf", "spark.ui.enabled=false", *options, program, *arguments,
+                "--executor-memory", "512m", "--conf", "spark.ui.enabled=false", *options, JOB,
+                folder / "logs", answers, *mode,
             ],
             env={
                 **self._environment,
@@ -161,15 +112,14 @@ class Cluster:
                 "PYSPARK_PYTHON": str(python),
                 "PYSPARK_DRIVER_PYTHON": str(python),
             },
-            cwd=program.parent,
+            cwd=folder,
             capture_output=True,
             text=True,
             timeout=300,
             check=False,
         )  # fmt: skip
-        lines = [line for line in done.stdout.splitlines() if line.startswith("ANSWERS ")]
-        assert lines, done.stderr[-5000:]
-        return json.loads(lines[0].removeprefix("ANSWERS "))
+        assert answers.exists(), done.stderr[-5000:]
+        return json.loads(answers.read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
@@ -193,47 +143,37 @@ def bare(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def program(tmp_path):
-    path = tmp_path / "program.py"
-    path.write_text(PROGRAM, encoding="utf-8")
-    return path
-
-
 def copy_packages(to):
     for package in PACKAGES:
         shutil.copytree(package, to / package.name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(PACKAGES[0].parent / "pyspark_segmentlog.py", to)
 
 
-def expected(answers, *, killed=False):
-    return {
-        "rows": 10000, "keys": 10000, "partitions": [0, 1, 2], "restored": True, "killed": killed,
-        "from": answers["from"],
-    }  # fmt: skip
+def expected(*, killed=False):
+    return {"rows": 10000, "keys": 10000, "partitions": [0, 1, 2], "restored": True, "killed": killed}
 
 
-def test_the_package_is_installed_on_the_workers(cluster, program, tmp_path):
-    answers = cluster.submit(program, str(tmp_path / "logs"), python=sys.executable, installed=True)
-    assert answers == expected(answers)
+def test_the_package_is_installed_on_the_workers(cluster, tmp_path):
+    answers = cluster.submit(tmp_path, python=sys.executable, installed=True)
+    assert answers.pop("from") == str(PACKAGES[0].parent)
+    assert answers == expected()
 
 
-def test_an_executor_is_killed_while_it_writes(cluster, program, tmp_path):
-    answers = cluster.submit(program, str(tmp_path / "logs"), "killed", python=sys.executable, installed=True)
-    assert answers == expected(answers, killed=True)
+def test_an_executor_is_killed_while_it_writes(cluster, tmp_path):
+    answers = cluster.submit(tmp_path, "killed", python=sys.executable, installed=True)
+    assert answers.pop("from") == str(PACKAGES[0].parent)
+    assert answers == expected(killed=True)
 
 
-def test_a_zip_is_sent_with_the_job(cluster, bare, program, tmp_path):
+def test_a_zip_is_sent_with_the_job(cluster, bare, tmp_path):
     copy_packages(tmp_path / "packages")
     archive = shutil.make_archive(str(tmp_path / "segmentlog"), "zip", tmp_path / "packages")
-    answers = cluster.submit(
-        program, str(tmp_path / "logs"), python=bare / "bin" / "python", options=["--py-files", archive]
-    )
-    assert answers["from"] != str(PACKAGES[0].parent)
-    assert answers == expected(answers)
+    answers = cluster.submit(tmp_path, python=bare / "bin" / "python", options=["--py-files", archive])
+    assert answers.pop("from").endswith("segmentlog.zip")
+    assert answers == expected()
 
 
-def test_a_packed_environment_is_sent_with_the_job(cluster, bare, program, tmp_path):
+def test_a_packed_environment_is_sent_with_the_job(cluster, bare, tmp_path):
     # It is unpacked where the job is submitted, too: the driver plans with the same command.
     packed = tmp_path / "environment"
     shutil.copytree(bare, packed, symlinks=True)
@@ -242,8 +182,8 @@ def test_a_packed_environment_is_sent_with_the_job(cluster, bare, program, tmp_p
     with tarfile.open(tmp_path / "environment.tar.gz", "w:gz", compresslevel=1) as archive:
         archive.add(packed, ".")
     answers = cluster.submit(
-        program, str(tmp_path / "logs"), python="./environment/bin/python",
+        tmp_path, python="./environment/bin/python",
         options=["--archives", f"{tmp_path}/environment.tar.gz#environment"],
     )  # fmt: skip
-    assert answers["from"] == str(packages)
-    assert answers == expected(answers)
+    assert answers.pop("from") == str(packages)
+    assert answers == expected()

@@ -8,7 +8,8 @@ import os
 import pyarrow as pa
 import pytest
 
-from storage_core.errors import InvalidRecordError, LogDirectoryError
+from storage_core.errors import InvalidRecordError, LogDirectoryError, StorageError
+from storage_core.filesystem import FileSystem
 from tests.spark.writers import batch, rows, stage, write, writer_of
 
 ONE_ROW = [batch(value=pa.array([b"v"]), partition=pa.array([0], pa.int32()))]
@@ -27,6 +28,17 @@ def test_a_failed_first_write_leaves_no_files(root):
     assert os.listdir(root) == []
     write(writer(root), ONE_ROW)
     assert rows(root).num_rows == 1
+
+
+def test_a_volume_on_which_no_commit_can_be_made_stays_as_new(root, monkeypatch):
+    def link(*_):
+        raise StorageError("Expected a file system with hard links, found one without.", path=str(root))
+
+    (root / "lost+found").mkdir(parents=True)
+    monkeypatch.setattr(FileSystem, "link", link)
+    with pytest.raises(StorageError, match="a commit can link it"):
+        writer(root)
+    assert os.listdir(root) == ["lost+found"]
 
 
 def test_a_failed_write_leaves_what_was_there_before(root):
@@ -102,8 +114,8 @@ def test_no_rows_create_the_topic_that_the_option_names(root):
 def test_no_rows_that_would_name_their_topic_make_an_empty_log_directory_and_a_warning(root, caplog):
     with caplog.at_level(logging.WARNING):
         write(writer_of(root, "value", "topic"), [])
-    assert [text.split(":")[0] for text in caplog.messages] == [
-        f"A write to {root} without rows creates no topic"
+    assert [text.split(",")[0] for text in caplog.messages] == [
+        f"Writing an empty DataFrame to {root} created no topic"
     ]
     assert rows(root).num_rows == 0
 
@@ -113,8 +125,8 @@ def test_an_overwrite_without_rows_says_that_it_changes_nothing(root, caplog, ov
     write(writer(root), ONE_ROW)
     with caplog.at_level(logging.WARNING):
         write(writer_of(root, "value", "topic", overwrite=overwrite), [])
-    assert [text.split(" without rows ")[0] for text in caplog.messages] == (
-        [f"An overwrite of {root}"] if overwrite else []
+    assert [text.split(",")[0] for text in caplog.messages] == (
+        [f"Overwriting {root} with an empty DataFrame changed nothing"] if overwrite else []
     )
     assert rows(root).num_rows == 1
 
@@ -125,3 +137,20 @@ def test_an_overwrite_without_rows_empties_the_topic_of_the_option(root, caplog)
         write(writer(root, overwrite=True), [])
     assert caplog.messages == []
     assert rows(root, subscribe="t").num_rows == 0
+
+
+def test_no_rows_create_no_topic_in_the_directory_of_a_broker(root):
+    write(writer(root), [])
+    write(writer_of(root, "value", topic="new", brokerDirectory="true"), [])
+    assert sorted(name for name in os.listdir(root) if "-0" in name) == ["t-0"]
+
+
+def test_a_restore_without_rows_of_an_empty_log_does_not_warn(root, tmp_path, caplog):
+    source = tmp_path / "source"
+    write(writer(source), ONE_ROW)
+    write(writer(source, overwrite=True), [])
+    columns = ("value", "topic", "partition", "offset")
+    with caplog.at_level(logging.WARNING):
+        write(writer_of(root, *columns, preserveOffsets="true", offsetsFrom=str(source)), [])
+    assert "t-0" in os.listdir(root)
+    assert caplog.messages == []

@@ -50,6 +50,13 @@ def test_asking_for_the_columns_needs_neither_numpy_nor_pyarrow():
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
 
+def test_the_packages_are_attributes_as_soon_as_the_first_one_is_imported():
+    done = run(
+        "import storage_core; print(storage_core.scan.explain.__name__, storage_core.log.Log.__name__)"
+    )
+    assert (done.stdout.strip(), done.stderr) == ("explain Log", "")
+
+
 def test_reading_and_writing_need_neither_cli_packages_nor_pandas():
     done = run(
         "import spark_segmentlog.reader, spark_segmentlog.reader, spark_segmentlog.options\n"

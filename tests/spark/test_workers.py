@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from pyspark import cloudpickle
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from spark_segmentlog import SegmentLogDataSource
-from storage_core.errors import LogDirectoryError
+from storage_core.errors import DataLossError, LogDirectoryError
 from tests.spark.writers import batch, sent, stage, writer_of
 
 HERE = socket.gethostname()
@@ -30,8 +31,8 @@ pickle.load(sys.stdin.buffer)
 """
 
 
-def reader_of(path):
-    source = SegmentLogDataSource(CaseInsensitiveDict({"path": str(path)}))
+def reader_of(path, **options):
+    source = SegmentLogDataSource(CaseInsensitiveDict({"path": str(path), **options}))
     return source.reader(source.schema())
 
 
@@ -66,18 +67,41 @@ def moved(monkeypatch):
     return lambda: monkeypatch.setattr(socket, "gethostname", lambda: "worker-2")
 
 
-def test_a_task_on_another_host_without_the_partition_speaks_of_shared_storage(new_logs, records_of, moved):
+@pytest.mark.parametrize(("is_mount_point", "found"), [(False, "none"), (True, "an empty one")])
+def test_a_task_on_another_host_without_the_logs_speaks_of_shared_storage(
+    new_logs, records_of, moved, is_mount_point, found
+):
     new_logs.write("a", 0, records_of(3))
     reader = reader_of(new_logs.path)
     (partition,) = reader.partitions()
-    directory = os.path.join(new_logs.path, "a-0")
     moved()
     assert sum(rows.num_rows for rows in sent(reader).read(partition)) == 3
-    os.rename(directory, directory + ".gone")
+    os.rename(new_logs.path, f"{new_logs.path}.gone")
+    if is_mount_point:
+        os.mkdir(new_logs.path)
     with pytest.raises(
-        LogDirectoryError, match=f"on worker-2, as on {HERE}, where .* storage that they share"
+        LogDirectoryError, match=f"on worker-2, as on {HERE}, where .* found {found}. .* need shared storage"
     ):
         list(sent(reader).read(partition))
+
+
+@pytest.mark.parametrize("fail_on_data_loss", [True, False])
+def test_on_another_host_a_deleted_partition_is_data_loss(
+    new_logs, records_of, moved, caplog, fail_on_data_loss
+):
+    for topic in ("a", "b"):
+        new_logs.write(topic, 0, records_of(3))
+    reader = reader_of(new_logs.path, failOnDataLoss=str(fail_on_data_loss))
+    partitions = reader.partitions()
+    shutil.rmtree(os.path.join(new_logs.path, "a-0"))
+    moved()
+    here = sent(reader)
+    if fail_on_data_loss:
+        with pytest.raises(DataLossError, match="set failOnDataLoss to false"):
+            [list(here.read(partition)) for partition in partitions]
+    else:
+        assert sum(rows.num_rows for partition in partitions for rows in here.read(partition)) == 3
+        assert "because failOnDataLoss is false" in caplog.text
 
 
 def test_a_task_on_another_host_without_the_root_speaks_of_shared_storage(root, moved):
@@ -86,9 +110,7 @@ def test_a_task_on_another_host_without_the_root_speaks_of_shared_storage(root, 
     for name in os.listdir(root):
         os.unlink(os.path.join(root, name))
     os.rmdir(root)
-    with pytest.raises(
-        LogDirectoryError, match=f"on worker-2, as on {HERE}, where .* storage that they share"
-    ):
+    with pytest.raises(LogDirectoryError, match=f"on worker-2, as on {HERE}, where .* need shared storage"):
         stage(writer, ONE_ROW)
 
 
@@ -98,7 +120,5 @@ def test_a_commit_whose_rows_stay_on_another_host_speaks_of_shared_storage(root,
         there.setattr(socket, "gethostname", lambda: "worker-2")
         message = stage(writer, ONE_ROW)
     os.unlink(os.path.join(root, message.manifest.name))
-    with pytest.raises(
-        LogDirectoryError, match=f"staged on worker-2, found none on {HERE}.* not the same one"
-    ):
+    with pytest.raises(LogDirectoryError, match=f"staged on worker-2, but {HERE} does not see them"):
         writer.commit([message])

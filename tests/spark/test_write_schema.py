@@ -17,7 +17,7 @@ from pyspark.sql.types import (
 )
 
 from spark_segmentlog.options import write_options
-from spark_segmentlog.write_plan import WriteColumns, write_columns
+from spark_segmentlog.write_columns import WriteColumns, write_columns
 from storage_core.errors import InvalidRecordError
 
 HEADERS = ArrayType(StructType().add("key", StringType()).add("value", BinaryType()))

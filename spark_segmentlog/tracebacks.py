@@ -1,7 +1,7 @@
-"""How errors reach a user: Spark prints the whole traceback of a Python source, above the message.
+"""Spark prints the whole traceback of a Python data source above the message.
 
-Errors of this package tell what is wrong by themselves. They leave their frames behind, so that Spark's text is a few
-lines. Any other exception is a bug, and keeps its traceback.
+The errors of this package explain themselves, so their tracebacks are dropped and Spark prints a few lines. Any other
+exception is a bug, and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _logger = logging.getLogger(__name__)
 
 def without_frames(error: SegmentLogError) -> SegmentLogError:
     """Drop the traceback of an error; it goes to the log at level DEBUG."""
-    _logger.debug("An error that Spark will show: %s", error, exc_info=error)
+    _logger.debug("Traceback that Spark will not show: %s", error, exc_info=error)
     return error.with_traceback(None)
 
 
