@@ -162,7 +162,7 @@ class _Columns:
         place, found = self._types[spelling]
         is_allowed, allowed = _ALLOWED[name]
         if not is_allowed(found):
-            written = "" if spelling == name else f" ({spelling}; names are matched case-insensitively)"
+            written = "" if spelling == name else f" in column '{spelling}'"
             raise InvalidRecordError(
                 f"{name} attribute unsupported type {found.simpleString()}{written}. {name} must be a(n) {allowed}"
                 f"{_ADVICE.get(name, '')}"

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -61,13 +63,21 @@ def metadata(wheel):
 def environment(wheel, tmp_path_factory):
     """An environment with the wheel alone, that borrows the dependencies of this one."""
     folder = tmp_path_factory.mktemp("environment")
+    install(wheel, folder)
+    borrow_dependencies(folder)
+    return folder
+
+
+def install(wheel, folder):
     venv.create(folder, symlinks=True)
     pip = [sys.executable, "-m", "pip", "--isolated", "--quiet", "--python", folder]
     subprocess.run([*pip, "install", "--no-deps", "--no-index", wheel], check=True)
+
+
+def borrow_dependencies(folder):
     (packages,) = folder.glob("lib/python*/site-packages")
     dependencies = {Path(find_spec(name).origin).parents[1] for name in DEPENDENCIES}
     (packages / "dependencies.pth").write_text("\n".join(map(str, dependencies)), encoding="utf-8")
-    return folder
 
 
 def sources():
@@ -169,16 +179,33 @@ def test_an_index_renders_the_page_without_dead_links(metadata):
 # -- Installing --------
 
 
-def test_the_installed_wheel_imports_without_a_warning_and_reads(environment, tmp_path):
+def assert_imports_without_a_warning_and_reads(environment):
     interpreter = environment / "bin" / "python"
     command = [interpreter, "-I", "-W", "error", "-c", PROGRAM, ROOT / "examples" / "data"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout) == {
         "installed": [True] * 3,
         "sources": ["DefaultSource"],
         "orders": 24_000,
     }
+
+
+def test_the_installed_wheel_imports_without_a_warning_and_reads(environment):
+    assert_imports_without_a_warning_and_reads(environment)
+
+
+def test_an_environment_packed_as_the_documents_say_works_elsewhere(wheel, tmp_path):
+    install(wheel, tmp_path / "environment")
+    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    (arguments,) = re.findall("^environment/bin/venv-pack (.*)$", page, re.MULTILINE)
+    command = [sys.executable, "-m", "venv_pack", "--quiet", *shlex.split(arguments)]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    shutil.rmtree(tmp_path / "environment")
+    with tarfile.open(tmp_path / "environment.tar.gz") as archive:
+        archive.extractall(tmp_path / "elsewhere", filter="tar")
+    borrow_dependencies(tmp_path / "elsewhere")
+    assert_imports_without_a_warning_and_reads(tmp_path / "elsewhere")
 
 
 def test_the_configuration_files_are_installed_where_the_documents_say(environment):

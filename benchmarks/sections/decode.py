@@ -32,10 +32,10 @@ checked to run its Cython parser, kafka-python to use the `crc32c` package. segm
 read; the parsers get windows of whole batches cut beforehand. kafka-python reads one partition of the four, and
 its rate is per record.
 
-What bounds zstd in small batches, measured alone: of 1.45 s for 29,632 batches of 16 KiB, libzstd takes 0.54 s (18 µs a batch, called
-directly with one context), Arrow's reused stream around it 0.1 s, the loop over batches 0.06 s. Kafka's clients leave the
-content size out of a frame, so no library decompresses many of them in one call. One at a time, all that were tried are
-slower than the stream's 22 µs: python-zstandard 26 µs, cramjam 29 µs, `pyarrow.Codec` 37 µs."""
+What bounds zstd in small batches, measured alone: of 1.45 s for 29,632 batches of 16 KiB, libzstd takes 0.54 s (18 µs a
+batch, called directly with one context), Arrow's reused stream around it 0.1 s, the loop over batches 0.06 s. Kafka's
+clients leave the content size out of a frame, so no library decompresses many of them in one call. One at a time, all
+that were tried are slower than the stream's 22 µs: python-zstandard 26 µs, cramjam 29 µs, `pyarrow.Codec` 37 µs."""
 
 
 def run(settings: Settings) -> SectionResult:

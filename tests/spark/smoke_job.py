@@ -1,4 +1,4 @@
-"""A program: reads, plans nothing, writes and makes a mistake, with any Spark. Its answers are JSON in a file."""
+"""A program that writes, reads, plans an empty read and misspells an option. Its answers are JSON in a file."""
 
 from __future__ import annotations
 
