@@ -176,7 +176,16 @@ def plan_partition(wanted: PartitionRange, options: ReadOptions) -> ScanPlan:
     Raises:
         SegmentLogError: The partition cannot be read.
     """
-    return _plan(Resolution((wanted,)), options, conjunction(options.where, None))
+    return plan_ranges((wanted,), options)
+
+
+def plan_ranges(wanted: Sequence[PartitionRange], options: ReadOptions) -> ScanPlan:
+    """Plan the read of partitions whose offset ranges are known already.
+
+    Raises:
+        SegmentLogError: A partition cannot be read.
+    """
+    return _plan(Resolution(tuple(wanted)), options, conjunction(options.where, None))
 
 
 def _plan(resolution: Resolution, options: ReadOptions, condition: Predicate | None) -> ScanPlan:
