@@ -15,6 +15,7 @@ from storage_core.lazy_imports import lazy_imports
 from storage_core.log_config import LogConfig
 
 if TYPE_CHECKING:
+    from storage_core.inspect import read_table
     from storage_core.log import (
         AppendInfo,
         CleanerConfig,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
         explain,
         parse_read_options,
         plan_scan,
-        read_table,
     )
 
 __all__ = [
@@ -62,4 +62,6 @@ __all__ = [
     "read_table",
 ]
 
-__getattr__, __dir__ = lazy_imports(__name__, "storage_core.scan", "storage_core.record", "storage_core.log")
+__getattr__, __dir__ = lazy_imports(
+    __name__, "storage_core.scan", "storage_core.inspect", "storage_core.record", "storage_core.log"
+)

@@ -125,8 +125,14 @@ READ_OPTIONS: tuple[OptionSpec, ...] = (
            doc="The last column with `mode=PERMISSIVE`: JSON with `file`, `topic`, `partition`, `startByte`, `endByte`, "
                "`startOffset`, `endOffset` (ends are exclusive, offsets bounds of what may be lost), `error` and `reason`. "
                "Null in the rows of records, unless a timestamp does not fit its column."),
-    _batch("view", "`records`", "records",
-           doc="What the rows are."),
+    _batch("view", "name", "records",
+           doc="What the rows are: `records`, or `batches`, `segments`, `partitions`, `index`, `transactions`, `producers`, "
+               "`epochs`, `damage`, `group_offsets` or `files` ([Views](views.md))."),
+    _batch("asOf", "timestamp", "",
+           doc="With `view=group_offsets`: the offsets as they were at this time, instead of the latest."),
+    _batch("exact", "boolean", "false",
+           doc="With `view=segments` or `view=partitions`: walk every batch header, for what names and sizes of files do not "
+               "tell."),
     _later("maxOffsetsPerTrigger", "count",
            doc="Streaming: offsets in one micro-batch at most."),
     _later("minOffsetsPerTrigger", "count",

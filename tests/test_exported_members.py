@@ -98,7 +98,7 @@ EXPORTED = {
         "parse_read_options",
         "plan_scan",
         "project",
-        "read_table",
+        "read_records",
         "read_task",
         "record_schema",
     ],
@@ -118,6 +118,16 @@ EXPORTED = {
         "partition_for_key",
         "partition_rows",
         "to_positive",
+    ],
+    "storage_core.inspect": [
+        "VIEW_NAMES",
+        "View",
+        "ViewTask",
+        "find_view",
+        "plan_view",
+        "read_table",
+        "read_view_task",
+        "view_schema",
     ],
     "storage_core.log": [
         "AppendInfo",
@@ -227,6 +237,9 @@ FIELDS = {
         "max_timestamp_disorder_ms",
         "mode",
         "corrupt_record_column",
+        "view",
+        "as_of_ms",
+        "exact",
     ],
     "storage_core.AppendInfo": [
         "first_offset",
@@ -286,6 +299,7 @@ FIELDS = {
 # Names and defaults.
 OPTIONS = {
     "READ_OPTIONS": {
+        "asOf": "",
         "assign": "",
         "columnNameOfCorruptRecord": "_corrupt_record",
         "columns": "",
@@ -293,6 +307,7 @@ OPTIONS = {
         "endingOffsets": "latest",
         "endingOffsetsByTimestamp": "",
         "endingTimestamp": "",
+        "exact": "false",
         "failOnDataLoss": "true",
         "filterPushdown": "false",
         "followSymlinks": "false",

@@ -9,7 +9,7 @@ from storage_core.scan.predicate import Predicate
 if TYPE_CHECKING:
     from storage_core.scan.explanation import ScanExplanation, explain
     from storage_core.scan.plan import ScanPlan, plan_scan
-    from storage_core.scan.read import read_table, read_task
+    from storage_core.scan.read import read_records, read_task
     from storage_core.scan.spans import LogSpan, ReadSettings, ScanTask, project, record_schema
 
 __all__ = [
@@ -24,7 +24,7 @@ __all__ = [
     "parse_read_options",
     "plan_scan",
     "project",
-    "read_table",
+    "read_records",
     "read_task",
     "record_schema",
 ]

@@ -101,8 +101,8 @@ def parse_topics(option: str, value: object) -> tuple[str, ...]:
     return topics
 
 
-def parse_columns(option: str, value: object, known: Sequence[str]) -> tuple[str, ...]:
-    """Parse column names: comma separated, or a JSON list."""
+def parse_columns(option: str, value: object, known: Sequence[str] | None) -> tuple[str, ...]:
+    """Parse column names: comma separated, or a JSON list. Any name will do if it is not said which are known."""
     if isinstance(value, str):
         text = value.strip()
         items: list[str] = (
@@ -112,9 +112,10 @@ def parse_columns(option: str, value: object, known: Sequence[str]) -> tuple[str
         items = _text_list(option, value, "column names")
     columns = tuple(item.strip() for item in items)
     if not any(columns):
-        raise OptionError(f"{option} is {value!r}, which names no column. Use some of: {', '.join(known)}.")
+        some = "" if known is None else f" Use some of: {', '.join(known)}."
+        raise OptionError(f"{option} is {value!r}, which names no column.{some}")
     for index, column in enumerate(columns):
-        if column not in known:
+        if known is not None and column not in known:
             raise OptionError(f"{option} names an unknown column '{column}'.{_column_hint(column, known)}")
         if column in columns[:index]:
             raise OptionError(f"{option} names '{column}' twice. Name each column once.")

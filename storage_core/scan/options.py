@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Final, Literal, TypeVar, cast
 
 from storage_core.errors import OptionError
 from storage_core.option_table import find_option
@@ -25,6 +25,7 @@ from storage_core.scan.option_values import (
     parse_paths,
     parse_size_bytes,
     parse_time_zone,
+    parse_timestamp_ms,
     parse_topics,
 )
 from storage_core.scan.predicate import Predicate, checked_predicate
@@ -40,7 +41,25 @@ if TYPE_CHECKING:
 _Parsed = TypeVar("_Parsed")
 _Word = TypeVar("_Word", bound=str)
 _RECORD_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
-_LATER_VIEWS = ("batches", "segments", "index", "transactions", "producers", "epochs", "damage")
+RECORDS = "records"
+"""The view that is a read of the records; `storage_core.inspect` makes the others."""
+# By view, the columns that conditions know as `offset` and `timestamp`, in lower case.
+VIEWS: Final[dict[str, dict[str, str]]] = {
+    RECORDS: {},
+    "batches": {"baseoffset": "offset", "maxtimestamp": "timestamp"},
+    "segments": {"baseoffset": "offset", "maxtimestamp": "timestamp"},
+    "partitions": {},
+    "index": {},
+    "transactions": {"firstoffset": "offset", "starttimestamp": "timestamp"},
+    "producers": {"lastoffset": "offset", "lasttimestamp": "timestamp"},
+    "epochs": {"startoffset": "offset"},
+    "damage": {"startoffset": "offset"},
+    "group_offsets": {"committime": "timestamp"},
+    "files": {},
+}
+_RECORDS_ONLY = ("includeHeaders", "includeMetadata", "columnNameOfCorruptRecord")
+# Options of one or two views.
+_VIEW_OPTIONS = {"asOf": ("group_offsets",), "exact": ("segments", "partitions")}
 _TOPIC_OPTIONS = ("subscribe", "subscribePattern", "assign")
 DamageMode = Literal["FAILFAST", "DROPMALFORMED", "PERMISSIVE"]
 """Damage fails the read, is skipped, or is skipped and described in a row of its own."""
@@ -61,6 +80,9 @@ class ReadOptions:
         max_timestamp_disorder_ms: A record is at most this much earlier than any record before it.
         mode: How damage is handled.
         corrupt_record_column: With mode PERMISSIVE, the column that describes damage.
+        view: What the rows are; a key of `VIEWS`.
+        as_of_ms: The time as of which group offsets are wanted; None for the latest.
+        exact: Whether a view walks every batch header for what file names and sizes do not tell.
     """
 
     paths: tuple[str, ...]
@@ -87,6 +109,9 @@ class ReadOptions:
     max_timestamp_disorder_ms: int | None = None
     mode: DamageMode = "FAILFAST"
     corrupt_record_column: str = CORRUPT_RECORD_COLUMN
+    view: str = RECORDS
+    as_of_ms: int | None = None
+    exact: bool = False
 
 
 def parse_read_options(raw: Mapping[str, object], *, now_ms: int | None = None) -> ReadOptions:
@@ -104,6 +129,8 @@ def parse_read_options(raw: Mapping[str, object], *, now_ms: int | None = None) 
     """
     given = _by_documented_name(raw)
     _refuse_later_options(given)
+    view = parse_choice("view", given.get("view", RECORDS), tuple(VIEWS))
+    _refuse_options_of_other_views(given, view)
     subscribe, subscribe_pattern, assign = _parse_topic_selection(given)
     zone = parse_time_zone("timeZone", given.get("timeZone", "UTC"))
     now_ms = int(time.time() * 1000) if now_ms is None else now_ms
@@ -135,16 +162,20 @@ def parse_read_options(raw: Mapping[str, object], *, now_ms: int | None = None) 
         include_metadata=include_metadata,
         columns=_parse_columns(
             given,
+            view,
             include_headers=include_headers,
             include_metadata=include_metadata,
             corrupt_record_column=corrupt_record_column if mode == "PERMISSIVE" else None,
         ),
         follow_symlinks=_boolean(given, "followSymlinks", default=False),
         filter_pushdown=_boolean(given, "filterPushdown", default=False),
-        where=_parse_condition(given, zone, now_ms),
+        where=_parse_condition(given, view, zone, now_ms),
         max_timestamp_disorder_ms=_optional(given, "maxTimestampDisorder", parse_interval_ms),
         mode=mode,
         corrupt_record_column=corrupt_record_column,
+        view=view,
+        as_of_ms=None if "asOf" not in given else parse_timestamp_ms("asOf", given["asOf"], zone, now_ms),
+        exact=_boolean(given, "exact", default=False),
     )
 
 
@@ -193,12 +224,17 @@ def _refuse_later_options(given: Mapping[str, object]) -> None:
             raise OptionError(
                 f"Option '{name}' is not available in this version of segmentlog. Leave it out."
             )
-    if "view" in given:
-        word = parse_choice("view", given["view"], ("records", *_LATER_VIEWS))
-        if word != "records":
-            raise OptionError(
-                f"view={word} is not available in this version of segmentlog. Use view=records."
-            )
+
+
+def _refuse_options_of_other_views(given: Mapping[str, object], view: str) -> None:
+    for name, value in given.items():
+        if str(value).lower() == find_option(name).default:
+            continue
+        if view != RECORDS and name in _RECORDS_ONLY:
+            raise OptionError(f"{name} is for records, and view={view} has none. Leave it out.")
+        views = _VIEW_OPTIONS.get(name)
+        if views is not None and view not in views:
+            raise OptionError(f"{name} is for view={' or '.join(views)}, found view={view}. Leave it out.")
 
 
 def _parse_paths(given: Mapping[str, object]) -> tuple[str, ...]:
@@ -247,6 +283,7 @@ def _parse_corrupt_record_column(given: Mapping[str, object]) -> str:
 
 def _parse_columns(
     given: Mapping[str, object],
+    view: str,
     *,
     include_headers: bool,
     include_metadata: bool,
@@ -254,6 +291,9 @@ def _parse_columns(
 ) -> tuple[str, ...] | None:
     if "columns" not in given:
         return None
+    if view != RECORDS:
+        # The view checks the names.
+        return parse_columns("columns", given["columns"], None)
     known = list(_RECORD_COLUMNS)
     if include_headers:
         known.append("headers")
@@ -264,12 +304,14 @@ def _parse_columns(
     return parse_columns("columns", given["columns"], known)
 
 
-def _parse_condition(given: Mapping[str, object], zone: dt.tzinfo, now_ms: int) -> Predicate | None:
+def _parse_condition(
+    given: Mapping[str, object], view: str, zone: dt.tzinfo, now_ms: int
+) -> Predicate | None:
     if "where" not in given:
         return None
     value = given["where"]
     if isinstance(value, str):
-        return parse_where(value, zone, now_ms)
+        return parse_where(value, zone, now_ms, other_names=VIEWS[view])
     return checked_predicate(value)
 
 

@@ -1,4 +1,4 @@
-"""Run a task: its spans become Arrow record batches. `read_table` runs all of them, into one table.
+"""Run a task: its spans become Arrow record batches. `read_records` runs all of them, into one table.
 
 window of a file → valid batches, and damage between them → decompressed → columns → rows
 
@@ -26,12 +26,10 @@ from storage_core.errors import (
     SegmentLogError,
     UnsupportedFormatError,
 )
-from storage_core.filesystem import FileSystem
 from storage_core.record import WantedFields, decode_records
 from storage_core.record.section import SectionMaker
 from storage_core.scan.isolation import AbortedTransactions
 from storage_core.scan.offset_ranges import PartitionRange, locate_spans
-from storage_core.scan.options import options_of
 from storage_core.scan.plan import plan_scan
 from storage_core.scan.rows import (
     BatchBuilder,
@@ -52,8 +50,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from storage_core.filesystem import OpenFile
+    from storage_core.filesystem import FileSystem, OpenFile
     from storage_core.record.batch_window import BatchWindow
+    from storage_core.scan.options import ReadOptions
     from storage_core.scan.spans import LogSpan, ScanTask
 
 
@@ -374,38 +373,17 @@ class _TruncatedError(Exception):
         self.offset = offset
 
 
-def read_table(
-    *paths: str | os.PathLike[str], filesystem: FileSystem | None = None, **options: object
-) -> pa.Table:
-    """Read log directories into one table, ordered by topic, partition and offset.
-
-    Args:
-        paths: Log directories, folders of them, or partition directories.
-        filesystem: Where to read; its ``statistics`` say afterwards what was read.
-        options: The read options of the Spark source in snake_case: ``subscribe="orders"``,
-            ``starting_timestamp=...``, ``isolation_level="read_committed"``, ``columns=[...]``,
-            ``where="key = 'k1'"`` (or a `Predicate`).
-
-    Returns:
-        The columns of Spark's Kafka source: ``key``, ``value``, ``topic``, ``partition``,
-        ``offset``, ``timestamp`` (microseconds, UTC), ``timestampType``; ``headers`` and
-        ``_metadata`` if asked for; ``_corrupt_record`` with ``mode="PERMISSIVE"``.
-
-    Raises:
-        OptionError: An option is unknown or wrong.
-        SegmentLogError: What is asked for cannot be read.
-    """
-    filesystem = filesystem or FileSystem()
-    parsed = options_of(paths, options)
+def read_records(filesystem: FileSystem, options: ReadOptions) -> pa.Table:
+    """Read all records that the options ask for into one table, ordered by topic, partition and offset."""
     schema = project(
         record_schema(
-            include_headers=parsed.include_headers,
-            include_metadata=parsed.include_metadata,
-            corrupt_record_column=parsed.corrupt_record_column if parsed.mode == "PERMISSIVE" else None,
+            include_headers=options.include_headers,
+            include_metadata=options.include_metadata,
+            corrupt_record_column=options.corrupt_record_column if options.mode == "PERMISSIVE" else None,
         ),
-        parsed.columns,
+        options.columns,
     )
-    plan = plan_scan(filesystem, parsed)
+    plan = plan_scan(filesystem, options)
     batches = (batch for task in plan.tasks for batch in read_task(filesystem, task, schema))
     return pa.Table.from_batches(_with_small_ones_joined(batches), schema=schema)
 

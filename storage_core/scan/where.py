@@ -13,8 +13,9 @@ from __future__ import annotations
 import datetime as dt
 import re
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias, cast
 
 from storage_core.errors import OptionError
@@ -109,13 +110,19 @@ _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([01][0-7
 _ESCAPED: Final = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
 
 
-def parse_where(text: str, zone: dt.tzinfo, now_ms: int | None = None) -> Predicate:
+def parse_where(
+    text: str,
+    zone: dt.tzinfo,
+    now_ms: int | None = None,
+    other_names: Mapping[str, str] = MappingProxyType({}),
+) -> Predicate:
     """Parse a condition.
 
     Args:
         text: As in ``offset >= 100 AND key = 'k1'``, of at most `MAX_TEXT_BYTES` in UTF-8.
         zone: The zone of timestamps that name none.
         now_ms: The time that relative timestamps are relative to; the clock if None.
+        other_names: Names in lower case that mean one of the columns.
 
     Raises:
         OptionError: The text is no condition, or is too long or too deep.
@@ -126,7 +133,7 @@ def parse_where(text: str, zone: dt.tzinfo, now_ms: int | None = None) -> Predic
             f"Expected a condition of at most {MAX_TEXT_BYTES} bytes in where, found one of {size_bytes} that "
             f"begins with {text[:40]!r} at character 1. Pass a Predicate to read_table, or filter afterwards."
         )
-    source = _Source(text, zone, int(time.time() * 1000) if now_ms is None else now_ms)
+    source = _Source(text, zone, int(time.time() * 1000) if now_ms is None else now_ms, other_names)
     openings: list[_Part] = []
     groups: list[list[_Part]] = [[]]
     for part in _parts(source):
@@ -151,11 +158,12 @@ def parse_where(text: str, zone: dt.tzinfo, now_ms: int | None = None) -> Predic
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A condition in text, and the zone and time that its timestamps are relative to."""
+    """A condition in text, the zone and time that its timestamps are relative to, and further names of columns."""
 
     text: str
     zone: dt.tzinfo
     now_ms: int
+    other_names: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +240,7 @@ def _meaning(part: _Part, matched: re.Match[str]) -> tuple[str, Any]:
     if word in _CONSTANTS:
         return _CONSTANTS[word]
     name = (part.raw[1:-1] if part.kind == "quoted" else part.raw).lower()
+    name = part.source.other_names.get(name, name)
     if name in _COLUMNS:
         return "column", name
     raise part.error(_why_unknown(part.raw, part.source.text[part.end :]))

@@ -170,6 +170,9 @@ def test_a_missing_path_says_how_to_give_one(given):
         ({"path": "s3://bucket/a"}, "has the scheme 's3'"),
         ({"mode": "LENIENT"}, "Use FAILFAST or DROPMALFORMED or PERMISSIVE"),
         ({"view": "rows"}, "Use records or batches"),
+        ({"view": "batches", "includeHeaders": "true"}, "includeHeaders is for records, and view=batches has none"),
+        ({"view": "batches", "exact": "true"}, "exact is for view=segments or partitions, found view=batches"),
+        ({"asOf": "2026-01-01"}, "asOf is for view=group_offsets, found view=records"),
     ],
 )
 def test_every_mistake_is_one_clear_line(given, message):
@@ -183,7 +186,6 @@ def test_every_mistake_is_one_clear_line(given, message):
     ("name", "value"),
     [
         ("maxOffsetsPerTrigger", "5"),
-        ("view", "batches"),
     ],
 )
 def test_what_this_version_does_not_have_is_said_in_one_line(name, value):

@@ -14,7 +14,7 @@ import pytest
 
 from storage_core.errors import DataLossError, UnreadableError
 from storage_core.filesystem import FileSystem
-from storage_core.scan import read_table
+from storage_core import read_table
 
 
 @pytest.fixture

@@ -1,0 +1,21 @@
+"""The command `segmentlog`: examines and repairs directories of Kafka log segments."""
+
+from __future__ import annotations
+
+import sys
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command with the arguments of this process, and end the process with its status."""
+    try:
+        from storage_core.cli.main import run  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if error.name not in {"click", "rich"}:
+            raise
+        sys.exit(
+            f"segmentlog: the command needs {error.name}, which is not installed: "
+            "pip install 'spark-segmentlog[cli]'"
+        )
+    run()

@@ -1,0 +1,139 @@
+"""Arguments that commands share: directories, the options of reads as flags, the format of the output.
+
+A read option has its name in kebab case as flag, `--starting-timestamp`, and its text of the table of options as help.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from storage_core.cli.output import OUTPUT_FORMATS, Output, OutputFormat
+from storage_core.option_table import READ_OPTIONS, OptionSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from click.shell_completion import CompletionItem
+
+_Function = TypeVar("_Function", bound="Callable[..., Any]")
+_SPECS: Final = {spec.name: spec for spec in READ_OPTIONS}
+_WORDS: Final = re.compile(r"`([^`]+)`")
+
+TOPIC_FLAGS: Final = ("subscribe", "subscribePattern", "assign")
+BOUND_FLAGS: Final = (
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "endingAt",
+)
+RECORD_FLAGS: Final = (
+    *TOPIC_FLAGS,
+    *BOUND_FLAGS,
+    "where",
+    "timeZone",
+    "isolationLevel",
+    "mode",
+    "failOnDataLoss",
+    "maxTimestampDisorder",
+    "maxDecompressedBatchBytes",
+    "useIndexes",
+    "followSymlinks",
+)
+"""The options of a read of records."""
+
+paths_argument = click.argument(
+    "paths", metavar="DIR...", nargs=-1, required=True, type=click.Path(file_okay=True)
+)
+"""Log directories, folders of them, or partition directories, as ``paths``."""
+
+quiet_flag = click.option("--quiet", "-q", is_flag=True, help="No progress.")
+"""``quiet``: whether progress is left out."""
+
+jobs_flag = click.option(
+    "--jobs",
+    "-j",
+    type=click.IntRange(min=1),
+    default=lambda: os.cpu_count() or 1,
+    metavar="N",
+    help="How many processes share the work.  [default: one per processor]",
+)
+"""``jobs``: how many processes share the work."""
+
+
+def output_flag(*formats: OutputFormat, default: OutputFormat = "table") -> Callable[[_Function], _Function]:
+    """``output``: an `Output` of one of these formats, of all if none is named."""
+    choices = formats or OUTPUT_FORMATS
+    return click.option(
+        "--output",
+        "-o",
+        type=click.Choice(choices),
+        default=default,
+        show_default=True,
+        callback=lambda _context, _parameter, value: Output(value),
+        help="How the result is printed.",
+    )
+
+
+def read_flags(*names: str) -> Callable[[_Function], _Function]:
+    """``options``: the read options that are given, by their documented names, for `storage_core.scan.options`."""
+    specs = [_SPECS[name] for name in names]
+    parameters = {_parameter(spec): spec.name for spec in specs}
+
+    def decorate(function: _Function) -> _Function:
+        @functools.wraps(function)
+        def with_options(**given: Any) -> Any:
+            values = {name: given.pop(parameter) for parameter, name in parameters.items()}
+            options = {name: value for name, value in values.items() if value is not None}
+            return function(options=options, **given)
+
+        decorated: Any = with_options
+        for spec in reversed(specs):
+            decorated = click.option(
+                flag_of(spec.name),
+                _parameter(spec),
+                metavar=_metavar(spec),
+                default=None,
+                shell_complete=functools.partial(_complete, _WORDS.findall(spec.kind)),
+                help=_help(spec),
+            )(decorated)
+        found: _Function = decorated
+        return found
+
+    return decorate
+
+
+def flag_of(name: str) -> str:
+    """The flag of a read option: ``--starting-timestamp`` of ``startingTimestamp``."""
+    return "--" + re.sub("(?=[A-Z])", "-", name).lower()
+
+
+def _parameter(spec: OptionSpec) -> str:
+    return "read_" + flag_of(spec.name).removeprefix("--").replace("-", "_")
+
+
+def _metavar(spec: OptionSpec) -> str:
+    words = [word for word in _WORDS.findall(spec.kind) if word != "JSON"]
+    return "|".join(words) if words and "JSON" not in spec.kind else spec.kind.replace("`", "").upper()
+
+
+def _help(spec: OptionSpec) -> str:
+    # Markdown's backticks are noise in a terminal.
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", spec.doc).replace("`", "")
+    return f"{text}  [default: {spec.default}]" if spec.default else text
+
+
+def _complete(
+    words: list[str], _context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem  # noqa: PLC0415
+
+    return [CompletionItem(word) for word in words if word.lower().startswith(incomplete.lower())]

@@ -1,0 +1,136 @@
+"""The group of commands, and how each of them ends: its exit status, and one line about what went wrong.
+
+A command's module is imported when the command runs: `segmentlog --help` imports click and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from storage_core.cli.output import DAMAGE, INPUT_OUTPUT, USAGE, printable
+from storage_core.errors import CorruptError, OptionError, SegmentLogError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+COMMANDS: Final = {
+    "inventory": "What is here: topics, partitions, sizes, time ranges, strays.",
+    "verify": "Check every checksum, index, sequence and checkpoint.",
+    "recover": "Make a directory that a broker loads, with all that can be saved.",
+    "dump": "Print the content of files, as kafka-dump-log.sh does.",
+    "cat": "Print records; with --follow, those that come, too.",
+    "index": "Check or rebuild index files.",
+    "offsets": "Committed offsets of consumer groups, now or at a time.",
+    "transactions": "Open, long and aborted transactions.",
+    "plan": "What a read would open, read and skip.",
+    "convert": "Write records to Parquet files by topic and day.",
+    "report": "Write one HTML page about a directory.",
+}
+"""Each command is the object ``command`` of the module of its name, here with its help in one line."""
+_INTERRUPTED: Final = 128 + signal.SIGINT
+
+
+class _Commands(click.Group):
+    """Imports a command only to run it or to show its help."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (click's signature)
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  (likewise)
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f"storage_core.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+def _print_version(context: click.Context, _: click.Parameter, is_asked: bool) -> None:
+    if is_asked and not context.resilient_parsing:
+        try:
+            found = version("spark-segmentlog")
+        except PackageNotFoundError:
+            found = "(not installed)"
+        click.echo(f"segmentlog {found}")
+        context.exit()
+
+
+@click.group(
+    cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120}
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version.",
+)
+def segmentlog() -> None:
+    """Examine and repair directories of Kafka log segments: broker disks, snapshots, backups.
+
+    DIR is a broker's log directory, a folder of several, or one partition directory. Nothing is written to it unless
+    a command is told to work in place.
+
+    Exit status: 0 fine, 1 damage or a check that fails, 2 wrong usage, 3 input or output.
+    """
+
+
+def run(arguments: Sequence[str] | None = None) -> None:
+    """Run a command and end the process with its exit status."""
+    try:
+        # Returns the status with which a command ended itself.
+        ended = segmentlog.main(
+            args=None if arguments is None else list(arguments),
+            prog_name="segmentlog",
+            standalone_mode=False,
+        )
+        sys.stdout.flush()
+        status = ended if isinstance(ended, int) else 0
+    except SystemExit as exit_:
+        # click makes status 1 of a closed pipe.
+        if not isinstance(exit_.__context__, BrokenPipeError):
+            raise
+        status = 0
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx is not None else "segmentlog"
+        status = _fail(f"{error.format_message()} Try '{command} --help'.", USAGE)
+    except click.ClickException as error:
+        status = _fail(error.format_message(), USAGE)
+    except (click.Abort, KeyboardInterrupt):
+        status = _INTERRUPTED
+    except BrokenPipeError:
+        # The reader has what it wants: `| head`.
+        status = 0
+    except OptionError as error:
+        status = _fail(str(error), USAGE)
+    except CorruptError as error:
+        status = _fail(str(error), DAMAGE)
+    except (SegmentLogError, OSError) as error:
+        status = _fail(str(error), INPUT_OUTPUT)
+    _end(status)
+
+
+def _fail(message: str, status: int) -> int:
+    click.echo(f"segmentlog: {printable(' '.join(message.split()))}", err=True)
+    return status
+
+
+def _end(status: int) -> None:
+    """End the process; standard output may be closed already, which is no error."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Otherwise the interpreter reports the pipe once more when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(status)

@@ -1,0 +1,224 @@
+"""What commands print: tables for people, JSON, CSV or Arrow for programs, and progress on standard error.
+
+Names, keys and values are hostile input: printed to a terminal, control characters could rewrite what it shows.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import csv
+import dataclasses
+import datetime as dt
+import json
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    import pyarrow as pa
+    from rich.console import Console
+
+
+DAMAGE: Final = 1
+"""Exit status: there is damage, or a check failed."""
+USAGE: Final = 2
+"""Exit status: the arguments are wrong, or what is asked for is refused."""
+INPUT_OUTPUT: Final = 3
+"""Exit status: something cannot be read or written."""
+
+OutputFormat: TypeAlias = Literal["table", "json", "jsonl", "csv", "arrow"]
+OUTPUT_FORMATS: Final[tuple[OutputFormat, ...]] = get_args(OutputFormat)
+# Control characters, those that change the direction of text, and halves of surrogate pairs.
+_UNPRINTABLE: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
+)
+_SHORT_ESCAPES: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\x1b": "\\e"}
+_ROWS_IN_A_TABLE: Final = 1_000
+
+
+def printable(text: str) -> str:
+    r"""The text with control characters as escapes (``\n``, ``\x1b``), on one line."""
+    return _UNPRINTABLE.sub(_escaped, text)
+
+
+def _escaped(matched: re.Match[str]) -> str:
+    character = matched[0]
+    code = ord(character)
+    return _SHORT_ESCAPES.get(character) or (f"\\x{code:02x}" if code < 1 << 8 else f"\\u{code:04x}")
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON can hold it: dataclasses as objects, bytes that are UTF-8 as text, others as ``{"base64": …}``."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {name if isinstance(name, str) else str(name): plain(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(each) for each in value]
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return _plain_bytes(bytes(value))
+    if isinstance(value, dt.datetime):
+        return value.astimezone(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return value
+
+
+def _plain_bytes(value: bytes) -> object:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where and how a command prints its result.
+
+    Attributes:
+        format: As the user chose it.
+    """
+
+    format: OutputFormat = "table"
+
+    def write_batches(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+        """Print rows: as they come, but a table, which shows the first thousand, and JSON, which is one list."""
+        match self.format:
+            case "arrow":
+                _write_arrow(schema, batches)
+            case "csv":
+                _write_csv(schema, batches)
+            case "jsonl":
+                for row in _rows(batches):
+                    _write_json_line(row)
+            case "json":
+                _write_json_list(_rows(batches))
+            case "table":
+                _write_table(schema, batches)
+
+    def write_report(self, report: object, render: Callable[[Console], None]) -> None:
+        """Print a typed report: as JSON, or rendered for people."""
+        if self.format == "table":
+            render(console())
+        elif self.format == "json":
+            sys.stdout.write(json.dumps(plain(report), indent=2, ensure_ascii=False) + "\n")
+        else:
+            _write_json_line(plain(report))
+
+
+def console(*, is_error: bool = False) -> Console:
+    """A console of rich that interprets no markup and highlights nothing, so that data is printed as it is."""
+    from rich.console import Console  # noqa: PLC0415
+
+    return Console(stderr=is_error, markup=False, highlight=False, emoji=False, soft_wrap=False)
+
+
+def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+    for batch in batches:
+        for row in batch.to_pylist():
+            yield plain(row)
+
+
+def _write_json_line(value: object) -> None:
+    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+
+
+def _write_json_list(rows: Iterable[object]) -> None:
+    separator = "["
+    for row in rows:
+        sys.stdout.write(f"{separator}\n  {json.dumps(row, ensure_ascii=False)}")
+        separator = ","
+    sys.stdout.write("[]\n" if separator == "[" else "\n]\n")
+
+
+def _write_csv(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(schema.names)
+    for row in _rows(batches):
+        writer.writerow([_cell(value) for value in row.values()])
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (list, dict)):
+        return json.dumps(value, ensure_ascii=False)
+    return value
+
+
+def _write_arrow(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+    import click  # noqa: PLC0415
+    import pyarrow as pa  # noqa: PLC0415
+
+    stream: IO[bytes] = sys.stdout.buffer
+    if stream.isatty():
+        raise click.UsageError("--output arrow is binary: redirect it to a file or a program.")
+    with pa.ipc.new_stream(stream, schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+
+
+def _write_table(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for field in schema:
+        table.add_column(field.name, justify="right" if _is_number(field.type) else "left", overflow="fold")
+    count = 0
+    for row in _rows(batches):
+        count += 1
+        if count <= _ROWS_IN_A_TABLE:
+            table.add_row(*(shown(value) for value in row.values()))
+    target = console()
+    target.print(table)
+    if count > _ROWS_IN_A_TABLE:
+        target.print(f"and {count - _ROWS_IN_A_TABLE:,} more rows: --output jsonl, csv or arrow has all.")
+
+
+def shown(value: object) -> str:
+    """A value as a cell of a table for people; null is empty."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return printable(value)
+    return printable(str(_cell(value)))
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    import pyarrow as pa  # noqa: PLC0415
+
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+@contextlib.contextmanager
+def progress(description: str, total: int | None, quiet: bool) -> Iterator[Callable[[int], None]]:
+    """Show progress in bytes on standard error, with rate and time left, while the block runs; only on a terminal.
+
+    Yields:
+        A function that takes how many bytes were done since its last call.
+    """
+    if quiet or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.progress import (  # noqa: PLC0415
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console(is_error=True), transient=True) as shown_progress:
+        task = shown_progress.add_task(printable(description), total=total)
+        yield lambda count: shown_progress.advance(task, count)
