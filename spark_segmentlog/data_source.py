@@ -16,7 +16,7 @@ from spark_segmentlog.tracebacks import raises_without_frames
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from spark_segmentlog.reader import SegmentLogReader
+    from spark_segmentlog.reader import SegmentLogReader, ViewReader
     from spark_segmentlog.writer import SegmentLogWriter
 
 
@@ -24,7 +24,7 @@ _logger = logging.getLogger(__name__)
 
 
 class SegmentLogDataSource(DataSource):
-    """Directories of Kafka log segments as a table, one row per record."""
+    """Directories of Kafka log segments as a table, one row per record; or what else they hold, with ``view``."""
 
     @classmethod
     def name(cls) -> str:
@@ -39,7 +39,7 @@ class SegmentLogDataSource(DataSource):
         return schema.source_schema(options.read_options(self.options))
 
     @raises_without_frames
-    def reader(self, schema: StructType) -> SegmentLogReader:
+    def reader(self, schema: StructType) -> SegmentLogReader | ViewReader:
         """Create the reader of a batch query.
 
         Args:
@@ -48,6 +48,7 @@ class SegmentLogDataSource(DataSource):
         """
         from spark_segmentlog import options, reader  # noqa: PLC0415
         from spark_segmentlog import schema as schemas  # noqa: PLC0415
+        from storage_core.scan.options import RECORDS  # noqa: PLC0415
 
         read_options = options.read_options(self.options)
         columns = schemas.projected_columns(schema, read_options)
@@ -63,6 +64,8 @@ class SegmentLogDataSource(DataSource):
                 "where compares with a time that names no zone: it is read as UTC, whatever spark.sql.session.timeZone "
                 "is. Name the zone in the text (2026-01-01T00:00:00Z), or set the option timeZone."
             )
+        if read_options.view != RECORDS:
+            return reader.ViewReader(read_options, columns)
         if read_options.filter_pushdown and reader.is_pushdown_offered():
             return reader.PushdownReader(read_options, columns)
         return reader.SegmentLogReader(read_options, columns)

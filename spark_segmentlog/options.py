@@ -36,7 +36,7 @@ from storage_core.scan.option_values import (
     parse_paths,
     path_of,
 )
-from storage_core.scan.options import ReadOptions, parse_read_options
+from storage_core.scan.options import RECORDS, VIEWS, ReadOptions, parse_read_options
 from storage_core.scan.where import parse_where
 
 if TYPE_CHECKING:
@@ -131,7 +131,8 @@ def has_times_without_zone(options: Mapping[str, str]) -> bool:
     if "where" not in given or "timezone" in given:
         return False
     # At an instant that is the same for both, a difference comes from the zone.
-    here, elsewhere = (parse_where(given["where"], zone, now_ms=0) for zone in _TWO_ZONES)
+    names = VIEWS.get(given.get("view", RECORDS).lower(), {})
+    here, elsewhere = (parse_where(given["where"], zone, now_ms=0, other_names=names) for zone in _TWO_ZONES)
     return here != elsewhere
 
 

@@ -1,4 +1,4 @@
-"""The reader of a batch query: plans on the driver, reads in tasks.
+"""The readers of a batch query: they plan on the driver, and read in tasks.
 
 Spark pickles the reader into every task before it calls `partitions`, so it cannot carry the result of
 planning: each task gets all that it needs in its partition.
@@ -30,8 +30,11 @@ from spark_segmentlog.tracebacks import raises_without_frames, without_frames
 from spark_segmentlog.workers import reduce_for_workers, require_directories
 from storage_core.errors import OptionError, SegmentLogError
 from storage_core.filesystem import FileSystem
+from storage_core.inspect import find_view, plan_view, read_view_task
 from storage_core.scan import ReadOptions, ScanTask, plan_scan, read_task
+from storage_core.scan.options import RECORDS
 from storage_core.scan.predicate import And, Comparison, In, IsNull, Not, Operator, Predicate, StartsWith
+from storage_core.scan.resolve import split_paths
 from storage_core.scan.spans import record_schema
 
 if TYPE_CHECKING:
@@ -166,12 +169,47 @@ class SegmentLogReader(DataSourceReader):
 
 def _arrow_schema(columns: tuple[ProjectedColumn, ...], options: ReadOptions) -> pa.Schema:
     """The schema that Spark expects of batches, nullable flags included."""
-    records = record_schema(
-        include_headers=True,
-        include_metadata=True,
-        corrupt_record_column=options.corrupt_record_column,
-    )
-    return pa.schema([records.field(column.name).with_nullable(column.nullable) for column in columns])
+    if options.view == RECORDS:
+        known = record_schema(
+            include_headers=True,
+            include_metadata=True,
+            corrupt_record_column=options.corrupt_record_column,
+        )
+    else:
+        known = find_view(options.view).schema
+    return pa.schema([known.field(column.name).with_nullable(column.nullable) for column in columns])
+
+
+class ViewReader(DataSourceReader):
+    """Reads a view that is not the records."""
+
+    def __init__(self, options: ReadOptions, columns: tuple[ProjectedColumn, ...]) -> None:
+        self._options = options
+        self._columns = columns
+        self._planned_on = socket.gethostname()
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[Any, ...]]:
+        return reduce_for_workers(self)
+
+    @raises_without_frames
+    def partitions(self) -> Sequence[InputPartition]:
+        """Plan the view: one partition per task, with the directories that it looks into."""
+        filesystem = FileSystem()
+        paths = split_paths(filesystem, self._options.paths)
+        return [InputPartition((paths, task)) for task in plan_view(filesystem, self._options)]
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """Make the rows of one partition."""
+        # For an empty plan, Spark runs one task without anything to do.
+        if partition is None or partition.value is None:
+            return
+        paths, task = partition.value
+        try:
+            filesystem = FileSystem()
+            require_directories(filesystem, set(paths), self._planned_on, may_be_empty=True)
+            yield from read_view_task(filesystem, task, _arrow_schema(self._columns, self._options))
+        except SegmentLogError as error:
+            raise without_frames(error) from None
 
 
 _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"

@@ -1,7 +1,7 @@
 """The columns as Spark types, and the columns that a read asks for.
 
-Names, order and types are those of Spark's Kafka source. Every column is nullable, as there: saved
-tables, unions and schema comparisons depend on the flags.
+Names, order and types of records are those of Spark's Kafka source; those of other views are theirs. Every column is
+nullable, as there: saved tables, unions and schema comparisons depend on the flags.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ from pyspark.sql.types import (
 )
 
 from storage_core.errors import OptionError
+from storage_core.scan.options import RECORDS
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from storage_core.scan.options import ReadOptions
 
 
@@ -117,9 +120,39 @@ def _option_columns(options: ReadOptions) -> tuple[str, ...]:
 
 def _types(options: ReadOptions) -> dict[str, DataType]:
     """The columns that exist with these options; the one that describes damage is the last."""
+    if options.view != RECORDS:
+        return _types_of_view(options.view)
     if options.mode != "PERMISSIVE":
         return _TYPES
     return {**_TYPES, options.corrupt_record_column: StringType()}
+
+
+def _types_of_view(name: str) -> dict[str, DataType]:
+    # A read of records needs none of this.
+    from storage_core.inspect import find_view  # noqa: PLC0415
+
+    return {column.name: spark_type(column.type) for column in find_view(name).columns}
+
+
+def spark_type(kind: pa.DataType) -> DataType:
+    """Spark's type of a column of a view."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    simple = {
+        pa.bool_(): BooleanType(),
+        pa.int32(): IntegerType(),
+        pa.int64(): LongType(),
+        pa.string(): StringType(),
+        pa.binary(): BinaryType(),
+        pa.timestamp("us", tz="UTC"): TimestampType(),
+    }
+    if kind in simple:
+        return simple[kind]
+    if pa.types.is_list(kind):
+        return ArrayType(spark_type(kind.value_type))
+    if pa.types.is_struct(kind):
+        return StructType([StructField(field.name, spark_type(field.type)) for field in kind])
+    raise TypeError(f"Expected a type that a view has, found {kind}.")
 
 
 def _check_field(field: StructField, types: dict[str, DataType], options: ReadOptions) -> None:
@@ -131,13 +164,21 @@ def _check_field(field: StructField, types: dict[str, DataType], options: ReadOp
             f"Column {field.name!r} of the schema: expected type {expected.simpleString()}, "
             f"found {field.dataType.simpleString()}. Cast it after the read."
         )
-    is_permissive = options.mode == "PERMISSIVE"
-    if not field.nullable and field.name not in (_NEVER_NULL_WITH_DAMAGE if is_permissive else _NEVER_NULL):
-        rows = "rows that describe damage" if is_permissive else "records"
+    rows, never_null = _rows_and_never_null(options)
+    if not field.nullable and field.name not in never_null:
         raise OptionError(
             f"Column {field.name!r} of the schema: expected a nullable column, because {rows} without one "
             "exist, found NOT NULL."
         )
+
+
+def _rows_and_never_null(options: ReadOptions) -> tuple[str, frozenset[str]]:
+    """The name of the rows that may lack columns, and the columns that none of them lacks."""
+    if options.view != RECORDS:
+        return f"rows of view={options.view}", frozenset()
+    if options.mode == "PERMISSIVE":
+        return "rows that describe damage", _NEVER_NULL_WITH_DAMAGE
+    return "records", _NEVER_NULL
 
 
 def _unknown_column(name: str, where: str, types: dict[str, DataType]) -> str:

@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -57,6 +56,8 @@ class _Commands(click.Group):
 
 def _print_version(context: click.Context, _: click.Parameter, is_asked: bool) -> None:
     if is_asked and not context.resilient_parsing:
+        from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
+
         try:
             found = version("spark-segmentlog")
         except PackageNotFoundError:
