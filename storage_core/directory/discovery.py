@@ -310,7 +310,7 @@ class _Search:
         name = parse_partition_directory_name(os.path.basename(path))
         if name is not None and name.suffix is None and self._is_hidden(name, os.path.dirname(path)):
             return
-        if name is not None and self._holds_partition_files(path):
+        if name is not None and holds_partition_files(self._filesystem, path):
             if name.suffix is not None:
                 _log.warning(
                     "Left out %s: a directory with suffix -%s is not a live partition.", path, name.suffix
@@ -337,7 +337,7 @@ class _Search:
                 found_any = True
             elif name is not None and name.suffix is not None:
                 _log.debug("Left out %s: it is not a live partition.", partition_path)
-            elif name is not None and self._holds_partition_files(partition_path):
+            elif name is not None and holds_partition_files(self._filesystem, partition_path):
                 found_any = True
                 self._add_partition(partition_path, name.topic, name.partition, path)
             elif not directory_name.startswith("."):
@@ -395,16 +395,18 @@ class _Search:
             return isinstance(error, UnreadableError)
         return status is not None and status.is_directory
 
-    def _holds_partition_files(self, path: str) -> bool:
-        for file_name in (LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA):
-            status = self._filesystem.status(os.path.join(path, file_name))
-            if status is not None and status.is_regular_file:
-                return True
-        try:
-            return any(_is_log_file(entry) for entry in self._filesystem.walk_directory(path))
-        except FileNotFoundError:
-            # A live broker has renamed it for deletion since the root was listed.
-            return False
+
+def holds_partition_files(filesystem: FileSystem, path: str) -> bool:
+    """Whether a directory holds a segment or another file that only a partition's directory has."""
+    for file_name in (LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA):
+        status = filesystem.status(os.path.join(path, file_name))
+        if status is not None and status.is_regular_file:
+            return True
+    try:
+        return any(_is_log_file(entry) for entry in filesystem.walk_directory(path))
+    except FileNotFoundError:
+        # A live broker has renamed it for deletion since the root was listed.
+        return False
 
 
 def _is_log_file(entry: DirectoryEntry) -> bool:

@@ -146,6 +146,7 @@ class PartitionLog:
         use_indexes: bool = True,
         max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
         skip_damage: bool = False,
+        listing: SegmentListing | None = None,
     ) -> PartitionLog:
         """List a partition directory.
 
@@ -155,6 +156,7 @@ class PartitionLog:
             use_indexes: False walks every header instead.
             max_batch_bytes: The largest batch that is read, compressed or not.
             skip_damage: Whether look-ups continue after damage; otherwise damage is an error.
+            listing: The segments, if the caller has listed them.
 
         Raises:
             UnreadableError: This user may not list the directory.
@@ -180,15 +182,16 @@ class PartitionLog:
                 segment.end_before(changing.log_end_before)
             return segment
 
-        listing = list_segments(
-            filesystem,
-            directory.path,
-            is_clean=directory.root.clean_shutdown,
-            is_still_clean=directory.root.is_still_clean,
-            swap_end_offset=lambda base_offset: (
-                open_segment(base_offset, None, SWAP_SUFFIX).end().next_offset
-            ),
-        )
+        if listing is None:
+            listing = list_segments(
+                filesystem,
+                directory.path,
+                is_clean=directory.root.clean_shutdown,
+                is_still_clean=directory.root.is_still_clean,
+                swap_end_offset=lambda base_offset: (
+                    open_segment(base_offset, None, SWAP_SUFFIX).end().next_offset
+                ),
+            )
         if changing is not None:
             listing = listing.before(changing.log_end_before)
         base_offsets = listing.base_offsets

@@ -11,11 +11,12 @@ from storage_core.filesystem.file_lock import FileLock, OwningProcess
 from storage_core.filesystem.file_system import FileSystem
 from storage_core.filesystem.files import OpenFile, WritableFile
 from storage_core.filesystem.pooled_file import PooledFile, PreparedFlush
-from storage_core.filesystem.values import BytesLike, DirectoryEntry, FileStatus, IoStatistics
+from storage_core.filesystem.values import BytesLike, DirectoryEntry, ExaminedEntry, FileStatus, IoStatistics
 
 __all__ = [
     "BytesLike",
     "DirectoryEntry",
+    "ExaminedEntry",
     "FileLock",
     "FileStatus",
     "FileSystem",

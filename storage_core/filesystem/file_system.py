@@ -7,7 +7,7 @@ import errno
 import os
 import stat
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Literal
 
 from storage_core.errors import LogDirectoryError, LogDirectoryLockedError, OptionError
 from storage_core.filesystem.file_lock import FileLock, OwningProcess, acquire_lock, keep_if_locked
@@ -15,6 +15,7 @@ from storage_core.filesystem.files import OpenFile, WritableFile, flush_descript
 from storage_core.filesystem.pooled_file import FilePool, PooledFile
 from storage_core.filesystem.values import (
     DirectoryEntry,
+    ExaminedEntry,
     FileStatus,
     IoStatistics,
     MissingError,
@@ -69,6 +70,18 @@ class FileSystem:
         with explained_reading(path, "list"), os.scandir(path) as entries:
             for entry in entries:
                 yield _directory_entry(entry)
+
+    def examine_directory(self, path: str) -> Iterator[ExaminedEntry]:
+        """List a directory as `walk_directory` does, with the size of each entry; without those that vanish meanwhile."""
+        self.statistics.directories_listed += 1
+        with explained_reading(path, "list"), os.scandir(path) as entries:
+            for entry in entries:
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+                self.statistics.files_examined += 1
+                yield _examined_entry(entry.name, status)
 
     def status(self, path: str, *, follow_symlinks: bool = False) -> FileStatus | None:
         """The status of ``path``; None if it does not exist, or if a file is where one of its parents would be."""
@@ -260,6 +273,24 @@ def _directory_entry(entry: os.DirEntry[str]) -> DirectoryEntry:
         entry.is_dir(follow_symlinks=False),
         entry.is_file(follow_symlinks=False),
         entry.is_symlink(),
+    )
+
+
+_BLOCK_BYTES: Final = 512
+_KINDS: Final[dict[int, Literal["file", "directory", "link"]]] = {
+    stat.S_IFREG: "file",
+    stat.S_IFDIR: "directory",
+    stat.S_IFLNK: "link",
+}
+
+
+def _examined_entry(name: str, status: os.stat_result) -> ExaminedEntry:
+    return ExaminedEntry(
+        name,
+        _KINDS.get(stat.S_IFMT(status.st_mode), "other"),
+        status.st_size,
+        status.st_blocks * _BLOCK_BYTES,
+        status.st_mtime_ns // 1_000_000,
     )
 
 

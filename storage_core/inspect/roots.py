@@ -1,0 +1,207 @@
+"""Log directories below the paths that a user names, with every partition directory in them, whatever its state.
+
+A read takes the live partitions, and one directory of each. A report names all others too: replicas, and directories that
+await their deletion, are being moved, or are unknown to the cluster.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from storage_core.directory import LogDirectoryFiles, PartitionDirectory, parse_partition_directory_name
+from storage_core.directory.discovery import OTHER_DIRECTORIES, holds_partition_files
+from storage_core.directory.log_directory_files import is_log_directory
+from storage_core.errors import LogDirectoryError, SegmentLogError, UnreadableError
+from storage_core.filesystem.values import MissingError
+from storage_core.scan.pruning import prune_partition
+from storage_core.scan.resolve import split_paths
+from storage_core.scan.topic_selection import select_partitions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from storage_core.filesystem import DirectoryEntry, FileSystem
+    from storage_core.scan.options import ReadOptions
+
+
+LIVE: Final = "live"
+"""The state of a partition's normal directory; of others, it is the suffix of the name: delete, future, stray."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPlace:
+    """A partition's directory.
+
+    Attributes:
+        state: `LIVE`, or the suffix of its name.
+        root: The log directory that it is in.
+    """
+
+    path: str
+    topic: str
+    partition: int
+    state: str
+    root: str
+
+    @property
+    def topic_partition(self) -> tuple[str, int]:
+        """Which partition it is."""
+        return self.topic, self.partition
+
+    def in_root(self, root: LogDirectoryFiles) -> PartitionDirectory:
+        """As the directory of a partition that is read."""
+        return PartitionDirectory(self.path, self.topic, self.partition, root)
+
+
+@dataclass(frozen=True, slots=True)
+class LogRoot:
+    """A log directory.
+
+    Attributes:
+        places: The directories of partitions, by name.
+        is_whole: Whether all of it was asked for; if not, ``places`` are.
+        problem: Why it could not be listed; None if it was.
+    """
+
+    path: str
+    places: tuple[PartitionPlace, ...] = ()
+    is_whole: bool = True
+    problem: str | None = None
+
+
+def find_roots(
+    filesystem: FileSystem, paths: Iterable[str], *, follow_symlinks: bool = False
+) -> tuple[LogRoot, ...]:
+    """Find the log directories under paths, in the order of the paths.
+
+    Each path is a log directory, a folder of them, or a partition directory. A log directory that this user may not
+    list is among them, with its problem.
+
+    Raises:
+        OptionError: A glob matches nothing.
+        LogDirectoryError: A path does not exist, is no directory, or has no log directory.
+    """
+    found: dict[str, LogRoot] = {}
+    for path in split_paths(filesystem, paths):
+        roots = list(_roots_at(filesystem, os.path.abspath(path), follow_symlinks))
+        if not roots:
+            raise LogDirectoryError(
+                "Expected a Kafka log directory, a folder of log directories or a partition directory, found none of "
+                "their files. Name a directory of log.dirs in a broker's configuration.",
+                path=path,
+            )
+        for root in roots:
+            found[root.path] = _merged(found.get(root.path), root)
+    return tuple(found.values())
+
+
+def _merged(known: LogRoot | None, root: LogRoot) -> LogRoot:
+    if known is None or (root.is_whole and not known.is_whole):
+        return root
+    if known.is_whole:
+        return known
+    return replace(known, places=tuple(dict.fromkeys((*known.places, *root.places))))
+
+
+def _roots_at(filesystem: FileSystem, path: str, follow_symlinks: bool) -> Iterator[LogRoot]:
+    status = filesystem.status(path, follow_symlinks=True)
+    if status is None or not status.is_directory:
+        found = "nothing" if status is None else "something else"
+        raise LogDirectoryError(f"Expected a directory, found {found}. Check the path.", path=path)
+    place = _place(os.path.dirname(path), os.path.basename(path))
+    if place is not None and _is_partition(filesystem, path):
+        yield LogRoot(place.root, (place,), is_whole=False)
+        return
+    root, others = _look_at(filesystem, path, follow_symlinks)
+    if root is not None:
+        yield root
+        return
+    for name in others:
+        if not name.startswith("."):
+            inner, _ = _look_at(filesystem, os.path.join(path, name), follow_symlinks)
+            if inner is not None:
+                yield inner
+
+
+def _look_at(filesystem: FileSystem, path: str, follow_symlinks: bool) -> tuple[LogRoot | None, list[str]]:
+    """A directory as a log directory, or None, and the names of the directories in it that hold no partition."""
+    try:
+        entries = filesystem.list_directory(path)
+    except MissingError:
+        return None, []
+    except UnreadableError as error:
+        return LogRoot(path, problem=str(error)), []
+    places: list[PartitionPlace] = []
+    others: list[str] = []
+    for entry in entries:
+        if entry.name in OTHER_DIRECTORIES or not _leads_to_directory(
+            filesystem, path, entry, follow_symlinks
+        ):
+            continue
+        place = _place(path, entry.name)
+        if place is not None and _is_partition(filesystem, place.path):
+            places.append(place)
+        else:
+            others.append(entry.name)
+    if places or is_log_directory(entries):
+        return LogRoot(path, tuple(places)), others
+    return None, others
+
+
+def _leads_to_directory(
+    filesystem: FileSystem, path: str, entry: DirectoryEntry, follow_symlinks: bool
+) -> bool:
+    if entry.is_directory or not (follow_symlinks and entry.is_symlink):
+        return entry.is_directory
+    try:
+        status = filesystem.status(os.path.join(path, entry.name), follow_symlinks=True)
+    except SegmentLogError:
+        # A link to itself.
+        return False
+    return status is not None and status.is_directory
+
+
+def _is_partition(filesystem: FileSystem, path: str) -> bool:
+    try:
+        return holds_partition_files(filesystem, path)
+    except UnreadableError:
+        # Its name says so, and its content cannot be seen.
+        return True
+
+
+def _place(root: str, name: str) -> PartitionPlace | None:
+    parsed = parse_partition_directory_name(name)
+    if parsed is None:
+        return None
+    return PartitionPlace(
+        os.path.join(root, name), parsed.topic, parsed.partition, parsed.suffix or LIVE, root
+    )
+
+
+def selected_places(
+    filesystem: FileSystem, roots: Iterable[LogRoot], options: ReadOptions
+) -> list[PartitionPlace]:
+    """The directories of the partitions that the options and their condition ask for, by topic and partition.
+
+    Unlike in a read of records, internal topics need not be named.
+
+    Raises:
+        OptionError: A topic that is named does not exist.
+    """
+    places = [place for root in roots for place in root.places]
+    if has_topic_selection(options):
+        files = {place.root: LogDirectoryFiles(filesystem, place.root) for place in places}
+        directories = [place.in_root(files[place.root]) for place in places]
+        selected = {each.topic_partition for each in select_partitions(directories, options)}
+        places = [place for place in places if place.topic_partition in selected]
+    if options.where is not None:
+        where = options.where
+        places = [place for place in places if not prune_partition(where, *place.topic_partition).is_empty]
+    return sorted(places, key=lambda place: (place.topic, place.partition, place.state != LIVE, place.path))
+
+
+def has_topic_selection(options: ReadOptions) -> bool:
+    """Whether the options name topics."""
+    return (options.subscribe, options.subscribe_pattern, options.assign) != (None, None, None)
