@@ -375,7 +375,7 @@ def _rows_below(
             continue
         for entry in entries:
             inner = os.path.join(directory, entry.name)
-            if entry.kind == "directory" and inner.count(os.sep) < _MAX_DEPTH:
+            if entry.kind == "directory" and inner.count("/") < _MAX_DEPTH:
                 pending.append(inner)
             reason = _NOT_REGULAR.get(entry.kind) or (None if is_cache else _NO_SUCH_NAME)
             kind = _CACHE if is_cache else "directory" if entry.kind == "directory" else UNKNOWN
