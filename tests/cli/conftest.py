@@ -1,0 +1,70 @@
+"""Runs commands: in this process where that shows the same, in one of their own where pipes, signals or imports matter."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from storage_core.cli.main import run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a command ended, and what it printed."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def segmentlog(capfd: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
+    """Runs `segmentlog` with these arguments in this process."""
+
+    def run_here(*arguments: object) -> Ended:
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            run([str(argument) for argument in arguments])
+        printed = capfd.readouterr()
+        return Ended(int(ended.value.code or 0), printed.out, printed.err)
+
+    return run_here
+
+
+@pytest.fixture
+def segmentlog_process() -> Callable[..., subprocess.Popen[bytes]]:
+    """Starts `segmentlog` with these arguments in a process of its own, with pipes."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*arguments: object) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "storage_core.cli", *map(str, arguments)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def example_data() -> Path:
+    """A directory that a broker wrote."""
+    return ROOT / "examples" / "data"
