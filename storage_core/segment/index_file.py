@@ -37,7 +37,7 @@ _ZERO_RUN_BYTES: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class IndexContent:
-    """The bytes of an index's whole entries without the zeros after them, or why the file cannot be used."""
+    """The bytes of an index's whole entries without the zeros after them, and why the file cannot be used if so."""
 
     data: bytes
     file_size_bytes: int
@@ -60,14 +60,15 @@ def read_index_file(filesystem: FileSystem, path: str, entry_size_bytes: int) ->
         if size_bytes > MAX_INDEX_SIZE_BYTES:
             problem = f"the file has {size_bytes} bytes, more than the {MAX_INDEX_SIZE_BYTES} that are read"
             return IndexContent(b"", size_bytes, problem)
-        if size_bytes % entry_size_bytes:
+        problem = None
+        whole_bytes = size_bytes - size_bytes % entry_size_bytes
+        if whole_bytes < size_bytes:
             problem = f"the file has {size_bytes} bytes, which is no multiple of {entry_size_bytes}"
-            return IndexContent(b"", size_bytes, problem)
         pieces = []
         position_bytes = 0
         block_entries = _FIRST_BLOCK_ENTRIES
-        while position_bytes < size_bytes:
-            block_bytes = min(block_entries * entry_size_bytes, size_bytes - position_bytes)
+        while position_bytes < whole_bytes:
+            block_bytes = min(block_entries * entry_size_bytes, whole_bytes - position_bytes)
             block = opened.read_at(block_bytes, position_bytes)
             pieces.append(block)
             position_bytes += len(block)
@@ -78,7 +79,7 @@ def read_index_file(filesystem: FileSystem, path: str, entry_size_bytes: int) ->
     data = b"".join(pieces)
     # The last entry may itself end in zero bytes: round up to a whole one.
     entries = -(-len(data.rstrip(b"\0")) // entry_size_bytes)
-    return IndexContent(data[: entries * entry_size_bytes], size_bytes, None)
+    return IndexContent(data[: entries * entry_size_bytes], size_bytes, problem)
 
 
 def rename_if_exists(filesystem: FileSystem, source: str, target: str) -> None:

@@ -110,6 +110,11 @@ class OffsetIndex:
         return self.entry(number) if number >= 0 else OffsetPosition(self.base_offset, 0)
 
 
+def decode_offset_entries(data: bytes) -> Int64Array:
+    """Decode whole entries, whatever they say: relative offsets and positions as two columns."""
+    return np.frombuffer(data, _ENTRY_DTYPE).astype(np.int64).reshape(-1, 2)
+
+
 def offset_entries(offsets: Int64Array, positions_bytes: Int64Array, base_offset: int) -> bytes:
     """Encode entries."""
     entries = np.empty(len(offsets), _ENTRY_DTYPE)

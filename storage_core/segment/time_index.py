@@ -108,6 +108,12 @@ class TimeIndex:
         return self.entry(number) if number >= 0 else TimestampOffset(NO_TIMESTAMP_MS, self.base_offset)
 
 
+def decode_time_entries(data: bytes) -> tuple[Int64Array, Int64Array]:
+    """Decode whole entries, whatever they say: timestamps and relative offsets."""
+    entries = np.frombuffer(data, _ENTRY_DTYPE)
+    return entries["timestamp_ms"].astype(np.int64), entries["relative_offset"].astype(np.int64)
+
+
 def time_entries(timestamps_ms: Int64Array, offsets: Int64Array, base_offset: int) -> bytes:
     """Encode entries."""
     entries = np.empty(len(offsets), _ENTRY_DTYPE)

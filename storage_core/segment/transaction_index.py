@@ -132,6 +132,11 @@ class TransactionIndex:
         return list(_transactions(table[overlaps])), bool(len(beyond))
 
 
+def decode_transaction_entries(data: bytes) -> npt.NDArray[Any]:
+    """Decode whole entries, whatever they say, into a table as of `TransactionIndex`, which also has their versions."""
+    return np.frombuffer(data, _ENTRY_DTYPE)
+
+
 def _transactions(table: npt.NDArray[Any]) -> Iterator[AbortedTransaction]:
     return map(AbortedTransaction, *(table[name].tolist() for name in _FIELDS))
 

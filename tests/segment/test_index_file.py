@@ -29,7 +29,7 @@ def test_part_of_an_entry_is_a_problem(filesystem, tmp_path, size_bytes):
     path = tmp_path / "cut.index"
     path.write_bytes(b"\1" * size_bytes)
     content = read(filesystem, path)
-    assert content.data == b""
+    assert content.data == b"\1" * (size_bytes // 8 * 8)
     assert content.problem == f"the file has {size_bytes} bytes, which is no multiple of 8"
 
 
