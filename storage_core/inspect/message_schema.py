@@ -1,0 +1,469 @@
+"""Kafka's messages: a schema per message, one reader for all of them, and their text as JSON.
+
+A schema says what Kafka's own definition of the message says (``common/message/*.json`` in its sources): per field its
+type, the versions that have it, whether it may be null, and its tag. Bytes are read as the classes that Kafka generates
+read them, with the same text for what is wrong with them; flexible versions are those of KIP-482. JSON is that of Kafka's
+``<Message>JsonConverter`` and of Jackson.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import functools
+import math
+import re
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from json.encoder import encode_basestring
+from typing import Any, Final, TypeAlias
+
+from storage_core.errors import CorruptRecordError
+
+MessageData: TypeAlias = dict[str, Any]
+"""The fields of a message by name, in the schema's order, without tagged fields that have their default.
+
+Strings are str, bytes are bytes, a UUID is Kafka's text of it, a structure is again such a dict.
+"""
+
+# Kafka's ByteBufferAccessor says no more than that.
+_TOO_SHORT: Final = "null"
+_MAX_STRING_BYTES: Final = (1 << 15) - 1
+_INT32: Final = 1 << 32
+_MORE_BYTES: Final = 0x80
+# Java's `Double.toString` writes others with an exponent.
+_PLAIN_DOUBLES: Final = (1e-3, 1e7)
+# Java makes one replacement character of a surrogate that UTF-8 must not hold, Python one of each byte.
+_SURROGATE: Final = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
+_REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}".encode()
+_CONTROL: Final = re.compile(r"\\\\|\\u[0-9a-f]{4}")
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a message.
+
+    Attributes:
+        kind: A primitive type of Kafka's, or the name of a structure; of the elements, if the field is an array.
+        first_version: The first version of the message that has it.
+        last_version: The last one; None if the newest has it.
+        tag: Its tag, if it is a tagged field.
+        default: What a tagged field means when it is absent.
+        fields: The fields of a structure.
+    """
+
+    name: str
+    kind: str
+    is_array: bool = False
+    is_nullable: bool = False
+    first_version: int = 0
+    last_version: int | None = None
+    tag: int | None = None
+    default: object = None
+    fields: tuple[Field, ...] = ()
+
+    def is_in(self, version: int) -> bool:
+        """Whether a version of the message has the field; a version that Kafka does not know is as the newest."""
+        return version >= self.first_version and (self.last_version is None or version <= self.last_version)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """The schema of a message.
+
+    Attributes:
+        type_id: The type of the record that it is the key or value of; None if it is not that of a record.
+        first_flexible_version: The first version in KIP-482's encoding; None if there is none.
+    """
+
+    name: str
+    type_id: int | None
+    lowest_version: int
+    highest_version: int
+    first_flexible_version: int | None
+    fields: tuple[Field, ...]
+
+    def is_flexible(self, version: int) -> bool:
+        """Whether a version has compact lengths and tagged fields."""
+        return self.first_flexible_version is not None and version >= self.first_flexible_version
+
+
+class _Cursor:
+    """A position in a message's bytes; never beyond their end."""
+
+    __slots__ = ("data", "position")
+
+    def __init__(self, data: bytes, position: int) -> None:
+        self.data = data
+        self.position = position
+
+    def take(self, size_bytes: int) -> bytes:
+        """The next bytes (Kafka's ``Readable.readArray``)."""
+        remaining = len(self.data) - self.position
+        if size_bytes > remaining:
+            raise CorruptRecordError(
+                f"Error reading byte array of {size_bytes} byte(s): only {remaining} byte(s) available"
+            )
+        if size_bytes < 0:
+            # Java's NegativeArraySizeException.
+            raise CorruptRecordError(str(size_bytes))
+        start = self.position
+        self.position += size_bytes
+        return self.data[start : self.position]
+
+    def unsigned_varint(self) -> int:
+        """An int of Java's, also a negative one (Kafka's ``ByteUtils.readUnsignedVarint``)."""
+        value = 0
+        for shift in (0, 7, 14, 21, 28):
+            if self.position >= len(self.data):
+                raise CorruptRecordError(_TOO_SHORT)
+            byte = self.data[self.position]
+            self.position += 1
+            value |= (byte & ~_MORE_BYTES) << shift
+            if not byte & _MORE_BYTES:
+                return _as_int32(value)
+        raise CorruptRecordError(
+            "Varint is too long, the most significant bit in the 5th byte is set, converted value: "
+            f"{value % _INT32:x}"
+        )
+
+
+_Read: TypeAlias = Callable[[_Cursor], Any]
+
+
+def _as_int32(value: int) -> int:
+    value %= _INT32
+    return value - _INT32 if value >= _INT32 >> 1 else value
+
+
+def _fixed(layout: str) -> _Read:
+    packed = struct.Struct(layout)
+
+    def read(cursor: _Cursor) -> Any:
+        end = cursor.position + packed.size
+        if end > len(cursor.data):
+            raise CorruptRecordError(_TOO_SHORT)
+        value = packed.unpack_from(cursor.data, cursor.position)[0]
+        cursor.position = end
+        return value
+
+    return read
+
+
+_INT16 = _fixed(">h")
+_INT32_LENGTH = _fixed(">i")
+_UUID_BYTES = _fixed(">16s")
+
+
+def _uuid(cursor: _Cursor) -> str:
+    return base64.urlsafe_b64encode(_UUID_BYTES(cursor)).decode().rstrip("=")
+
+
+_PRIMITIVES: Final[dict[str, _Read]] = {
+    "bool": _fixed(">?"),
+    "int8": _fixed(">b"),
+    "int16": _INT16,
+    "uint16": _fixed(">H"),
+    "int32": _INT32_LENGTH,
+    "uint32": _fixed(">I"),
+    "int64": _fixed(">q"),
+    "float64": _fixed(">d"),
+    "uuid": _uuid,
+}
+
+
+def _compact_length(cursor: _Cursor) -> int:
+    return _as_int32(cursor.unsigned_varint() - 1)
+
+
+def _value_reader(field: Field, name: str, message: Message, version: int) -> _Read:
+    """What reads one value of a field's kind; ``name`` is what errors call it."""
+    if field.kind in _PRIMITIVES:
+        return _PRIMITIVES[field.kind]
+    if field.kind == "string":
+        return _string_reader(field, name, _INT16, message.is_flexible(version))
+    if field.kind == "bytes":
+        return _bytes_reader(field, name, message.is_flexible(version))
+    return _struct_reader(field.kind, field.fields, message, version)
+
+
+def _string_reader(field: Field, name: str, fixed_length: _Read, is_compact: bool) -> _Read:
+    length_of = _compact_length if is_compact else fixed_length
+    is_nullable = field.is_nullable and not field.is_array
+
+    def read(cursor: _Cursor) -> str | None:
+        length = length_of(cursor)
+        if length < 0:
+            _check_nullable(name, is_nullable)
+            return None
+        if length > _MAX_STRING_BYTES:
+            raise CorruptRecordError(f"string field {name} had invalid length {length}")
+        return java_text(cursor.take(length))
+
+    return read
+
+
+def _bytes_reader(field: Field, name: str, is_compact: bool) -> _Read:
+    length_of = _compact_length if is_compact else _INT32_LENGTH
+
+    def read(cursor: _Cursor) -> bytes | None:
+        length = length_of(cursor)
+        if length < 0:
+            _check_nullable(name, field.is_nullable)
+            return None
+        return cursor.take(length)
+
+    return read
+
+
+def _check_nullable(name: str, is_nullable: bool) -> None:
+    if not is_nullable:
+        raise CorruptRecordError(f"non-nullable field {name} was serialized as null")
+
+
+def _field_reader(field: Field, message: Message, version: int) -> _Read:
+    if field.is_array:
+        return _array_reader(field, message, version)
+    read = _value_reader(field, field.name, message, version)
+    if not field.fields or not field.is_nullable:
+        return read
+    # A structure that may be null has a byte before it, a tagged one an unsigned varint.
+    is_tagged = field.tag is not None
+
+    def read_nullable(cursor: _Cursor) -> Any:
+        is_null = cursor.unsigned_varint() <= 0 if is_tagged else _PRIMITIVES["int8"](cursor) < 0
+        return None if is_null else read(cursor)
+
+    return read_nullable
+
+
+def _array_reader(field: Field, message: Message, version: int) -> _Read:
+    length_of = _compact_length if message.is_flexible(version) else _INT32_LENGTH
+    element = _value_reader(field, f"{field.name} element", message, version)
+
+    def read(cursor: _Cursor) -> list[Any] | None:
+        length = length_of(cursor)
+        if length < 0:
+            _check_nullable(field.name, field.is_nullable)
+            return None
+        remaining = len(cursor.data) - cursor.position
+        # Each element takes a byte at least, so that this bounds what is read.
+        if length > remaining:
+            raise CorruptRecordError(
+                f"Tried to allocate a collection of size {length}, but there are only {remaining} bytes remaining."
+            )
+        return [element(cursor) for _ in range(length)]
+
+    return read
+
+
+def _struct_reader(name: str, fields: tuple[Field, ...], message: Message, version: int) -> _Read:
+    if name != message.name and version > message.highest_version:
+
+        def refuse(_: _Cursor) -> MessageData:
+            raise CorruptRecordError(f"Can't read version {version} of {name}")
+
+        return refuse
+    present = [field for field in fields if field.is_in(version)]
+    plain = [(field.name, _field_reader(field, message, version)) for field in present if field.tag is None]
+    tagged = {field.tag: (field, _field_reader(field, message, version)) for field in present}
+    tagged.pop(None, None)
+    is_flexible = message.is_flexible(version)
+
+    def read(cursor: _Cursor) -> MessageData:
+        data = {name: read_field(cursor) for name, read_field in plain}
+        found = _read_tagged(cursor, tagged) if is_flexible else {}
+        if not found:
+            return data
+        data.update(found)
+        return {field.name: data[field.name] for field in present if field.name in data}
+
+    return read
+
+
+def _read_tagged(cursor: _Cursor, tagged: dict[Any, tuple[Field, _Read]]) -> MessageData:
+    found: MessageData = {}
+    for _ in range(cursor.unsigned_varint()):
+        tag, size_bytes = cursor.unsigned_varint(), cursor.unsigned_varint()
+        if tag not in tagged:
+            cursor.take(size_bytes)
+            continue
+        field, read = tagged[tag]
+        value = read(cursor)
+        found.pop(field.name, None)
+        if value != field.default:
+            found[field.name] = value
+    return found
+
+
+@functools.cache
+def _message_reader(message: Message, version: int) -> _Read:
+    return _struct_reader(message.name, message.fields, message, version)
+
+
+def read_message(message: Message, version: int, data: bytes, position: int = 0) -> tuple[MessageData, int]:
+    """Read a message from bytes.
+
+    Args:
+        message: Its schema.
+        version: Its version. One that the schema does not know is read as the newest, as far as Kafka does.
+        data: The bytes.
+        position: Where the message begins.
+
+    Returns:
+        Its fields, and the position after it.
+
+    Raises:
+        CorruptRecordError: The bytes are not such a message. The message is Kafka's: "null" if they end too early.
+    """
+    cursor = _Cursor(data, position)
+    # Kafka's classes ask only whether a version is too new.
+    return _message_reader(message, max(version, 0))(cursor), cursor.position
+
+
+def read_int16(data: bytes, position: int = 0) -> int:
+    """The version or type before a message.
+
+    Raises:
+        CorruptRecordError: There are fewer than two bytes.
+    """
+    value: int = _INT16(_Cursor(data, position))
+    return value
+
+
+def read_unsigned_varint(data: bytes, position: int) -> tuple[int, int]:
+    """An unsigned varint, as Java's int, and the position after it.
+
+    Raises:
+        CorruptRecordError: The bytes end in it, or it is too long.
+    """
+    cursor = _Cursor(data, position)
+    return cursor.unsigned_varint(), cursor.position
+
+
+def java_text(data: bytes) -> str:
+    """Bytes as the text that Java makes of them: what is no UTF-8 becomes replacement characters."""
+    return (_SURROGATE.sub(_REPLACEMENT, data) if b"\xed" in data else data).decode(errors="replace")
+
+
+def json_text(value: object) -> str:
+    """A message, or a value of one, as the JSON that Kafka's tools print."""
+    match value:
+        case str():
+            text = encode_basestring(value)
+            return _CONTROL.sub(_upper_case, text) if "\\" in text else text
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return str(value)
+        case None:
+            return "null"
+        case dict():
+            return "{" + ",".join(f'"{name}":{json_text(each)}' for name, each in value.items()) + "}"
+        case list():
+            return "[" + ",".join(map(json_text, value)) + "]"
+        case bytes():
+            return f'"{base64.b64encode(value).decode()}"'
+        case float():
+            return _java_double(value)
+        case _:
+            raise TypeError(f"A message holds no {type(value).__name__}.")
+
+
+def _upper_case(escape: re.Match[str]) -> str:
+    # Jackson writes control characters with upper-case digits.
+    return escape[0] if escape[0] == "\\\\" else "\\u" + escape[0][2:].upper()
+
+
+def _java_double(value: float) -> str:
+    """A number as Java's ``Double.toString``, in quotes where JSON has no number."""
+    if not math.isfinite(value):
+        name = "NaN" if math.isnan(value) else "Infinity"
+        return f'"{"-" if value < 0 else ""}{name}"'
+    if value == 0 or _PLAIN_DOUBLES[0] <= abs(value) < _PLAIN_DOUBLES[1]:
+        text = format(Decimal(repr(value)), "f")
+        return text if "." in text else f"{text}.0"
+    sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
+    rest = "".join(map(str, digits[1:])) or "0"
+    return f"{'-' if sign else ''}{digits[0]}.{rest}E{len(digits) - 1 + int(exponent)}"
+
+
+_HEADER: Final = re.compile(r"(?:(\d+) )?(\w+) (\d+)(?:-(\d+))?(?: flexible (\d+)\+)?")
+_FIELD: Final = re.compile(r"(\w+) (\[\])?(\w+)(\?)?(?: (\d+)(\+)?)?(?: tag (\d+)(?: = (-?\d+|null))?)?")
+
+
+def parse_messages(text: str) -> dict[str, Message]:
+    """Read schemas in a notation of one line a field.
+
+    A message begins with a line ``[type] name versions [flexible version+]``. A field is a line
+    ``name [[]]kind[?] [version[+]] [tag number [= default]]``, with ``?`` if it may be null and without a version if all
+    have it. The fields of a structure are indented below the first field that has it.
+    """
+    messages: dict[str, Message] = {}
+    lines = [line for line in text.splitlines() if line.strip()]
+    starts = [index for index, line in enumerate(lines) if not line.startswith(" ")]
+    for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
+        header = _HEADER.fullmatch(lines[start])
+        if header is None:
+            raise ValueError(f"not the first line of a message: {lines[start]!r}")
+        type_id, name, lowest, highest, flexible = header.groups()
+        messages[name] = Message(
+            name,
+            None if type_id is None else int(type_id),
+            int(lowest),
+            int(highest or lowest),
+            None if flexible is None else int(flexible),
+            _parse_fields(lines[start + 1 : end], 1, {}),
+        )
+    return messages
+
+
+def _parse_fields(lines: list[str], depth: int, structs: dict[str, tuple[Field, ...]]) -> tuple[Field, ...]:
+    if not lines:
+        return ()
+    indent = "  " * depth
+    starts = [index for index, line in enumerate(lines) if line[len(indent)] != " "]
+    fields = []
+    for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
+        kind = _field_parts(lines[start])[2]
+        if end > start + 1:
+            structs[kind] = _parse_fields(lines[start + 1 : end], depth + 1, structs)
+        fields.append(_parse_field(lines[start], structs.get(kind, ())))
+    return tuple(fields)
+
+
+def _field_parts(line: str) -> tuple[Any, ...]:
+    parts = _FIELD.fullmatch(line.strip())
+    if parts is None:
+        raise ValueError(f"not a field: {line!r}")
+    return parts.groups()
+
+
+def _parse_field(line: str, fields: tuple[Field, ...]) -> Field:
+    name, array, kind, nullable, first, newer, tag, default = _field_parts(line)
+    field = Field(
+        name,
+        kind,
+        is_array=array is not None,
+        is_nullable=nullable is not None,
+        first_version=int(first or 0),
+        last_version=None if first is None or newer else int(first),
+        tag=None if tag is None else int(tag),
+        fields=fields,
+    )
+    if tag is None:
+        return field
+    known: object = zero_value(field) if default is None else None if default == "null" else int(default)
+    return dataclasses.replace(field, default=known)
+
+
+def zero_value(field: Field) -> object:
+    """What Kafka gives a field whose definition names no default."""
+    if field.is_array:
+        return []
+    if field.fields:
+        return {each.name: zero_value(each) for each in field.fields}
+    zeros: dict[str, object] = {"bool": False, "float64": 0.0, "uuid": "A" * 22, "string": "", "bytes": b""}
+    return zeros.get(field.kind, 0)
