@@ -69,7 +69,7 @@ class Field:
         return version >= self.first_version and (self.last_version is None or version <= self.last_version)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Message:
     """The schema of a message.
 
