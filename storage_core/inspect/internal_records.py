@@ -40,8 +40,9 @@ Decoder: TypeAlias = Callable[[bytes | None, bytes | None, int], tuple[str | Non
 _TOMBSTONE: Final = "<DELETE>"
 _FRAME_VERSION: Final = 1
 _MAX_INT16: Final = (1 << 15) - 1
-# `ControlRecordType` and what the tool calls those that it prints.
-_CONTROL_RECORD_NAMES: Final = {
+# Kafka's `ControlRecordType`: what the tool calls those whose values it prints, and their messages.
+_CONTROL_RECORDS: Final = {
+    2: ("LeaderChange:", "LeaderChangeMessage"),
     3: ("SnapshotHeader", "SnapshotHeaderRecord"),
     4: ("SnapshotFooter", "SnapshotFooterRecord"),
     5: ("KRaftVersion", "KRaftVersionRecord"),
@@ -377,10 +378,13 @@ def control_record_text(type_id: int, value: bytes) -> str | None:
     Raises:
         CorruptRecordError: The value is malformed.
     """
-    if type_id not in _CONTROL_RECORD_NAMES:
+    if type_id not in _CONTROL_RECORDS:
         return None
-    name, message = _CONTROL_RECORD_NAMES[type_id]
-    return f"{name} {json_text(read_message(CONTROL_RECORDS[message], 0, value)[0])}"
+    name, message_name = _CONTROL_RECORDS[type_id]
+    message = CONTROL_RECORDS[message_name]
+    # Each of them begins with its version. The tool reads all as version 0, whatever they say.
+    version = min(read_int16(value), message.highest_version)
+    return f"{name} {json_text(read_message(message, version, value)[0])}"
 
 
 MESSAGE_DECODERS: Final[Mapping[str, Decoder]] = {
