@@ -1,0 +1,529 @@
+"""The view ``segments``: the segments of each log, with those that a cleaner or a deletion has left behind.
+
+Two levels: names, sizes, the first and the last batch and the indexes tell most. With ``exact``, the header of every batch
+is read, which tells how many batches and records there are, in which formats and codecs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from storage_core.errors import CorruptError
+from storage_core.inspect.roots import LIVE, find_roots, has_topic_selection, selected_places
+from storage_core.inspect.rows import batches_of_rows
+from storage_core.inspect.span_headers import HeaderRun, header_runs
+from storage_core.inspect.views import TIMESTAMP, Column, View, resolved_ranges
+from storage_core.record.batch_header import (
+    CODEC_MASK,
+    CONTROL_FLAG,
+    DELETE_HORIZON_FLAG,
+    LOG_APPEND_TIME_FLAG,
+    MAX_OFFSET,
+    NO_TIMESTAMP_MS,
+    BatchHeader,
+    wrapper_rows,
+)
+from storage_core.record.compression import CODEC_NAMES
+from storage_core.scan.bounds import EarliestBound, LatestBound, OffsetsBound, TimestampsBound
+from storage_core.scan.pruning import prune
+from storage_core.scan.spans import LogSpan, ReadSettings
+from storage_core.segment.file_names import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    LOG_SUFFIX,
+    SWAP_SUFFIX,
+    SegmentEnd,
+    log_file_name,
+    offset_index_file_name,
+    time_index_file_name,
+)
+from storage_core.segment.offset_index import ENTRY_SIZE_BYTES as OFFSET_ENTRY_BYTES
+from storage_core.segment.segment_reader import SegmentReader
+from storage_core.segment.time_index import ENTRY_SIZE_BYTES as TIME_ENTRY_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from storage_core.filesystem import FileSystem
+    from storage_core.scan.offset_ranges import PartitionRange
+    from storage_core.scan.options import ReadOptions
+
+
+_COLUMNS: Final = (
+    Column("topic", pa.string(), "The topic."),
+    Column("partition", pa.int32(), "The partition."),
+    Column("baseOffset", pa.int64(), "The offset in the segment's name: a lower bound of the offsets in it."),
+    Column("lastOffset", pa.int64(), "Offset of the last record of the last batch; null without batches."),
+    Column("nextOffset", pa.int64(), "The offset after it; the base offset without batches."),
+    Column(
+        "state",
+        pa.string(),
+        "`active` for the last segment of a log, `closed` for the others. Files that do not belong to the log: `deleted` "
+        "and `cleaned`. `swap`: it belongs to the log, but has not got its final name yet.",
+    ),
+    Column("isActive", pa.bool_(), "Whether it is the segment that is appended to."),
+    Column("sizeBytes", pa.int64(), "Length of the log file."),
+    Column("batchBytes", pa.int64(), "Where its whole batches end; zeros or torn batches may follow."),
+    Column(
+        "minTimestamp",
+        TIMESTAMP,
+        "Timestamp of its first record; with `exact`, the earliest that a header states, of the first record of a batch.",
+    ),
+    Column("maxTimestamp", TIMESTAMP, "The largest timestamp, from the time index or the headers."),
+    Column("batchCount", pa.int64(), "How many batches it has. Only with `exact`."),
+    Column(
+        "recordCount",
+        pa.int64(),
+        "How many records it has, markers not counted. Only with `exact`, and null if it has compressed messages of format "
+        "v0 or v1, whose headers do not tell.",
+    ),
+    Column("controlBatchCount", pa.int64(), "How many of its batches hold markers. Only with `exact`."),
+    Column("codecs", pa.list_(pa.string()), "The codecs of its batches. Only with `exact`."),
+    Column("magics", pa.list_(pa.int32()), "The format versions of its batches. Only with `exact`."),
+    Column(
+        "offsetIndex",
+        pa.string(),
+        "`ok`, `preallocated` if zeros follow its entries, `missing`, or `corrupt` if it contradicts itself.",
+    ),
+    Column("timeIndex", pa.string(), "Likewise."),
+    Column(
+        "transactionIndex",
+        pa.string(),
+        "Likewise; `missing` unless a transaction was aborted in the segment.",
+    ),
+    Column("modified", TIMESTAMP, "When the log file was last modified."),
+    Column(
+        "isDamaged",
+        pa.bool_(),
+        "Whether bytes that are no batch were found; without `exact`, only at its end.",
+    ),
+    Column("damage", pa.string(), "What was expected there, and what was found."),
+    Column("file", pa.string(), "Path of the log file."),
+)
+_EXACT_SPAN_BYTES: Final = 256 << 20
+_MOST_IN_A_TASK: Final = 512
+_STATES: Final = {SWAP_SUFFIX: "swap", DELETED_SUFFIX: "deleted", CLEANED_SUFFIX: "cleaned"}
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFile:
+    """A log file of a partition's directory.
+
+    Attributes:
+        suffix: What follows ``.log`` in its name.
+        end_offset: No batch reaches it; None if that is not known.
+        is_active: Whether it is the log's last segment.
+        visible_end: Where readers see the log end, if a commit is changing it.
+    """
+
+    topic: str
+    partition: int
+    directory: str
+    base_offset: int
+    suffix: str = ""
+    end_offset: int | None = None
+    is_active: bool = False
+    visible_end: int | None = None
+
+    @property
+    def file_name(self) -> str:
+        """Name of the log file."""
+        return f"{log_file_name(self.base_offset)}{self.suffix}"
+
+    @property
+    def path(self) -> str:
+        """Path of the log file."""
+        return f"{self.directory}/{self.file_name}"
+
+    def reader(self, filesystem: FileSystem, *, skip_damage: bool = False) -> SegmentReader:
+        """Reads it."""
+        return SegmentReader(
+            filesystem,
+            self.directory,
+            self.base_offset,
+            suffix=self.suffix,
+            end_offset=self.end_offset,
+            skip_damage=skip_damage,
+        )
+
+
+@dataclass(slots=True)
+class HeaderStatistics:
+    """What the headers of some batches say.
+
+    Attributes:
+        wrapper_count: How many are compressed messages of format v0 or v1, whose headers do not count their records.
+    """
+
+    batch_count: int = 0
+    record_count: int = 0
+    control_batch_count: int = 0
+    wrapper_count: int = 0
+    size_bytes: int = 0
+    min_timestamp_ms: int = NO_TIMESTAMP_MS
+    max_timestamp_ms: int = NO_TIMESTAMP_MS
+    codecs: set[int] = field(default_factory=set)
+    magics: set[int] = field(default_factory=set)
+
+    def add(self, run: HeaderRun) -> None:
+        """Count some more batches."""
+        headers = run.headers
+        attributes = headers["attributes"]
+        is_control = (attributes & CONTROL_FLAG) != 0
+        self.batch_count += len(headers)
+        self.control_batch_count += int(np.count_nonzero(is_control))
+        self.record_count += int(headers["record_count"][~is_control].sum(dtype=np.int64))
+        self.wrapper_count += int(np.count_nonzero(wrapper_rows(headers)))
+        self.size_bytes += int(run.sizes_bytes.sum())
+        self.codecs.update(np.unique(attributes & CODEC_MASK).tolist())
+        self.magics.update(np.unique(headers["magic"]).tolist())
+        has_no_base = (attributes & (DELETE_HORIZON_FLAG | LOG_APPEND_TIME_FLAG)) != 0
+        first_ms = np.where(has_no_base, headers["max_timestamp_ms"], headers["base_timestamp_ms"])
+        self._extend(first_ms[first_ms >= 0].min(initial=MAX_OFFSET), int(headers["max_timestamp_ms"].max()))
+
+    def merge(self, other: HeaderStatistics) -> None:
+        """Add those of other batches."""
+        for name in ("batch_count", "record_count", "control_batch_count", "wrapper_count", "size_bytes"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.codecs |= other.codecs
+        self.magics |= other.magics
+        smallest_ms = other.min_timestamp_ms
+        self._extend(MAX_OFFSET if smallest_ms == NO_TIMESTAMP_MS else smallest_ms, other.max_timestamp_ms)
+
+    def _extend(self, smallest_ms: Any, largest_ms: int) -> None:
+        if smallest_ms != MAX_OFFSET:
+            known_ms = self.min_timestamp_ms
+            self.min_timestamp_ms = int(
+                smallest_ms if known_ms == NO_TIMESTAMP_MS else min(known_ms, smallest_ms)
+            )
+        self.max_timestamp_ms = max(self.max_timestamp_ms, largest_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSummary:
+    """What one segment holds.
+
+    Attributes:
+        end: Where its whole batches end.
+        statistics: Of every header; None if they were not read.
+        damage: What was found that is no batch; None without damage.
+    """
+
+    file: SegmentFile
+    size_bytes: int
+    modified_ms: int
+    end: SegmentEnd
+    min_timestamp_ms: int
+    max_timestamp_ms: int
+    statistics: HeaderStatistics | None = None
+    damage: str | None = None
+
+    @property
+    def last_offset(self) -> int | None:
+        """Offset of the last record; None without batches."""
+        return self.end.next_offset - 1 if self.end.position_bytes else None
+
+
+def summarize_segment(
+    filesystem: FileSystem, file: SegmentFile, *, exact: bool, is_complete: bool = False
+) -> SegmentSummary:
+    """Examine one segment. Damage is no error.
+
+    Args:
+        filesystem: Where to read.
+        file: The segment.
+        exact: Whether to read every header.
+        is_complete: Whether a broker has closed it, and so its time index has the largest timestamp.
+
+    Raises:
+        FileNotFoundError: It was removed meanwhile.
+        LogDirectoryError: It is no regular file, or this user may not read it.
+    """
+    segment = file.reader(filesystem)
+    # Before its end is known, which then counts as its size.
+    size_bytes, modified_ms = segment.size_bytes, segment.modified_ms
+    damage: str | None = None
+    try:
+        if file.visible_end is not None:
+            segment.end_before(file.visible_end)
+        end = segment.end()
+        if not file.is_active and not segment.is_preallocated_after(end.position_bytes, end.next_offset):
+            damage = (
+                f"Expected whole batches up to the end, found other bytes. [{file.path}, bytes "
+                f"{end.position_bytes} to {size_bytes - 1}]"
+            )
+    except CorruptError as error:
+        damage = str(error)
+        segment = file.reader(filesystem, skip_damage=True)
+        end = segment.end()
+    statistics = None
+    if exact:
+        statistics = _statistics(filesystem, file, segment, end)
+        smallest_ms, largest_ms = statistics.min_timestamp_ms, statistics.max_timestamp_ms
+        if damage is None and statistics.size_bytes < end.position_bytes:
+            damage = _first_damage(segment)
+    else:
+        smallest_ms, largest_ms, found = _timestamps(segment, end, is_complete)
+        damage = damage or found
+    return SegmentSummary(file, size_bytes, modified_ms, end, smallest_ms, largest_ms, statistics, damage)
+
+
+def _statistics(
+    filesystem: FileSystem, file: SegmentFile, segment: SegmentReader, end: SegmentEnd
+) -> HeaderStatistics:
+    statistics = HeaderStatistics()
+    if not end.position_bytes:
+        return statistics
+    span = LogSpan(
+        file.topic,
+        file.partition,
+        file.directory,
+        file.base_offset,
+        file.file_name,
+        file.base_offset,
+        end.next_offset,
+        0,
+        end.position_bytes,
+        segment.inode,
+        segment_end_offset=file.end_offset,
+    )
+    for run in header_runs(filesystem, span, ReadSettings(segment.max_batch_bytes)):
+        statistics.add(run)
+    return statistics
+
+
+def _first_damage(segment: SegmentReader) -> str | None:
+    for item in segment.items():
+        if not isinstance(item, BatchHeader):
+            return str(item.error())
+    return None
+
+
+def _timestamps(segment: SegmentReader, end: SegmentEnd, is_complete: bool) -> tuple[int, int, str | None]:
+    """The first record's timestamp, the largest one, and damage on the way to them."""
+    if not end.position_bytes:
+        return NO_TIMESTAMP_MS, NO_TIMESTAMP_MS, None
+    try:
+        first = next(segment.batches(), None)
+        largest = segment.largest_timestamp(is_complete=is_complete)
+    except CorruptError as error:
+        return NO_TIMESTAMP_MS, NO_TIMESTAMP_MS, str(error)
+    first_ms = NO_TIMESTAMP_MS if first is None else first_timestamp_ms(first)
+    return first_ms, largest.timestamp_ms, None
+
+
+def first_timestamp_ms(header: BatchHeader) -> int:
+    """The timestamp of a batch's first record as its header states it; of some, only the largest is known."""
+    has_no_base = header.attributes & (DELETE_HORIZON_FLAG | LOG_APPEND_TIME_FLAG)
+    return header.max_timestamp_ms if has_no_base else header.base_timestamp_ms
+
+
+def index_state(filesystem: FileSystem, path: str, entry_bytes: int, problem: str | None) -> str:
+    """The state of an offset or time index in a word, given why it cannot be used."""
+    try:
+        opened = filesystem.open(path)
+    except FileNotFoundError:
+        return "missing"
+    if problem is not None:
+        opened.close()
+        return "corrupt"
+    with opened:
+        size_bytes = opened.status.size_bytes
+        # Twelve zeros alone are an entry of a time index.
+        if size_bytes <= entry_bytes:
+            return "ok"
+        last_entry = opened.read_at(entry_bytes, size_bytes - entry_bytes)
+    return "ok" if any(last_entry) else "preallocated"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentsTask:
+    """Segments to examine, and the offsets of which batches are wanted.
+
+    Attributes:
+        start_offset: Segments that end below it, or at it, are left out.
+        is_clean: Whether a broker closed the log, and so its last segment.
+    """
+
+    files: tuple[SegmentFile, ...]
+    exact: bool
+    start_offset: int
+    is_clean: bool
+
+
+def _plan(filesystem: FileSystem, options: ReadOptions) -> Sequence[SegmentsTask]:
+    tasks: list[SegmentsTask] = []
+    for found in resolved_ranges(filesystem, _with_internal_topics(filesystem, options)):
+        files = [file for file in log_files(found) if _is_wanted(file, found, options)]
+        is_clean = found.log.is_clean
+        tasks += [
+            SegmentsTask(part, options.exact, _start_offset(found, options), is_clean)
+            for part in _parts(filesystem, files, exact=options.exact)
+        ]
+    return tasks
+
+
+def _with_internal_topics(filesystem: FileSystem, options: ReadOptions) -> ReadOptions:
+    """The options with every partition named, internal ones too, unless they name topics or bounds of partitions."""
+    by_partition = (OffsetsBound, TimestampsBound)
+    is_named = isinstance(options.starting, by_partition) or isinstance(options.ending, by_partition)
+    if has_topic_selection(options) or is_named:
+        return options
+    roots = find_roots(filesystem, options.paths, follow_symlinks=options.follow_symlinks)
+    places = [place for place in selected_places(filesystem, roots, options) if place.state == LIVE]
+    assigned: dict[str, set[int]] = {}
+    for place in places:
+        assigned.setdefault(place.topic, set()).add(place.partition)
+    assign = {topic: tuple(sorted(partitions)) for topic, partitions in assigned.items()}
+    return dataclasses.replace(options, assign=assign)
+
+
+def log_files(found: PartitionRange) -> Iterator[SegmentFile]:
+    """The segments of a log, and log files in its directory that do not belong to it."""
+    log = found.log
+    base_offsets, names = log.segments.base_offsets, log.segments.file_names
+    changing = log.directory.root.visibility.partitions.get(log.directory.topic_partition)
+    visible_end = None if changing is None else changing.log_end_before
+    for index, base_offset in enumerate(base_offsets):
+        is_active = index + 1 == len(base_offsets)
+        yield SegmentFile(
+            log.topic,
+            log.partition,
+            log.path,
+            base_offset,
+            SWAP_SUFFIX if log_file_name(base_offset) not in names else "",
+            None if is_active else base_offsets[index + 1],
+            is_active,
+            visible_end if is_active else None,
+        )
+    for suffix in (DELETED_SUFFIX, CLEANED_SUFFIX):
+        for base_offset in names.base_offsets(LOG_SUFFIX + suffix):
+            yield SegmentFile(log.topic, log.partition, log.path, base_offset, suffix)
+
+
+def _is_wanted(file: SegmentFile, found: PartitionRange, options: ReadOptions) -> bool:
+    if options.where is not None:
+        bounds = prune(options.where)
+        if bounds.offset_start is not None and file.base_offset < bounds.offset_start:
+            return False
+        if bounds.offset_end is not None and file.base_offset >= bounds.offset_end:
+            return False
+    # Without bounds, segments that retention is about to delete count, too.
+    has_end = not isinstance(options.ending, LatestBound)
+    if has_end and file.base_offset >= found.end_offset:
+        return False
+    return file.end_offset is None or file.end_offset > _start_offset(found, options)
+
+
+def _start_offset(found: PartitionRange, options: ReadOptions) -> int:
+    return 0 if isinstance(options.starting, EarliestBound) else found.start_offset
+
+
+def _parts(
+    filesystem: FileSystem, files: Iterable[SegmentFile], *, exact: bool
+) -> Iterator[tuple[SegmentFile, ...]]:
+    """Runs of segments for a task each."""
+    part: list[SegmentFile] = []
+    size_bytes = 0
+    for file in files:
+        part.append(file)
+        if exact:
+            status = filesystem.status(file.path)
+            size_bytes += 0 if status is None else status.size_bytes
+        if len(part) == _MOST_IN_A_TASK or size_bytes >= _EXACT_SPAN_BYTES:
+            yield tuple(part)
+            part, size_bytes = [], 0
+    if part:
+        yield tuple(part)
+
+
+def _read(filesystem: FileSystem, task: SegmentsTask, wanted: frozenset[str]) -> Iterator[pa.RecordBatch]:
+    return batches_of_rows(_COLUMNS, _rows(filesystem, task, wanted))
+
+
+def _rows(filesystem: FileSystem, task: SegmentsTask, wanted: frozenset[str]) -> Iterator[tuple[object, ...]]:
+    for file in task.files:
+        is_complete = not file.is_active or task.is_clean
+        try:
+            summary = summarize_segment(filesystem, file, exact=task.exact, is_complete=is_complete)
+        except FileNotFoundError:
+            # Retention or a cleaner has removed it since it was listed.
+            continue
+        if not task.start_offset or summary.end.next_offset > task.start_offset:
+            yield _row(filesystem, summary, wanted)
+
+
+def _row(filesystem: FileSystem, summary: SegmentSummary, wanted: frozenset[str]) -> tuple[object, ...]:
+    file, statistics = summary.file, summary.statistics
+    states = (
+        _index_states(filesystem, file)
+        if wanted & {"offsetIndex", "timeIndex", "transactionIndex"}
+        else (None,) * 3
+    )
+    return (
+        file.topic,
+        file.partition,
+        file.base_offset,
+        summary.last_offset,
+        summary.end.next_offset,
+        _STATES.get(file.suffix, "active" if file.is_active else "closed"),
+        file.is_active,
+        summary.size_bytes,
+        summary.end.position_bytes,
+        summary.min_timestamp_ms,
+        summary.max_timestamp_ms,
+        *(_exact_values(statistics) if statistics is not None else (None,) * 5),
+        *states,
+        summary.modified_ms,
+        summary.damage is not None,
+        summary.damage,
+        file.path,
+    )
+
+
+def _exact_values(statistics: HeaderStatistics) -> tuple[object, ...]:
+    return (
+        statistics.batch_count,
+        None if statistics.wrapper_count else statistics.record_count,
+        statistics.control_batch_count,
+        codec_names(statistics.codecs),
+        sorted(statistics.magics),
+    )
+
+
+def codec_names(codecs: Iterable[int]) -> list[str]:
+    """The names of codecs, in the order of their numbers."""
+    return [
+        CODEC_NAMES[codec] if codec < len(CODEC_NAMES) else f"unknown ({codec})" for codec in sorted(codecs)
+    ]
+
+
+def _index_states(filesystem: FileSystem, file: SegmentFile) -> tuple[str, str, str]:
+    segment = file.reader(filesystem)
+    base_offset, directory, suffix = file.base_offset, file.directory, file.suffix
+    offset_path = f"{directory}/{offset_index_file_name(base_offset)}{suffix}"
+    time_path = f"{directory}/{time_index_file_name(base_offset)}{suffix}"
+    transactions = segment.transaction_index
+    transaction_state = "corrupt" if transactions.problem else "ok" if transactions.exists else "missing"
+    return (
+        index_state(filesystem, offset_path, OFFSET_ENTRY_BYTES, segment.offset_index.problem),
+        index_state(filesystem, time_path, TIME_ENTRY_BYTES, segment.time_index.problem),
+        transaction_state,
+    )
+
+
+SEGMENTS_VIEW: Final = View(
+    "segments",
+    "A segment of a log, or the log file of a segment that was replaced, deleted or never finished. A segment is in the "
+    "view if it may hold an offset of the range that is asked for.",
+    _COLUMNS,
+    _plan,
+    _read,
+    offset_column="baseOffset",
+    timestamp_column="maxTimestamp",
+)
