@@ -268,8 +268,12 @@ def _struct_reader(name: str, fields: tuple[Field, ...], message: Message, versi
         return refuse
     present = [field for field in fields if field.is_in(version)]
     plain = [(field.name, _field_reader(field, message, version)) for field in present if field.tag is None]
-    tagged = {field.tag: (field, _field_reader(field, message, version)) for field in present}
-    tagged.pop(None, None)
+    # A tag of other versions is an error, an unknown one is skipped.
+    tagged = {
+        field.tag: (field, _field_reader(field, message, version) if field.is_in(version) else None)
+        for field in fields
+        if field.tag is not None
+    }
     is_flexible = message.is_flexible(version)
 
     def read(cursor: _Cursor) -> MessageData:
@@ -283,7 +287,7 @@ def _struct_reader(name: str, fields: tuple[Field, ...], message: Message, versi
     return read
 
 
-def _read_tagged(cursor: _Cursor, tagged: dict[Any, tuple[Field, _Read]]) -> MessageData:
+def _read_tagged(cursor: _Cursor, tagged: dict[int, tuple[Field, _Read | None]]) -> MessageData:
     found: MessageData = {}
     for _ in range(cursor.unsigned_varint()):
         tag, size_bytes = cursor.unsigned_varint(), cursor.unsigned_varint()
@@ -291,6 +295,8 @@ def _read_tagged(cursor: _Cursor, tagged: dict[Any, tuple[Field, _Read]]) -> Mes
             cursor.take(size_bytes)
             continue
         field, read = tagged[tag]
+        if read is None:
+            raise CorruptRecordError(f"Tag {tag} is not valid for this version")
         value = read(cursor)
         found.pop(field.name, None)
         if value != field.default:
@@ -385,7 +391,10 @@ def _java_double(value: float) -> str:
     if value == 0 or _PLAIN_DOUBLES[0] <= abs(value) < _PLAIN_DOUBLES[1]:
         text = format(Decimal(repr(value)), "f")
         return text if "." in text else f"{text}.0"
-    sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
+    shortest = Decimal(repr(value)).normalize()
+    # Java chooses among numbers of two digits at least: 4.9E-324, not 5E-324.
+    has_one_digit = len(shortest.as_tuple().digits) == 1
+    sign, digits, exponent = (Decimal(f"{value:.1e}").normalize() if has_one_digit else shortest).as_tuple()
     rest = "".join(map(str, digits[1:])) or "0"
     return f"{'-' if sign else ''}{digits[0]}.{rest}E{len(digits) - 1 + int(exponent)}"
 
