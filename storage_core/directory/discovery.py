@@ -55,7 +55,19 @@ _NO_EPOCH = -1
 
 
 def choose_replica(filesystem: FileSystem, candidates: Sequence[PartitionDirectory]) -> PartitionDirectory:
-    """Choose which directory of a partition to read: the highest leader epoch, then the highest log end.
+    """Choose which directory of a partition to read, and warn about the others; see `preferred_replica`."""
+    directories = candidates if len(candidates) == 1 else _distinct(filesystem, candidates)
+    chosen = preferred_replica(filesystem, directories)
+    others = ", ".join(directory.path for directory in directories if directory is not chosen)
+    if others:
+        _log.warning(
+            "%s-%d is read from %s, not from %s.", chosen.topic, chosen.partition, chosen.path, others
+        )
+    return chosen
+
+
+def preferred_replica(filesystem: FileSystem, candidates: Sequence[PartitionDirectory]) -> PartitionDirectory:
+    """The directory of a partition to read: the one with the highest leader epoch, then the highest log end.
 
     Raises:
         ReplicaConflictError: They belong to different clusters or topics, or two are in one root.
@@ -71,10 +83,7 @@ def choose_replica(filesystem: FileSystem, candidates: Sequence[PartitionDirecto
     epochs = [_newest_leader_epoch(filesystem, directory) for directory in directories]
     newest = [directory for directory, epoch in zip(directories, epochs, strict=True) if epoch == max(epochs)]
     # Of equal ones, max takes the first: the one whose path the caller named first.
-    chosen = newest[0] if len(newest) == 1 else max(newest, key=partial(_log_end_offset, filesystem))
-    others = ", ".join(directory.path for directory in directories if directory is not chosen)
-    _log.warning("%s-%d is read from %s, not from %s.", chosen.topic, chosen.partition, chosen.path, others)
-    return chosen
+    return newest[0] if len(newest) == 1 else max(newest, key=partial(_log_end_offset, filesystem))
 
 
 def _log_end_offset(filesystem: FileSystem, directory: PartitionDirectory) -> int:

@@ -39,7 +39,7 @@ TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _MODULES: Final = {
     "batches": "batches",
     "segments": "segments",
-    "partitions": "segments",
+    "partitions": "partitions",
     "index": "index_entries",
     "transactions": "transactions",
     "producers": "producers",
