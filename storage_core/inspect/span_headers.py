@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from storage_core.errors import DataLossError
+from storage_core.errors import CorruptError, DataLossError
 from storage_core.record.batch_header import (
     HEADER_DTYPE,
     HEADER_SIZE_BYTES,
@@ -29,7 +29,9 @@ from storage_core.record.batch_header import (
     MIN_LENGTH_BY_MAGIC,
     MIN_V2_LENGTH,
     BatchHeader,
+    batch_crc_matches,
 )
+from storage_core.record.control_records import MAX_CONTROL_BYTES, read_marker
 from storage_core.scan.offset_ranges import locate_spans
 from storage_core.scan.span_reader import FileReplacedError, open_span
 from storage_core.scan.spans import ReadSettings
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 
     from storage_core.filesystem import FileSystem, OpenFile
     from storage_core.record.batch_window import BatchWindow
+    from storage_core.record.control_records import EndTransactionMarker
     from storage_core.scan.offset_ranges import PartitionRange
     from storage_core.scan.options import ReadOptions
     from storage_core.scan.spans import LogSpan
@@ -120,6 +123,26 @@ class HeaderRun:
             return self.window.buffer.data[start : start + size_bytes]
         data = self.opened.read_at(size_bytes, position_bytes)
         return memoryview(data) if len(data) == size_bytes else None
+
+    def marker(self, index: int) -> EndTransactionMarker | None:
+        """What a control batch says of a transaction; None if it is about something else, is emptied, or is damaged."""
+        header = self.header(index)
+        if header.record_count == 0:
+            return None
+        batch = self.batch(index, MAX_CONTROL_BYTES)
+        if batch is None or not batch_crc_matches(batch):
+            _log.warning(
+                "%s: the control batch at offset %d is damaged. If it is a marker, its transaction counts as open, and may "
+                "be joined with the next one of its producer.",
+                self.opened.path,
+                header.base_offset,
+            )
+            return None
+        try:
+            return read_marker(batch, header, path=self.opened.path)
+        except CorruptError as error:
+            _log.warning("A marker cannot be read, and its transaction counts as open: %s", error)
+            return None
 
     def crcs_are_right(self) -> npt.NDArray[np.bool_]:
         """Per batch, whether its CRC matches. Batches that are not in memory are read."""
@@ -345,7 +368,8 @@ class _HeaderReader:
         if len(head) < _FORMAT.size:
             return False
         offset, length, magic = _FORMAT.unpack(head)
-        return offset >= lowest_offset and 0 <= magic <= MAGIC_V2 and length >= MIN_LENGTH_BY_MAGIC[magic]
+        is_header: bool = 0 <= magic <= MAGIC_V2 and length >= MIN_LENGTH_BY_MAGIC[magic]
+        return is_header and bool(offset >= lowest_offset)
 
     def _checked_runs(self, checked_end_bytes: int) -> Iterator[HeaderRun]:
         """Walk on with every CRC checked, at least up to a position, and up to a batch of the log."""

@@ -192,20 +192,30 @@ class ProducerBatches:
 
         A malformed marker raises `CorruptRecordError`.
         """
-        headers = window.headers
-        if not len(headers):
-            return NO_PRODUCER_BATCHES
-        next_offset = int(headers["base_offset"][-1]) + int(headers["last_offset_delta"][-1]) + 1
-        rows = _producer_rows(headers)
-        if not len(rows):
-            return cls((), next_offset)
 
         def batch_at(index: int) -> tuple[memoryview, int]:
             start = int(window.starts[index])
             end = int(window.starts[index + 1]) if index + 1 < len(window.starts) else window.end
             return window.buffer.data[start:end], window.position_bytes + start
 
-        return cls(_of_rows(headers, _rows_that_matter(headers, rows), batch_at, window.path), next_offset)
+        return cls.of_headers(window.headers, batch_at, path=window.path)
+
+    @classmethod
+    def of_headers(
+        cls, headers: npt.NDArray[Any], batch_at: Callable[[int], tuple[memoryview, int]], *, path: str
+    ) -> ProducerBatches:
+        """Extract them by their headers, without batches that do not affect the final state.
+
+        Of control batches, ``batch_at`` gives the bytes and the position. A malformed marker raises
+        `CorruptRecordError`.
+        """
+        if not len(headers):
+            return NO_PRODUCER_BATCHES
+        next_offset = int(headers["base_offset"][-1]) + int(headers["last_offset_delta"][-1]) + 1
+        rows = _producer_rows(headers)
+        if not len(rows):
+            return cls((), next_offset)
+        return cls(_of_rows(headers, _rows_that_matter(headers, rows), batch_at, path), next_offset)
 
 
 NO_PRODUCER_BATCHES: Final = ProducerBatches((), None)

@@ -1,0 +1,388 @@
+"""The view ``transactions``: every transaction of a partition, from its batches and markers (KIP-98).
+
+A transaction begins in a partition with a producer's first transactional batch there, and ends with the producer's
+marker. What is open where the walk begins is known from the producer snapshot there. No ``.txnindex`` is read: it lists
+only aborted transactions, and may be missing or stale.
+
+The walk begins where the oldest transaction of the range began, and goes on after the range until all of them have ended.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from storage_core.inspect.producers import first_segment_offset, newest_snapshot
+from storage_core.inspect.span_headers import PartitionSpans
+from storage_core.inspect.views import TIMESTAMP, Column, View, resolved_ranges, tolerating_damage
+from storage_core.record.batch_header import (
+    CONTROL_FLAG,
+    DELETE_HORIZON_FLAG,
+    NO_TIMESTAMP_MS,
+    TRANSACTIONAL_FLAG,
+)
+from storage_core.scan.offset_ranges import PartitionRange
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from storage_core.checkpoint import ProducerStateEntry
+    from storage_core.filesystem import FileSystem
+    from storage_core.inspect.span_headers import HeaderRun
+    from storage_core.record.control_records import EndTransactionMarker
+    from storage_core.scan import ReadOptions
+
+OPEN, COMMITTED, ABORTED = "open", "committed", "aborted"
+BOOTSTRAP_SERVER: Final = "localhost:9092"
+"""Where the printed commands find a broker, unless the caller says."""
+_COLUMNS: Final = (
+    Column("topic", pa.string(), "The topic."),
+    Column("partition", pa.int32(), "The partition's number."),
+    Column("producerId", pa.int64(), "The producer."),
+    Column(
+        "producerEpoch",
+        pa.int32(),
+        "Its epoch when it began the transaction; the marker's if there is no data.",
+    ),
+    Column("state", pa.string(), "committed, aborted, or open: without a marker up to the log end."),
+    Column("firstOffset", pa.int64(), "Offset of its first record; null if the log has only the marker."),
+    Column("lastOffset", pa.int64(), "Offset of its last record; null if the log has none of them."),
+    Column("markerOffset", pa.int64(), "Offset of the marker; null if it is open."),
+    Column("startTimestamp", TIMESTAMP, "Timestamp of its first record; null if that is not in the log."),
+    Column("lastTimestamp", TIMESTAMP, "Timestamp of its last batch of records."),
+    Column(
+        "endTimestamp", TIMESTAMP, "Timestamp of the marker, by the coordinator's clock; null if it is open."
+    ),
+    Column("durationMs", pa.int64(), "Milliseconds from its first record to the marker."),
+    Column(
+        "ageMs",
+        pa.int64(),
+        "If it is open, milliseconds from its first record (or its last one, if the first is "
+        "not in the log) to the time of the look: the clock of the reading host.",
+    ),
+    Column(
+        "coordinatorEpoch", pa.int32(), "Epoch of the coordinator that wrote the marker; null if it is open."
+    ),
+    Column(
+        "records", pa.int64(), "How many records the log has of it; null if some are before the log's start."
+    ),
+    Column("sizeBytes", pa.int64(), "Size of the batches that the log has of it."),
+    Column(
+        "abortCommand",
+        pa.string(),
+        "If it is open, the command that aborts it, for a broker of version 3.0 or later.",
+    ),
+)
+_SCHEMA: Final = pa.schema([(column.name, column.type) for column in _COLUMNS])
+# Rows are handed on at once.
+_ROWS: Final = 8192
+# A timestamp of more milliseconds does not fit the column.
+_LARGEST_MS: Final = ((1 << 63) - 1) // 1000
+
+
+@dataclass(slots=True)
+class Transaction:
+    """What is known of a transaction up to a point of the log. -1 means not known."""
+
+    producer_id: int
+    producer_epoch: int
+    first_offset: int | None
+    last_offset: int | None = None
+    start_timestamp_ms: int = NO_TIMESTAMP_MS
+    last_timestamp_ms: int = NO_TIMESTAMP_MS
+    record_count: int = 0
+    size_bytes: int = 0
+    is_whole: bool = True
+    marker_offset: int | None = None
+    end_timestamp_ms: int = NO_TIMESTAMP_MS
+    marker: EndTransactionMarker | None = None
+
+    @property
+    def state(self) -> str:
+        """Open, committed or aborted."""
+        if self.marker is None:
+            return OPEN
+        return ABORTED if self.marker.is_abort else COMMITTED
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionsTask:
+    """One partition.
+
+    Attributes:
+        part: From the oldest transaction of the range to the log end.
+        start_offset: Only transactions with this offset or a later one count.
+        end_offset: And only those that began below this one, or have only a marker below it.
+        known: The transactions open where the walk begins, or that began before the log's start.
+        now_ms: The time that ages are relative to.
+    """
+
+    part: PartitionSpans
+    start_offset: int
+    end_offset: int
+    known: tuple[ProducerStateEntry, ...]
+    now_ms: int
+
+
+def plan_transactions(
+    filesystem: FileSystem, options: ReadOptions, *, only_open: bool = False, now_ms: int | None = None
+) -> list[TransactionsTask]:
+    """Plan a task for each partition.
+
+    Args:
+        filesystem: Where to look.
+        options: Topics and bounds: a transaction counts if one of its offsets is within them.
+        only_open: Whether to walk only from the oldest transaction that may be open at the end.
+        now_ms: The time that ages are relative to; the clock if None.
+
+    Raises:
+        SegmentLogError: These directories cannot give what the options ask for.
+    """
+    now_ms = int(time.time() * 1000) if now_ms is None else now_ms
+    tolerant = tolerating_damage(options)
+    return [
+        _plan_partition(filesystem, wanted, tolerant, now_ms, only_open=only_open)
+        for wanted in resolved_ranges(filesystem, options)
+        if not wanted.is_empty
+    ]
+
+
+def _plan_partition(
+    filesystem: FileSystem, wanted: PartitionRange, options: ReadOptions, now_ms: int, *, only_open: bool
+) -> TransactionsTask:
+    log = wanted.log
+    snapshot = newest_snapshot(filesystem, log, wanted.end_offset if only_open else wanted.start_offset)
+    known = tuple(each for each in snapshot.producers if each.current_transaction_first_offset is not None)
+    first_offsets = [each.current_transaction_first_offset or 0 for each in known]
+    # The log's segments may begin later.
+    start_offset = max(first_segment_offset(log), min([snapshot.offset, *first_offsets]))
+    walked = PartitionRange(log, start_offset, log.log_end_offset)
+    return TransactionsTask(
+        PartitionSpans.of(walked, options), wanted.start_offset, wanted.end_offset, known, now_ms
+    )
+
+
+def read_transactions(filesystem: FileSystem, task: TransactionsTask) -> Iterator[Transaction]:
+    """The transactions of a partition, in the order of their markers; open ones last, oldest first.
+
+    Raises:
+        DataLossError: A segment was deleted or replaced since the task was planned.
+    """
+    replay = _Replay(task)
+    for run in task.part.runs(filesystem):
+        yield from replay.ended_in(run)
+        if replay.is_complete:
+            return
+    yield from replay.still_open()
+
+
+@dataclass(slots=True)
+class _Replay:
+    """The transactions that are open, as the walk moves on."""
+
+    task: TransactionsTask
+    open: dict[int, Transaction] = field(default_factory=dict)
+    next_offset: int = 0
+
+    def __post_init__(self) -> None:
+        self.next_offset = walk_start = self.task.part.start_offset
+        for each in self.task.known:
+            first_offset = each.current_transaction_first_offset
+            assert first_offset is not None  # noqa: S101  (only such entries are known)
+            # The walk meets the others itself.
+            if first_offset < walk_start:
+                self.open[each.producer_id] = _begun_before(each, first_offset)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every transaction that counts has ended."""
+        end_offset = self.task.end_offset
+        return self.next_offset >= end_offset and not any(
+            (each.first_offset or 0) < end_offset for each in self.open.values()
+        )
+
+    def ended_in(self, run: HeaderRun) -> Iterator[Transaction]:
+        """The transactions that count and end in a run of batches."""
+        attributes = run.headers["attributes"]
+        rows = np.flatnonzero(((attributes & TRANSACTIONAL_FLAG) != 0) & (run.headers["producer_id"] >= 0))
+        is_control = (attributes[rows] & CONTROL_FLAG) != 0
+        for is_marker, group in _groups(run.headers["producer_id"][rows].astype(np.int64), is_control):
+            if is_marker:
+                ended = self._end(run, int(rows[group[0]]))
+                if ended is not None and self._counts(ended):
+                    yield ended
+            else:
+                self._add(run, rows[group])
+        self.next_offset = int(run.last_offsets[-1]) + 1
+
+    def still_open(self) -> list[Transaction]:
+        """The transactions that count and have not ended, oldest first."""
+        left = [each for each in self.open.values() if self._counts(each)]
+        return sorted(left, key=lambda each: each.first_offset or 0)
+
+    def _counts(self, transaction: Transaction) -> bool:
+        last_offset = (
+            transaction.last_offset if transaction.marker_offset is None else transaction.marker_offset
+        )
+        first_offset = (
+            transaction.marker_offset if transaction.first_offset is None else transaction.first_offset
+        )
+        is_early = first_offset is not None and first_offset < self.task.end_offset
+        # One that is open reaches to the end.
+        is_late = transaction.marker is None or last_offset is None or last_offset >= self.task.start_offset
+        return is_early and is_late
+
+    def _add(self, run: HeaderRun, rows: npt.NDArray[np.intp]) -> None:
+        """Account for the data of one producer between two markers."""
+        headers = run.headers[rows]
+        producer_id = int(headers["producer_id"][0])
+        transaction = self.open.get(producer_id)
+        if transaction is None:
+            transaction = self.open[producer_id] = Transaction(
+                producer_id,
+                int(headers["producer_epoch"][0]),
+                int(headers["base_offset"][0]),
+                start_timestamp_ms=_first_timestamp_ms(headers[0]),
+            )
+        transaction.last_offset = int(run.last_offsets[rows[-1]])
+        transaction.last_timestamp_ms = int(headers["max_timestamp_ms"][-1])
+        transaction.record_count += int(headers["record_count"].sum(dtype=np.int64))
+        transaction.size_bytes += int(run.sizes_bytes[rows].sum())
+
+    def _end(self, run: HeaderRun, row: int) -> Transaction | None:
+        """The transaction that a control batch ends, without data if the log has none; None for other batches."""
+        header = run.header(row)
+        marker = run.marker(row)
+        if marker is None:
+            return None
+        transaction = self.open.pop(header.producer_id, None)
+        if transaction is None:
+            transaction = Transaction(header.producer_id, header.producer_epoch, None)
+        transaction.marker, transaction.marker_offset = marker, header.last_offset
+        transaction.end_timestamp_ms = header.max_timestamp_ms
+        return transaction
+
+
+def _begun_before(entry: ProducerStateEntry, first_offset: int) -> Transaction:
+    """A transaction whose first records are no longer in the log."""
+    return Transaction(
+        entry.producer_id,
+        entry.producer_epoch,
+        first_offset,
+        entry.last_offset if entry.last_offset >= first_offset else None,
+        last_timestamp_ms=entry.timestamp_ms,
+        is_whole=False,
+    )
+
+
+def _groups(
+    producer_ids: npt.NDArray[np.int64], is_control: npt.NDArray[np.bool_]
+) -> Iterator[tuple[bool, npt.NDArray[np.intp]]]:
+    """The rows of each producer between two control batches, and each control batch alone, in the order of the log."""
+    if not len(producer_ids):
+        return
+    # Data before the first control batch is stretch 0, that batch stretch 1, data after it stretch 2.
+    stretches = 2 * np.cumsum(is_control) - is_control
+    order = np.lexsort((producer_ids, stretches))
+    is_border = (np.diff(stretches[order]) != 0) | (np.diff(producer_ids[order]) != 0)
+    for group in np.split(order, np.flatnonzero(is_border) + 1):
+        yield bool(is_control[group[0]]), group
+
+
+def _first_timestamp_ms(header: Any) -> int:
+    """The timestamp of a batch's first record, as far as the header tells."""
+    has_horizon = header["attributes"] & DELETE_HORIZON_FLAG
+    return int(header["max_timestamp_ms" if has_horizon else "base_timestamp_ms"])
+
+
+def abort_command(
+    topic: str, partition: int, first_offset: int, bootstrap_server: str = BOOTSTRAP_SERVER
+) -> str:
+    """The line for a shell that aborts a hanging transaction (KIP-664), for brokers from version 3.0 on."""
+    return shlex.join(
+        [
+            *("kafka-transactions.sh", "--bootstrap-server", bootstrap_server, "abort"),
+            *("--topic", topic, "--partition", str(partition), "--start-offset", str(first_offset)),
+        ]
+    )
+
+
+def transaction_rows(
+    transactions: Sequence[Transaction], task: TransactionsTask, bootstrap_server: str = BOOTSTRAP_SERVER
+) -> pa.RecordBatch:
+    """Transactions of a partition as rows of the view."""
+    topic, partition = task.part.topic, task.part.partition
+    rows = []
+    for each in transactions:
+        is_open = each.marker is None
+        began_ms = each.start_timestamp_ms
+        known_since_ms = each.last_timestamp_ms if began_ms == NO_TIMESTAMP_MS else began_ms
+        command = None
+        if is_open and each.first_offset is not None:
+            command = abort_command(topic, partition, each.first_offset, bootstrap_server)
+        rows.append(
+            {
+                "topic": topic,
+                "partition": partition,
+                "producerId": each.producer_id,
+                "producerEpoch": each.producer_epoch,
+                "state": each.state,
+                "firstOffset": each.first_offset,
+                "lastOffset": each.last_offset,
+                "markerOffset": each.marker_offset,
+                "startTimestamp": _timestamp_us(began_ms),
+                "lastTimestamp": _timestamp_us(each.last_timestamp_ms),
+                "endTimestamp": _timestamp_us(each.end_timestamp_ms),
+                "durationMs": _difference(each.end_timestamp_ms, began_ms),
+                "ageMs": _difference(task.now_ms, known_since_ms) if is_open else None,
+                "coordinatorEpoch": None if each.marker is None else each.marker.coordinator_epoch,
+                "records": each.record_count if each.is_whole else None,
+                "sizeBytes": each.size_bytes,
+                "abortCommand": command,
+            }
+        )
+    return pa.RecordBatch.from_pylist(rows, schema=_SCHEMA)
+
+
+def _timestamp_us(timestamp_ms: int) -> int | None:
+    is_absent = timestamp_ms == NO_TIMESTAMP_MS or abs(timestamp_ms) > _LARGEST_MS
+    return None if is_absent else timestamp_ms * 1000
+
+
+def _difference(later_ms: int, earlier_ms: int) -> int | None:
+    if NO_TIMESTAMP_MS in (later_ms, earlier_ms) or abs(later_ms - earlier_ms) > _LARGEST_MS:
+        return None
+    return later_ms - earlier_ms
+
+
+def _read(
+    filesystem: FileSystem,
+    task: TransactionsTask,
+    wanted: frozenset[str],  # noqa: ARG001  (all columns take the same walk)
+) -> Iterator[pa.RecordBatch]:
+    rows: list[Transaction] = []
+    for transaction in read_transactions(filesystem, task):
+        rows.append(transaction)
+        if len(rows) == _ROWS:
+            yield transaction_rows(rows, task)
+            rows = []
+    if rows:
+        yield transaction_rows(rows, task)
+
+
+TRANSACTIONS_VIEW: Final = View(
+    name="transactions",
+    doc="A transaction of one partition; one that has only a marker in the log is a row, too.",
+    columns=_COLUMNS,
+    plan=plan_transactions,
+    read=_read,
+    offset_column="firstOffset",
+    timestamp_column="startTimestamp",
+)
