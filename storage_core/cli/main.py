@@ -89,6 +89,7 @@ def segmentlog() -> None:
 
 def run(arguments: Sequence[str] | None = None) -> None:
     """Run a command and end the process with its exit status."""
+    stdout = sys.stdout
     try:
         # Returns the status with which a command ended itself.
         ended = segmentlog.main(
@@ -98,10 +99,11 @@ def run(arguments: Sequence[str] | None = None) -> None:
         )
         sys.stdout.flush()
         status = ended if isinstance(ended, int) else 0
-    except SystemExit as exit_:
-        # click makes status 1 of a closed pipe.
-        if not isinstance(exit_.__context__, BrokenPipeError):
+    except SystemExit:
+        # click replaces the stream, and exits with status 1, if nobody reads the pipe any more.
+        if sys.stdout is stdout:
             raise
+        sys.stdout = stdout
         status = 0
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx is not None else "segmentlog"

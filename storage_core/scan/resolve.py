@@ -238,13 +238,17 @@ def resolve(
         if condition is None or not prune_partition(condition, *directory.topic_partition).is_empty
     ]
     return Resolution(
-        tuple(
-            _PartitionResolver(_load(filesystem, directory, options), options).resolve()
-            for directory in wanted
-        ),
+        tuple(resolve_partition(filesystem, directory, options) for directory in wanted),
         _without(found, selected),
         _without(selected, wanted),
     )
+
+
+def resolve_partition(
+    filesystem: FileSystem, directory: PartitionDirectory, options: ReadOptions
+) -> PartitionRange:
+    """Find where a partition starts and stops, as `resolve` does; raises as it does."""
+    return _PartitionResolver(_load(filesystem, directory, options), options).resolve()
 
 
 def _without(

@@ -47,11 +47,11 @@ def segmentlog_process() -> Callable[..., subprocess.Popen[bytes]]:
     """Starts `segmentlog` with these arguments in a process of its own, with pipes."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(*arguments: object) -> subprocess.Popen[bytes]:
+    def start(*arguments: object, stdout: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
             [sys.executable, "-m", "storage_core.cli", *map(str, arguments)],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=stdout,
             stderr=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )
