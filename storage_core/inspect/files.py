@@ -10,7 +10,7 @@ import bisect
 import os
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -49,7 +49,7 @@ from storage_core.segment.file_names import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from storage_core.filesystem import ExaminedEntry, FileSystem
     from storage_core.inspect.roots import PartitionPlace
@@ -57,8 +57,9 @@ if TYPE_CHECKING:
 
 
 UNKNOWN: Final = "unknown"
+LOG_KIND: Final = "log segment"
 _SEGMENT_KINDS: Final = {
-    LOG_SUFFIX: "log segment",
+    LOG_SUFFIX: LOG_KIND,
     OFFSET_INDEX_SUFFIX: "offset index",
     TIME_INDEX_SUFFIX: "time index",
     TRANSACTION_INDEX_SUFFIX: "transaction index",
@@ -181,7 +182,7 @@ def why_not_in_partition(found: NamedFile, topic: str, names: FileNames) -> str 
         return _NO_SUCH_NAME
     if found.kind in (_METADATA_SNAPSHOT, _QUORUM_STATE) and topic != CLUSTER_METADATA_TOPIC:
         return f"only {CLUSTER_METADATA_TOPIC}-0 has such a file"
-    if found.base_offset is None or found.kind in (_SEGMENT_KINDS[LOG_SUFFIX], _METADATA_SNAPSHOT):
+    if found.base_offset is None or found.kind in (LOG_KIND, _METADATA_SNAPSHOT):
         return None
     logs = names.base_offsets(LOG_SUFFIX)
     index = bisect.bisect_left(logs, found.base_offset)
@@ -266,55 +267,79 @@ def _root_task(root: LogRoot) -> FilesTask:
 
 
 def _read(filesystem: FileSystem, task: FilesTask, _wanted: frozenset[str]) -> Iterator[pa.RecordBatch]:
-    rows = _root_rows(filesystem, task) if task.place is None else _partition_rows(filesystem, task.place)
+    place = task.place
+    rows = (
+        root_files(filesystem, task.root, task.partitions)
+        if place is None
+        else _partition_rows(filesystem, place)
+    )
     return batches_of_rows(_COLUMNS, rows)
 
 
-_Row = tuple[Any, ...]
+class FoundFile(NamedTuple):
+    """A file or directory; the columns of the view."""
+
+    root: str
+    path: str
+    kind: str
+    leftover: str | None
+    size_bytes: int | None
+    allocated_bytes: int
+    modified_ms: int
+    topic: str | None
+    partition: int | None
+    state: str | None
+    base_offset: int | None
+    is_expected: bool
+    reason: str | None
 
 
-def _row(
-    task_root: str,
+def _found(
+    root: str,
     path: str,
     entry: ExaminedEntry,
-    found: NamedFile,
+    named: NamedFile,
     reason: str | None,
     place: PartitionPlace | None = None,
-) -> _Row:
-    is_directory = entry.kind == "directory"
-    return (
-        task_root,
+) -> FoundFile:
+    return FoundFile(
+        root,
         path,
-        _SPECIAL_KINDS.get(entry.kind, found.kind),
-        found.leftover,
-        None if is_directory else entry.size_bytes,
+        _SPECIAL_KINDS.get(entry.kind, named.kind),
+        named.leftover,
+        None if entry.kind == "directory" else entry.size_bytes,
         entry.allocated_bytes,
         entry.modified_ms,
-        place and place.topic,
+        None if place is None else place.topic,
         None if place is None else place.partition,
-        place and place.state,
-        found.base_offset,
+        None if place is None else place.state,
+        named.base_offset,
         reason is None,
         reason,
     )
 
 
-def _root_rows(filesystem: FileSystem, task: FilesTask) -> Iterator[_Row]:
-    partitions = {os.path.basename(place.path): place for place in task.partitions}
-    for entry in sorted(filesystem.examine_directory(task.root)):
+def root_files(filesystem: FileSystem, root: str, places: Iterable[PartitionPlace]) -> Iterator[FoundFile]:
+    """Files and directories of a log directory, by name, without what is in the directories of its partitions.
+
+    Raises:
+        LogDirectoryError: It is gone, or this user may not list it.
+    """
+    partitions = {os.path.basename(place.path): place for place in places}
+    for entry in sorted(filesystem.examine_directory(root)):
         name = entry.name
         place = partitions.get(name)
         if place is not None:
             reason = _NOT_REGULAR.get(entry.kind) or _STATE_REASONS.get(place.state)
-            yield _row(task.root, name, entry, NamedFile(_DIRECTORY_KINDS[place.state]), reason, place)
+            yield _found(root, name, entry, NamedFile(_DIRECTORY_KINDS[place.state]), reason, place)
         elif entry.kind == "directory":
             kind, reason = _other_directory(name)
-            yield _row(task.root, name, entry, NamedFile(kind), reason)
-            yield from _rows_below(filesystem, task.root, name, None, kind == _CACHE)
+            yield _found(root, name, entry, NamedFile(kind), reason)
+            yield from _rows_below(filesystem, root, name, None, kind == _CACHE)
         else:
             found = name_in_root(name)
             reason = _NOT_REGULAR.get(entry.kind) or why_not_in_root(found, name)
-            yield _row(task.root, name, entry, found, reason)
+            yield _found(root, name, entry, found, reason)
 
 
 def _other_directory(name: str) -> tuple[str, str | None]:
@@ -328,7 +353,7 @@ def _other_directory(name: str) -> tuple[str, str | None]:
     return "directory", "not the directory of a partition: a broker does not start with it"
 
 
-def _partition_rows(filesystem: FileSystem, place: PartitionPlace) -> Iterator[_Row]:
+def _partition_rows(filesystem: FileSystem, place: PartitionPlace) -> Iterator[FoundFile]:
     root, name = place.root, os.path.basename(place.path)
     try:
         names = _file_names(filesystem, place.path)
@@ -336,7 +361,7 @@ def _partition_rows(filesystem: FileSystem, place: PartitionPlace) -> Iterator[_
             path = os.path.join(name, entry.name)
             if entry.kind == "directory":
                 reason: str | None = "the directory of a partition has no others"
-                yield _row(root, path, entry, NamedFile("directory"), reason, place)
+                yield _found(root, path, entry, NamedFile("directory"), reason, place)
                 yield from _rows_below(filesystem, root, path, place, False)
                 continue
             found = name_in_partition(entry.name)
@@ -345,7 +370,7 @@ def _partition_rows(filesystem: FileSystem, place: PartitionPlace) -> Iterator[_
                 or why_not_in_partition(found, place.topic, names)
                 or _STATE_REASONS.get(place.state)
             )
-            yield _row(root, path, entry, found, reason, place)
+            yield _found(root, path, entry, found, reason, place)
     except MissingError:
         # A broker has renamed or removed it since the log directory was listed.
         return
@@ -363,7 +388,7 @@ def _file_names(filesystem: FileSystem, path: str) -> FileNames:
 
 def _rows_below(
     filesystem: FileSystem, root: str, path: str, place: PartitionPlace | None, is_cache: bool
-) -> Iterator[_Row]:
+) -> Iterator[FoundFile]:
     """Files in directories that Kafka does not have, or has for its cache."""
     pending = [path]
     while pending:
@@ -379,7 +404,7 @@ def _rows_below(
                 pending.append(inner)
             reason = _NOT_REGULAR.get(entry.kind) or (None if is_cache else _NO_SUCH_NAME)
             kind = _CACHE if is_cache else "directory" if entry.kind == "directory" else UNKNOWN
-            yield _row(root, inner, entry, NamedFile(kind), reason, place)
+            yield _found(root, inner, entry, NamedFile(kind), reason, place)
 
 
 FILES_VIEW: Final = View(

@@ -27,7 +27,7 @@ from storage_core.directory.segment_listing import FileNames, SegmentListing
 from storage_core.directory.visibility import NOTHING_COMMITTED
 from storage_core.errors import CorruptError, DataLossError, LogDirectoryError, SegmentLogError
 from storage_core.filesystem.values import MissingError
-from storage_core.inspect.files import UNKNOWN, NamedFile, name_in_partition
+from storage_core.inspect.files import LOG_KIND, UNKNOWN, NamedFile, name_in_partition
 from storage_core.inspect.roots import LIVE, find_roots, selected_places
 from storage_core.inspect.rows import batches_of_rows
 from storage_core.inspect.segments import (
@@ -170,6 +170,9 @@ class PartitionSummary:
         state: That of its place, or `UNCOMMITTED`.
         is_read: Whether a read of the same paths takes it.
         replicas: Every live directory of the partition in these paths.
+        log_bytes: Length of the segments' log files.
+        size_bytes: Length of all its files.
+        allocated_bytes: What they take on the disk.
         files: Its files by kind.
         unknown_files: Names of some files that are neither Kafka's nor segmentlog's.
         orphan_files: How many index files and snapshots belong to no segment.
@@ -197,6 +200,9 @@ class PartitionSummary:
     last_stable_offset: int | None = None
     recovery_point: int | None = None
     segment_count: int = 0
+    log_bytes: int = 0
+    size_bytes: int = 0
+    allocated_bytes: int = 0
     files: tuple[FileTally, ...] = ()
     unknown_files: tuple[str, ...] = ()
     orphan_files: int = 0
@@ -215,22 +221,6 @@ class PartitionSummary:
     def name(self) -> str:
         """Topic and partition."""
         return f"{self.topic}-{self.partition}"
-
-    @property
-    def log_bytes(self) -> int:
-        """Length of the segments' log files."""
-        kind = name_in_partition(f"{0:020d}{LOG_SUFFIX}").kind
-        return sum(each.size_bytes for each in self.files if each.kind == kind and each.leftover is None)
-
-    @property
-    def size_bytes(self) -> int:
-        """Length of all files."""
-        return sum(each.size_bytes for each in self.files)
-
-    @property
-    def allocated_bytes(self) -> int:
-        """What all files take on the disk."""
-        return sum(each.allocated_bytes for each in self.files)
 
     @property
     def offset_count(self) -> int | None:
@@ -458,8 +448,12 @@ def _summarized(
         _learn_exactly(filesystem, log, found)
     else:
         found.learn("min_timestamp_ms", lambda: _learn_first_and_last(log, values))
+    files = listing.files()
     values |= {
-        "files": listing.files(),
+        "files": files,
+        "log_bytes": sum(each.size_bytes for each in files if (each.kind, each.leftover) == (LOG_KIND, None)),
+        "size_bytes": sum(each.size_bytes for each in files),
+        "allocated_bytes": sum(each.allocated_bytes for each in files),
         "unknown_files": tuple(listing.unknown),
         "orphan_files": listing.orphan_count(),
         "damage": tuple(dict.fromkeys(found.damage)),
