@@ -122,6 +122,7 @@ class TransactionsTask:
         end_offset: And only those that began below this one, or have only a marker below it.
         known: The transactions open where the walk begins, or that began before the log's start.
         now_ms: The time that ages are relative to.
+        bootstrap_server: The broker in the commands that abort transactions.
     """
 
     part: PartitionSpans
@@ -129,10 +130,16 @@ class TransactionsTask:
     end_offset: int
     known: tuple[ProducerStateEntry, ...]
     now_ms: int
+    bootstrap_server: str = BOOTSTRAP_SERVER
 
 
 def plan_transactions(
-    filesystem: FileSystem, options: ReadOptions, *, only_open: bool = False, now_ms: int | None = None
+    filesystem: FileSystem,
+    options: ReadOptions,
+    *,
+    only_open: bool = False,
+    now_ms: int | None = None,
+    bootstrap_server: str = BOOTSTRAP_SERVER,
 ) -> list[TransactionsTask]:
     """Plan a task for each partition.
 
@@ -141,6 +148,7 @@ def plan_transactions(
         options: Topics and bounds: a transaction counts if one of its offsets is within them.
         only_open: Whether to walk only from the oldest transaction that may be open at the end.
         now_ms: The time that ages are relative to; the clock if None.
+        bootstrap_server: The broker in the commands that abort transactions.
 
     Raises:
         SegmentLogError: These directories cannot give what the options ask for.
@@ -148,14 +156,20 @@ def plan_transactions(
     now_ms = int(time.time() * 1000) if now_ms is None else now_ms
     tolerant = tolerating_damage(options)
     return [
-        _plan_partition(filesystem, wanted, tolerant, now_ms, only_open=only_open)
+        _plan_partition(filesystem, wanted, tolerant, now_ms, bootstrap_server, only_open=only_open)
         for wanted in resolved_ranges(filesystem, options)
         if not wanted.is_empty
     ]
 
 
 def _plan_partition(
-    filesystem: FileSystem, wanted: PartitionRange, options: ReadOptions, now_ms: int, *, only_open: bool
+    filesystem: FileSystem,
+    wanted: PartitionRange,
+    options: ReadOptions,
+    now_ms: int,
+    bootstrap_server: str,
+    *,
+    only_open: bool,
 ) -> TransactionsTask:
     log = wanted.log
     snapshot = newest_snapshot(filesystem, log, wanted.end_offset if only_open else wanted.start_offset)
@@ -165,7 +179,12 @@ def _plan_partition(
     start_offset = max(first_segment_offset(log), min([snapshot.offset, *first_offsets]))
     walked = PartitionRange(log, start_offset, log.log_end_offset)
     return TransactionsTask(
-        PartitionSpans.of(walked, options), wanted.start_offset, wanted.end_offset, known, now_ms
+        PartitionSpans.of(walked, options),
+        wanted.start_offset,
+        wanted.end_offset,
+        known,
+        now_ms,
+        bootstrap_server,
     )
 
 
@@ -302,9 +321,7 @@ def _first_timestamp_ms(header: Any) -> int:
     return int(header["max_timestamp_ms" if has_horizon else "base_timestamp_ms"])
 
 
-def abort_command(
-    topic: str, partition: int, first_offset: int, bootstrap_server: str = BOOTSTRAP_SERVER
-) -> str:
+def abort_command(topic: str, partition: int, first_offset: int, bootstrap_server: str) -> str:
     """The line for a shell that aborts a hanging transaction (KIP-664), for brokers from version 3.0 on."""
     return shlex.join(
         [
@@ -314,9 +331,7 @@ def abort_command(
     )
 
 
-def transaction_rows(
-    transactions: Sequence[Transaction], task: TransactionsTask, bootstrap_server: str = BOOTSTRAP_SERVER
-) -> pa.RecordBatch:
+def transaction_rows(transactions: Sequence[Transaction], task: TransactionsTask) -> pa.RecordBatch:
     """Transactions of a partition as rows of the view."""
     topic, partition = task.part.topic, task.part.partition
     rows = []
@@ -326,7 +341,7 @@ def transaction_rows(
         known_since_ms = each.last_timestamp_ms if began_ms == NO_TIMESTAMP_MS else began_ms
         command = None
         if is_open and each.first_offset is not None:
-            command = abort_command(topic, partition, each.first_offset, bootstrap_server)
+            command = abort_command(topic, partition, each.first_offset, task.bootstrap_server)
         rows.append(
             {
                 "topic": topic,

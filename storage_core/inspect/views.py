@@ -124,7 +124,7 @@ def plan_view(filesystem: FileSystem, options: ReadOptions) -> list[ViewTask]:
         SegmentLogError: These directories cannot give what the options ask for.
     """
     view = find_view(options.view)
-    _check_condition(view, options.where)
+    check_condition(view, options.where)
     return [ViewTask(view.name, part, options.where) for part in view.plan(filesystem, options)]
 
 
@@ -209,7 +209,8 @@ def tolerating_damage(options: ReadOptions) -> ReadOptions:
     return dataclasses.replace(options, mode="DROPMALFORMED")
 
 
-def _check_condition(view: View, condition: Predicate | None) -> None:
+def check_condition(view: View, condition: Predicate | None) -> None:
+    """Raise `OptionError` if a condition names a column that a view does not have."""
     for name in _names_in(condition):
         if view.column_of(name) is None:
             raise OptionError(

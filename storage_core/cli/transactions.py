@@ -1,0 +1,293 @@
+"""`segmentlog transactions`: who left a transaction open, since when, and the line that aborts it."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from storage_core.cli.flags import (
+    BOUND_FLAGS,
+    TOPIC_FLAGS,
+    output_flag,
+    paths_argument,
+    quiet_flag,
+    read_flags,
+)
+from storage_core.cli.output import DAMAGE, Output, printable, progress
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Iterable, Iterator
+
+    import pyarrow as pa
+
+    from storage_core.inspect.transactions import TransactionsTask
+    from storage_core.scan.options import ReadOptions
+
+_OPEN: Final = "open"
+# As in storage_core.inspect.transactions, which imports pyarrow: the help shows it.
+_BOOTSTRAP_SERVER: Final = "localhost:9092"
+_MOST_COMMANDS: Final = 100
+_UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
+
+
+@click.command("transactions", short_help="Open, long and aborted transactions.", epilog="See docs/cli.md.")
+@paths_argument
+@read_flags(*TOPIC_FLAGS, *BOUND_FLAGS, "where", "timeZone", "failOnDataLoss", "useIndexes", "followSymlinks")
+@click.option("--open", "is_open", is_flag=True, help="Those without a marker. The default.")
+@click.option("--committed", "is_committed", is_flag=True, help="Those that were committed.")
+@click.option("--aborted", "is_aborted", is_flag=True, help="Those that were aborted.")
+@click.option("--all", "-a", "are_all", is_flag=True, help="All transactions.")
+@click.option(
+    "--longest",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Only the N that took longest, or are open longest, the longest first; of all, unless states are chosen.",
+)
+@click.option(
+    "--older-than", metavar="INTERVAL", help="Only those that took longer, or are open longer, such as 10m."
+)
+@click.option(
+    "--max-age",
+    metavar="INTERVAL",
+    help="End with status 1 if a transaction is open longer, whatever else is shown: transaction.max.timeout.ms of a "
+    "broker is 15m.",
+)
+@click.option(
+    "--now",
+    metavar="TIME",
+    help="When ages are counted to, such as the time at which the broker died.  [default: the clock]",
+)
+@click.option(
+    "--bootstrap-server",
+    metavar="HOST:PORT",
+    default=_BOOTSTRAP_SERVER,
+    show_default=True,
+    help="The broker in the commands that abort transactions.",
+)
+@output_flag()
+@quiet_flag
+def command(  # noqa: PLR0913, PLR0917  (one for each flag)
+    paths: tuple[str, ...],
+    options: dict[str, object],
+    is_open: bool,
+    is_committed: bool,
+    is_aborted: bool,
+    are_all: bool,
+    longest: int | None,
+    older_than: str | None,
+    max_age: str | None,
+    now: str | None,
+    bootstrap_server: str,
+    output: Output,
+    quiet: bool,
+) -> None:
+    """Show transactions, those that are open unless told otherwise, from the log alone.
+
+    An open transaction keeps consumers with isolation.level=read_committed from reading past its first record. It hangs
+    if its producer is gone and no coordinator knows it: then nothing but the printed command ends it. On the directory
+    of a running broker, one that is open may also be at work.
+    """
+    from storage_core.inspect.transactions import ABORTED, COMMITTED, OPEN  # noqa: PLC0415
+    from storage_core.scan.option_values import parse_interval_ms, parse_timestamp_ms  # noqa: PLC0415
+    from storage_core.scan.options import options_of  # noqa: PLC0415
+
+    chosen = {OPEN: is_open, COMMITTED: is_committed, ABORTED: is_aborted}
+    states = frozenset(state for state, is_chosen in chosen.items() if is_chosen or are_all)
+    if not states:
+        states = frozenset(chosen) if longest is not None else frozenset({OPEN})
+    now_ms = int(time.time() * 1000)
+    if now is not None:
+        now_ms = parse_timestamp_ms("--now", now, _zone(options), now_ms)
+    look = _Look(
+        options_of(paths, {**options, "view": "transactions"}),
+        states,
+        longest,
+        None if older_than is None else parse_interval_ms("--older-than", older_than),
+        now_ms,
+        bootstrap_server,
+        is_quiet=quiet,
+    )
+    most_ms = None if max_age is None else parse_interval_ms("--max-age", max_age)
+    _print(output, look)
+    if most_ms is not None and look.oldest_ms > most_ms:
+        message = (
+            f"Expected no transaction to be open for more than {max_age}, found one that is open for "
+            f"{duration(look.oldest_ms)}."
+        )
+        click.echo(printable(f"segmentlog: {message}"), err=True)
+        raise SystemExit(DAMAGE)
+
+
+class _Look:
+    """The transactions that are asked for.
+
+    Attributes:
+        oldest_ms: The age of the oldest open transaction that was met, whether it is asked for or not.
+    """
+
+    def __init__(
+        self,
+        options: ReadOptions,
+        states: frozenset[str],
+        longest: int | None,
+        least_ms: int | None,
+        now_ms: int,
+        bootstrap_server: str,
+        *,
+        is_quiet: bool,
+    ) -> None:
+        self.oldest_ms = -1
+        self._options = options
+        self._states = states
+        self._longest = longest
+        self._least_ms = least_ms
+        self._now_ms = now_ms
+        self._bootstrap_server = bootstrap_server
+        self._is_quiet = is_quiet
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Their rows, with all columns of the view."""
+        batches = map(self._chosen, self._rows())
+        if self._longest is None:
+            yield from batches
+            return
+        import pyarrow as pa  # noqa: PLC0415
+
+        longest: pa.Table | None = None
+        for batch in batches:
+            table = pa.Table.from_batches([batch])
+            longest = _longest(
+                table if longest is None else pa.concat_tables([longest, table]), self._longest
+            )
+        if longest is not None:
+            yield from longest.to_batches()
+
+    def _rows(self) -> Iterator[pa.RecordBatch]:
+        """All transactions that meet the condition, or no closed one if none is asked for."""
+        from storage_core.filesystem import FileSystem  # noqa: PLC0415
+        from storage_core.inspect.transactions import TRANSACTIONS_VIEW, plan_transactions  # noqa: PLC0415
+        from storage_core.inspect.views import ViewTask, check_condition, read_view_task  # noqa: PLC0415
+
+        filesystem, condition = FileSystem(), self._options.where
+        check_condition(TRANSACTIONS_VIEW, condition)
+        parts = plan_transactions(
+            filesystem,
+            self._options,
+            only_open=self._states == {_OPEN},
+            now_ms=self._now_ms,
+            bootstrap_server=self._bootstrap_server,
+        )
+        with progress("Transactions", sum(map(_size_bytes, parts)), self._is_quiet) as advance:
+            for part in parts:
+                task = ViewTask("transactions", part, condition)
+                yield from read_view_task(filesystem, task, TRANSACTIONS_VIEW.schema)
+                advance(_size_bytes(part))
+
+    def _chosen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        import pyarrow as pa  # noqa: PLC0415
+        import pyarrow.compute as pc  # noqa: PLC0415
+
+        ages_ms = pc.max(batch.column("ageMs")).as_py()
+        self.oldest_ms = max(self.oldest_ms, -1 if ages_ms is None else ages_ms)
+        is_chosen = pc.is_in(batch.column("state"), pa.array(sorted(self._states)))
+        if self._least_ms is not None:
+            is_long = pc.greater_equal(_lengths_ms(batch), self._least_ms)
+            is_chosen = pc.and_(is_chosen, pc.fill_null(is_long, fill_value=False))
+        return batch.filter(is_chosen)
+
+
+def _lengths_ms(rows: pa.RecordBatch | pa.Table) -> pa.Array:
+    """How long each transaction took, or is open."""
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    return pc.coalesce(rows.column("ageMs"), rows.column("durationMs"))
+
+
+def _longest(rows: pa.Table, count: int) -> pa.Table:
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    order = pc.sort_indices(_lengths_ms(rows), sort_keys=[("", "descending")])
+    return rows.take(order[:count])
+
+
+def _size_bytes(part: TransactionsTask) -> int:
+    return sum(span.size_bytes for span in part.part.spans)
+
+
+def _zone(options: dict[str, object]) -> dt.tzinfo:
+    from storage_core.scan.option_values import parse_time_zone  # noqa: PLC0415
+
+    return parse_time_zone("timeZone", options.get("timeZone", "UTC"))
+
+
+def _print(output: Output, look: _Look) -> None:
+    from storage_core.inspect.transactions import TRANSACTIONS_VIEW  # noqa: PLC0415
+
+    if output.format != "table":
+        output.write_batches(TRANSACTIONS_VIEW.schema, look.batches())
+        return
+    import pyarrow as pa  # noqa: PLC0415
+
+    schema = pa.schema([(name, pa.int64() if name == "records" else pa.string()) for name in _SHOWN])
+    commands: list[str] = []
+    output.write_batches(schema, _table_rows(look.batches(), schema, commands))
+    if commands:
+        click.echo("\nWhat aborts an open transaction whose producer is gone:")
+        for line in commands[:_MOST_COMMANDS]:
+            click.echo(printable(line))
+    if len(commands) > _MOST_COMMANDS:
+        click.echo(f"and {len(commands) - _MOST_COMMANDS:,} more: see abortCommand of --output jsonl.")
+
+
+# The columns for people.
+_SHOWN: Final = ("partition", "producer", "state", "offsets", "started", "lasted", "records")
+
+
+def _table_rows(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, commands: list[str]
+) -> Iterator[pa.RecordBatch]:
+    """Rows for people; and, added to a list, the commands that abort those that are open."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    for batch in batches:
+        commands += batch.column("abortCommand").drop_null().to_pylist()
+        lengths_ms = _lengths_ms(batch).to_pylist()
+        rows = [
+            {
+                "partition": f"{row['topic']}-{row['partition']}",
+                "producer": f"{row['producerId']} ({row['producerEpoch']})",
+                "state": row["state"],
+                "offsets": _offsets(row),
+                "started": _time(row["startTimestamp"]),
+                "lasted": None if length_ms is None else duration(length_ms),
+                "records": row["records"],
+            }
+            for row, length_ms in zip(batch.to_pylist(), lengths_ms, strict=True)
+        ]
+        yield pa.RecordBatch.from_pylist(rows, schema=schema)
+
+
+def _offsets(row: dict[str, Any]) -> str:
+    """From the first record to the marker: ``10-15``, ``10-`` while it is open, ``15`` if there is only the marker."""
+    first, marker = row["firstOffset"], row["markerOffset"]
+    if first is None:
+        return str(marker)
+    return f"{first}-" if marker is None else f"{first}-{marker}"
+
+
+def _time(time: dt.datetime | None) -> str | None:
+    return None if time is None else f"{time:%Y-%m-%d %H:%M:%S}"
+
+
+def duration(length_ms: int) -> str:
+    """A length of time in its two largest units: ``3 d 4 h``, ``12 s 500 ms``."""
+    sign, rest_ms = ("-", -length_ms) if length_ms < 0 else ("", length_ms)
+    for (unit_ms, unit), (next_ms, next_unit) in pairwise((*_UNITS, (1, "ms"))):
+        if rest_ms >= unit_ms:
+            rest = rest_ms % unit_ms // next_ms
+            return f"{sign}{rest_ms // unit_ms} {unit}" + (f" {rest} {next_unit}" if rest else "")
+    return f"{sign}{rest_ms} ms"
