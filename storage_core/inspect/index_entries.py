@@ -311,7 +311,8 @@ class _TransactionEntries:
 def judge_indexes(
     filesystem: FileSystem,
     segment: SegmentReader,
-    observe: Callable[[ProducerBatches], object] | None = None,
+    observe: Callable[[BatchWindow], object] | None = None,
+    see: Callable[[BatchWindow | DamagedRange], object] | None = None,
 ) -> JudgedIndexes:
     """Compare the indexes of a segment with its log. All of the log is read, and every CRC checked.
 
@@ -320,7 +321,8 @@ def judge_indexes(
     Args:
         filesystem: Where to read.
         segment: The segment.
-        observe: Receives the producers' batches of the log, in order.
+        observe: Receives the valid batches of the log, window by window.
+        see: Receives everything in the log, in order: the valid batches, window by window, and damaged ranges.
 
     Raises:
         SegmentLogError: A file cannot be read.
@@ -335,6 +337,8 @@ def judge_indexes(
     end = SegmentEnd(segment.base_offset, 0)
     with segment.open_log() as log_file:
         for item in _windows_and_damage(log_file, segment):
+            if see is not None:
+                see(item)
             if isinstance(item, DamagedRange):
                 damage.append(item)
                 transactions.take_damage(item)
@@ -344,11 +348,10 @@ def judge_indexes(
             batches = _columns_of(item)
             for judge in judges:
                 judge.take(batches)
-            producer_batches = _producer_batches(item)
-            for batch in producer_batches.batches:
+            for batch in producer_batches(item).batches:
                 transactions.take(batch)
             if observe is not None:
-                observe(producer_batches)
+                observe(item)
             end = SegmentEnd(int(batches.last_offsets[-1]) + 1, batches.end_bytes)
     return JudgedIndexes(
         (
@@ -494,7 +497,8 @@ def _columns_of(window: BatchWindow) -> _Batches:
     )
 
 
-def _producer_batches(window: BatchWindow) -> ProducerBatches:
+def producer_batches(window: BatchWindow) -> ProducerBatches:
+    """The producers' batches in a window; none of a window with a malformed marker."""
     try:
         return ProducerBatches.of_window(window)
     except CorruptError:

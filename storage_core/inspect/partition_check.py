@@ -1,0 +1,706 @@
+"""Checking one partition: its segments, checkpoints, snapshots and file names compared with each other.
+
+Severities of findings:
+
+    damage    something contradicts a checksum, the log, or what a broker has recorded
+    suspect   it may be damage, or may have a reason that the directory does not tell: a gap in the offsets
+    unclean   a crash leaves this behind, and a broker repairs it when it starts, without loss of flushed records
+    note      worth knowing
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from storage_core.checkpoint import (
+    CLEANER_OFFSET_CHECKPOINT,
+    LEADER_EPOCH_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    RECOVERY_POINT_CHECKPOINT,
+    REPLICATION_OFFSET_CHECKPOINT,
+    EpochEntry,
+    read_leader_epoch_checkpoint,
+    read_meta_properties,
+    read_offset_checkpoint,
+    read_partition_metadata,
+    read_producer_snapshot,
+)
+from storage_core.directory.log_directory_files import INTERNAL_TOPICS, LogDirectoryFiles
+from storage_core.errors import CorruptError
+from storage_core.inspect.broker_start import BrokerSegment, BrokerStart, KnownOfLog, start_of_broker
+from storage_core.inspect.files import UNKNOWN, name_in_partition
+from storage_core.inspect.roots import LIVE
+from storage_core.inspect.segment_check import (
+    MOST_REPORTED,
+    EpochRun,
+    IndexFault,
+    SegmentFacts,
+    SegmentTask,
+    Sequence,
+    SequenceBreak,
+    break_between,
+)
+from storage_core.record.batch_header import MAX_OFFSET
+from storage_core.segment.file_names import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    base_offset_of,
+    log_file_name,
+    offset_index_file_name,
+    snapshot_file_name,
+    transaction_index_file_name,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from storage_core.checkpoint import ProducerStateEntry
+    from storage_core.directory.segment_listing import SegmentListing
+    from storage_core.filesystem import FileSystem
+    from storage_core.inspect.roots import LogRoot, PartitionPlace
+
+
+Severity = Literal["damage", "suspect", "unclean", "note"]
+Action = Literal["unnoticed", "rebuild index", "truncate", "remove", "reset", "complete", "refuse"]
+"""What a broker does about a finding when it starts: ``unnoticed`` is nothing, because it does not look."""
+_INDEX_SUFFIXES: Final = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+# A broker takes every file with one of these for one of a segment, whatever its name.
+_BROKER_SUFFIXES: Final = (LOG_SUFFIX, *_INDEX_SUFFIXES)
+_INDEX_KINDS: Final = {"offset": "offset index", "time": "time index", "transaction": "transaction index"}
+_LEFTOVERS: Final[dict[str, tuple[str, Action]]] = {
+    SWAP_SUFFIX: ("Output of a compaction that is about to replace segments.", "complete"),
+    CLEANED_SUFFIX: ("Output of a compaction that was not finished.", "remove"),
+    DELETED_SUFFIX: ("It awaits its removal.", "remove"),
+}
+_Snapshots = dict[int, "tuple[ProducerStateEntry, ...] | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is not as it should be.
+
+    Attributes:
+        kind: What it is about: ``batch``, ``record``, ``tail``, ``gap``, ``offset index``, ``time index``,
+            ``transaction index``, ``leader epoch``, ``sequence``, ``snapshot``, ``checkpoint``, ``metadata`` or ``file``.
+        file: Path of the file.
+        start_byte: The first byte concerned; None for the whole file.
+        end_byte: The position after the last.
+        start_offset: The first offset concerned; None if there is none.
+        end_offset: The offset after the last.
+        action: What a broker would do about it when it starts.
+        action_offset: The offset to which it truncates.
+    """
+
+    severity: Severity
+    kind: str
+    file: str
+    reason: str
+    action: Action = "unnoticed"
+    action_offset: int | None = None
+    start_byte: int | None = None
+    end_byte: int | None = None
+    start_offset: int | None = None
+    end_offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReport:
+    """What was found out about one partition.
+
+    Attributes:
+        is_clean: Whether the broker closed the log before it stopped.
+        record_count: Records by the headers, markers included; of compressed messages v0 and v1, one for each set.
+        log_start_offset: By checkpoint and segments.
+        log_end_offset: The offset after the last valid batch.
+        start: What a broker makes of it when it starts.
+    """
+
+    topic: str
+    partition: int
+    path: str
+    is_clean: bool
+    segment_count: int
+    batch_count: int
+    record_count: int
+    size_bytes: int
+    log_start_offset: int
+    log_end_offset: int
+    start: BrokerStart
+    findings: tuple[Finding, ...]
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether anything is damaged."""
+        return any(each.severity == "damage" for each in self.findings)
+
+
+@dataclass(frozen=True, slots=True)
+class RootReport:
+    """What was found out about the own files of a log directory."""
+
+    path: str
+    is_clean: bool
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPartition:
+    """A partition to verify: its listing, and a task for each of its segments."""
+
+    place: PartitionPlace
+    names: tuple[str, ...]
+    listing: SegmentListing
+    tasks: tuple[SegmentTask, ...]
+
+
+class RootFiles:
+    """The checkpoints of a log directory, as a starting broker takes them."""
+
+    def __init__(self, filesystem: FileSystem, root: LogRoot) -> None:
+        self.path = root.path
+        self.is_clean = LogDirectoryFiles(filesystem, root.path).clean_shutdown
+        self._filesystem = filesystem
+        self._findings: list[Finding] = []
+        self.recovery_points = self._read(RECOVERY_POINT_CHECKPOINT, "reset")
+        self.log_start_offsets = self._read(LOG_START_OFFSET_CHECKPOINT, "reset")
+        self.high_watermarks = self._read(REPLICATION_OFFSET_CHECKPOINT, "refuse")
+        self.cleaner_offsets = self._read(CLEANER_OFFSET_CHECKPOINT, "refuse")
+        try:
+            read_meta_properties(filesystem, os.path.join(root.path, META_PROPERTIES))
+        except CorruptError as error:
+            self._add("metadata", META_PROPERTIES, error, "refuse")
+        for place in root.places if root.is_whole else ():
+            if place.state != LIVE:
+                self._findings.append(
+                    Finding(
+                        "note", "file", place.path,
+                        f"Not verified: the directory's name says that it is in state {place.state}.",
+                        "remove" if place.state == "delete" else "unnoticed",
+                    )
+                )  # fmt: skip
+
+    def report(self) -> RootReport:
+        """What was found out about them."""
+        return RootReport(self.path, self.is_clean, tuple(self._findings))
+
+    def _read(self, name: str, action: Action) -> dict[tuple[str, int], int]:
+        try:
+            return read_offset_checkpoint(self._filesystem, os.path.join(self.path, name))
+        except CorruptError as error:
+            self._add("checkpoint", name, error, action)
+            return {}
+
+    def _add(self, kind: str, name: str, error: CorruptError, action: Action) -> None:
+        self._findings.append(
+            Finding("damage", kind, os.path.join(self.path, name), str(error.args[0]), action)
+        )
+
+
+def check_partition(
+    filesystem: FileSystem,
+    root: RootFiles,
+    partition: PlannedPartition,
+    facts: Iterable[SegmentFacts | None],
+) -> PartitionReport:
+    """Judge a partition by what was found out about each of its segments, in order; None if a file was replaced."""
+    return _PartitionCheck(filesystem, root, partition, facts).report()
+
+
+class _PartitionCheck:
+    """Compares the files of one partition with each other."""
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        root: RootFiles,
+        partition: PlannedPartition,
+        facts: Iterable[SegmentFacts | None],
+    ) -> None:
+        facts = list(facts)
+        self._filesystem = filesystem
+        self._root = root
+        self._place = partition.place
+        self._path = partition.place.path
+        self._names = frozenset(partition.names)
+        self._listing = partition.listing
+        self._facts = [each for each in facts if each is not None]
+        self._bases = frozenset(partition.listing.base_offsets)
+        self._epoch_entries: tuple[EpochEntry, ...] = ()
+        self._bad_snapshots: dict[int, str] = {}
+        self._findings: list[Finding] = []
+        for task, found in zip(partition.tasks, facts, strict=True):
+            if found is None:
+                self._add("note", "file", f"{task.directory}/{log_file_name(task.base_offset)}",
+                          "Not verified: the file was replaced or removed meanwhile. Verify again.")  # fmt: skip
+        key = partition.place.topic_partition
+        self._recovery_point = root.recovery_points.get(key, 0)
+        self._log_start_checkpoint = root.log_start_offsets.get(key, 0)
+        self._high_watermark = root.high_watermarks.get(key)
+        self._cleaner_offset = root.cleaner_offsets.get(key)
+        self._is_compacted = (
+            self._cleaner_offset is not None
+            or key[0] in INTERNAL_TOPICS
+            or any(each.has_holes for each in self._facts)
+        )
+        self._log_end_offset = self._facts[-1].next_offset if self._facts else self._log_start_checkpoint
+        self._start = BrokerStart()
+
+    def report(self) -> PartitionReport:
+        refusals = [*self._check_epoch_file(), *self._check_metadata(), *self._check_names()]
+        snapshots = self._read_snapshots()
+        refusals += self._unknown_transaction_versions()
+        self._start = start_of_broker(
+            self._filesystem, self._path, self._broker_segments(), self._known(snapshots, refusals)
+        )
+        for facts in self._facts:
+            self._check_log(facts)
+            self._check_indexes(facts)
+        self._check_epochs()
+        states = self._check_producers()
+        self._check_checkpoints()
+        self._check_snapshots(snapshots, states)
+        place = self._place
+        first = self._facts[0].base_offset if self._facts else self._log_start_checkpoint
+        return PartitionReport(
+            place.topic,
+            place.partition,
+            self._path,
+            self._root.is_clean,
+            len(self._listing.base_offsets),
+            sum(each.batch_count for each in self._facts),
+            sum(each.record_count for each in self._facts),
+            sum(each.size_bytes for each in self._facts),
+            max(first, self._log_start_checkpoint),
+            self._log_end_offset,
+            self._start,
+            tuple(self._findings),
+        )
+
+    def _add(self, severity: Severity, kind: str, file: str, reason: str, **more: Any) -> None:
+        self._findings.append(Finding(severity, kind, file, reason, **more))
+
+    def _path_of(self, name: str) -> str:
+        return os.path.join(self._path, name)
+
+    # The small files, which a broker must be able to read.
+
+    def _check_epoch_file(self) -> list[str]:
+        path = self._path_of(LEADER_EPOCH_CHECKPOINT)
+        try:
+            self._epoch_entries = read_leader_epoch_checkpoint(self._filesystem, path)
+        except CorruptError as error:
+            self._add("damage", "leader epoch", path, str(error.args[0]), action="refuse")
+            return [f"{LEADER_EPOCH_CHECKPOINT} is malformed"]
+        return []
+
+    def _check_metadata(self) -> list[str]:
+        path = self._path_of(PARTITION_METADATA)
+        try:
+            read_partition_metadata(self._filesystem, path)
+        except CorruptError as error:
+            self._add("damage", "metadata", path, str(error.args[0]), action="refuse")
+            return [f"{PARTITION_METADATA} is malformed"]
+        return []
+
+    def _check_names(self) -> list[str]:
+        refusals = []
+        for name in sorted(self._names):
+            path = self._path_of(name)
+            found = name_in_partition(name)
+            if found.leftover in (SWAP_SUFFIX, CLEANED_SUFFIX, DELETED_SUFFIX):
+                reason, action = _LEFTOVERS[found.leftover]
+                self._add("note", "file", path, reason, action=action)
+            elif found.leftover is None and found.kind == UNKNOWN and name.endswith(_BROKER_SUFFIXES):
+                refusals.append(f"{name} has no offset in its name")
+                self._add(
+                    "damage", "file", path,
+                    "Expected 20 digits before the suffix of a segment's file, found another name.",
+                    action="refuse",
+                )  # fmt: skip
+            elif found.leftover is None and found.kind == UNKNOWN:
+                self._add("note", "file", path, "Neither Kafka nor segmentlog has a file of this name here.")
+            elif found.leftover is None and name.endswith(_INDEX_SUFFIXES):
+                self._check_orphan(name)
+        return refusals
+
+    def _check_orphan(self, name: str) -> None:
+        base_offset = base_offset_of(name)
+        if base_offset is not None and base_offset not in self._bases:
+            self._add(
+                "damage" if self._root.is_clean else "suspect",
+                "file",
+                self._path_of(name),
+                "Expected the log file of this index beside it, found none: the segment's log was lost.",
+                action="remove",
+                start_offset=base_offset,
+            )
+
+    # What a broker would do.
+
+    def _broker_segments(self) -> list[BrokerSegment]:
+        segments = []
+        for facts in self._facts:
+            suffix = facts.task.suffix
+            index_name = offset_index_file_name(facts.base_offset) + suffix
+            segments.append(
+                BrokerSegment(
+                    facts.base_offset,
+                    facts.size_bytes,
+                    log_file_name(facts.base_offset) + suffix,
+                    index_name if index_name in self._names else None,
+                    any(entry.last_offset < facts.base_offset for entry in facts.aborted or ()),
+                    facts.scan,
+                )
+            )
+        return segments
+
+    def _unknown_transaction_versions(self) -> list[str]:
+        return [
+            f"{transaction_index_file_name(facts.base_offset)} has entries of an unknown version"
+            for facts in self._facts
+            if any(entry.version > 0 for entry in facts.aborted or ())
+        ]
+
+    def _known(self, snapshots: _Snapshots, refusals: list[str]) -> KnownOfLog:
+        kept = _without_strays(list(snapshots), sorted(self._bases))
+        return KnownOfLog(
+            self._root.is_clean,
+            self._recovery_point,
+            self._log_start_checkpoint,
+            [offset for offset in kept if snapshots[offset] is not None],
+            bool(kept),
+            refusals[0] if refusals else None,
+        )
+
+    def _action_at(self, facts: SegmentFacts, position_bytes: int | None) -> dict[str, Any]:
+        """What a broker does about bytes of a log file."""
+        start, base_offset = self._start, facts.base_offset
+        if start.refused_segment == base_offset:
+            return {"action": "refuse"}
+        if base_offset in start.removed:
+            return {"action": "remove"}
+        cut_bytes = start.cuts.get(base_offset)
+        if cut_bytes is not None and position_bytes is not None and position_bytes >= cut_bytes:
+            offset = facts.scan.next_offset if cut_bytes else base_offset
+            return {"action": "truncate", "action_offset": offset}
+        return {"action": "unnoticed"}
+
+    def _action_on_index(self, facts: SegmentFacts) -> Action:
+        if facts.base_offset in self._start.removed:
+            return "remove"
+        if facts.base_offset in self._start.recovered:
+            return "rebuild index"
+        return "refuse" if self._start.refused_segment == facts.base_offset else "unnoticed"
+
+    # The log.
+
+    def _check_log(self, facts: SegmentFacts) -> None:
+        for kind, ranges in (("batch", facts.damage), ("record", facts.malformed)):
+            for found in ranges:
+                self._add(
+                    "damage", kind, facts.log_path, found.reason,
+                    start_byte=found.start_bytes, end_byte=found.end_bytes,
+                    start_offset=found.start_offset, end_offset=min(found.end_offset, MAX_OFFSET),
+                    **self._action_at(facts, found.start_bytes),
+                )  # fmt: skip
+        self._check_tail(facts)
+        if not self._is_compacted:
+            self._check_gaps(facts)
+
+    def _check_tail(self, facts: SegmentFacts) -> None:
+        tail = facts.tail
+        if tail is None:
+            return
+        action = self._action_at(facts, tail.start_bytes)
+        severity: Severity = "damage"
+        if tail.is_torn and facts.task.end_offset is not None:
+            # Nothing is missing before the next segment: preallocated space.
+            severity = "note"
+        elif tail.is_torn and self._is_crash_of(facts):
+            severity = "unclean"
+        self._add(
+            severity, "tail", facts.log_path, tail.reason,
+            start_byte=tail.start_bytes, end_byte=tail.end_bytes, start_offset=facts.next_offset, **action,
+        )  # fmt: skip
+
+    def _is_crash_of(self, facts: SegmentFacts) -> bool:
+        """Whether a crash explains that the log ends where it does: nothing says that it was longer."""
+        return (
+            not self._root.is_clean
+            and facts.next_offset >= self._recovery_point
+            and facts.next_offset >= (self._high_watermark or 0)
+        )
+
+    def _check_gaps(self, facts: SegmentFacts) -> None:
+        for gap in facts.gaps:
+            where = "at the end of the segment" if gap.position_bytes is None else "before this batch"
+            self._add(
+                "suspect", "gap", facts.log_path,
+                f"Expected consecutive offsets in a log that is not compacted, found none from {gap.start_offset} to "
+                f"{gap.end_offset - 1} {where}.",
+                start_byte=gap.position_bytes, end_byte=gap.position_bytes,
+                start_offset=gap.start_offset, end_offset=gap.end_offset,
+            )  # fmt: skip
+        if facts.gap_count > len(facts.gaps):
+            self._add(
+                "suspect", "gap", facts.log_path,
+                f"Expected consecutive offsets, found {facts.gap_count - len(facts.gaps)} more gaps.",
+            )  # fmt: skip
+
+    # Indexes.
+
+    def _check_indexes(self, facts: SegmentFacts) -> None:
+        for fault in facts.index_faults:
+            self._add(
+                self._severity_of(fault, facts),
+                _INDEX_KINDS[fault.kind],
+                fault.path,
+                fault.reason,
+                action=self._action_on_index(facts),
+                start_byte=fault.start_bytes,
+                end_byte=fault.end_bytes,
+                start_offset=fault.start_offset,
+            )
+
+    def _severity_of(self, fault: IndexFault, facts: SegmentFacts) -> Severity:
+        # An index is on disk when its segment is, which is below the recovery point.
+        is_rebuilt = not self._root.is_clean and facts.base_offset in self._start.recovered
+        return "unclean" if fault.is_stale and is_rebuilt else "damage"
+
+    # Leader epochs.
+
+    def _check_epochs(self) -> None:
+        before: EpochRun | None = None
+        for facts in self._facts:
+            for run in facts.epochs:
+                if before is not None and run.epoch < before.epoch:
+                    self._add(
+                        "damage", "leader epoch", facts.log_path,
+                        f"Expected leader epochs that never fall, found {run.epoch} after {before.epoch}.",
+                        start_byte=run.position_bytes, start_offset=run.first_offset,
+                        end_offset=run.last_offset + 1, **self._action_at(facts, run.position_bytes),
+                    )  # fmt: skip
+                before = run
+                if self._epoch_entries:
+                    self._check_run(facts, run)
+        path = self._path_of(LEADER_EPOCH_CHECKPOINT)
+        last = self._epoch_entries[-1] if self._epoch_entries else None
+        if last is not None and last.start_offset > self._log_end_offset:
+            self._add(
+                "damage" if self._root.is_clean else "unclean", "leader epoch", path,
+                f"Expected epochs that begin in the log, found epoch {last.epoch} from offset {last.start_offset} on, and "
+                f"the log ends at {self._log_end_offset}.",
+                action="reset", start_offset=last.start_offset,
+            )  # fmt: skip
+        if before is not None and not self._epoch_entries and self._start.refusal is None:
+            self._add(
+                "suspect", "leader epoch", path,
+                "Expected the leader epochs of the log in this file, found none.",
+                action="rebuild index" if self._start.recovered else "unnoticed",
+            )  # fmt: skip
+
+    def _check_run(self, facts: SegmentFacts, run: EpochRun) -> None:
+        starts = [entry.start_offset for entry in self._epoch_entries]
+        first, last = (bisect_right(starts, offset) - 1 for offset in (run.first_offset, run.last_offset))
+        known = [self._epoch_entries[number].epoch if number >= 0 else None for number in (first, last)]
+        if known == [run.epoch, run.epoch] or run.first_offset < self._log_start_checkpoint:
+            return
+        is_rebuilt = facts.base_offset in self._start.recovered and not self._root.is_clean
+        expected = " and ".join(str(epoch) for epoch in dict.fromkeys(known))
+        self._add(
+            "unclean" if is_rebuilt and run.epoch > self._epoch_entries[-1].epoch else "damage",
+            "leader epoch", self._path_of(LEADER_EPOCH_CHECKPOINT),
+            f"Expected epoch {run.epoch} for offsets {run.first_offset} to {run.last_offset}, as the log says, found "
+            f"{expected}.",
+            start_offset=run.first_offset, end_offset=run.last_offset + 1,
+        )  # fmt: skip
+
+    # Producers and transactions.
+
+    def _check_producers(self) -> dict[int, dict[int, Sequence]]:
+        """Compare sequences and transactions over all segments; return the producers at each segment's beginning."""
+        known: dict[int, Sequence] = {}
+        states: dict[int, dict[int, Sequence]] = {}
+        transactions = _Transactions()
+        for facts in self._facts:
+            states[facts.base_offset] = dict(known)
+            for found in facts.producers:
+                before = known.get(found.producer_id)
+                broken = break_between(before, found) if before is not None else None
+                if broken is not None:
+                    self._add_break(facts, broken)
+                known[found.producer_id] = found
+            for broken in facts.breaks:
+                self._add_break(facts, broken)
+            self._check_aborts(facts, transactions)
+            if facts.damage:
+                known.clear()
+        states[self._log_end_offset] = known
+        return states
+
+    def _add_break(self, facts: SegmentFacts, broken: SequenceBreak) -> None:
+        # A compaction removes whole batches.
+        if self._is_compacted:
+            return
+        self._add(
+            "suspect", "sequence", facts.log_path,
+            f"Expected producer {broken.producer_id} to continue with epoch {broken.expected_epoch} and sequence "
+            f"{broken.expected_sequence}, found epoch {broken.epoch} and sequence {broken.sequence}.",
+            start_offset=broken.offset,
+        )  # fmt: skip
+
+    def _check_aborts(self, facts: SegmentFacts, transactions: _Transactions) -> None:
+        """An abort that the transaction index omits makes its records look committed."""
+        if facts.damage:
+            transactions.forget()
+            return
+        missing = transactions.aborted_in(facts)
+        index = {entry.last_offset: entry for entry in facts.aborted or ()}
+        path = self._path_of(transaction_index_file_name(facts.base_offset) + facts.task.suffix)
+        is_rebuilt = not self._root.is_clean and facts.base_offset in self._start.recovered
+        for producer_id, first_offset, marker_offset in missing[: MOST_REPORTED * 10]:
+            entry = index.get(marker_offset)
+            if entry is not None and entry.first_offset <= first_offset:
+                continue
+            found = "none" if entry is None else f"one that begins at {entry.first_offset}"
+            self._add(
+                "unclean" if is_rebuilt and entry is None else "damage", "transaction index", path,
+                f"Expected an entry for the transaction of producer {producer_id} that begins at {first_offset} and is "
+                f"aborted at {marker_offset}, found {found}: its records count as committed.",
+                action=self._action_on_index(facts), start_offset=first_offset, end_offset=marker_offset + 1,
+            )  # fmt: skip
+
+    # Checkpoints.
+
+    def _check_checkpoints(self) -> None:
+        end_offset, root = self._log_end_offset, self._root.path
+        if self._log_start_checkpoint > end_offset:
+            self._add(
+                "damage", "checkpoint", os.path.join(root, LOG_START_OFFSET_CHECKPOINT),
+                f"Expected a log start up to the log end {end_offset}, found {self._log_start_checkpoint}.",
+                action="remove", start_offset=end_offset, end_offset=self._log_start_checkpoint,
+            )  # fmt: skip
+            return
+        for name, offset, what in (
+            (RECOVERY_POINT_CHECKPOINT, self._recovery_point, "flushed"),
+            (REPLICATION_OFFSET_CHECKPOINT, self._high_watermark, "replicated"),
+        ):
+            if offset is not None and offset > end_offset:
+                self._add(
+                    "damage", "checkpoint", os.path.join(root, name),
+                    f"Expected an offset up to the log end {end_offset}, found {offset}: records that were {what} are "
+                    "missing.",
+                    action="reset", start_offset=end_offset, end_offset=offset,
+                )  # fmt: skip
+            elif offset is not None and offset < 0:
+                self._add(
+                    "suspect", "checkpoint", os.path.join(root, name),
+                    f"Expected an offset, found {offset}.", action="reset",
+                )  # fmt: skip
+        if self._cleaner_offset is not None and not 0 <= self._cleaner_offset <= end_offset:
+            self._add(
+                "suspect", "checkpoint", os.path.join(root, CLEANER_OFFSET_CHECKPOINT),
+                f"Expected an offset up to the log end {end_offset}, found {self._cleaner_offset}.", action="reset",
+            )  # fmt: skip
+
+    # Producer snapshots.
+
+    def _read_snapshots(self) -> _Snapshots:
+        snapshots: _Snapshots = {}
+        for name in sorted(self._names):
+            offset = base_offset_of(name)
+            if offset is None or name != snapshot_file_name(offset):
+                continue
+            try:
+                snapshots[offset] = read_producer_snapshot(self._filesystem, self._path_of(name))
+            except CorruptError as error:
+                snapshots[offset] = None
+                self._bad_snapshots[offset] = str(error.args[0])
+        return snapshots
+
+    def _check_snapshots(self, snapshots: _Snapshots, states: dict[int, dict[int, Sequence]]) -> None:
+        for offset, entries in snapshots.items():
+            path = self._path_of(snapshot_file_name(offset))
+            if entries is None:
+                is_crash = not self._root.is_clean and offset >= self._recovery_point
+                self._add(
+                    "unclean" if is_crash else "damage", "snapshot", path, self._bad_snapshots[offset],
+                    action=self._action_on_snapshot(offset),
+                )  # fmt: skip
+            elif offset > self._log_end_offset:
+                self._add(
+                    "damage" if self._root.is_clean else "unclean", "snapshot", path,
+                    f"Expected a snapshot up to the log end {self._log_end_offset}, found one of offset {offset}.",
+                    action="remove", start_offset=offset,
+                )  # fmt: skip
+            elif offset in states:
+                self._compare_snapshot(path, offset, entries, states[offset])
+
+    def _action_on_snapshot(self, offset: int) -> Action:
+        is_last = offset >= max(self._bases, default=0)
+        return "remove" if is_last or offset not in self._bases else "unnoticed"
+
+    def _compare_snapshot(
+        self, path: str, offset: int, entries: tuple[ProducerStateEntry, ...], known: dict[int, Sequence]
+    ) -> None:
+        for entry in entries:
+            # A compaction removes a producer's batches but for its very last one.
+            state = None if self._is_compacted else known.get(entry.producer_id)
+            is_wrong = entry.last_offset >= offset or (
+                state is not None
+                and entry.last_offset >= 0
+                and (entry.last_offset, entry.last_sequence) != (state.last_offset, state.last_sequence)
+            )
+            if is_wrong:
+                found = f"sequence {entry.last_sequence} at offset {entry.last_offset}"
+                expected = (
+                    "an earlier offset"
+                    if state is None
+                    else f"sequence {state.last_sequence} at offset {state.last_offset}, as the log says"
+                )
+                self._add(
+                    "suspect", "snapshot", path,
+                    f"Expected producer {entry.producer_id} to end with {expected}, found {found}.",
+                    start_offset=entry.last_offset,
+                )  # fmt: skip
+
+
+class _Transactions:
+    """The transactions that are open at an offset, which moves on with each segment."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, int] = {}
+
+    def forget(self) -> None:
+        """Damage may have held markers, and data: nothing is known any more."""
+        self._open.clear()
+
+    def aborted_in(self, facts: SegmentFacts) -> list[tuple[int, int, int]]:
+        """Producer, first known offset and marker of each transaction with data that is aborted in a segment."""
+        aborted = []
+        for event in facts.events:
+            if not event.is_marker:
+                self._open.setdefault(event.producer_id, event.offset)
+                continue
+            first_offset = self._open.pop(event.producer_id, None)
+            if event.is_abort and first_offset is not None:
+                aborted.append((event.producer_id, first_offset, event.offset))
+        return aborted
+
+
+def _without_strays(offsets: list[int], bases: list[int]) -> list[int]:
+    """The snapshots that a broker keeps: those at a segment's base offset, and the last one (``removeStraySnapshots``)."""
+    strays = [offset for offset in offsets if offset not in bases]
+    if strays and (not bases or strays[-1] >= bases[-1]):
+        strays.pop()
+    return [offset for offset in offsets if offset not in strays]

@@ -1,0 +1,201 @@
+"""Verifying log directories: every file compared with every other, and what a broker would do about what is wrong.
+
+segments, each in one pass, by several processes → partitions → log directories
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import TYPE_CHECKING, Final, Self
+
+from storage_core.directory.segment_listing import list_segments
+from storage_core.errors import DataLossError, UnreadableError
+from storage_core.filesystem import FileSystem
+from storage_core.inspect.partition_check import (
+    Finding,
+    PartitionReport,
+    PlannedPartition,
+    RootFiles,
+    RootReport,
+    check_partition,
+)
+from storage_core.inspect.roots import LIVE, LogRoot, PartitionPlace, find_roots, selected_places
+from storage_core.inspect.segment_check import SegmentFacts, SegmentTask, check_segment
+from storage_core.segment import SegmentReader
+from storage_core.segment.file_names import SWAP_SUFFIX, log_file_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from storage_core.scan.options import ReadOptions
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What was found out about log directories."""
+
+    roots: tuple[RootReport, ...]
+    partitions: tuple[PartitionReport, ...]
+    is_deep: bool
+
+    @property
+    def findings(self) -> Iterator[Finding]:
+        """All findings."""
+        for root in self.roots:
+            yield from root.findings
+        for partition in self.partitions:
+            yield from partition.findings
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many findings there are of each severity."""
+        return dict(Counter(each.severity for each in self.findings))
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether anything is damaged."""
+        return any(each.severity == "damage" for each in self.findings)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be verified.
+
+    Attributes:
+        size_bytes: Of all log files.
+    """
+
+    roots: tuple[LogRoot, ...]
+    partitions: tuple[PlannedPartition, ...]
+    is_deep: bool
+    size_bytes: int
+
+
+def plan_verification(filesystem: FileSystem, options: ReadOptions, *, is_deep: bool = False) -> Plan:
+    """Find the partitions to verify, of each the directories of all replicas.
+
+    Raises:
+        OptionError: A topic that is named does not exist.
+        SegmentLogError: A directory cannot be listed.
+    """
+    roots = find_roots(filesystem, options.paths, follow_symlinks=options.follow_symlinks)
+    for root in roots:
+        if root.problem is not None:
+            raise UnreadableError(root.problem, path=root.path)
+    places = [place for place in selected_places(filesystem, roots, options) if place.state == LIVE]
+    partitions = [_planned(filesystem, place, options, is_deep) for place in places]
+    size_bytes = sum(_size_bytes(filesystem, task) for partition in partitions for task in partition.tasks)
+    return Plan(roots, tuple(partitions), is_deep, size_bytes)
+
+
+def _size_bytes(filesystem: FileSystem, task: SegmentTask) -> int:
+    status = filesystem.status(f"{task.directory}/{log_file_name(task.base_offset)}{task.suffix}")
+    return 0 if status is None else status.size_bytes
+
+
+def _planned(
+    filesystem: FileSystem, place: PartitionPlace, options: ReadOptions, is_deep: bool
+) -> PlannedPartition:
+    path = place.path
+    # Before the segments are listed: what a compaction is about to replace is named too.
+    names = tuple(sorted(each.name for each in filesystem.list_directory(path) if each.is_regular_file))
+
+    def swap_end_offset(base_offset: int) -> int:
+        reader = SegmentReader(filesystem, path, base_offset, None, suffix=SWAP_SUFFIX, skip_damage=True)
+        return reader.end().next_offset
+
+    listing = list_segments(filesystem, path, is_clean=True, swap_end_offset=swap_end_offset)
+    bases = listing.base_offsets
+    tasks = tuple(
+        SegmentTask(
+            path,
+            base_offset,
+            bases[number + 1] if number + 1 < len(bases) else None,
+            SWAP_SUFFIX if base_offset in listing.swapped else "",
+            is_deep,
+            options.max_decompressed_batch_bytes,
+        )
+        for number, base_offset in enumerate(bases)
+    )
+    return PlannedPartition(place, names, listing, tasks)
+
+
+def verify(
+    filesystem: FileSystem,
+    plan: Plan,
+    *,
+    jobs: int = 1,
+    advance: Callable[[int], object] = lambda _: None,
+) -> VerifyReport:
+    """Verify what was planned.
+
+    Args:
+        filesystem: Where to read; other processes have their own.
+        plan: What to verify.
+        jobs: How many processes share the segments.
+        advance: Called with the number of bytes that were read since its last call.
+
+    Raises:
+        SegmentLogError: A file cannot be read.
+    """
+    tasks = [task for partition in plan.partitions for task in partition.tasks]
+    with _Checks(filesystem, tasks, jobs, plan.size_bytes) as checks:
+        root_files = {root.path: RootFiles(filesystem, root) for root in plan.roots}
+        reports = []
+        for partition in plan.partitions:
+            facts = []
+            for task in partition.tasks:
+                found = checks.next()
+                facts.append(found)
+                advance(_size_bytes(filesystem, task) if found is None else found.size_bytes)
+            reports.append(check_partition(filesystem, root_files[partition.place.root], partition, facts))
+    return VerifyReport(
+        tuple(root_files[root.path].report() for root in plan.roots), tuple(reports), plan.is_deep
+    )
+
+
+_MIN_BYTES_PER_PROCESS: Final = 128 << 20
+
+
+class _Checks:
+    """The facts of each segment in order, by this process or by others."""
+
+    def __init__(self, filesystem: FileSystem, tasks: list[SegmentTask], jobs: int, size_bytes: int) -> None:
+        self._filesystem = filesystem
+        self._tasks = iter(tasks)
+        # A process takes a while to start.
+        self._jobs = min(jobs, len(tasks), max(1, size_bytes // _MIN_BYTES_PER_PROCESS))
+        self._facts: Iterator[SegmentFacts | None] = map(self._check, self._tasks)
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> Self:
+        if self._jobs > 1:
+            # A fork would copy the locks of other threads, such as those of Arrow.
+            self._pool = ProcessPoolExecutor(self._jobs, mp_context=get_context("spawn"))
+            self._facts = self._pool.map(_check_elsewhere, self._tasks)
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def next(self) -> SegmentFacts | None:
+        """Of the next segment; None if its file is gone, or another one now."""
+        return next(self._facts)
+
+    def _check(self, task: SegmentTask) -> SegmentFacts | None:
+        return _check(self._filesystem, task)
+
+
+def _check(filesystem: FileSystem, task: SegmentTask) -> SegmentFacts | None:
+    try:
+        return check_segment(filesystem, task)
+    except (FileNotFoundError, DataLossError):
+        return None
+
+
+def _check_elsewhere(task: SegmentTask) -> SegmentFacts | None:
+    return _check(FileSystem(), task)
