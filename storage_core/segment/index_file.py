@@ -57,10 +57,10 @@ def read_index_file(filesystem: FileSystem, path: str, entry_size_bytes: int) ->
         return IndexContent(b"", 0, "the file is missing")
     with opened:
         size_bytes = opened.status.size_bytes
+        problem: str | None = None
         if size_bytes > MAX_INDEX_SIZE_BYTES:
             problem = f"the file has {size_bytes} bytes, more than the {MAX_INDEX_SIZE_BYTES} that are read"
             return IndexContent(b"", size_bytes, problem)
-        problem = None
         whole_bytes = size_bytes - size_bytes % entry_size_bytes
         if whole_bytes < size_bytes:
             problem = f"the file has {size_bytes} bytes, which is no multiple of {entry_size_bytes}"

@@ -1,0 +1,142 @@
+"""`segmentlog index`: check the index files of log directories, and build them again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from storage_core.cli.flags import TOPIC_FLAGS, output_flag, paths_argument, quiet_flag, read_flags
+from storage_core.cli.output import DAMAGE, USAGE, Output, printable, progress
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from storage_core.inspect.index_check import IndexReport, PartitionIndexes
+
+_FLAGS = (*TOPIC_FLAGS, "maxDecompressedBatchBytes", "followSymlinks")
+
+
+@click.group()
+def command() -> None:
+    """Check or rebuild index files."""
+
+
+@command.command()
+@paths_argument
+@read_flags(*_FLAGS)
+@output_flag("table", "json", "jsonl")
+@quiet_flag
+def check(paths: tuple[str, ...], options: dict[str, object], output: Output, quiet: bool) -> None:
+    """Say what is wrong with each index file: missing, corrupt, contradicted by its log, or incomplete.
+
+    The logs are read once, with every checksum. Exit status 1 if anything is wrong.
+    """
+    from storage_core.filesystem import FileSystem  # noqa: PLC0415
+    from storage_core.inspect.index_check import check_indexes, log_bytes  # noqa: PLC0415
+    from storage_core.scan.options import options_of  # noqa: PLC0415
+
+    filesystem, parsed = FileSystem(), options_of(paths, options)
+    with progress("Checking", log_bytes(filesystem, parsed), quiet) as advance:
+        report = check_indexes(filesystem, parsed, advance)
+    output.write_report(report, lambda console: _show(console, report))
+    if report.finding_count:
+        click.get_current_context().exit(DAMAGE)
+
+
+@command.command()
+@paths_argument
+@read_flags(*_FLAGS)
+@click.option(
+    "--in-place", is_flag=True, help="Replace the files in the log directories, which no broker has open."
+)
+@click.option(
+    "--to", "target", metavar="OTHER", type=click.Path(), help="Write the files to a new directory instead."
+)
+@click.option("--all", "is_all", is_flag=True, help="Rebuild sound indexes, too.")
+@click.option(
+    "--index-interval-bytes",
+    type=click.IntRange(min=0),
+    default=4096,
+    show_default=True,
+    metavar="BYTES",
+    help="The topics' index.interval.bytes.",
+)
+@output_flag("table", "json", "jsonl")
+@quiet_flag
+def rebuild(
+    paths: tuple[str, ...],
+    options: dict[str, object],
+    in_place: bool,
+    target: str | None,
+    is_all: bool,
+    index_interval_bytes: int,
+    output: Output,
+    quiet: bool,
+) -> None:
+    """Build the index files again in which something is wrong, as a broker's recovery would.
+
+    In place, each new file is complete on disk before it replaces the old one. A segment whose log is damaged is left
+    alone: recover it first.
+    """
+    if in_place == (target is not None):
+        raise click.UsageError("Give either --in-place or --to OTHER.")
+    from storage_core.errors import LogDirectoryLockedError  # noqa: PLC0415
+    from storage_core.filesystem import FileSystem  # noqa: PLC0415
+    from storage_core.inspect.index_check import log_bytes, rebuild_indexes  # noqa: PLC0415
+    from storage_core.log_config import LogConfig  # noqa: PLC0415
+    from storage_core.scan.options import options_of  # noqa: PLC0415
+
+    filesystem, parsed = FileSystem(), options_of(paths, options)
+    with progress("Rebuilding", log_bytes(filesystem, parsed), quiet) as advance:
+        try:
+            report = rebuild_indexes(
+                filesystem,
+                parsed,
+                target=target,
+                is_all=is_all,
+                config=LogConfig(index_interval_bytes=index_interval_bytes),
+                advance=advance,
+            )
+        except LogDirectoryLockedError as error:
+            click.echo(f"segmentlog: {printable(str(error))}", err=True)
+            click.get_current_context().exit(USAGE)
+    output.write_report(report, lambda console: _show(console, report))
+    if any(each.not_rebuilt for each in report.partitions):
+        click.get_current_context().exit(DAMAGE)
+
+
+def _show(console: Console, report: IndexReport) -> None:
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("partition", "file", "fault", "entries", "detail"):
+        table.add_column(name, justify="right" if name == "entries" else "left", overflow="fold")
+    for partition in report.partitions:
+        for finding in partition.findings:
+            table.add_row(
+                printable(f"{partition.topic}-{partition.partition}"),
+                finding.file,
+                finding.fault,
+                str(finding.entries) if finding.entries else "",
+                printable(finding.detail),
+            )
+    if report.finding_count:
+        console.print(table)
+    for partition in report.partitions:
+        for text in partition.not_rebuilt:
+            console.print(printable(f"Not rebuilt: {partition.topic}-{partition.partition}: {text}"))
+    console.print(_summary(report.partitions))
+
+
+def _summary(partitions: tuple[PartitionIndexes, ...]) -> str:
+    segments = sum(each.segments for each in partitions)
+    findings = sum(len(each.findings) for each in partitions)
+    rebuilt = sum(len(each.rebuilt) for each in partitions)
+    parts = [
+        f"{len(partitions):,} partitions, {segments:,} segments: "
+        + (f"{findings:,} findings" if findings else "every index agrees with its log")
+    ]
+    if rebuilt:
+        parts.append(f"the indexes of {rebuilt:,} segments rebuilt")
+    return "; ".join(parts) + "."
