@@ -253,10 +253,7 @@ def summarize_segment(
             segment.end_before(file.visible_end)
         end = segment.end()
         if not file.is_active and not segment.is_preallocated_after(end.position_bytes, end.next_offset):
-            damage = (
-                f"Expected whole batches up to the end, found other bytes. [{file.path}, bytes "
-                f"{end.position_bytes} to {size_bytes - 1}]"
-            )
+            damage = _first_damage(file.reader(filesystem), end.position_bytes)
     except CorruptError as error:
         damage = str(error)
         segment = file.reader(filesystem, skip_damage=True)
@@ -297,8 +294,8 @@ def _statistics(
     return statistics
 
 
-def _first_damage(segment: SegmentReader) -> str | None:
-    for item in segment.items():
+def _first_damage(segment: SegmentReader, position_bytes: int = 0) -> str | None:
+    for item in segment.items(position_bytes):
         if not isinstance(item, BatchHeader):
             return str(item.error())
     return None

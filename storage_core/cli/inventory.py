@@ -1,0 +1,315 @@
+"""`segmentlog inventory`: what log directories hold, what fills the disk, and what does not belong there."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from storage_core.cli.flags import TOPIC_FLAGS, output_flag, paths_argument, quiet_flag, read_flags
+from storage_core.cli.output import DAMAGE, INPUT_OUTPUT, Output, printable, progress
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Sequence
+
+    import pyarrow as pa
+    from rich.console import Console
+    from rich.table import Table
+
+    from storage_core.inspect.inventory import Finding, Inventory, RootSummary, TopicSummary
+    from storage_core.inspect.partitions import FileTally, PartitionSummary
+
+
+_KIBI: Final = 1024
+_UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
+_WIDTH_OF_A_PIPE: Final = 240
+_MOST_KINDS: Final = 8
+_MOST_FINDINGS: Final = 50
+_STYLES: Final = {"damage": "bold red", "unreadable": "bold red", "warning": "yellow", "note": "dim"}
+# Of a Python `datetime`.
+_LARGEST_MS: Final = 253_402_300_799_999
+
+
+@click.command("inventory", short_help="What is here: topics, partitions, sizes, time ranges, strays.")
+@paths_argument
+@click.option(
+    "--partitions", "-p", "by_partition", is_flag=True, help="A line for each partition's directory."
+)
+@click.option(
+    "--exact",
+    is_flag=True,
+    help="Read the header of every batch: exact numbers of records and batches, all times, codecs and formats.",
+)
+@read_flags(*TOPIC_FLAGS, "followSymlinks")
+@output_flag("table", "json", "jsonl", "csv")
+@quiet_flag
+@click.pass_context
+def command(
+    context: click.Context,
+    paths: tuple[str, ...],
+    by_partition: bool,
+    exact: bool,
+    options: dict[str, object],
+    output: Output,
+    quiet: bool,
+) -> None:
+    """Show what log directories hold: topics, partitions, segments, sizes, times, codecs, formats and replicas.
+
+    Without --exact, only names and sizes, and the first and the last batch of each partition are looked at: offsets are
+    counted instead of records, from log start to log end, and codecs and formats are those of these two batches.
+
+    json is the whole report; jsonl and csv have a line for each topic, or with --partitions for each directory.
+
+    Exit status: 1 if something contradicts its format, 3 if something could not be read; both are named. An unclean
+    shutdown, strays and foreign files are named, and end with 0.
+    """
+    from storage_core.filesystem import FileSystem  # noqa: PLC0415  (heavy)
+    from storage_core.inspect.inventory import inventory  # noqa: PLC0415
+    from storage_core.scan.options import options_of  # noqa: PLC0415
+
+    parsed = options_of(paths, options)
+    with progress("Reading headers" if exact else "Listing", None, quiet) as advance:
+        found = inventory(FileSystem(), parsed.paths, options=parsed, exact=exact, on_bytes=advance)
+    if output.format in ("table", "json"):
+        output.write_report(found, lambda console: _render(console, found, by_partition=by_partition))
+    else:
+        rows = found.partitions if by_partition else found.topics
+        table = _arrow_table(rows)
+        output.write_batches(table.schema, table.to_batches())
+    if not found.is_complete:
+        context.exit(INPUT_OUTPUT)
+    if found.has_damage:
+        context.exit(DAMAGE)
+
+
+def _arrow_table(rows: Sequence[TopicSummary] | Sequence[PartitionSummary]) -> pa.Table:
+    """Rows of a report with the columns that a line can hold, named as in views."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    kind = _row_type(rows)
+    names = [each.name for each in dataclasses.fields(kind) if each.name != "files"]
+    values = [{_camel_case(name): _value(name, getattr(row, name)) for name in names} for row in rows]
+    if values:
+        return pa.Table.from_pylist(values)
+    return pa.table({_camel_case(name): pa.nulls(0) for name in names})
+
+
+def _row_type(rows: Sequence[TopicSummary] | Sequence[PartitionSummary]) -> Any:
+    from storage_core.inspect.inventory import TopicSummary  # noqa: PLC0415
+
+    return type(rows[0]) if rows else TopicSummary
+
+
+def _camel_case(name: str) -> str:
+    first, *others = name.removesuffix("_ms").split("_")
+    return first + "".join(other.title() for other in others)
+
+
+def _value(name: str, value: Any) -> Any:
+    if name.endswith("_timestamp_ms"):
+        return _time(value)
+    if isinstance(value, tuple):
+        return list(value)
+    return value
+
+
+def _time(timestamp_ms: int | None) -> str | None:
+    """A time in UTC; a number where no calendar has it."""
+    if timestamp_ms is None:
+        return None
+    if not 0 <= timestamp_ms <= _LARGEST_MS:
+        return str(timestamp_ms)
+    moment = dt.datetime.fromtimestamp(timestamp_ms // 1000, dt.UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{timestamp_ms % 1000:03d}Z"
+
+
+def _short_time(timestamp_ms: int | None) -> str:
+    """A time for people: UTC, without fractions."""
+    return (_time(timestamp_ms) or "").partition(".")[0].replace("T", " ")
+
+
+def size_text(size_bytes: int) -> str:
+    """A number of bytes for people."""
+    size = float(size_bytes)
+    for unit in _UNITS:
+        if size < _KIBI or unit == _UNITS[-1]:
+            break
+        size /= _KIBI
+    return f"{size_bytes} {unit}" if unit == _UNITS[0] else f"{size:.1f} {unit}"
+
+
+def _render(console: Console, found: Inventory, *, by_partition: bool) -> None:
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        # In a pipe, nothing is gained by folding.
+        console.width = _WIDTH_OF_A_PIPE
+    for root in found.roots:
+        console.print(_root_line(root))
+    if by_partition:
+        title = "Directories of partitions"
+        table = _partition_table(found)
+    else:
+        title = "Topics, the largest first"
+        table = _topic_table(found)
+    for heading, content in ((title, table), ("What fills the disk", _space_table(found.files))):
+        console.print(f"\n{heading}", style="bold")
+        console.print(content)
+    _print_findings(console, found.findings)
+
+
+def _root_line(root: RootSummary) -> str:
+    if root.unreadable is not None:
+        return f"{printable(root.path)}: could not be read"
+    parts = []
+    if root.node_id is not None:
+        parts.append(f"broker {root.node_id}")
+    if root.cluster_id is not None:
+        parts.append(f"cluster {printable(root.cluster_id)}")
+    if root.directory_id is not None:
+        parts.append(f"directory {printable(root.directory_id)}")
+    if root.is_clean is not None:
+        parts.append("clean shutdown" if root.is_clean else "no clean shutdown")
+    parts.append(f"{root.partition_count:,} partitions, {root.segment_count:,} segments")
+    used = f"{size_text(root.size_bytes)}, {size_text(root.allocated_bytes)} on disk"
+    parts.append(used if root.free_bytes is None else f"{used}, {size_text(root.free_bytes)} free")
+    return f"{printable(root.path)}: {'; '.join(parts)}"
+
+
+def _table(columns: Iterable[str], left: Container[str]) -> Table:
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="left" if column in left else "right", overflow="fold")
+    return table
+
+
+def _topic_table(found: Inventory) -> Table:
+    has_replicas = any(topic.directory_count > topic.partition_count for topic in found.topics)
+    columns = (
+        ("topic", "partitions")
+        + (("directories",) if has_replicas else ())
+        + ("segments", "size", "on disk")
+        + _count_columns(found)
+        + ("first", "last", "codecs", "format")
+    )
+    table = _table(columns, ("topic", "first", "last", "codecs", "format"))
+    for topic in sorted(found.topics, key=lambda topic: -topic.allocated_bytes):
+        table.add_row(
+            printable(topic.topic),
+            f"{topic.partition_count:,}",
+            *((f"{topic.directory_count:,}",) if has_replicas else ()),
+            f"{topic.segment_count:,}",
+            size_text(topic.size_bytes),
+            size_text(topic.allocated_bytes),
+            *_counts(topic, is_exact=found.is_exact),
+            *_times_and_formats(topic),
+        )
+    return table
+
+
+def _partition_table(found: Inventory) -> Table:
+    has_roots = len(found.roots) > 1
+    columns = (
+        (
+            "partition",
+            "state",
+            "log start",
+            "log end",
+            "high watermark",
+            "epoch",
+            "segments",
+            "size",
+            "on disk",
+        )
+        + _count_columns(found)
+        + ("first", "last", "codecs", "format")
+        + (("root",) if has_roots else ())
+    )
+    table = _table(columns, ("partition", "state", "first", "last", "codecs", "format", "root"))
+    for each in found.partitions:
+        table.add_row(
+            f"{printable(each.topic)}-{each.partition}",
+            _state(each),
+            _number(each.log_start_offset),
+            _number(each.log_end_offset),
+            _number(each.high_watermark),
+            _number(each.leader_epoch),
+            f"{each.segment_count:,}",
+            size_text(each.size_bytes),
+            size_text(each.allocated_bytes),
+            *_counts(each, is_exact=found.is_exact),
+            *_times_and_formats(each),
+            *((printable(each.root),) if has_roots else ()),
+        )
+    return table
+
+
+def _count_columns(found: Inventory) -> tuple[str, ...]:
+    return ("records", "batches") if found.is_exact else ("offsets",)
+
+
+def _state(summary: PartitionSummary) -> str:
+    if summary.unreadable is not None:
+        return "unreadable"
+    if summary.damage:
+        return "damaged"
+    is_copy = summary.state == "live" and not summary.is_read
+    return "replica" if is_copy else summary.state
+
+
+def _number(value: int | None) -> str:
+    return "" if value is None else f"{value:,}"
+
+
+def _counts(summary: TopicSummary | PartitionSummary, *, is_exact: bool) -> tuple[str, ...]:
+    if is_exact:
+        return _number(summary.record_count), _number(summary.batch_count)
+    return (_number(summary.offset_count),)
+
+
+def _times_and_formats(summary: TopicSummary | PartitionSummary) -> tuple[str, ...]:
+    return (
+        _short_time(summary.min_timestamp_ms),
+        _short_time(summary.max_timestamp_ms),
+        " ".join(summary.codecs),
+        " ".join(f"v{magic}" for magic in summary.magics),
+    )
+
+
+def _space_table(files: Sequence[FileTally]) -> Table:
+    table = _table(("kind of file", "files", "size", "on disk"), ("kind of file",))
+    largest = sorted(files, key=lambda tally: -tally.allocated_bytes)
+    for tally in largest[:_MOST_KINDS]:
+        table.add_row(
+            tally.kind + (f" {tally.leftover}" if tally.leftover else ""),
+            f"{tally.count:,}",
+            size_text(tally.size_bytes),
+            size_text(tally.allocated_bytes),
+        )
+    others = largest[_MOST_KINDS:]
+    if others:
+        table.add_row(
+            "others",
+            f"{sum(tally.count for tally in others):,}",
+            size_text(sum(tally.size_bytes for tally in others)),
+            size_text(sum(tally.allocated_bytes for tally in others)),
+        )
+    return table
+
+
+def _print_findings(console: Console, findings: Sequence[Finding]) -> None:
+    if not findings:
+        return
+    console.print("\nFindings", style="bold")
+    for finding in findings[:_MOST_FINDINGS]:
+        # Messages name their path where it is one.
+        where = "" if finding.path is None or finding.path in finding.message else f" [{finding.path}]"
+        console.print(
+            f"{finding.severity}: {printable(finding.message + where)}", style=_STYLES[finding.severity]
+        )
+    more = len(findings) - _MOST_FINDINGS
+    if more > 0:
+        console.print(f"and {more:,} more findings: --output json has all.")
