@@ -1,0 +1,171 @@
+"""`segmentlog offsets`: where consumer groups are, or were at a time, and a plan that sets them back there."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from storage_core.cli.flags import TOPIC_FLAGS, output_flag, paths_argument, quiet_flag, read_flags
+from storage_core.cli.output import Output, printable, progress
+from storage_core.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import pyarrow as pa
+
+    from storage_core.inspect.group_offsets import GroupOffsetsTask
+
+
+# What fits a terminal; the other formats have all columns.
+_SHOWN: Final = ("group", "groupType", "topic", "partition", "offset", "logEndOffset", "lag", "commitTime")
+_SHARE: Final = "share"
+
+
+@click.command("offsets", short_help="Committed offsets of consumer groups.", epilog="See docs/cli.md.")
+@paths_argument
+@click.option(
+    "--group", "-g", "groups", multiple=True, metavar="GROUP", help="Only this group; may be repeated."
+)
+@read_flags("asOf", *TOPIC_FLAGS, "where", "timeZone", "mode", "followSymlinks")
+@click.option(
+    "--reset-plan",
+    is_flag=True,
+    help="Print the CSV that kafka-consumer-groups.sh --reset-offsets --from-file takes: run it with the same --group, "
+    "if one is given here, else with --all-groups.",
+)
+@output_flag()
+@quiet_flag
+def command(
+    paths: tuple[str, ...],
+    groups: tuple[str, ...],
+    options: dict[str, object],
+    reset_plan: bool,
+    output: Output,
+    quiet: bool,
+) -> None:
+    """Show what groups have committed, from __consumer_offsets and, for share groups, __share_group_state.
+
+    DIR is the log directory of each broker that coordinates the groups. The lag is shown for partitions whose logs are
+    in the same directories. With --as-of, offsets and lags are those of that time, as far as compaction has left them.
+    """
+    if reset_plan and output.format not in ("table", "csv"):
+        raise OptionError(
+            f"--reset-plan prints CSV of its own, found --output {output.format}. Leave it out."
+        )
+    look = _Look(paths, groups, options, is_quiet=quiet)
+    rows = look.rows()
+    if reset_plan:
+        _print_reset_plan(rows.to_pylist(), has_group=len(groups) != 1)
+    else:
+        shown = rows.select(_SHOWN) if output.format == "table" else rows
+        output.write_batches(shown.schema, shown.to_batches())
+    for line in look.notes():
+        click.echo(printable(f"segmentlog: {line}"), err=True)
+
+
+class _Look:
+    """The offsets that are asked for.
+
+    Attributes:
+        groups: The groups that are asked for; all if none is named.
+        schema: All columns of the view.
+    """
+
+    def __init__(
+        self, paths: Sequence[str], groups: tuple[str, ...], options: dict[str, object], *, is_quiet: bool
+    ) -> None:
+        from storage_core.filesystem import FileSystem  # noqa: PLC0415
+        from storage_core.inspect.group_offsets import GROUP_OFFSETS_VIEW, plan_group_offsets  # noqa: PLC0415
+        from storage_core.inspect.views import check_condition  # noqa: PLC0415
+        from storage_core.scan.options import options_of  # noqa: PLC0415
+
+        parsed = options_of(paths, {**options, "view": "group_offsets"})
+        check_condition(GROUP_OFFSETS_VIEW, parsed.where)
+        self.groups = groups
+        self.schema: pa.Schema = GROUP_OFFSETS_VIEW.schema
+        self._condition = parsed.where
+        self._filesystem = FileSystem()
+        self._parts = plan_group_offsets(self._filesystem, parsed)
+        self._is_quiet = is_quiet
+        self._found: set[str] = set()
+
+    def rows(self) -> pa.Table:
+        """Their rows, with all columns of the view, by group, topic and partition."""
+        import pyarrow as pa  # noqa: PLC0415
+
+        rows = pa.Table.from_batches(self._batches(), self.schema)
+        self._found = set(rows.column("group").to_pylist())
+        return rows.sort_by([(name, "ascending") for name in ("group", "topic", "partition")])
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa  # noqa: PLC0415
+        import pyarrow.compute as pc  # noqa: PLC0415
+
+        from storage_core.inspect.views import ViewTask, read_view_task  # noqa: PLC0415
+
+        groups = pa.array(self.groups, pa.string())
+        with progress("Group offsets", sum(map(_size_bytes, self._parts)), self._is_quiet) as advance:
+            for part in self._parts:
+                task = ViewTask("group_offsets", part, self._condition)
+                for batch in read_view_task(self._filesystem, task, self.schema):
+                    yield batch.filter(pc.is_in(batch.column("group"), groups)) if self.groups else batch
+                advance(_size_bytes(part))
+
+    def notes(self) -> Iterator[str]:
+        """What is to say of groups of which nothing was found."""
+        from storage_core.inspect.group_offsets import (  # noqa: PLC0415
+            DEFAULT_PARTITION_COUNT,
+            OFFSETS_TOPIC,
+            offsets_partition,
+        )
+
+        present = {
+            part.partition for part in (task.part.part for task in self._tasks) if part.topic == OFFSETS_TOPIC
+        }
+        # A cluster may have fewer partitions than by default, or more; then all of them are here.
+        is_whole = present == set(range(len(present)))
+        count = len(present) if is_whole and present else DEFAULT_PARTITION_COUNT
+        for group in self.groups:
+            if group not in self._found:
+                owner = offsets_partition(group, count)
+                where = f"{OFFSETS_TOPIC}-{owner} (of {count} partitions)"
+                reason = "has none of it" if owner in present else "is not in these directories"
+                yield f"no offset of group {group} is found: {where} {reason}."
+
+
+def _size_bytes(part: GroupOffsetsTask) -> int:
+    return sum(span.size_bytes for span in part.part.spans)
+
+
+def _print_reset_plan(rows: Iterable[dict[str, Any]], *, has_group: bool) -> None:
+    """As the tool's own `--export` writes it: without the group if exactly one is named."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    left_out: dict[str, set[str]] = {}
+    for row in rows:
+        reason = _why_not_in_a_plan(row, has_group=has_group)
+        if reason is not None:
+            left_out.setdefault(reason, set()).add(row["group"])
+            continue
+        place = [row["topic"], row["partition"], row["offset"]]
+        writer.writerow([row["group"], *place] if has_group else place)
+    for line in _left_out_lines(left_out.items()):
+        click.echo(printable(f"segmentlog: {line}"), err=True)
+
+
+def _why_not_in_a_plan(row: dict[str, Any], *, has_group: bool) -> str | None:
+    if row["groupType"] == _SHARE:
+        return "kafka-consumer-groups.sh does not reset share groups"
+    if row["isExpired"]:
+        return "its offsets have expired"
+    if has_group and "\n" in row["group"]:
+        return "the tool reads plans line by line, and its name has a line end; name it with --group"
+    return None
+
+
+def _left_out_lines(left_out: Iterable[tuple[str, set[str]]]) -> Iterator[str]:
+    for reason, groups in left_out:
+        yield f"not in the plan: {', '.join(sorted(groups))}: {reason}."
