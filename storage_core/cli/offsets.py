@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 # What fits a terminal; the other formats have all columns.
-_SHOWN: Final = ("group", "groupType", "topic", "partition", "offset", "logEndOffset", "lag", "commitTime")
+_SHOWN: Final = ("group", "groupType", "topic", "partition", "offset", "lag", "commitTime")
 _SHARE: Final = "share"
 
 
@@ -123,9 +123,7 @@ class _Look:
             offsets_partition,
         )
 
-        present = {
-            part.partition for part in (task.part.part for task in self._tasks) if part.topic == OFFSETS_TOPIC
-        }
+        present = {each.part.partition for each in self._parts if each.part.topic == OFFSETS_TOPIC}
         # A cluster may have fewer partitions than by default, or more; then all of them are here.
         is_whole = present == set(range(len(present)))
         count = len(present) if is_whole and present else DEFAULT_PARTITION_COUNT
