@@ -109,7 +109,7 @@ _COLUMNS: Final = (
     Column(
         "recordCount",
         pa.int64(),
-        "How many records there are, markers not counted. Only with `exact`, and null if compressed messages of format v0 "
+        "How many records there are from the log start offset on, markers not counted. Only with `exact`, and null if compressed messages of format v0 "
         "or v1 do not tell.",
     ),
     Column(
@@ -177,7 +177,7 @@ class PartitionSummary:
         unknown_files: Names of some files that are neither Kafka's nor segmentlog's.
         orphan_files: How many index files and snapshots belong to no segment.
         preallocated_bytes: Of the last segment's files, what follows the last batch or entry.
-        record_count: Without markers.
+        record_count: From the log start offset on, without markers.
         is_exact: Whether counts, times, codecs and formats are those of all headers.
         damage: What contradicts its format, a sentence each.
         unreadable: Why it could not be examined.
@@ -540,7 +540,7 @@ def _learn_exactly(filesystem: FileSystem, log: PartitionLog, found: _Findings) 
         if file.suffix not in ("", SWAP_SUFFIX):
             continue
         try:
-            segment = summarize_segment(filesystem, file, exact=True)
+            segment = summarize_segment(filesystem, file, exact=True, start_offset=log.log_start_offset)
         except FileNotFoundError:
             # Retention has removed it since the listing.
             continue

@@ -49,6 +49,8 @@ from storage_core.segment.time_index import ENTRY_SIZE_BYTES as TIME_ENTRY_BYTES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    import numpy.typing as npt
+
     from storage_core.filesystem import FileSystem
     from storage_core.scan.offset_ranges import PartitionRange
     from storage_core.scan.options import ReadOptions
@@ -170,14 +172,14 @@ class HeaderStatistics:
     codecs: set[int] = field(default_factory=set)
     magics: set[int] = field(default_factory=set)
 
-    def add(self, run: HeaderRun) -> None:
-        """Count some more batches."""
+    def add(self, run: HeaderRun, start_offset: int = 0) -> None:
+        """Count some more batches, and of their records those from an offset on."""
         headers = run.headers
         attributes = headers["attributes"]
         is_control = (attributes & CONTROL_FLAG) != 0
         self.batch_count += len(headers)
         self.control_batch_count += int(np.count_nonzero(is_control))
-        self.record_count += int(headers["record_count"][~is_control].sum(dtype=np.int64))
+        self.record_count += int(_record_counts(run, start_offset)[~is_control].sum())
         self.wrapper_count += int(np.count_nonzero(wrapper_rows(headers)))
         self.size_bytes += int(run.sizes_bytes.sum())
         self.codecs.update(np.unique(attributes & CODEC_MASK).tolist())
@@ -202,6 +204,16 @@ class HeaderStatistics:
                 smallest_ms if known_ms == NO_TIMESTAMP_MS else min(known_ms, smallest_ms)
             )
         self.max_timestamp_ms = max(self.max_timestamp_ms, largest_ms)
+
+
+def _record_counts(run: HeaderRun, start_offset: int) -> npt.NDArray[np.int64]:
+    """How many records each batch has from an offset on. Of a batch around it, without those that the header counts."""
+    counts: npt.NDArray[np.int64] = run.headers["record_count"].astype(np.int64)
+    base_offsets = run.base_offsets
+    if base_offsets[0] >= start_offset:
+        return counts
+    left: npt.NDArray[np.int64] = counts - np.maximum(start_offset - base_offsets, 0)
+    return np.where(run.last_offsets < start_offset, 0, np.maximum(left, 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +242,12 @@ class SegmentSummary:
 
 
 def summarize_segment(
-    filesystem: FileSystem, file: SegmentFile, *, exact: bool, is_complete: bool = False
+    filesystem: FileSystem,
+    file: SegmentFile,
+    *,
+    exact: bool,
+    is_complete: bool = False,
+    start_offset: int = 0,
 ) -> SegmentSummary:
     """Examine one segment. Damage is no error.
 
@@ -239,6 +256,7 @@ def summarize_segment(
         file: The segment.
         exact: Whether to read every header.
         is_complete: Whether a broker has closed it, and so its time index has the largest timestamp.
+        start_offset: Records below it are not counted.
 
     Raises:
         FileNotFoundError: It was removed meanwhile.
@@ -253,14 +271,14 @@ def summarize_segment(
             segment.end_before(file.visible_end)
         end = segment.end()
         if not file.is_active and not segment.is_preallocated_after(end.position_bytes, end.next_offset):
-            damage = _first_damage(file.reader(filesystem), end.position_bytes)
+            damage = _damage_after(file.reader(filesystem), end)
     except CorruptError as error:
         damage = str(error)
         segment = file.reader(filesystem, skip_damage=True)
         end = segment.end()
     statistics = None
     if exact:
-        statistics = _statistics(filesystem, file, segment, end)
+        statistics = _statistics(filesystem, file, segment, end, start_offset)
         smallest_ms, largest_ms = statistics.min_timestamp_ms, statistics.max_timestamp_ms
         if damage is None and statistics.size_bytes < end.position_bytes:
             damage = _first_damage(segment)
@@ -271,7 +289,7 @@ def summarize_segment(
 
 
 def _statistics(
-    filesystem: FileSystem, file: SegmentFile, segment: SegmentReader, end: SegmentEnd
+    filesystem: FileSystem, file: SegmentFile, segment: SegmentReader, end: SegmentEnd, start_offset: int
 ) -> HeaderStatistics:
     statistics = HeaderStatistics()
     if not end.position_bytes:
@@ -290,15 +308,23 @@ def _statistics(
         segment_end_offset=file.end_offset,
     )
     for run in header_runs(filesystem, span, ReadSettings(segment.max_batch_bytes)):
-        statistics.add(run)
+        statistics.add(run, start_offset)
     return statistics
 
 
-def _first_damage(segment: SegmentReader, position_bytes: int = 0) -> str | None:
-    for item in segment.items(position_bytes):
+def _first_damage(segment: SegmentReader) -> str | None:
+    for item in segment.items():
         if not isinstance(item, BatchHeader):
             return str(item.error())
     return None
+
+
+def _damage_after(segment: SegmentReader, end: SegmentEnd) -> str:
+    """Why bytes after the last batch are none."""
+    damage = segment.locate_offset(end.next_offset).damage
+    if damage is not None:
+        return str(damage.error())
+    return f"Expected whole batches up to the end, found other bytes. [{segment.log_path}, byte {end.position_bytes}]"
 
 
 def _timestamps(segment: SegmentReader, end: SegmentEnd, is_complete: bool) -> tuple[int, int, str | None]:
