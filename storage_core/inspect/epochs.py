@@ -101,7 +101,7 @@ def _read(
         for epoch, found in _epochs_of(run):
             known = in_log.get(epoch)
             in_log[epoch] = found if known is None else known.followed_by(found)
-    rows = [row for row in _rows(task, in_log) if _is_in_range(row, task.part)]
+    rows = [row for row in _rows(task, in_log) if _is_in_range(row, task)]
     if rows:
         yield pa.RecordBatch.from_pylist(rows, schema=_SCHEMA)
 
@@ -147,13 +147,15 @@ def _rows(task: _EpochsTask, in_log: dict[int, _EpochInLog]) -> Iterator[dict[st
         }
 
 
-def _is_in_range(row: dict[str, object], part: PartitionSpans) -> bool:
-    """Whether an epoch has an offset of the range; one without offsets, whether it begins there."""
+def _is_in_range(row: dict[str, object], task: _EpochsTask) -> bool:
+    """Whether an epoch has an offset of the range; one without offsets, whether it begins there, or beyond the log."""
+    part = task.part
     start_offset, end_offset = row["startOffset"], row["endOffset"]
     assert isinstance(start_offset, int)  # noqa: S101  (never null)
     assert isinstance(end_offset, int)  # noqa: S101  (never null)
     if start_offset == end_offset:
-        return part.start_offset <= start_offset <= part.end_offset
+        is_before_end = start_offset <= part.end_offset or part.end_offset == task.log_end_offset
+        return part.start_offset <= start_offset and is_before_end
     return start_offset < part.end_offset and end_offset > part.start_offset
 
 
