@@ -280,7 +280,7 @@ def _offsets(row: dict[str, Any]) -> str:
 
 
 def _time(time: dt.datetime | None) -> str | None:
-    return None if time is None else f"{time:%Y-%m-%d %H:%M:%S}"
+    return None if time is None else f"{time:%Y-%m-%d %H:%M}"
 
 
 def duration(length_ms: int) -> str:

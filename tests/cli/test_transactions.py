@@ -1,0 +1,146 @@
+"""`segmentlog transactions`: which are shown, in what order, and with which exit status."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from conformance.archives import unpack_case
+
+from storage_core.cli.transactions import duration
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+NOW = "2020-09-13T13:00:00Z"
+
+
+@pytest.fixture(scope="module")
+def ongoing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a broker that stopped while four transactions were open."""
+    logs, _ = unpack_case("txn-ongoing", tmp_path_factory.mktemp("ongoing") / "case")
+    return logs
+
+
+@pytest.fixture
+def rows(segmentlog: Callable[..., object], ongoing: Path) -> Callable[..., list[dict[str, object]]]:
+    """The rows that the command prints as JSON."""
+
+    def run(*arguments: str) -> list[dict[str, object]]:
+        ended = segmentlog("transactions", ongoing, "--now", NOW, "--output", "jsonl", *arguments)
+        assert (ended.status, ended.stderr) == (0, "")
+        return [json.loads(line) for line in ended.stdout.splitlines()]
+
+    return run
+
+
+def places(found):
+    return [(row["topic"], row["partition"], row["producerId"], row["firstOffset"]) for row in found]
+
+
+OPEN = [
+    ("ongoing-java", 0, 4, 73),
+    ("ongoing-only", 0, 4, 0),
+    ("ongoing-rd", 0, 3, 74),
+    ("ongoing-rd", 0, 5, 181),
+]
+
+
+def test_open_transactions_are_shown_with_what_aborts_them(segmentlog, ongoing):
+    ended = segmentlog("transactions", ongoing, "--now", NOW, "--bootstrap-server", "kafka-1:9093")
+    assert (ended.status, ended.stderr) == (0, "")
+    head, *lines = ended.stdout.splitlines()
+    assert head.split() == ["partition", "producer", "state", "offsets", "started", "lasted", "records"]
+    assert lines[0].split() == [
+        *("ongoing-java-0", "4", "(0)", "open", "73-"),
+        *("2020-09-13", "12:42", "17", "min", "19", "s", "4"),
+    ]
+    assert lines[4:] == [
+        "",
+        "What aborts an open transaction whose producer is gone:",
+        *(
+            f"kafka-transactions.sh --bootstrap-server kafka-1:9093 abort --topic {topic} --partition {partition} "
+            f"--start-offset {offset}"
+            for topic, partition, _, offset in OPEN
+        ),
+    ]
+
+
+def test_states_are_chosen_by_flags(rows):
+    assert places(rows()) == OPEN
+    counts = {flag: len(rows(flag)) for flag in ("--open", "--committed", "--aborted", "--all")}
+    assert counts["--open"] == 4
+    assert min(counts.values()) > 0
+    assert counts["--all"] == sum(counts.values()) - counts["--all"]
+    assert len(rows("--committed", "--aborted")) == counts["--committed"] + counts["--aborted"]
+    assert {row["state"] for row in rows("--aborted")} == {"aborted"}
+
+
+def test_the_longest_come_first(rows):
+    assert places(rows("--open", "--longest", "2")) == [OPEN[2], OPEN[0]]
+    longest = rows("--longest", "5")
+    lengths = [row["ageMs"] if row["durationMs"] is None else row["durationMs"] for row in longest]
+    assert len(lengths) == 5
+    assert lengths == sorted(lengths, reverse=True)
+    every = rows("--all")
+    assert lengths[0] == max(row["durationMs"] or row["ageMs"] or 0 for row in every)
+
+
+def test_old_ones_topics_and_offsets_are_chosen(rows):
+    assert places(rows("--older-than", "15m")) == [OPEN[0], OPEN[2]]
+    assert places(rows("--subscribe", "ongoing-rd", "--where", "offset > 100")) == [OPEN[3]]
+    assert places(rows("--older-than", "1 day")) == []
+
+
+def test_one_that_is_open_too_long_is_a_status(segmentlog, ongoing):
+    ended = segmentlog("transactions", ongoing, "--now", NOW, "--max-age", "28 minutes", "--output", "jsonl")
+    assert ended.status == 1
+    assert len(ended.stdout.splitlines()) == 4
+    assert ended.stderr == (
+        "segmentlog: Expected no transaction to be open for more than 28 minutes, found one that is open for 28 min 33 s.\n"
+    )
+    # It counts whatever is shown.
+    only_aborted = ("transactions", ongoing, "--now", NOW, "--aborted", "--quiet")
+    assert segmentlog(*only_aborted, "--max-age", "28m").status == 1
+    assert segmentlog(*only_aborted, "--max-age", "29m").status == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--older-than", "5 apples"), "'apples' is not a unit"),
+        (("--max-age", "soon"), "--max-age is soon"),
+        (("--now", "yesterday"), "--now"),
+        (("--longest", "0"), "--longest"),
+        (("--where", "key = 'x'"), "names key, and view=transactions has no such column"),
+    ],
+)
+def test_wrong_arguments_are_one_line(segmentlog, ongoing, arguments, message):
+    ended = segmentlog("transactions", ongoing, *arguments)
+    assert (ended.status, ended.stdout) == (2, "")
+    assert ended.stderr.count("\n") == 1
+    assert message in ended.stderr
+
+
+def test_a_directory_that_is_not_there_is_one_line(segmentlog, tmp_path):
+    ended = segmentlog("transactions", tmp_path / "nowhere")
+    assert (ended.status, ended.stdout) == (3, "")
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("length_ms", "text"),
+    [
+        (0, "0 ms"),
+        (999, "999 ms"),
+        (1_500, "1 s 500 ms"),
+        (60_000, "1 min"),
+        (3_661_000, "1 h 1 min"),
+        (90_061_000, "1 d 1 h"),
+        (-61_000, "-1 min 1 s"),
+    ],
+)
+def test_lengths_of_time(length_ms, text):
+    assert duration(length_ms) == text
