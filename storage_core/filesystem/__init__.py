@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from storage_core.filesystem.file_lock import FileLock, OwningProcess
 from storage_core.filesystem.file_system import FileSystem
-from storage_core.filesystem.files import OpenFile, WritableFile
+from storage_core.filesystem.files import OpenFile, WritableFile, WriteStream
 from storage_core.filesystem.pooled_file import PooledFile, PreparedFlush
 from storage_core.filesystem.values import BytesLike, DirectoryEntry, ExaminedEntry, FileStatus, IoStatistics
 
@@ -26,4 +26,5 @@ __all__ = [
     "PooledFile",
     "PreparedFlush",
     "WritableFile",
+    "WriteStream",
 ]

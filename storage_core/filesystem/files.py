@@ -6,6 +6,7 @@ import ctypes
 import errno
 import fcntl
 import functools
+import io
 import os
 import sys
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -213,6 +214,45 @@ class WritableFile(_File):
             descriptor, self._descriptor = self._descriptor, -1
             with explained_writing_to_open_file(self.path, "close"):
                 os.close(descriptor)
+
+
+class WriteStream(io.RawIOBase):
+    """A `WritableFile` as a file object of Python, for libraries that write to one; closing it closes the file.
+
+    It begins at position 0, and does not flush to disk.
+    """
+
+    def __init__(self, file: WritableFile) -> None:
+        super().__init__()
+        self._file = file
+        self._position_bytes = 0
+
+    def writable(self) -> bool:
+        """True."""
+        return True
+
+    def tell(self) -> int:
+        """How many bytes were written."""
+        return self._position_bytes
+
+    def write(self, data: Any) -> int:
+        """Write all of a bytes-like object after what was written before.
+
+        Raises:
+            StorageError: The file system refused; a part may have been written.
+        """
+        if self.closed:
+            raise ValueError("write to a closed file")
+        view = memoryview(data).cast("B")
+        self._file.write_at([view], self._position_bytes)
+        self._position_bytes += len(view)
+        return len(view)
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        if not self.closed:
+            super().close()
+            self._file.close()
 
 
 def flush_descriptor(descriptor: int) -> None:

@@ -9,6 +9,7 @@ import pickle
 import random
 import resource
 import signal
+from array import array
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.errors import LogDirectoryError, SegmentLogError, StorageError, UnreadableError
-from storage_core.filesystem import FileSystem
+from storage_core.filesystem import FileSystem, WriteStream
 
 
 def content(path):
@@ -520,3 +521,22 @@ def test_a_file_that_is_given_up_costs_no_descriptor(tmp_path, how, count_descri
         del filesystem
     gc.collect()
     assert count_descriptors() == 0
+
+
+# -- As a file object of Python --------
+
+
+def test_a_stream_appends_and_closes(tmp_path):
+    file = FileSystem().open_for_writing(str(tmp_path / "file"), create=True)
+    stream = WriteStream(file)
+    assert stream.writable()
+    assert stream.write(b"abc") == 3
+    assert stream.write(memoryview(array("i", [1]))) == 4
+    assert stream.tell() == 7
+    stream.close()
+    stream.close()
+    assert content(tmp_path / "file") == b"abc" + array("i", [1]).tobytes()
+    with pytest.raises(OSError, match="closed"):
+        file.descriptor  # noqa: B018
+    with pytest.raises(ValueError, match="closed"):
+        stream.write(b"x")

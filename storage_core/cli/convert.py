@@ -1,0 +1,95 @@
+"""`segmentlog convert`: records as Parquet files by topic and day."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from storage_core.cli.flags import RECORD_FLAGS, output_flag, paths_argument, quiet_flag, read_flags
+from storage_core.cli.output import printable, progress
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from storage_core.cli.output import Output
+    from storage_core.inspect.convert import Conversion, ConvertedFile
+
+
+@click.command(
+    "convert", short_help="Write records to Parquet files by topic and day.", epilog="See docs/cli.md."
+)
+@paths_argument
+@click.option(
+    "--to",
+    "target",
+    required=True,
+    type=click.Path(),
+    metavar="OUT",
+    help="The directory to write to: a new or an empty one, outside of DIR...",
+)
+@read_flags(*RECORD_FLAGS, "columns", "includeHeaders", "includeMetadata")
+@click.option(
+    "--compression",
+    type=click.Choice(["zstd", "snappy", "gzip", "lz4", "none"]),
+    default="zstd",
+    show_default=True,
+    help="How the pages of files are compressed.",
+)
+@click.option("--overwrite", is_flag=True, help="Replace what an earlier conversion wrote to OUT.")
+@output_flag("table", "json", "jsonl")
+@quiet_flag
+def command(
+    paths: tuple[str, ...],
+    options: dict[str, Any],
+    target: str,
+    compression: Any,
+    overwrite: bool,
+    output: Output,
+    quiet: bool,
+) -> None:
+    """Write the records of DIR... to OUT/topic=.../date=YYYY-MM-DD/part-00000.parquet.
+
+    Days are those of UTC; records without a timestamp go to date=__HIVE_DEFAULT_PARTITION__. Files have the columns of a
+    read but the topic, which the path tells. All files appear at the end, and OUT/_SUCCESS last; a conversion that fails
+    leaves none.
+    """
+    from storage_core.filesystem import FileSystem  # noqa: PLC0415
+    from storage_core.inspect.convert import ConvertSettings, convert  # noqa: PLC0415
+    from storage_core.scan.options import options_of  # noqa: PLC0415
+    from storage_core.scan.plan import plan_scan  # noqa: PLC0415
+
+    filesystem = FileSystem()
+    parsed = options_of(paths, options)
+    plan = plan_scan(filesystem, parsed)
+    settings = ConvertSettings(compression=compression, is_overwriting=overwrite)
+    with progress("converting", plan.planned_bytes, quiet) as advance:
+        done = convert(filesystem, plan, parsed, target, settings, advance)
+    output.write_report(done, lambda console: _render(console, done))
+
+
+def _render(console: Console, done: Conversion) -> None:
+    from rich.table import Table  # noqa: PLC0415
+
+    by_topic: defaultdict[str, list[ConvertedFile]] = defaultdict(list)
+    for file in done.files:
+        by_topic[file.topic].append(file)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("topic")
+    for name in ("days", "files", "rows", "bytes"):
+        table.add_column(name, justify="right")
+    for topic, files in by_topic.items():
+        numbers = (
+            len({file.date for file in files}),
+            len(files),
+            sum(file.rows for file in files),
+            sum(file.size_bytes for file in files),
+        )
+        table.add_row(topic, *(f"{number:,}" for number in numbers))
+    if done.files:
+        console.print(table)
+    console.print(
+        f"{done.rows:,} rows in {len(done.files):,} files, {done.size_bytes:,} bytes: {printable(done.target)}",
+        soft_wrap=True,
+    )

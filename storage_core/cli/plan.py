@@ -1,0 +1,114 @@
+"""`segmentlog plan`: what a read would open, read and skip."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from storage_core.cli.flags import RECORD_FLAGS, output_flag, paths_argument, read_flags
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from storage_core.cli.output import Output
+    from storage_core.scan.explanation import PartitionExplanation, ScanExplanation, SpanExplanation
+
+
+@click.command("plan", short_help="What a read would open, read and skip.", epilog="See docs/cli.md.")
+@paths_argument
+@read_flags(*RECORD_FLAGS, "minPartitions", "maxRecordsPerPartition", "maxBytesPerPartition")
+@click.option("--pieces", is_flag=True, help="List each piece of a log file that is read.")
+@output_flag("table", "json", "jsonl")
+def command(paths: tuple[str, ...], options: dict[str, Any], pieces: bool, output: Output) -> None:
+    """Say what a read of DIR... with these options would open, read and skip, without reading records."""
+    from storage_core.scan.explanation import explain  # noqa: PLC0415
+
+    explanation = explain(*paths, **options)
+    output.write_report(explanation, lambda console: _render(console, explanation, has_pieces=pieces))
+
+
+def _render(console: Console, explanation: ScanExplanation, *, has_pieces: bool) -> None:
+    from rich.padding import Padding  # noqa: PLC0415
+
+    read = [each for each in explanation.partitions if each.skipped is None]
+    skipped = [each for each in explanation.partitions if each.skipped is not None]
+    if read:
+        console.print(_partitions_table(read))
+    if skipped:
+        console.print("\nNot read:", style="bold")
+        console.print(Padding(_skipped_table(skipped), (0, 0, 0, 2)))
+    if has_pieces and read:
+        console.print("\nPieces of log files:", style="bold")
+        console.print(Padding(_pieces_table(read), (0, 0, 0, 2)))
+    totals, planning = explanation.totals, explanation.planning
+    console.print(
+        f"\n{totals.partitions_read:,} of {totals.partitions:,} partitions, {totals.segments_opened:,} of "
+        f"{totals.segments:,} segments, {totals.planned_bytes:,} of {totals.total_bytes:,} bytes, "
+        f"{totals.batches:,} batches in {totals.spans:,} pieces for {totals.tasks:,} tasks.",
+        soft_wrap=True,
+    )
+    console.print(
+        f"Planning opened {planning.files_opened:,} files, listed {planning.directories_listed:,} directories and read "
+        f"{planning.bytes_read:,} bytes.",
+        soft_wrap=True,
+    )
+
+
+def _partitions_table(partitions: Sequence[PartitionExplanation]) -> Table:
+    table = _table("partition", "offsets read", "of offsets", "segments", "bytes", "batches")
+    for each in partitions:
+        batches = sum(span.batches for span in each.spans)
+        table.add_row(
+            f"{each.topic}-{each.partition}",
+            _range(each.read_start_offset, each.read_end_offset),
+            _range(each.log_start_offset, each.log_end_offset),
+            f"{each.segments_opened:,} of {each.segments or 0:,}",
+            f"{each.planned_bytes:,} of {each.total_bytes or 0:,}",
+            f"{batches:,}",
+        )
+    return table
+
+
+def _skipped_table(partitions: Sequence[PartitionExplanation]) -> Table:
+    table = _table("partition", "because", justify="left")
+    for each in partitions:
+        table.add_row(f"{each.topic}-{each.partition}", each.skipped)
+    return table
+
+
+def _pieces_table(partitions: Sequence[PartitionExplanation]) -> Table:
+    table = _table("file", "bytes", "of bytes", "offsets", "batches", "task")
+    for partition in partitions:
+        for span in partition.spans:
+            table.add_row(*_piece_row(partition, span))
+    return table
+
+
+def _piece_row(partition: PartitionExplanation, span: SpanExplanation) -> tuple[str, ...]:
+    return (
+        f"{partition.topic}-{partition.partition}/{span.file.rpartition('/')[2]}",
+        _range(span.position_bytes, span.end_position_bytes),
+        f"{span.file_size_bytes:,}",
+        _range(span.start_offset, span.end_offset),
+        f"{span.batches:,}",
+        str(span.task),
+    )
+
+
+def _range(start: int | None, end: int | None) -> str:
+    """A range whose end is exclusive; a side that damage hides is a question mark."""
+    return " to ".join("?" if each is None else str(each) for each in (start, end))
+
+
+def _table(first: str, *others: str, justify: Literal["left", "right"] = "right") -> Table:
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column(first, overflow="fold")
+    for each in others:
+        table.add_column(each, justify=justify, overflow="fold")
+    return table
