@@ -6,18 +6,14 @@ generates from its own definitions, must print the same for each.
 
 from __future__ import annotations
 
-import os
 import random
-import re
 import struct
-import subprocess
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import pytest
 
 from storage_core import LogDirectory
-from storage_core.inspect.internal_records import MESSAGE_DECODERS
 from storage_core.inspect.record_schemas import (
     CLUSTER_METADATA,
     CONSUMER_PROTOCOL,
@@ -34,19 +30,16 @@ from tests.inspect.message_bytes import (
     record_bytes,
     unsigned_varint,
 )
-from tests.interop.jars import java_command, kafka_jars
+from tests.interop.decoded_records import printed_by_ours, printed_by_the_tool
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
     from random import Random
 
     from storage_core.inspect.message_schema import Message
 
 _OF_EACH = 12
-# Names in texts that are no JSON may hold line ends.
-_LINE = re.compile(r"\n(?=\| offset: \d+ |baseOffset: |\Z)")
-_RECORD = re.compile(r"\| offset: (\d+) .*? headerKeys: \[\](.*)", re.DOTALL)
 
 
 class _Record(NamedTuple):
@@ -139,32 +132,10 @@ _RECORDS = {
 }
 
 
-def _printed_by_the_tool(decoder: str, log_file: Path) -> dict[int, str]:
-    """The text after the metadata of each record."""
-    command = [java_command(), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
-    command += ["-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8", "-cp", f"{kafka_jars()}/*"]
-    command += ["kafka.tools.DumpLogSegments", f"--{decoder}-decoder", "--files", str(log_file)]
-    result = subprocess.run(
-        command, capture_output=True, check=True, timeout=300, env={**os.environ, "LC_ALL": "C.UTF-8"}
-    )
-    printed = (_RECORD.fullmatch(line) for line in _LINE.split(result.stdout.decode()))
-    return {int(found[1]): found[2] for found in printed if found is not None}
-
-
-def _ours(decoder: str, records: Sequence[_Record]) -> dict[int, str]:
-    texts = {}
-    for offset, record in enumerate(records):
-        key, payload = MESSAGE_DECODERS[decoder](record.key, record.value, offset)
-        texts[offset] = (f" key: {key}" if key is not None else "") + (
-            f" payload: {payload}" if payload else ""
-        )
-    return texts
-
-
 @pytest.mark.parametrize("decoder", list(_RECORDS))
 def test_every_type_and_version_is_printed_as_kafka_prints_it(decoder: str, tmp_path: Path) -> None:
     make, messages = _RECORDS[decoder]
-    records = list(make(messages, random.Random(int(os.environ.get("SEED", "16")))))
+    records = list(make(messages, random.Random(16)))
     with LogDirectory.open(tmp_path / "logs") as logs:
         log = logs.create("internal", 0)
         log.append(
@@ -177,9 +148,9 @@ def test_every_type_and_version_is_printed_as_kafka_prints_it(decoder: str, tmp_
         )
     (log_file,) = (tmp_path / "logs" / "internal-0").glob("*.log")
 
-    printed = _printed_by_the_tool(decoder, log_file)
+    printed = printed_by_the_tool(decoder, log_file)
 
-    ours = _ours(decoder, records)
+    ours = printed_by_ours(decoder, ((offset, *record) for offset, record in enumerate(records)))
     assert len(printed) == len(records)
     assert {
         offset: (ours[offset], printed[offset]) for offset in ours if ours[offset] != printed[offset]
