@@ -1,0 +1,372 @@
+"""The text of a log file, byte for byte that of ``kafka-dump-log.sh`` 4.1 (``kafka.tools.DumpLogSegments.dumpLog``).
+
+Batches are found as Kafka's ``FileLogInputStream`` finds them, which trusts a length and looks at no CRC. Without records
+this needs neither numpy nor Arrow, which take longer to import than most files take to dump.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NoReturn, Protocol, TypeAlias
+
+from crc32c import crc32c
+
+from storage_core.errors import BatchTooLargeError, CorruptError, CorruptRecordError
+from storage_core.record.batch_layout import (
+    CODEC_MASK,
+    CONTROL_FLAG,
+    CRC_START,
+    DELETE_HORIZON_FLAG,
+    HEADER_SIZE_BYTES,
+    LENGTH_AND_MAGIC,
+    LENGTH_POSITION,
+    LOG_APPEND_TIME_FLAG,
+    LOG_OVERHEAD_BYTES,
+    MAGIC_POSITION,
+    MAGIC_V2,
+    MAX_OFFSET,
+    MESSAGE,
+    MIN_LENGTH,
+    MIN_V2_LENGTH,
+    NO_TIMESTAMP_MS,
+    TRANSACTIONAL_FLAG,
+    V2_HEADER,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from storage_core.filesystem import OpenFile
+
+
+MAX_BATCH_BYTES: Final = 256 << 20
+"""The heap that `kafka-dump-log.sh` has by default: it fails on larger batches, too."""
+# Small enough for a processor's cache; with records, large enough for their decoder to work on many batches at once.
+_WINDOW_BYTES: Final = 1 << 20
+_RECORDS_WINDOW_BYTES: Final = 4 << 20
+# The decoders read up to this many bytes beyond the last record.
+_PADDING_BYTES: Final = 16
+# By number. `compression` has them, too, but needs Arrow.
+_CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+_NO_SEQUENCE: Final = -1
+_POSITION: Final = " position: "
+# Attributes, leader epoch, producer id, producer epoch, base sequence.
+_Shared: TypeAlias = tuple[int, int, int, int, int]
+# `FileLogInputStream` reads a header up to the magic, and nothing if no more bytes are left.
+_SHORTEST_END_BYTES: Final = MAGIC_POSITION + 1
+_MESSAGE_CRC_START: Final = 16
+_BOOLEANS: Final = ("false", "true")
+_MAX_INT32: Final = (1 << 31) - 1
+_INT32: Final = 1 << 32
+_INT64: Final = 1 << 64
+
+
+def java_int(value: int) -> int:
+    """Wrap as 32-bit arithmetic does."""
+    return (value + _INT32 // 2) % _INT32 - _INT32 // 2
+
+
+def java_long(value: int) -> int:
+    """Wrap as 64-bit arithmetic does."""
+    return (value + _INT64 // 2) % _INT64 - _INT64 // 2
+
+
+def increment_sequence(sequence: int, increment: int) -> int:
+    """A later sequence number, as ``DefaultRecordBatch.incrementSequence``: after the largest comes 0."""
+    if sequence > java_int(_MAX_INT32 - increment):
+        return java_int(increment - (_MAX_INT32 - sequence) - 1)
+    return java_int(sequence + increment)
+
+
+def tool_fails(found: str, path: str, position_bytes: int) -> CorruptRecordError:
+    """The error where Kafka's tool ends with an exception."""
+    return CorruptRecordError(
+        f"{found}: kafka-dump-log.sh ends here, too. `segmentlog verify` checks what follows.",
+        path=path,
+        position_bytes=position_bytes,
+    )
+
+
+@dataclass(slots=True)
+class Batches:
+    """Consecutive batches in a buffer, and the line of text for each.
+
+    Attributes:
+        buffer: The bytes, padded.
+        position_bytes: The position of ``buffer[0]`` in the file.
+        starts: Where each batch begins in ``buffer``.
+        ends: Where it ends.
+        lines: Its line, as Kafka prints it.
+        unusual: The numbers of the batches that are not of format v2, or too short for it.
+        has_damage: Whether any CRC is wrong.
+        tail: What Kafka's tool prints of the batch after them before it fails.
+    """
+
+    buffer: bytearray
+    position_bytes: int
+    starts: list[int] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    unusual: set[int] = field(default_factory=set)
+    has_damage: bool = False
+    tail: str = ""
+
+
+class RecordsText(Protocol):
+    """Adds the records to the lines of their batches."""
+
+    def text_of(self, batches: Batches) -> Iterator[bytes]:
+        """The text of batches with their records.
+
+        Raises:
+            CorruptError: Kafka's tool fails here.
+        """
+
+
+class LogText:
+    """The text of one open log file.
+
+    Attributes:
+        valid_bytes: Where the batches printed so far end.
+        has_damage: Whether a CRC was wrong, or bytes were left that are no batch.
+
+    Args:
+        log_file: The file.
+        max_bytes: Of a longer file, only the batches within so many bytes; None for all.
+        records: Prints the records; None if only batches are printed.
+    """
+
+    def __init__(self, log_file: OpenFile, max_bytes: int | None, records: RecordsText | None) -> None:
+        self.valid_bytes = 0
+        self.has_damage = False
+        self._file = log_file
+        self._path = log_file.path
+        self._records = records
+        self._window_bytes = _WINDOW_BYTES if records is None else _RECORDS_WINDOW_BYTES
+        self._is_whole = max_bytes is None
+        size_bytes = log_file.status.size_bytes
+        self._end_bytes = size_bytes if max_bytes is None else min(size_bytes, max_bytes)
+        self._shared: _Shared | None = None
+        self._middle = self._time = self._codec = ""
+
+    def pieces(self) -> Iterator[bytes]:
+        """The lines of the batches, window by window, and what is left at the end.
+
+        Raises:
+            CorruptError: Kafka's tool fails here. All that it prints before was yielded.
+        """
+        buffer = bytearray(self._window_bytes + _PADDING_BYTES)
+        needed_bytes = 0
+        while self.valid_bytes < self._end_bytes - _SHORTEST_END_BYTES:
+            wanted_bytes = min(max(self._window_bytes, needed_bytes), self._end_bytes - self.valid_bytes)
+            if wanted_bytes > len(buffer) - _PADDING_BYTES:
+                buffer = bytearray(wanted_bytes + _PADDING_BYTES)
+            view = memoryview(buffer)[:wanted_bytes]
+            size_bytes = self._file.read_into(view, self.valid_bytes)
+            if size_bytes < wanted_bytes:
+                # The file was truncated meanwhile.
+                self._end_bytes = self.valid_bytes + size_bytes
+            batches = Batches(buffer, self.valid_bytes)
+            failure = None
+            try:
+                needed_bytes = self._walk(view[:size_bytes], batches)
+            except CorruptError as error:
+                failure = error
+            self.has_damage |= batches.has_damage
+            yield from self._text_of(batches)
+            if failure is not None:
+                raise failure
+            if batches.starts:
+                self.valid_bytes += batches.ends[-1]
+            elif needed_bytes == 0:
+                break
+        yield from self._trailing()
+
+    def _text_of(self, batches: Batches) -> Iterator[bytes]:
+        if self._records is not None:
+            yield from self._records.text_of(batches)
+        elif text := "".join([*batches.lines, batches.tail]):
+            yield text.encode("ascii")
+
+    def _trailing(self) -> Iterator[bytes]:
+        left_bytes = self._end_bytes - self.valid_bytes
+        if left_bytes > 0 and self._is_whole:
+            self.has_damage = True
+            name = self._path.rpartition("/")[2]
+            yield f"Found {left_bytes} invalid bytes at the end of {name}\n".encode(errors="surrogateescape")
+
+    def _walk(self, view: memoryview, batches: Batches) -> int:
+        """Walk the batches of a window.
+
+        Returns:
+            How many bytes the batch after them needs; 0 if there is none.
+
+        Raises:
+            CorruptError: Kafka's tool fails at the batch after them.
+        """
+        start = 0
+        while True:
+            start = self._walk_v2(view, start, batches)
+            position_bytes = batches.position_bytes + start
+            left_bytes = self._end_bytes - position_bytes
+            if left_bytes <= _SHORTEST_END_BYTES:
+                return 0
+            if len(view) - start <= _SHORTEST_END_BYTES:
+                return self._window_bytes
+            length, magic = LENGTH_AND_MAGIC.unpack_from(view, start + LENGTH_POSITION)
+            if length < MIN_LENGTH:
+                raise tool_fails(
+                    f"Found a record size of {length}, below {MIN_LENGTH}, where a batch should begin",
+                    self._path,
+                    position_bytes,
+                )
+            size_bytes: int = LOG_OVERHEAD_BYTES + length
+            if size_bytes > left_bytes:
+                return 0
+            if size_bytes > MAX_BATCH_BYTES:
+                raise BatchTooLargeError(
+                    f"Expected a batch of at most {MAX_BATCH_BYTES} bytes, found one of {size_bytes}. With its "
+                    "default heap, kafka-dump-log.sh fails here, too.",
+                    path=self._path,
+                    position_bytes=position_bytes,
+                )
+            if start + size_bytes > len(view):
+                return size_bytes
+            batches.unusual.add(len(batches.lines))
+            batches.starts.append(start)
+            batches.ends.append(start + size_bytes)
+            if magic < MAGIC_V2:
+                self._add_message(view[start : start + size_bytes], batches)
+            else:
+                self._add_unusual(view[start : start + size_bytes], batches)
+            start += size_bytes
+
+    def _walk_v2(self, view: memoryview, start: int, batches: Batches) -> int:
+        """Walk the ordinary batches of format v2 from ``start``; return where the last one ends."""
+        unpack = V2_HEADER.unpack_from
+        add_line, add_start, add_end = batches.lines.append, batches.starts.append, batches.ends.append
+        last_start = len(view) - HEADER_SIZE_BYTES
+        position = batches.position_bytes
+        # One loop without calls: files have ten thousands of batches, and each call costs as much as a CRC.
+        while start <= last_start:
+            (
+                base_offset,
+                length,
+                epoch,
+                magic,
+                crc,
+                attributes,
+                delta,
+                base_ms,
+                max_ms,
+                producer_id,
+                producer_epoch,
+                base_sequence,
+                count,
+            ) = unpack(view, start)
+            end = start + LOG_OVERHEAD_BYTES + length
+            last_offset = base_offset + delta
+            if magic != MAGIC_V2 or length < MIN_V2_LENGTH or end > len(view) or last_offset > MAX_OFFSET:
+                break
+            shared = (attributes, epoch, producer_id, producer_epoch, base_sequence)
+            if shared != self._shared:
+                if attributes & CODEC_MASK >= len(_CODEC_NAMES):
+                    break
+                self._set_shared(shared, delta, base_ms)
+            if crc32c(view[start + CRC_START : end]) == crc:
+                validity = "true"
+            else:
+                validity = "false"
+                batches.has_damage = True
+            add_line(
+                f"baseOffset: {base_offset} lastOffset: {last_offset} count: {count}{self._middle}{position + start}"
+                f"{self._time}{max_ms} size: {end - start}{self._codec}{crc} isvalid: {validity}\n"
+            )
+            add_start(start)
+            add_end(end)
+            start = end
+        return int(start)
+
+    def _set_shared(self, shared: _Shared, delta: int, base_ms: int) -> None:
+        """Remember the parts of a line that most batches of a file share."""
+        attributes, base_sequence = shared[0], shared[-1]
+        self._middle = _middle_text(shared, delta, base_ms)
+        self._time, self._codec = _time_text(attributes), _codec_text(MAGIC_V2, attributes)
+        # Last sequence and delete horizon are the batch's own.
+        is_shared = base_sequence == _NO_SEQUENCE and not attributes & DELETE_HORIZON_FLAG
+        self._shared = shared if is_shared else None
+
+    def _add_message(self, message: memoryview, batches: Batches) -> None:
+        """A message of format v0 or v1."""
+        position_bytes = batches.position_bytes + batches.starts[-1]
+        offset, _, crc, magic, attributes, timestamp_ms = MESSAGE.unpack_from(message, 0)
+        beginning = f"offset: {offset}"
+        if magic < 0 or attributes & CODEC_MASK >= len(_CODEC_NAMES):
+            self._stop(batches, beginning, f"Found magic {magic} and attributes {attributes:#04x}")
+        if magic == 0:
+            time = f" NoTimestampType: {NO_TIMESTAMP_MS}"
+        else:
+            time = f"{_time_text(attributes)}{timestamp_ms}"
+        is_valid = zlib.crc32(message[_MESSAGE_CRC_START:]) == crc
+        batches.has_damage |= not is_valid
+        batches.lines.append(
+            f"{beginning} position: {position_bytes}{time} size: {len(message)}{_codec_text(magic, attributes)}{crc} "
+            f"isvalid: {_BOOLEANS[is_valid]}\n"
+        )
+
+    def _add_unusual(self, batch: memoryview, batches: Batches) -> None:
+        """A batch of format v2 that is too short for its header, or otherwise odd, or of a later format."""
+        position_bytes = batches.position_bytes + batches.starts[-1]
+        header = bytes(batch[:HEADER_SIZE_BYTES])
+        if len(header) < HEADER_SIZE_BYTES:
+            # Kafka takes the bytes that follow for the rest of the header.
+            header = self._file.read_at(HEADER_SIZE_BYTES, position_bytes)
+        if len(header) < HEADER_SIZE_BYTES:
+            self._stop(batches, "", f"Found only {len(header)} bytes for the header of a batch")
+        base_offset, _, epoch, magic, crc, attributes, delta, base_ms, max_ms, *producer, count = (
+            V2_HEADER.unpack(header)
+        )
+        middle = _middle_text((attributes, epoch, producer[0], producer[1], producer[2]), delta, base_ms)
+        beginning = f"baseOffset: {base_offset} lastOffset: {java_long(base_offset + delta)} count: {count}"
+        if attributes & CODEC_MASK >= len(_CODEC_NAMES):
+            # The tool has printed so much before it looks at the codec.
+            beginning += middle.removesuffix(_POSITION)
+            self._stop(batches, beginning, f"Found codec number {attributes & CODEC_MASK}")
+        is_valid = len(batch) >= HEADER_SIZE_BYTES and crc32c(batch[CRC_START:]) == crc
+        batches.has_damage |= not is_valid
+        batches.lines.append(
+            f"{beginning}{middle}{position_bytes}{_time_text(attributes)}{max_ms} size: {len(batch)}"
+            f"{_codec_text(magic, attributes)}{crc} isvalid: {_BOOLEANS[is_valid]}\n"
+        )
+
+    def _stop(self, batches: Batches, printed: str, found: str) -> NoReturn:
+        """Fail as the tool does in the middle of a batch's line."""
+        position_bytes = batches.position_bytes + batches.starts[-1]
+        batches.unusual.discard(len(batches.lines))
+        batches.starts.pop()
+        batches.ends.pop()
+        batches.tail = printed
+        raise tool_fails(found, self._path, position_bytes)
+
+
+def _middle_text(shared: _Shared, delta: int, base_ms: int) -> str:
+    attributes, epoch, producer_id, producer_epoch, base_sequence = shared
+    last_sequence = (
+        _NO_SEQUENCE if base_sequence == _NO_SEQUENCE else increment_sequence(base_sequence, delta)
+    )
+    horizon = f"OptionalLong[{base_ms}]" if attributes & DELETE_HORIZON_FLAG else "OptionalLong.empty"
+    return (
+        f" baseSequence: {base_sequence} lastSequence: {last_sequence} producerId: {producer_id} "
+        f"producerEpoch: {producer_epoch} partitionLeaderEpoch: {epoch} "
+        f"isTransactional: {_BOOLEANS[bool(attributes & TRANSACTIONAL_FLAG)]} "
+        f"isControl: {_BOOLEANS[bool(attributes & CONTROL_FLAG)]} deleteHorizonMs: {horizon}{_POSITION}"
+    )
+
+
+def _time_text(attributes: int) -> str:
+    return " LogAppendTime: " if attributes & LOG_APPEND_TIME_FLAG else " CreateTime: "
+
+
+def _codec_text(magic: int, attributes: int) -> str:
+    return f" magic: {magic} compresscodec: {_CODEC_NAMES[attributes & CODEC_MASK]} crc: "

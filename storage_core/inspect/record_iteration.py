@@ -1,0 +1,265 @@
+"""The records of a batch as Kafka's own iterators give them, one by one: what a dump shows of odd and damaged batches.
+
+The decoders of `storage_core.record` refuse records that contradict their batch. Kafka's iterators
+(``DefaultRecordBatch.RecordIterator``, ``AbstractLegacyRecordBatch.DeepRecordsIterator``) look at neither CRCs nor offsets.
+They fail only where bytes cannot be a record, and of a batch that is not compressed they give the records before that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
+
+from storage_core.errors import CorruptRecordError
+from storage_core.inspect.log_text import increment_sequence, java_long
+from storage_core.record.batch_header import (
+    CODEC_MASK,
+    CRC_LAYOUTS,
+    KEY_LENGTH_POSITIONS,
+    LENGTH_BYTES,
+    LENGTH_POSITION,
+    LOG_APPEND_TIME_FLAG,
+    LOG_OVERHEAD_BYTES,
+    MAGIC_POSITION,
+    MAGIC_V2,
+    MIN_LENGTH,
+    NO_TIMESTAMP_MS,
+    BatchHeader,
+    unpack_message,
+)
+from storage_core.record.compression import CODEC_NAMES
+from storage_core.record.section import PADDING_BYTES, batch_section
+from storage_core.record.varint import (
+    VARINT_LIMIT_BYTES,
+    VARLONG_LIMIT_BYTES,
+    MalformedVarintError,
+    read_varint,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+_CRC: Final = CRC_LAYOUTS[0]
+_CRC_BYTES: Final = _CRC.start - _CRC.position
+
+
+class IteratedRecord(NamedTuple):
+    """A record, or a message of format v0 or v1.
+
+    Attributes:
+        key_size: As the record says it; -1 for null in format v2, any negative number before.
+        value: None if it is null; of a message, also if it does not fit.
+        header_keys: Of format v2.
+        crc: Of a message, its CRC.
+        is_valid: Of a message, whether the CRC holds.
+    """
+
+    offset: int
+    timestamp_ms: int
+    sequence: int
+    key_size: int
+    key: bytes | None
+    value_size: int
+    value: bytes | None
+    header_keys: tuple[bytes, ...] = ()
+    crc: int = 0
+    is_valid: bool = True
+
+
+def iterate_records(
+    batch: memoryview, header: BatchHeader, *, path: str, limit_bytes: int
+) -> Iterator[IteratedRecord]:
+    """The records of one whole batch of any format.
+
+    Args:
+        batch: All of its bytes.
+        header: Its header. A magic above 2 is treated as 2, as in Kafka.
+        path: The file, for errors.
+        limit_bytes: The largest size of the records, decompressed.
+
+    Raises:
+        CorruptRecordError: Kafka's iterator fails here; records before were given.
+        BatchTooLargeError: They inflate to more than the limit.
+    """
+    if header.magic < MAGIC_V2:
+        return _iterate_messages(batch, header, path, limit_bytes)
+    return _V2Records(batch, header, path, limit_bytes).iterate()
+
+
+class _V2Records:
+    def __init__(self, batch: memoryview, header: BatchHeader, path: str, limit_bytes: int) -> None:
+        self._batch = batch
+        self._header = header
+        self._path = path
+        self._limit_bytes = limit_bytes
+
+    def iterate(self) -> Iterator[IteratedRecord]:
+        header = self._header
+        if header.record_count == 0:
+            return
+        if header.record_count < 0:
+            self._fail(f"Found invalid record count {header.record_count}")
+        if not header.codec:
+            yield from self._records(self._decompressed())
+            return
+        # Kafka decompresses all records before it gives the first.
+        yield from list(self._records(self._decompressed()))
+
+    def _decompressed(self) -> memoryview:
+        header, batch = self._header, self._batch
+        if header.magic != MAGIC_V2:
+            copied = bytearray(batch)
+            copied[MAGIC_POSITION] = MAGIC_V2
+            header, batch = dataclasses.replace(header, magic=MAGIC_V2), memoryview(copied)
+        section = batch_section(batch, header, path=self._path, limit_bytes=self._limit_bytes)
+        return section.buffer.data[: len(section.buffer) - PADDING_BYTES]
+
+    def _records(self, data: memoryview) -> Iterator[IteratedRecord]:
+        position = 0
+        last = self._header.record_count - 1
+        for number in range(self._header.record_count):
+            try:
+                record, position = self._record(data, position)
+            except MalformedVarintError as error:
+                self._fail(f"Found an invalid structure in record {number}: {error}")
+            if number == last and position < len(data):
+                self._fail(f"Found {len(data) - position} bytes after the last record")
+            yield record
+
+    def _record(self, data: memoryview, position: int) -> tuple[IteratedRecord, int]:
+        header = self._header
+        size_bytes, start = read_varint(data, position, VARINT_LIMIT_BYTES)
+        if size_bytes > len(data) - start:
+            self._fail(f"Found a record of {size_bytes} bytes where {len(data) - start} are left")
+        # The attributes of a record are unused.
+        timestamp_delta, position = read_varint(data, start + 1, VARLONG_LIMIT_BYTES)
+        offset_delta, position = read_varint(data, position, VARINT_LIMIT_BYTES)
+        key, position = self._byte_string(data, position)
+        value, position = self._byte_string(data, position)
+        header_count, position = read_varint(data, position, VARINT_LIMIT_BYTES)
+        if not 0 <= header_count <= len(data) - position:
+            self._fail(f"Found an invalid number of record headers: {header_count}")
+        keys = []
+        for _ in range(header_count):
+            name, position = self._byte_string(data, position)
+            if name is None:
+                self._fail("Found a record header without a key")
+            keys.append(name)
+            _, position = self._byte_string(data, position)
+        if position - start != size_bytes:
+            self._fail(f"Found a record of {position - start} bytes where its length says {size_bytes}")
+        is_append_time = header.attributes & LOG_APPEND_TIME_FLAG
+        base = header.base_sequence
+        record = IteratedRecord(
+            java_long(header.base_offset + offset_delta),
+            header.max_timestamp_ms
+            if is_append_time
+            else java_long(header.base_timestamp_ms + timestamp_delta),
+            increment_sequence(base, offset_delta) if base >= 0 else -1,
+            -1 if key is None else len(key),
+            key,
+            -1 if value is None else len(value),
+            value,
+            tuple(keys),
+        )
+        return record, position
+
+    def _byte_string(self, data: memoryview, position: int) -> tuple[bytes | None, int]:
+        length, position = read_varint(data, position, VARINT_LIMIT_BYTES)
+        if length < 0:
+            return None, position
+        if length > len(data) - position:
+            self._fail(f"Found a length of {length} bytes where {len(data) - position} are left")
+        return bytes(data[position : position + length]), position + length
+
+    def _fail(self, found: str) -> NoReturn:
+        _fail(found, self._header, self._path)
+
+
+def _iterate_messages(
+    batch: memoryview, header: BatchHeader, path: str, limit_bytes: int
+) -> Iterator[IteratedRecord]:
+    if not header.codec:
+        yield _message(batch, header.base_offset, header, path, append_time_ms=None)
+        return
+    if header.codec >= len(CODEC_NAMES) - 1:
+        _fail(f"Found a wrapper of format v{header.magic} with codec {header.codec}", header, path)
+    messages = _inner_messages(batch, header, path, limit_bytes)
+    if not messages:
+        _fail("Found a wrapper without messages", header, path)
+    shift = 0
+    if header.magic == 1 and header.base_offset != 0:
+        last_offset = unpack_message(messages[-1], 0)[0]
+        if header.base_offset < last_offset:
+            _fail(f"Found a wrapper's offset below {last_offset}, that of its last message", header, path)
+        shift = header.base_offset - last_offset
+    is_append_time = header.attributes & LOG_APPEND_TIME_FLAG
+    for message in messages:
+        offset, _, _, _, attributes, _ = unpack_message(message, 0)
+        if attributes & CODEC_MASK:
+            _fail("Found a wrapper within a wrapper", header, path)
+        append_time_ms = header.max_timestamp_ms if is_append_time else None
+        yield _message(message, java_long(offset + shift), header, path, append_time_ms=append_time_ms)
+
+
+def _inner_messages(batch: memoryview, header: BatchHeader, path: str, limit_bytes: int) -> list[memoryview]:
+    section = batch_section(batch, header, path=path, limit_bytes=limit_bytes)
+    data = section.buffer.data[: int(section.ends[0])]
+    messages = []
+    position = 0
+    while position + LOG_OVERHEAD_BYTES <= len(data):
+        length = int.from_bytes(
+            data[position + LENGTH_POSITION : position + LOG_OVERHEAD_BYTES], "big", signed=True
+        )
+        if length < MIN_LENGTH:
+            _fail(f"Found a message of {length} bytes in a wrapper", header, path)
+        end = position + LOG_OVERHEAD_BYTES + length
+        # A partial message at the end of a set is ignored.
+        if end > len(data):
+            break
+        messages.append(data[position:end])
+        position = end
+    return messages
+
+
+def _message(
+    message: memoryview, offset: int, header: BatchHeader, path: str, *, append_time_ms: int | None
+) -> IteratedRecord:
+    _, _, crc, magic, _, timestamp_ms = unpack_message(message, 0)
+    key_position = KEY_LENGTH_POSITIONS[0 if magic == 0 else 1]
+    key_size, key_start = _length_at(message, key_position, header, path)
+    value_size, value_start = _length_at(message, key_start + max(key_size, 0), header, path)
+    if magic == 0:
+        timestamp_ms = NO_TIMESTAMP_MS
+    elif magic == 1 and append_time_ms is not None:
+        timestamp_ms = append_time_ms
+    return IteratedRecord(
+        offset,
+        timestamp_ms,
+        -1,
+        key_size,
+        None if key_size < 0 else bytes(message[key_start : key_start + key_size]),
+        value_size,
+        None
+        if value_size < 0 or value_start + value_size > len(message)
+        else bytes(message[value_start : value_start + value_size]),
+        (),
+        crc,
+        zlib.crc32(message[_CRC.position + _CRC_BYTES :]) == crc,
+    )
+
+
+def _length_at(message: memoryview, position: int, header: BatchHeader, path: str) -> tuple[int, int]:
+    start = position + LENGTH_BYTES
+    if start > len(message):
+        _fail("Found a message whose key does not fit it", header, path)
+    return int.from_bytes(message[position:start], "big", signed=True), start
+
+
+def _fail(found: str, header: BatchHeader, path: str) -> NoReturn:
+    raise CorruptRecordError(
+        f"{found}: kafka-dump-log.sh ends here, too. `segmentlog verify` checks what follows.",
+        **header.error_location(path),
+    )
