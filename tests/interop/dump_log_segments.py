@@ -70,3 +70,39 @@ def _run(option: str, files: Iterable[Path]) -> Iterator[str]:
     yield from (line for line in result.stdout.splitlines() if line.strip())
     if result.returncode:
         yield f"DumpLogSegments ended with status {result.returncode}"
+
+
+# What the tool prints of a batch of format v2.
+_BATCH = re.compile(
+    r"baseOffset: (\d+) lastOffset: (\d+) count: (\d+) baseSequence: (-?\d+) lastSequence: (-?\d+) "
+    r"producerId: (-?\d+) producerEpoch: (-?\d+) partitionLeaderEpoch: (-?\d+) isTransactional: (\w+) "
+    r"isControl: (\w+) deleteHorizonMs: \S+ position: (\d+) \w+: (-?\d+) size: (\d+) magic: (\d+) "
+    r"compresscodec: (\w+) crc: (\d+) isvalid: (\w+)"
+)
+_BOOLEANS = {"true": True, "false": False}
+
+
+def dumped_batches(files: Sequence[Path]) -> dict[str, list[tuple[object, ...]]]:
+    """The batches of each log file as the tool prints them: numbers, texts and booleans in its order."""
+    found: dict[str, list[tuple[object, ...]]] = {str(file): [] for file in files}
+    for file in files_at_a_time(files):
+        current = ""
+        for line in _run("--deep-iteration", file):
+            if line.startswith("Dumping "):
+                current = line.removeprefix("Dumping ")
+            matched = _BATCH.match(line)
+            if matched is not None:
+                found[current].append(tuple(map(_value, matched.groups())))
+    return found
+
+
+def files_at_a_time(files: Sequence[Path]) -> Iterator[Sequence[Path]]:
+    """As many files as fit the arguments of a process."""
+    for first in range(0, len(files), _FILES_PER_RUN):
+        yield files[first : first + _FILES_PER_RUN]
+
+
+def _value(text: str) -> object:
+    if text in _BOOLEANS:
+        return _BOOLEANS[text]
+    return int(text) if text.lstrip("-").isdigit() else text

@@ -69,10 +69,15 @@ def produced_batch(
     ).encode()
 
 
-def produce_batch(broker: KafkaBroker, topic: str, batch: bytes, partition: int = 0) -> Answer:
-    """Send a batch with acks=all and wait for the answer."""
+def produce_batch(
+    broker: KafkaBroker, topic: str, batch: bytes, partition: int = 0, *, transactional_id: str | None = None
+) -> Answer:
+    """Send a batch with acks=all and wait for the answer. A transactional one needs a transactional id."""
     name = topic.encode()
-    body = struct.pack(">hhii", -1, -1, 30_000, 1) + struct.pack(">h", len(name)) + name
+    body = struct.pack(">h", -1)
+    if transactional_id is not None:
+        body = struct.pack(">h", len(transactional_id.encode())) + transactional_id.encode()
+    body += struct.pack(">hii", -1, 30_000, 1) + struct.pack(">h", len(name)) + name
     body += struct.pack(">iii", 1, partition, len(batch)) + batch
     header = struct.pack(">hhih", _PRODUCE, _VERSION, _CORRELATION, -1)
     host, port = broker.bootstrap_servers.split(":")
