@@ -20,6 +20,7 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
+from storage_core.errors import CorruptError, UnsupportedFormatError
 from storage_core.record.batch_header import (
     CRC_LAYOUTS,
     HEADER_SIZE_BYTES,
@@ -30,10 +31,12 @@ from storage_core.record.batch_header import (
     MIN_LENGTH,
     MIN_V2_LENGTH,
 )
+from storage_core.record.section import batch_section
 from storage_core.segment.damage import BatchProbe
 from storage_core.segment.file_names import offset_index_file_name
 from storage_core.segment.index_file import LARGEST_RELATIVE_OFFSET
 from storage_core.segment.offset_index import ENTRY_SIZE_BYTES as OFFSET_ENTRY_BYTES
+from storage_core.segment.segment_reader import DEFAULT_MAX_BATCH_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -61,12 +64,14 @@ class BrokerScan:
         next_offset: The offset after the last batch before that.
         failure: Why the recovery fails: an offset that the indexes cannot hold, or an index entry that does not ascend.
         header_error_bytes: Where a reader that checks no CRC fails; None if it gets to the end.
+        is_splittable: Whether the last offset exceeds the indexes, too, so that a broker splits the segment.
     """
 
     valid_bytes: int
     next_offset: int
     failure: Failure | None = None
     header_error_bytes: int | None = None
+    is_splittable: bool = False
 
 
 def scan_as_broker(log_file: OpenFile, base_offset: int, proven_bytes: int) -> BrokerScan:
@@ -78,6 +83,7 @@ def scan_as_broker(log_file: OpenFile, base_offset: int, proven_bytes: int) -> B
     is_recovering = True
     failure: Failure | None = None
     error_bytes: int | None = None
+    last_offset = base_offset - 1
     for position_bytes, length, magic, last_offset in _headers(log_file, 0, size_bytes):
         if length < MIN_LENGTH:
             error_bytes = position_bytes
@@ -96,7 +102,11 @@ def scan_as_broker(log_file: OpenFile, base_offset: int, proven_bytes: int) -> B
                 failure, is_recovering = "disorder", False
                 continue
             indexed_bytes, indexed_offset = position_bytes, last_offset
-        next_offset, valid_bytes = last_offset + 1, end_bytes
+        next_offset, valid_bytes = _as_long(last_offset + 1), end_bytes
+    end_offset = _as_long(last_offset + 1)
+    is_splittable = end_offset > base_offset and end_offset - 1 - base_offset > LARGEST_RELATIVE_OFFSET
+    if failure == "overflow" and is_splittable:
+        return BrokerScan(size_bytes, end_offset, failure, error_bytes, is_splittable)
     return BrokerScan(valid_bytes, next_offset, failure, error_bytes)
 
 
@@ -111,11 +121,16 @@ def _headers(log_file: OpenFile, position_bytes: int, end_bytes: int) -> Iterato
             return
         last_offset = offset
         if magic >= MAGIC_V2 and len(head) == HEADER_SIZE_BYTES:
-            last_offset += _LAST_OFFSET_DELTA.unpack_from(head)[0]
+            last_offset = _as_long(offset + _LAST_OFFSET_DELTA.unpack_from(head)[0])
         yield position_bytes, length, magic, last_offset
         if length < MIN_LENGTH:
             return
         position_bytes += LOG_OVERHEAD_BYTES + length
+
+
+def _as_long(number: int) -> int:
+    """A sum of longs, which wraps in Java."""
+    return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def _is_valid(probe: BatchProbe, position_bytes: int, end_bytes: int, magic: int) -> bool:
@@ -236,6 +251,8 @@ class _Loading:
         self._directory = directory
         self._segments = segments
         self._known = known
+        # The offsets of the producer snapshots that are left, ascending.
+        self._snapshots = list(known.snapshots)
 
     @property
     def kept(self) -> list[BrokerSegment]:
@@ -243,7 +260,7 @@ class _Loading:
         return [each for each in self._segments if each.base_offset not in self.removed]
 
     def load(self) -> None:
-        for segment in self._segments:
+        for number, segment in enumerate(self._segments):
             if segment.size_bytes > _LARGEST_FILE_BYTES:
                 raise _RefusedError(
                     segment,
@@ -252,7 +269,7 @@ class _Loading:
             if segment.offset_index_file_name is None or segment.is_transaction_index_wrong:
                 if segment.scan.failure == "disorder":
                     raise _RefusedError(segment, _disorder(segment))
-                self._recover(segment)
+                self._recover(segment, self._segments[:number])
         if not self._known.is_clean:
             self._recover_unflushed()
         self._find_end()
@@ -268,19 +285,22 @@ class _Loading:
                 self.recovered.add(segment.base_offset)
                 self.cuts[segment.base_offset] = 0
             else:
-                self._recover(segment)
+                self._recover(segment, self._segments[:number])
             if segment.base_offset in self.cuts and not was_cut:
                 self.removed.update(bases[number + 1 :])
                 return
 
-    def _recover(self, segment: BrokerSegment) -> None:
-        if segment.scan.failure == "overflow":
+    def _recover(self, segment: BrokerSegment, before: Sequence[BrokerSegment]) -> None:
+        self._replay(before, self._known.log_start_offset, segment.base_offset)
+        if segment.scan.failure == "overflow" and not segment.scan.is_splittable:
             raise _RefusedError(
                 segment,
                 f"{segment.log_file_name} has a batch whose offsets its indexes cannot hold, from byte "
                 f"{segment.scan.valid_bytes} on",
             )
         self.recovered.add(segment.base_offset)
+        if segment.scan.next_offset > segment.base_offset:
+            self._snapshots.append(segment.scan.next_offset)
         if segment.scan.valid_bytes < segment.size_bytes:
             self.cuts[segment.base_offset] = segment.scan.valid_bytes
 
@@ -309,7 +329,7 @@ class _Loading:
             for position_bytes, length, _, last_offset in _headers(log_file, start_bytes, segment.size_bytes):
                 if length < MIN_LENGTH:
                     raise _RefusedError(segment, _no_batch(segment, position_bytes))
-                next_offset = last_offset + 1
+                next_offset = _as_long(last_offset + 1)
             return next_offset
 
     def _index_bytes(self, segment: BrokerSegment) -> bytes:
@@ -318,25 +338,42 @@ class _Loading:
             return opened.read_at(opened.status.size_bytes, 0)
 
     def _rebuild_producers(self) -> None:
-        """Replaying the producers reads headers, from the newest snapshot on; damaged ones fail it."""
-        known, end_offset = self._known, self.log_end_offset
-        kept = self.kept
-        log_start_offset = (
-            max(known.log_start_offset, kept[0].base_offset) if kept else known.log_start_offset
-        )
-        usable = [offset for offset in known.snapshots if log_start_offset < offset <= end_offset]
-        if known.is_clean and not known.has_snapshots:
+        kept, end_offset = self.kept, self.log_end_offset
+        bases = {each.base_offset for each in kept}
+        if self._known.is_clean and not self._known.has_snapshots:
             return
-        start_offset = usable[-1] if usable else log_start_offset
-        if start_offset >= end_offset:
-            return
-        bases = [each.base_offset for each in kept]
-        for segment in kept[max(0, bisect_right(bases, start_offset) - 1) : bisect_left(bases, end_offset)]:
-            error_bytes = segment.scan.header_error_bytes
-            if error_bytes is not None and error_bytes < self.cuts.get(
-                segment.base_offset, segment.size_bytes
-            ):
+        latest = max(self._snapshots, default=0)
+        self._snapshots = [each for each in self._snapshots if each in bases or each == latest]
+        first = kept[0].base_offset if kept else 0
+        self._replay(kept, max(self._known.log_start_offset, first), end_offset)
+
+    def _replay(self, segments: Sequence[BrokerSegment], log_start_offset: int, end_offset: int) -> None:
+        """Replay the producers from the newest snapshot on, as ``UnifiedLog.rebuildProducerState``: damaged headers fail it."""
+        self._snapshots = [each for each in self._snapshots if log_start_offset < each <= end_offset]
+        start_offset = self._snapshots[-1] if self._snapshots else log_start_offset
+        bases = [each.base_offset for each in segments]
+        if start_offset < end_offset:
+            for segment in segments[
+                max(0, bisect_right(bases, start_offset) - 1) : bisect_left(bases, end_offset)
+            ]:
+                self._read_headers(segment, max(start_offset, segment.base_offset))
+            self._snapshots.append(end_offset)
+
+    def _read_headers(self, segment: BrokerSegment, offset: int) -> None:
+        size_bytes = self.cuts.get(segment.base_offset, segment.size_bytes)
+        error_bytes = segment.scan.header_error_bytes
+        if segment.base_offset in self.recovered:
+            if error_bytes is not None and error_bytes < size_bytes:
                 raise _RefusedError(segment, _no_batch(segment, error_bytes))
+            return
+        with self._filesystem.open(f"{self._directory}/{segment.log_file_name}") as log_file:
+            index = _BrokerIndex(self._index_bytes(segment), segment.base_offset)
+            start_bytes = _search(log_file, segment, offset, index.position_of(offset))
+            if start_bytes is None:
+                return
+            for position_bytes, length, _, _ in _headers(log_file, start_bytes, size_bytes):
+                if length < MIN_LENGTH:
+                    raise _RefusedError(segment, _no_batch(segment, position_bytes))
 
 
 class _BrokerIndex:
@@ -374,21 +411,40 @@ class _BrokerIndex:
 
 def _search(log_file: OpenFile, segment: BrokerSegment, offset: int, position_bytes: int) -> int | None:
     """The position of the batch that reaches an offset (``FileRecords.searchForOffsetFromPosition``)."""
-    if position_bytes < 0:
-        raise _RefusedError(segment, f"the offset index of {segment.log_file_name} names a negative position")
+    probe = BatchProbe(log_file, segment.size_bytes)
     previous: tuple[int, int] | None = None
-    for found_bytes, length, magic, last_offset in _headers(log_file, position_bytes, segment.size_bytes):
+    for found_bytes, length, magic, last_offset in _headers(
+        log_file, max(0, position_bytes), segment.size_bytes
+    ):
         if length < MIN_LENGTH:
             raise _RefusedError(segment, _no_batch(segment, found_bytes))
+        # Of a wrapper the last offset does as well, but a broker decompresses it for its first one.
         base_offset = last_offset
         if magic >= MAGIC_V2:
             base_offset = int.from_bytes(log_file.read_at(LENGTH_POSITION, found_bytes), "big", signed=True)
+        else:
+            _decompress(log_file, segment, probe, found_bytes)
         if base_offset == offset:
             return found_bytes
         if base_offset > offset:
             return previous[0] if previous is not None and previous[1] >= offset else found_bytes
         previous = found_bytes, last_offset
     return previous[0] if previous is not None and previous[1] >= offset else None
+
+
+def _decompress(log_file: OpenFile, segment: BrokerSegment, probe: BatchProbe, position_bytes: int) -> None:
+    """Read the messages in a wrapper, whatever its CRC."""
+    header = probe.header(position_bytes)
+    if header is None or not header.is_wrapper or header.size_bytes > DEFAULT_MAX_BATCH_BYTES:
+        return
+    data = log_file.read_at(header.size_bytes, position_bytes)
+    try:
+        batch_section(data, header, path=log_file.path, limit_bytes=DEFAULT_MAX_BATCH_BYTES)
+    except (CorruptError, UnsupportedFormatError) as error:
+        raise _RefusedError(
+            segment,
+            f"it decompresses a batch at byte {position_bytes} of {segment.log_file_name}: {error.args[0]}",
+        ) from error
 
 
 def _no_batch(segment: BrokerSegment, position_bytes: int) -> str:

@@ -187,7 +187,7 @@ class _OffsetEntries:
     def finish(self, end: SegmentEnd) -> npt.NDArray[np.int8]:
         codes = self.codes
         codes[(codes == _NO_BATCH) & (self.positions >= end.position_bytes)] = _BEYOND_END
-        limits = np.minimum(np.append(self._batch_offsets[1:], MAX_OFFSET), end.next_offset)
+        limits = np.minimum(np.append(self._batch_offsets[1:], MAX_OFFSET), min(end.next_offset, MAX_OFFSET))
         codes[(codes == _FINE) & (self.offsets >= limits)] = _ABOVE_BATCH
         if len(codes) and not self.relative_offsets[0] and not self.positions[0]:
             # Of the first batch, which a broker never indexes. It says nothing.

@@ -60,6 +60,7 @@ from storage_core.segment.file_names import (
     snapshot_file_name,
     transaction_index_file_name,
 )
+from storage_core.segment.index_file import LARGEST_RELATIVE_OFFSET
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -237,6 +238,8 @@ class _PartitionCheck:
         self._bases = frozenset(partition.listing.base_offsets)
         self._epoch_entries: tuple[EpochEntry, ...] = ()
         self._bad_snapshots: dict[int, str] = {}
+        # Base offsets of the segments whose transaction index a broker cannot read.
+        self._unreadable: set[int] = set()
         self._findings: list[Finding] = []
         for task, found in zip(partition.tasks, facts, strict=True):
             if found is None:
@@ -365,11 +368,21 @@ class _PartitionCheck:
         return segments
 
     def _unknown_transaction_versions(self) -> list[str]:
-        return [
-            f"{transaction_index_file_name(facts.base_offset)} has entries of an unknown version"
-            for facts in self._facts
-            if any(entry.version > 0 for entry in facts.aborted or ())
-        ]
+        """The transaction indexes that a broker cannot read. It stops at the first entry that is wrong."""
+        refused = []
+        for facts in self._facts:
+            wrong = (
+                entry
+                for entry in facts.aborted or ()
+                if entry.version > 0 or entry.last_offset < facts.base_offset
+            )
+            first = next(wrong, None)
+            if first is not None and first.version > 0:
+                refused.append(
+                    f"{transaction_index_file_name(facts.base_offset)} has entries of an unknown version"
+                )
+                self._unreadable.add(facts.base_offset)
+        return refused
 
     def _known(self, snapshots: _Snapshots, refusals: list[str]) -> KnownOfLog:
         kept = _without_strays(list(snapshots), sorted(self._bases))
@@ -414,6 +427,13 @@ class _PartitionCheck:
                     **self._action_at(facts, found.start_bytes),
                 )  # fmt: skip
         self._check_tail(facts)
+        if facts.scan.failure == "overflow" and not facts.damage and facts.tail is None:
+            self._add(
+                "suspect" if facts.scan.is_splittable else "damage", "batch", facts.log_path,
+                f"Expected offsets up to {facts.base_offset + LARGEST_RELATIVE_OFFSET}, which the segment's indexes can "
+                "hold, found larger ones: a broker that recovers the segment splits it if all of them are genuine.",
+                start_byte=facts.scan.valid_bytes, **self._action_at(facts, facts.scan.valid_bytes),
+            )  # fmt: skip
         if not self._is_compacted:
             self._check_gaps(facts)
 
@@ -423,13 +443,16 @@ class _PartitionCheck:
             return
         action = self._action_at(facts, tail.start_bytes)
         severity: Severity = "damage"
+        reason = tail.reason
+        if tail.is_blank:
+            reason = "Expected a record batch or the end of the file, found only zeros: preallocated space, or a lost write."
         if tail.is_torn and facts.task.end_offset is not None:
             # Nothing is missing before the next segment: preallocated space.
             severity = "note"
         elif tail.is_torn and self._is_crash_of(facts):
             severity = "unclean"
         self._add(
-            severity, "tail", facts.log_path, tail.reason,
+            severity, "tail", facts.log_path, reason,
             start_byte=tail.start_bytes, end_byte=tail.end_bytes, start_offset=facts.next_offset, **action,
         )  # fmt: skip
 
@@ -466,7 +489,9 @@ class _PartitionCheck:
                 _INDEX_KINDS[fault.kind],
                 fault.path,
                 fault.reason,
-                action=self._action_on_index(facts),
+                action="refuse"
+                if fault.kind == "transaction" and facts.base_offset in self._unreadable
+                else self._action_on_index(facts),
                 start_byte=fault.start_bytes,
                 end_byte=fault.end_bytes,
                 start_offset=fault.start_offset,
@@ -647,8 +672,8 @@ class _PartitionCheck:
                 self._compare_snapshot(path, offset, entries, states[offset])
 
     def _action_on_snapshot(self, offset: int) -> Action:
-        is_last = offset >= max(self._bases, default=0)
-        return "remove" if is_last or offset not in self._bases else "unnoticed"
+        is_read = offset >= max(self._bases, default=0)
+        return "remove" if is_read or offset not in self._bases else "unnoticed"
 
     def _compare_snapshot(
         self, path: str, offset: int, entries: tuple[ProducerStateEntry, ...], known: dict[int, Sequence]

@@ -32,6 +32,7 @@ from storage_core.segment import DamagedRange, Resynchroniser, SegmentReader
 from storage_core.segment.batch_candidates import MAX_ENCODABLE_BATCH_BYTES
 from storage_core.segment.damage import BatchProbe, reason_at
 from storage_core.segment.file_names import log_file_name
+from storage_core.segment.index_file import LARGEST_RELATIVE_OFFSET
 from storage_core.segment.segment_reader import DEFAULT_MAX_BATCH_BYTES
 from storage_core.segment.transaction_index import (
     ENTRY_SIZE_BYTES,
@@ -155,12 +156,14 @@ class Tail:
 
     Attributes:
         is_torn: Whether they are the beginning of a batch whose end is missing, or only zeros.
+        is_blank: Whether they are only zeros.
     """
 
     start_bytes: int
     end_bytes: int
     reason: str
     is_torn: bool
+    is_blank: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +234,8 @@ def check_segment(filesystem: FileSystem, task: SegmentTask) -> SegmentFacts:
     with segment.open_log() as log_file:
         tail = _tail(log_file, segment, judged)
         proven_bytes = min((each.start_bytes for each in judged.damage), default=judged.end.position_bytes)
-        if judged.damage or tail is not None:
+        does_overflow = judged.end.next_offset - 1 - task.base_offset > LARGEST_RELATIVE_OFFSET
+        if judged.damage or tail is not None or does_overflow:
             scan = scan_as_broker(log_file, task.base_offset, proven_bytes)
         else:
             scan = BrokerScan(judged.end.position_bytes, judged.end.next_offset)
@@ -264,9 +268,10 @@ def _tail(log_file: OpenFile, segment: SegmentReader, judged: JudgedIndexes) -> 
     )
     header = probe.header(start_bytes)
     is_cut = header is None or header.end_position_bytes > judged.size_bytes
-    is_torn = resynchroniser.is_blank(start_bytes) or (is_cut and _is_beginning(probe, start_bytes))
+    is_blank = resynchroniser.is_blank(start_bytes)
+    is_torn = is_blank or (is_cut and _is_beginning(probe, start_bytes))
     reason = "Expected a record batch, found other bytes." if error is None else str(error.args[0])
-    return Tail(start_bytes, judged.size_bytes, reason, is_torn)
+    return Tail(start_bytes, judged.size_bytes, reason, is_torn, is_blank)
 
 
 def _is_beginning(probe: BatchProbe, start_bytes: int) -> bool:

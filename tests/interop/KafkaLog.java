@@ -42,6 +42,7 @@ import org.apache.kafka.storage.internals.log.LogAppendInfo;
 import org.apache.kafka.storage.internals.log.LogConfig;
 import org.apache.kafka.storage.internals.log.LogDirFailureChannel;
 import org.apache.kafka.storage.internals.log.LogOffsetsListener;
+import org.apache.kafka.storage.internals.log.LogSegment;
 import org.apache.kafka.storage.internals.log.LogStartOffsetIncrementReason;
 import org.apache.kafka.storage.internals.log.ProducerStateManagerConfig;
 import org.apache.kafka.storage.internals.log.RecordValidationException;
@@ -84,6 +85,7 @@ public final class KafkaLog {
             }
             switch (question) {
                 case 'O' -> open();
+                case 'V' -> load();
                 case 'A' -> append();
                 case 'F' -> follow();
                 case 'E' -> {
@@ -123,32 +125,69 @@ public final class KafkaLog {
         boolean isClean = questions.readBoolean();
         long logStartOffset = questions.readLong();
         long recoveryPoint = questions.readLong();
-        Map<String, String> properties = new HashMap<>();
-        for (int left = questions.readInt(); left > 0; left--)
-            properties.put(questions.readUTF(), questions.readUTF());
+        LogConfig config = config();
         act(() -> {
             if (log != null && isClean)
                 log.close();
             else if (log != null)
                 log.closeHandlers();
-            log = UnifiedLog.create(
-                directory,
-                new LogConfig(properties),
-                logStartOffset,
-                recoveryPoint,
-                new AtOnce(),
-                new BrokerTopicStats(),
-                new StandingStill(),
-                5 * 60 * 1000,
-                new ProducerStateManagerConfig(86_400_000, false),
-                600_000,
-                new LogDirFailureChannel(10),
-                isClean,
-                Optional.empty(),
-                new ConcurrentHashMap<>(),
-                false,
-                LogOffsetsListener.NO_OP_OFFSETS_LISTENER);
+            log = loaded(directory, config, isClean, logStartOffset, recoveryPoint);
         });
+    }
+
+    /** What loading a log leaves of it: its offsets, and the base offset and size of each segment. The log is closed. */
+    private void load() throws IOException {
+        File directory = new File(questions.readUTF());
+        nowMs = questions.readLong();
+        boolean isClean = questions.readBoolean();
+        long logStartOffset = questions.readLong();
+        long recoveryPoint = questions.readLong();
+        LogConfig config = config();
+        try {
+            UnifiedLog loaded = loaded(directory, config, isClean, logStartOffset, recoveryPoint);
+            answers.writeUTF("ok");
+            answers.writeLong(loaded.logStartOffset());
+            answers.writeLong(loaded.logEndOffset());
+            List<LogSegment> segments = List.copyOf(loaded.logSegments());
+            answers.writeInt(segments.size());
+            for (LogSegment segment : segments) {
+                answers.writeLong(segment.baseOffset());
+                answers.writeLong(segment.size());
+            }
+            loaded.closeHandlers();
+        } catch (Exception | Error refusal) {
+            answers.writeUTF(refusal.getClass().getSimpleName());
+            answers.writeUTF(String.valueOf(refusal.getMessage()));
+        }
+    }
+
+    private LogConfig config() throws IOException {
+        Map<String, String> properties = new HashMap<>();
+        for (int left = questions.readInt(); left > 0; left--)
+            properties.put(questions.readUTF(), questions.readUTF());
+        return new LogConfig(properties);
+    }
+
+    private UnifiedLog loaded(
+        File directory, LogConfig config, boolean isClean, long logStartOffset, long recoveryPoint
+    ) throws IOException {
+        return UnifiedLog.create(
+            directory,
+            config,
+            logStartOffset,
+            recoveryPoint,
+            new AtOnce(),
+            new BrokerTopicStats(),
+            new StandingStill(),
+            5 * 60 * 1000,
+            new ProducerStateManagerConfig(86_400_000, false),
+            600_000,
+            new LogDirFailureChannel(10),
+            isClean,
+            Optional.empty(),
+            new ConcurrentHashMap<>(),
+            false,
+            LogOffsetsListener.NO_OP_OFFSETS_LISTENER);
     }
 
     /**

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import subprocess
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, NamedTuple, Self
 
 from tests.interop.jars import java_command, kafka_jars
@@ -58,6 +59,20 @@ class KafkaRecord(NamedTuple):
     value: bytes | None
 
 
+class LoadedLog(NamedTuple):
+    """What a load leaves of a log.
+
+    Attributes:
+        refusal: The exception, and its message; None if the log was loaded.
+        segments: The size of each segment by its base offset.
+    """
+
+    refusal: str | None
+    log_start_offset: int = -1
+    log_end_offset: int = -1
+    segments: Mapping[int, int] = MappingProxyType({})
+
+
 class KafkaLog:
     """Starts the JVM; a context manager. At most one log is open, and its clock does not advance."""
 
@@ -95,11 +110,30 @@ class KafkaLog:
         recovery_point: int = 0,
     ) -> None:
         """Close the open log, and load or create another one; if not clean, as after a crash."""
-        body = struct.pack(">q?qqi", now_ms, is_clean, log_start_offset, recovery_point, len(properties))
-        body += b"".join(_text(name) + _text(str(value)) for name, value in properties.items())
-        self._ask(b"O" + _text(str(directory)) + body)
+        self._ask(b"O" + _to_load(directory, now_ms, properties, is_clean, log_start_offset, recovery_point))
         refusal = self._refusal()
         assert refusal is None, refusal
+
+    def load(
+        self,
+        directory: Path,
+        now_ms: int,
+        properties: Mapping[str, object],
+        *,
+        is_clean: bool = True,
+        log_start_offset: int = 0,
+        recovery_point: int = 0,
+    ) -> LoadedLog:
+        """Load a log, and close it. The log that is open stays open."""
+        self._ask(b"V" + _to_load(directory, now_ms, properties, is_clean, log_start_offset, recovery_point))
+        refusal = self._refusal()
+        if refusal is not None:
+            return LoadedLog(f"{refusal}: {self._text()}")
+        log_start_offset, log_end_offset, count = self._read(">qqi")
+        numbers = self._read(f">{2 * count}q")
+        return LoadedLog(
+            None, log_start_offset, log_end_offset, dict(zip(numbers[::2], numbers[1::2], strict=True))
+        )
 
     def append_as_leader(self, batch: bytes, *, leader_epoch: int = 0, origin: str = "CLIENT") -> Appended:
         """``UnifiedLog.appendAsLeader``."""
@@ -201,11 +235,25 @@ class KafkaLog:
 
     def _text(self) -> str:
         (length,) = self._read(">H")
-        return self._answers.read(length).decode()
+        # Java writes characters beyond the first plane, and NUL, in its own way.
+        return self._answers.read(length).decode(errors="replace")
 
     def _read(self, layout: str) -> tuple[int, ...]:
         data = self._answers.read(struct.calcsize(layout))
         return struct.unpack(layout, data)
+
+
+def _to_load(
+    directory: Path,
+    now_ms: int,
+    properties: Mapping[str, object],
+    is_clean: bool,
+    log_start_offset: int,
+    recovery_point: int,
+) -> bytes:
+    body = struct.pack(">q?qqi", now_ms, is_clean, log_start_offset, recovery_point, len(properties))
+    body += b"".join(_text(name) + _text(str(value)) for name, value in properties.items())
+    return _text(str(directory)) + body
 
 
 def _text(text: str) -> bytes:
