@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NoReturn, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, Protocol, TypeAlias
 
 from crc32c import crc32c
 
@@ -79,12 +79,63 @@ def increment_sequence(sequence: int, increment: int) -> int:
     return java_int(sequence + increment)
 
 
+def decrement_sequence(sequence: int, decrement: int) -> int:
+    """An earlier sequence number, as ``DefaultRecordBatch.decrementSequence``: before 0 comes the largest."""
+    if sequence < decrement:
+        return java_int(_MAX_INT32 - java_int(decrement - sequence) + 1)
+    return java_int(sequence - decrement)
+
+
 def tool_fails(found: str, path: str, position_bytes: int) -> CorruptRecordError:
     """The error where Kafka's tool ends with an exception."""
     return CorruptRecordError(
         f"{found}: kafka-dump-log.sh ends here, too. `segmentlog verify` checks what follows.",
         path=path,
         position_bytes=position_bytes,
+    )
+
+
+class FoundBatch(NamedTuple):
+    """Where a batch is, and its last offset."""
+
+    position_bytes: int
+    size_bytes: int
+    last_offset: int
+
+
+def find_batches(log_file: OpenFile, position_bytes: int, end_bytes: int) -> Iterator[FoundBatch]:
+    """The batches from a position on, as ``FileLogInputStream`` finds them.
+
+    Raises:
+        CorruptRecordError: Kafka's class fails here.
+    """
+    while position_bytes < end_bytes - _SHORTEST_END_BYTES:
+        header = log_file.read_at(HEADER_SIZE_BYTES, position_bytes)
+        length, magic = LENGTH_AND_MAGIC.unpack_from(header, LENGTH_POSITION)
+        if length < MIN_LENGTH:
+            raise too_short(length, log_file.path, position_bytes)
+        size_bytes = LOG_OVERHEAD_BYTES + length
+        if position_bytes > end_bytes - size_bytes:
+            return
+        if magic < MAGIC_V2:
+            last_offset = MESSAGE.unpack_from(header)[0]
+        elif len(header) < HEADER_SIZE_BYTES:
+            raise tool_fails(
+                f"Found only {len(header)} bytes for the header of a batch", log_file.path, position_bytes
+            )
+        else:
+            base_offset, _, _, _, _, _, delta, *_ = V2_HEADER.unpack(header)
+            last_offset = java_long(base_offset + delta)
+        yield FoundBatch(position_bytes, size_bytes, last_offset)
+        position_bytes += size_bytes
+
+
+def too_short(length: int, path: str, position_bytes: int) -> CorruptRecordError:
+    """The error about a length that no format has."""
+    return tool_fails(
+        f"Found a record size of {length}, below {MIN_LENGTH}, where a batch should begin",
+        path,
+        position_bytes,
     )
 
 
@@ -216,11 +267,7 @@ class LogText:
                 return self._window_bytes
             length, magic = LENGTH_AND_MAGIC.unpack_from(view, start + LENGTH_POSITION)
             if length < MIN_LENGTH:
-                raise tool_fails(
-                    f"Found a record size of {length}, below {MIN_LENGTH}, where a batch should begin",
-                    self._path,
-                    position_bytes,
-                )
+                raise too_short(length, self._path, position_bytes)
             size_bytes: int = LOG_OVERHEAD_BYTES + length
             if size_bytes > left_bytes:
                 return 0

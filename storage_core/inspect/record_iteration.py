@@ -12,10 +12,11 @@ import zlib
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from storage_core.errors import CorruptRecordError
-from storage_core.inspect.log_text import increment_sequence, java_long
+from storage_core.inspect.log_text import increment_sequence, java_long, tool_fails
 from storage_core.record.batch_header import (
     CODEC_MASK,
     CRC_LAYOUTS,
+    HEADER_SIZE_BYTES,
     KEY_LENGTH_POSITIONS,
     LENGTH_BYTES,
     LENGTH_POSITION,
@@ -25,7 +26,9 @@ from storage_core.record.batch_header import (
     MAGIC_V2,
     MIN_LENGTH,
     NO_TIMESTAMP_MS,
+    V2_HEADER,
     BatchHeader,
+    parse_batch_header,
     unpack_message,
 )
 from storage_core.record.compression import CODEC_NAMES
@@ -66,6 +69,20 @@ class IteratedRecord(NamedTuple):
     header_keys: tuple[bytes, ...] = ()
     crc: int = 0
     is_valid: bool = True
+
+
+def header_of(batch: memoryview, position_bytes: int, path: str) -> BatchHeader:
+    """The header of a whole batch. Of a magic that Kafka does not know, it is that of format v2.
+
+    Raises:
+        CorruptRecordError: It has fewer bytes than a header.
+    """
+    if batch[MAGIC_POSITION] <= MAGIC_V2:
+        return parse_batch_header(batch, 0, position_bytes, path=path)
+    if len(batch) < HEADER_SIZE_BYTES:
+        raise tool_fails(f"Found a batch of {len(batch)} bytes", path, position_bytes)
+    base_offset, length, *rest = V2_HEADER.unpack_from(batch)
+    return BatchHeader(position_bytes, base_offset, length + LOG_OVERHEAD_BYTES, *rest)
 
 
 def iterate_records(

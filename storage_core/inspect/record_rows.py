@@ -16,20 +16,15 @@ from storage_core.errors import CorruptError, SegmentLogError
 from storage_core.inspect.internal_records import control_record_text
 from storage_core.inspect.log_text import MAX_BATCH_BYTES, Batches, tool_fails
 from storage_core.inspect.message_schema import java_text
-from storage_core.inspect.record_iteration import IteratedRecord, iterate_records
+from storage_core.inspect.record_iteration import IteratedRecord, header_of, iterate_records
 from storage_core.record.arrow_columns import binary_array
 from storage_core.record.batch_header import (
     CONTROL_FLAG,
     HEADER_DTYPE,
-    HEADER_SIZE_BYTES,
     LOG_APPEND_TIME_FLAG,
-    LOG_OVERHEAD_BYTES,
-    MAGIC_POSITION,
     MAGIC_V2,
-    V2_HEADER,
     BatchHeader,
     gather,
-    parse_batch_header,
 )
 from storage_core.record.batch_window import BatchWindow
 from storage_core.record.column_decode import UnevenRecordsError, decode_by_column
@@ -188,18 +183,10 @@ class RecordRows:
         yield batches.lines[number].encode("ascii")
         start = batches.starts[number]
         batch = memoryview(batches.buffer)[start : batches.ends[number]]
-        header = self._header(batch, batches.position_bytes + start)
+        header = header_of(batch, batches.position_bytes + start, self._path)
         for record in iterate_records(batch, header, path=self._path, limit_bytes=MAX_BATCH_BYTES):
             self.gaps.add(record.offset)
             yield from self._line(record, header)
-
-    def _header(self, batch: memoryview, position_bytes: int) -> BatchHeader:
-        if batch[MAGIC_POSITION] <= MAGIC_V2:
-            return parse_batch_header(batch, 0, position_bytes, path=self._path)
-        if len(batch) < HEADER_SIZE_BYTES:
-            raise tool_fails(f"Found a batch of {len(batch)} bytes", self._path, position_bytes)
-        base_offset, length, *rest = V2_HEADER.unpack_from(batch)
-        return BatchHeader(position_bytes, base_offset, length + LOG_OVERHEAD_BYTES, *rest)
 
     def _line(self, record: IteratedRecord, header: BatchHeader) -> Iterator[bytes]:
         """The parts of a record's line, in the order in which Kafka's tool prints them."""

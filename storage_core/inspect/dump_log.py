@@ -1,0 +1,248 @@
+"""What ``kafka-dump-log.sh`` 4.1 (``kafka.tools.DumpLogSegments``) says of files, byte for byte: logs, indexes, snapshots.
+
+The text comes in pieces, so that nothing large is held. Where the tool fails with an exception, the pieces end with an
+error, and what it would not have printed is not printed here. Its reports at the end, which go to standard error, are kept
+in `DumpReport`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from storage_core.checkpoint.partition_files import ProducerStateEntry, parse_producer_snapshot
+from storage_core.errors import CorruptSnapshotError, OptionError
+from storage_core.inspect.log_text import LogText, decrement_sequence, tool_fails
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from storage_core.filesystem import FileSystem, OpenFile
+    from storage_core.inspect.record_rows import RecordFormat
+
+
+DEFAULT_MAX_MESSAGE_BYTES: Final = 5 << 20
+MAX_INT32: Final = (1 << 31) - 1
+"""As ``--max-bytes``: no limit."""
+_MAX_INT64: Final = (1 << 63) - 1
+_BOOTSTRAP_NAME: Final = "bootstrap.checkpoint"
+# `Snapshots.parse`: 20 digits of the offset, a dash, 10 of the epoch.
+_SNAPSHOT_NAME: Final = re.compile(r"(.{20}).(.{10}).*\.checkpoint", re.DOTALL)
+_INTEGER: Final = re.compile(r"[+-]?[0-9]+")
+_MAX_FILE_BYTES: Final = 1 << 28
+
+
+@dataclass(frozen=True, slots=True)
+class DumpOptions:
+    """What to print; the names are the tool's flags.
+
+    Attributes:
+        record_format: How records are printed; None to print batches alone.
+        max_bytes: The largest part of a log that is read; `MAX_INT32` for no limit.
+        max_message_size: The largest batch that an index entry may point to.
+        verify_index_only: Compare indexes with the log, and print no entries.
+        index_sanity_check: Look at indexes as a broker's start does, and print no entries.
+    """
+
+    record_format: RecordFormat | None = None
+    max_bytes: int = MAX_INT32
+    max_message_size: int = DEFAULT_MAX_MESSAGE_BYTES
+    verify_index_only: bool = False
+    index_sanity_check: bool = False
+
+
+@dataclass(slots=True)
+class DumpReport:
+    """What the tool prints to standard error, and whether anything is wrong.
+
+    Attributes:
+        offset_mismatches: By index file: offsets of entries, and of the batches where they point.
+        timestamp_mismatches: By time index: timestamps of entries, and the largest of the batches.
+        timestamps_out_of_order: By time index: timestamps of entries, and of the entries before them.
+        offsets_not_found: By time index: offsets of entries, and of the batches found instead.
+        offset_gaps: By log: offsets, and those that follow them.
+        has_damage: Whether a file is damaged, or an index disagrees with its log.
+        has_unknown: Whether a file was of no known kind.
+    """
+
+    offset_mismatches: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    timestamp_mismatches: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    timestamps_out_of_order: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    offsets_not_found: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    offset_gaps: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    has_damage: bool = False
+    has_unknown: bool = False
+
+    def lines(self) -> Iterator[str]:
+        """The lines that the tool prints after all files."""
+        for path, pairs in self.offset_mismatches.items():
+            yield f"Mismatches in :{path}"
+            # The tool puts each pair before the others.
+            yield from (f"  Index offset: {entry}, log offset: {found}" for entry, found in reversed(pairs))
+        for path, pairs in self.timestamp_mismatches.items():
+            yield f"Found timestamp mismatch in :{path}"
+            yield from (f"  Index timestamp: {entry}, log timestamp: {found}" for entry, found in pairs)
+        for path, pairs in self.timestamps_out_of_order.items():
+            yield f"Found out of order timestamp in :{path}"
+            yield from (
+                f"  Index timestamp: {entry}, Previously indexed timestamp: {before}"
+                for entry, before in pairs
+            )
+        for pairs in self.offsets_not_found.values():
+            yield "The following indexed offsets are not found in the log."
+            yield from (f"Indexed offset: {entry}, found log offset: {found}" for entry, found in pairs)
+        for path, pairs in self.offset_gaps.items():
+            yield f"Non-consecutive offsets in {path}"
+            yield from (f"  {before} is followed by {after}" for before, after in reversed(pairs))
+
+
+class LogDump:
+    """Dumps files, one after the other.
+
+    Attributes:
+        report: What is reported at the end.
+
+    Args:
+        filesystem: Reads the files; nothing is written.
+        options: What to print.
+        complain: Takes a line for standard error at once.
+    """
+
+    def __init__(
+        self, filesystem: FileSystem, options: DumpOptions, complain: Callable[[str], object]
+    ) -> None:
+        self.report = DumpReport()
+        self._filesystem = filesystem
+        self._options = options
+        self._complain = complain
+
+    def file(self, path: str) -> Iterator[bytes]:
+        """The text about one file.
+
+        Raises:
+            CorruptError: The tool fails here. All that it prints before was yielded.
+            OptionError: The file's name is none of its kind.
+            OSError: The file, or one that it is compared with, cannot be read.
+        """
+        shown = java_path(path)
+        name = shown.rpartition("/")[2]
+        yield _encoded(f"Dumping {shown}\n")
+        match os.path.splitext("_" + name)[1]:
+            case ".log" | ".checkpoint":
+                yield from self._log(shown, name)
+            case ".index" | ".timeindex" | ".txnindex" as suffix:
+                from storage_core.inspect.index_text import IndexText  # noqa: PLC0415  (likewise)
+
+                yield from IndexText(self._filesystem, self._options, self.report).text_of(shown, suffix)
+            case ".snapshot":
+                yield from self._snapshot(shown)
+            case _:
+                self.report.has_unknown = True
+                self._complain(f"Ignoring unknown file {shown}")
+
+    def _log(self, path: str, name: str) -> Iterator[bytes]:
+        yield _encoded(_beginning(path, name))
+        options = self._options
+        records = None
+        if options.record_format is not None:
+            from storage_core.inspect.record_rows import RecordRows  # noqa: PLC0415  (Arrow takes long to import)
+
+            records = RecordRows(path, options.record_format)
+        with open_log(self._filesystem, path) as log_file:
+            max_bytes = None if options.max_bytes == MAX_INT32 else options.max_bytes
+            text = LogText(log_file, max_bytes, records)
+            try:
+                yield from text.pieces()
+            finally:
+                self.report.has_damage |= text.has_damage
+                if records is not None and records.gaps.pairs:
+                    self.report.offset_gaps[os.path.abspath(path)] = records.gaps.pairs
+
+    def _snapshot(self, path: str) -> Iterator[bytes]:
+        try:
+            producers = parse_producer_snapshot(read_whole(self._filesystem, path), path)
+        except CorruptSnapshotError as error:
+            self.report.has_damage = True
+            self._complain(str(error))
+            return
+        yield "".join(map(_producer_text, producers)).encode("ascii")
+
+
+def open_log(filesystem: FileSystem, path: str) -> OpenFile:
+    """Open a log file; one of more than 2 GiB fails, as in Kafka."""
+    log_file = filesystem.open(path)
+    if log_file.status.size_bytes > MAX_INT32:
+        log_file.close()
+        raise tool_fails("Found more bytes than a segment can have", path, MAX_INT32)
+    return log_file
+
+
+def read_whole(filesystem: FileSystem, path: str) -> bytes:
+    """Read a file that is not a log.
+
+    Raises:
+        LogDirectoryError: It is too large.
+        FileNotFoundError: It does not exist.
+    """
+    data = filesystem.read_file(path, _MAX_FILE_BYTES)
+    if data is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    return data
+
+
+def java_path(path: str) -> str:
+    """A path as ``java.io.File`` has it: without doubled slashes and without one at the end."""
+    return re.sub("//+", "/", path).rstrip("/") or path[:1]
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode(errors="surrogateescape")
+
+
+def _beginning(path: str, name: str) -> str:
+    if name.endswith(".log"):
+        return f"Log starting offset: {base_offset_of_name(path)}\n"
+    if name == _BOOTSTRAP_NAME:
+        return "KRaft bootstrap snapshot\n"
+    found = _SNAPSHOT_NAME.fullmatch(name)
+    if found is None:
+        raise OptionError(f"Expected a snapshot's name of offset and epoch, found {name}.")
+    offset = _integer(found[1], _MAX_INT64, name)
+    return f"Snapshot end offset: {offset}, epoch: {_integer(found[2], MAX_INT32, name)}\n"
+
+
+def base_offset_of_name(path: str) -> int:
+    """The offset with which a file's name begins.
+
+    Raises:
+        OptionError: It begins with none.
+    """
+    name = path.rpartition("/")[2]
+    return _integer(name.partition(".")[0], _MAX_INT64, name)
+
+
+def _integer(text: str, largest: int, name: str) -> int:
+    number = int(text) if _INTEGER.fullmatch(text) else largest + 1
+    if not -largest - 1 <= number <= largest:
+        raise OptionError(f"Expected a file's name to begin with an offset, found {name}.")
+    return number
+
+
+def _producer_text(producer: ProducerStateEntry) -> str:
+    first_offset = producer.current_transaction_first_offset
+    transaction = "OptionalLong.empty" if first_offset is None else f"OptionalLong[{first_offset}]"
+    text = (
+        f"producerId: {producer.producer_id} producerEpoch: {producer.producer_epoch} "
+        f"coordinatorEpoch: {producer.coordinator_epoch} currentTxnFirstOffset: {transaction} "
+        f"lastTimestamp: {producer.timestamp_ms} "
+    )
+    if producer.last_offset >= 0:
+        last_sequence, delta = producer.last_sequence, producer.offset_delta
+        text += (
+            f"firstSequence: {decrement_sequence(last_sequence, delta)} lastSequence: {last_sequence} "
+            f"lastOffset: {producer.last_offset} offsetDelta: {delta} timestamp: {producer.timestamp_ms}"
+        )
+    return f"{text}\n"

@@ -1,0 +1,233 @@
+"""The text of index files, byte for byte that of ``kafka-dump-log.sh`` 4.1, and where they disagree with their logs."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from storage_core.errors import CorruptError, CorruptIndexError
+from storage_core.inspect.dump_log import base_offset_of_name, open_log, read_whole
+from storage_core.inspect.log_text import MAX_BATCH_BYTES, FoundBatch, find_batches, tool_fails
+from storage_core.inspect.record_iteration import header_of, iterate_records
+from storage_core.record.batch_header import NO_TIMESTAMP_MS
+from storage_core.record.decode import batch_timestamps
+from storage_core.segment.offset_index import ENTRY_SIZE_BYTES as OFFSET_ENTRY_BYTES
+from storage_core.segment.offset_index import decode_offset_entries
+from storage_core.segment.time_index import ENTRY_SIZE_BYTES as TIME_ENTRY_BYTES
+from storage_core.segment.time_index import decode_time_entries
+from storage_core.segment.transaction_index import ENTRY_SIZE_BYTES as TRANSACTION_ENTRY_BYTES
+from storage_core.segment.transaction_index import decode_transaction_entries
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from storage_core.filesystem import FileSystem, OpenFile
+    from storage_core.inspect.dump_log import DumpOptions, DumpReport
+
+
+# `AbstractIndex.warmEntries`: look-ups try the last 8 KiB first.
+_WARM_BYTES: Final = 8192
+
+
+class _Entry(NamedTuple):
+    """An index entry: an offset and a position, or an offset and a timestamp."""
+
+    offset: int
+    value: int
+
+
+class IndexText:
+    """Prints indexes, and reports their mismatches.
+
+    Args:
+        filesystem: Reads the indexes and their logs.
+        options: What to print.
+        report: Takes what disagrees.
+    """
+
+    def __init__(self, filesystem: FileSystem, options: DumpOptions, report: DumpReport) -> None:
+        self._filesystem = filesystem
+        self._options = options
+        self._report = report
+
+    def text_of(self, path: str, suffix: str) -> Iterator[bytes]:
+        """The text about an index.
+
+        Raises:
+            CorruptError: The tool fails here. All that it prints before was yielded.
+            OSError: The index or its log cannot be read.
+        """
+        match suffix:
+            case ".index":
+                return self._offset_index(path)
+            case ".timeindex":
+                return self._time_index(path)
+            case _:
+                return self._transaction_index(path)
+
+    def _offset_index(self, path: str) -> Iterator[bytes]:
+        base_offset = base_offset_of_name(path)
+        with open_log(self._filesystem, _sibling(path, ".log")) as log_file:
+            entries = self._offset_entries(path, base_offset)
+            if not entries:
+                yield _encoded(f"{path} is empty.\n")
+            elif self._options.index_sanity_check:
+                self._check(path, entries[-1].offset >= base_offset, OFFSET_ENTRY_BYTES)
+                yield _encoded(f"{path} passed sanity check.\n")
+            else:
+                for number, entry in enumerate(entries):
+                    # After a crash, zeros follow the entries.
+                    if number > 0 and entry.offset == base_offset:
+                        return
+                    self._compare_offset(path, entry, log_file)
+                    if not self._options.verify_index_only:
+                        yield b"offset: %d position: %d\n" % entry
+
+    def _compare_offset(self, path: str, entry: _Entry, log_file: OpenFile) -> None:
+        """Compare an entry with the batch at its position."""
+        start_bytes = self._position(path, entry.value, log_file)
+        end_bytes = min(start_bytes + self._options.max_message_size, log_file.status.size_bytes)
+        found = next(find_batches(log_file, start_bytes, end_bytes), None)
+        if found is None:
+            raise _index_fails(path, f"an entry points to position {start_bytes}, where no whole batch is")
+        if found.last_offset != entry.offset:
+            self._disagree(self._report.offset_mismatches, path, entry.offset, found.last_offset)
+
+    def _time_index(self, path: str) -> Iterator[bytes]:
+        base_offset = base_offset_of_name(path)
+        with open_log(self._filesystem, _sibling(path, ".log")) as log_file:
+            offset_entries = self._offset_entries(_sibling(path, ".index"), base_offset)
+            timestamps_ms, relative_offsets = decode_time_entries(self._whole_entries(path, TIME_ENTRY_BYTES))
+            entries = list(map(_Entry, (relative_offsets + base_offset).tolist(), timestamps_ms.tolist()))
+            if self._options.index_sanity_check:
+                is_sound = not entries or (
+                    entries[-1].value >= entries[0].value and entries[-1].offset >= base_offset
+                )
+                self._check(path, is_sound, TIME_ENTRY_BYTES)
+                yield _encoded(f"{path} passed sanity check.\n")
+                return
+            before_ms = NO_TIMESTAMP_MS
+            for number, entry in enumerate(entries):
+                if number > 0 and entry.offset == base_offset:
+                    return
+                position_bytes = _look_up(offset_entries, entry.offset)
+                self._compare_timestamp(path, entry, before_ms, position_bytes, log_file)
+                if not self._options.verify_index_only:
+                    yield b"timestamp: %d offset: %d\n" % (entry.value, entry.offset)
+                before_ms = entry.value
+
+    def _compare_timestamp(
+        self, path: str, entry: _Entry, before_ms: int, position_bytes: int, log_file: OpenFile
+    ) -> None:
+        """Compare an entry with the records of the batch that it names, and with the entry before it."""
+        report = self._report
+        start_bytes = self._position(path, position_bytes, log_file)
+        for found in find_batches(log_file, start_bytes, log_file.status.size_bytes):
+            if found.last_offset < entry.offset:
+                continue
+            if found.last_offset > entry.offset:
+                self._disagree(report.offsets_not_found, path, entry.offset, found.last_offset)
+                return
+            largest_ms = _largest_timestamp(log_file, found)
+            if largest_ms != entry.value:
+                self._disagree(report.timestamp_mismatches, path, entry.value, largest_ms)
+            if before_ms >= entry.value:
+                self._disagree(report.timestamps_out_of_order, path, entry.value, before_ms)
+            return
+        self._disagree(report.offsets_not_found, path, entry.offset, -1)
+
+    def _position(self, path: str, position_bytes: int, log_file: OpenFile) -> int:
+        size_bytes = log_file.status.size_bytes
+        if not 0 <= position_bytes <= size_bytes:
+            raise _index_fails(path, f"an entry points to position {position_bytes} of {size_bytes}")
+        return position_bytes
+
+    def _disagree(self, where: dict[str, list[tuple[int, int]]], path: str, entry: int, found: int) -> None:
+        where.setdefault(os.path.join(os.getcwd(), path), []).append((entry, found))
+        self._report.has_damage = True
+
+    def _check(self, path: str, is_ordered: bool, entry_bytes: int) -> None:
+        """As the sanity check of a broker's start."""
+        if not is_ordered:
+            raise _index_fails(path, "its last entry is below the first, or below the segment's base offset")
+        status = self._filesystem.status(path)
+        if status is not None and status.size_bytes % entry_bytes:
+            raise _index_fails(path, f"its {status.size_bytes} bytes are no multiple of {entry_bytes}")
+
+    def _offset_entries(self, path: str, base_offset: int) -> list[_Entry]:
+        relative_offsets, positions_bytes = decode_offset_entries(
+            self._whole_entries(path, OFFSET_ENTRY_BYTES)
+        ).T
+        return list(map(_Entry, (relative_offsets + base_offset).tolist(), positions_bytes.tolist()))
+
+    def _whole_entries(self, path: str, entry_bytes: int) -> bytes:
+        data = read_whole(self._filesystem, path)
+        return data[: len(data) - len(data) % entry_bytes]
+
+    def _transaction_index(self, path: str) -> Iterator[bytes]:
+        base_offset_of_name(path)
+        table = decode_transaction_entries(self._whole_entries(path, TRANSACTION_ENTRY_BYTES))
+        # Kafka looks at the first byte of a version alone.
+        versions = table["version"] >> 8
+        if (versions > 0).any():
+            raise _index_fails(path, f"it has an entry of the unknown version {int(versions.max())}")
+        columns = (
+            table[name].tolist()
+            for name in ("producer_id", "first_offset", "last_offset", "last_stable_offset")
+        )
+        for entry in zip(versions.tolist(), *columns, strict=True):
+            yield b"version: %d producerId: %d firstOffset: %d lastOffset: %d lastStableOffset: %d\n" % entry
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode(errors="surrogateescape")
+
+
+def _sibling(path: str, suffix: str) -> str:
+    folder, slash, name = path.rpartition("/")
+    return f"{folder}{slash}{name.partition('.')[0]}{suffix}"
+
+
+def _index_fails(path: str, problem: str) -> CorruptIndexError:
+    return CorruptIndexError(
+        f"Expected a sound index, but {problem}: kafka-dump-log.sh ends here, too. `segmentlog index check` says more.",
+        path=path,
+    )
+
+
+def _look_up(entries: list[_Entry], offset: int) -> int:
+    """The position to search an offset from, as ``AbstractIndex.largestLowerBoundSlotFor`` finds it in any order."""
+    if not entries:
+        return 0
+    low, high = 0, len(entries) - 1
+    first_warm = max(0, high - _WARM_BYTES // OFFSET_ENTRY_BYTES)
+    if entries[first_warm].offset < offset:
+        low = first_warm
+    elif entries[0].offset > offset:
+        return 0
+    else:
+        high = first_warm
+    while low < high:
+        middle = (low + high + 1) // 2
+        found = entries[middle].offset
+        if found == offset:
+            return entries[middle].value
+        if found > offset:
+            high = middle - 1
+        else:
+            low = middle
+    return entries[low].value
+
+
+def _largest_timestamp(log_file: OpenFile, found: FoundBatch) -> int:
+    """The largest timestamp of a batch's records."""
+    if found.size_bytes > MAX_BATCH_BYTES:
+        raise tool_fails(f"Found a batch of {found.size_bytes} bytes", log_file.path, found.position_bytes)
+    batch = memoryview(log_file.read_at(found.size_bytes, found.position_bytes))
+    header = header_of(batch, found.position_bytes, log_file.path)
+    try:
+        _, timestamps_ms = batch_timestamps(batch, header, path=log_file.path, limit_bytes=MAX_BATCH_BYTES)
+    except CorruptError:
+        records = iterate_records(batch, header, path=log_file.path, limit_bytes=MAX_BATCH_BYTES)
+        return max((record.timestamp_ms for record in records), default=NO_TIMESTAMP_MS)
+    return int(timestamps_ms.max(initial=NO_TIMESTAMP_MS))
