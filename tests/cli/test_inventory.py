@@ -1,0 +1,160 @@
+"""`segmentlog inventory`: its output for people and for programs, its exit status, and names from hostile directories."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from conformance.archives import unpack_case
+
+DATA = Path(__file__).parent.parent.parent / "examples" / "data"
+
+
+@pytest.fixture
+def logs(tmp_path):
+    """A copy of the example data that a test may change."""
+    return Path(shutil.copytree(DATA, tmp_path / "logs"))
+
+
+def test_topics_by_size_and_what_fills_the_disk(segmentlog):
+    ended = segmentlog("inventory", DATA)
+    assert (ended.status, ended.stderr) == (0, "")
+    lines = [line.split() for line in ended.stdout.splitlines()]
+    assert lines[0][:3] == [f"{DATA}:", "broker", "1;"]
+    topics = lines[4:8]
+    assert [line[0] for line in topics] == ["orders", "payments", "inventory", "clicks"]
+    assert topics[0][:5] == ["orders", "3", "14", "1.2", "MiB"]
+    assert topics[0][-7:] == ["24,000", "2026-03-02", "00:00:12", "2026-03-08", "23:59:59", "zstd", "v2"]
+    assert ["log", "segment", "24", "1.5", "MiB"] in [line[:5] for line in lines]
+    assert "note: Neither Kafka nor segmentlog has such files, 2:" in ended.stdout
+
+
+def test_a_line_for_each_partition(segmentlog):
+    ended = segmentlog("inventory", DATA, "--partitions", "--exact")
+    assert ended.status == 0
+    line = next(line for line in ended.stdout.splitlines() if line.startswith("payments-1 "))
+    assert line.split()[:6] == ["payments-1", "live", "0", "1,584", "1,584", "0"]
+    assert "1,463" in line.split()
+    assert "242" in line.split()
+
+
+def test_json_is_the_whole_report_and_nothing_else(segmentlog):
+    ended = segmentlog("inventory", DATA, "-o", "json")
+    assert (ended.status, ended.stderr) == (0, "")
+    report = json.loads(ended.stdout)
+    assert sorted(report) == [
+        "files",
+        "findings",
+        "foreign_files",
+        "is_exact",
+        "partitions",
+        "roots",
+        "topics",
+    ]
+    assert [topic["topic"] for topic in report["topics"]] == ["clicks", "inventory", "orders", "payments"]
+    assert report["partitions"][0]["log_end_offset"] == 1200
+    assert report["roots"][0]["cluster_id"] == "c2VnbWVudGxvZy1kYXRhMQ"
+    assert [file["path"] for file in report["foreign_files"]] == [
+        str(DATA / ".gitattributes"),
+        str(DATA / "README.md"),
+    ]
+
+
+def test_lines_of_json_and_csv(segmentlog):
+    lines = segmentlog("inventory", DATA, "-o", "jsonl").stdout.splitlines()
+    assert [json.loads(line)["topic"] for line in lines] == ["clicks", "inventory", "orders", "payments"]
+    rows = list(csv.DictReader(segmentlog("inventory", DATA, "-o", "csv", "-p").stdout.splitlines()))
+    assert [(row["topic"], row["partition"], row["logEndOffset"]) for row in rows][:2] == [
+        ("clicks", "0", "1200"),
+        ("inventory", "0", "4000"),
+    ]
+    assert rows[0]["minTimestamp"] == "2026-03-06T18:00:02.018Z"
+    assert rows[0]["isClean"] == "true"
+
+
+def test_topics_that_are_named(segmentlog):
+    ended = segmentlog("inventory", DATA, "--subscribe", "clicks", "-o", "jsonl")
+    assert [json.loads(line)["offsetCount"] for line in ended.stdout.splitlines()] == [1200]
+
+
+def test_three_cases_of_real_brokers(segmentlog, tmp_path):
+    for case, told in (
+        ("deleted-topic", "delete"),
+        ("txn-ongoing", "ongoing-rd"),
+        ("mixed-magic", "v0 v1 v2"),
+    ):
+        logs, _ = unpack_case(case, tmp_path / case)
+        ended = segmentlog("inventory", logs, "-p", "--exact")
+        assert (ended.status, ended.stderr) == (0, "")
+        assert told in ended.stdout
+
+
+def test_an_unclean_shutdown_ends_with_0(segmentlog, logs):
+    (logs / ".kafka_cleanshutdown").unlink()
+    ended = segmentlog("inventory", logs)
+    assert ended.status == 0
+    assert "warning: The clean-shutdown marker is missing" in ended.stdout
+
+
+@pytest.mark.parametrize("output", ["table", "json", "csv"])
+def test_damage_ends_with_1(segmentlog, logs, output):
+    (logs / "clicks-0" / "partition.metadata").write_text("?")
+    ended = segmentlog("inventory", logs, "-o", output)
+    assert ended.status == 1
+    assert ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (("{tmp}/missing",), 3, "Expected a directory, found nothing"),
+        (("{tmp}/file",), 3, "Expected a directory, found something else"),
+        (("{tmp}/empty",), 3, "Expected a Kafka log directory"),
+        ((), 2, "Missing argument"),
+        (("{tmp}/logs", "--no-such-flag"), 2, "No such option"),
+        (("{tmp}/logs", "--subscribe", "nothere"), 2, "names the topic 'nothere'"),
+        (("{tmp}/logs", "--subscribe", "clicks", "--assign", "{{}}"), 2, "Only one of the following options"),
+        (("{tmp}/logs", "-o", "arrow"), 2, "'arrow' is not one of"),
+    ],
+)
+def test_wrong_arguments_end_with_one_line(segmentlog, logs, tmp_path, arguments, status, message):
+    (tmp_path / "file").touch()
+    (tmp_path / "empty").mkdir()
+    ended = segmentlog("inventory", *(argument.format(tmp=tmp_path) for argument in arguments))
+    assert (ended.status, ended.stdout) == (status, "")
+    assert message in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+
+
+def test_names_cannot_write_to_the_terminal(segmentlog, logs):
+    (logs / "\x1b]0;owned\x07\x1b[2J[bold red]").touch()
+    (logs / "orders-0" / "\x1b[31m\n\r").touch()
+    (Path(os.fsdecode(os.fsencode(logs) + b"/\xff\xfe"))).touch()
+    for output in ("table", "json", "jsonl", "csv"):
+        ended = segmentlog("inventory", logs, "-o", output, "-p")
+        assert (ended.status, ended.stderr) == (0, "")
+        assert "\x1b" not in ended.stdout
+        assert "\x07" not in ended.stdout
+    assert "[bold red]" in segmentlog("inventory", logs, "-o", "json").stdout
+
+
+def test_a_directory_that_may_not_be_read(segmentlog, logs, monkeypatch):
+    from storage_core.errors import UnreadableError
+    from storage_core.filesystem import FileSystem
+
+    examine = FileSystem.examine_directory
+
+    def refuse(self, path):
+        if path.endswith("/orders-1"):
+            raise UnreadableError("User nobody may not list this path.", path=path)
+        return examine(self, path)
+
+    monkeypatch.setattr(FileSystem, "examine_directory", refuse)
+    ended = segmentlog("inventory", logs)
+    assert ended.status == 3
+    assert "unreadable: User nobody may not list this path." in ended.stdout
+    assert "payments" in ended.stdout
