@@ -22,6 +22,8 @@ _SECTIONS: dict[str, tuple[str, dict[str, str]]] = {
     "ranges": ("ranges", {}),
     "planning": ("planning", {}),
     "partitions": ("partitions", {}),
+    "views": ("views", {}),
+    "inventory": ("inventory", {}),
     "memory": ("memory", {}),
     "append": ("append", {}),
     "write": ("write", {}),
