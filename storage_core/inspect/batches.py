@@ -65,7 +65,9 @@ _COLUMNS: Final = (
     Column("isTransactional", pa.bool_(), "Whether it belongs to a transaction."),
     Column("isControl", pa.bool_(), "Whether it holds a marker instead of data."),
     Column(
-        "controlType", pa.string(), "What the marker of a control batch says: commit, abort, leaderChange, …"
+        "controlType",
+        pa.string(),
+        "What the marker of a control batch says: commit, abort, leaderChange or another.",
     ),
     Column("hasDeleteHorizon", pa.bool_(), "Whether the cleaner has set a delete horizon."),
     Column("deleteHorizon", TIMESTAMP, "From when on the cleaner removes its tombstones and markers."),

@@ -252,7 +252,7 @@ MISUSES = [
     ({"followSymlinks": "1"}, "followSymlinks"),
     ({"filterPushdown": "on"}, "filterPushdown"),
     ({"mode": "LENIENT"}, "mode"),
-    ({"view": "rows"}, "view is rows"),
+    ({"view": "rows"}, "view is 'rows'"),
     ({"where": "offset > '5'"}, "at character 10, `'5'`: expected a whole number for offset"),
     ({"maxTimestampDisorder": "soon"}, "maxTimestampDisorder is soon"),
     ({"kafka.auto.offset.reset": "latest"}, "Kafka option 'auto.offset.reset' is not supported."),

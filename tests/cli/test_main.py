@@ -1,0 +1,274 @@
+"""What all commands have in common: help, exit statuses, one line about each mistake, pipes and signals."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import click
+import pyarrow as pa
+import pytest
+
+from storage_core import read_table
+from storage_core.cli import main as main_module
+from storage_core.cli.flags import flag_of, output_flag, paths_argument, read_flags
+from storage_core.cli.main import COMMANDS, run
+from storage_core.cli.output import Output, plain, printable, progress
+from storage_core.errors import CorruptRecordError, OptionError, StorageError
+
+
+def test_the_help_names_every_command_with_a_line(segmentlog):
+    shown = segmentlog("--help")
+    assert shown.status == 0
+    assert not shown.stderr
+    for name in COMMANDS:
+        assert f"\n  {name} " in shown.stdout
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_each_command_explains_itself(segmentlog, name: str):
+    shown = segmentlog(name, "--help")
+    assert shown.status == 0
+    assert shown.stdout.startswith(f"Usage: segmentlog {name} ")
+
+
+def test_the_help_imports_neither_numpy_nor_arrow_nor_rich():
+    code = (
+        "import sys\nfrom storage_core.cli.main import run\n"
+        "try:\n    run(['--help'])\nexcept SystemExit:\n    pass\n"
+        "print(*sorted(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (
+        set(done.stderr.split()) & {"numpy", "pyarrow", "rich", "pyspark", "storage_core.scan.plan"} == set()
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        (["nonsense"], "No such command 'nonsense'"),
+        (["--nonsense"], "No such option"),
+        (["cat"], "Missing argument 'DIR...'"),
+        (["cat", "--nonsense", "x"], "No such option"),
+        (["cat", "--where", "ofset > 5", "x"], "Did you mean 'offset'?"),
+        (["verify", "--output", "xml", "x"], "'xml' is not one of"),
+        (["dump"], "--files"),
+    ],
+)
+def test_wrong_usage_is_one_line_with_status_2(segmentlog, arguments: list[str], found: str):
+    ended = segmentlog(*arguments)
+    assert ended.status == 2
+    assert found in ended.stderr
+    assert ended.stderr.startswith("segmentlog: ")
+    assert ended.stderr.count("\n") == 1
+    assert not ended.stdout
+
+
+COMMANDS_OF_DIRECTORIES = [
+    ["inventory"], ["verify"], ["cat"], ["index", "check"], ["offsets"], ["transactions"], ["plan"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS_OF_DIRECTORIES, ids=" ".join)
+def test_a_directory_that_does_not_exist_is_one_line_with_status_3(segmentlog, tmp_path, command):
+    ended = segmentlog(*command, tmp_path / "no\x1bc such")
+    assert ended.status == 3
+    assert ended.stderr.startswith("segmentlog: ")
+    assert ended.stderr.count("\n") == 1
+    assert "\x1b" not in ended.stderr
+    assert not ended.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS_OF_DIRECTORIES, ids=" ".join)
+def test_garbage_is_no_log_directory(segmentlog, tmp_path, command):
+    (tmp_path / "file").write_bytes(bytes(range(256)) * 100)
+    before = sorted(path.name for path in tmp_path.iterdir())
+    ended = segmentlog(*command, tmp_path / "file")
+    assert ended.status in {2, 3}
+    assert ended.stderr.count("\n") == 1
+    assert "Traceback" not in ended.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+@pytest.fixture
+def command(monkeypatch):
+    """Puts a command into the group that does what the test says."""
+
+    def put(body):
+        name = click.command("try")(body)
+        monkeypatch.setitem(main_module.COMMANDS, "try", "A test.")
+        monkeypatch.setattr(main_module._Commands, "get_command", lambda *_: name)
+
+    return put
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (OptionError("a is wrong"), 2),
+        (CorruptRecordError("a is wrong"), 1),
+        (StorageError("a is wrong"), 3),
+        (PermissionError("a is wrong"), 3),
+        (click.UsageError("a is wrong"), 2),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_each_error_has_its_status_and_its_line(segmentlog, command, error, status: int):
+    def fail():
+        raise error
+
+    command(fail)
+    ended = segmentlog("try")
+    assert ended.status == status
+    assert ended.stderr.strip() == "" if status == 130 else "a is wrong" in ended.stderr
+    assert ended.stderr.count("\n") <= 1
+
+
+def test_a_command_that_ends_itself_keeps_its_status(segmentlog, command):
+    command(lambda: click.get_current_context().exit(1))
+    assert segmentlog("try").status == 1
+
+
+def test_a_closed_pipe_ends_silently(segmentlog_process, example_data):
+    process = segmentlog_process("cat", example_data)
+    process.stdout.read(1)
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait() == 0
+
+
+def test_read_options_are_flags_with_the_documented_names(segmentlog, command):
+    @paths_argument
+    @read_flags("subscribe", "startingTimestamp", "where")
+    def show(paths, options):
+        click.echo(json.dumps([paths, options]))
+
+    command(show)
+    ended = segmentlog("try", "a", "b", "--starting-timestamp", "-10 minutes", "--where", "offset > 5")
+    assert json.loads(ended.stdout) == [
+        ["a", "b"],
+        {"startingTimestamp": "-10 minutes", "where": "offset > 5"},
+    ]
+    assert flag_of("startingOffsetsByTimestampStrategy") == "--starting-offsets-by-timestamp-strategy"
+
+
+ROWS = pa.table(
+    {
+        "name": ["plain", "a\x1b[2J\nb", None],
+        "bytes": pa.array([b"text", b"\xff\xfe", None], pa.binary()),
+        "time": pa.array([0, 1_700_000_000_123_000, None], pa.timestamp("us", "UTC")),
+        "list": [[1, 2], [], None],
+        "ok": [True, False, None],
+    }
+)
+
+
+@pytest.fixture
+def print_rows(command):
+    def put(rows: pa.Table):
+        @output_flag()
+        def show(output: Output):
+            output.write_batches(rows.schema, rows.to_batches())
+
+        command(show)
+
+    return put
+
+
+def test_rows_as_json_lines(segmentlog, print_rows):
+    print_rows(ROWS)
+    lines = [json.loads(line) for line in segmentlog("try", "-o", "jsonl").stdout.splitlines()]
+    assert lines == [
+        {"name": "plain", "bytes": "text", "time": "1970-01-01T00:00:00.000Z", "list": [1, 2], "ok": True},
+        {
+            "name": "a\x1b[2J\nb",
+            "bytes": {"base64": "//4="},
+            "time": "2023-11-14T22:13:20.123Z",
+            "list": [],
+            "ok": False,
+        },
+        {"name": None, "bytes": None, "time": None, "list": None, "ok": None},
+    ]
+
+
+def test_json_and_its_lines_hold_no_raw_control_byte(segmentlog, print_rows):
+    print_rows(ROWS)
+    for form in ("json", "jsonl"):
+        assert "\x1b" not in segmentlog("try", "-o", form).stdout
+
+
+def test_rows_as_one_json_list(segmentlog, print_rows):
+    print_rows(ROWS)
+    assert [row["ok"] for row in json.loads(segmentlog("try", "-o", "json").stdout)] == [True, False, None]
+    print_rows(ROWS.slice(0, 0))
+    assert json.loads(segmentlog("try", "-o", "json").stdout) == []
+
+
+def test_rows_as_csv(segmentlog, print_rows):
+    print_rows(ROWS.slice(0, 1))
+    assert segmentlog("try", "-o", "csv").stdout == (
+        'name,bytes,time,list,ok\nplain,text,1970-01-01T00:00:00.000Z,"[1, 2]",true\n'
+    )
+
+
+def test_rows_as_arrow(segmentlog_process, example_data):
+    process = segmentlog_process("transactions", example_data, "--all", "--output", "arrow")
+    printed, complaints = process.communicate()
+    assert complaints == b""
+    assert pa.ipc.open_stream(printed).read_all().equals(read_table(example_data, view="transactions"))
+
+
+def test_a_table_shows_no_control_byte_and_no_markup_is_interpreted(segmentlog, print_rows):
+    print_rows(pa.table({"name": ["a\x1b[2J\nb", "[red]x[/red]", "\u202eevil"]}))
+    shown = segmentlog("try").stdout
+    assert "a\\e[2J\\nb" in shown
+    assert "[red]x[/red]" in shown
+    assert "\\u202eevil" in shown
+
+
+def test_a_long_table_says_how_many_rows_it_leaves_out(segmentlog, print_rows):
+    print_rows(pa.table({"n": list(range(1_234))}))
+    shown = segmentlog("try").stdout.splitlines()
+    assert len(shown) == 1_002
+    assert shown[-1].startswith("and 234 more rows")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("äöü €", "äöü €"),
+        ("\x00\x07\x7f\x9b", "\\x00\\x07\\x7f\\x9b"),
+        ("a\tb\r", "a\\tb\\r"),
+        ("\ud800", "\\ud800"),
+    ],
+)
+def test_what_is_printable(text: str, shown: str):
+    assert printable(text) == shown
+
+
+def test_plain_values():
+    assert plain({"a": (1, b"x", b"\xff"), 5: None}) == {"a": [1, "x", {"base64": "/w=="}], "5": None}
+
+
+def test_progress_is_silent_without_a_terminal(capfd):
+    with progress("work", 10, quiet=False) as advance:
+        advance(5)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_without_click_the_command_says_what_to_install():
+    code = "import sys; sys.modules['click'] = None; from storage_core.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("segmentlog: the command needs click")
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_group_is_run_with_the_arguments_of_the_process(monkeypatch, capfd):
+    monkeypatch.setattr(sys, "argv", ["segmentlog", "--version"])
+    with pytest.raises(SystemExit) as ended:
+        run()
+    assert not ended.value.code
+    assert capfd.readouterr().out.startswith("segmentlog ")
