@@ -159,7 +159,7 @@ def _why_not_in_a_plan(row: dict[str, Any], *, has_group: bool) -> str | None:
         return "kafka-consumer-groups.sh does not reset share groups"
     if row["isExpired"]:
         return "its offsets have expired"
-    if has_group and "\n" in row["group"]:
+    if has_group and not {"\n", "\r"}.isdisjoint(row["group"]):
         return "the tool reads plans line by line, and its name has a line end; name it with --group"
     return None
 

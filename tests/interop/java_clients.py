@@ -28,6 +28,39 @@ def run_transactions_tool(broker: KafkaBroker, *arguments: str) -> str:
     return _run("TransactionsCommand", ["--bootstrap-server", broker.bootstrap_servers, *arguments], b"")
 
 
+def run_group_tool(broker: KafkaBroker, *arguments: str) -> str:
+    """What ``kafka-consumer-groups.sh`` prints."""
+    servers = ["--bootstrap-server", broker.bootstrap_servers, "--timeout", "60000"]
+    return _run("consumer.group.ConsumerGroupCommand", [*servers, *arguments], b"")
+
+
+def run_share_group_tool(broker: KafkaBroker, *arguments: str) -> str:
+    """What ``kafka-share-groups.sh`` prints."""
+    servers = ["--bootstrap-server", broker.bootstrap_servers, "--timeout", "60000"]
+    return _run("consumer.group.ShareGroupCommand", [*servers, *arguments], b"")
+
+
+def enable_share_groups(broker: KafkaBroker) -> None:
+    """Switch on the feature of KIP-932."""
+    arguments = ["--bootstrap-server", broker.bootstrap_servers, "upgrade", "--feature", "share.version=1"]
+    _run("FeatureCommand", arguments, b"")
+
+
+def consume_as_share_group(broker: KafkaBroker, topic: str, group: str, count: int) -> None:
+    """Consume and acknowledge so many records, from the log start on, with a new share group."""
+    _run(
+        "consumer.group.ShareGroupCommand",
+        [
+            *("--bootstrap-server", broker.bootstrap_servers, "--group", group, "--topic", topic),
+            *("--reset-offsets", "--to-earliest", "--execute"),
+        ],
+        b"",
+    )
+    servers = ["--bootstrap-server", broker.bootstrap_servers]
+    of_what = ["--topic", topic, "--group", group, "--max-messages", str(count)]
+    _run("consumer.ConsoleShareConsumer", [*servers, *of_what, "--timeout-ms", "60000"], b"")
+
+
 def _run(tool: str, arguments: Iterable[str], given: bytes) -> str:
     command = [java_command(), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dfile.encoding=UTF-8"]
     command += ["-cp", f"{kafka_jars()}/*", f"org.apache.kafka.tools.{tool}", *arguments]
