@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from storage_core.errors import CorruptError, CorruptIndexError
+from storage_core.errors import CorruptIndexError, SegmentLogError
 from storage_core.inspect.dump_log import base_offset_of_name, open_log, read_whole
 from storage_core.inspect.log_text import MAX_BATCH_BYTES, FoundBatch, find_batches, tool_fails
 from storage_core.inspect.record_iteration import header_of, iterate_records
-from storage_core.record.batch_header import NO_TIMESTAMP_MS
-from storage_core.record.decode import batch_timestamps
+from storage_core.record.batch_header import MAGIC_V2, NO_TIMESTAMP_MS
+from storage_core.record.column_decode import UnevenRecordsError, decode_by_column
+from storage_core.record.section import WantedFields, batch_section
+from storage_core.record.varint import MalformedVarintError
 from storage_core.segment.offset_index import ENTRY_SIZE_BYTES as OFFSET_ENTRY_BYTES
 from storage_core.segment.offset_index import decode_offset_entries
 from storage_core.segment.time_index import ENTRY_SIZE_BYTES as TIME_ENTRY_BYTES
@@ -225,9 +228,12 @@ def _largest_timestamp(log_file: OpenFile, found: FoundBatch) -> int:
         raise tool_fails(f"Found a batch of {found.size_bytes} bytes", log_file.path, found.position_bytes)
     batch = memoryview(log_file.read_at(found.size_bytes, found.position_bytes))
     header = header_of(batch, found.position_bytes, log_file.path)
-    try:
-        _, timestamps_ms = batch_timestamps(batch, header, path=log_file.path, limit_bytes=MAX_BATCH_BYTES)
-    except CorruptError:
-        records = iterate_records(batch, header, path=log_file.path, limit_bytes=MAX_BATCH_BYTES)
-        return max((record.timestamp_ms for record in records), default=NO_TIMESTAMP_MS)
-    return int(timestamps_ms.max(initial=NO_TIMESTAMP_MS))
+    if header.magic == MAGIC_V2 and header.record_count > 0:
+        # By column where the records are usual; Kafka looks at all of their fields, too.
+        with contextlib.suppress(SegmentLogError, UnevenRecordsError, MalformedVarintError, IndexError):
+            section = batch_section(batch, header, path=log_file.path, limit_bytes=MAX_BATCH_BYTES)
+            timestamps_ms = decode_by_column(section, WantedFields(headers=True)).timestamps_ms
+            assert timestamps_ms is not None  # noqa: S101  (they were asked for)
+            return int(timestamps_ms.max(initial=NO_TIMESTAMP_MS))
+    records = iterate_records(batch, header, path=log_file.path, limit_bytes=MAX_BATCH_BYTES)
+    return max((record.timestamp_ms for record in records), default=NO_TIMESTAMP_MS)

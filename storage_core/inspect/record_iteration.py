@@ -31,7 +31,7 @@ from storage_core.record.batch_header import (
     parse_batch_header,
     unpack_message,
 )
-from storage_core.record.compression import CODEC_NAMES
+from storage_core.record.compression import CODEC_NAMES, ignore_lz4_content_checksum
 from storage_core.record.section import PADDING_BYTES, batch_section
 from storage_core.record.varint import (
     VARINT_LIMIT_BYTES,
@@ -77,7 +77,7 @@ def header_of(batch: memoryview, position_bytes: int, path: str) -> BatchHeader:
     Raises:
         CorruptRecordError: It has fewer bytes than a header.
     """
-    if batch[MAGIC_POSITION] <= MAGIC_V2:
+    if batch[MAGIC_POSITION] < MAGIC_V2:
         return parse_batch_header(batch, 0, position_bytes, path=path)
     if len(batch) < HEADER_SIZE_BYTES:
         raise tool_fails(f"Found a batch of {len(batch)} bytes", path, position_bytes)
@@ -119,19 +119,13 @@ class _V2Records:
         if header.record_count < 0:
             self._fail(f"Found invalid record count {header.record_count}")
         if not header.codec:
-            yield from self._records(self._decompressed())
+            yield from self._records(self._data())
             return
         # Kafka decompresses all records before it gives the first.
-        yield from list(self._records(self._decompressed()))
+        yield from list(self._records(self._data()))
 
-    def _decompressed(self) -> memoryview:
-        header, batch = self._header, self._batch
-        if header.magic != MAGIC_V2:
-            copied = bytearray(batch)
-            copied[MAGIC_POSITION] = MAGIC_V2
-            header, batch = dataclasses.replace(header, magic=MAGIC_V2), memoryview(copied)
-        section = batch_section(batch, header, path=self._path, limit_bytes=self._limit_bytes)
-        return section.buffer.data[: len(section.buffer) - PADDING_BYTES]
+    def _data(self) -> memoryview:
+        return _decompressed(self._batch, self._header, HEADER_SIZE_BYTES, self._path, self._limit_bytes)
 
     def _records(self, data: memoryview) -> Iterator[IteratedRecord]:
         position = 0
@@ -222,8 +216,8 @@ def _iterate_messages(
 
 
 def _inner_messages(batch: memoryview, header: BatchHeader, path: str, limit_bytes: int) -> list[memoryview]:
-    section = batch_section(batch, header, path=path, limit_bytes=limit_bytes)
-    data = section.buffer.data[: int(section.ends[0])]
+    _, start = _length_at(batch, _value_length_position(batch, header, path), header, path)
+    data = _decompressed(batch, header, start, path, limit_bytes)
     messages = []
     position = 0
     while position + LOG_OVERHEAD_BYTES <= len(data):
@@ -232,6 +226,8 @@ def _inner_messages(batch: memoryview, header: BatchHeader, path: str, limit_byt
         )
         if length < MIN_LENGTH:
             _fail(f"Found a message of {length} bytes in a wrapper", header, path)
+        if length > limit_bytes:
+            _fail(f"Found a message of {length} bytes in a wrapper", header, path)
         end = position + LOG_OVERHEAD_BYTES + length
         # A partial message at the end of a set is ignored.
         if end > len(data):
@@ -239,6 +235,25 @@ def _inner_messages(batch: memoryview, header: BatchHeader, path: str, limit_byt
         messages.append(data[position:end])
         position = end
     return messages
+
+
+def _decompressed(
+    batch: memoryview, header: BatchHeader, start: int, path: str, limit_bytes: int
+) -> memoryview:
+    """The records of a batch, which begin at ``start``; a codec is as lenient as Kafka's."""
+    copied = bytearray(batch)
+    if header.magic > MAGIC_V2:
+        header = dataclasses.replace(header, magic=MAGIC_V2)
+        copied[MAGIC_POSITION] = MAGIC_V2
+    if CODEC_NAMES[header.codec] == "lz4":
+        ignore_lz4_content_checksum(memoryview(copied)[start:])
+    section = batch_section(memoryview(copied), header, path=path, limit_bytes=limit_bytes)
+    return section.buffer.data[: len(section.buffer) - PADDING_BYTES]
+
+
+def _value_length_position(message: memoryview, header: BatchHeader, path: str) -> int:
+    key_size, start = _length_at(message, KEY_LENGTH_POSITIONS[header.magic], header, path)
+    return start + max(key_size, 0)
 
 
 def _message(

@@ -378,6 +378,20 @@ def _with_right_lz4_checksum(payload: memoryview) -> memoryview:
     return memoryview(frame)
 
 
+def ignore_lz4_content_checksum(frame: memoryview) -> None:
+    """Change an LZ4 frame to say that it has no checksum of its content, which Kafka never compares.
+
+    A frame whose descriptor does not match its own checksum, which Kafka does compare, stays as it is.
+    """
+    start = _LZ4_DESCRIPTOR_START
+    if len(frame) <= start or not frame[start] & _LZ4_FLAG_CONTENT_CHECKSUM:
+        return
+    end = start + _LZ4_DESCRIPTOR_BYTES + 8 * bool(frame[start] & _LZ4_FLAG_CONTENT_SIZE)
+    if len(frame) > end and frame[end] == _xxh32_of_few_bytes(bytes(frame[start:end])) >> 8 & 0xFF:
+        frame[start] &= ~_LZ4_FLAG_CONTENT_CHECKSUM & 0xFF
+        frame[end] = _xxh32_of_few_bytes(bytes(frame[start:end])) >> 8 & 0xFF
+
+
 def _xxh32_of_few_bytes(data: bytes | bytearray) -> int:
     """XXH32 with seed 0 of less than 16 bytes."""
     first, second, third, fourth, fifth = _XXH32_PRIMES
