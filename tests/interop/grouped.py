@@ -127,7 +127,7 @@ class _Workload:
         self._in_transaction(TRANSACTIONAL, 5, is_committed=True)
         self._in_transaction(TRANSACTIONAL, 7, is_committed=False)
         self._poll_and_commit(MEMBERS, "classic")
-        consume_as_share_group(self._broker, TOPIC, SHARERS, 30)
+        consume_as_share_group(self._broker, TOPIC, SHARERS, 12)
         self._leave_open(OPEN, 19)
 
     def close(self) -> None:

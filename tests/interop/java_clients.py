@@ -48,22 +48,21 @@ def enable_share_groups(broker: KafkaBroker) -> None:
 
 def consume_as_share_group(broker: KafkaBroker, topic: str, group: str, count: int) -> None:
     """Consume and acknowledge so many records, from the log start on, with a new share group."""
-    _run(
-        "consumer.group.ShareGroupCommand",
-        [
-            *("--bootstrap-server", broker.bootstrap_servers, "--group", group, "--topic", topic),
-            *("--reset-offsets", "--to-earliest", "--execute"),
-        ],
-        b"",
-    )
     servers = ["--bootstrap-server", broker.bootstrap_servers]
-    of_what = ["--topic", topic, "--group", group, "--max-messages", str(count)]
-    _run("consumer.ConsoleShareConsumer", [*servers, *of_what, "--timeout-ms", "60000"], b"")
+    of_group = ["--alter", "--entity-type", "groups", "--entity-name", group]
+    from_start = ["--add-config", "share.auto.offset.reset=earliest"]
+    _run_class("kafka.admin.ConfigCommand", [*servers, *of_group, *from_start], b"")
+    of_what = ["--topic", topic, "--group", group, "--max-messages", str(count), "--timeout-ms", "60000"]
+    _run("consumer.ConsoleShareConsumer", [*servers, *of_what], b"")
 
 
 def _run(tool: str, arguments: Iterable[str], given: bytes) -> str:
+    return _run_class(f"org.apache.kafka.tools.{tool}", arguments, given)
+
+
+def _run_class(name: str, arguments: Iterable[str], given: bytes) -> str:
     command = [java_command(), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dfile.encoding=UTF-8"]
-    command += ["-cp", f"{kafka_jars()}/*", f"org.apache.kafka.tools.{tool}", *arguments]
+    command += ["-cp", f"{kafka_jars()}/*", name, *arguments]
     result = subprocess.run(
         command,
         input=given,
