@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from storage_core.checkpoint import (
     CLEANER_OFFSET_CHECKPOINT,
@@ -30,6 +30,7 @@ from storage_core.checkpoint import (
     read_partition_metadata,
     read_producer_snapshot,
 )
+from storage_core.directory import parse_partition_directory_name
 from storage_core.directory.log_directory_files import INTERNAL_TOPICS, LogDirectoryFiles
 from storage_core.errors import CorruptError
 from storage_core.inspect.broker_start import BrokerSegment, BrokerStart, KnownOfLog, start_of_broker
@@ -72,6 +73,9 @@ if TYPE_CHECKING:
 
 
 Severity = Literal["damage", "suspect", "unclean", "note"]
+SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)
+"""The worst first."""
+Verdict = Literal["damage", "suspect", "unclean", "sound"]
 Action = Literal["unnoticed", "rebuild index", "truncate", "remove", "reset", "complete", "refuse"]
 """What a broker does about a finding when it starts: ``unnoticed`` is nothing, because it does not look."""
 _INDEX_SUFFIXES: Final = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
@@ -114,11 +118,21 @@ class Finding:
     end_offset: int | None = None
 
 
+def verdict_of(findings: Iterable[Finding]) -> Verdict:
+    """The worst severity of findings; ``sound`` if there are none but notes."""
+    severities = {each.severity for each in findings}
+    for severity in SEVERITIES:
+        if severity in severities and severity != "note":
+            return severity
+    return "sound"
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionReport:
     """What was found out about one partition.
 
     Attributes:
+        verdict: The worst severity of its findings.
         is_clean: Whether the broker closed the log before it stopped.
         record_count: Records by the headers, markers included; of compressed messages v0 and v1, one for each set.
         log_start_offset: By checkpoint and segments.
@@ -129,6 +143,7 @@ class PartitionReport:
     topic: str
     partition: int
     path: str
+    verdict: Verdict
     is_clean: bool
     segment_count: int
     batch_count: int
@@ -138,11 +153,6 @@ class PartitionReport:
     log_end_offset: int
     start: BrokerStart
     findings: tuple[Finding, ...]
-
-    @property
-    def is_damaged(self) -> bool:
-        """Whether anything is damaged."""
-        return any(each.severity == "damage" for each in self.findings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +197,23 @@ class RootFiles:
                         "note", "file", place.path,
                         f"Not verified: the directory's name says that it is in state {place.state}.",
                         "remove" if place.state == "delete" else "unnoticed",
+                    )
+                )  # fmt: skip
+
+        if root.is_whole:
+            self._find_empty(root)
+
+    def _find_empty(self, root: LogRoot) -> None:
+        """Directories with the name of a partition that hold no log: a broker makes an empty one of them."""
+        known = {place.path for place in root.places}
+        for entry in self._filesystem.list_directory(root.path):
+            path = os.path.join(root.path, entry.name)
+            if entry.is_directory and path not in known and parse_partition_directory_name(entry.name):
+                self._findings.append(
+                    Finding(
+                        "suspect", "file", path,
+                        "Expected a log in a directory with the name of a partition, found none: a broker begins an empty "
+                        "one.",
                     )
                 )  # fmt: skip
 
@@ -278,6 +305,7 @@ class _PartitionCheck:
             place.topic,
             place.partition,
             self._path,
+            verdict_of(self._findings),
             self._root.is_clean,
             len(self._listing.base_offsets),
             sum(each.batch_count for each in self._facts),

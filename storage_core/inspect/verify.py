@@ -15,12 +15,15 @@ from storage_core.directory.segment_listing import list_segments
 from storage_core.errors import DataLossError, UnreadableError
 from storage_core.filesystem import FileSystem
 from storage_core.inspect.partition_check import (
+    SEVERITIES,
     Finding,
     PartitionReport,
     PlannedPartition,
     RootFiles,
     RootReport,
+    Verdict,
     check_partition,
+    verdict_of,
 )
 from storage_core.inspect.roots import LIVE, LogRoot, PartitionPlace, find_roots, selected_places
 from storage_core.inspect.segment_check import SegmentFacts, SegmentTask, check_segment
@@ -28,18 +31,26 @@ from storage_core.segment import SegmentReader
 from storage_core.segment.file_names import SWAP_SUFFIX, log_file_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from storage_core.scan.options import ReadOptions
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What was found out about log directories."""
+    """What was found out about log directories.
 
+    Attributes:
+        verdict: The worst severity of all findings; ``sound`` if there are none but notes.
+        counts: How many findings there are of each severity.
+        is_deep: Whether each record was decoded.
+    """
+
+    verdict: Verdict
+    counts: Mapping[str, int]
+    is_deep: bool
     roots: tuple[RootReport, ...]
     partitions: tuple[PartitionReport, ...]
-    is_deep: bool
 
     @property
     def findings(self) -> Iterator[Finding]:
@@ -48,16 +59,6 @@ class VerifyReport:
             yield from root.findings
         for partition in self.partitions:
             yield from partition.findings
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """How many findings there are of each severity."""
-        return dict(Counter(each.severity for each in self.findings))
-
-    @property
-    def is_damaged(self) -> bool:
-        """Whether anything is damaged."""
-        return any(each.severity == "damage" for each in self.findings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +153,18 @@ def verify(
                 facts.append(found)
                 advance(_size_bytes(filesystem, task) if found is None else found.size_bytes)
             reports.append(check_partition(filesystem, root_files[partition.place.root], partition, facts))
+    roots = tuple(root_files[root.path].report() for root in plan.roots)
+    findings = [
+        *(each for root in roots for each in root.findings),
+        *(each for partition in reports for each in partition.findings),
+    ]
+    counts = Counter(each.severity for each in findings)
     return VerifyReport(
-        tuple(root_files[root.path].report() for root in plan.roots), tuple(reports), plan.is_deep
+        verdict_of(findings),
+        {severity: counts[severity] for severity in SEVERITIES},
+        plan.is_deep,
+        roots,
+        tuple(reports),
     )
 
 

@@ -6,6 +6,9 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from storage_core.filesystem import FileSystem
+from storage_core.inspect.verify import plan_verification, verify
+from storage_core.scan.options import options_of
 from tests.damage.base_log import BaseLog, write_files
 from tests.damage.broker_logs import broker_logs
 from tests.damage.mutations import Files, Mutation, draw_mutations
@@ -13,6 +16,8 @@ from tests.damage.mutations import Files, Mutation, draw_mutations
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from storage_core.inspect.verify import VerifyReport
 
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 # How often a copy loses the marker of a clean shutdown, or gets one.
@@ -77,3 +82,10 @@ def undamaged_copies() -> Iterator[DamagedCopy]:
 def _change_marker(files: Files) -> None:
     if files.pop(CLEAN_SHUTDOWN, None) is None:
         files[CLEAN_SHUTDOWN] = b'{"version":0,"brokerEpoch":1}'
+
+
+def verified(folder: Path, **options: object) -> VerifyReport:
+    """What `segmentlog verify --deep` says of a log directory."""
+    filesystem = FileSystem()
+    plan = plan_verification(filesystem, options_of([str(folder)], options), is_deep=True)
+    return verify(filesystem, plan)

@@ -1,0 +1,272 @@
+"""`segmentlog verify`: what is wrong with log directories, where, and what a broker would do about it when it starts."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from storage_core.cli.flags import (
+    TOPIC_FLAGS,
+    jobs_flag,
+    output_flag,
+    paths_argument,
+    quiet_flag,
+    read_flags,
+)
+from storage_core.cli.output import DAMAGE, Output, printable, progress
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+    from rich.console import Console
+    from rich.table import Table
+
+    from storage_core.inspect.partition_check import Finding, PartitionReport
+    from storage_core.inspect.verify import VerifyReport
+
+
+_STYLES: Final = {
+    "damage": "bold red",
+    "suspect": "yellow",
+    "unclean": "cyan",
+    "note": "dim",
+    "sound": "green",
+}
+_MOST_FINDINGS: Final = 200
+_MOST_PARTITIONS: Final = 50
+_WIDTH_OF_A_PIPE: Final = 240
+_ROWS_PER_BATCH: Final = 16_384
+
+
+@click.command(
+    "verify", short_help="Check every checksum, index, sequence and checkpoint.", epilog="See docs/cli.md."
+)
+@paths_argument
+@click.option("--deep", "is_deep", is_flag=True, help="Decompress and decode every record.")
+@click.option(
+    "--notes",
+    "with_notes",
+    is_flag=True,
+    help="Also list what is only worth knowing, such as files that await their removal.",
+)
+@read_flags(*TOPIC_FLAGS, "maxDecompressedBatchBytes", "followSymlinks")
+@jobs_flag
+@output_flag("table", "json", "jsonl", "csv")
+@quiet_flag
+@click.pass_context
+def command(
+    context: click.Context,
+    paths: tuple[str, ...],
+    is_deep: bool,
+    with_notes: bool,
+    options: dict[str, object],
+    jobs: int,
+    output: Output,
+    quiet: bool,
+) -> None:
+    """Check every checksum, the order of offsets, indexes, leader epochs, sequences, transactions and checkpoints.
+
+    Each finding says where it is and what a broker would do about it when it starts: nothing, because it does not look
+    ("unnoticed"), rebuild an index, truncate the log, remove a segment, or refuse to start.
+
+    \b
+    damage    something contradicts a checksum, the log, or a checkpoint: status 1
+    suspect   it may be damage, or have a reason that the directory does not tell, as a gap in the offsets
+    unclean   a crash leaves this behind, and a broker repairs it without loss of flushed records
+    """  # noqa: D301  (click's mark of a paragraph that is not folded)
+    from storage_core.filesystem import FileSystem  # noqa: PLC0415
+    from storage_core.inspect.verify import plan_verification, verify  # noqa: PLC0415
+    from storage_core.scan.options import options_of  # noqa: PLC0415
+
+    filesystem = FileSystem()
+    plan = plan_verification(filesystem, options_of(paths, options), is_deep=is_deep)
+    with progress("Verifying", plan.size_bytes, quiet) as advance:
+        report = verify(filesystem, plan, jobs=jobs, advance=advance)
+    if output.format in ("csv", "jsonl"):
+        output.write_batches(_schema(), _rows(report, with_notes=with_notes))
+    else:
+        output.write_report(report, lambda console: _render(console, report, with_notes=with_notes))
+    if report.verdict == "damage":
+        context.exit(DAMAGE)
+
+
+def _schema() -> pa.Schema:
+    import pyarrow as pa  # noqa: PLC0415
+
+    text, number = pa.string(), pa.int64()
+    return pa.schema(
+        [
+            ("topic", text),
+            ("partition", pa.int32()),
+            ("severity", text),
+            ("kind", text),
+            ("file", text),
+            ("startByte", number),
+            ("endByte", number),
+            ("startOffset", number),
+            ("endOffset", number),
+            ("action", text),
+            ("actionOffset", number),
+            ("reason", text),
+        ]
+    )
+
+
+def _listed(report: VerifyReport, *, with_notes: bool) -> Iterator[tuple[PartitionReport | None, Finding]]:
+    """The findings to show; those of a log directory itself have no partition."""
+    for root in report.roots:
+        for finding in root.findings:
+            if with_notes or finding.severity != "note":
+                yield None, finding
+    for partition in report.partitions:
+        for finding in partition.findings:
+            if with_notes or finding.severity != "note":
+                yield partition, finding
+
+
+def _rows(report: VerifyReport, *, with_notes: bool) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa  # noqa: PLC0415
+
+    schema = _schema()
+    rows: list[dict[str, Any]] = []
+    for partition, finding in _listed(report, with_notes=with_notes):
+        rows.append(
+            {
+                "topic": None if partition is None else partition.topic,
+                "partition": None if partition is None else partition.partition,
+                "severity": finding.severity,
+                "kind": finding.kind,
+                "file": finding.file,
+                "startByte": finding.start_byte,
+                "endByte": finding.end_byte,
+                "startOffset": finding.start_offset,
+                "endOffset": finding.end_offset,
+                "action": finding.action,
+                "actionOffset": finding.action_offset,
+                "reason": finding.reason,
+            }
+        )
+        if len(rows) == _ROWS_PER_BATCH:
+            yield pa.RecordBatch.from_pylist(rows, schema=schema)
+            rows = []
+    if rows:
+        yield pa.RecordBatch.from_pylist(rows, schema=schema)
+
+
+def _render(console: Console, report: VerifyReport, *, with_notes: bool) -> None:
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _WIDTH_OF_A_PIPE
+    console.print(_partition_table(report))
+    findings = list(_listed(report, with_notes=with_notes))
+    if findings:
+        console.print()
+        console.print(_finding_table(findings[:_MOST_FINDINGS]))
+    if len(findings) > _MOST_FINDINGS:
+        console.print(f"and {len(findings) - _MOST_FINDINGS:,} more: --output jsonl or csv has all.")
+    console.print(f"\n{_summary(report)}", style=_STYLES[report.verdict])
+
+
+def _table(*columns: tuple[str, str]) -> Table:
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name, side in columns:
+        table.add_column(name, justify="right" if side == "right" else "left", overflow="fold")
+    return table
+
+
+def _partition_table(report: VerifyReport) -> Table:
+    from rich.text import Text  # noqa: PLC0415
+
+    table = _table(
+        ("partition", "left"),
+        ("verdict", "left"),
+        ("segments", "right"),
+        ("batches", "right"),
+        ("log start", "right"),
+        ("log end", "right"),
+        ("at its next start, a broker", "left"),
+    )
+    # Those with findings first, in the order of the report.
+    partitions = sorted(report.partitions, key=lambda each: each.verdict == "sound")
+    for each in partitions[:_MOST_PARTITIONS]:
+        table.add_row(
+            printable(f"{each.topic}-{each.partition}"),
+            Text(each.verdict, _STYLES[each.verdict]),
+            f"{each.segment_count:,}",
+            f"{each.batch_count:,}",
+            str(each.log_start_offset),
+            str(each.log_end_offset),
+            printable(start_text(each)),
+        )
+    if len(partitions) > _MOST_PARTITIONS:
+        table.add_row(f"and {len(partitions) - _MOST_PARTITIONS:,} more")
+    return table
+
+
+def start_text(partition: PartitionReport) -> str:
+    """What a broker does with a partition when it starts, in some words."""
+    start = partition.start
+    if start.refusal is not None:
+        return f"refuses it: {start.refusal}"
+    done = []
+    if start.cuts or start.removed:
+        done.append(f"truncates it to offset {start.log_end_offset}")
+    if start.removed:
+        done.append(f"removes {_segments(len(start.removed))}")
+    if start.recovered:
+        what = "recovers" if not partition.is_clean else "rebuilds the indexes of"
+        done.append(f"{what} {_segments(len(start.recovered))}")
+    return ", ".join(done) or "keeps it as it is"
+
+
+def _segments(count: int) -> str:
+    return f"{count:,} segment" if count == 1 else f"{count:,} segments"
+
+
+def _finding_table(findings: list[tuple[PartitionReport | None, Finding]]) -> Table:
+    from rich.text import Text  # noqa: PLC0415
+
+    table = _table(
+        ("severity", "left"),
+        ("kind", "left"),
+        ("file", "left"),
+        ("bytes", "right"),
+        ("offsets", "right"),
+        ("broker", "left"),
+        ("reason", "left"),
+    )
+    for partition, each in findings:
+        directory = os.path.dirname(each.file if partition is None else partition.path)
+        table.add_row(
+            Text(each.severity, _STYLES[each.severity]),
+            each.kind,
+            printable(os.path.relpath(each.file, directory)),
+            _range(each.start_byte, each.end_byte),
+            _range(each.start_offset, each.end_offset),
+            each.action if each.action_offset is None else f"{each.action} to {each.action_offset}",
+            printable(each.reason),
+        )
+    return table
+
+
+def _range(start: int | None, end: int | None) -> str:
+    """A range in words that both ends belong to."""
+    if start is None:
+        return ""
+    return str(start) if end is None or end <= start + 1 else f"{start} to {end - 1}"
+
+
+def _summary(report: VerifyReport) -> str:
+    partitions = report.partitions
+    size_bytes = sum(each.size_bytes for each in partitions)
+    checked = (
+        f"{len(partitions):,} partitions, {sum(each.segment_count for each in partitions):,} segments, "
+        f"{sum(each.batch_count for each in partitions):,} batches, {size_bytes:,} bytes of log"
+    )
+    counts = [f"{count:,} {severity}" for severity, count in report.counts.items() if count]
+    verdict = "Sound" if report.verdict == "sound" else report.verdict.capitalize()
+    return f"{verdict}: {checked}; findings: {', '.join(counts) or 'none'}."
