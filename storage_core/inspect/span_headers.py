@@ -115,7 +115,8 @@ class HeaderRun:
 
     def batch(self, index: int, limit_bytes: int) -> memoryview | None:
         """The bytes of one batch; None if they are more than ``limit_bytes``, or the file is shorter by now."""
-        size_bytes, position_bytes = int(self.sizes_bytes[index]), int(self.positions[index])
+        size_bytes = int(self.headers["batch_length"][index]) + LOG_OVERHEAD_BYTES
+        position_bytes = int(self.positions[index])
         if size_bytes > limit_bytes:
             return None
         if self.window is not None:

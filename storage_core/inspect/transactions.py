@@ -12,7 +12,7 @@ from __future__ import annotations
 import shlex
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,7 @@ from storage_core.inspect.views import TIMESTAMP, Column, View, resolved_ranges,
 from storage_core.record.batch_header import (
     CONTROL_FLAG,
     DELETE_HORIZON_FLAG,
+    LOG_OVERHEAD_BYTES,
     NO_TIMESTAMP_MS,
     TRANSACTIONAL_FLAG,
 )
@@ -30,8 +31,6 @@ from storage_core.scan.offset_ranges import PartitionRange
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    import numpy.typing as npt
 
     from storage_core.checkpoint import ProducerStateEntry
     from storage_core.filesystem import FileSystem
@@ -229,16 +228,13 @@ class _Replay:
 
     def ended_in(self, run: HeaderRun) -> Iterator[Transaction]:
         """The transactions that count and end in a run of batches."""
-        attributes = run.headers["attributes"]
-        rows = np.flatnonzero(((attributes & TRANSACTIONAL_FLAG) != 0) & (run.headers["producer_id"] >= 0))
-        is_control = (attributes[rows] & CONTROL_FLAG) != 0
-        for is_marker, group in _groups(run.headers["producer_id"][rows].astype(np.int64), is_control):
-            if is_marker:
-                ended = self._end(run, int(rows[group[0]]))
-                if ended is not None and self._counts(ended):
-                    yield ended
-            else:
-                self._add(run, rows[group])
+        for step in _steps(run):
+            if not step.is_control:
+                self._add(step)
+                continue
+            ended = self._end(run, step.row)
+            if ended is not None and self._counts(ended):
+                yield ended
         self.next_offset = int(run.last_offsets[-1]) + 1
 
     def still_open(self) -> list[Transaction]:
@@ -258,22 +254,20 @@ class _Replay:
         is_late = transaction.marker is None or last_offset is None or last_offset >= self.task.start_offset
         return is_early and is_late
 
-    def _add(self, run: HeaderRun, rows: npt.NDArray[np.intp]) -> None:
+    def _add(self, step: _Step) -> None:
         """Account for the data of one producer between two markers."""
-        headers = run.headers[rows]
-        producer_id = int(headers["producer_id"][0])
-        transaction = self.open.get(producer_id)
+        transaction = self.open.get(step.producer_id)
         if transaction is None:
-            transaction = self.open[producer_id] = Transaction(
-                producer_id,
-                int(headers["producer_epoch"][0]),
-                int(headers["base_offset"][0]),
-                start_timestamp_ms=_first_timestamp_ms(headers[0]),
+            transaction = self.open[step.producer_id] = Transaction(
+                step.producer_id,
+                step.producer_epoch,
+                step.first_offset,
+                start_timestamp_ms=step.start_timestamp_ms,
             )
-        transaction.last_offset = int(run.last_offsets[rows[-1]])
-        transaction.last_timestamp_ms = int(headers["max_timestamp_ms"][-1])
-        transaction.record_count += int(headers["record_count"].sum(dtype=np.int64))
-        transaction.size_bytes += int(run.sizes_bytes[rows].sum())
+        transaction.last_offset = step.last_offset
+        transaction.last_timestamp_ms = step.last_timestamp_ms
+        transaction.record_count += step.record_count
+        transaction.size_bytes += step.size_bytes
 
     def _end(self, run: HeaderRun, row: int) -> Transaction | None:
         """The transaction that a control batch ends, without data if the log has none; None for other batches."""
@@ -301,24 +295,56 @@ def _begun_before(entry: ProducerStateEntry, first_offset: int) -> Transaction:
     )
 
 
-def _groups(
-    producer_ids: npt.NDArray[np.int64], is_control: npt.NDArray[np.bool_]
-) -> Iterator[tuple[bool, npt.NDArray[np.intp]]]:
-    """The rows of each producer between two control batches, and each control batch alone, in the order of the log."""
-    if not len(producer_ids):
+class _Step(NamedTuple):
+    """The transactional batches of a producer between two control batches; or one of these.
+
+    A tuple for speed: a walk over small transactions makes two for each. ``row`` is that of the first batch.
+    """
+
+    is_control: bool
+    row: int
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    last_offset: int
+    start_timestamp_ms: int
+    last_timestamp_ms: int
+    record_count: int
+    size_bytes: int
+
+
+def _steps(run: HeaderRun) -> Iterator[_Step]:
+    """What is transactional in a run of batches, in the order in which it changes transactions."""
+    attributes = run.headers["attributes"]
+    rows = np.flatnonzero(((attributes & TRANSACTIONAL_FLAG) != 0) & (run.headers["producer_id"] >= 0))
+    if not len(rows):
         return
+    producer_ids = run.headers["producer_id"][rows].astype(np.int64)
+    is_control = (attributes[rows] & CONTROL_FLAG) != 0
     # Data before the first control batch is stretch 0, that batch stretch 1, data after it stretch 2.
     stretches = 2 * np.cumsum(is_control) - is_control
     order = np.lexsort((producer_ids, stretches))
     is_border = (np.diff(stretches[order]) != 0) | (np.diff(producer_ids[order]) != 0)
-    for group in np.split(order, np.flatnonzero(is_border) + 1):
-        yield bool(is_control[group[0]]), group
-
-
-def _first_timestamp_ms(header: Any) -> int:
-    """The timestamp of a batch's first record, as far as the header tells."""
-    has_horizon = header["attributes"] & DELETE_HORIZON_FLAG
-    return int(header["max_timestamp_ms" if has_horizon else "base_timestamp_ms"])
+    firsts = np.concatenate([[0], np.flatnonzero(is_border) + 1])
+    lasts = np.append(firsts[1:], len(order)) - 1
+    rows = rows[order]
+    headers = run.headers[rows]
+    first, last = headers[firsts], headers[lasts]
+    has_horizon = (first["attributes"] & DELETE_HORIZON_FLAG) != 0
+    columns = (
+        is_control[order][firsts],
+        rows[firsts],
+        first["producer_id"],
+        first["producer_epoch"],
+        first["base_offset"],
+        last["base_offset"].astype(np.int64) + last["last_offset_delta"],
+        # As far as a header tells.
+        np.where(has_horizon, first["max_timestamp_ms"], first["base_timestamp_ms"]),
+        last["max_timestamp_ms"],
+        np.add.reduceat(headers["record_count"].astype(np.int64), firsts),
+        np.add.reduceat(headers["batch_length"] + np.int64(LOG_OVERHEAD_BYTES), firsts),
+    )
+    yield from map(_Step, *(column.tolist() for column in columns))
 
 
 def abort_command(topic: str, partition: int, first_offset: int, bootstrap_server: str) -> str:
