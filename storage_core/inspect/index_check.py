@@ -45,7 +45,7 @@ from storage_core.segment.segment_reader import DEFAULT_MAX_BATCH_BYTES
 from storage_core.segment.segment_recovery import scan_segment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from storage_core.directory import PartitionDirectory
     from storage_core.filesystem import FileSystem
@@ -131,19 +131,14 @@ class IndexReport:
         """The number of findings."""
         return sum(len(each.findings) for each in self.partitions)
 
-    @property
-    def is_sound(self) -> bool:
-        """Whether nothing is wrong, or left to rebuild."""
-        return all(
-            each.not_rebuilt == () and (each.findings == () or each.rebuilt != ()) for each in self.partitions
-        )
-
 
 def check_segments(
     filesystem: FileSystem,
-    log: PartitionLog,
+    path: str,
+    segments: Mapping[int, str],
     *,
     is_clean: bool,
+    producers: ProducerStateManager | None = None,
     max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
     observe: Callable[[int, BatchWindow], object] | None = None,
     advance: Callable[[int], object] | None = None,
@@ -152,33 +147,31 @@ def check_segments(
 
     Args:
         filesystem: Where to read.
-        log: The partition's log.
+        path: The partition's directory.
+        segments: The suffix of each segment's file names, usually none, by its base offset, ascending.
         is_clean: Whether the log was closed cleanly, so that the last time index is complete too.
+        producers: Follows the producers of the log; it writes nothing.
         max_batch_bytes: The largest batch that is read.
         observe: Receives the valid batches window by window, with the segment's base offset.
         advance: Receives the size of each log file that was read.
     """
-    producers = ProducerStateManager(
-        filesystem, log.path, expiration_ms=LogConfig().producer_id_expiration_ms, file_names=()
-    )
+    state = producers or new_producers(filesystem, path)
     aborted: list[AbortedTransaction] = []
-    bases = log.segments.base_offsets
-    for number, base_offset in enumerate(bases):
-        is_last = number + 1 == len(bases)
-        suffix = log.segments[number].suffix
+    ends = (*tuple(segments)[1:], None)
+    for (base_offset, suffix), end_offset in zip(segments.items(), ends, strict=False):
 
         def take(window: BatchWindow, base_offset: int = base_offset) -> None:
-            aborted.extend(producers.update(producer_batches(window)))
+            aborted.extend(state.update(producer_batches(window)))
             if observe is not None:
                 observe(base_offset, window)
 
         segment = SegmentReader(
             filesystem,
-            log.path,
+            path,
             base_offset,
             suffix=suffix,
             max_batch_bytes=max_batch_bytes,
-            end_offset=None if is_last else bases[number + 1],
+            end_offset=end_offset,
             skip_damage=True,
         )
         try:
@@ -186,11 +179,30 @@ def check_segments(
         except FileNotFoundError:
             # A live broker deletes old segments.
             continue
-        found = tuple(_findings(judged, aborted, is_complete=is_clean or not is_last))
+        found = tuple(_findings(judged, aborted, is_complete=is_clean or end_offset is not None))
         yield SegmentCheck(base_offset, suffix, judged, found, tuple(aborted))
         aborted.clear()
         if advance is not None:
             advance(judged.size_bytes)
+
+
+def new_producers(filesystem: FileSystem, path: str) -> ProducerStateManager:
+    """The producers of a log from its beginning, without regard to the snapshots in its directory."""
+    expiration_ms = LogConfig().producer_id_expiration_ms
+    return ProducerStateManager(filesystem, path, expiration_ms=expiration_ms, file_names=())
+
+
+def _check_log(
+    filesystem: FileSystem, log: PartitionLog, max_batch_bytes: int, advance: Callable[[int], object] | None
+) -> Iterator[SegmentCheck]:
+    return check_segments(
+        filesystem,
+        log.path,
+        {segment.base_offset: segment.suffix for segment in log.segments},
+        is_clean=log.is_clean,
+        max_batch_bytes=max_batch_bytes,
+        advance=advance,
+    )
 
 
 def _findings(
@@ -294,13 +306,7 @@ def _checked(
     advance: Callable[[int], object] | None,
 ) -> PartitionIndexes:
     log = PartitionLog.load(filesystem, directory, skip_damage=True)
-    checks = check_segments(
-        filesystem,
-        log,
-        is_clean=log.is_clean,
-        max_batch_bytes=options.max_decompressed_batch_bytes,
-        advance=advance,
-    )
+    checks = _check_log(filesystem, log, options.max_decompressed_batch_bytes, advance)
     findings = tuple(finding for check in checks for finding in check.findings)
     return PartitionIndexes(log.topic, log.partition, log.path, len(log.segments), findings)
 
@@ -392,14 +398,7 @@ class _Rebuild:
         findings: list[IndexFinding] = []
         rebuilt: list[str] = []
         failures: list[str] = []
-        checks = check_segments(
-            self.filesystem,
-            log,
-            is_clean=log.is_clean,
-            max_batch_bytes=self.max_batch_bytes,
-            advance=advance,
-        )
-        for check in checks:
+        for check in _check_log(self.filesystem, log, self.max_batch_bytes, advance):
             findings.extend(check.findings)
             if not (check.findings or self.is_all):
                 continue

@@ -213,7 +213,7 @@ def _dropped_with(segment: SegmentReader, later: Sequence[SegmentReader]) -> lis
     with segment.open_log() as log_file:
         size_bytes = log_file.status.size_bytes
         try:
-            scan = _scan(log_file, segment)
+            scan = scan_as_recovery(log_file, segment)
         except OffsetOverflowError as error:
             return [
                 f"{error.path}: bytes {error.position_bytes} to {size_bytes - 1}, from a damaged offset on"
@@ -229,8 +229,8 @@ def _dropped_with(segment: SegmentReader, later: Sequence[SegmentReader]) -> lis
     return dropped
 
 
-def _scan(log_file: OpenFile, segment: SegmentReader) -> SegmentScan:
-    """Scan as the recovery does, which splits a segment whose ascending offsets exceed its indexes.
+def scan_as_recovery(log_file: OpenFile, segment: SegmentReader) -> SegmentScan:
+    """Scan a segment as the recovery does, which splits one whose ascending offsets exceed its indexes.
 
     Raises:
         OffsetOverflowError: Offsets exceed the indexes, and do not ascend.

@@ -1,0 +1,181 @@
+"""`segmentlog recover`: a directory that a broker loads, with everything that can be saved of another one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from storage_core.cli.flags import TOPIC_FLAGS, output_flag, quiet_flag, read_flags
+from storage_core.cli.output import DAMAGE, Output, printable, progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import Console
+
+    from storage_core.inspect.recover import RecoveryReport
+    from storage_core.inspect.recovery_plan import LeftOut, Policy
+
+_MOST_SHOWN = 100
+
+
+@click.command()
+@click.argument("path", metavar="DIR", type=click.Path())
+@click.option(
+    "--to",
+    "target",
+    metavar="OTHER",
+    type=click.Path(),
+    help="The new directory; it must not exist, or be empty.",
+)
+@click.option(
+    "--policy",
+    type=click.Choice(["broker", "tail", "salvage"]),
+    default="broker",
+    show_default=True,
+    help="broker keeps what a broker's own recovery keeps. tail cuts off no more than a torn end, and refuses if more "
+    "would go. salvage keeps every valid batch; gaps stay gaps.",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be kept and left out. Nothing is written.")
+@click.option(
+    "--link/--no-link",
+    default=True,
+    show_default=True,
+    help="Link closed segments that do not change, instead of copying them. With --no-link the two directories share "
+    "no file, whatever happens to either.",
+)
+@click.option(
+    "--manifest", metavar="FILE", type=click.Path(), help="Where to write what was left out, as JSON."
+)
+@click.option("--in-place", is_flag=True, help="Change DIR itself, which no broker has open. Needs --aside.")
+@click.option(
+    "--aside",
+    metavar="COPIES",
+    type=click.Path(),
+    help="With --in-place, a new directory for copies of what is cut, written before the first change.",
+)
+@read_flags(*TOPIC_FLAGS, "maxDecompressedBatchBytes")
+@output_flag("table", "json", "jsonl")
+@quiet_flag
+def command(  # noqa: PLR0913, PLR0917  (one for each flag)
+    path: str,
+    target: str | None,
+    policy: Policy,
+    dry_run: bool,
+    link: bool,
+    manifest: str | None,
+    in_place: bool,
+    aside: str | None,
+    options: dict[str, object],
+    output: Output,
+    quiet: bool,
+) -> None:
+    """Make a log directory that a broker loads, with everything that can be saved of DIR.
+
+    DIR is one log directory, or one partition's, that no broker is using; it is only read. Indexes, leader epochs,
+    producer snapshots and checkpoints are made again where they are missing or wrong. OTHER appears when it is complete,
+    with a clean-shutdown marker and a manifest of what was left out.
+
+    Exit status: 0 nothing was lost, 1 something was left out, or a broker would keep damage, 2 refused, 3 input or output.
+    """
+    _check_usage(target, in_place, aside, manifest, dry_run)
+    from storage_core.errors import LogDirectoryLockedError, RecoveryWouldDiscard  # noqa: PLC0415
+    from storage_core.filesystem import FileSystem  # noqa: PLC0415
+    from storage_core.inspect.index_check import log_bytes  # noqa: PLC0415
+    from storage_core.inspect.recover import recover, recover_in_place  # noqa: PLC0415
+    from storage_core.scan.options import options_of  # noqa: PLC0415
+
+    filesystem, parsed = FileSystem(), options_of([path], options)
+    # Each byte is read once, and copied.
+    total = log_bytes(filesystem, parsed) * (1 if dry_run or in_place else 2)
+    try:
+        with progress("Recovering", total, quiet) as advance:
+            if in_place and not dry_run:
+                report = recover_in_place(filesystem, parsed, str(aside), policy=policy, advance=advance)
+            else:
+                report = recover(
+                    filesystem,
+                    parsed,
+                    target,
+                    policy=policy,
+                    link=link,
+                    manifest=manifest,
+                    is_dry_run=dry_run,
+                    advance=advance,
+                )
+    except (RecoveryWouldDiscard, LogDirectoryLockedError) as error:
+        raise click.ClickException(str(error)) from error
+    output.write_report(report, lambda console: _show(console, report))
+    if not report.is_complete:
+        click.get_current_context().exit(DAMAGE)
+
+
+def _check_usage(
+    target: str | None, in_place: bool, aside: str | None, manifest: str | None, dry_run: bool
+) -> None:
+    if in_place:
+        if target is not None or manifest is not None:
+            raise click.UsageError("With --in-place there is no --to, and the manifest goes to --aside.")
+        if aside is None and not dry_run:
+            raise click.UsageError("--in-place needs --aside COPIES, a directory for copies of what is cut.")
+    elif aside is not None:
+        raise click.UsageError("--aside is only for --in-place.")
+    elif target is None and not dry_run:
+        raise click.UsageError("Give --to OTHER, or --in-place with --aside COPIES, or --dry-run.")
+
+
+def _show(console: Console, report: RecoveryReport) -> None:
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("partition", "log start", "log end", "records", "bytes", "left out", "rebuilt"):
+        table.add_column(name, justify="left" if name == "partition" else "right", overflow="fold")
+    for each in report.partitions:
+        table.add_row(
+            printable(f"{each.topic}-{each.partition}"),
+            f"{each.log_start_offset:,}",
+            f"{each.log_end_offset:,}",
+            f"{each.records:,}",
+            f"{each.size_bytes:,}",
+            f"{len(each.left_out):,}" if each.left_out else "",
+            f"{len(each.rebuilt):,}" if each.rebuilt else "",
+        )
+    console.print(table)
+    _show_ranges(console, report, "Left out", lambda each: each.left_out)
+    _show_ranges(console, report, "Damaged, and kept as a broker keeps it", lambda each: each.damaged)
+    if report.left_out_files:
+        console.print("\nNot taken over:")
+        for file in report.left_out_files[:_MOST_SHOWN]:
+            console.print(printable(f"  {file.path}: {file.reason}"))
+    console.print(f"\n{_summary(report)}")
+
+
+def _show_ranges(
+    console: Console, report: RecoveryReport, title: str, ranges_of: Callable[..., tuple[LeftOut, ...]]
+) -> None:
+    ranges = [(each, found) for each in report.partitions for found in ranges_of(each)]
+    if not ranges:
+        return
+    console.print(f"\n{title}:")
+    for each, found in ranges[:_MOST_SHOWN]:
+        offsets = (
+            f"offsets {found.start_offset} to {found.end_offset - 1}"
+            if found.end_offset > found.start_offset
+            else f"at offset {found.start_offset}"
+        )
+        console.print(
+            printable(
+                f"  {each.topic}-{each.partition}/{found.file}: bytes {found.start_byte} to {found.end_byte - 1}, "
+                f"{offsets}, {found.records:,} records in valid batches. {found.reason}"
+            )
+        )
+    if len(ranges) > _MOST_SHOWN:
+        console.print(f"  and {len(ranges) - _MOST_SHOWN:,} more; the manifest has all.")
+
+
+def _summary(report: RecoveryReport) -> str:
+    records = sum(each.records for each in report.partitions)
+    lost = "Nothing was lost." if report.is_complete else "Something was left out, or is damaged: see above."
+    where = "Nothing was written." if report.target is None else f"Recovered to {printable(report.target)}."
+    return f"{len(report.partitions):,} partitions, {records:,} records. {lost} {where}"

@@ -1,0 +1,841 @@
+"""Making a log directory that a stock broker loads, with everything that can be saved of another one.
+
+The new directory is built beside the target under another name. `recovery_plan` says which bytes of each log file are
+kept; they are copied, or the whole file is linked. Then `LogLoader` loads the result as it would load any directory: it
+rebuilds missing indexes, producer state and checkpoints. Only when everything is on disk, and a load would find nothing
+to recover, is the clean-shutdown marker written and the directory renamed to its target.
+
+A linked file is one file with two names, so only files are linked that a broker never changes in place: closed segments.
+The exception is a follower that truncates its log, which it does above its high watermark; so of a broker's directory
+only segments below the high watermark are linked. Indexes are never linked: a broker resizes and rewrites them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from storage_core.checkpoint import (
+    CLEAN_SHUTDOWN_FILE,
+    CLEANER_OFFSET_CHECKPOINT,
+    LEADER_EPOCH_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    RECOVERY_POINT_CHECKPOINT,
+    REPLICATION_OFFSET_CHECKPOINT,
+    delete_clean_shutdown_file,
+    read_clean_shutdown_file,
+    read_offset_checkpoint,
+    read_partition_metadata,
+    write_clean_shutdown_file,
+    write_leader_epoch_checkpoint,
+    write_offset_checkpoint,
+    write_partition_metadata,
+    write_producer_snapshot,
+)
+from storage_core.checkpoint.checkpoint_file import TEMPORARY_SUFFIX
+from storage_core.checkpoint.truncations_file import TRUNCATIONS_FILE, TruncationsFile
+from storage_core.commit_files.commits_file import COMMITS_FILE, OWN_PREFIX
+from storage_core.directory import LogDirectoryFiles, PartitionDirectory, find_partitions
+from storage_core.directory.discovery import OTHER_DIRECTORIES
+from storage_core.directory.log_directory_files import (
+    CLUSTER_METADATA_TOPIC,
+    LOCK_FILE,
+    parse_partition_directory_name,
+)
+from storage_core.errors import (
+    CorruptCheckpointError,
+    LogDirectoryError,
+    OptionError,
+    RecoveryWouldDiscard,
+    SegmentLogError,
+    StorageError,
+)
+from storage_core.inspect.index_check import make_directories, partitions_of, require_empty, require_no_commit
+from storage_core.inspect.recovery_plan import (
+    LeftOut,
+    LeftOutFile,
+    PartitionPlan,
+    Policy,
+    SegmentPlan,
+    plan_partition,
+)
+from storage_core.log.background import SystemClock
+from storage_core.log.local_log import rename_files
+from storage_core.log.log_loader import complete_interrupted_swaps
+from storage_core.log.log_root import LogRoot, close_logs, give_missing_ids, load_logs
+from storage_core.log.recovery_check import (
+    check_directory,
+    list_regular_files,
+    log_base_offsets,
+    segments_to_recover,
+)
+from storage_core.log.root_checkpoints import RootCheckpoints
+from storage_core.log_config import LogConfig
+from storage_core.record.batch_header import LOG_OVERHEAD_BYTES
+from storage_core.segment import SegmentReader
+from storage_core.segment.file_names import (
+    CLEANED_SUFFIX,
+    log_file_name,
+    offset_index_file_name,
+    snapshot_file_name,
+    time_index_file_name,
+    transaction_index_file_name,
+)
+from storage_core.segment.log_segment import LogSegment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from storage_core.filesystem import FileSystem
+    from storage_core.scan.options import ReadOptions
+
+
+MANIFEST_FILE: Final = f"{OWN_PREFIX}recovery.json"
+"""What was left out, in the root of a recovered directory, or of the copies that were put aside."""
+_WORK_SUFFIX: Final = ".segmentlog-recovery"
+_INDEX_NAMES: Final = (offset_index_file_name, time_index_file_name, transaction_index_file_name)
+# Files of a KRaft broker's root that are copied as they are.
+_BOOTSTRAP_CHECKPOINT: Final = "bootstrap.checkpoint"
+_KNOWN_FILES: Final = frozenset(
+    {
+        CLEAN_SHUTDOWN_FILE,
+        CLEANER_OFFSET_CHECKPOINT,
+        COMMITS_FILE,
+        LOCK_FILE,
+        LOG_START_OFFSET_CHECKPOINT,
+        MANIFEST_FILE,
+        META_PROPERTIES,
+        RECOVERY_POINT_CHECKPOINT,
+        REPLICATION_OFFSET_CHECKPOINT,
+        TRUNCATIONS_FILE,
+        _BOOTSTRAP_CHECKPOINT,
+    }
+)
+_SET_ASIDE: Final = (
+    CLEAN_SHUTDOWN_FILE,
+    CLEANER_OFFSET_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    REPLICATION_OFFSET_CHECKPOINT,
+)
+_SUFFIX_REASONS: Final = {
+    "delete": "It awaits its deletion.",
+    "stray": "The cluster's metadata did not know it.",
+    "future": "It was being moved here from another disk; the original is there.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredPartition:
+    """One recovered partition.
+
+    Attributes:
+        records: The records that are kept, without markers.
+        batches: The batches that are kept, markers included.
+        size_bytes: The size of the log files.
+        left_out: What is not in the recovered log.
+        damaged: Damage that is in it, because a broker would keep it.
+        rebuilt: The log files whose indexes were made again.
+    """
+
+    topic: str
+    partition: int
+    log_start_offset: int
+    log_end_offset: int
+    records: int
+    batches: int
+    size_bytes: int
+    left_out: tuple[LeftOut, ...]
+    damaged: tuple[LeftOut, ...]
+    rebuilt: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What a recovery kept and left out; in JSON it is the manifest.
+
+    Attributes:
+        source: The log directory that was read.
+        target: The log directory that was made; None for a dry run. In place, the source.
+        aside: Where copies of what was cut were put; None unless the recovery was in place.
+        policy: What was kept.
+        is_complete: Whether nothing was left out of a log, and no damage is in one.
+        partitions: Each partition.
+        left_out_files: Files and directories that were left out as a whole.
+    """
+
+    source: str
+    target: str | None
+    aside: str | None
+    policy: Policy
+    is_complete: bool
+    partitions: tuple[RecoveredPartition, ...]
+    left_out_files: tuple[LeftOutFile, ...]
+
+
+def recover(
+    filesystem: FileSystem,
+    options: ReadOptions,
+    target: str | None,
+    *,
+    policy: Policy = "broker",
+    link: bool = True,
+    manifest: str | None = None,
+    is_dry_run: bool = False,
+    advance: Callable[[int], object] | None = None,
+) -> RecoveryReport:
+    """Recover a log directory into a new one. The source is only read; nothing may write to it meanwhile.
+
+    Args:
+        filesystem: Where to read and write.
+        options: One path, a log directory or one partition's, and which topics; all of them by default.
+        target: The new directory, which does not exist, or is empty. None for a dry run without one.
+        policy: What is kept; see `recovery_plan`.
+        link: Whether files that do not change are linked instead of copied, where the file system can.
+        manifest: Where the manifest goes; None for the root of the new directory.
+        is_dry_run: Whether to find out only what would be kept.
+        advance: Receives how many bytes were read or copied.
+
+    Raises:
+        OptionError: The path is not one log directory, or the target is inside of it.
+        RecoveryWouldDiscard: The policy is ``tail``, and complete batches would be lost.
+        LogDirectoryError: The target is not empty, or the source changed meanwhile.
+        StorageError: The file system refused. The target does not exist then.
+    """
+    survey = _survey(filesystem, options)
+    if target is not None:
+        target = os.path.abspath(target)
+        _require_outside(filesystem, target, survey.root.path)
+        require_empty(filesystem, target)
+    plans = survey.plans(filesystem, policy, options.max_decompressed_batch_bytes, advance)
+    report = _report(survey, plans, policy, None if is_dry_run else target)
+    if target is not None and not is_dry_run:
+        with _building(filesystem, target) as work:
+            _Copy(filesystem, survey, work, link, advance).copy(plans)
+            _load(filesystem, work, plans, options.max_decompressed_batch_bytes)
+            path = os.path.join(work, MANIFEST_FILE) if manifest is None else os.path.abspath(manifest)
+            _write_manifest(filesystem, path, report)
+            marker = read_clean_shutdown_file(filesystem, survey.root.path)
+            write_clean_shutdown_file(filesystem, work, marker)
+    return report
+
+
+def recover_in_place(
+    filesystem: FileSystem,
+    options: ReadOptions,
+    aside: str,
+    *,
+    policy: Policy = "broker",
+    advance: Callable[[int], object] | None = None,
+) -> RecoveryReport:
+    """Recover a log directory where it is, under its lock.
+
+    What is cut is first copied to another directory, with the files that change, and is on disk there before the first
+    change. A crash leaves a directory that this function, or a broker, recovers.
+
+    Args:
+        filesystem: Where to read and write.
+        options: One path, a log directory.
+        aside: A directory for the copies, outside of the log directory. It does not exist, or is empty.
+        policy: What is kept; see `recovery_plan`.
+        advance: Receives how many bytes were read.
+
+    Raises:
+        LogDirectoryLockedError: A broker or another process has it open.
+        OptionError: The path is not one log directory, topics are chosen, or ``aside`` is inside of it.
+        RecoveryWouldDiscard: The policy is ``tail``, and complete batches would be lost. Nothing was changed.
+        StorageError: The file system refused.
+    """
+    survey = _survey(filesystem, options)
+    aside = os.path.abspath(aside)
+    if survey.is_selection:
+        raise OptionError(
+            "In place, a log directory is recovered as a whole. Leave out the choice of topics."
+        )
+    _require_outside(filesystem, aside, survey.root.path)
+    require_empty(filesystem, aside)
+    with contextlib.ExitStack() as locked:
+        locked.callback(filesystem.lock(os.path.join(survey.root.path, LOCK_FILE)).release)
+        if policy == "tail":
+            survey.require_nothing_discarded(filesystem, options.max_decompressed_batch_bytes)
+        for directory in survey.directories:
+            complete_interrupted_swaps(filesystem, directory.path)
+        plans = survey.plans(filesystem, policy, options.max_decompressed_batch_bytes, advance)
+        report = replace(_report(survey, plans, policy, survey.root.path), aside=aside)
+        _InPlace(filesystem, survey, aside, report).change(plans)
+        _load(filesystem, survey.root.path, plans, options.max_decompressed_batch_bytes)
+        write_clean_shutdown_file(filesystem, survey.root.path, survey.marker)
+    return report
+
+
+@dataclass(frozen=True, slots=True)
+class _Survey:
+    """What is in the source.
+
+    Attributes:
+        directories: The partitions to recover.
+        metadata: The logs of KRaft controllers, which are copied as they are.
+        left_out_files: What is left out of the root.
+        marker: The content of the clean-shutdown marker; None without one.
+        is_selection: Whether not all partitions were asked for.
+    """
+
+    root: LogDirectoryFiles
+    directories: tuple[PartitionDirectory, ...]
+    metadata: tuple[PartitionDirectory, ...]
+    left_out_files: tuple[LeftOutFile, ...]
+    marker: bytes | None
+    is_selection: bool
+
+    def plans(
+        self,
+        filesystem: FileSystem,
+        policy: Policy,
+        max_batch_bytes: int,
+        advance: Callable[[int], object] | None,
+    ) -> tuple[PartitionPlan, ...]:
+        """Plan each partition; see `plan_partition`."""
+        if policy == "tail":
+            self.require_nothing_discarded(filesystem, max_batch_bytes)
+        plans = tuple(
+            plan_partition(filesystem, each, policy, max_batch_bytes, advance) for each in self.directories
+        )
+        lost = [
+            f"{plan.directory.path}/{each.file}: bytes {each.start_byte} to {each.end_byte - 1}: {each.reason}"
+            for plan in plans
+            for each in plan.left_out
+            if each.batches
+        ]
+        if policy == "tail" and lost:
+            raise _would_discard(lost, self.root.path)
+        return plans
+
+    def require_nothing_discarded(self, filesystem: FileSystem, max_batch_bytes: int) -> None:
+        """Check that a broker's recovery would discard no complete batch."""
+        dropped = [
+            text
+            for each in self.directories
+            for text in check_directory(
+                filesystem,
+                each.path,
+                max(0, self.root.recovery_points.get(each.topic_partition, 0)),
+                is_clean=self.root.clean_shutdown,
+                max_batch_bytes=max_batch_bytes,
+            ).dropped
+        ]
+        if dropped:
+            raise _would_discard(dropped, self.root.path)
+
+
+def _would_discard(lost: Sequence[str], path: str) -> RecoveryWouldDiscard:
+    return RecoveryWouldDiscard(
+        "Expected only torn bytes after the last valid batch of each log, found complete batches that would be lost: "
+        f"{'; '.join(lost)}. Recover with the policy salvage to keep every valid batch, or broker to keep what a broker "
+        "would.",
+        discarded=tuple(lost),
+        path=path,
+    )
+
+
+def _survey(filesystem: FileSystem, options: ReadOptions) -> _Survey:
+    if len(options.paths) != 1:
+        raise OptionError(
+            f"Expected one log directory, found {len(options.paths)} paths. Recover them one by one."
+        )
+    found = partitions_of(filesystem, options)
+    path = os.path.abspath(options.paths[0])
+    roots = sorted({each.root.path for each in found}) or [path]
+    if len(roots) > 1:
+        raise OptionError(
+            f"Expected one log directory, found {len(roots)} below {path}. Recover them one by one."
+        )
+    root = found[0].root if found else LogDirectoryFiles(filesystem, path)
+    require_no_commit(filesystem, root.path)
+    is_selection = bool(options.subscribe or options.subscribe_pattern or options.assign)
+    is_partition = len(found) == 1 and found[0].path == path
+    everything = [] if is_partition else find_partitions(filesystem, [root.path])
+    known = {os.path.basename(each.path) for each in everything}
+    return _Survey(
+        root,
+        tuple(each for each in found if each.topic != CLUSTER_METADATA_TOPIC),
+        tuple(each for each in found if each.topic == CLUSTER_METADATA_TOPIC),
+        () if is_partition else tuple(_foreign(filesystem, root.path, known)),
+        read_clean_shutdown_file(filesystem, root.path),
+        is_selection or is_partition,
+    )
+
+
+def _foreign(filesystem: FileSystem, root: str, known: set[str]) -> Iterable[LeftOutFile]:
+    """What is in a root and belongs to no partition."""
+    for entry in filesystem.list_directory(root):
+        path = os.path.join(root, entry.name)
+        if entry.is_directory:
+            name = parse_partition_directory_name(entry.name)
+            if name is not None and name.suffix is not None:
+                yield LeftOutFile(path, _SUFFIX_REASONS[name.suffix])
+            elif entry.name not in known and entry.name not in OTHER_DIRECTORIES:
+                yield LeftOutFile(path, "It is not a partition's directory; a broker does not start with it.")
+        elif not entry.is_regular_file:
+            yield LeftOutFile(path, "It is neither a file nor a directory.")
+        elif entry.name not in _KNOWN_FILES and not entry.name.endswith(TEMPORARY_SUFFIX):
+            yield LeftOutFile(path, "It is not a file of a broker's.")
+
+
+def _require_outside(filesystem: FileSystem, path: str, root: str) -> None:
+    source = filesystem.status(root, follow_symlinks=True)
+    while source is not None:
+        status = filesystem.status(path, follow_symlinks=True)
+        if status is not None and (status.device, status.inode) == (source.device, source.inode):
+            raise OptionError(
+                f"Expected a directory outside of {root}, found one inside: a broker starts with no unknown directory."
+            )
+        parent = os.path.dirname(path)
+        if parent == path:
+            return
+        path = parent
+
+
+def _report(
+    survey: _Survey, plans: Sequence[PartitionPlan], policy: Policy, target: str | None
+) -> RecoveryReport:
+    return RecoveryReport(
+        survey.root.path,
+        target,
+        None,
+        policy,
+        not any(plan.left_out or plan.damaged for plan in plans),
+        tuple(
+            RecoveredPartition(
+                plan.directory.topic,
+                plan.directory.partition,
+                max(plan.log_start_offset, plan.segments[0].base_offset if plan.segments else 0),
+                plan.log_end_offset,
+                plan.records,
+                plan.batches,
+                plan.size_bytes,
+                plan.left_out,
+                plan.damaged,
+                tuple(log_file_name(each.base_offset) for each in plan.segments if not each.has_indexes),
+            )
+            for plan in plans
+        ),
+        survey.left_out_files + tuple(each for plan in plans for each in plan.left_out_files),
+    )
+
+
+def _write_manifest(filesystem: FileSystem, path: str, report: RecoveryReport) -> None:
+    data = json.dumps(asdict(report), indent=2).encode()
+    with filesystem.open_for_writing(path, create=True) as file:
+        file.truncate(0)
+        file.write_at([data, b"\n"], 0)
+        file.flush()
+    filesystem.flush_directory(os.path.dirname(path))
+
+
+# A new directory.
+
+
+@contextlib.contextmanager
+def _building(filesystem: FileSystem, target: str) -> Iterator[str]:
+    """A directory beside the target, which becomes the target at the end, or is removed after an error."""
+    parent, name = os.path.split(target)
+    work = os.path.join(parent, f".{name}{_WORK_SUFFIX}")
+    if filesystem.status(work) is None:
+        filesystem.make_directory(work)
+    lock = filesystem.lock(os.path.join(work, LOCK_FILE))
+    try:
+        # What a recovery left that was interrupted.
+        _remove_tree(filesystem, work, keep=LOCK_FILE)
+        yield work
+        filesystem.flush_directory(work)
+        filesystem.rename(work, target)
+    except BaseException:
+        lock.release()
+        with contextlib.suppress(SegmentLogError):
+            _remove_tree(filesystem, work)
+            filesystem.delete_directory(work)
+        raise
+    lock.release()
+    filesystem.flush_directory(parent)
+
+
+def _remove_tree(filesystem: FileSystem, path: str, keep: str | None = None) -> None:
+    for entry in filesystem.list_directory(path):
+        each = os.path.join(path, entry.name)
+        if entry.is_directory:
+            _remove_tree(filesystem, each)
+            filesystem.delete_directory(each)
+        elif entry.name != keep:
+            filesystem.delete(each)
+
+
+class _Copy:
+    """Copies what is kept, without indexes that are made again, and flushes it."""
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        survey: _Survey,
+        work: str,
+        link: bool,
+        advance: Callable[[int], object] | None,
+    ) -> None:
+        self._filesystem = filesystem
+        self._survey = survey
+        self._work = work
+        self._link = link
+        self._advance = advance
+        self._written: list[str] = []
+        self._directories: list[str] = []
+
+    def copy(self, plans: Sequence[PartitionPlan]) -> None:
+        for plan in plans:
+            self._copy_partition(plan)
+        self._give_topic_ids(plans)
+        for directory in () if self._survey.is_selection else self._survey.metadata:
+            self._copy_metadata(directory)
+        self._copy_root({plan.directory.topic_partition: plan for plan in plans})
+        _require_unchanged(self._filesystem, plans)
+        self._flush()
+
+    def _copy_partition(self, plan: PartitionPlan) -> None:
+        source, target = plan.directory.path, self._make(plan.directory)
+        for number, segment in enumerate(plan.segments):
+            following = plan.segments[number + 1] if number + 1 < len(plan.segments) else None
+            self._copy_log(plan, segment, following, target)
+            for name_of in _INDEX_NAMES if segment.has_indexes else ():
+                name = name_of(segment.base_offset)
+                self._copy_file(os.path.join(source, name + segment.suffix), os.path.join(target, name))
+        for name in plan.file_names:
+            self._copy_file(os.path.join(source, name), os.path.join(target, name))
+        write_missing_files(self._filesystem, target, plan)
+
+    def _copy_log(
+        self, plan: PartitionPlan, segment: SegmentPlan, following: SegmentPlan | None, target: str
+    ) -> None:
+        source = os.path.join(plan.directory.path, segment.name)
+        target = os.path.join(target, log_file_name(segment.base_offset))
+        is_closed = following is not None and segment.is_whole
+        if self._link and is_closed and following is not None and _may_link(plan, following.base_offset):
+            # Another file system, or one without links.
+            with contextlib.suppress(StorageError):
+                self._filesystem.link(source, target)
+                self._note(segment.size_bytes)
+                return
+        copy_ranges(self._filesystem, source, target, segment)
+        self._written.append(target)
+        self._note(segment.size_bytes)
+
+    def _copy_file(self, source: str, target: str) -> None:
+        status = self._filesystem.status(source)
+        if status is None or not status.is_regular_file:
+            return
+        with (
+            self._filesystem.open(source) as opened,
+            self._filesystem.open_for_writing(target, create=True) as made,
+        ):
+            made.copy_from(opened, 0, opened.status.size_bytes, 0)
+        self._filesystem.set_modified_ms(target, status.modified_ms)
+        self._written.append(target)
+
+    def _copy_metadata(self, directory: PartitionDirectory) -> None:
+        target = self._make(directory)
+        for name in list_regular_files(self._filesystem, directory.path):
+            self._copy_file(os.path.join(directory.path, name), os.path.join(target, name))
+
+    def _make(self, directory: PartitionDirectory) -> str:
+        target = os.path.join(self._work, f"{directory.topic}-{directory.partition}")
+        self._filesystem.make_directory(target)
+        self._directories.append(target)
+        return target
+
+    def _copy_root(self, plans: Mapping[tuple[str, int], PartitionPlan]) -> None:
+        for name in (META_PROPERTIES, _BOOTSTRAP_CHECKPOINT, COMMITS_FILE):
+            self._copy_file(os.path.join(self._survey.root.path, name), os.path.join(self._work, name))
+        path = os.path.join(self._survey.root.path, CLEANER_OFFSET_CHECKPOINT)
+        try:
+            cleaned = read_offset_checkpoint(self._filesystem, path)
+        except CorruptCheckpointError:
+            # Everything counts as dirty then, which costs time and nothing else.
+            return
+        kept = {
+            key: min(offset, plans[key].segments[-1].base_offset if plans[key].segments else 0)
+            for key, offset in cleaned.items()
+            if key in plans
+        }
+        if kept:
+            write_offset_checkpoint(
+                self._filesystem, os.path.join(self._work, CLEANER_OFFSET_CHECKPOINT), kept
+            )
+
+    def _give_topic_ids(self, plans: Sequence[PartitionPlan]) -> None:
+        """Give partitions that lost their topic id that of the topic's other partitions."""
+        ids: dict[str, str] = {}
+        paths = [(plan.directory.topic, _path_in(self._work, plan)) for plan in plans]
+        for topic, path in paths:
+            topic_id = read_partition_metadata(self._filesystem, os.path.join(path, PARTITION_METADATA))
+            if topic_id is not None:
+                ids.setdefault(topic, topic_id)
+        for topic, path in paths:
+            metadata = os.path.join(path, PARTITION_METADATA)
+            if topic in ids and self._filesystem.status(metadata) is None:
+                write_partition_metadata(self._filesystem, metadata, ids[topic])
+
+    def _flush(self) -> None:
+        # Makes each of the following flushes quick.
+        self._filesystem.sync(self._work)
+        for path in self._written:
+            with self._filesystem.open_for_writing(path) as file:
+                file.flush()
+        for path in (*self._directories, self._work):
+            self._filesystem.flush_directory(path)
+
+    def _note(self, size_bytes: int) -> None:
+        if self._advance is not None:
+            self._advance(size_bytes)
+
+
+def _path_in(root: str, plan: PartitionPlan) -> str:
+    return os.path.join(root, f"{plan.directory.topic}-{plan.directory.partition}")
+
+
+def _may_link(plan: PartitionPlan, end_offset: int) -> bool:
+    """Whether nobody truncates a closed segment that ends at an offset."""
+    root = plan.directory.root
+    try:
+        if root.meta_properties is None:
+            # Without a broker there is no leader to follow.
+            return True
+        return end_offset <= root.high_watermarks.get(plan.directory.topic_partition, -1)
+    except CorruptCheckpointError:
+        return False
+
+
+def copy_ranges(filesystem: FileSystem, source: str, target: str, segment: SegmentPlan) -> None:
+    """Copy what is kept of a log file, with its modification time, by which brokers delete segments without timestamps."""
+    with filesystem.open(source) as opened, filesystem.open_for_writing(target, create=True) as made:
+        made.truncate(0)
+        position_bytes = 0
+        for part in segment.kept:
+            size_bytes = part.end_byte - part.start_byte
+            made.copy_from(opened, part.start_byte, size_bytes, position_bytes)
+            position_bytes += size_bytes
+    filesystem.set_modified_ms(target, segment.status.modified_ms)
+
+
+def write_missing_files(filesystem: FileSystem, path: str, plan: PartitionPlan) -> None:
+    """Write the leader epochs and the producer snapshot that a partition does not have."""
+    if plan.epochs:
+        write_leader_epoch_checkpoint(filesystem, os.path.join(path, LEADER_EPOCH_CHECKPOINT), plan.epochs)
+    if plan.producers is not None:
+        snapshot = os.path.join(path, snapshot_file_name(plan.log_end_offset))
+        write_producer_snapshot(filesystem, snapshot, plan.producers)
+
+
+def _require_unchanged(filesystem: FileSystem, plans: Sequence[PartitionPlan]) -> None:
+    for plan in plans:
+        for segment in plan.segments:
+            path = os.path.join(plan.directory.path, segment.name)
+            if filesystem.status(path) != segment.status:
+                raise LogDirectoryError(
+                    "Expected a log directory that nothing writes to, found a file that changed while it was copied. "
+                    "Stop the broker, or recover a snapshot of the file system.",
+                    path=path,
+                )
+
+
+# Loading it, and proving that it loads.
+
+
+def _load(filesystem: FileSystem, root: str, plans: Sequence[PartitionPlan], max_batch_bytes: int) -> None:
+    """Load the logs, rebuild what is missing, and close them again, so that a broker has nothing to recover."""
+    config = LogConfig(file_delete_delay_ms=0, max_message_bytes=max_batch_bytes - LOG_OVERHEAD_BYTES)
+    log_root = LogRoot(filesystem, root, SystemClock(), lambda _: config)
+    checkpoints = RootCheckpoints(filesystem, root, log_root.clock)
+    truncations = TruncationsFile(filesystem, root)
+    directories: list[PartitionDirectory] = []
+    try:
+        for is_clean in (True, False):
+            chosen = [plan for plan in plans if plan.is_clean == is_clean]
+            files = _files_of(filesystem, root, chosen, is_clean=is_clean)
+            found = [
+                PartitionDirectory(
+                    _path_in(root, plan), plan.directory.topic, plan.directory.partition, files
+                )
+                for plan in chosen
+            ]
+            directories += found
+            if chosen:
+                for state in load_logs(log_root, files, found, {}):
+                    checkpoints.states[state.directory.topic_partition] = state
+        if directories:
+            give_missing_ids(filesystem, LogDirectoryFiles(filesystem, root), directories)
+        ends = {key: state.offsets.log_end_offset for key, state in checkpoints.states.items()}
+        close_logs(log_root, checkpoints, None, is_marked=False)
+        truncations.settle()
+    except BaseException:
+        for state in checkpoints.states.values():
+            state.segments.close_handlers()
+        raise
+    for plan in plans:
+        _require_loadable(filesystem, root, plan, ends[plan.directory.topic_partition])
+
+
+def _files_of(
+    filesystem: FileSystem, root: str, plans: Sequence[PartitionPlan], *, is_clean: bool
+) -> LogDirectoryFiles:
+    """The root's files as the loader is to see them."""
+    files = LogDirectoryFiles(filesystem, root)
+    source = plans[0].directory.root if plans else None
+    files.clean_shutdown = is_clean
+    files.recovery_points = {plan.directory.topic_partition: plan.recovery_point for plan in plans}
+    files.log_start_offsets = {plan.directory.topic_partition: plan.log_start_offset for plan in plans}
+    files.high_watermarks = {}
+    if source is not None:
+        with contextlib.suppress(CorruptCheckpointError):
+            files.high_watermarks = source.high_watermarks
+    return files
+
+
+def _require_loadable(filesystem: FileSystem, root: str, plan: PartitionPlan, log_end_offset: int) -> None:
+    """Check that the recovered log is the planned one, and that a broker has nothing to recover."""
+    path = _path_in(root, plan)
+    names = list_regular_files(filesystem, path)
+    bases = log_base_offsets(names)
+    sizes = [filesystem.status(os.path.join(path, log_file_name(base))) for base in bases]
+    size_bytes = sum(status.size_bytes for status in sizes if status is not None)
+    if size_bytes != plan.size_bytes or log_end_offset != plan.log_end_offset:
+        raise StorageError(
+            f"Expected a recovered log of {plan.size_bytes} bytes that ends at offset {plan.log_end_offset}, found one of "
+            f"{size_bytes} bytes that ends at offset {log_end_offset}.",
+            path=path,
+        )
+    left = segments_to_recover(
+        filesystem,
+        path,
+        bases,
+        names,
+        log_end_offset,
+        is_clean=True,
+        open_segment=lambda base_offset: SegmentReader(filesystem, path, base_offset),
+    )
+    if left and not plan.damaged:
+        raise StorageError(
+            f"Expected a recovered log, found one whose segment {log_file_name(bases[left[0].number])} is to be recovered.",
+            path=path,
+        )
+
+
+# In place.
+
+
+class _InPlace:
+    """Puts aside what changes, then changes it."""
+
+    def __init__(self, filesystem: FileSystem, survey: _Survey, aside: str, report: RecoveryReport) -> None:
+        self._filesystem = filesystem
+        self._survey = survey
+        self._aside = aside
+        self._report = report
+
+    def change(self, plans: Sequence[PartitionPlan]) -> None:
+        self._put_aside(plans)
+        root = self._survey.root.path
+        if self._report.policy == "salvage":
+            # Should a broker start before this is done, it must not discard what comes after damage.
+            points = {plan.directory.topic_partition: plan.recovery_point for plan in plans}
+            write_offset_checkpoint(self._filesystem, os.path.join(root, RECOVERY_POINT_CHECKPOINT), points)
+        truncations = TruncationsFile(self._filesystem, root)
+        for plan in plans:
+            if plan.left_out:
+                # Reads that are under way must not take what is cut for the log's end.
+                cut_offset = min(each.start_offset for each in plan.left_out)
+                truncations.note_begin(plan.directory.topic, plan.directory.partition, cut_offset)
+        delete_clean_shutdown_file(self._filesystem, root)
+        for plan in plans:
+            self._change_partition(plan)
+
+    def _put_aside(self, plans: Sequence[PartitionPlan]) -> None:
+        filesystem, root = self._filesystem, self._survey.root.path
+        make_directories(filesystem, self._aside)
+        for name in _SET_ASIDE:
+            self._copy_aside(os.path.join(root, name), os.path.join(self._aside, name), None)
+        for plan in plans:
+            if not (plan.left_out or plan.left_out_files or plan.epochs):
+                continue
+            folder = _path_in(self._aside, plan)
+            filesystem.make_directory(folder)
+            for each in plan.left_out:
+                name = f"{each.file}.{each.start_byte}-{each.end_byte}.cut"
+                part = (each.start_byte, each.end_byte)
+                self._copy_aside(
+                    os.path.join(plan.directory.path, each.file), os.path.join(folder, name), part
+                )
+            names = [os.path.basename(each.path) for each in plan.left_out_files]
+            for name in sorted({LEADER_EPOCH_CHECKPOINT, *names, *plan.file_names}):
+                self._copy_aside(os.path.join(plan.directory.path, name), os.path.join(folder, name), None)
+            filesystem.flush_directory(folder)
+        _write_manifest(filesystem, os.path.join(self._aside, MANIFEST_FILE), self._report)
+
+    def _copy_aside(self, source: str, target: str, part: tuple[int, int] | None) -> None:
+        status = self._filesystem.status(source)
+        if status is None or not status.is_regular_file:
+            return
+        start_byte, end_byte = part or (0, status.size_bytes)
+        with (
+            self._filesystem.open(source) as opened,
+            self._filesystem.open_for_writing(target, create=True) as made,
+        ):
+            made.copy_from(opened, start_byte, end_byte - start_byte, 0)
+            made.flush()
+
+    def _change_partition(self, plan: PartitionPlan) -> None:
+        filesystem, path = self._filesystem, plan.directory.path
+        kept = {segment.base_offset: segment for segment in plan.segments}
+        # The last first, so that a crash leaves no gap that nobody knows of.
+        for base_offset in reversed(log_base_offsets(list_regular_files(filesystem, path))):
+            segment = kept.get(base_offset)
+            if segment is None:
+                self._remove(path, base_offset)
+            elif not segment.has_indexes:
+                self._cut(path, segment)
+        for each in plan.left_out_files:
+            name = os.path.basename(each.path)
+            if name in (LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA) or name.endswith(".snapshot"):
+                filesystem.delete(each.path)
+        filesystem.flush_directory(path)
+        write_missing_files(filesystem, path, plan)
+
+    def _remove(self, path: str, base_offset: int) -> None:
+        names = [log_file_name(base_offset), *(name_of(base_offset) for name_of in _INDEX_NAMES)]
+        for name in names:
+            self._filesystem.delete(os.path.join(path, name))
+        self._filesystem.flush_directory(path)
+
+    def _cut(self, path: str, segment: SegmentPlan) -> None:
+        """Cut a log file, or replace it as a compaction does; a missing offset index makes any later start recover it."""
+        filesystem, name = self._filesystem, os.path.join(path, segment.name)
+        is_prefix = not segment.kept or (segment.kept[0].start_byte == 0 and len(segment.kept) == 1)
+        if not is_prefix:
+            copy_ranges(filesystem, name, name + CLEANED_SUFFIX, segment)
+            with filesystem.open_for_writing(name + CLEANED_SUFFIX) as made:
+                made.flush()
+            old, new = self._segment(path, segment, ""), self._segment(path, segment, CLEANED_SUFFIX)
+            rename_files(filesystem, path, [new], [old])
+            old.delete()
+            return
+        filesystem.delete(os.path.join(path, offset_index_file_name(segment.base_offset)))
+        filesystem.flush_directory(path)
+        if not segment.is_whole:
+            with filesystem.open_for_writing(name) as file:
+                file.truncate(segment.size_bytes)
+                file.flush()
+            filesystem.set_modified_ms(name, segment.status.modified_ms)
+
+    def _segment(self, path: str, segment: SegmentPlan, suffix: str) -> LogSegment:
+        return LogSegment(self._filesystem, path, segment.base_offset, LogConfig(), now_ms=0, suffix=suffix)
