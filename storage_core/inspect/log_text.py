@@ -149,7 +149,7 @@ class Batches:
         starts: Where each batch begins in ``buffer``.
         ends: Where it ends.
         lines: Its line, as Kafka prints it.
-        unusual: The numbers of the batches that are not of format v2, or too short for it.
+        unusual: The numbers of the batches that are damaged, not of format v2, or too short for it.
         has_damage: Whether any CRC is wrong.
         tail: What Kafka's tool prints of the batch after them before it fails.
     """
@@ -326,6 +326,7 @@ class LogText:
             else:
                 validity = "false"
                 batches.has_damage = True
+                batches.unusual.add(len(batches.lines))
             add_line(
                 f"baseOffset: {base_offset} lastOffset: {last_offset} count: {count}{self._middle}{position + start}"
                 f"{self._time}{max_ms} size: {end - start}{self._codec}{crc} isvalid: {validity}\n"

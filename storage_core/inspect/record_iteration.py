@@ -11,7 +11,7 @@ import dataclasses
 import zlib
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
-from storage_core.errors import CorruptRecordError
+from storage_core.errors import CorruptRecordError, SegmentLogError
 from storage_core.inspect.log_text import increment_sequence, java_long, tool_fails
 from storage_core.record.batch_header import (
     CODEC_MASK,
@@ -31,7 +31,7 @@ from storage_core.record.batch_header import (
     parse_batch_header,
     unpack_message,
 )
-from storage_core.record.compression import CODEC_NAMES, ignore_lz4_content_checksum
+from storage_core.record.compression import CODEC_NAMES, UndecodableError, as_lenient_as_kafka
 from storage_core.record.section import PADDING_BYTES, batch_section
 from storage_core.record.varint import (
     VARINT_LIMIT_BYTES,
@@ -54,7 +54,7 @@ class IteratedRecord(NamedTuple):
     Attributes:
         key_size: As the record says it; -1 for null in format v2, any negative number before.
         value: None if it is null; of a message, also if it does not fit.
-        header_keys: Of format v2.
+        headers: Of format v2: keys and values.
         crc: Of a message, its CRC.
         is_valid: Of a message, whether the CRC holds.
     """
@@ -66,7 +66,7 @@ class IteratedRecord(NamedTuple):
     key: bytes | None
     value_size: int
     value: bytes | None
-    header_keys: tuple[bytes, ...] = ()
+    headers: tuple[tuple[bytes, bytes | None], ...] = ()
     crc: int = 0
     is_valid: bool = True
 
@@ -97,8 +97,7 @@ def iterate_records(
         limit_bytes: The largest size of the records, decompressed.
 
     Raises:
-        CorruptRecordError: Kafka's iterator fails here; records before were given.
-        BatchTooLargeError: They inflate to more than the limit.
+        CorruptRecordError: Kafka's iterator fails here, or they inflate to more than the limit; records before were given.
     """
     if header.magic < MAGIC_V2:
         return _iterate_messages(batch, header, path, limit_bytes)
@@ -152,13 +151,13 @@ class _V2Records:
         header_count, position = read_varint(data, position, VARINT_LIMIT_BYTES)
         if not 0 <= header_count <= len(data) - position:
             self._fail(f"Found an invalid number of record headers: {header_count}")
-        keys = []
+        headers = []
         for _ in range(header_count):
             name, position = self._byte_string(data, position)
             if name is None:
                 self._fail("Found a record header without a key")
-            keys.append(name)
-            _, position = self._byte_string(data, position)
+            content, position = self._byte_string(data, position)
+            headers.append((name, content))
         if position - start != size_bytes:
             self._fail(f"Found a record of {position - start} bytes where its length says {size_bytes}")
         is_append_time = header.attributes & LOG_APPEND_TIME_FLAG
@@ -173,7 +172,7 @@ class _V2Records:
             key,
             -1 if value is None else len(value),
             value,
-            tuple(keys),
+            tuple(headers),
         )
         return record, position
 
@@ -245,9 +244,14 @@ def _decompressed(
     if header.magic > MAGIC_V2:
         header = dataclasses.replace(header, magic=MAGIC_V2)
         copied[MAGIC_POSITION] = MAGIC_V2
-    if CODEC_NAMES[header.codec] == "lz4":
-        ignore_lz4_content_checksum(memoryview(copied)[start:])
-    section = batch_section(memoryview(copied), header, path=path, limit_bytes=limit_bytes)
+    try:
+        as_lenient_as_kafka(header.codec, memoryview(copied)[start:])
+        section = batch_section(memoryview(copied), header, path=path, limit_bytes=limit_bytes)
+    except (SegmentLogError, UndecodableError) as error:
+        codec = CODEC_NAMES[header.codec]
+        raise tool_fails(
+            f"Found records that {codec} cannot decompress", path, header.position_bytes
+        ) from error
     return section.buffer.data[: len(section.buffer) - PADDING_BYTES]
 
 

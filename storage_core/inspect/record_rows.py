@@ -253,7 +253,7 @@ def _metadata_text(record: IteratedRecord, header: BatchHeader) -> str:
     )
     if header.magic < MAGIC_V2:
         return f"{text} isValid: {str(record.is_valid).lower()} crc: {record.crc}}}"
-    keys = ",".join(map(java_text, record.header_keys))
+    keys = ",".join(java_text(key) for key, _ in record.headers)
     return f"{text} sequence: {record.sequence} headerKeys: [{keys}]"
 
 

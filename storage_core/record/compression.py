@@ -40,6 +40,9 @@ _REUSED_STREAM_LIMIT_BYTES: Final = 1 << 16
 # The magic and the only compression method.
 _GZIP_MAGIC: Final = b"\x1f\x8b\x08"
 _GZIP_SMALLEST_MEMBER_BYTES: Final = 18
+_GZIP_FLAGS_POSITION: Final = 3
+# The others are reserved.
+_GZIP_FLAGS: Final = 0x1F
 # Further members are fed in pieces, at first of this size: zlib copies all input beyond the end of a member.
 _GZIP_FIRST_PIECE_BYTES: Final = 1 << 12
 # zlib's flag for a gzip header, plus its largest window.
@@ -55,6 +58,7 @@ _LZ4_FLAG_DICTIONARY: Final = 0x01
 _LZ4_FLAG_CONTENT_CHECKSUM: Final = 0x04
 _LZ4_FLAG_CONTENT_SIZE: Final = 0x08
 _LZ4_FLAG_BLOCK_CHECKSUM: Final = 0x10
+_LZ4_FLAG_INDEPENDENT_BLOCKS: Final = 0x20
 
 
 class OutputFullError(Exception):
@@ -374,22 +378,38 @@ def _with_right_lz4_checksum(payload: memoryview) -> memoryview:
         end = start + _LZ4_DESCRIPTOR_BYTES
         end += 8 * bool(flags & _LZ4_FLAG_CONTENT_SIZE)
         if len(frame) > end:
-            frame[end] = _xxh32_of_few_bytes(frame[start:end]) >> 8 & 0xFF
+            frame[end] = _lz4_descriptor_checksum(frame[start:end])
     return memoryview(frame)
 
 
-def ignore_lz4_content_checksum(frame: memoryview) -> None:
-    """Change an LZ4 frame to say that it has no checksum of its content, which Kafka never compares.
+def as_lenient_as_kafka(codec: int, payload: memoryview) -> None:
+    """Change damaged compressed records in place, so that they are read here where Kafka reads them, and only there.
 
-    A frame whose descriptor does not match its own checksum, which Kafka does compare, stays as it is.
+    Of an LZ4 frame, Kafka never compares the checksum of its content, and reads independent blocks alone. Java ignores
+    the reserved flags of gzip.
+
+    Raises:
+        UndecodableError: Kafka does not read it.
     """
+    if codec == _GZIP and len(payload) > _GZIP_FLAGS_POSITION:
+        payload[_GZIP_FLAGS_POSITION] &= _GZIP_FLAGS
+    elif codec == _LZ4 and len(payload) > _LZ4_DESCRIPTOR_START:
+        if not payload[_LZ4_DESCRIPTOR_START] & _LZ4_FLAG_INDEPENDENT_BLOCKS:
+            raise UndecodableError("the blocks of the LZ4 frame depend on each other")
+        _ignore_lz4_content_checksum(payload)
+
+
+def _ignore_lz4_content_checksum(frame: memoryview) -> None:
     start = _LZ4_DESCRIPTOR_START
-    if len(frame) <= start or not frame[start] & _LZ4_FLAG_CONTENT_CHECKSUM:
-        return
     end = start + _LZ4_DESCRIPTOR_BYTES + 8 * bool(frame[start] & _LZ4_FLAG_CONTENT_SIZE)
-    if len(frame) > end and frame[end] == _xxh32_of_few_bytes(bytes(frame[start:end])) >> 8 & 0xFF:
+    # Kafka does compare the checksum of the descriptor: if it is wrong, it must stay so.
+    if len(frame) > end and frame[end] == _lz4_descriptor_checksum(frame[start:end]):
         frame[start] &= ~_LZ4_FLAG_CONTENT_CHECKSUM & 0xFF
-        frame[end] = _xxh32_of_few_bytes(bytes(frame[start:end])) >> 8 & 0xFF
+        frame[end] = _lz4_descriptor_checksum(frame[start:end])
+
+
+def _lz4_descriptor_checksum(descriptor: memoryview | bytearray) -> int:
+    return _xxh32_of_few_bytes(bytes(descriptor)) >> 8 & 0xFF
 
 
 def _xxh32_of_few_bytes(data: bytes | bytearray) -> int:
