@@ -40,7 +40,7 @@ from storage_core.segment.batch_windows import WINDOW_BYTES, WindowBuffer, Windo
 from storage_core.segment.damage import BatchProbe, known_offset
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from storage_core.filesystem import FileSystem, OpenFile
     from storage_core.record.batch_window import BatchWindow
@@ -186,14 +186,21 @@ class PartitionSpans:
         spans = () if wanted.is_empty else tuple(locate_spans(wanted))
         return cls(wanted.topic, wanted.partition, wanted.start_offset, wanted.end_offset, spans, settings)
 
-    def runs(self, filesystem: FileSystem) -> Iterator[HeaderRun]:
+    def runs(
+        self, filesystem: FileSystem, on_damage: Callable[[DamagedRange], None] | None = None
+    ) -> Iterator[HeaderRun]:
         """The batches that hold an offset of the range, in order; see `header_runs`."""
         for span in self.spans:
-            yield from header_runs(filesystem, span, self.settings)
+            yield from header_runs(filesystem, span, self.settings, on_damage=on_damage)
 
 
 def header_runs(
-    filesystem: FileSystem, span: LogSpan, settings: ReadSettings, *, with_records: bool = False
+    filesystem: FileSystem,
+    span: LogSpan,
+    settings: ReadSettings,
+    *,
+    with_records: bool = False,
+    on_damage: Callable[[DamagedRange], None] | None = None,
 ) -> Iterator[HeaderRun]:
     """The batches that hold an offset of a span, in file order; damaged ranges are left out.
 
@@ -204,6 +211,7 @@ def header_runs(
         span: As planned by `plan_scan`.
         settings: The largest batch that is read, and whether a vanished file is an error.
         with_records: Whether to read whole batches.
+        on_damage: Is told of each range in which no batch can be made out.
 
     Raises:
         DataLossError: The segment was deleted or replaced since the span was planned.
@@ -211,6 +219,7 @@ def header_runs(
     try:
         with open_span(filesystem, span) as opened:
             reader = _HeaderReader(opened, span, settings.max_batch_bytes, with_records=with_records)
+            reader.on_damage = on_damage
             for run in reader.runs():
                 yield from _overlapping(run, span)
     except FileReplacedError as error:
@@ -236,9 +245,14 @@ def _overlapping(run: HeaderRun, span: LogSpan) -> Iterator[HeaderRun]:
 
 
 class _HeaderReader:
-    """Walks over the batches of one span."""
+    """Walks over the batches of one span.
+
+    Attributes:
+        on_damage: Is told of each range in which no batch can be made out.
+    """
 
     def __init__(self, opened: OpenFile, span: LogSpan, max_batch_bytes: int, *, with_records: bool) -> None:
+        self.on_damage: Callable[[DamagedRange], None] | None = None
         self._opened = opened
         self._span = span
         self._max_batch_bytes = max_batch_bytes
@@ -379,7 +393,14 @@ class _HeaderReader:
         self._position_bytes, position_bytes = self._end_bytes, start_bytes
         for item in self._resynchroniser.items(start_bytes, self._lowest_offset):
             if isinstance(item, DamagedRange):
-                rows += self._batches_in(item)
+                found = self._batches_in(item)
+                if not found and self.on_damage is not None:
+                    # Those before it come first.
+                    if rows:
+                        yield self._run_of(rows)
+                        rows = []
+                    self.on_damage(item)
+                rows += found
                 continue
             position_bytes = item.position_bytes
             if position_bytes >= self._end_bytes:

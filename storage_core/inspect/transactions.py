@@ -9,6 +9,7 @@ The walk begins where the oldest transaction of the range began, and goes on aft
 
 from __future__ import annotations
 
+import logging
 import shlex
 import time
 from dataclasses import dataclass, field
@@ -37,7 +38,9 @@ if TYPE_CHECKING:
     from storage_core.inspect.span_headers import HeaderRun
     from storage_core.record.control_records import EndTransactionMarker
     from storage_core.scan import ReadOptions
+    from storage_core.segment import DamagedRange
 
+_log = logging.getLogger(__name__)
 OPEN, COMMITTED, ABORTED = "open", "committed", "aborted"
 BOOTSTRAP_SERVER: Final = "localhost:9092"
 """Where the printed commands find a broker, unless the caller says."""
@@ -194,7 +197,7 @@ def read_transactions(filesystem: FileSystem, task: TransactionsTask) -> Iterato
         DataLossError: A segment was deleted or replaced since the task was planned.
     """
     replay = _Replay(task)
-    for run in task.part.runs(filesystem):
+    for run in task.part.runs(filesystem, replay.note_damage):
         yield from replay.ended_in(run)
         if replay.is_complete:
             return
@@ -236,6 +239,18 @@ class _Replay:
             if ended is not None and self._counts(ended):
                 yield ended
         self.next_offset = int(run.last_offsets[-1]) + 1
+
+    def note_damage(self, damage: DamagedRange) -> None:
+        """Warn that markers may be lost: what is open there may have ended."""
+        if damage.may_hold_markers and self.open:
+            _log.warning(
+                "%d transactions of %s-%d were open at damage that may have held their markers; those that are shown as open "
+                "may have ended there, and others may be joined with the next one of their producer: %s",
+                len(self.open),
+                self.task.part.topic,
+                self.task.part.partition,
+                damage.error(),
+            )
 
     def still_open(self) -> list[Transaction]:
         """The transactions that count and have not ended, oldest first."""

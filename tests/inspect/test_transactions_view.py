@@ -146,6 +146,17 @@ def test_a_damaged_marker_ends_nothing(tmp_path, caplog):
     assert "the control batch at offset 1 is damaged" in caplog.text
 
 
+def test_damage_that_may_have_held_markers_is_a_warning(tmp_path, caplog):
+    log = Log().data(1).data(2).marker(2, COMMIT).marker(1, COMMIT).data(-1, attributes=0)
+    path = log.write(tmp_path) / f"{0:020d}.log"
+    sizes = [len(batch.encode()) for batch in log.segments[0]]
+    data = path.read_bytes()
+    start, end = sum(sizes[:2]), sum(sizes[:3])
+    path.write_bytes(data[:start] + b"\xff" * (end - start) + data[end:])
+    assert states(transactions_of(tmp_path)) == [(1, "committed", 0, 3), (2, "open", 1, None)]
+    assert "2 transactions of events-0 were open at damage that may have held their markers" in caplog.text
+
+
 def test_bounds_choose_what_has_an_offset_within_them(tmp_path):
     log = Log().data(1).data(2).marker(1, COMMIT).data(-1, attributes=0).data(3).marker(2, ABORT)
     log.marker(3, COMMIT).data(4).marker(4, COMMIT).write(tmp_path)
