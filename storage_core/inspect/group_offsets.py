@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from storage_core.checkpoint import PARTITION_METADATA, read_partition_metadata
 from storage_core.directory import find_partitions
-from storage_core.errors import CorruptRecordError, LogDirectoryError, OptionError, UnsupportedFormatError
+from storage_core.errors import CorruptRecordError, LogDirectoryError, UnsupportedFormatError
 from storage_core.inspect.internal_records import (
     CoordinatorRecord,
     UnknownRecordTypeError,
@@ -530,17 +530,10 @@ def _selection(options: ReadOptions) -> Callable[[GroupOffset], bool]:
             return False
         if pattern is not None and (each.topic is None or not pattern.search(each.topic)):
             return False
-        return _is_from(options.starting, each) and not _is_beyond(options.ending, each)
+        is_from_start = _is_at_or_after(options.starting, each, default=True)
+        return is_from_start and not _is_at_or_after(options.ending, each, default=False)
 
     return is_wanted
-
-
-def _is_from(bound: Bound, each: GroupOffset) -> bool:
-    return isinstance(bound, EarliestBound) or _is_at_or_after(bound, each, default=True)
-
-
-def _is_beyond(bound: Bound, each: GroupOffset) -> bool:
-    return not isinstance(bound, LatestBound) and _is_at_or_after(bound, each, default=False)
 
 
 def _is_at_or_after(bound: Bound, each: GroupOffset, *, default: bool) -> bool:
