@@ -549,9 +549,7 @@ def _is_at_or_after(bound: Bound, each: GroupOffset, *, default: bool) -> bool:
             found = by_partition.get((each.topic or "", each.partition), by_topic.get(each.topic or ""))
             return default if found is None else each.commit_timestamp_ms >= found
         case _:
-            raise OptionError(
-                "Offsets of groups have neither an earliest nor a latest one: leave the bound out."
-            )
+            return default
 
 
 def log_ranges(
