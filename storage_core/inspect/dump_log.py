@@ -21,18 +21,34 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from storage_core.filesystem import FileSystem, OpenFile
-    from storage_core.inspect.record_rows import RecordFormat
 
 
 DEFAULT_MAX_MESSAGE_BYTES: Final = 5 << 20
 MAX_INT32: Final = (1 << 31) - 1
 """As ``--max-bytes``: no limit."""
 _MAX_INT64: Final = (1 << 63) - 1
+SUFFIXES: Final = (".log", ".checkpoint", ".index", ".timeindex", ".snapshot", ".txnindex")
+"""Of the files that the tool knows."""
 _BOOTSTRAP_NAME: Final = "bootstrap.checkpoint"
 # `Snapshots.parse`: 20 digits of the offset, a dash, 10 of the epoch.
 _SNAPSHOT_NAME: Final = re.compile(r"(.{20}).(.{10}).*\.checkpoint", re.DOTALL)
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 _MAX_FILE_BYTES: Final = 1 << 28
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFormat:
+    """What of a record is printed.
+
+    Attributes:
+        has_content: Whether keys and values are.
+        has_metadata: Whether offset, timestamp, sizes, sequence and header keys are.
+        decoder: Which of `internal_records.MESSAGE_DECODERS` makes the texts of keys and values; None for UTF-8.
+    """
+
+    has_content: bool
+    has_metadata: bool = True
+    decoder: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
@@ -13,7 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage_core.errors import CorruptError, SegmentLogError
-from storage_core.inspect.internal_records import control_record_text
+from storage_core.inspect.dump_log import RecordFormat
+from storage_core.inspect.internal_records import MESSAGE_DECODERS, control_record_text
 from storage_core.inspect.log_text import MAX_BATCH_BYTES, Batches, tool_fails
 from storage_core.inspect.message_schema import java_text
 from storage_core.inspect.record_iteration import IteratedRecord, header_of, iterate_records
@@ -35,7 +35,6 @@ from storage_core.record.varint import MalformedVarintError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from storage_core.inspect.internal_records import Decoder
     from storage_core.record.section import RecordColumns, RecordHeaders, RecordSection
 
 
@@ -46,21 +45,6 @@ _PIECE_BYTES: Final = 4 << 20
 _MAX_INT32: Final = (1 << 31) - 1
 _END_TYPES: Final = (ControlType.ABORT, ControlType.COMMIT)
 _TIMESTAMP_TYPES: Final = (b" CreateTime: ", b" LogAppendTime: ")
-
-
-@dataclass(frozen=True, slots=True)
-class RecordFormat:
-    """What of a record is printed.
-
-    Attributes:
-        has_content: Whether keys and values are.
-        has_metadata: Whether offset, timestamp, sizes, sequence and header keys are.
-        decoder: Makes the texts of keys and values; None for Kafka's ``StringDecoder``.
-    """
-
-    has_content: bool
-    has_metadata: bool = True
-    decoder: Decoder | None = None
 
 
 class OffsetGaps:
@@ -95,6 +79,7 @@ class RecordRows:
         self.gaps = OffsetGaps()
         self._path = path
         self._format = record_format
+        self._decoder = None if record_format.decoder is None else MESSAGE_DECODERS[record_format.decoder]
         wanted = WantedFields(headers=True)
         self._wanted = wanted
         self._maker = SectionMaker(MAX_BATCH_BYTES, wanted)
@@ -147,7 +132,7 @@ class RecordRows:
 
     def _usual(self, batches: Batches) -> tuple[_Int64Array, BatchWindow]:
         """The numbers of the batches of format v2 that hold data, and a window of just these."""
-        is_wanted = self._format.decoder is None
+        is_wanted = self._decoder is None
         numbers = np.array(
             [number for number in range(len(batches.lines)) if is_wanted and number not in batches.unusual],
             np.int64,
@@ -208,8 +193,8 @@ class RecordRows:
     def _content(self, record: IteratedRecord, header: BatchHeader) -> tuple[str | None, str | None]:
         if record.value is None and record.value_size >= 0:
             raise tool_fails("Found a message whose value does not fit it", self._path, header.position_bytes)
-        if self._format.decoder is not None:
-            return self._format.decoder(record.key, record.value, record.offset)
+        if self._decoder is not None:
+            return self._decoder(record.key, record.value, record.offset)
         return (
             None if record.key is None else java_text(record.key),
             None if record.value is None else java_text(record.value),
