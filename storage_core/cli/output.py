@@ -11,6 +11,7 @@ import csv
 import dataclasses
 import datetime as dt
 import json
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -39,6 +40,7 @@ _UNPRINTABLE: Final = re.compile(
 )
 _SHORT_ESCAPES: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\x1b": "\\e"}
 _ROWS_IN_A_TABLE: Final = 1_000
+_UNFOLDED_WIDTH: Final = 10_000
 
 
 def printable(text: str) -> str:
@@ -110,10 +112,15 @@ class Output:
 
 
 def console(*, is_error: bool = False) -> Console:
-    """A console of rich that interprets no markup and highlights nothing, so that data is printed as it is."""
+    """A console of rich that prints data as it is: no markup, no highlighting, and lines as long as they are.
+
+    Tables are folded to the width of a terminal. In a file or a pipe, each row is one line.
+    """
     from rich.console import Console  # noqa: PLC0415
 
-    return Console(stderr=is_error, markup=False, highlight=False, emoji=False, soft_wrap=False)
+    stream = sys.stderr if is_error else sys.stdout
+    width = None if stream.isatty() or "COLUMNS" in os.environ else _UNFOLDED_WIDTH
+    return Console(stderr=is_error, width=width, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
 def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
