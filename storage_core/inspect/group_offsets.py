@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from storage_core.checkpoint import PARTITION_METADATA, read_partition_metadata
 from storage_core.directory import find_partitions
-from storage_core.errors import CorruptRecordError, LogDirectoryError, UnsupportedFormatError
+from storage_core.errors import CorruptError, CorruptRecordError, LogDirectoryError, UnsupportedFormatError
 from storage_core.inspect.internal_records import (
     CoordinatorRecord,
     UnknownRecordTypeError,
@@ -69,6 +69,8 @@ _log = logging.getLogger(__name__)
 # Types of records of a group coordinator, as the first bytes of keys: of offsets, and of groups by their kind.
 _OFFSET_TYPES: Final = frozenset({b"\0\0", b"\0\1"})
 _GROUP_TYPES: Final = {b"\0\2": CLASSIC, b"\0\3": CONSUMER, b"\0\x0b": SHARE, b"\0\x11": STREAMS}
+_SHARE_PARTITIONS: Final = b"\0\x0f"
+# And of a share coordinator.
 _SHARE_SNAPSHOT, _SHARE_UPDATE = b"\0\0", b"\0\1"
 _TYPE_BYTES: Final = 2
 _STRING_LENGTH_BYTES: Final = 2
@@ -84,7 +86,7 @@ _COLUMNS: Final = (
     Column(
         "topic",
         pa.string(),
-        "The topic; null if a share group's records have only its id and no directory is of it.",
+        "The topic; null if a share group's records have only its id, and nothing in the directories names it.",
     ),
     Column("topicId", pa.string(), "The topic's id, if the record has it."),
     Column("partition", pa.int32(), "The partition."),
@@ -470,12 +472,17 @@ def _share_offsets(filesystem: FileSystem, task: GroupOffsetsTask) -> Iterator[G
             states.pop(record.key, None)
         else:
             states[record.key] = [record]
-    names = _topic_names(filesystem, task.options) if states else {}
-    for records in states.values():
-        said = [each.read(read_share_record, task) for each in records]
-        known = [each for each in said if each is not None and each.value is not None]
-        if known:
-            yield _share_offset(known, names, records[-1].timestamp_ms)
+    said_by_key = {key: _read_all(records, task) for key, records in states.items()}
+    topic_ids = {said[0].key["topicId"] for said in said_by_key.values() if said}
+    names = _topic_names(filesystem, task, topic_ids)
+    for key, said in said_by_key.items():
+        if said:
+            yield _share_offset(said, names, states[key][-1].timestamp_ms)
+
+
+def _read_all(records: Sequence[_Record], task: GroupOffsetsTask) -> list[CoordinatorRecord]:
+    said = (each.read(read_share_record, task) for each in records)
+    return [each for each in said if each is not None and each.value is not None]
 
 
 def _share_offset(
@@ -502,17 +509,35 @@ def _share_offset(
     )
 
 
-def _topic_names(filesystem: FileSystem, options: ReadOptions) -> dict[str, str]:
-    """The topics of these directories by their ids."""
+def _topic_names(filesystem: FileSystem, task: GroupOffsetsTask, topic_ids: set[str]) -> dict[str, str]:
+    """Topics by their ids: as their directories say, or else as coordinators of share groups have noted them."""
     names: dict[str, str] = {}
-    seen: set[str] = set()
-    for directory in _directories(filesystem, options):
-        if directory.topic not in seen:
-            seen.add(directory.topic)
+    directories = _directories(filesystem, task.options) if topic_ids else []
+    for directory in {each.topic: each for each in directories}.values():
+        try:
             topic_id = read_partition_metadata(filesystem, os.path.join(directory.path, PARTITION_METADATA))
-            if topic_id is not None:
-                names[topic_id] = directory.topic
-    return names
+        except CorruptError as error:
+            _log.warning("The id of topic %s is not known: %s", directory.topic, error)
+            continue
+        if topic_id is not None:
+            names[topic_id] = directory.topic
+    if topic_ids <= names.keys():
+        return names
+    coordinators = [each for each in directories if each.topic == OFFSETS_TOPIC]
+    return {**dict(_noted_names(filesystem, task, coordinators)), **names}
+
+
+def _noted_names(
+    filesystem: FileSystem, task: GroupOffsetsTask, directories: Sequence[PartitionDirectory]
+) -> Iterator[tuple[str, str]]:
+    """Topics by their ids, in what coordinators note of share groups (``ShareGroupStatePartitionMetadata``)."""
+    for wanted in _ranges_of(filesystem, task.options, directories):
+        part = _plan_partition(wanted, task.options, task.now_ms)
+        for record in _records(filesystem, part, frozenset({_SHARE_PARTITIONS})):
+            said = record.read(read_group_record, part)
+            value = (said and said.value) or {}
+            for topic in (*value.get("initializingTopics", ()), *value.get("initializedTopics", ())):
+                yield topic["topicId"], topic["topicName"]
 
 
 def _selection(options: ReadOptions) -> Callable[[GroupOffset], bool]:

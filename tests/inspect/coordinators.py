@@ -65,6 +65,14 @@ class Coordinator:
         data = record_bytes(SHARE_COORDINATOR[f"{kind}Value"], 0, value)
         self.write(coordinator_key(SHARE_COORDINATOR[f"{kind}Key"], key), None if is_tombstone else data)
 
+    def share_partitions(self, group, topic, topic_id):
+        """Note that a share group has begun with a topic."""
+        topics = [{"topicId": topic_id, "topicName": topic, "partitions": [0]}]
+        value = {"initializingTopics": [], "initializedTopics": topics, "deletingTopics": []}
+        data = record_bytes(GROUP_COORDINATOR["ShareGroupStatePartitionMetadataValue"], 0, value)
+        key = GROUP_COORDINATOR["ShareGroupStatePartitionMetadataKey"]
+        self.write(coordinator_key(key, {"groupId": group}), data)
+
     def write(self, key, value, *, producer_id=None):
         """Append a record, as part of a producer's transaction if it is named."""
         records = pa.table(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import pickle
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -209,6 +211,25 @@ def test_a_snapshot_replaces_what_was_updated_before(logs, clock):
     coordinator.share("ShareUpdate", "s", _TOPIC_ID, 0, start_offset=5)
     coordinator.share("ShareSnapshot", "s", _TOPIC_ID, 0, start_offset=2)
     assert [(row["topic"], row["topicId"], row["offset"]) for row in rows(logs)] == [(None, _TOPIC_ID, 2)]
+
+
+def test_a_topic_without_a_directory_has_the_name_that_the_group_coordinator_noted(logs, coordinator, clock):
+    coordinator.share_partitions("s", "elsewhere", _TOPIC_ID)
+    share = Coordinator(logs, clock, "__share_group_state")
+    share.share("ShareSnapshot", "s", _TOPIC_ID, 0, start_offset=3)
+    assert offsets(logs) == {("s", "elsewhere", 0): 3}
+    (Path(logs.path) / "__share_group_state-0" / "partition.metadata").write_text("damaged")
+    assert offsets(logs) == {("s", "elsewhere", 0): 3}
+
+
+def test_a_task_travels_to_another_process(logs, coordinator):
+    coordinator.commit("g", "t", 0, 1)
+    filesystem = FileSystem()
+    tasks = plan_group_offsets(
+        filesystem, options_of([logs.path], {"view": "group_offsets", "as_of": NOW_MS})
+    )
+    (found,) = (read_group_offsets(filesystem, pickle.loads(pickle.dumps(task))) for task in tasks)
+    assert [(each.group, each.offset) for each in found] == [("g", 1)]
 
 
 @pytest.mark.parametrize(
