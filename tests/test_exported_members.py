@@ -76,6 +76,7 @@ EXPORTED = {
     "storage_core.filesystem": [
         "BytesLike",
         "DirectoryEntry",
+        "ExaminedEntry",
         "FileLock",
         "FileStatus",
         "FileSystem",

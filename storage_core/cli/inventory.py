@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-import os
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
 _KIBI: Final = 1024
 _UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
-_WIDTH_OF_A_PIPE: Final = 240
 _MOST_KINDS: Final = 8
 _MOST_FINDINGS: Final = 50
 _STYLES: Final = {"damage": "bold red", "unreadable": "bold red", "warning": "yellow", "note": "dim"}
@@ -142,9 +140,6 @@ def size_text(size_bytes: int) -> str:
 
 
 def _render(console: Console, found: Inventory, *, by_partition: bool) -> None:
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        # In a pipe, nothing is gained by folding.
-        console.width = _WIDTH_OF_A_PIPE
     for root in found.roots:
         console.print(_root_line(root))
     if by_partition:

@@ -73,6 +73,8 @@ _PARTITION_KINDS: Final = {
     PARTITION_METADATA: "partition metadata",
     "quorum-state": _QUORUM_STATE,
 }
+RECOVERY_MANIFEST: Final = f"{OWN_PREFIX}recovery.json"
+"""What a recovery left out of the directory that it made."""
 _ROOT_KINDS: Final = {
     META_PROPERTIES: "meta.properties",
     CLEAN_SHUTDOWN_FILE: "clean shutdown marker",
@@ -85,6 +87,7 @@ _ROOT_KINDS: Final = {
     COMMITS_FILE: "segmentlog commits",
     COMMIT_JOURNAL: "segmentlog commit journal",
     TRUNCATIONS_FILE: "segmentlog truncations",
+    RECOVERY_MANIFEST: "segmentlog recovery manifest",
 }
 _STAGED: Final = "segmentlog staged file"
 _OWN: Final = "segmentlog file"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from storage_core.inspect.roots import PartitionPlace
     from storage_core.record.batch_header import BatchHeader
     from storage_core.scan.options import ReadOptions
+    from storage_core.segment import SegmentReader
 
 
 _COLUMNS: Final = (
@@ -126,6 +128,8 @@ _PARTITIONS_IN_A_TASK: Final = 64
 # An unlikely run of empty segments is not followed further.
 _MOST_EMPTY: Final = 16
 _MOST_NAMED: Final = 100
+# Of a directory that a broker changes meanwhile.
+_ATTEMPTS: Final = 3
 _BASE_OFFSET_DIGITS: Final = 20
 
 
@@ -391,17 +395,20 @@ def summarize_partition(
         choice.replicas,
         choice.conflict,
     )
-    try:
-        return _summarized(
-            filesystem, summary, place, root, exact=exact, with_last_stable_offset=with_last_stable_offset
-        )
-    except MissingError:
-        # A live broker renames and deletes directories.
-        if filesystem.status(place.path) is None:
-            return None
-        return replace(summary, unreadable="Its files were replaced faster than they could be examined.")
-    except (LogDirectoryError, DataLossError) as error:
-        return replace(summary, unreadable=str(error))
+    for _ in range(_ATTEMPTS):
+        try:
+            return _summarized(
+                filesystem, summary, place, root, exact=exact, with_last_stable_offset=with_last_stable_offset
+            )
+        except (MissingError, DataLossError):
+            # A live broker renames and deletes files and directories.
+            if filesystem.status(place.path) is None:
+                return None
+        except LogDirectoryError as error:
+            return replace(summary, unreadable=str(error))
+    return replace(
+        summary, unreadable=f"Its files were replaced faster than they could be examined. [{place.path}]"
+    )
 
 
 def _summarized(
@@ -518,12 +525,9 @@ def _learn_first_and_last(log: PartitionLog, values: dict[str, object]) -> int |
     last: BatchHeader | None = None
     largest_ms = NO_TIMESTAMP_MS
     for index in reversed(range(max(0, len(log.segments) - _MOST_EMPTY), len(log.segments))):
-        segment = log.segments[index]
-        end = log.read_segment(index, lambda segment: segment.end())
-        if end.position_bytes:
-            is_complete = index + 1 < len(log.segments) or log.is_clean
-            largest_ms = segment.largest_timestamp(is_complete=is_complete).timestamp_ms
-            last = segment.translate_offset(end.next_offset - 1)
+        is_complete = index + 1 < len(log.segments) or log.is_clean
+        last, largest_ms = log.read_segment(index, partial(_last_batch, is_complete=is_complete))
+        if last is not None:
             break
     headers = [header for header in (None if first is None else first[1], last) if header is not None]
     values["max_timestamp_ms"] = None if largest_ms == NO_TIMESTAMP_MS else largest_ms
@@ -531,6 +535,15 @@ def _learn_first_and_last(log: PartitionLog, values: dict[str, object]) -> int |
     values["magics"] = tuple(sorted({header.magic for header in headers}))
     smallest_ms = NO_TIMESTAMP_MS if first is None else first_timestamp_ms(first[1])
     return None if smallest_ms == NO_TIMESTAMP_MS else smallest_ms
+
+
+def _last_batch(segment: SegmentReader, *, is_complete: bool) -> tuple[BatchHeader | None, int]:
+    """A segment's last batch, and its largest timestamp."""
+    end = segment.end()
+    if not end.position_bytes:
+        return None, NO_TIMESTAMP_MS
+    largest = segment.largest_timestamp(is_complete=is_complete)
+    return segment.translate_offset(end.next_offset - 1), largest.timestamp_ms
 
 
 def _learn_exactly(filesystem: FileSystem, log: PartitionLog, found: _Findings) -> None:
