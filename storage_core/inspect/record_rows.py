@@ -301,8 +301,9 @@ class _Rows:
         if is_append_time.all() or not is_append_time.any():
             yield _TIMESTAMP_TYPES[int(is_append_time[0])]
         else:
-            kinds = np.repeat(is_append_time.astype(np.int8), counts)[rows]
-            yield pa.array(_TIMESTAMP_TYPES, pa.binary()).take(pa.array(kinds))
+            mask = np.packbits(np.repeat(is_append_time, counts)[rows], bitorder="little")
+            is_append = pa.Array.from_buffers(pa.bool_(), len(keys.starts), [None, pa.py_buffer(mask)])
+            yield pc.if_else(is_append, _scalar(_TIMESTAMP_TYPES[1]), _scalar(_TIMESTAMP_TYPES[0]))
         yield _numbers(columns.timestamps_ms[rows])
         yield b" keySize: "
         yield _numbers(np.maximum(keys.lengths, -1))
@@ -346,24 +347,31 @@ def _numbers(column: npt.NDArray[Any]) -> _Part:
     first = int(column[0])
     if (column == first).all():
         return b"%d" % first
-    return pc.cast(pc.cast(pa.array(column), pa.string()), pa.binary())
+    return pc.cast(pc.cast(_arrow(column.astype(np.int64, copy=False), pa.int64()), pa.string()), pa.binary())
+
+
+def _arrow(column: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
+    """A column as an Arrow array. `pyarrow.array` would import pandas, if it is installed: as long as all the rest."""
+    return pa.Array.from_buffers(kind, len(column), [None, pa.py_buffer(np.ascontiguousarray(column))])
 
 
 def _prefixed(prefix: bytes, column: pa.BinaryArray) -> pa.BinaryArray:
     """The values of a column after a prefix; nothing for null."""
     joined = pc.binary_join_element_wise(_scalar(prefix), column, _scalar(b""))
-    return joined.fill_null(b"") if joined.null_count else joined
+    return joined.fill_null(_scalar(b"")) if joined.null_count else joined
 
 
 def _header_keys(buffer: npt.NDArray[np.uint8], headers: RecordHeaders, rows: slice) -> pa.BinaryArray:
     first = headers.first[rows.start : rows.stop + 1]
     keys = binary_array(buffer, _sliced(headers.keys, slice(int(first[0]), int(first[-1]))))
-    lists = pa.ListArray.from_arrays(pa.array((first - first[0]).astype(np.int32)), keys)
-    return pc.binary_join(lists, pa.scalar(b",", pa.binary()))
+    lists = pa.ListArray.from_arrays(_arrow((first - first[0]).astype(np.int32), pa.int32()), keys)
+    return pc.binary_join(lists, _scalar(b","))
 
 
 def _scalar(part: bytes) -> pa.Scalar:
-    return pa.scalar(part, pa.binary())
+    """A constant, made without `pyarrow.scalar`, which imports pandas, too."""
+    borders = np.array([0, len(part)], np.int32)
+    return pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(borders), pa.py_buffer(part)])[0]
 
 
 def _join(parts: list[_Part], count: int) -> pa.BinaryArray:

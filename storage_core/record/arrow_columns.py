@@ -62,7 +62,8 @@ def _by_views(buffer: _Bytes, column: Slices, shortest: int, longest: int) -> pa
     nulls = None
     if shortest < 0:
         is_null = lengths < 0
-        nulls = pa.array(~is_null).buffers()[1]
+        # `pyarrow.array` would import pandas, if that is installed.
+        nulls = pa.py_buffer(np.packbits(~is_null, bitorder="little"))
         lengths = np.where(is_null, 0, lengths)
     views = np.empty((len(lengths), 4), np.int32)
     views[:, 0] = lengths
