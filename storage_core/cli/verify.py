@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from storage_core.inspect.partition_check import Finding, PartitionReport
+    from storage_core.inspect.findings import Finding, PartitionReport
     from storage_core.inspect.verify import VerifyReport
 
 

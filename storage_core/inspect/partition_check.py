@@ -1,41 +1,31 @@
-"""Checking one partition: its segments, checkpoints, snapshots and file names compared with each other.
-
-Severities of findings:
-
-    damage    something contradicts a checksum, the log, or what a broker has recorded
-    suspect   it may be damage, or may have a reason that the directory does not tell: a gap in the offsets
-    unclean   a crash leaves this behind, and a broker repairs it when it starts, without loss of flushed records
-    note      worth knowing
-"""
+"""Checking one partition: its segments, checkpoints, snapshots and file names compared with each other."""
 
 from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from storage_core.checkpoint import (
     CLEANER_OFFSET_CHECKPOINT,
     LEADER_EPOCH_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
-    META_PROPERTIES,
     PARTITION_METADATA,
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_OFFSET_CHECKPOINT,
     EpochEntry,
     read_leader_epoch_checkpoint,
-    read_meta_properties,
-    read_offset_checkpoint,
     read_partition_metadata,
     read_producer_snapshot,
 )
-from storage_core.directory import parse_partition_directory_name
-from storage_core.directory.log_directory_files import INTERNAL_TOPICS, LogDirectoryFiles
+from storage_core.directory.log_directory_files import INTERNAL_TOPICS
 from storage_core.errors import CorruptError
 from storage_core.inspect.broker_start import BrokerSegment, BrokerStart, KnownOfLog, start_of_broker
 from storage_core.inspect.files import UNKNOWN, name_in_partition
-from storage_core.inspect.roots import LIVE
+from storage_core.inspect.findings import Action, Finding, PartitionReport, Severity, verdict_of
+from storage_core.inspect.root_check import RootFiles
 from storage_core.inspect.segment_check import (
     MOST_REPORTED,
     EpochRun,
@@ -69,16 +59,12 @@ if TYPE_CHECKING:
     from storage_core.checkpoint import ProducerStateEntry
     from storage_core.directory.segment_listing import SegmentListing
     from storage_core.filesystem import FileSystem
-    from storage_core.inspect.roots import LogRoot, PartitionPlace
+    from storage_core.inspect.roots import PartitionPlace
 
 
-Severity = Literal["damage", "suspect", "unclean", "note"]
-SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)
-"""The worst first."""
-Verdict = Literal["damage", "suspect", "unclean", "sound"]
-Action = Literal["unnoticed", "rebuild index", "truncate", "remove", "reset", "complete", "refuse"]
-"""What a broker does about a finding when it starts: ``unnoticed`` is nothing, because it does not look."""
 _INDEX_SUFFIXES: Final = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+MOST_RANGES: Final = 1_000
+"""So many damaged ranges of a segment are described."""
 # A broker takes every file with one of these for one of a segment, whatever its name.
 _BROKER_SUFFIXES: Final = (LOG_SUFFIX, *_INDEX_SUFFIXES)
 _INDEX_KINDS: Final = {"offset": "offset index", "time": "time index", "transaction": "transaction index"}
@@ -91,80 +77,6 @@ _Snapshots = dict[int, "tuple[ProducerStateEntry, ...] | None"]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """Something that is not as it should be.
-
-    Attributes:
-        kind: What it is about: ``batch``, ``record``, ``tail``, ``gap``, ``offset index``, ``time index``,
-            ``transaction index``, ``leader epoch``, ``sequence``, ``snapshot``, ``checkpoint``, ``metadata`` or ``file``.
-        file: Path of the file.
-        start_byte: The first byte concerned; None for the whole file.
-        end_byte: The position after the last.
-        start_offset: The first offset concerned; None if there is none.
-        end_offset: The offset after the last.
-        action: What a broker would do about it when it starts.
-        action_offset: The offset to which it truncates.
-    """
-
-    severity: Severity
-    kind: str
-    file: str
-    reason: str
-    action: Action = "unnoticed"
-    action_offset: int | None = None
-    start_byte: int | None = None
-    end_byte: int | None = None
-    start_offset: int | None = None
-    end_offset: int | None = None
-
-
-def verdict_of(findings: Iterable[Finding]) -> Verdict:
-    """The worst severity of findings; ``sound`` if there are none but notes."""
-    severities = {each.severity for each in findings}
-    for severity in SEVERITIES:
-        if severity in severities and severity != "note":
-            return severity
-    return "sound"
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionReport:
-    """What was found out about one partition.
-
-    Attributes:
-        verdict: The worst severity of its findings.
-        is_clean: Whether the broker closed the log before it stopped.
-        record_count: Records by the headers, markers included; of compressed messages v0 and v1, one for each set.
-        log_start_offset: By checkpoint and segments.
-        log_end_offset: The offset after the last valid batch.
-        start: What a broker makes of it when it starts.
-    """
-
-    topic: str
-    partition: int
-    path: str
-    verdict: Verdict
-    is_clean: bool
-    segment_count: int
-    batch_count: int
-    record_count: int
-    size_bytes: int
-    log_start_offset: int
-    log_end_offset: int
-    start: BrokerStart
-    findings: tuple[Finding, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RootReport:
-    """What was found out about the own files of a log directory."""
-
-    path: str
-    is_clean: bool
-    findings: tuple[Finding, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class PlannedPartition:
     """A partition to verify: its listing, and a task for each of its segments."""
 
@@ -172,66 +84,6 @@ class PlannedPartition:
     names: tuple[str, ...]
     listing: SegmentListing
     tasks: tuple[SegmentTask, ...]
-
-
-class RootFiles:
-    """The checkpoints of a log directory, as a starting broker takes them."""
-
-    def __init__(self, filesystem: FileSystem, root: LogRoot) -> None:
-        self.path = root.path
-        self.is_clean = LogDirectoryFiles(filesystem, root.path).clean_shutdown
-        self._filesystem = filesystem
-        self._findings: list[Finding] = []
-        self.recovery_points = self._read(RECOVERY_POINT_CHECKPOINT, "reset")
-        self.log_start_offsets = self._read(LOG_START_OFFSET_CHECKPOINT, "reset")
-        self.high_watermarks = self._read(REPLICATION_OFFSET_CHECKPOINT, "refuse")
-        self.cleaner_offsets = self._read(CLEANER_OFFSET_CHECKPOINT, "refuse")
-        try:
-            read_meta_properties(filesystem, os.path.join(root.path, META_PROPERTIES))
-        except CorruptError as error:
-            self._add("metadata", META_PROPERTIES, error, "refuse")
-        for place in root.places if root.is_whole else ():
-            if place.state != LIVE:
-                self._findings.append(
-                    Finding(
-                        "note", "file", place.path,
-                        f"Not verified: the directory's name says that it is in state {place.state}.",
-                        "remove" if place.state == "delete" else "unnoticed",
-                    )
-                )  # fmt: skip
-
-        if root.is_whole:
-            self._find_empty(root)
-
-    def _find_empty(self, root: LogRoot) -> None:
-        """Directories with the name of a partition that hold no log: a broker makes an empty one of them."""
-        known = {place.path for place in root.places}
-        for entry in self._filesystem.list_directory(root.path):
-            path = os.path.join(root.path, entry.name)
-            if entry.is_directory and path not in known and parse_partition_directory_name(entry.name):
-                self._findings.append(
-                    Finding(
-                        "suspect", "file", path,
-                        "Expected a log in a directory with the name of a partition, found none: a broker begins an empty "
-                        "one.",
-                    )
-                )  # fmt: skip
-
-    def report(self) -> RootReport:
-        """What was found out about them."""
-        return RootReport(self.path, self.is_clean, tuple(self._findings))
-
-    def _read(self, name: str, action: Action) -> dict[tuple[str, int], int]:
-        try:
-            return read_offset_checkpoint(self._filesystem, os.path.join(self.path, name))
-        except CorruptError as error:
-            self._add("checkpoint", name, error, action)
-            return {}
-
-    def _add(self, kind: str, name: str, error: CorruptError, action: Action) -> None:
-        self._findings.append(
-            Finding("damage", kind, os.path.join(self.path, name), str(error.args[0]), action)
-        )
 
 
 def check_partition(
@@ -263,15 +115,20 @@ class _PartitionCheck:
         self._listing = partition.listing
         self._facts = [each for each in facts if each is not None]
         self._bases = frozenset(partition.listing.base_offsets)
+        self._topic_id: str | None = None
         self._epoch_entries: tuple[EpochEntry, ...] = ()
         self._bad_snapshots: dict[int, str] = {}
         # Base offsets of the segments whose transaction index a broker cannot read.
         self._unreadable: set[int] = set()
         self._findings: list[Finding] = []
-        for task, found in zip(partition.tasks, facts, strict=True):
-            if found is None:
-                self._add("note", "file", f"{task.directory}/{log_file_name(task.base_offset)}",
-                          "Not verified: the file was replaced or removed meanwhile. Verify again.")  # fmt: skip
+        self._is_changing = None in facts
+        if self._is_changing:
+            self._add(
+                "note",
+                "file",
+                self._path,
+                "Not verified: its files are being replaced or removed by another process. Verify again.",
+            )
         key = partition.place.topic_partition
         self._recovery_point = root.recovery_points.get(key, 0)
         self._log_start_checkpoint = root.log_start_offsets.get(key, 0)
@@ -286,6 +143,29 @@ class _PartitionCheck:
         self._start = BrokerStart()
 
     def report(self) -> PartitionReport:
+        # With a segment unknown, nothing can be said of how the others fit together.
+        if not self._is_changing:
+            self._check()
+        place = self._place
+        first = self._facts[0].base_offset if self._facts else self._log_start_checkpoint
+        return PartitionReport(
+            place.topic,
+            place.partition,
+            self._path,
+            verdict_of(self._findings),
+            self._topic_id,
+            self._root.is_clean,
+            len(self._listing.base_offsets),
+            sum(each.batch_count for each in self._facts),
+            sum(each.record_count for each in self._facts),
+            sum(each.size_bytes for each in self._facts),
+            max(first, self._log_start_checkpoint),
+            self._log_end_offset,
+            self._start,
+            tuple(self._findings),
+        )
+
+    def _check(self) -> None:
         refusals = [*self._check_epoch_file(), *self._check_metadata(), *self._check_names()]
         snapshots = self._read_snapshots()
         refusals += self._unknown_transaction_versions()
@@ -299,23 +179,6 @@ class _PartitionCheck:
         states = self._check_producers()
         self._check_checkpoints()
         self._check_snapshots(snapshots, states)
-        place = self._place
-        first = self._facts[0].base_offset if self._facts else self._log_start_checkpoint
-        return PartitionReport(
-            place.topic,
-            place.partition,
-            self._path,
-            verdict_of(self._findings),
-            self._root.is_clean,
-            len(self._listing.base_offsets),
-            sum(each.batch_count for each in self._facts),
-            sum(each.record_count for each in self._facts),
-            sum(each.size_bytes for each in self._facts),
-            max(first, self._log_start_checkpoint),
-            self._log_end_offset,
-            self._start,
-            tuple(self._findings),
-        )
 
     def _add(self, severity: Severity, kind: str, file: str, reason: str, **more: Any) -> None:
         self._findings.append(Finding(severity, kind, file, reason, **more))
@@ -337,7 +200,7 @@ class _PartitionCheck:
     def _check_metadata(self) -> list[str]:
         path = self._path_of(PARTITION_METADATA)
         try:
-            read_partition_metadata(self._filesystem, path)
+            self._topic_id = read_partition_metadata(self._filesystem, path)
         except CorruptError as error:
             self._add("damage", "metadata", path, str(error.args[0]), action="refuse")
             return [f"{PARTITION_METADATA} is malformed"]
@@ -447,12 +310,18 @@ class _PartitionCheck:
 
     def _check_log(self, facts: SegmentFacts) -> None:
         for kind, ranges in (("batch", facts.damage), ("record", facts.malformed)):
-            for found in ranges:
+            for found in ranges[:MOST_RANGES]:
                 self._add(
                     "damage", kind, facts.log_path, found.reason,
                     start_byte=found.start_bytes, end_byte=found.end_bytes,
                     start_offset=found.start_offset, end_offset=min(found.end_offset, MAX_OFFSET),
                     **self._action_at(facts, found.start_bytes),
+                )  # fmt: skip
+            if len(ranges) > MOST_RANGES:
+                self._add(
+                    "damage", kind, facts.log_path,
+                    f"Expected valid batches, found {len(ranges) - MOST_RANGES} more damaged ranges: the view damage has "
+                    "all of them.",
                 )  # fmt: skip
         self._check_tail(facts)
         if facts.scan.failure == "overflow" and not facts.damage and facts.tail is None:
@@ -675,10 +544,14 @@ class _PartitionCheck:
             if offset is None or name != snapshot_file_name(offset):
                 continue
             try:
-                snapshots[offset] = read_producer_snapshot(self._filesystem, self._path_of(name))
+                entries = read_producer_snapshot(self._filesystem, self._path_of(name))
             except CorruptError as error:
                 snapshots[offset] = None
                 self._bad_snapshots[offset] = str(error.args[0])
+            else:
+                # A running broker may have removed it since the listing.
+                if entries is not None:
+                    snapshots[offset] = entries
         return snapshots
 
     def _check_snapshots(self, snapshots: _Snapshots, states: dict[int, dict[int, Sequence]]) -> None:
@@ -757,3 +630,33 @@ def _without_strays(offsets: list[int], bases: list[int]) -> list[int]:
     if strays and (not bases or strays[-1] >= bases[-1]):
         strays.pop()
     return [offset for offset in offsets if offset not in strays]
+
+
+def with_topic_ids_compared(reports: Iterable[PartitionReport]) -> list[PartitionReport]:
+    """The reports, with findings where partitions of one topic in one log directory have different topic ids."""
+    reports = list(reports)
+    ids: dict[tuple[str, str], Counter[str]] = {}
+    for each in reports:
+        if each.topic_id is not None:
+            ids.setdefault((os.path.dirname(each.path), each.topic), Counter())[each.topic_id] += 1
+    return [_with_topic_id(each, ids.get((os.path.dirname(each.path), each.topic))) for each in reports]
+
+
+def _with_topic_id(report: PartitionReport, ids: Counter[str] | None) -> PartitionReport:
+    if report.topic_id is None or ids is None or len(ids) == 1:
+        return report
+    most = max(ids.values())
+    is_usual = ids[report.topic_id] == most and list(ids.values()).count(most) == 1
+    if is_usual:
+        return report
+    finding = Finding(
+        "suspect",
+        "metadata",
+        os.path.join(report.path, PARTITION_METADATA),
+        f"Expected one topic id for all partitions of {report.topic}, found {report.topic_id} here and "
+        f"{', '.join(sorted(set(ids) - {report.topic_id}))} elsewhere: a broker removes, as a stray, the directory of a topic "
+        "that its cluster does not have.",
+        "remove",
+    )
+    findings = (*report.findings, finding)
+    return replace(report, verdict=verdict_of(findings), findings=findings)

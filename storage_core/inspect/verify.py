@@ -14,17 +14,16 @@ from typing import TYPE_CHECKING, Final, Self
 from storage_core.directory.segment_listing import list_segments
 from storage_core.errors import DataLossError, UnreadableError
 from storage_core.filesystem import FileSystem
-from storage_core.inspect.partition_check import (
+from storage_core.inspect.findings import (
     SEVERITIES,
     Finding,
     PartitionReport,
-    PlannedPartition,
-    RootFiles,
     RootReport,
     Verdict,
-    check_partition,
     verdict_of,
 )
+from storage_core.inspect.partition_check import PlannedPartition, check_partition, with_topic_ids_compared
+from storage_core.inspect.root_check import RootFiles
 from storage_core.inspect.roots import LIVE, LogRoot, PartitionPlace, find_roots, selected_places
 from storage_core.inspect.segment_check import SegmentFacts, SegmentTask, check_segment
 from storage_core.segment import SegmentReader
@@ -87,7 +86,9 @@ def plan_verification(filesystem: FileSystem, options: ReadOptions, *, is_deep: 
         if root.problem is not None:
             raise UnreadableError(root.problem, path=root.path)
     places = [place for place in selected_places(filesystem, roots, options) if place.state == LIVE]
-    partitions = [_planned(filesystem, place, options, is_deep) for place in places]
+    partitions = [
+        _planned(filesystem, place, is_deep, options.max_decompressed_batch_bytes) for place in places
+    ]
     size_bytes = sum(_size_bytes(filesystem, task) for partition in partitions for task in partition.tasks)
     return Plan(roots, tuple(partitions), is_deep, size_bytes)
 
@@ -98,7 +99,7 @@ def _size_bytes(filesystem: FileSystem, task: SegmentTask) -> int:
 
 
 def _planned(
-    filesystem: FileSystem, place: PartitionPlace, options: ReadOptions, is_deep: bool
+    filesystem: FileSystem, place: PartitionPlace, is_deep: bool, max_batch_bytes: int
 ) -> PlannedPartition:
     path = place.path
     # Before the segments are listed: what a compaction is about to replace is named too.
@@ -117,7 +118,7 @@ def _planned(
             bases[number + 1] if number + 1 < len(bases) else None,
             SWAP_SUFFIX if base_offset in listing.swapped else "",
             is_deep,
-            options.max_decompressed_batch_bytes,
+            max_batch_bytes,
         )
         for number, base_offset in enumerate(bases)
     )
@@ -147,12 +148,14 @@ def verify(
         root_files = {root.path: RootFiles(filesystem, root) for root in plan.roots}
         reports = []
         for partition in plan.partitions:
-            facts = []
+            facts: list[SegmentFacts | None] = []
             for task in partition.tasks:
                 found = checks.next()
                 facts.append(found)
                 advance(_size_bytes(filesystem, task) if found is None else found.size_bytes)
+            partition, facts = _again_if_replaced(filesystem, partition, facts)  # noqa: PLW2901  (listed again)
             reports.append(check_partition(filesystem, root_files[partition.place.root], partition, facts))
+    reports = with_topic_ids_compared(reports)
     roots = tuple(root_files[root.path].report() for root in plan.roots)
     findings = [
         *(each for root in roots for each in root.findings),
@@ -166,6 +169,29 @@ def verify(
         roots,
         tuple(reports),
     )
+
+
+# How often a partition that a running broker changes is verified anew.
+_ATTEMPTS: Final = 3
+
+
+def _again_if_replaced(
+    filesystem: FileSystem, partition: PlannedPartition, facts: list[SegmentFacts | None]
+) -> tuple[PlannedPartition, list[SegmentFacts | None]]:
+    """Verify a partition of which a file was removed or replaced since the listing once more."""
+    for _ in range(_ATTEMPTS):
+        if None not in facts:
+            break
+        first = partition.tasks[0]
+        try:
+            listed = _planned(filesystem, partition.place, first.is_deep, first.max_batch_bytes)
+        except FileNotFoundError:
+            # The whole partition is gone.
+            break
+        if not listed.tasks:
+            break
+        partition, facts = listed, [_check(filesystem, task) for task in listed.tasks]
+    return partition, facts
 
 
 _MIN_BYTES_PER_PROCESS: Final = 128 << 20

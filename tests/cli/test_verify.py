@@ -1,0 +1,186 @@
+"""`segmentlog verify`: what it prints in each format, and how it ends."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+
+import pytest
+from conformance.archives import unpack_case
+
+from storage_core.filesystem import FileSystem
+from tests.log.logs import append, flip, name, open_directory, small, unclean
+
+
+@pytest.fixture
+def root(tmp_path):
+    """Two topics, orders with damage in one batch of a segment in the middle."""
+    with open_directory(tmp_path / "data", config=small()) as logs:
+        append(logs.create("orders"), 25)
+        append(logs.create("clicks"), 3)
+    flip(tmp_path / "data" / "orders-0" / name(10), 350)
+    return tmp_path / "data"
+
+
+def test_sound_directories_end_with_status_0(segmentlog, example_data):
+    ended = segmentlog("verify", example_data)
+    assert (ended.status, ended.stderr) == (0, "")
+    assert ended.stdout.splitlines()[-1] == (
+        "Sound: 7 partitions, 24 segments, 939 batches, 1,560,106 bytes of log; findings: none."
+    )
+
+
+def test_damage_is_shown_with_its_place_and_what_a_broker_would_do(segmentlog, root):
+    unclean(root)
+    ended = segmentlog("verify", root)
+    assert ended.status == 1
+    lines = [" ".join(line.split()) for line in ended.stdout.splitlines()]
+    assert (
+        "orders-0 damage 3 24 0 25 truncates it to offset 13, removes 1 segment, recovers 2 segments" in lines
+    )
+    assert "clicks-0 sound 1 3 0 3 recovers 1 segment" in lines
+    (finding,) = [line for line in lines if line.startswith("damage batch")]
+    assert finding.startswith(
+        f"damage batch orders-0/{name(10)} 300 to 399 13 truncate to 13 Expected a record batch with CRC "
+    )
+    assert lines[-1].startswith("Damage: 2 partitions, 4 segments, 27 batches, ")
+    assert lines[-1].endswith("; findings: 1 damage.")
+
+
+def test_json_is_the_whole_report(segmentlog, root):
+    ended = segmentlog("verify", root, "--output", "json", "--deep")
+    report = json.loads(ended.stdout)
+    assert (ended.status, report["verdict"], report["is_deep"]) == (1, "damage", True)
+    assert report["counts"] == {"damage": 1, "suspect": 0, "unclean": 0, "note": 0}
+    clicks, orders = report["partitions"]
+    assert (clicks["topic"], clicks["verdict"], clicks["findings"]) == ("clicks", "sound", [])
+    assert (orders["log_end_offset"], orders["start"]["refusal"]) == (25, None)
+    (finding,) = orders["findings"]
+    assert finding["file"] == str(root / "orders-0" / name(10))
+    assert {each: finding[each] for each in ("severity", "kind", "action", "start_byte", "end_offset")} == {
+        "severity": "damage",
+        "kind": "batch",
+        "action": "unnoticed",
+        "start_byte": 300,
+        "end_offset": 14,
+    }
+
+
+@pytest.mark.parametrize("output", ["jsonl", "csv"])
+def test_one_line_for_each_finding(segmentlog, root, output):
+    ended = segmentlog("verify", root, "-o", output)
+    assert ended.status == 1
+    if output == "csv":
+        (row,) = csv.DictReader(io.StringIO(ended.stdout))
+    else:
+        row = {key: "" if value is None else str(value) for key, value in json.loads(ended.stdout).items()}
+    assert row.pop("reason").startswith("Expected a record batch with CRC ")
+    assert row == {
+        "topic": "orders",
+        "partition": "0",
+        "severity": "damage",
+        "kind": "batch",
+        "file": str(root / "orders-0" / name(10)),
+        "startByte": "300",
+        "endByte": "400",
+        "startOffset": "13",
+        "endOffset": "14",
+        "action": "unnoticed",
+        "actionOffset": "",
+    }
+
+
+def test_topics_are_chosen_by_the_flags_of_reads(segmentlog, root):
+    assert segmentlog("verify", root, "--subscribe", "clicks").status == 0
+    assert segmentlog("verify", root, "--assign", '{"orders": [0]}').status == 1
+    assert segmentlog("verify", root, "--subscribe-pattern", "ord.*").status == 1
+
+
+def test_notes_are_shown_if_asked_for(segmentlog, root):
+    (root / "clicks-0" / (name(0) + ".deleted")).write_bytes(b"")
+    assert ".deleted" not in segmentlog("verify", root).stdout
+    assert "note file clicks-0/" + name(0) + ".deleted remove" in " ".join(
+        segmentlog("verify", root, "--notes").stdout.split()
+    )
+
+
+def test_names_and_bytes_of_hostile_files_are_never_printed_raw(segmentlog, root):
+    (root / "clicks-0" / "\x1b[2Jevil.log").write_bytes(b"")
+    ended = segmentlog("verify", root)
+    assert "\x1b" not in ended.stdout
+    assert "\\e[2Jevil.log" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        ([], 2, "Missing argument 'DIR...'"),
+        (["--nonsense", "."], 2, "No such option"),
+        (["/nowhere"], 3, "Expected a directory, found nothing"),
+        (["{root}", "--subscribe", "nosuch"], 2, "UnknownTopicOrPartition"),
+        (["{root}", "--jobs", "0"], 2, "0 is not in the range x>=1"),
+        (["{root}/orders-0/" + name(10)], 3, "Expected a directory, found something else"),
+    ],
+)
+def test_wrong_use_is_one_line_and_its_status(segmentlog, root, arguments, status, message):
+    ended = segmentlog("verify", *(each.format(root=root) for each in arguments))
+    assert (ended.status, ended.stdout) == (status, "")
+    assert message in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+
+
+def test_binary_garbage_is_damage_and_no_traceback(segmentlog, tmp_path):
+    partition = tmp_path / "data" / "orders-0"
+    partition.mkdir(parents=True)
+    for suffix in ("log", "index", "timeindex", "txnindex", "snapshot"):
+        (partition / name(0, suffix)).write_bytes(bytes(range(256)) * 9)
+    for file in ("leader-epoch-checkpoint", "partition.metadata"):
+        (partition / file).write_bytes(b"\xff\0garbage")
+    ended = segmentlog("verify", tmp_path / "data", "--deep")
+    assert (ended.status, ended.stderr) == (1, "")
+
+
+def test_a_partition_that_vanishes_meanwhile_is_a_note(segmentlog, root, monkeypatch):
+    """As on the directory of a running broker."""
+    status = FileSystem.status
+
+    def delete_first(self, path, **options):
+        found = status(self, path, **options)
+        if path.endswith(name(0)) and "clicks" in path:
+            shutil.rmtree(root / "clicks-0", ignore_errors=True)
+            (root / "clicks-0").mkdir(exist_ok=True)
+        return found
+
+    monkeypatch.setattr(FileSystem, "status", delete_first)
+    ended = segmentlog("verify", root, "--subscribe", "clicks", "--notes")
+    assert ended.status == 0
+    assert "Not verified: its files are being replaced or removed by another process." in ended.stdout
+
+
+CASES = {
+    # What verify says of it, and how it ends.
+    "txn": ("sound", 0),
+    "compact": ("sound", 0),
+    "unclean": ("unclean", 0),
+    "corrupt-middle": ("damage", 1),
+    "missing-index": ("damage", 1),
+}
+
+
+@pytest.mark.parametrize("case", ["txn", "unclean", "corrupt-middle"])
+def test_directories_of_brokers(segmentlog, tmp_path, case):
+    check_case(segmentlog, tmp_path, case)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("case", ["compact", "missing-index"])
+def test_more_directories_of_brokers(segmentlog, tmp_path, case):
+    check_case(segmentlog, tmp_path, case)
+
+
+def check_case(segmentlog, tmp_path, case):
+    logs, _ = unpack_case(case, tmp_path / "case")
+    ended = segmentlog("verify", logs, "--output", "json", "--deep")
+    assert (json.loads(ended.stdout)["verdict"], ended.status) == CASES[case]

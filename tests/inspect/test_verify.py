@@ -1,0 +1,520 @@
+"""What `segmentlog verify` finds in a log, and what it says a broker would do, for each kind of damage."""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import dataclass
+
+import pytest
+from crc32c import crc32c
+
+import storage_core.inspect.verify as verify_module
+from storage_core.errors import OptionError, UnreadableError
+from storage_core.filesystem import FileSystem
+from storage_core.inspect.verify import plan_verification, verify
+from storage_core.scan.options import options_of
+from tests.log.logs import BATCH_BYTES, MARKER, append, flip, name, open_directory, small, unclean, write
+from tests.log.producing import ABORT, COMMIT, data, marker, transactional
+
+EPOCHS, METADATA = "leader-epoch-checkpoint", "partition.metadata"
+
+
+def report_of(root, *, is_deep=False, jobs=1, **options):
+    filesystem = FileSystem()
+    plan = plan_verification(filesystem, options_of([str(root)], options), is_deep=is_deep)
+    return verify(filesystem, plan, jobs=jobs)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A finding without its words."""
+
+    severity: str
+    kind: str
+    file: str
+    action: str
+
+
+def found(report):
+    return [
+        Found(each.severity, each.kind, os.path.basename(each.file), each.action)
+        for each in report.findings
+        if each.severity != "note"
+    ]
+
+
+def only(report):
+    (finding,) = [each for each in report.findings if each.severity != "note"]
+    return finding
+
+
+@pytest.fixture
+def root(tmp_path):
+    """Partition 0 of the topic orders: offsets 0 to 34, ten batches of 100 bytes in each segment; closed cleanly."""
+    write(tmp_path / "logs", 35)
+    return tmp_path / "logs"
+
+
+@pytest.fixture
+def orders(root):
+    return root / "orders-0"
+
+
+def logs_of(root, batches, *, topic="orders", **config):
+    """A log of these batches, appended as a replica does, and closed cleanly."""
+    with open_directory(root, config=small(**config)) as logs:
+        log = logs.create(topic)
+        for batch in batches:
+            log.append_batches(batch)
+    return root / f"{topic}-0"
+
+
+def test_a_sound_log(root):
+    report = report_of(root, is_deep=True)
+    (partition,) = report.partitions
+    assert (report.verdict, found(report)) == ("sound", [])
+    assert (partition.segment_count, partition.batch_count, partition.record_count) == (4, 35, 35)
+    assert (partition.log_start_offset, partition.log_end_offset, partition.size_bytes) == (0, 35, 3500)
+    assert partition.start.refusal is None
+    assert (dict(partition.start.cuts), partition.start.removed, partition.start.recovered) == (
+        {},
+        set(),
+        set(),
+    )
+
+
+def test_nothing_is_written(root):
+    before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
+    unclean(root)
+    del before[root / MARKER], before[root / "recovery-point-offset-checkpoint"]
+    flip(root / "orders-0" / name(10), 350)
+    report_of(root, is_deep=True)
+    after = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
+    assert {path for path in after if path.is_file()} == {path for path in before if path.is_file()}
+    assert all(after[path] == before[path] for path in before if path.is_file() and path.name != name(10))
+
+
+# Batches.
+
+
+def test_a_broker_does_not_notice_a_torn_batch_after_a_clean_stop(root, orders):
+    flip(orders / name(10), 350)
+    finding = only(report_of(root))
+    assert (finding.severity, finding.kind, finding.action) == ("damage", "batch", "unnoticed")
+    assert finding.file == str(orders / name(10))
+    assert (finding.start_byte, finding.end_byte) == (300, 400)
+    assert (finding.start_offset, finding.end_offset) == (13, 14)
+
+
+def test_after_a_crash_it_truncates_the_log_there_and_removes_the_later_segments(root, orders):
+    flip(orders / name(10), 350)
+    unclean(root)
+    report = report_of(root)
+    finding = only(report)
+    assert (finding.action, finding.action_offset) == ("truncate", 13)
+    start = report.partitions[0].start
+    assert (dict(start.cuts), start.removed, start.log_end_offset) == ({10: 300}, {20, 30}, 13)
+
+
+def test_it_does_not_look_below_the_recovery_point(root, orders):
+    flip(orders / name(10), 350)
+    unclean(root, recovery_point=25)
+    report = report_of(root)
+    assert only(report).action == "unnoticed"
+    assert report.partitions[0].start.recovered == {20, 30}
+
+
+def test_damage_in_a_segment_that_a_broker_removes(root, orders):
+    flip(orders / name(10), 350)
+    flip(orders / name(20), 350)
+    unclean(root)
+    assert [each.action for each in found(report_of(root))] == ["truncate", "remove"]
+
+
+def test_records_that_contradict_a_right_checksum_are_found_by_decoding_them(root, orders):
+    file = orders / name(10)
+    content = bytearray(file.read_bytes())
+    # The record's length, one more than it is.
+    content[100 + 61] += 2
+    content[117:121] = struct.pack(">I", crc32c(bytes(content[121:200])))
+    file.write_bytes(content)
+    assert found(report_of(root)) == []
+    finding = only(report_of(root, is_deep=True))
+    assert (finding.severity, finding.kind, finding.start_byte, finding.start_offset) == (
+        "damage",
+        "record",
+        100,
+        11,
+    )
+
+
+# The end of the log.
+
+
+def test_a_torn_tail_after_a_crash_is_no_damage(root, orders):
+    unclean(root)
+    (orders / name(30)).write_bytes((orders / name(30)).read_bytes()[:-1])
+    (root / "replication-offset-checkpoint").unlink()
+    report = report_of(root)
+    assert report.verdict == "unclean"
+    assert Found("unclean", "tail", name(30), "truncate") in found(report)
+    assert report.partitions[0].start.log_end_offset == 34
+
+
+@pytest.mark.parametrize(
+    ("evidence", "offset"), [("recovery-point-offset-checkpoint", 35), ("replication-offset-checkpoint", 35)]
+)
+def test_it_is_if_a_checkpoint_says_that_the_log_was_longer(root, orders, evidence, offset):
+    unclean(root, recovery_point=30)
+    (root / "replication-offset-checkpoint").unlink(missing_ok=True)
+    (root / evidence).write_text(f"0\n1\norders 0 {offset}\n")
+    (orders / name(30)).write_bytes((orders / name(30)).read_bytes()[:-1])
+    report = report_of(root)
+    assert report.verdict == "damage"
+    assert Found("damage", "tail", name(30), "truncate") in found(report)
+    assert Found("damage", "checkpoint", evidence, "reset") in found(report)
+
+
+def test_it_is_after_a_clean_stop(root, orders):
+    (orders / name(30)).write_bytes((orders / name(30)).read_bytes()[:-1])
+    assert Found("damage", "tail", name(30), "unnoticed") in found(report_of(root))
+
+
+def test_zeros_after_a_crash_are_preallocated_space(root, orders):
+    unclean(root)
+    with (orders / name(30)).open("ab") as file:
+        file.write(bytes(1000))
+    finding = only(report_of(root))
+    assert (finding.severity, finding.kind, finding.start_byte, finding.action_offset) == (
+        "unclean",
+        "tail",
+        500,
+        35,
+    )
+
+
+def test_zeros_after_a_clean_stop_keep_a_broker_from_loading_the_log(root, orders):
+    with (orders / name(30)).open("ab") as file:
+        file.write(bytes(1000))
+    report = report_of(root)
+    assert only(report).action == "refuse"
+    assert f"{name(30)}, which has no batch at byte 500" in report.partitions[0].start.refusal
+
+
+# Gaps.
+
+
+def test_a_gap_is_suspect_and_no_damage(root, orders):
+    file = orders / name(10)
+    content = file.read_bytes()
+    file.write_bytes(content[:300] + content[500:])
+    for suffix in ("index", "timeindex"):
+        (orders / name(10, suffix)).write_bytes(b"")
+    report = report_of(root)
+    gap = next(each for each in report.findings if each.kind == "gap")
+    assert (gap.severity, gap.action, gap.start_offset, gap.end_offset, gap.start_byte) == (
+        "suspect",
+        "unnoticed",
+        13,
+        15,
+        300,
+    )
+
+
+def test_a_lost_segment_is_a_gap(root, orders):
+    for suffix in ("log", "index", "timeindex"):
+        (orders / name(20, suffix)).unlink()
+    report = report_of(root)
+    assert report.verdict == "suspect"
+    assert (only(report).start_offset, only(report).end_offset, only(report).start_byte) == (20, 30, None)
+
+
+def test_a_compacted_log_has_gaps(tmp_path):
+    """One of its batches has fewer records than offsets."""
+    kept = data(0, 1)
+    holed = kept[:23] + struct.pack(">i", 4) + kept[27:]
+    holed = holed[:17] + struct.pack(">I", crc32c(holed[21:])) + holed[21:]
+    logs_of(tmp_path, [holed, data(9)])
+    assert found(report_of(tmp_path)) == []
+
+
+# Indexes.
+
+
+@pytest.mark.parametrize("suffix", ["index", "timeindex"])
+def test_a_missing_index(root, orders, suffix):
+    (orders / name(10, suffix)).unlink()
+    kind = {"index": "offset index", "timeindex": "time index"}[suffix]
+    # Without an offset index, a segment is recovered; a missing time index is only created, empty.
+    action = {"index": "rebuild index", "timeindex": "unnoticed"}[suffix]
+    report = report_of(root)
+    assert found(report) == [Found("damage", kind, name(10, suffix), action)]
+    assert report.partitions[0].start.recovered == ({10} if suffix == "index" else set())
+
+
+def test_an_index_entry_that_the_log_contradicts(root, orders):
+    index = orders / name(10, "index")
+    content = bytearray(index.read_bytes())
+    content[4:8] = struct.pack(">i", 333)
+    index.write_bytes(content)
+    finding = next(iter(report_of(root).findings))
+    assert (finding.severity, finding.kind, finding.action) == ("damage", "offset index", "unnoticed")
+    assert (finding.start_byte, finding.end_byte) == (0, 8)
+    unclean(root)
+    assert {each.action for each in found(report_of(root))} == {"rebuild index"}
+
+
+def test_a_time_index_without_the_largest_timestamp(root, orders):
+    """Look-ups by time would pass over the segment."""
+    index = orders / name(10, "timeindex")
+    index.write_bytes(b"")
+    assert found(report_of(root)) == [Found("damage", "time index", name(10, "timeindex"), "unnoticed")]
+
+
+def test_an_index_without_its_log(root, orders):
+    (orders / name(0)).unlink()
+    expected = [Found("damage", "file", name(0, suffix), "remove") for suffix in ("index", "timeindex")]
+    assert found(report_of(root)) == expected
+
+
+def test_an_abort_that_the_transaction_index_omits(tmp_path):
+    batches = [transactional(0, 2, producer=7), marker(2, producer=7, kind=ABORT), data(3)]
+    orders = logs_of(tmp_path, batches)
+    assert found(report_of(tmp_path)) == []
+    (orders / name(0, "txnindex")).unlink()
+    finding = only(report_of(tmp_path))
+    assert (finding.severity, finding.kind, finding.action) == ("damage", "transaction index", "unnoticed")
+    assert (finding.start_offset, finding.end_offset) == (0, 3)
+
+
+def test_a_transaction_index_that_a_broker_cannot_read(tmp_path):
+    batches = [transactional(0, producer=7), marker(1, producer=7, kind=ABORT)]
+    orders = logs_of(tmp_path, batches)
+    index = orders / name(0, "txnindex")
+    index.write_bytes(b"\0\1" + index.read_bytes()[2:])
+    report = report_of(tmp_path)
+    assert [each.action for each in found(report)] == ["refuse"]
+    assert report.partitions[0].start.refusal == f"{name(0, 'txnindex')} has entries of an unknown version"
+
+
+# Leader epochs.
+
+
+def test_epochs_that_fall(tmp_path):
+    orders = logs_of(tmp_path, [data(0, leader_epoch=3), data(1, leader_epoch=4), data(2, leader_epoch=4)])
+    assert found(report_of(tmp_path)) == []
+    log = orders / name(0)
+    content = bytearray(log.read_bytes())
+    # No CRC covers it.
+    content[-len(data(2)) + 12 : -len(data(2)) + 16] = struct.pack(">i", 1)
+    log.write_bytes(content)
+    kinds = [(each.kind, each.start_offset) for each in report_of(tmp_path).findings]
+    assert kinds == [("leader epoch", 2), ("leader epoch", 2)]
+
+
+def test_epochs_that_the_checkpoint_does_not_confirm(tmp_path):
+    orders = logs_of(tmp_path, [data(0, leader_epoch=3), data(1, leader_epoch=4)])
+    (orders / EPOCHS).write_text("0\n2\n3 0\n5 1\n")
+    assert found(report_of(tmp_path)) == [Found("damage", "leader epoch", EPOCHS, "unnoticed")]
+
+
+def test_a_malformed_epoch_file_keeps_a_broker_from_starting(root, orders):
+    (orders / EPOCHS).write_text("nonsense")
+    report = report_of(root)
+    assert found(report) == [Found("damage", "leader epoch", EPOCHS, "refuse")]
+    assert report.partitions[0].start.refusal == "leader-epoch-checkpoint is malformed"
+
+
+# Producers.
+
+
+def test_sequences_that_do_not_continue_are_suspect(tmp_path):
+    batches = [data(0, 2, producer=7, sequence=0), data(2, producer=7, sequence=5)]
+    logs_of(tmp_path, batches)
+    finding = only(report_of(tmp_path))
+    assert (finding.severity, finding.kind, finding.start_offset) == ("suspect", "sequence", 2)
+    assert (
+        "producer 7 to continue with epoch 0 and sequence 2, found epoch 0 and sequence 5" in finding.reason
+    )
+
+
+def test_sequences_continue_over_segments_and_epochs(tmp_path):
+    batches = [data(offset, producer=7, sequence=offset) for offset in range(30)]
+    batches += [data(30, producer=7, epoch=1, sequence=0), data(31, producer=7, epoch=1, sequence=1)]
+    logs_of(tmp_path, batches, segment_bytes=500)
+    report = report_of(tmp_path)
+    assert report.partitions[0].segment_count > 3
+    assert found(report) == []
+
+
+def test_sequences_wrap(tmp_path):
+    largest = 2**31 - 1
+    logs_of(tmp_path, [data(0, producer=7, sequence=largest), data(1, producer=7, sequence=0)])
+    assert found(report_of(tmp_path)) == []
+
+
+# Checkpoints.
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "action"),
+    [
+        ("recovery-point-offset-checkpoint", "reset"),
+        ("replication-offset-checkpoint", "reset"),
+        ("log-start-offset-checkpoint", "remove"),
+    ],
+)
+def test_a_checkpoint_beyond_the_log_end(root, checkpoint, action):
+    (root / checkpoint).write_text("0\n1\norders 0 99\n")
+    finding = only(report_of(root))
+    assert (finding.severity, finding.kind, finding.action) == ("damage", "checkpoint", action)
+    assert finding.file == str(root / checkpoint)
+    assert (finding.start_offset, finding.end_offset) == (35, 99)
+
+
+def test_a_log_start_beyond_the_log_end_empties_the_log(root):
+    (root / "log-start-offset-checkpoint").write_text("0\n1\norders 0 99\n")
+    start = report_of(root).partitions[0].start
+    assert (start.removed, start.log_start_offset, start.log_end_offset) == ({0, 10, 20, 30}, 99, 99)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "action"),
+    [
+        ("recovery-point-offset-checkpoint", "reset"),
+        ("log-start-offset-checkpoint", "reset"),
+        ("replication-offset-checkpoint", "refuse"),
+        ("cleaner-offset-checkpoint", "refuse"),
+        ("meta.properties", "refuse"),
+    ],
+)
+def test_a_malformed_file_of_the_log_directory(root, checkpoint, action):
+    (root / checkpoint).write_text("version=7\n")
+    report = report_of(root)
+    assert [each.action for each in report.roots[0].findings] == [action]
+    assert report.verdict == "damage"
+
+
+# Other files.
+
+
+def test_a_malformed_snapshot(root, orders):
+    (orders / name(30, "snapshot")).write_bytes(b"nonsense")
+    assert found(report_of(root))[0] == Found("damage", "snapshot", name(30, "snapshot"), "remove")
+
+
+def test_a_snapshot_that_the_log_contradicts(tmp_path):
+    batches = [data(offset, producer=7, sequence=offset) for offset in range(12)]
+    orders = logs_of(tmp_path, batches, segment_bytes=500)
+    assert found(report_of(tmp_path)) == []
+    snapshot = max(orders.glob("*.snapshot"))
+    content = bytearray(snapshot.read_bytes())
+    content[20:24] = struct.pack(">i", 3)
+    content[2:6] = struct.pack(">I", crc32c(bytes(content[6:])))
+    snapshot.write_bytes(content)
+    finding = only(report_of(tmp_path))
+    assert (finding.severity, finding.kind) == ("suspect", "snapshot")
+    assert "sequence 11 at offset 11, as the log says, found sequence 3" in finding.reason
+
+
+def test_malformed_metadata_keeps_a_broker_from_starting(root, orders):
+    (orders / METADATA).write_text("nonsense")
+    report = report_of(root)
+    assert found(report) == [Found("damage", "metadata", METADATA, "refuse")]
+
+
+def test_a_partition_with_another_topic_id_would_be_removed_as_a_stray(root):
+    for partition in (1, 2):
+        write(root, 1, partition=partition)
+    ids = ["AAAAAAAAAAAAAAAAAAAAAQ", "AAAAAAAAAAAAAAAAAAAAAg", "AAAAAAAAAAAAAAAAAAAAAQ"]
+    for partition, topic_id in enumerate(ids):
+        (root / f"orders-{partition}" / METADATA).write_text(f"version: 0\ntopic_id: {topic_id}")
+    finding = only(report_of(root))
+    assert (finding.severity, finding.action) == ("suspect", "remove")
+    assert finding.file == str(root / "orders-1" / METADATA)
+
+
+def test_a_name_that_a_broker_takes_for_a_segments(root, orders):
+    (orders / "copy.log").write_bytes(b"")
+    assert found(report_of(root)) == [Found("damage", "file", "copy.log", "refuse")]
+
+
+def test_leftovers_and_foreign_files_are_notes(root, orders):
+    for leftover in (name(0) + ".deleted", name(3) + ".cleaned", "notes.txt"):
+        (orders / leftover).write_bytes(b"")
+    report = report_of(root)
+    assert (report.verdict, report.counts["note"]) == ("sound", 3)
+    assert {each.action for each in report.findings} == {"remove", "unnoticed"}
+
+
+def test_a_directory_that_lost_all_its_logs(root):
+    (root / "payments-0").mkdir()
+    (root / "payments-0" / name(0, "index")).write_bytes(b"")
+    finding = only(report_of(root))
+    assert (finding.severity, finding.file) == ("suspect", str(root / "payments-0"))
+
+
+# What is asked for.
+
+
+def test_only_the_topics_that_are_named(root):
+    write(root, 1, topic="clicks")
+    assert [each.topic for each in report_of(root).partitions] == ["clicks", "orders"]
+    assert [each.topic for each in report_of(root, subscribe="clicks").partitions] == ["clicks"]
+    with pytest.raises(OptionError, match="'nosuch', which does not exist"):
+        report_of(root, subscribe="nosuch")
+
+
+def test_every_replica_is_verified(root, tmp_path):
+    write(tmp_path / "other", 3)
+    flip(tmp_path / "other" / "orders-0" / name(0), 150)
+    report = report_of(f"{root},{tmp_path / 'other'}")
+    assert [each.verdict for each in report.partitions] == ["sound", "damage"]
+
+
+def test_one_partition_alone(root, orders):
+    flip(orders / name(10), 350)
+    report = report_of(orders)
+    assert (len(report.partitions), only(report).start_byte) == (1, 300)
+
+
+def test_progress_counts_all_bytes(root):
+    filesystem = FileSystem()
+    plan = plan_verification(filesystem, options_of([str(root)], {}))
+    counts: list[int] = []
+    verify(filesystem, plan, advance=counts.append)
+    assert (plan.size_bytes, sum(counts)) == (3500, 3500)
+
+
+@pytest.mark.thorough
+def test_several_processes_find_the_same(root, orders, monkeypatch):
+    flip(orders / name(10), 350)
+    flip(orders / name(20), 350)
+    monkeypatch.setattr(verify_module, "_MIN_BYTES_PER_PROCESS", 1)
+    assert report_of(root, jobs=2) == report_of(root)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_directory_that_may_not_be_read(root, orders):
+    orders.chmod(0)
+    try:
+        with pytest.raises(UnreadableError):
+            report_of(root)
+    finally:
+        orders.chmod(0o755)
+
+
+def test_batches_of_the_fixture_have_100_bytes(orders):
+    assert (orders / name(10)).stat().st_size == 10 * BATCH_BYTES
+
+
+def test_committed_transactions_need_no_index(tmp_path):
+    logs_of(tmp_path, [transactional(0, producer=7), marker(1, producer=7, kind=COMMIT)])
+    assert found(report_of(tmp_path)) == []
+
+
+def test_appended_records_are_sound(tmp_path):
+    with open_directory(tmp_path) as logs:
+        append(logs.create("orders"), 3)
+    assert report_of(tmp_path, is_deep=True).verdict == "sound"
