@@ -38,7 +38,7 @@ export SPARK_LOCAL_IP ?= 127.0.0.1
 .DELETE_ON_ERROR:
 # What is required is checked first, also under `make -j`.
 .NOTPARALLEL:
-.PHONY: help demo test test-all versions check zip interop bench soak require-java require-maven
+.PHONY: help demo test test-all versions check zip interop bench soak require-java require-maven require-chromium
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,7 +68,7 @@ zip: $(VENV)/.installed-demo ## Build dist/segmentlog.zip for --py-files, and th
 	@cp dist/*.whl dist/segmentlog.zip
 	@ls dist
 
-interop: require-java require-maven $(VENV)/.installed-dev ## Compare with a real Kafka broker, live and killed (needs Maven)
+interop: require-java require-maven require-chromium $(VENV)/.installed-dev ## Compare with a real Kafka broker, live and killed (needs Maven)
 	@$(PYTEST) tests/interop -m "not soak" --numprocesses=$(BROKERS) --dist=loadfile $(ARGS)
 
 bench: require-java require-maven $(VENV)/.installed-dev ## Compare with peers and with Spark's Kafka source (needs Maven)
@@ -82,6 +82,9 @@ require-java:
 
 require-maven:
 	@$(REQUIRE) maven
+
+require-chromium:
+	@$(REQUIRE) chromium
 
 # A stamp is as old as the last install: pip runs again only when a dependency changed.
 $(VENV)/.installed-demo: pyproject.toml conf/constraints.txt

@@ -4,6 +4,7 @@
 #   sh conf/require.sh python [COMMAND]   print the path of a Python that is new enough
 #   sh conf/require.sh java               the Java that Spark would start
 #   sh conf/require.sh maven              needed for a real Kafka broker only
+#   sh conf/require.sh chromium           needed for the test of pages only; root gets it installed where apt-get is
 #
 # POSIX shell: it has to run where nothing is installed yet.
 set -eu
@@ -70,9 +71,27 @@ require_maven() {
         fail "Maven is needed to fetch a real Kafka broker, but no mvn is on PATH. Install it (Debian, Ubuntu: maven; macOS: brew install maven)."
 }
 
+has_chromium() {
+    for command in chromium chromium-browser google-chrome-stable google-chrome; do
+        command -v "$command" >/dev/null 2>&1 && return 0
+    done
+    return 1
+}
+
+require_chromium() {
+    has_chromium && return 0
+    if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
+        echo "Installing chromium" >&2
+        { apt-get update && apt-get install --yes --no-install-recommends chromium; } >/dev/null 2>&1 || true
+    fi
+    has_chromium ||
+        fail "Chromium is needed to test the page that segmentlog report writes, but none is on PATH. Install it (Debian: chromium; Ubuntu: chromium-browser; macOS: brew install chromium)."
+}
+
 case "${1:-}" in
 python) require_python "${2:-}" ;;
 java) require_java ;;
 maven) require_maven ;;
-*) fail "usage: sh conf/require.sh python [COMMAND] | java | maven" ;;
+chromium) require_chromium ;;
+*) fail "usage: sh conf/require.sh python [COMMAND] | java | maven | chromium" ;;
 esac

@@ -32,7 +32,7 @@ from storage_core.scan.resolve import split_paths
 from storage_core.scan.spans import project, record_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -74,7 +74,7 @@ class ConvertSettings:
     compression: Compression = "zstd"
     is_overwriting: bool = False
     row_group_bytes: int = 64 << 20
-    buffered_bytes: int = 256 << 20
+    buffered_bytes: int = 128 << 20
     file_bytes: int = 1 << 30
     max_open_files: int = 64
     max_files: int = 100_000
@@ -192,6 +192,31 @@ def _record_schema(options: ReadOptions) -> pa.Schema:
     )
 
 
+def require_outside(filesystem: FileSystem, folder: str, sources: Iterable[str], target: str) -> None:
+    """Require that neither a folder nor one above it is read, because nothing is written there.
+
+    Raises:
+        OptionError: One of them is among the sources; the message names the target.
+    """
+    read = {}
+    for source in sources:
+        status = filesystem.status(source, follow_symlinks=True)
+        if status is not None:
+            read[status.device, status.inode] = source
+    above = None
+    while (status := filesystem.status(folder, follow_symlinks=True)) is not None:
+        identity = (status.device, status.inode)
+        if identity in read:
+            raise OptionError(
+                f"Expected another place to write to than {target}: it is in {read[identity]}, which is read, and nothing "
+                "is written there."
+            )
+        if identity == above:
+            return
+        # By name, a link would lead back to where it is.
+        above, folder = identity, os.path.join(folder, os.pardir)
+
+
 class _Target:
     """The directory of the files: staged, then all put in place."""
 
@@ -209,7 +234,8 @@ class _Target:
             OptionError: It is in one of the sources, or holds what is not replaced.
         """
         status = self._filesystem.status(self.path, follow_symlinks=True)
-        self._require_outside(os.path.dirname(self.path) if status is None else self.path, sources)
+        folder = os.path.dirname(self.path) if status is None else self.path
+        require_outside(self._filesystem, folder, sources, self.path)
         if status is None:
             self._filesystem.make_directory(self.path)
             self._is_new = True
@@ -220,26 +246,6 @@ class _Target:
         if self._is_overwriting:
             self._delete_tree(self.staging)
         self._filesystem.make_directory(self.staging)
-
-    def _require_outside(self, path: str, sources: Sequence[str]) -> None:
-        """Require that neither the path nor a directory above it is read."""
-        read = {}
-        for source in sources:
-            status = self._filesystem.status(source, follow_symlinks=True)
-            if status is not None:
-                read[status.device, status.inode] = source
-        above = None
-        while (status := self._filesystem.status(path, follow_symlinks=True)) is not None:
-            identity = (status.device, status.inode)
-            if identity in read:
-                raise OptionError(
-                    f"Expected another directory to write to than {self.path}: it is in {read[identity]}, which is "
-                    "read, and nothing is written there."
-                )
-            if identity == above:
-                return
-            # By name, a link would lead back to where it is.
-            above, path = identity, os.path.join(path, os.pardir)
 
     def _require_replaceable(self) -> None:
         names = [entry.name for entry in self._filesystem.list_directory(self.path)]

@@ -1,0 +1,114 @@
+"""`segmentlog report`: one HTML page about log directories."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from storage_core.cli.flags import TOPIC_FLAGS, jobs_flag, paths_argument, quiet_flag, read_flags
+from storage_core.cli.output import DAMAGE, INPUT_OUTPUT, printable, progress
+
+if TYPE_CHECKING:
+    from storage_core.filesystem import FileSystem
+    from storage_core.inspect.report import Report
+    from storage_core.scan.options import ReadOptions
+
+
+@click.command("report", short_help="Write one HTML page about a directory.", epilog="See docs/cli.md.")
+@paths_argument
+@click.option(
+    "--output",
+    "-o",
+    "target",
+    required=True,
+    type=click.Path(allow_dash=True),
+    metavar="FILE",
+    help="The file to write, outside of DIR...; - for standard output.",
+)
+@click.option(
+    "--quick",
+    is_flag=True,
+    help="Read no log file as a whole: leave out checks, rates over time, and transactions.",
+)
+@read_flags(*TOPIC_FLAGS, "followSymlinks")
+@jobs_flag
+@quiet_flag
+def command(
+    paths: tuple[str, ...],
+    target: str,
+    quick: bool,
+    options: dict[str, object],
+    jobs: int,
+    quiet: bool,
+) -> None:
+    """Write one self-contained HTML page about DIR...: what needs attention first, then what is there.
+
+    Findings, an inventory, sizes and rates over time per topic, a map of the damage in each log, transactions, groups and
+    their lag. The page needs no network, and names in it run no script.
+
+    Exit status: 1 if there is damage, 3 if something could not be read; the page is written all the same.
+    """
+    from storage_core.filesystem import FileSystem  # noqa: PLC0415
+    from storage_core.inspect.report import make_report  # noqa: PLC0415
+    from storage_core.inspect.report_page import page_of  # noqa: PLC0415
+    from storage_core.scan.options import options_of  # noqa: PLC0415
+
+    filesystem = FileSystem()
+    parsed = options_of(paths, options)
+    if target != "-":
+        _check_target(filesystem, parsed, target)
+    with progress("examining", None, quiet) as advance:
+        made = make_report(filesystem, parsed, is_quick=quick, jobs=jobs, advance=advance)
+    page = page_of(made).encode()
+    if target == "-":
+        sys.stdout.buffer.write(page)
+    else:
+        _write(filesystem, target, page)
+        _summarize(made, target)
+    if not made.is_complete:
+        raise SystemExit(INPUT_OUTPUT)
+    if made.has_damage:
+        raise SystemExit(DAMAGE)
+
+
+def _check_target(filesystem: FileSystem, options: ReadOptions, target: str) -> None:
+    """Refuse a file that would be in what is examined, before that takes hours."""
+    from storage_core.errors import OptionError  # noqa: PLC0415
+    from storage_core.inspect.convert import require_outside  # noqa: PLC0415
+    from storage_core.inspect.roots import find_roots  # noqa: PLC0415
+    from storage_core.scan.resolve import split_paths  # noqa: PLC0415
+
+    roots = find_roots(filesystem, options.paths, follow_symlinks=options.follow_symlinks)
+    sources = [*split_paths(filesystem, options.paths), *(root.path for root in roots if root.is_whole)]
+    folder = os.path.dirname(os.path.abspath(target))
+    require_outside(filesystem, folder, sources, target)
+    status = filesystem.status(folder, follow_symlinks=True)
+    if status is None or not status.is_directory:
+        raise OptionError(f"Expected a directory to write {target} to, found none: {folder}.")
+    present = filesystem.status(target, follow_symlinks=True)
+    if present is not None and not present.is_regular_file:
+        raise OptionError(f"Expected a file to write to, found something else: {target}.")
+
+
+def _write(filesystem: FileSystem, target: str, page: bytes) -> None:
+    """Write the page under another name first: a reader never sees half of it."""
+    temporary = f"{target}.{os.getpid()}.tmp"
+    try:
+        with filesystem.open_for_writing(temporary, create=True) as file:
+            file.truncate(0)
+            file.write_at([page], 0)
+        filesystem.rename(temporary, target)
+    except BaseException:
+        filesystem.delete(temporary)
+        raise
+
+
+def _summarize(made: Report, target: str) -> None:
+    counts: dict[str, int] = {}
+    for finding in made.findings:
+        counts[finding.severity] = counts.get(finding.severity, 0) + 1
+    found = ", ".join(f"{count:,} {severity}" for severity, count in counts.items()) or "nothing to report"
+    click.echo(printable(f"{target}: {found}"))
