@@ -37,7 +37,6 @@ _STYLES: Final = {
 }
 _MOST_FINDINGS: Final = 200
 _MOST_PARTITIONS: Final = 50
-_WIDTH_OF_A_PIPE: Final = 240
 _ROWS_PER_BATCH: Final = 16_384
 
 
@@ -157,8 +156,6 @@ def _rows(report: VerifyReport, *, with_notes: bool) -> Iterator[pa.RecordBatch]
 
 
 def _render(console: Console, report: VerifyReport, *, with_notes: bool) -> None:
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = _WIDTH_OF_A_PIPE
     console.print(_partition_table(report))
     findings = list(_listed(report, with_notes=with_notes))
     if findings:
