@@ -39,6 +39,8 @@ Decoder: TypeAlias = Callable[[bytes | None, bytes | None, int], tuple[str | Non
 
 _TOMBSTONE: Final = "<DELETE>"
 _FRAME_VERSION: Final = 1
+_KNOWN_KEYS: Final = 4096
+_MAX_KNOWN_KEY_BYTES: Final = 512
 _MAX_INT16: Final = (1 << 15) - 1
 # Kafka's `ControlRecordType`: what the tool calls those whose values it prints, and their messages.
 _CONTROL_RECORDS: Final = {
@@ -134,19 +136,26 @@ def read_share_record(key: bytes, value: bytes | None) -> CoordinatorRecord:
 
 def _read_coordinator_record(types: _RecordTypes, key: bytes, value: bytes | None) -> CoordinatorRecord:
     """As Kafka's ``CoordinatorRecordSerde.deserialize``."""
+    type_id, key_data = _read_key(types, key)
+    name = types[type_id][0].name.removesuffix("Key")
+    if value is None:
+        return CoordinatorRecord(name, type_id, key_data, None, None)
+    return CoordinatorRecord(name, type_id, key_data, *_read_value(types, type_id, value))
+
+
+def _read_key(types: _RecordTypes, key: bytes) -> tuple[int, MessageData]:
     type_id = _version_before(key, "key")
     if type_id not in types:
         raise UnknownRecordTypeError(type_id)
-    key_message, value_message = types[type_id]
-    name = key_message.name.removesuffix("Key")
-    key_data = _read_after_version(key_message, type_id, key, "key")
-    if value is None:
-        return CoordinatorRecord(name, type_id, key_data, None, None)
+    return type_id, _read_after_version(types[type_id][0], type_id, key, "key")
+
+
+def _read_value(types: _RecordTypes, type_id: int, value: bytes) -> tuple[int, MessageData]:
+    message = types[type_id][1]
     version = _version_before(value, "value")
-    if not value_message.lowest_version <= version <= value_message.highest_version:
+    if not message.lowest_version <= version <= message.highest_version:
         raise UnsupportedFormatError(f"Found an unknown record version {version} for {type_id} type")
-    value_data = _read_after_version(value_message, version, value, "value")
-    return CoordinatorRecord(name, type_id, key_data, version, value_data)
+    return version, _read_after_version(message, version, value, "value")
 
 
 def _version_before(data: bytes, what: str) -> int:
@@ -165,26 +174,38 @@ def _read_after_version(message: Message, version: int, data: bytes, what: str) 
         ) from error
 
 
-def _coordinator_texts(
-    types: _RecordTypes, key: bytes | None, value: bytes | None, offset: int
-) -> tuple[str | None, str | None]:
+class _CoordinatorTexts:
     """As ``DumpLogSegments.CoordinatorRecordMessageParser``."""
-    if key is None:
-        raise CorruptRecordError(
-            "The record has no key, so it is none of this topic's: Kafka's decoder fails on it. Dump without a decoder.",
-            offset=offset,
-        )
-    try:
-        record = _read_coordinator_record(types, key, value)
-    except UnknownRecordTypeError as error:
-        return f"Unknown record type {error.type_id} at offset {offset}, skipping.", None
-    except (CorruptRecordError, UnsupportedFormatError) as error:
-        return f"Error at offset {offset}, skipping. {error.args[0]}", None
-    key_text = json_text({"type": str(record.type_id), "data": record.key})
-    if record.value is None:
-        return key_text, _TOMBSTONE
-    data = _unpacked(record.value) if record.name == "GroupMetadata" else record.value
-    return key_text, json_text({"version": str(record.version), "data": data})
+
+    def __init__(self, types: _RecordTypes) -> None:
+        self._types = types
+        # The log of a coordinator has the same keys over and over.
+        self._known_key = functools.lru_cache(_KNOWN_KEYS)(self._key)
+
+    def __call__(self, key: bytes | None, value: bytes | None, offset: int) -> tuple[str | None, str | None]:
+        if key is None:
+            raise CorruptRecordError(
+                "The record has no key, so it is none of this topic's: Kafka's decoder fails on it. "
+                "Dump without a decoder.",
+                offset=offset,
+            )
+        try:
+            type_id, text = self._known_key(key) if len(key) <= _MAX_KNOWN_KEY_BYTES else self._key(key)
+            return text, _TOMBSTONE if value is None else self._value(type_id, value)
+        except UnknownRecordTypeError as error:
+            return f"Unknown record type {error.type_id} at offset {offset}, skipping.", None
+        except (CorruptRecordError, UnsupportedFormatError) as error:
+            return f"Error at offset {offset}, skipping. {error.args[0]}", None
+
+    def _key(self, key: bytes) -> tuple[int, str]:
+        type_id, data = _read_key(self._types, key)
+        return type_id, json_text({"type": str(type_id), "data": data})
+
+    def _value(self, type_id: int, value: bytes) -> str:
+        version, data = _read_value(self._types, type_id, value)
+        if self._types[type_id][1].name == "GroupMetadataValue":
+            data = _unpacked(data)
+        return json_text({"version": str(version), "data": data})
 
 
 def _unpacked(group: MessageData) -> MessageData:
@@ -388,10 +409,10 @@ def control_record_text(type_id: int, value: bytes) -> str | None:
 
 
 MESSAGE_DECODERS: Final[Mapping[str, Decoder]] = {
-    "offsets": functools.partial(_coordinator_texts, _GROUP_TYPES),
-    "transaction-log": functools.partial(_coordinator_texts, _TRANSACTION_TYPES),
+    "offsets": _CoordinatorTexts(_GROUP_TYPES),
+    "transaction-log": _CoordinatorTexts(_TRANSACTION_TYPES),
     "cluster-metadata": _metadata_texts,
-    "share-group-state": functools.partial(_coordinator_texts, _SHARE_TYPES),
+    "share-group-state": _CoordinatorTexts(_SHARE_TYPES),
     "remote-log-metadata": _remote_log_texts,
 }
 """What each ``--…-decoder`` of ``kafka-dump-log.sh`` 4.1 prints for keys and values.

@@ -32,6 +32,7 @@ Strings are str, bytes are bytes, a UUID is Kafka's text of it, a structure is a
 _TOO_SHORT: Final = "null"
 _MAX_STRING_BYTES: Final = (1 << 15) - 1
 _INT32: Final = 1 << 32
+_MAX_INT32: Final = (1 << 31) - 1
 _MORE_BYTES: Final = 0x80
 # Java's `Double.toString` writes others with an exponent.
 _PLAIN_DOUBLES: Final = (1e-3, 1e7)
@@ -121,9 +122,10 @@ class _Cursor:
                 raise CorruptRecordError(_TOO_SHORT)
             byte = self.data[self.position]
             self.position += 1
-            value |= (byte & ~_MORE_BYTES) << shift
-            if not byte & _MORE_BYTES:
-                return _as_int32(value)
+            if byte < _MORE_BYTES:
+                value |= byte << shift
+                return value if value <= _MAX_INT32 else _as_int32(value)
+            value |= (byte - _MORE_BYTES) << shift
         raise CorruptRecordError(
             "Varint is too long, the most significant bit in the 5th byte is set, converted value: "
             f"{value % _INT32:x}"
@@ -135,7 +137,7 @@ _Read: TypeAlias = Callable[[_Cursor], Any]
 
 def _as_int32(value: int) -> int:
     value %= _INT32
-    return value - _INT32 if value >= _INT32 >> 1 else value
+    return value - _INT32 if value > _MAX_INT32 else value
 
 
 def _fixed(layout: str) -> _Read:
@@ -175,7 +177,8 @@ _PRIMITIVES: Final[dict[str, _Read]] = {
 
 
 def _compact_length(cursor: _Cursor) -> int:
-    return _as_int32(cursor.unsigned_varint() - 1)
+    value = cursor.unsigned_varint()
+    return value - 1 if value >= 0 else _as_int32(value - 1)
 
 
 def _value_reader(field: Field, name: str, message: Message, version: int) -> _Read:
@@ -356,26 +359,24 @@ def java_text(data: bytes) -> str:
 
 def json_text(value: object) -> str:
     """A message, or a value of one, as the JSON that Kafka's tools print."""
-    match value:
-        case str():
-            text = encode_basestring(value)
-            return _CONTROL.sub(_upper_case, text) if "\\" in text else text
-        case bool():
-            return "true" if value else "false"
-        case int():
-            return str(value)
-        case None:
-            return "null"
-        case dict():
-            return "{" + ",".join(f'"{name}":{json_text(each)}' for name, each in value.items()) + "}"
-        case list():
-            return "[" + ",".join(map(json_text, value)) + "]"
-        case bytes():
-            return f'"{base64.b64encode(value).decode()}"'
-        case float():
-            return _java_double(value)
-        case _:
-            raise TypeError(f"A message holds no {type(value).__name__}.")
+    return _JSON_TEXTS[type(value)](value)
+
+
+def _json_string(value: str) -> str:
+    text = encode_basestring(value)
+    return _CONTROL.sub(_upper_case, text) if "\\" in text else text
+
+
+def _json_object(value: MessageData) -> str:
+    return "{" + ",".join([f'"{name}":{json_text(each)}' for name, each in value.items()]) + "}"
+
+
+def _json_array(value: list[Any]) -> str:
+    return "[" + ",".join(map(json_text, value)) + "]"
+
+
+def _json_bytes(value: bytes) -> str:
+    return f'"{base64.b64encode(value).decode()}"'
 
 
 def _upper_case(escape: re.Match[str]) -> str:
@@ -399,6 +400,16 @@ def _java_double(value: float) -> str:
     return f"{'-' if sign else ''}{digits[0]}.{rest}E{len(digits) - 1 + int(exponent)}"
 
 
+_JSON_TEXTS: Final[dict[type, Callable[[Any], str]]] = {
+    str: _json_string,
+    bool: lambda value: "true" if value else "false",
+    int: str,
+    float: _java_double,
+    type(None): lambda _: "null",
+    bytes: _json_bytes,
+    dict: _json_object,
+    list: _json_array,
+}
 _HEADER: Final = re.compile(r"(?:(\d+) )?(\w+) (\d+)(?:-(\d+))?(?: flexible (\d+)\+)?")
 _FIELD: Final = re.compile(r"(\w+) (\[\])?(\w+)(\?)?(?: (\d+)(\+)?)?(?: tag (\d+)(?: = (-?\d+|null))?)?")
 
