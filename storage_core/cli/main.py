@@ -99,9 +99,9 @@ def run(arguments: Sequence[str] | None = None) -> None:
         )
         sys.stdout.flush()
         status = ended if isinstance(ended, int) else 0
-    except SystemExit:
-        # click replaces the stream, and exits with status 1, if nobody reads the pipe any more.
-        if sys.stdout is stdout:
+    except SystemExit as exit_:
+        # If nobody reads the pipe any more, click and rich exit with status 1; click also replaces the stream.
+        if sys.stdout is stdout and not isinstance(exit_.__context__, BrokenPipeError):
             raise
         sys.stdout = stdout
         status = 0
