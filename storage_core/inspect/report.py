@@ -71,6 +71,8 @@ _MAX_BUCKETS: Final = 120
 # Seconds; each divides the next.
 _WIDTHS_S: Final = (1, 5, 15, 60, 300, 900, 3_600, 21_600, 86_400, 604_800, 2_419_200, 31_449_600)
 _MS: Final = 1_000
+_UNITS: Final = ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1_000, "second"))
+_WHOLE_FROM: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -458,10 +460,20 @@ def _of_hanging(found: FoundTransaction, age_ms: int) -> ReportFinding:
         "warning",
         "open transaction",
         f"Producer {transaction.producer_id} (epoch {transaction.producer_epoch}) has a transaction open for "
-        f"{age_ms // 60_000:,} minutes: consumers with isolation.level=read_committed wait at offset "
+        f"{duration_text(age_ms)}: consumers with isolation.level=read_committed wait at offset "
         f"{transaction.first_offset}.",
         f"{found.topic}-{found.partition}",
     )
+
+
+def duration_text(duration_ms: int) -> str:
+    """A duration in its largest unit: ``1.5 hours``; ``hour`` for one."""
+    for unit_ms, name in _UNITS:
+        if duration_ms >= unit_ms:
+            number = duration_ms / unit_ms
+            text = f"{number:,.0f}" if number >= _WHOLE_FROM or number == int(number) else f"{number:.1f}"
+            return name if text == "1" else f"{text} {name}s"
+    return f"{duration_ms} ms"
 
 
 def _of_group(group: Group) -> Iterator[ReportFinding]:

@@ -14,7 +14,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from storage_core.inspect.html_text import Content, Html, element
-from storage_core.inspect.report import SEVERITIES
+from storage_core.inspect.report import SEVERITIES, duration_text
 from storage_core.inspect.roots import LIVE
 from storage_core.record.batch_header import NO_TIMESTAMP_MS
 
@@ -49,6 +49,8 @@ _LONGEST_TEXT: Final = 2_000
 _KIBI: Final = 1024
 _UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 _CHART_HEIGHT: Final = 100
+_SECONDS_LENGTH: Final = len(":00")
+_MINUTE_MS: Final = 60_000
 _FEWEST_BARS: Final = 12
 _VERDICTS: Final = {
     "damage": "Damage found",
@@ -364,10 +366,11 @@ def _rates(report: Report) -> Html:
 def _history(history: TopicHistory) -> Html:
     sizes = history.bytes_by_bucket
     total_bytes = sum(sizes)
-    width = _duration(history.width_ms)
+    width = duration_text(history.width_ms)
     untimed = f" {_size(history.untimed_bytes)} have no timestamp." if history.untimed_bytes else ""
-    start = _time(history.first_bucket * history.width_ms)
-    end = _time((history.first_bucket + len(sizes)) * history.width_ms)
+    time = _time if history.width_ms < _MINUTE_MS else _minute
+    start = time(history.first_bucket * history.width_ms)
+    end = time((history.first_bucket + len(sizes)) * history.width_ms)
     records = "" if history.record_count is None else f"{history.record_count:,} records, "
     return element(
         "article",
@@ -723,9 +726,9 @@ def _cell(kind: str, value: Content) -> Html:
         case ("size", int()):
             return element("td", _size(value), class_="number", data_value=value)
         case ("duration", int()):
-            return element("td", _duration(value), class_="number", data_value=value)
+            return element("td", duration_text(value), class_="number", data_value=value)
         case ("time", int()):
-            return element("td", _time(value), class_="time", data_value=value)
+            return element("td", _minute(value), class_="time", data_value=value)
         case (("number" | "size" | "duration" | "time"), _):
             return element("td", class_="number" if kind != "time" else "time", data_value=-1)
         case _:
@@ -764,16 +767,10 @@ def _size(size_bytes: float) -> str:
     return f"{size_bytes:,.0f} {_UNITS[unit]}" if unit == 0 else f"{size_bytes:,.1f} {_UNITS[unit]}"
 
 
-_DURATIONS: Final = ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1_000, "second"))
-
-
-def _duration(duration_ms: int) -> str:
-    for unit_ms, name in _DURATIONS:
-        if duration_ms >= unit_ms:
-            number = duration_ms / unit_ms
-            text = f"{number:,.0f}" if number >= 10 or number == int(number) else f"{number:.1f}"  # noqa: PLR2004
-            return name if text == "1" else f"{text} {name}s"
-    return f"{duration_ms} ms"
+def _minute(timestamp_ms: int) -> str:
+    """A time as in `_time`, without seconds."""
+    text = _time(timestamp_ms)
+    return text[:-_SECONDS_LENGTH] if text.count(":") == 2 else text  # noqa: PLR2004
 
 
 def _time(timestamp_ms: int) -> str:
@@ -784,4 +781,4 @@ def _time(timestamp_ms: int) -> str:
         found = dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(milliseconds=timestamp_ms)
     except OverflowError:
         return f"{timestamp_ms} ms"
-    return f"{found:%Y-%m-%d %H:%M:%S}".removesuffix(":00")
+    return f"{found:%Y-%m-%d %H:%M:%S}"

@@ -103,6 +103,10 @@ class Chromium:
         os.close(self._to)
         os.close(self._from)
 
+    def forget(self) -> None:
+        """Forget the complaints and requests so far."""
+        self.complaints, self.requests = [], []
+
     def set_size(self, width: int, height: int, *, is_phone: bool = False) -> None:
         """Give the page's window a size."""
         self.send(

@@ -33,15 +33,25 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    """A browser."""
+    with Chromium(tmp_path_factory.mktemp("profile")) as started:
+        yield started
+
+
 @pytest.fixture
-def browser(tmp_path: Path, page_file: Path) -> Iterator[Chromium]:
-    """A browser that shows it."""
-    with Chromium(tmp_path / "profile") as chromium:
-        chromium.open(page_file.as_uri())
-        yield chromium
-        # Whatever a test does.
-        assert chromium.complaints == []
-        assert chromium.requests == [page_file.as_uri()]
+def browser(chromium: Chromium, page_file: Path) -> Iterator[Chromium]:
+    """A browser that shows the page anew."""
+    chromium.set_size(1280, 900)
+    chromium.set_media()
+    chromium.open("about:blank")
+    chromium.forget()
+    chromium.open(page_file.as_uri())
+    yield chromium
+    # Whatever a test does.
+    assert chromium.complaints == []
+    assert chromium.requests == [page_file.as_uri()]
 
 
 def test_hostile_names_are_text_and_run_nothing(browser: Chromium) -> None:
@@ -56,15 +66,14 @@ def test_hostile_names_are_text_and_run_nothing(browser: Chromium) -> None:
         assert script in shown
 
 
-def test_a_script_that_got_in_would_not_run(tmp_path: Path, page_file: Path) -> None:
+def test_a_script_that_got_in_would_not_run(chromium: Chromium, tmp_path: Path, page_file: Path) -> None:
     """The policy holds even if a text were not escaped."""
     leaking = tmp_path / "leaking.html"
     attack = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
     leaking.write_text(page_file.read_text().replace("<main", f"{attack}<main", 1))
-    with Chromium(tmp_path / "profile") as chromium:
-        chromium.open(leaking.as_uri())
-        assert chromium.evaluate("document.title").startswith("Log report")
-        assert any("Content Security Policy" in each for each in chromium.complaints)
+    chromium.open(leaking.as_uri())
+    assert chromium.evaluate("document.title").startswith("Log report")
+    assert any("Content Security Policy" in each for each in chromium.complaints)
 
 
 def test_the_first_key_leads_to_the_findings(browser: Chromium) -> None:
