@@ -251,6 +251,7 @@ class _Loading:
         self._directory = directory
         self._segments = segments
         self._known = known
+        self._bases = [each.base_offset for each in segments]
         # The offsets of the producer snapshots that are left, ascending.
         self._snapshots = list(known.snapshots)
 
@@ -269,14 +270,14 @@ class _Loading:
             if segment.offset_index_file_name is None or segment.is_transaction_index_wrong:
                 if segment.scan.failure == "disorder":
                     raise _RefusedError(segment, _disorder(segment))
-                self._recover(segment, self._segments[:number])
+                self._recover(segment, number)
         if not self._known.is_clean:
             self._recover_unflushed()
         self._find_end()
         self._rebuild_producers()
 
     def _recover_unflushed(self) -> None:
-        bases = [each.base_offset for each in self._segments]
+        bases = self._bases
         first = max(0, bisect_right(bases, self._known.recovery_point) - 1)
         for number, segment in enumerate(self._segments[first:], first):
             was_cut = segment.base_offset in self.cuts
@@ -285,13 +286,13 @@ class _Loading:
                 self.recovered.add(segment.base_offset)
                 self.cuts[segment.base_offset] = 0
             else:
-                self._recover(segment, self._segments[:number])
+                self._recover(segment, number)
             if segment.base_offset in self.cuts and not was_cut:
                 self.removed.update(bases[number + 1 :])
                 return
 
-    def _recover(self, segment: BrokerSegment, before: Sequence[BrokerSegment]) -> None:
-        self._replay(before, self._known.log_start_offset, segment.base_offset)
+    def _recover(self, segment: BrokerSegment, number: int) -> None:
+        self._replay(number, self._known.log_start_offset, segment.base_offset)
         if segment.scan.failure == "overflow" and not segment.scan.is_splittable:
             raise _RefusedError(
                 segment,
@@ -299,7 +300,7 @@ class _Loading:
                 f"{segment.scan.valid_bytes} on",
             )
         self.recovered.add(segment.base_offset)
-        if segment.scan.next_offset > segment.base_offset:
+        if segment.scan.next_offset > max([segment.base_offset, *self._snapshots[-1:]]):
             self._snapshots.append(segment.scan.next_offset)
         if segment.scan.valid_bytes < segment.size_bytes:
             self.cuts[segment.base_offset] = segment.scan.valid_bytes
@@ -345,19 +346,23 @@ class _Loading:
         latest = max(self._snapshots, default=0)
         self._snapshots = [each for each in self._snapshots if each in bases or each == latest]
         first = kept[0].base_offset if kept else 0
-        self._replay(kept, max(self._known.log_start_offset, first), end_offset)
+        self._replay(len(kept), max(self._known.log_start_offset, first), end_offset)
 
-    def _replay(self, segments: Sequence[BrokerSegment], log_start_offset: int, end_offset: int) -> None:
-        """Replay the producers from the newest snapshot on, as ``UnifiedLog.rebuildProducerState``: damaged headers fail it."""
-        self._snapshots = [each for each in self._snapshots if log_start_offset < each <= end_offset]
-        start_offset = self._snapshots[-1] if self._snapshots else log_start_offset
-        bases = [each.base_offset for each in segments]
+    def _replay(self, count: int, log_start_offset: int, end_offset: int) -> None:
+        """Replay the producers of the first segments from the newest snapshot on: damaged headers fail it.
+
+        Source: ``UnifiedLog.rebuildProducerState``.
+        """
+        known = self._snapshots
+        known = known[bisect_right(known, log_start_offset) : bisect_right(known, end_offset)]
+        self._snapshots = known
+        start_offset = known[-1] if known else log_start_offset
         if start_offset < end_offset:
-            for segment in segments[
-                max(0, bisect_right(bases, start_offset) - 1) : bisect_left(bases, end_offset)
-            ]:
+            first = max(0, bisect_right(self._bases, start_offset, hi=count) - 1)
+            last = bisect_left(self._bases, end_offset, hi=count)
+            for segment in self._segments[first:last]:
                 self._read_headers(segment, max(start_offset, segment.base_offset))
-            self._snapshots.append(end_offset)
+            known.append(end_offset)
 
     def _read_headers(self, segment: BrokerSegment, offset: int) -> None:
         size_bytes = self.cuts.get(segment.base_offset, segment.size_bytes)

@@ -176,9 +176,9 @@ class _PartitionCheck:
             self._check_log(facts)
             self._check_indexes(facts)
         self._check_epochs()
-        states = self._check_producers()
+        self._check_producers(snapshots)
         self._check_checkpoints()
-        self._check_snapshots(snapshots, states)
+        self._check_snapshots(snapshots)
 
     def _add(self, severity: Severity, kind: str, file: str, reason: str, **more: Any) -> None:
         self._findings.append(Finding(severity, kind, file, reason, **more))
@@ -449,13 +449,12 @@ class _PartitionCheck:
 
     # Producers and transactions.
 
-    def _check_producers(self) -> dict[int, dict[int, Sequence]]:
-        """Compare sequences and transactions over all segments; return the producers at each segment's beginning."""
+    def _check_producers(self, snapshots: _Snapshots) -> None:
+        """Compare sequences, transactions and snapshots over all segments."""
         known: dict[int, Sequence] = {}
-        states: dict[int, dict[int, Sequence]] = {}
         transactions = _Transactions()
         for facts in self._facts:
-            states[facts.base_offset] = dict(known)
+            self._compare_snapshot(facts.base_offset, snapshots, known)
             for found in facts.producers:
                 before = known.get(found.producer_id)
                 broken = break_between(before, found) if before is not None else None
@@ -467,8 +466,8 @@ class _PartitionCheck:
             self._check_aborts(facts, transactions)
             if facts.damage:
                 known.clear()
-        states[self._log_end_offset] = known
-        return states
+        if self._log_end_offset not in self._bases:
+            self._compare_snapshot(self._log_end_offset, snapshots, known)
 
     def _add_break(self, facts: SegmentFacts, broken: SequenceBreak) -> None:
         # A compaction removes whole batches.
@@ -554,7 +553,7 @@ class _PartitionCheck:
                     snapshots[offset] = entries
         return snapshots
 
-    def _check_snapshots(self, snapshots: _Snapshots, states: dict[int, dict[int, Sequence]]) -> None:
+    def _check_snapshots(self, snapshots: _Snapshots) -> None:
         for offset, entries in snapshots.items():
             path = self._path_of(snapshot_file_name(offset))
             if entries is None:
@@ -569,16 +568,15 @@ class _PartitionCheck:
                     f"Expected a snapshot up to the log end {self._log_end_offset}, found one of offset {offset}.",
                     action="remove", start_offset=offset,
                 )  # fmt: skip
-            elif offset in states:
-                self._compare_snapshot(path, offset, entries, states[offset])
 
     def _action_on_snapshot(self, offset: int) -> Action:
         is_read = offset >= max(self._bases, default=0)
         return "remove" if is_read or offset not in self._bases else "unnoticed"
 
-    def _compare_snapshot(
-        self, path: str, offset: int, entries: tuple[ProducerStateEntry, ...], known: dict[int, Sequence]
-    ) -> None:
+    def _compare_snapshot(self, offset: int, snapshots: _Snapshots, known: dict[int, Sequence]) -> None:
+        """Compare the snapshot of an offset, if there is one, with the producers of the log before it."""
+        entries = snapshots.get(offset) or ()
+        path = self._path_of(snapshot_file_name(offset))
         for entry in entries:
             # A compaction removes a producer's batches but for its very last one.
             state = None if self._is_compacted else known.get(entry.producer_id)

@@ -194,7 +194,9 @@ def _again_if_replaced(
     return partition, facts
 
 
-_MIN_BYTES_PER_PROCESS: Final = 128 << 20
+# A process takes half a second to start. Decoding takes longer than checksums, above all of compressed records.
+_MIN_BYTES_PER_PROCESS: Final = 512 << 20
+_MIN_DEEP_BYTES_PER_PROCESS: Final = 64 << 20
 
 
 class _Checks:
@@ -203,8 +205,9 @@ class _Checks:
     def __init__(self, filesystem: FileSystem, tasks: list[SegmentTask], jobs: int, size_bytes: int) -> None:
         self._filesystem = filesystem
         self._tasks = iter(tasks)
-        # A process takes a while to start.
-        self._jobs = min(jobs, len(tasks), max(1, size_bytes // _MIN_BYTES_PER_PROCESS))
+        is_deep = any(task.is_deep for task in tasks[:1])
+        share_bytes = _MIN_DEEP_BYTES_PER_PROCESS if is_deep else _MIN_BYTES_PER_PROCESS
+        self._jobs = min(jobs, len(tasks), max(1, size_bytes // share_bytes))
         self._facts: Iterator[SegmentFacts | None] = map(self._check, self._tasks)
         self._pool: ProcessPoolExecutor | None = None
 
