@@ -38,6 +38,7 @@ from storage_core.inspect.segments import (
     index_state,
     log_files,
     summarize_segment,
+    under_present_name,
 )
 from storage_core.inspect.views import TIMESTAMP, Column, View
 from storage_core.record.batch_header import CODEC_MASK, NO_TIMESTAMP_MS
@@ -549,12 +550,12 @@ def _last_batch(segment: SegmentReader, *, is_complete: bool) -> tuple[BatchHead
 def _learn_exactly(filesystem: FileSystem, log: PartitionLog, found: _Findings) -> None:
     """Read the header of every batch."""
     statistics = HeaderStatistics()
+    examine = partial(summarize_segment, filesystem, exact=True, start_offset=log.log_start_offset)
     for file in log_files(PartitionRange(log, log.log_start_offset, log.log_end_offset)):
         if file.suffix not in ("", SWAP_SUFFIX):
             continue
-        try:
-            segment = summarize_segment(filesystem, file, exact=True, start_offset=log.log_start_offset)
-        except FileNotFoundError:
+        segment = under_present_name(file, examine)
+        if segment is None:
             # Retention has removed it since the listing.
             continue
         if segment.statistics is not None:

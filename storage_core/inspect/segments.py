@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from storage_core.errors import CorruptError
+from storage_core.errors import CorruptError, DataLossError
 from storage_core.inspect.roots import LIVE, find_roots, has_topic_selection, selected_places
 from storage_core.inspect.rows import batches_of_rows
 from storage_core.inspect.span_headers import HeaderRun, header_runs
@@ -47,7 +47,7 @@ from storage_core.segment.segment_reader import SegmentReader
 from storage_core.segment.time_index import ENTRY_SIZE_BYTES as TIME_ENTRY_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from storage_core.scan.options import ReadOptions
 
 
+_Answer = TypeVar("_Answer")
 _COLUMNS: Final = (
     Column("topic", pa.string(), "The topic."),
     Column("partition", pa.int32(), "The partition."),
@@ -288,6 +289,22 @@ def summarize_segment(
     return SegmentSummary(file, size_bytes, modified_ms, end, smallest_ms, largest_ms, statistics, damage)
 
 
+def under_present_name(file: SegmentFile, examine: Callable[[SegmentFile], _Answer]) -> _Answer | None:
+    """Examine a segment that a cleaner may replace meanwhile; None if it was removed.
+
+    For a moment, the file that replaces it has another name.
+    """
+    names: tuple[SegmentFile, ...] = (file,)
+    if file.suffix in ("", SWAP_SUFFIX):
+        names = (file, dataclasses.replace(file, suffix=SWAP_SUFFIX), dataclasses.replace(file, suffix=""))
+    for present in names:
+        try:
+            return examine(present)
+        except (FileNotFoundError, DataLossError):
+            continue
+    return None
+
+
 def _statistics(
     filesystem: FileSystem, file: SegmentFile, segment: SegmentReader, end: SegmentEnd, start_offset: int
 ) -> HeaderStatistics:
@@ -471,14 +488,24 @@ def _read(filesystem: FileSystem, task: SegmentsTask, wanted: frozenset[str]) ->
 
 def _rows(filesystem: FileSystem, task: SegmentsTask, wanted: frozenset[str]) -> Iterator[tuple[object, ...]]:
     for file in task.files:
+        row = _row_of(filesystem, file, task, wanted)
+        if row is not None:
+            yield row
+
+
+def _row_of(
+    filesystem: FileSystem, file: SegmentFile, task: SegmentsTask, wanted: frozenset[str]
+) -> tuple[object, ...] | None:
+    """The row of a segment; None if it ends too early, or was removed since it was listed."""
+
+    def row_of(present: SegmentFile) -> tuple[object, ...] | None:
         is_complete = not file.is_active or task.is_clean
-        try:
-            summary = summarize_segment(filesystem, file, exact=task.exact, is_complete=is_complete)
-        except FileNotFoundError:
-            # Retention or a cleaner has removed it since it was listed.
-            continue
-        if not task.start_offset or summary.end.next_offset > task.start_offset:
-            yield _row(filesystem, summary, wanted)
+        summary = summarize_segment(filesystem, present, exact=task.exact, is_complete=is_complete)
+        if task.start_offset and summary.end.next_offset <= task.start_offset:
+            return None
+        return _row(filesystem, summary, wanted)
+
+    return under_present_name(file, row_of)
 
 
 def _row(filesystem: FileSystem, summary: SegmentSummary, wanted: frozenset[str]) -> tuple[object, ...]:

@@ -14,6 +14,7 @@ from storage_core.errors import LogDirectoryError, OptionError, UnreadableError
 from storage_core.filesystem import FileSystem
 from storage_core.inspect import plan_view, read_view_task, view_schema
 from storage_core.scan.options import options_of
+from tests.inspect.uncommitted import begin_commit
 
 DATA = Path(__file__).parent.parent.parent / "examples" / "data"
 QUICK_CASES = ("delete-records", "txn-ongoing", "unclean", "internal")
@@ -273,3 +274,10 @@ def make_segments():
             (directory / f"{offset:020d}.index").touch()
 
     return make
+
+
+def test_a_job_that_has_not_committed_yet(logs):
+    begin_commit(logs, {("clicks", 0): 1100}, new=(("payments", 1),))
+    rows = {(row["topic"], row["partition"]): row for row in partitions(logs)}
+    assert (rows["clicks", 0]["state"], rows["clicks", 0]["logEndOffset"]) == ("live", 1100)
+    assert (rows["payments", 1]["state"], rows["payments", 1]["isRead"]) == ("uncommitted", False)
