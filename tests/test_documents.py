@@ -15,11 +15,10 @@ import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 
-import click
 import pyspark
 import pytest
 
-from storage_core.cli.main import segmentlog
+from tests.documented_commands import is_about_the_command
 from tests.executed_document import Block, assert_shown, blocks_of
 from tests.spark_settings import environment_of_a_user
 
@@ -84,8 +83,9 @@ def test_the_code_of_a_page_prints_what_the_page_shows(page: str, tmp_path: Path
 
 
 def commands() -> list[str]:
-    """Each command line of a shell block."""
-    text = "".join(block.text for page in PAGES for block in blocks_in(page, "sh"))
+    """Each command line of a shell block, but of those that tests/cli/test_documented_commands.py runs."""
+    blocks = [block for page in PAGES for block in blocks_in(page, "sh")]
+    text = "".join(block.text for block in blocks if not is_about_the_command(block))
     lines = re.sub(r"\\\n\s*", "", text).splitlines()
     return sorted({line for line in lines if line.strip()})
 
@@ -121,33 +121,10 @@ def test_the_commands_of_a_page_exist(line: str):
             [sys.executable, "-m", "venv_pack", "--help"], capture_output=True, text=True, check=True
         ).stdout
         assert [word for word in arguments if word.startswith("-") and word not in shown] == []
-    elif command == "segmentlog":
-        # docs/cli.md is run as it is by tests/cli/test_documented_commands.py.
-        assert [word for word in flags_of(arguments) if word not in flags_known_to(arguments)] == []
     elif command == "export":
         subprocess.run(["bash", "-euc", line], check=True)
     else:
         assert (ROOT / command).is_file(), f"expected a command that this test knows; found {line!r}"
-
-
-def flags_of(arguments: list[str]) -> list[str]:
-    """The flags before the output of a command goes elsewhere."""
-    ends = [index for index, word in enumerate(arguments) if word in {"|", "||", "&&", ">", ";"}]
-    return [
-        word.partition("=")[0] for word in arguments[: min(ends, default=None)] if re.match("--?[a-z]", word)
-    ]
-
-
-def flags_known_to(arguments: list[str]) -> set[str]:
-    """The flags of the command of `segmentlog` that the first words name."""
-    context = click.Context(segmentlog)
-    command: click.Command = segmentlog
-    for word in arguments:
-        found = command.get_command(context, word) if isinstance(command, click.Group) else None
-        if found is None:
-            break
-        command = found
-    return {flag for parameter in command.get_params(context) for flag in parameter.opts}
 
 
 # -- Links --------

@@ -1,0 +1,28 @@
+"""docs/cli.md and README.md: each command runs as it is, in order, and prints what the page shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from storage_core.cli.main import COMMANDS
+from tests.documented_commands import assert_prints, commands_of, shell_in
+
+ROOT = Path(__file__).parent.parent.parent
+PAGE = ROOT / "docs" / "cli.md"
+
+
+@pytest.mark.parametrize("page", [PAGE, ROOT / "README.md"], ids=lambda page: page.name)
+def test_the_commands_of_a_page_print_what_it_shows(page: Path, tmp_path: Path):
+    shell = shell_in(tmp_path.resolve())
+    blocks = commands_of(page)
+    assert blocks
+    for block in blocks:
+        assert_prints(shell, block)
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_each_command_has_a_section_with_an_example(name: str):
+    sections = {block.section for block in commands_of(PAGE) if f"segmentlog {name}" in block.text}
+    assert f"`{name}`" in {section.split(":")[0] for section in sections}
