@@ -24,6 +24,7 @@ _SECTIONS: dict[str, tuple[str, dict[str, str]]] = {
     "partitions": ("partitions", {}),
     "views": ("views", {}),
     "inventory": ("inventory", {}),
+    "verify": ("verify", {}),
     "memory": ("memory", {}),
     "append": ("append", {}),
     "write": ("write", {}),

@@ -55,7 +55,7 @@ def run(settings: Settings) -> SectionResult:
             subject = f"{batch_bytes >> 10} KiB batches"
             tell(f"views {subject}")
             root = scratch / str(batch_bytes)
-            size_bytes = _make_log(root, batch_bytes, settings.scaled(log_bytes))
+            size_bytes = make_log(root, batch_bytes, settings.scaled(log_bytes))
             series = run_on_one_core(_measure, root, settings.repetitions)
             raw[subject] = {name: one.to_json() for name, one in series.items()}
             findings += _findings(subject, batch_bytes, size_bytes, series)
@@ -75,7 +75,7 @@ def _findings(
     yield Finding(f"{_HEADERS}, beside {_TOOL}", subject, ratio(series[_TOOL], series[_HEADERS]), "×")
 
 
-def _make_log(root: Path, batch_bytes: int, log_bytes: int) -> int:
+def make_log(root: Path, batch_bytes: int, log_bytes: int) -> int:
     """A partition of equal batches; its size in bytes."""
     batch = _batch(batch_bytes)
     last_delta = _RECORDS_PER_BATCH - 1
