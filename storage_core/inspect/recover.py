@@ -698,7 +698,14 @@ def _files_of(
     files.high_watermarks = {}
     if source is not None:
         with contextlib.suppress(CorruptCheckpointError):
-            files.high_watermarks = source.high_watermarks
+            starts = files.log_start_offsets
+            files.high_watermarks = {
+                key: offset
+                for key, offset in source.high_watermarks.items()
+                # A log start is never raised beyond the high watermark: this one was not checkpointed in time, and the
+                # log end counts instead.
+                if not 0 < starts.get(key, 0) >= offset
+            }
     return files
 
 

@@ -238,19 +238,21 @@ class _Planner:
         self._is_clean = root.clean_shutdown
         self._recovery_point = max(0, root.recovery_points.get(key, 0))
         self._log_start_offset = max(0, root.log_start_offsets.get(key, 0))
+        self._left_out_files: list[LeftOutFile] = []
         self._names = tuple(list_regular_files(filesystem, directory.path))
         listing = self._list()
         self._bases = tuple(listing.base_offsets)
         self._suffixes = dict.fromkeys(listing.swapped, SWAP_SUFFIX)
         self._present = listing.file_names
         self._counted: dict[int, _Counted] = {base: _Counted() for base in self._bases}
+        self._checkpointed_epochs = self._read_epochs()
+        self._has_other_epochs = False
         self._epochs: list[EpochEntry] = []
         # Segments that a recovery reads, and so makes the indexes of.
         self._recovered: set[int] = set()
         self._cuts: dict[int, _Cut] = {}
         self._left_out: list[LeftOut] = []
         self._damaged: list[LeftOut] = []
-        self._left_out_files: list[LeftOutFile] = []
 
     def plan(self) -> PartitionPlan:
         if not self._is_salvage:
@@ -407,6 +409,12 @@ class _Planner:
     def _note_epochs(self, window: BatchWindow, is_kept: np.ndarray) -> None:
         latest = self._epochs[-1].epoch if self._epochs else -1
         epochs = np.where(is_kept, window.headers["leader_epoch"], -1)
+        known = self._checkpointed_epochs
+        if known:
+            starts = np.array([entry.start_offset for entry in known])
+            numbers = starts.searchsorted(window.headers["base_offset"], side="right") - 1
+            expected = np.array([entry.epoch for entry in known])[numbers]
+            self._has_other_epochs |= bool(((epochs >= 0) & (numbers >= 0) & (epochs != expected)).any())
         running = np.maximum.accumulate(np.append(latest, epochs))
         for number in np.flatnonzero(np.diff(running)).tolist():
             self._epochs.append(
@@ -506,13 +514,20 @@ class _Planner:
 
     # The other files.
 
-    def _rebuilt_epochs(self) -> tuple[EpochEntry, ...] | None:
+    def _read_epochs(self) -> tuple[EpochEntry, ...]:
         path = os.path.join(self._path, LEADER_EPOCH_CHECKPOINT)
         try:
-            if read_leader_epoch_checkpoint(self._filesystem, path):
-                return None
+            return read_leader_epoch_checkpoint(self._filesystem, path)
         except CorruptCheckpointError as error:
             self._leave_out(LEADER_EPOCH_CHECKPOINT, f"{error.args[0]} It is made again from the log.")
+            return ()
+
+    def _rebuilt_epochs(self) -> tuple[EpochEntry, ...] | None:
+        if self._has_other_epochs:
+            reason = "Batches of the log have other leader epochs. It is made again from the log."
+            self._leave_out(LEADER_EPOCH_CHECKPOINT, reason)
+        elif self._checkpointed_epochs:
+            return None
         return tuple(self._epochs)
 
     def _other_files(self, log_end_offset: int) -> tuple[tuple[str, ...], bool]:

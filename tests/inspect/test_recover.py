@@ -21,7 +21,7 @@ from storage_core.errors import (
 from storage_core.filesystem import FileSystem
 from storage_core.inspect.index_check import check_indexes
 from storage_core.scan.options import options_of
-from tests.conformance.archives import fingerprint
+from tests.conformance.archives import case_names, fingerprint, unpack_case
 from tests.inspect.recovering import (
     EXAMPLES,
     PARTITION,
@@ -420,6 +420,27 @@ def test_random_damage(seed, tmp_path, target, caplog):
     assert logs_of(broker) == logs_of(expected)
     assert_loads_cleanly(broker, caplog, has_damage=bool(partition_of(report).damaged))
     assert fingerprint(source) == before
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("policy", ["broker", "salvage"])
+@pytest.mark.parametrize("name", case_names())
+def test_directories_of_brokers_of_every_age(name, policy, tmp_path, target, caplog):
+    """Messages of formats v0 and v1 are kept as they are."""
+    source, _ = unpack_case(name, tmp_path / "case")
+    before = fingerprint(source)
+    report = run(source, target, policy)
+    assert fingerprint(source) == before
+    topics = ",".join(sorted({each.topic for each in report.partitions}))
+    options = {"subscribe": topics, "mode": "DROPMALFORMED"}
+    assert rows(target, **options).equals(rows(source, **options))
+    if report.is_complete:
+        assert logs_of(target) == {
+            path: content
+            for path, content in logs_of(source).items()
+            if path.split("/")[0] in {f"{each.topic}-{each.partition}" for each in report.partitions}
+        }
+    assert_loads_cleanly(target, caplog, has_damage=any(each.damaged for each in report.partitions))
 
 
 # In place.

@@ -168,7 +168,7 @@ def sources(tmp_path):
 
 
 @pytest.mark.parametrize("error_number", [errno.ENOSPC, errno.EIO])
-@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("step", [23, pytest.param(1, marks=pytest.mark.thorough)])
 def test_whichever_call_fails_the_source_stays_and_the_target_is_complete_or_absent(
     tmp_path, error_number, step
 ):
@@ -200,7 +200,7 @@ def test_whichever_call_fails_the_source_stays_and_the_target_is_complete_or_abs
         at += step
 
 
-@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("step", [19, pytest.param(1, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_whichever_call_fails_in_place_another_recovery_succeeds(tmp_path, policy, step):
     source, _ = sources(tmp_path)
