@@ -186,7 +186,8 @@ def command(  # noqa: PLR0913  (one for each flag)
         dump_options = DumpOptions(
             record_format, max_bytes, max_message_size, verify_index_only, index_sanity_check
         )
-        dump = LogDump(filesystem, dump_options, _complain)
+        is_shared = not is_for_terminal and (os.cpu_count() or 1) > 1
+        dump = LogDump(filesystem, dump_options, _complain, _write_through if is_shared else None)
         found = list(_files_in(filesystem, directories, options)) if directories else []
         status = _write_text(dump, plain_files, found, is_for_terminal=is_for_terminal)
     if status:
@@ -251,6 +252,14 @@ def _write(pieces: Iterable[bytes], *, is_for_terminal: bool) -> None:
     stream = sys.stdout.buffer
     for piece in pieces:
         stream.write(_escaped(piece) if is_for_terminal else piece)
+
+
+def _write_through(text: bytes) -> None:
+    """Write to standard output at once, after what is buffered."""
+    sys.stdout.buffer.flush()
+    rest = memoryview(text)
+    while rest:
+        rest = rest[os.write(sys.stdout.fileno(), rest) :]
 
 
 def _escaped(piece: bytes) -> bytes:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from storage_core.filesystem import FileSystem, OpenFile
+    from storage_core.inspect.record_rows import OffsetGaps, RecordRows
 
 
 DEFAULT_MAX_MESSAGE_BYTES: Final = 5 << 20
@@ -34,6 +35,10 @@ _BOOTSTRAP_NAME: Final = "bootstrap.checkpoint"
 _SNAPSHOT_NAME: Final = re.compile(r"(.{20}).(.{10}).*\.checkpoint", re.DOTALL)
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 _MAX_FILE_BYTES: Final = 1 << 28
+# Smaller logs take less time than another process. The text of a piece is held until its turn comes.
+_LEAST_SHARED_BYTES: Final = 64 << 20
+_PIECE_BYTES: Final = 16 << 20
+_RECORDS_PIECE_BYTES: Final = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,15 +130,22 @@ class LogDump:
         filesystem: Reads the files; nothing is written.
         options: What to print.
         complain: Takes a line for standard error at once.
+        shared_output: Writes to where all text goes, unbuffered and also from another process; then text of large logs is
+            made by two processes and written by it. None: all text is yielded.
     """
 
     def __init__(
-        self, filesystem: FileSystem, options: DumpOptions, complain: Callable[[str], object]
+        self,
+        filesystem: FileSystem,
+        options: DumpOptions,
+        complain: Callable[[str], object],
+        shared_output: Callable[[bytes], object] | None = None,
     ) -> None:
         self.report = DumpReport()
         self._filesystem = filesystem
         self._options = options
         self._complain = complain
+        self._shared_output = shared_output
 
     def file(self, path: str) -> Iterator[bytes]:
         """The text about one file.
@@ -161,21 +173,53 @@ class LogDump:
 
     def _log(self, path: str, name: str) -> Iterator[bytes]:
         yield _encoded(_beginning(path, name))
-        options = self._options
-        records = None
-        if options.record_format is not None:
-            from storage_core.inspect.record_rows import RecordRows  # noqa: PLC0415  (Arrow takes long to import)
-
-            records = RecordRows(path, options.record_format)
         with open_log(self._filesystem, path) as log_file:
-            max_bytes = None if options.max_bytes == MAX_INT32 else options.max_bytes
-            text = LogText(log_file, max_bytes, records)
+            records = self._records(path)
+            start_bytes = self._write_in_turns(log_file, records)
+            max_bytes = None if self._options.max_bytes == MAX_INT32 else self._options.max_bytes
+            text = LogText(log_file, max_bytes, records, start_bytes)
             try:
                 yield from text.pieces()
             finally:
                 self.report.has_damage |= text.has_damage
                 if records is not None and records.gaps.pairs:
-                    self.report.offset_gaps[os.path.abspath(path)] = records.gaps.pairs
+                    self.report.offset_gaps[absolute_path(path)] = records.gaps.pairs
+
+    def _records(self, path: str) -> RecordRows | None:
+        if self._options.record_format is None:
+            return None
+        from storage_core.inspect.record_rows import RecordRows  # noqa: PLC0415  (Arrow takes long to import)
+
+        return RecordRows(path, self._options.record_format)
+
+    def _write_in_turns(self, log_file: OpenFile, records: RecordRows | None) -> int:
+        """Write the text of a large log with another process; return where it ends."""
+        piece_bytes = _PIECE_BYTES if records is None else _RECORDS_PIECE_BYTES
+        end_bytes = min(log_file.status.size_bytes, self._options.max_bytes)
+        write = self._shared_output
+        if write is None or end_bytes < _LEAST_SHARED_BYTES:
+            return 0
+        from storage_core.inspect.text_in_turns import piece_borders, write_in_turns  # noqa: PLC0415
+
+        index = self._filesystem.read_file(f"{log_file.path.removesuffix('.log')}.index", _MAX_FILE_BYTES)
+        borders = piece_borders(index or b"", piece_bytes, end_bytes)
+
+        def make_text(start_bytes: int, end_bytes: int) -> tuple[LogText, Callable[[], OffsetGaps | None]]:
+            if records is not None:
+                records.begin_gaps()
+            text = LogText(log_file, end_bytes, records, start_bytes)
+            return text, lambda: None if records is None else records.gaps
+
+        pieces, failure = write_in_turns(borders, make_text, write)
+        if records is not None:
+            records.begin_gaps()
+        for piece in pieces:
+            self.report.has_damage |= piece.has_damage
+            if records is not None and piece.gaps is not None:
+                records.gaps.extend(piece.gaps)
+        if failure is not None:
+            raise failure
+        return pieces[-1].end_bytes if pieces else 0
 
     def _snapshot(self, path: str) -> Iterator[bytes]:
         try:
@@ -207,6 +251,11 @@ def read_whole(filesystem: FileSystem, path: str) -> bytes:
     if data is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
     return data
+
+
+def absolute_path(path: str) -> str:
+    """A path as the tool reports it, made absolute and nothing else."""
+    return os.path.join(os.getcwd(), path)
 
 
 def java_path(path: str) -> str:

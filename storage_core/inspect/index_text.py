@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from storage_core.errors import CorruptIndexError, SegmentLogError
-from storage_core.inspect.dump_log import base_offset_of_name, open_log, read_whole
+from storage_core.inspect.dump_log import absolute_path, base_offset_of_name, open_log, read_whole
 from storage_core.inspect.log_text import MAX_BATCH_BYTES, FoundBatch, find_batches, tool_fails
 from storage_core.inspect.record_iteration import header_of, iterate_records
 from storage_core.record.batch_header import MAGIC_V2, NO_TIMESTAMP_MS
@@ -146,7 +145,7 @@ class IndexText:
         return position_bytes
 
     def _disagree(self, where: dict[str, list[tuple[int, int]]], path: str, entry: int, found: int) -> None:
-        where.setdefault(os.path.join(os.getcwd(), path), []).append((entry, found))
+        where.setdefault(absolute_path(path), []).append((entry, found))
         self._report.has_damage = True
 
     def _check(self, path: str, is_ordered: bool, entry_bytes: int) -> None:

@@ -186,10 +186,13 @@ class LogText:
         log_file: The file.
         max_bytes: Of a longer file, only the batches within so many bytes; None for all.
         records: Prints the records; None if only batches are printed.
+        start_bytes: Where a batch begins; nothing before is printed.
     """
 
-    def __init__(self, log_file: OpenFile, max_bytes: int | None, records: RecordsText | None) -> None:
-        self.valid_bytes = 0
+    def __init__(
+        self, log_file: OpenFile, max_bytes: int | None, records: RecordsText | None, start_bytes: int = 0
+    ) -> None:
+        self.valid_bytes = start_bytes
         self.has_damage = False
         self._file = log_file
         self._path = log_file.path

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+# A magic is a signed byte.
+_MAX_MAGIC: Final = 0x7F
 _CRC: Final = CRC_LAYOUTS[0]
 _CRC_BYTES: Final = _CRC.start - _CRC.position
 
@@ -77,6 +79,8 @@ def header_of(batch: memoryview, position_bytes: int, path: str) -> BatchHeader:
     Raises:
         CorruptRecordError: It has fewer bytes than a header.
     """
+    if batch[MAGIC_POSITION] > _MAX_MAGIC:
+        raise tool_fails("Found a negative magic", path, position_bytes)
     if batch[MAGIC_POSITION] < MAGIC_V2:
         return parse_batch_header(batch, 0, position_bytes, path=path)
     if len(batch) < HEADER_SIZE_BYTES:

@@ -48,16 +48,29 @@ _TIMESTAMP_TYPES: Final = (b" CreateTime: ", b" LogAppendTime: ")
 
 
 class OffsetGaps:
-    """Offsets that do not follow the one before, as the tool collects them for its end."""
+    """Offsets that do not follow the one before, as the tool collects them for its end.
+
+    Attributes:
+        pairs: Offsets, and those that come after them instead of the next.
+    """
 
     def __init__(self) -> None:
         self.pairs: list[tuple[int, int]] = []
-        self._last = -1
+        self._first = self._last = -1
+
+    def extend(self, later: OffsetGaps) -> None:
+        """Take those of the records that follow."""
+        if later._first != -1:
+            self.add(later._first)
+            self.pairs += later.pairs
+            self._last = later._last
 
     def add(self, offset: int) -> None:
         """Take the offset of the next record."""
         if self._last not in (-1, offset - 1):
             self.pairs.append((self._last, offset))
+        if self._first == -1:
+            self._first = offset
         self._last = offset
 
     def add_rows(self, offsets: _Int64Array) -> None:
@@ -83,6 +96,10 @@ class RecordRows:
         wanted = WantedFields(headers=True)
         self._wanted = wanted
         self._maker = SectionMaker(MAX_BATCH_BYTES, wanted)
+
+    def begin_gaps(self) -> None:
+        """Forget the offsets so far: the next batches are judged by themselves."""
+        self.gaps = OffsetGaps()
 
     def text_of(self, batches: Batches) -> Iterator[bytes]:
         """The text of batches with their records.
