@@ -5,6 +5,7 @@ segments, each in one pass, by several processes → partitions → log director
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -213,8 +214,14 @@ class _Checks:
 
     def __enter__(self) -> Self:
         if self._jobs > 1:
-            # A fork would copy the locks of other threads, such as those of Arrow.
-            self._pool = ProcessPoolExecutor(self._jobs, mp_context=get_context("spawn"))
+            self._pool = ProcessPoolExecutor(
+                self._jobs,
+                # A fork would copy the locks of other threads, such as those of Arrow.
+                mp_context=get_context("spawn"),
+                # Ctrl-C reaches all of them: this process alone says so.
+                initializer=signal.signal,
+                initargs=(signal.SIGINT, signal.SIG_IGN),
+            )
             self._facts = self._pool.map(_check_elsewhere, self._tasks)
         return self
 
