@@ -5,6 +5,7 @@ A command's module is imported when the command runs: `segmentlog --help` import
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -35,6 +36,7 @@ COMMANDS: Final = {
 }
 """Each command is the object ``command`` of the module of its name, here with its help in one line."""
 _INTERRUPTED: Final = 128 + signal.SIGINT
+_MOST_REMEMBERED: Final = 1_000
 
 
 class _Commands(click.Group):
@@ -87,9 +89,27 @@ def segmentlog() -> None:
     """
 
 
+class _Warnings(logging.Handler):
+    """Prints warnings of the library on standard error, each once: a command may look at a directory again and again."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._printed: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a message on one line, without control characters."""
+        message = printable(" ".join(record.getMessage().split()))
+        if message not in self._printed:
+            if len(self._printed) == _MOST_REMEMBERED:
+                self._printed.clear()
+            self._printed.add(message)
+            click.echo(f"segmentlog: {message}", err=True)
+
+
 def run(arguments: Sequence[str] | None = None) -> None:
     """Run a command and end the process with its exit status."""
-    stdout = sys.stdout
+    stdout, warnings = sys.stdout, _Warnings()
+    logging.getLogger("storage_core").addHandler(warnings)
     try:
         # Returns the status with which a command ended itself.
         ended = segmentlog.main(
@@ -121,6 +141,8 @@ def run(arguments: Sequence[str] | None = None) -> None:
         status = _fail(str(error), DAMAGE)
     except (SegmentLogError, OSError) as error:
         status = _fail(str(error), INPUT_OUTPUT)
+    finally:
+        logging.getLogger("storage_core").removeHandler(warnings)
     _end(status)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -285,3 +286,14 @@ def test_the_group_is_run_with_the_arguments_of_the_process(monkeypatch, capfd):
         run()
     assert not ended.value.code
     assert capfd.readouterr().out.startswith("segmentlog ")
+
+
+def test_warnings_are_lines_on_standard_error_each_once(segmentlog, command):
+    def warn():
+        for _ in range(3):
+            logging.getLogger("storage_core.scan").warning("left out %s", "a\x1b[31m\nb")
+
+    command(warn)
+    ended = segmentlog("try")
+    assert ended.stderr == "segmentlog: left out a\\e[31m b\n"
+    assert segmentlog("try").stderr == ended.stderr
