@@ -358,7 +358,7 @@ class _Found:
             offsets = self._learn(root.path, name, read_offset_checkpoint) or {}
             missing = sorted(f"{topic}-{partition}" for topic, partition in offsets.keys() - present)
             if root.is_whole and missing:
-                message = f"It names partitions that have no directory here: {_some(missing)}."
+                message = f"The checkpoint names partitions that have no directory here: {_some(missing)}."
                 self._findings.append(Finding("warning", name, message, os.path.join(root.path, name)))
 
     def report(self, *, exact: bool) -> Inventory:

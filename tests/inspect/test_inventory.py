@@ -172,7 +172,7 @@ def test_a_checkpoint_that_names_missing_partitions(logs):
     shutil.rmtree(logs / "orders-1")
     found = look(logs)
     assert [finding.message for finding in found.findings] == [
-        "It names partitions that have no directory here: orders-1."
+        "The checkpoint names partitions that have no directory here: orders-1."
     ] * 2
     assert not found.has_damage
 
