@@ -151,6 +151,7 @@ class BrokerSegment:
 
     Attributes:
         file_names: Of its log file and its offset index, which is None if it is missing.
+        is_offset_index_right: Whether the log confirms all entries of its offset index.
         is_transaction_index_wrong: Whether its transaction index names a marker below the segment.
         scan: How a broker reads its log file.
     """
@@ -159,6 +160,7 @@ class BrokerSegment:
     size_bytes: int
     log_file_name: str
     offset_index_file_name: str | None
+    is_offset_index_right: bool
     is_transaction_index_wrong: bool
     scan: BrokerScan
 
@@ -322,8 +324,8 @@ class _Loading:
             cut_bytes = self.cuts.get(segment.base_offset)
             return segment.base_offset if cut_bytes == 0 else segment.scan.next_offset
         with self._filesystem.open(f"{self._directory}/{segment.log_file_name}") as log_file:
-            index = _BrokerIndex(self._index_bytes(segment), segment.base_offset)
-            start_bytes = _search(log_file, segment, index.last_offset, index.position_of(index.last_offset))
+            offset, position_bytes = self._look_up(segment, None)
+            start_bytes = _search(log_file, segment, offset, position_bytes)
             if start_bytes is None:
                 return segment.base_offset
             next_offset = segment.base_offset
@@ -333,10 +335,13 @@ class _Loading:
                 next_offset = _as_long(last_offset + 1)
             return next_offset
 
-    def _index_bytes(self, segment: BrokerSegment) -> bytes:
+    def _look_up(self, segment: BrokerSegment, offset: int | None) -> tuple[int, int]:
+        """An offset, the last one of the offset index if none is given, and where a search for it begins."""
         name = segment.offset_index_file_name or offset_index_file_name(segment.base_offset)
         with self._filesystem.open(f"{self._directory}/{name}") as opened:
-            return opened.read_at(opened.status.size_bytes, 0)
+            index = _BrokerIndex(opened, segment.base_offset)
+            wanted = index.last_offset if offset is None else offset
+            return wanted, index.position_of(wanted)
 
     def _rebuild_producers(self) -> None:
         kept, end_offset = self.kept, self.log_end_offset
@@ -371,9 +376,10 @@ class _Loading:
             if error_bytes is not None and error_bytes < size_bytes:
                 raise _RefusedError(segment, _no_batch(segment, error_bytes))
             return
+        if error_bytes is None and segment.is_offset_index_right:
+            return
         with self._filesystem.open(f"{self._directory}/{segment.log_file_name}") as log_file:
-            index = _BrokerIndex(self._index_bytes(segment), segment.base_offset)
-            start_bytes = _search(log_file, segment, offset, index.position_of(offset))
+            start_bytes = _search(log_file, segment, *self._look_up(segment, offset))
             if start_bytes is None:
                 return
             for position_bytes, length, _, _ in _headers(log_file, start_bytes, size_bytes):
@@ -384,13 +390,15 @@ class _Loading:
 class _BrokerIndex:
     """An offset index as a broker reads it: by its length, whatever it holds."""
 
-    def __init__(self, data: bytes, base_offset: int) -> None:
-        self._data = data
+    def __init__(self, opened: OpenFile, base_offset: int) -> None:
+        self._opened = opened
         self._base_offset = base_offset
-        self._count = len(data) // OFFSET_ENTRY_BYTES
+        self._count = opened.status.size_bytes // OFFSET_ENTRY_BYTES
 
     def _entry(self, number: int) -> tuple[int, int]:
-        relative_offset, position_bytes = _INDEX_ENTRY.unpack_from(self._data, number * OFFSET_ENTRY_BYTES)
+        data = self._opened.read_at(OFFSET_ENTRY_BYTES, number * OFFSET_ENTRY_BYTES)
+        # A running broker may have cut the file meanwhile.
+        relative_offset, position_bytes = _INDEX_ENTRY.unpack(data.ljust(OFFSET_ENTRY_BYTES, b"\0"))
         return self._base_offset + relative_offset, position_bytes
 
     @property

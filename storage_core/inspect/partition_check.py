@@ -27,7 +27,7 @@ from storage_core.inspect.files import UNKNOWN, name_in_partition
 from storage_core.inspect.findings import Action, Finding, PartitionReport, Severity, verdict_of
 from storage_core.inspect.root_check import RootFiles
 from storage_core.inspect.segment_check import (
-    MOST_REPORTED,
+    Aborted,
     EpochRun,
     IndexFault,
     SegmentFacts,
@@ -35,6 +35,7 @@ from storage_core.inspect.segment_check import (
     Sequence,
     SequenceBreak,
     break_between,
+    is_wrong,
 )
 from storage_core.record.batch_header import MAX_OFFSET
 from storage_core.segment.file_names import (
@@ -252,7 +253,8 @@ class _PartitionCheck:
                     facts.size_bytes,
                     log_file_name(facts.base_offset) + suffix,
                     index_name if index_name in self._names else None,
-                    any(entry.last_offset < facts.base_offset for entry in facts.aborted or ()),
+                    not any(fault.kind == "offset" for fault in facts.index_faults),
+                    facts.refused_entry is not None,
                     facts.scan,
                 )
             )
@@ -262,13 +264,7 @@ class _PartitionCheck:
         """The transaction indexes that a broker cannot read. It stops at the first entry that is wrong."""
         refused = []
         for facts in self._facts:
-            wrong = (
-                entry
-                for entry in facts.aborted or ()
-                if entry.version > 0 or entry.last_offset < facts.base_offset
-            )
-            first = next(wrong, None)
-            if first is not None and first.version > 0:
+            if facts.refused_entry is not None and facts.refused_entry.version > 0:
                 refused.append(
                     f"{transaction_index_file_name(facts.base_offset)} has entries of an unknown version"
                 )
@@ -485,20 +481,18 @@ class _PartitionCheck:
         if facts.damage:
             transactions.forget()
             return
-        missing = transactions.aborted_in(facts)
-        index = {entry.last_offset: entry for entry in facts.aborted or ()}
         path = self._path_of(transaction_index_file_name(facts.base_offset) + facts.task.suffix)
         is_rebuilt = not self._root.is_clean and facts.base_offset in self._start.recovered
-        for producer_id, first_offset, marker_offset in missing[: MOST_REPORTED * 10]:
-            entry = index.get(marker_offset)
-            if entry is not None and entry.first_offset <= first_offset:
-                continue
-            found = "none" if entry is None else f"one that begins at {entry.first_offset}"
+        for aborted in (*transactions.wrong_at_first(facts), *facts.wrong_aborts):
+            indexed_offset = aborted.indexed_offset
+            found = "none" if indexed_offset is None else f"one that begins at {indexed_offset}"
             self._add(
-                "unclean" if is_rebuilt and entry is None else "damage", "transaction index", path,
-                f"Expected an entry for the transaction of producer {producer_id} that begins at {first_offset} and is "
-                f"aborted at {marker_offset}, found {found}: its records count as committed.",
-                action=self._action_on_index(facts), start_offset=first_offset, end_offset=marker_offset + 1,
+                "unclean" if is_rebuilt and indexed_offset is None else "damage", "transaction index", path,
+                f"Expected an entry for the transaction of producer {aborted.producer_id} that begins at "
+                f"{aborted.first_offset} and is aborted at {aborted.marker_offset}, found {found}: its records count as "
+                "committed.",
+                action=self._action_on_index(facts),
+                start_offset=aborted.first_offset, end_offset=aborted.marker_offset + 1,
             )  # fmt: skip
 
     # Checkpoints.
@@ -609,17 +603,18 @@ class _Transactions:
         """Damage may have held markers, and data: nothing is known any more."""
         self._open.clear()
 
-    def aborted_in(self, facts: SegmentFacts) -> list[tuple[int, int, int]]:
-        """Producer, first known offset and marker of each transaction with data that is aborted in a segment."""
-        aborted = []
-        for event in facts.events:
-            if not event.is_marker:
-                self._open.setdefault(event.producer_id, event.offset)
-                continue
-            first_offset = self._open.pop(event.producer_id, None)
-            if event.is_abort and first_offset is not None:
-                aborted.append((event.producer_id, first_offset, event.offset))
-        return aborted
+    def wrong_at_first(self, facts: SegmentFacts) -> list[Aborted]:
+        """Those of earlier segments that are aborted in a segment, and of which its transaction index does not say so."""
+        found = []
+        for marker in facts.first_markers:
+            first_offset = self._open.get(marker.producer_id)
+            if marker.is_abort and first_offset is not None:
+                found.append(Aborted(marker.producer_id, first_offset, marker.offset, marker.indexed_offset))
+        for producer_id in facts.ended:
+            self._open.pop(producer_id, None)
+        for producer_id, first_offset in facts.open_transactions:
+            self._open.setdefault(producer_id, first_offset)
+        return [each for each in found if is_wrong(each)]
 
 
 def _without_strays(offsets: list[int], bases: list[int]) -> list[int]:

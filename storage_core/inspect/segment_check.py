@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import numpy as np
 
-from storage_core.errors import CorruptError
+from storage_core.errors import CorruptError, LogDirectoryError, UnreadableError
 from storage_core.inspect.broker_start import BrokerScan, scan_as_broker
 from storage_core.inspect.index_entries import JudgedIndexes, judge_indexes
-from storage_core.log.producer_batches import ProducerBatches
+from storage_core.log.producer_batches import ProducerBatch, ProducerBatches
 from storage_core.record import WantedFields
 from storage_core.record.batch_header import (
     CODEC_MASK,
@@ -31,7 +31,7 @@ from storage_core.scan.spans import LogSpan, ReadSettings, record_schema
 from storage_core.segment import DamagedRange, Resynchroniser, SegmentReader
 from storage_core.segment.batch_candidates import MAX_ENCODABLE_BATCH_BYTES
 from storage_core.segment.damage import BatchProbe, reason_at
-from storage_core.segment.file_names import log_file_name
+from storage_core.segment.file_names import log_file_name, transaction_index_file_name
 from storage_core.segment.index_file import LARGEST_RELATIVE_OFFSET
 from storage_core.segment.segment_reader import DEFAULT_MAX_BATCH_BYTES
 from storage_core.segment.transaction_index import (
@@ -124,13 +124,22 @@ class AbortedEntry(NamedTuple):
     last_offset: int
 
 
-class TransactionEvent(NamedTuple):
-    """A batch that may begin a producer's transaction, or a marker that ends it."""
+class Aborted(NamedTuple):
+    """A transaction that is aborted in a segment, and where its entry in the transaction index says that it begins."""
+
+    producer_id: int
+    first_offset: int
+    marker_offset: int
+    indexed_offset: int | None
+
+
+class FirstMarker(NamedTuple):
+    """A producer's marker that ends a transaction of an earlier segment, if it has data at all."""
 
     producer_id: int
     offset: int
-    is_marker: bool
     is_abort: bool
+    indexed_offset: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +185,11 @@ class SegmentFacts:
         gap_count: How many gaps there are; at most `MOST_REPORTED` are described.
         epochs: The leader epochs of its batches, in their order.
         index_faults: What the log contradicts in its index files.
-        aborted: The entries of its transaction index; None without one.
+        wrong_aborts: Transactions that are aborted, and of which the transaction index does not say so.
+        first_markers: Of each producer that has a marker before its first transactional data.
+        open_transactions: By producer, the first offset of what is open at the segment's end.
+        ended: The producers with a marker.
+        refused_entry: The first entry of the transaction index that a broker objects to.
         scan: How a broker reads the log file.
         malformed: Batches whose records contradict a right checksum, and markers that cannot be read.
         has_holes: Whether a batch has fewer records than offsets, which only a compaction makes.
@@ -198,8 +211,11 @@ class SegmentFacts:
     index_faults: tuple[IndexFault, ...]
     producers: tuple[Sequence, ...]
     breaks: tuple[SequenceBreak, ...]
-    events: tuple[TransactionEvent, ...]
-    aborted: tuple[AbortedEntry, ...] | None
+    wrong_aborts: tuple[Aborted, ...]
+    first_markers: tuple[FirstMarker, ...]
+    open_transactions: tuple[tuple[int, int], ...]
+    ended: frozenset[int]
+    refused_entry: AbortedEntry | None
     scan: BrokerScan
 
     @property
@@ -229,7 +245,11 @@ def check_segment(filesystem: FileSystem, task: SegmentTask) -> SegmentFacts:
         end_offset=task.end_offset,
         skip_damage=True,
     )
-    observer = _Observer(segment, task)
+    # Before the log: a running broker appends to the log first.
+    aborted = _aborted(
+        filesystem, f"{task.directory}/{transaction_index_file_name(task.base_offset)}{task.suffix}"
+    )
+    observer = _Observer(segment, task, aborted)
     judged = judge_indexes(filesystem, segment, see=observer.see)
     with segment.open_log() as log_file:
         tail = _tail(log_file, segment, judged)
@@ -239,17 +259,23 @@ def check_segment(filesystem: FileSystem, task: SegmentTask) -> SegmentFacts:
             scan = scan_as_broker(log_file, task.base_offset, proven_bytes)
         else:
             scan = BrokerScan(judged.end.position_bytes, judged.end.next_offset)
-    return observer.facts(judged, tail, scan, _aborted(filesystem, judged.indexes[2].path))
+    return observer.facts(judged, tail, scan)
 
 
-def _aborted(filesystem: FileSystem, path: str) -> tuple[AbortedEntry, ...] | None:
-    """The whole entries of a transaction index, as a broker reads them; None if there is no such file."""
-    data = filesystem.read_file(path, MAX_TRANSACTION_INDEX_SIZE_BYTES)
+def _aborted(filesystem: FileSystem, path: str) -> list[AbortedEntry]:
+    """The whole entries of a transaction index, as a broker reads them; none if there is no such file."""
+    try:
+        data = filesystem.read_file(path, MAX_TRANSACTION_INDEX_SIZE_BYTES)
+    except UnreadableError:
+        raise
+    except LogDirectoryError:
+        # Too large, or no file: the index itself is a finding.
+        data = None
     if data is None:
-        return None
+        return []
     table = decode_transaction_entries(data[: len(data) // ENTRY_SIZE_BYTES * ENTRY_SIZE_BYTES])
     columns = (table[name].tolist() for name in AbortedEntry._fields)
-    return tuple(map(AbortedEntry, *columns))
+    return list(map(AbortedEntry, *columns))
 
 
 def _tail(log_file: OpenFile, segment: SegmentReader, judged: JudgedIndexes) -> Tail | None:
@@ -284,7 +310,7 @@ def _is_beginning(probe: BatchProbe, start_bytes: int) -> bool:
 class _Observer:
     """Sees the valid batches and the damage of a segment's log in order."""
 
-    def __init__(self, segment: SegmentReader, task: SegmentTask) -> None:
+    def __init__(self, segment: SegmentReader, task: SegmentTask, aborted: list[AbortedEntry]) -> None:
         self._task = task
         self._segment = segment
         self._batch_count = self._record_count = 0
@@ -294,8 +320,7 @@ class _Observer:
         self._gap_count = 0
         self._epochs: list[EpochRun] = []
         self._producers = _Producers()
-        self._events: list[TransactionEvent] = []
-        self._in_transaction: set[int] = set()
+        self._transactions = _Transactions(task.base_offset, aborted)
         self._malformed: list[DamagedRange] = []
         self._deep = _DeepReader(task) if task.is_deep else None
 
@@ -303,7 +328,7 @@ class _Observer:
         if isinstance(item, DamagedRange):
             self._next_offset = max(self._next_offset, item.end_offset)
             self._producers.forget()
-            self._in_transaction.clear()
+            self._transactions.forget()
             return
         headers = item.headers
         base_offsets = headers["base_offset"].astype(np.int64)
@@ -375,24 +400,16 @@ class _Observer:
             batches = ProducerBatches.of_window(window).batches
         except CorruptError as error:
             self._malformed.append(_damage_of(window.path, error))
-            self._in_transaction.clear()
+            self._transactions.forget()
             return
         for batch in batches:
-            if batch.marker is not None:
-                self._in_transaction.discard(batch.producer_id)
-                self._events.append(
-                    TransactionEvent(batch.producer_id, batch.base_offset, True, batch.marker.is_abort)
-                )
-            elif batch.is_transactional and batch.producer_id not in self._in_transaction:
-                self._in_transaction.add(batch.producer_id)
-                self._events.append(TransactionEvent(batch.producer_id, batch.base_offset, False, False))
+            self._transactions.take(batch)
 
     def facts(
         self,
         judged: JudgedIndexes,
         tail: Tail | None,
         scan: BrokerScan,
-        aborted: tuple[AbortedEntry, ...] | None,
     ) -> SegmentFacts:
         gaps = self._gaps
         end_offset = self._task.end_offset
@@ -400,6 +417,7 @@ class _Observer:
         if end_offset is not None and self._next_offset < end_offset:
             gaps = [*gaps, Gap(self._next_offset, end_offset, None)]
             self._gap_count += 1
+        transactions = self._transactions
         return SegmentFacts(
             self._task,
             judged.size_bytes,
@@ -417,10 +435,56 @@ class _Observer:
             tuple(_index_faults(judged)),
             self._producers.known(),
             tuple(self._producers.breaks),
-            tuple(self._events),
-            aborted,
+            tuple(transactions.wrong),
+            tuple(transactions.first_markers.values()),
+            tuple(transactions.open.items()),
+            frozenset(transactions.ended),
+            transactions.refused_entry,
             scan,
         )
+
+
+class _Transactions:
+    """The transactions of a segment, and whether its transaction index has those that are aborted."""
+
+    def __init__(self, base_offset: int, aborted: list[AbortedEntry]) -> None:
+        self.open: dict[int, int] = {}
+        self.ended: set[int] = set()
+        self.first_markers: dict[int, FirstMarker] = {}
+        self.wrong: list[Aborted] = []
+        self.refused_entry = next(
+            (entry for entry in aborted if entry.version > 0 or entry.last_offset < base_offset), None
+        )
+        self._indexed = {entry.last_offset: entry.first_offset for entry in aborted}
+        self._has_begun: set[int] = set()
+
+    def forget(self) -> None:
+        """Damage may have held markers, and data."""
+        self.open.clear()
+
+    def take(self, batch: ProducerBatch) -> None:
+        """Follow a batch of a producer."""
+        producer_id, offset = batch.producer_id, batch.base_offset
+        if batch.marker is None:
+            if batch.is_transactional:
+                self._has_begun.add(producer_id)
+                self.open.setdefault(producer_id, offset)
+            return
+        is_abort = batch.marker.is_abort
+        indexed_offset = self._indexed.get(offset) if is_abort else None
+        first_offset = self.open.pop(producer_id, None)
+        if producer_id not in self._has_begun and producer_id not in self.ended:
+            self.first_markers[producer_id] = FirstMarker(producer_id, offset, is_abort, indexed_offset)
+        elif is_abort and first_offset is not None:
+            aborted = Aborted(producer_id, first_offset, offset, indexed_offset)
+            if is_wrong(aborted) and len(self.wrong) < MOST_REPORTED:
+                self.wrong.append(aborted)
+        self.ended.add(producer_id)
+
+
+def is_wrong(aborted: Aborted) -> bool:
+    """Whether the transaction index omits a transaction, or its beginning. A compaction may have removed that."""
+    return aborted.indexed_offset is None or aborted.indexed_offset > aborted.first_offset
 
 
 class _Producers:

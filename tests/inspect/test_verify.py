@@ -288,6 +288,30 @@ def test_an_abort_that_the_transaction_index_omits(tmp_path):
     assert (finding.start_offset, finding.end_offset) == (0, 3)
 
 
+def test_an_abort_in_a_later_segment_than_the_data(tmp_path):
+    batches = [transactional(0, 9, producer=7), *(data(offset, 9) for offset in range(9, 45, 9))]
+    batches += [
+        marker(45, producer=7, kind=ABORT),
+        transactional(46, producer=7, sequence=9),
+        marker(47, producer=7),
+    ]
+    orders = logs_of(tmp_path, batches, segment_bytes=200)
+    (index,) = orders.glob("*.txnindex")
+    assert index.name != name(0, "txnindex")
+    assert found(report_of(tmp_path)) == []
+    content = index.read_bytes()
+    # It begins later than the data.
+    index.write_bytes(content[:10] + struct.pack(">q", 5) + content[18:])
+    finding = only(report_of(tmp_path))
+    assert (finding.kind, finding.file, finding.start_offset, finding.end_offset) == (
+        "transaction index",
+        str(index),
+        0,
+        46,
+    )
+    assert "producer 7 that begins at 0 and is aborted at 45, found one that begins at 5" in finding.reason
+
+
 def test_a_transaction_index_that_a_broker_cannot_read(tmp_path):
     batches = [transactional(0, producer=7), marker(1, producer=7, kind=ABORT)]
     orders = logs_of(tmp_path, batches)
