@@ -28,7 +28,13 @@ class KafkaDumps:
     """Runs the tool. Use as a context manager."""
 
     def __enter__(self) -> Self:
-        command = [java_command(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        command = [
+            java_command(),
+            "-Xmx256m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-Dlog4j2.level=OFF",
+        ]
         command += ["-cp", f"{kafka_jars()}/*", str(_PROGRAM)]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL

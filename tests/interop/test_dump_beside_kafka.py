@@ -1,0 +1,136 @@
+"""`segmentlog dump` prints what `kafka.tools.DumpLogSegments` prints: of every case, of damaged copies, of internal topics.
+
+The digests by which `make test` compares the same without a JVM are written anew with
+``python -m tests.interop.test_dump_beside_kafka``.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.conformance.archives import case_names, unpack_case
+from tests.inspect.dumped import (
+    DIGESTS,
+    INDEX_FLAGS,
+    LOG_FLAGS,
+    LOG_SUFFIXES,
+    Dumped,
+    digests,
+    dumpable,
+    dumped,
+    expected_digests,
+    options_of,
+    runs,
+)
+from tests.interop.kafka_dumps import KafkaDumps
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_CASES = case_names()
+_COPIES_PER_CASE = 60
+_LARGEST_BYTES = 200_000
+_LENGTHS = (0, 13, 14, 20, 21, 30, 48, 49, 50, 60, 1 << 20, (1 << 31) - 1)
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[KafkaDumps]:
+    with KafkaDumps() as dumps:
+        yield dumps
+
+
+def kafkas_dump(kafka: KafkaDumps, flags: str, path: Path) -> Dumped:
+    stdout, stderr, failure = kafka.run(*flags.split(), "--files", path)
+    return Dumped(stdout, stderr.decode(errors="replace").splitlines(), failure)
+
+
+def assert_same(kafka: KafkaDumps, flags: str, path: Path, what: object = None) -> None:
+    expected, found = kafkas_dump(kafka, flags, path), dumped(path, options_of(flags))
+    assert found.stdout == expected.stdout, (what, flags, path, found.failure, expected.failure)
+    assert bool(found.failure) == bool(expected.failure), (what, flags, path, found.failure, expected.failure)
+    # Of a snapshot that is damaged, the tool says it in other words.
+    if not expected.failure and path.suffix != ".snapshot":
+        assert found.stderr == expected.stderr, (what, flags, path)
+
+
+@pytest.mark.parametrize("case", _CASES)
+def test_every_file_of_a_case_is_dumped_alike(kafka, tmp_path, case):
+    logs, _ = unpack_case(case, tmp_path / case)
+    for flags, path in runs(logs, case):
+        assert_same(kafka, flags, path)
+
+
+@pytest.mark.parametrize("case", _CASES)
+def test_the_digests_are_those_of_the_tool(kafka, tmp_path, case):
+    logs, _ = unpack_case(case, tmp_path / case)
+    assert expected_digests()[case] == digests_of_kafka(kafka, logs, case)
+
+
+@pytest.mark.parametrize("case", _CASES)
+def test_damaged_copies_are_dumped_alike(kafka, tmp_path, case):
+    logs, _ = unpack_case(case, tmp_path / case)
+    generator = random.Random(case)
+    logs_of_case = [path for path in dumpable(logs) if _is_to_damage(path)]
+    for number in range(_COPIES_PER_CASE):
+        source = generator.choice(logs_of_case)
+        folder = tmp_path / f"copy-{number}"
+        folder.mkdir()
+        for sibling in source.parent.glob(f"{source.name.partition('.')[0]}.*"):
+            shutil.copy(sibling, folder / sibling.name)
+        target = folder / source.name
+        target.write_bytes(damage(generator, source.read_bytes()))
+        for flags in LOG_FLAGS if target.name.endswith(LOG_SUFFIXES) else INDEX_FLAGS:
+            if flags != "--deep-iteration --skip-record-metadata":
+                assert_same(kafka, flags, target, number)
+        index = target.with_suffix(".index")
+        if target.suffix == ".log" and index.exists():
+            assert_same(kafka, "", index, number)
+
+
+def _is_to_damage(path: Path) -> bool:
+    has_index = path.suffix != ".timeindex" or path.with_suffix(".index").exists()
+    return path.suffix != ".snapshot" and has_index and 20 < path.stat().st_size < _LARGEST_BYTES
+
+
+def damage(generator: random.Random, content: bytes) -> bytes:
+    """Bits flipped, bytes replaced, inserted, cut off: near the beginning, where headers are, more often than elsewhere."""
+    data = bytearray(content)
+    for _ in range(generator.choice((1, 1, 2, 3))):
+        place = generator.randrange(min(len(data), generator.choice((80, 400, len(data)))))
+        match generator.randrange(6):
+            case 0 | 1:
+                data[place] ^= 1 << generator.randrange(8)
+            case 2:
+                data[place] = generator.choice((0, 1, 2, 3, 127, 128, 237, 255))
+            case 3:
+                del data[max(place, 20) :]
+            case 4:
+                data[8:12] = generator.choice(_LENGTHS).to_bytes(4, "big")
+            case _:
+                data[place:place] = generator.randbytes(generator.randrange(1, 9))
+    return bytes(data)
+
+
+def digests_of_kafka(kafka: KafkaDumps, logs: Path, case: str) -> dict[str, str]:
+    return digests(logs, case, lambda flags, path: kafkas_dump(kafka, flags, path).stdout)
+
+
+def write_digests() -> None:
+    """Write the digests of all cases anew."""
+    found = {}
+    with KafkaDumps() as kafka, tempfile.TemporaryDirectory() as scratch:
+        for case in _CASES:
+            logs, _ = unpack_case(case, Path(scratch) / case)
+            found[case] = digests_of_kafka(kafka, logs, case)
+    DIGESTS.write_text(f"{json.dumps(found, indent=1)}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write_digests()
