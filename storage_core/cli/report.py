@@ -60,7 +60,8 @@ def command(
     parsed = options_of(paths, options)
     if target != "-":
         _check_target(filesystem, parsed, target)
-    with progress("examining", None, quiet) as advance:
+    total_bytes = None if quick or quiet else _bytes_to_read(filesystem, parsed)
+    with progress("examining", total_bytes, quiet) as advance:
         made = make_report(filesystem, parsed, is_quick=quick, jobs=jobs, advance=advance)
     page = page_of(made).encode()
     if target == "-":
@@ -72,6 +73,19 @@ def command(
         raise SystemExit(INPUT_OUTPUT)
     if made.has_damage:
         raise SystemExit(DAMAGE)
+
+
+def _bytes_to_read(filesystem: FileSystem, options: ReadOptions) -> int | None:
+    """For a progress that somebody sees; what cannot be read is a finding later on."""
+    from storage_core.errors import SegmentLogError  # noqa: PLC0415
+    from storage_core.inspect.verify import plan_verification  # noqa: PLC0415
+
+    if not sys.stderr.isatty():
+        return None
+    try:
+        return 2 * plan_verification(filesystem, options).size_bytes
+    except SegmentLogError:
+        return None
 
 
 def _check_target(filesystem: FileSystem, options: ReadOptions, target: str) -> None:

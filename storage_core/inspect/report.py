@@ -253,7 +253,8 @@ def make_report(
         is_quick: Whether to leave out what reads log files as a whole: checks, rates, transactions.
         jobs: How many processes share the checks.
         now_ms: The time that ages are relative to; the clock if None.
-        advance: Takes how many bytes of log files were read since its last call.
+        advance: Takes how many bytes of log files were read since its last call. Unless it is quick, they are read
+            twice: as a whole, and their headers.
 
     Raises:
         OptionError: A topic that is named does not exist.
@@ -267,7 +268,7 @@ def make_report(
     checked: VerifyReport | None = None
     if not is_quick:
         checked, maps = look.check(jobs, advance)
-        histories, transactional = look.walk_headers(found.partitions)
+        histories, transactional = look.walk_headers(found.partitions, advance)
         transactions = look.find_transactions(transactional)
     groups = look.find_groups(found.partitions)
     look.add_inventory_findings(found, is_checked=checked is not None)
@@ -316,7 +317,7 @@ class _Look:
         self.findings.append(ReportFinding("unreadable", kind, str(error.args[0]), error.path or ""))
 
     def walk_headers(
-        self, partitions: Iterable[PartitionSummary]
+        self, partitions: Iterable[PartitionSummary], advance: Callable[[int], object]
     ) -> tuple[tuple[TopicHistory, ...], list[PartitionSummary]]:
         """The history of each topic, and the partitions that have transactions."""
         by_topic: defaultdict[str, _Buckets] = defaultdict(_Buckets)
@@ -327,6 +328,7 @@ class _Look:
                     transactional.append(each)
             except SegmentLogError as error:
                 self._add_failure("headers", error)
+            advance(each.log_bytes)
         histories = (buckets.history(topic) for topic, buckets in sorted(by_topic.items()))
         return tuple(histories), transactional
 
