@@ -663,7 +663,14 @@ _STALE: Final = ("the log ends before it", "the file is missing")
 def _index_faults(judged: JudgedIndexes) -> Iterator[IndexFault]:
     for index in judged.indexes:
         if index.problem is not None and not (index.kind == "transaction" and index.problem in _STALE):
-            yield IndexFault(index.kind, index.path, None, None, index.problem, index.problem in _STALE)
+            problem = index.problem.rstrip(".")
+            # A text of its own, if it is a sentence already.
+            reason = (
+                problem
+                if problem[0].isupper()
+                else f"Expected an index that can be read, found that {problem}"
+            )
+            yield IndexFault(index.kind, index.path, None, None, f"{reason}.", index.problem in _STALE)
         entry_bytes = {"offset": 8, "time": 12, "transaction": 34}[index.kind]
         numbers = index.wrong_numbers
         borders = np.flatnonzero(np.diff(index.codes[numbers])) + 1
