@@ -124,10 +124,11 @@ def _rows(task: _EpochsTask, in_log: dict[int, _EpochInLog]) -> Iterator[dict[st
     starts |= {entry.epoch: entry.start_offset for entry in entries}
     known = {entry.epoch for entry in entries}
     epochs = sorted(starts)
-    for epoch, next_epoch in zip(epochs, [*epochs[1:], None], strict=True):
+    # There are none in a log that is empty or of an older format.
+    ends = [*(starts[epoch] for epoch in epochs[1:]), task.log_end_offset][: len(epochs)]
+    for epoch, end_offset in zip(epochs, ends, strict=True):
         found = in_log.get(epoch)
         start_offset = starts[epoch]
-        end_offset = task.log_end_offset if next_epoch is None else starts[next_epoch]
         agrees = epoch in known and start_offset <= task.log_end_offset
         if found is not None:
             agrees = (

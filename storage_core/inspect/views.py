@@ -20,6 +20,7 @@ from storage_core.errors import OptionError
 from storage_core.filesystem import FileSystem
 from storage_core.scan.options import RECORDS, options_of
 from storage_core.scan.predicate import And, Comparison, In, IsNull, Not, Or, Predicate, StartsWith
+from storage_core.scan.pruning import conjunction
 from storage_core.scan.read import read_records
 from storage_core.scan.resolve import resolve
 from storage_core.scan.rows import evaluate
@@ -197,11 +198,31 @@ def resolved_ranges(filesystem: FileSystem, options: ReadOptions) -> tuple[Parti
         SegmentLogError: These directories cannot give what the options ask for.
     """
     tolerant = tolerating_damage(options)
+    condition = _without_null_offsets(options.where)
 
     def resolved(watch: CommitWatch) -> tuple[PartitionRange, ...]:
-        return resolve(filesystem, tolerant, tolerant.where, watch).partitions
+        return resolve(filesystem, tolerant, condition, watch).partitions
 
     return read_consistently(CommitWatch(filesystem), resolved)
+
+
+def _without_null_offsets(condition: Predicate | None) -> Predicate | None:
+    """What a condition demands, but for the parts that ask whether the offset is null: that of a record never is."""
+    match condition:
+        case And(children):
+            return conjunction(*map(_without_null_offsets, children))
+        case _:
+            return None if _asks_for_null_offsets(condition) else condition
+
+
+def _asks_for_null_offsets(condition: Predicate | None) -> bool:
+    match condition:
+        case And(children) | Or(children):
+            return any(map(_asks_for_null_offsets, children))
+        case Not(child):
+            return _asks_for_null_offsets(child)
+        case _:
+            return condition == IsNull("offset")
 
 
 def tolerating_damage(options: ReadOptions) -> ReadOptions:

@@ -175,6 +175,12 @@ def test_epochs_without_a_checkpoint_are_those_of_the_log(led, content):
     ]
 
 
+def test_a_log_without_epochs_has_no_rows(tmp_path):
+    old, _ = unpack_case("magic0", tmp_path / "old")
+    write_log(tmp_path / "empty")
+    assert view(old, "epochs") == view(tmp_path / "empty", "epochs") == []
+
+
 def test_bounds_choose_the_epochs_of_their_offsets(led):
     write_checkpoint(led, (0, 0), (2, 2), (7, 6))
     bounds = {"starting_offsets": {"events": {"0": 3}}, "ending_offsets": {"events": {"0": 6}}}

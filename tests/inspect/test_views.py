@@ -115,6 +115,27 @@ def test_conditions_on_offsets_are_exact(data_of, name: str):
         assert read_table(data_of(name), view=name, where=f"{column} {text}").equals(expected), text
 
 
+@pytest.mark.parametrize(
+    "where",
+    [
+        "offset IS NULL",
+        "topic = 'data' AND offset IS NULL",
+        "NOT offset IS NOT NULL OR partition < 0",
+        "NOT (offset <=> 5 OR offset >= 0)",
+        "lastOffset IS NULL AND (topic = 'data' OR FALSE)",
+    ],
+)
+def test_the_offset_of_a_row_may_be_null_although_no_record_has_such_a_one(data_of, where: str):
+    expected = [
+        row["producerId"]
+        for row in read_table(data_of("group_offsets"), view="producers").to_pylist()
+        if row["lastOffset"] is None
+    ]
+    assert expected
+    found = read_table(data_of("group_offsets"), view="producers", where=where)
+    assert found["producerId"].to_pylist() == (expected if "5" not in where else [])
+
+
 @pytest.mark.parametrize("name", [name for name in VIEW_NAMES if find_view(name).timestamp_column])
 def test_conditions_on_timestamps_are_exact(data_of, name: str):
     column = find_view(name).timestamp_column
