@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 from pathlib import Path
 
 import pytest
 from conformance.archives import unpack_case
 
+from storage_core import read_table
 from storage_core.errors import LogDirectoryError, OptionError, UnreadableError
 from storage_core.filesystem import FileSystem
 from storage_core.inspect.inventory import inventory
@@ -317,3 +319,46 @@ def test_one_listing_for_each_directory(logs):
     look(logs, filesystem=filesystem)
     # The log directory is listed to find partitions, and again for its own files.
     assert filesystem.statistics.directories_listed == 2 + 7
+
+
+def damage_somewhere(logs, chance):
+    """Change, cut, extend, rename or remove some files at random."""
+    files = sorted(path for path in logs.rglob("*") if path.is_file())
+    for path in chance.sample(files, chance.randint(1, 6)):
+        data = bytearray(path.read_bytes())
+        match chance.randrange(6):
+            case 0 if data:
+                data[chance.randrange(len(data))] = chance.randrange(256)
+            case 1:
+                del data[chance.randrange(len(data) + 1) :]
+            case 2:
+                data += bytes(chance.randint(1, 5000))
+            case 3:
+                data = bytearray(chance.randbytes(len(data) + 100))
+            case 4:
+                path.rename(f"{path}{chance.choice(['.deleted', '.cleaned', '.tmp', '.bak'])}")
+                continue
+            case _:
+                path.unlink()
+                continue
+        path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "seeds",
+    [pytest.param(range(4), id="few"), pytest.param(range(4, 100), id="many", marks=pytest.mark.thorough)],
+)
+def test_damage_of_any_kind_is_reported_and_never_raised(tmp_path, seeds):
+    source, _ = unpack_case("unclean", tmp_path / "case")
+    for seed in seeds:
+        logs = Path(shutil.copytree(source, tmp_path / str(seed)))
+        damage_somewhere(logs, random.Random(seed))
+        for exact in (False, True):
+            found = look(logs, exact=exact)
+            assert found.is_complete
+            assert {topic.topic for topic in found.topics} >= {"u-plain", "u-txn"}
+            for view in ("segments", "partitions"):
+                table = read_table(logs, view=view, exact=exact)
+                assert table.num_rows
+        files = read_table(logs, view="files", columns=["root", "path", "kind"])
+        assert files.num_rows >= len([path for path in logs.rglob("*") if path.is_file()])
