@@ -59,6 +59,8 @@ def command(
     Without --exact, only names and sizes, and the first and the last batch of each partition are looked at: offsets are
     counted instead of records, from log start to log end, and codecs and formats are those of these two batches.
 
+    Internal topics are shown, too, unless topics are chosen.
+
     json is the whole report; jsonl and csv have a line for each topic, or with --partitions for each directory.
 
     Exit status: 1 if something contradicts its format, 3 if something could not be read; both are named. An unclean

@@ -412,7 +412,8 @@ def _rows_below(
 
 FILES_VIEW: Final = View(
     "files",
-    "A file or directory below a log directory. Symbolic links are not followed, and no file is opened.",
+    "A file or directory below a log directory. Symbolic links are not followed, and no file is opened. "
+    "Internal topics need not be named.",
     _COLUMNS,
     _plan,
     _read,

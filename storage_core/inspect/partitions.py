@@ -657,7 +657,8 @@ def _row(summary: PartitionSummary) -> tuple[object, ...]:
 
 PARTITIONS_VIEW: Final = View(
     "partitions",
-    "A directory of a partition: one that is read, another replica, or one that is being deleted or moved, or is stray.",
+    "A directory of a partition: one that is read, another replica, or one that is being deleted or moved, or is stray. "
+    "Internal topics need not be named.",
     _COLUMNS,
     _plan,
     _read,

@@ -570,7 +570,7 @@ def _index_states(filesystem: FileSystem, file: SegmentFile) -> tuple[str, str, 
 SEGMENTS_VIEW: Final = View(
     "segments",
     "A segment of a log, or the log file of a segment that was replaced, deleted or never finished. A segment is in the "
-    "view if it may hold an offset of the range that is asked for.",
+    "view if it may hold an offset of the range that is asked for. Internal topics need not be named.",
     _COLUMNS,
     _plan,
     _read,
