@@ -175,15 +175,20 @@ class LogDump:
         yield _encoded(_beginning(path, name))
         with open_log(self._filesystem, path) as log_file:
             records = self._records(path)
-            start_bytes = self._write_in_turns(log_file, records)
-            max_bytes = None if self._options.max_bytes == MAX_INT32 else self._options.max_bytes
-            text = LogText(log_file, max_bytes, records, start_bytes)
             try:
-                yield from text.pieces()
+                yield from self._batches(log_file, records)
             finally:
-                self.report.has_damage |= text.has_damage
                 if records is not None and records.gaps.pairs:
                     self.report.offset_gaps[absolute_path(path)] = records.gaps.pairs
+
+    def _batches(self, log_file: OpenFile, records: RecordRows | None) -> Iterator[bytes]:
+        start_bytes = self._write_in_turns(log_file, records)
+        max_bytes = None if self._options.max_bytes == MAX_INT32 else self._options.max_bytes
+        text = LogText(log_file, max_bytes, records, start_bytes)
+        try:
+            yield from text.pieces()
+        finally:
+            self.report.has_damage |= text.has_damage
 
     def _records(self, path: str) -> RecordRows | None:
         if self._options.record_format is None:
