@@ -411,6 +411,13 @@ def _partition_findings(partitions: Sequence[PartitionSummary]) -> Iterator[Find
             names = _some([os.path.basename(member.directory) for member in members])
             message = f"Directories of {size_bytes:,} bytes in total {meaning}: {names}."
             yield Finding("warning" if state == "stray" else "note", f"{state} directories", message)
+    preallocated_bytes = sum(each.preallocated_bytes for each in partitions)
+    if preallocated_bytes:
+        message = (
+            f"Files of active segments have {preallocated_bytes:,} bytes after their last batch or entry: preallocated "
+            "space, which a broker cuts off when it closes a segment."
+        )
+        yield Finding("note", "preallocated space", message)
     orphans = [each.name for each in partitions if each.orphan_files]
     if orphans:
         message = (
