@@ -75,7 +75,7 @@ def command(  # noqa: PLR0913, PLR0917  (one for each flag)
 
     DIR is one log directory, or one partition's, that no broker is using; it is only read. Indexes, leader epochs,
     producer snapshots and checkpoints are made again where they are missing or wrong. OTHER appears when it is complete,
-    with a clean-shutdown marker and a manifest of what was left out.
+    with a clean-shutdown marker and a manifest of what was left out. Run it as the broker's user, who will own OTHER.
 
     Exit status: 0 nothing was lost, 1 something was left out, or a broker would keep damage, 2 refused, 3 input or output.
     """
@@ -83,7 +83,8 @@ def command(  # noqa: PLR0913, PLR0917  (one for each flag)
     from storage_core.errors import LogDirectoryLockedError, RecoveryWouldDiscard  # noqa: PLC0415
     from storage_core.filesystem import FileSystem  # noqa: PLC0415
     from storage_core.inspect.index_check import log_bytes  # noqa: PLC0415
-    from storage_core.inspect.recover import recover, recover_in_place  # noqa: PLC0415
+    from storage_core.inspect.recover import recover  # noqa: PLC0415
+    from storage_core.inspect.recover_in_place import recover_in_place  # noqa: PLC0415
     from storage_core.scan.options import options_of  # noqa: PLC0415
 
     filesystem, parsed = FileSystem(), options_of([path], options)

@@ -438,7 +438,7 @@ def _windows_and_damage(log_file: OpenFile, segment: SegmentReader) -> Iterator[
 def _valid_windows(
     log_file: OpenFile, segment: SegmentReader, position_bytes: int, next_offset: int
 ) -> Iterator[BatchWindow]:
-    """Windows from a boundary on, up to the first batch that is not valid by itself and after those before it."""
+    """Windows from a boundary on, up to a batch that is not valid, or whose offset only the batch after it can judge."""
     try:
         for window in read_windows(
             log_file,
@@ -459,6 +459,7 @@ def _valid_windows(
 
 
 def _count_valid(window: BatchWindow, next_offset: int, end_offset: int | None) -> int:
+    """How many batches at the beginning of a window are certainly those of the log."""
     count = len(window.starts)
     if not count:
         return 0
@@ -469,7 +470,11 @@ def _count_valid(window: BatchWindow, next_offset: int, end_offset: int | None) 
     if end_offset is not None:
         is_wrong |= last_offsets >= end_offset
     if is_wrong.any():
-        count = int(is_wrong.argmax())
+        # The one before it may be to blame, if its offset is damaged.
+        count = max(0, int(is_wrong.argmax()) - 1)
+    elif base_offsets[-1] > lowest_offsets[-1] or window.header(count - 1).is_wrapper:
+        # As may this one, which the next window would show.
+        count -= 1
     damaged = window.crc_mismatches(np.arange(count))
     return int(damaged[0]) if len(damaged) else count
 

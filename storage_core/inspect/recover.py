@@ -15,30 +15,25 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
 from storage_core.checkpoint import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_OFFSET_CHECKPOINT,
-    LEADER_EPOCH_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     META_PROPERTIES,
     PARTITION_METADATA,
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_OFFSET_CHECKPOINT,
-    delete_clean_shutdown_file,
     read_clean_shutdown_file,
-    read_offset_checkpoint,
     read_partition_metadata,
     write_clean_shutdown_file,
-    write_leader_epoch_checkpoint,
     write_offset_checkpoint,
     write_partition_metadata,
-    write_producer_snapshot,
 )
 from storage_core.checkpoint.checkpoint_file import TEMPORARY_SUFFIX
-from storage_core.checkpoint.truncations_file import TRUNCATIONS_FILE, TruncationsFile
+from storage_core.checkpoint.truncations_file import TRUNCATIONS_FILE
 from storage_core.commit_files.commits_file import COMMITS_FILE, OWN_PREFIX
 from storage_core.directory import LogDirectoryFiles, PartitionDirectory, find_partitions
 from storage_core.directory.discovery import OTHER_DIRECTORIES
@@ -55,7 +50,8 @@ from storage_core.errors import (
     SegmentLogError,
     StorageError,
 )
-from storage_core.inspect.index_check import make_directories, partitions_of, require_empty, require_no_commit
+from storage_core.inspect.index_check import partitions_of, require_empty, require_no_commit
+from storage_core.inspect.recovered_logs import cleaner_offsets, load_recovered, path_in, write_missing_files
 from storage_core.inspect.recovery_plan import (
     LeftOut,
     LeftOutFile,
@@ -64,32 +60,16 @@ from storage_core.inspect.recovery_plan import (
     SegmentPlan,
     plan_partition,
 )
-from storage_core.log.background import SystemClock
-from storage_core.log.local_log import rename_files
-from storage_core.log.log_loader import complete_interrupted_swaps
-from storage_core.log.log_root import LogRoot, close_logs, give_missing_ids, load_logs
-from storage_core.log.recovery_check import (
-    check_directory,
-    list_regular_files,
-    log_base_offsets,
-    segments_to_recover,
-)
-from storage_core.log.root_checkpoints import RootCheckpoints
-from storage_core.log_config import LogConfig
-from storage_core.record.batch_header import LOG_OVERHEAD_BYTES
-from storage_core.segment import SegmentReader
+from storage_core.log.recovery_check import check_directory, list_regular_files
 from storage_core.segment.file_names import (
-    CLEANED_SUFFIX,
     log_file_name,
     offset_index_file_name,
-    snapshot_file_name,
     time_index_file_name,
     transaction_index_file_name,
 )
-from storage_core.segment.log_segment import LogSegment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from storage_core.filesystem import FileSystem
     from storage_core.scan.options import ReadOptions
@@ -115,13 +95,6 @@ _KNOWN_FILES: Final = frozenset(
         TRUNCATIONS_FILE,
         _BOOTSTRAP_CHECKPOINT,
     }
-)
-_SET_ASIDE: Final = (
-    CLEAN_SHUTDOWN_FILE,
-    CLEANER_OFFSET_CHECKPOINT,
-    LOG_START_OFFSET_CHECKPOINT,
-    RECOVERY_POINT_CHECKPOINT,
-    REPLICATION_OFFSET_CHECKPOINT,
 )
 _SUFFIX_REASONS: Final = {
     "delete": "It awaits its deletion.",
@@ -207,75 +180,27 @@ def recover(
         LogDirectoryError: The target is not empty, or the source changed meanwhile.
         StorageError: The file system refused. The target does not exist then.
     """
-    survey = _survey(filesystem, options)
+    found = survey(filesystem, options)
     if target is not None:
         target = os.path.abspath(target)
-        _require_outside(filesystem, target, survey.root.path)
+        require_outside(filesystem, target, found.root.path)
         require_empty(filesystem, target)
-    plans = survey.plans(filesystem, policy, options.max_decompressed_batch_bytes, advance)
-    report = _report(survey, plans, policy, None if is_dry_run else target)
+    plans = found.plans(filesystem, policy, options.max_decompressed_batch_bytes, advance)
+    report = report_of(found, plans, policy, None if is_dry_run else target)
     if target is not None and not is_dry_run:
         with _building(filesystem, target) as work:
-            _Copy(filesystem, survey, work, link, advance).copy(plans)
-            _load(filesystem, work, plans, options.max_decompressed_batch_bytes)
+            _Copy(filesystem, found, work, link, advance).copy(plans)
+            load_recovered(filesystem, work, plans, options.max_decompressed_batch_bytes)
             path = os.path.join(work, MANIFEST_FILE) if manifest is None else os.path.abspath(manifest)
-            _write_manifest(filesystem, path, report)
-            marker = read_clean_shutdown_file(filesystem, survey.root.path)
+            write_manifest(filesystem, path, report)
+            marker = read_clean_shutdown_file(filesystem, found.root.path)
             write_clean_shutdown_file(filesystem, work, marker)
     return report
 
 
-def recover_in_place(
-    filesystem: FileSystem,
-    options: ReadOptions,
-    aside: str,
-    *,
-    policy: Policy = "broker",
-    advance: Callable[[int], object] | None = None,
-) -> RecoveryReport:
-    """Recover a log directory where it is, under its lock.
-
-    What is cut is first copied to another directory, with the files that change, and is on disk there before the first
-    change. A crash leaves a directory that this function, or a broker, recovers.
-
-    Args:
-        filesystem: Where to read and write.
-        options: One path, a log directory.
-        aside: A directory for the copies, outside of the log directory. It does not exist, or is empty.
-        policy: What is kept; see `recovery_plan`.
-        advance: Receives how many bytes were read.
-
-    Raises:
-        LogDirectoryLockedError: A broker or another process has it open.
-        OptionError: The path is not one log directory, topics are chosen, or ``aside`` is inside of it.
-        RecoveryWouldDiscard: The policy is ``tail``, and complete batches would be lost. Nothing was changed.
-        StorageError: The file system refused.
-    """
-    survey = _survey(filesystem, options)
-    aside = os.path.abspath(aside)
-    if survey.is_selection:
-        raise OptionError(
-            "In place, a log directory is recovered as a whole. Leave out the choice of topics."
-        )
-    _require_outside(filesystem, aside, survey.root.path)
-    require_empty(filesystem, aside)
-    with contextlib.ExitStack() as locked:
-        locked.callback(filesystem.lock(os.path.join(survey.root.path, LOCK_FILE)).release)
-        if policy == "tail":
-            survey.require_nothing_discarded(filesystem, options.max_decompressed_batch_bytes)
-        for directory in survey.directories:
-            complete_interrupted_swaps(filesystem, directory.path)
-        plans = survey.plans(filesystem, policy, options.max_decompressed_batch_bytes, advance)
-        report = replace(_report(survey, plans, policy, survey.root.path), aside=aside)
-        _InPlace(filesystem, survey, aside, report).change(plans)
-        _load(filesystem, survey.root.path, plans, options.max_decompressed_batch_bytes)
-        write_clean_shutdown_file(filesystem, survey.root.path, survey.marker)
-    return report
-
-
 @dataclass(frozen=True, slots=True)
-class _Survey:
-    """What is in the source.
+class Survey:
+    """What is in the log directory to recover.
 
     Attributes:
         directories: The partitions to recover.
@@ -342,7 +267,13 @@ def _would_discard(lost: Sequence[str], path: str) -> RecoveryWouldDiscard:
     )
 
 
-def _survey(filesystem: FileSystem, options: ReadOptions) -> _Survey:
+def survey(filesystem: FileSystem, options: ReadOptions) -> Survey:
+    """Find out what is in the one log directory that the options name.
+
+    Raises:
+        OptionError: They name none, or several.
+        LogDirectoryError: A commit was interrupted.
+    """
     if len(options.paths) != 1:
         raise OptionError(
             f"Expected one log directory, found {len(options.paths)} paths. Recover them one by one."
@@ -360,7 +291,7 @@ def _survey(filesystem: FileSystem, options: ReadOptions) -> _Survey:
     is_partition = len(found) == 1 and found[0].path == path
     everything = [] if is_partition else find_partitions(filesystem, [root.path])
     known = {os.path.basename(each.path) for each in everything}
-    return _Survey(
+    return Survey(
         root,
         tuple(each for each in found if each.topic != CLUSTER_METADATA_TOPIC),
         tuple(each for each in found if each.topic == CLUSTER_METADATA_TOPIC),
@@ -386,7 +317,12 @@ def _foreign(filesystem: FileSystem, root: str, known: set[str]) -> Iterable[Lef
             yield LeftOutFile(path, "It is not a file of a broker's.")
 
 
-def _require_outside(filesystem: FileSystem, path: str, root: str) -> None:
+def require_outside(filesystem: FileSystem, path: str, root: str) -> None:
+    """Check that a path, which need not exist, is not inside a log directory, through links either.
+
+    Raises:
+        OptionError: It is.
+    """
     source = filesystem.status(root, follow_symlinks=True)
     while source is not None:
         status = filesystem.status(path, follow_symlinks=True)
@@ -400,9 +336,10 @@ def _require_outside(filesystem: FileSystem, path: str, root: str) -> None:
         path = parent
 
 
-def _report(
-    survey: _Survey, plans: Sequence[PartitionPlan], policy: Policy, target: str | None
+def report_of(
+    survey: Survey, plans: Sequence[PartitionPlan], policy: Policy, target: str | None
 ) -> RecoveryReport:
+    """What a recovery by these plans keeps and leaves out."""
     return RecoveryReport(
         survey.root.path,
         target,
@@ -428,7 +365,8 @@ def _report(
     )
 
 
-def _write_manifest(filesystem: FileSystem, path: str, report: RecoveryReport) -> None:
+def write_manifest(filesystem: FileSystem, path: str, report: RecoveryReport) -> None:
+    """Write a report as JSON, durably."""
     data = json.dumps(asdict(report), indent=2).encode()
     with filesystem.open_for_writing(path, create=True) as file:
         file.truncate(0)
@@ -480,7 +418,7 @@ class _Copy:
     def __init__(
         self,
         filesystem: FileSystem,
-        survey: _Survey,
+        survey: Survey,
         work: str,
         link: bool,
         advance: Callable[[int], object] | None,
@@ -499,7 +437,7 @@ class _Copy:
         self._give_topic_ids(plans)
         for directory in () if self._survey.is_selection else self._survey.metadata:
             self._copy_metadata(directory)
-        self._copy_root({plan.directory.topic_partition: plan for plan in plans})
+        self._copy_root(plans)
         _require_unchanged(self._filesystem, plans)
         self._flush()
 
@@ -554,29 +492,19 @@ class _Copy:
         self._directories.append(target)
         return target
 
-    def _copy_root(self, plans: Mapping[tuple[str, int], PartitionPlan]) -> None:
+    def _copy_root(self, plans: Sequence[PartitionPlan]) -> None:
         for name in (META_PROPERTIES, _BOOTSTRAP_CHECKPOINT, COMMITS_FILE):
             self._copy_file(os.path.join(self._survey.root.path, name), os.path.join(self._work, name))
-        path = os.path.join(self._survey.root.path, CLEANER_OFFSET_CHECKPOINT)
-        try:
-            cleaned = read_offset_checkpoint(self._filesystem, path)
-        except CorruptCheckpointError:
-            # Everything counts as dirty then, which costs time and nothing else.
-            return
-        kept = {
-            key: min(offset, plans[key].segments[-1].base_offset if plans[key].segments else 0)
-            for key, offset in cleaned.items()
-            if key in plans
-        }
-        if kept:
+        cleaned = cleaner_offsets(self._filesystem, self._survey.root.path, plans)
+        if cleaned:
             write_offset_checkpoint(
-                self._filesystem, os.path.join(self._work, CLEANER_OFFSET_CHECKPOINT), kept
+                self._filesystem, os.path.join(self._work, CLEANER_OFFSET_CHECKPOINT), cleaned
             )
 
     def _give_topic_ids(self, plans: Sequence[PartitionPlan]) -> None:
         """Give partitions that lost their topic id that of the topic's other partitions."""
         ids: dict[str, str] = {}
-        paths = [(plan.directory.topic, _path_in(self._work, plan)) for plan in plans]
+        paths = [(plan.directory.topic, path_in(self._work, plan)) for plan in plans]
         for topic, path in paths:
             topic_id = read_partition_metadata(self._filesystem, os.path.join(path, PARTITION_METADATA))
             if topic_id is not None:
@@ -598,10 +526,6 @@ class _Copy:
     def _note(self, size_bytes: int) -> None:
         if self._advance is not None:
             self._advance(size_bytes)
-
-
-def _path_in(root: str, plan: PartitionPlan) -> str:
-    return os.path.join(root, f"{plan.directory.topic}-{plan.directory.partition}")
 
 
 def _may_link(plan: PartitionPlan, end_offset: int) -> bool:
@@ -628,13 +552,17 @@ def copy_ranges(filesystem: FileSystem, source: str, target: str, segment: Segme
     filesystem.set_modified_ms(target, segment.status.modified_ms)
 
 
-def write_missing_files(filesystem: FileSystem, path: str, plan: PartitionPlan) -> None:
-    """Write the leader epochs and the producer snapshot that a partition does not have."""
-    if plan.epochs:
-        write_leader_epoch_checkpoint(filesystem, os.path.join(path, LEADER_EPOCH_CHECKPOINT), plan.epochs)
-    if plan.producers is not None:
-        snapshot = os.path.join(path, snapshot_file_name(plan.log_end_offset))
-        write_producer_snapshot(filesystem, snapshot, plan.producers)
+def copy_flushed(
+    filesystem: FileSystem, source: str, target: str, part: tuple[int, int] | None = None
+) -> None:
+    """Copy a file, or a part of it, and flush the copy. A file that does not exist is left out."""
+    status = filesystem.status(source)
+    if status is None or not status.is_regular_file:
+        return
+    start_byte, end_byte = part or (0, status.size_bytes)
+    with filesystem.open(source) as opened, filesystem.open_for_writing(target, create=True) as made:
+        made.copy_from(opened, start_byte, end_byte - start_byte, 0)
+        made.flush()
 
 
 def _require_unchanged(filesystem: FileSystem, plans: Sequence[PartitionPlan]) -> None:
@@ -647,202 +575,3 @@ def _require_unchanged(filesystem: FileSystem, plans: Sequence[PartitionPlan]) -
                     "Stop the broker, or recover a snapshot of the file system.",
                     path=path,
                 )
-
-
-# Loading it, and proving that it loads.
-
-
-def _load(filesystem: FileSystem, root: str, plans: Sequence[PartitionPlan], max_batch_bytes: int) -> None:
-    """Load the logs, rebuild what is missing, and close them again, so that a broker has nothing to recover."""
-    config = LogConfig(file_delete_delay_ms=0, max_message_bytes=max_batch_bytes - LOG_OVERHEAD_BYTES)
-    log_root = LogRoot(filesystem, root, SystemClock(), lambda _: config)
-    checkpoints = RootCheckpoints(filesystem, root, log_root.clock)
-    truncations = TruncationsFile(filesystem, root)
-    directories: list[PartitionDirectory] = []
-    try:
-        for is_clean in (True, False):
-            chosen = [plan for plan in plans if plan.is_clean == is_clean]
-            files = _files_of(filesystem, root, chosen, is_clean=is_clean)
-            found = [
-                PartitionDirectory(
-                    _path_in(root, plan), plan.directory.topic, plan.directory.partition, files
-                )
-                for plan in chosen
-            ]
-            directories += found
-            if chosen:
-                for state in load_logs(log_root, files, found, {}):
-                    checkpoints.states[state.directory.topic_partition] = state
-        if directories:
-            give_missing_ids(filesystem, LogDirectoryFiles(filesystem, root), directories)
-        ends = {key: state.offsets.log_end_offset for key, state in checkpoints.states.items()}
-        close_logs(log_root, checkpoints, None, is_marked=False)
-        truncations.settle()
-    except BaseException:
-        for state in checkpoints.states.values():
-            state.segments.close_handlers()
-        raise
-    for plan in plans:
-        _require_loadable(filesystem, root, plan, ends[plan.directory.topic_partition])
-
-
-def _files_of(
-    filesystem: FileSystem, root: str, plans: Sequence[PartitionPlan], *, is_clean: bool
-) -> LogDirectoryFiles:
-    """The root's files as the loader is to see them."""
-    files = LogDirectoryFiles(filesystem, root)
-    source = plans[0].directory.root if plans else None
-    files.clean_shutdown = is_clean
-    files.recovery_points = {plan.directory.topic_partition: plan.recovery_point for plan in plans}
-    files.log_start_offsets = {plan.directory.topic_partition: plan.log_start_offset for plan in plans}
-    files.high_watermarks = {}
-    if source is not None:
-        with contextlib.suppress(CorruptCheckpointError):
-            starts = files.log_start_offsets
-            files.high_watermarks = {
-                key: offset
-                for key, offset in source.high_watermarks.items()
-                # A log start is never raised beyond the high watermark: this one was not checkpointed in time, and the
-                # log end counts instead.
-                if not 0 < starts.get(key, 0) >= offset
-            }
-    return files
-
-
-def _require_loadable(filesystem: FileSystem, root: str, plan: PartitionPlan, log_end_offset: int) -> None:
-    """Check that the recovered log is the planned one, and that a broker has nothing to recover."""
-    path = _path_in(root, plan)
-    names = list_regular_files(filesystem, path)
-    bases = log_base_offsets(names)
-    sizes = [filesystem.status(os.path.join(path, log_file_name(base))) for base in bases]
-    size_bytes = sum(status.size_bytes for status in sizes if status is not None)
-    if size_bytes != plan.size_bytes or log_end_offset != plan.log_end_offset:
-        raise StorageError(
-            f"Expected a recovered log of {plan.size_bytes} bytes that ends at offset {plan.log_end_offset}, found one of "
-            f"{size_bytes} bytes that ends at offset {log_end_offset}.",
-            path=path,
-        )
-    left = segments_to_recover(
-        filesystem,
-        path,
-        bases,
-        names,
-        log_end_offset,
-        is_clean=True,
-        open_segment=lambda base_offset: SegmentReader(filesystem, path, base_offset),
-    )
-    if left and not plan.damaged:
-        raise StorageError(
-            f"Expected a recovered log, found one whose segment {log_file_name(bases[left[0].number])} is to be recovered.",
-            path=path,
-        )
-
-
-# In place.
-
-
-class _InPlace:
-    """Puts aside what changes, then changes it."""
-
-    def __init__(self, filesystem: FileSystem, survey: _Survey, aside: str, report: RecoveryReport) -> None:
-        self._filesystem = filesystem
-        self._survey = survey
-        self._aside = aside
-        self._report = report
-
-    def change(self, plans: Sequence[PartitionPlan]) -> None:
-        self._put_aside(plans)
-        root = self._survey.root.path
-        if self._report.policy == "salvage":
-            # Should a broker start before this is done, it must not discard what comes after damage.
-            points = {plan.directory.topic_partition: plan.recovery_point for plan in plans}
-            write_offset_checkpoint(self._filesystem, os.path.join(root, RECOVERY_POINT_CHECKPOINT), points)
-        truncations = TruncationsFile(self._filesystem, root)
-        for plan in plans:
-            if plan.left_out:
-                # Reads that are under way must not take what is cut for the log's end.
-                cut_offset = min(each.start_offset for each in plan.left_out)
-                truncations.note_begin(plan.directory.topic, plan.directory.partition, cut_offset)
-        delete_clean_shutdown_file(self._filesystem, root)
-        for plan in plans:
-            self._change_partition(plan)
-
-    def _put_aside(self, plans: Sequence[PartitionPlan]) -> None:
-        filesystem, root = self._filesystem, self._survey.root.path
-        make_directories(filesystem, self._aside)
-        for name in _SET_ASIDE:
-            self._copy_aside(os.path.join(root, name), os.path.join(self._aside, name), None)
-        for plan in plans:
-            if not (plan.left_out or plan.left_out_files or plan.epochs):
-                continue
-            folder = _path_in(self._aside, plan)
-            filesystem.make_directory(folder)
-            for each in plan.left_out:
-                name = f"{each.file}.{each.start_byte}-{each.end_byte}.cut"
-                part = (each.start_byte, each.end_byte)
-                self._copy_aside(
-                    os.path.join(plan.directory.path, each.file), os.path.join(folder, name), part
-                )
-            names = [os.path.basename(each.path) for each in plan.left_out_files]
-            for name in sorted({LEADER_EPOCH_CHECKPOINT, *names, *plan.file_names}):
-                self._copy_aside(os.path.join(plan.directory.path, name), os.path.join(folder, name), None)
-            filesystem.flush_directory(folder)
-        _write_manifest(filesystem, os.path.join(self._aside, MANIFEST_FILE), self._report)
-
-    def _copy_aside(self, source: str, target: str, part: tuple[int, int] | None) -> None:
-        status = self._filesystem.status(source)
-        if status is None or not status.is_regular_file:
-            return
-        start_byte, end_byte = part or (0, status.size_bytes)
-        with (
-            self._filesystem.open(source) as opened,
-            self._filesystem.open_for_writing(target, create=True) as made,
-        ):
-            made.copy_from(opened, start_byte, end_byte - start_byte, 0)
-            made.flush()
-
-    def _change_partition(self, plan: PartitionPlan) -> None:
-        filesystem, path = self._filesystem, plan.directory.path
-        kept = {segment.base_offset: segment for segment in plan.segments}
-        # The last first, so that a crash leaves no gap that nobody knows of.
-        for base_offset in reversed(log_base_offsets(list_regular_files(filesystem, path))):
-            segment = kept.get(base_offset)
-            if segment is None:
-                self._remove(path, base_offset)
-            elif not segment.has_indexes:
-                self._cut(path, segment)
-        for each in plan.left_out_files:
-            name = os.path.basename(each.path)
-            if name in (LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA) or name.endswith(".snapshot"):
-                filesystem.delete(each.path)
-        filesystem.flush_directory(path)
-        write_missing_files(filesystem, path, plan)
-
-    def _remove(self, path: str, base_offset: int) -> None:
-        names = [log_file_name(base_offset), *(name_of(base_offset) for name_of in _INDEX_NAMES)]
-        for name in names:
-            self._filesystem.delete(os.path.join(path, name))
-        self._filesystem.flush_directory(path)
-
-    def _cut(self, path: str, segment: SegmentPlan) -> None:
-        """Cut a log file, or replace it as a compaction does; a missing offset index makes any later start recover it."""
-        filesystem, name = self._filesystem, os.path.join(path, segment.name)
-        is_prefix = not segment.kept or (segment.kept[0].start_byte == 0 and len(segment.kept) == 1)
-        if not is_prefix:
-            copy_ranges(filesystem, name, name + CLEANED_SUFFIX, segment)
-            with filesystem.open_for_writing(name + CLEANED_SUFFIX) as made:
-                made.flush()
-            old, new = self._segment(path, segment, ""), self._segment(path, segment, CLEANED_SUFFIX)
-            rename_files(filesystem, path, [new], [old])
-            old.delete()
-            return
-        filesystem.delete(os.path.join(path, offset_index_file_name(segment.base_offset)))
-        filesystem.flush_directory(path)
-        if not segment.is_whole:
-            with filesystem.open_for_writing(name) as file:
-                file.truncate(segment.size_bytes)
-                file.flush()
-            filesystem.set_modified_ms(name, segment.status.modified_ms)
-
-    def _segment(self, path: str, segment: SegmentPlan, suffix: str) -> LogSegment:
-        return LogSegment(self._filesystem, path, segment.base_offset, LogConfig(), now_ms=0, suffix=suffix)

@@ -472,6 +472,22 @@ def test_what_is_cut_is_put_aside(tmp_path):
     assert json.loads((tmp_path / "aside" / ".segmentlog-recovery.json").read_text())["policy"] == "broker"
 
 
+def test_what_a_compaction_was_about_to_replace_is_put_aside(tmp_path):
+    source = damaged_root(tmp_path / "source", "damaged-complete-swap")
+    original = logs_of(source)
+    run_in_place(source, tmp_path / "aside", "salvage")
+    assert {
+        path: content for path, content in logs_of(tmp_path / "aside").items() if path in original
+    } == original
+
+
+def test_a_damaged_cleaner_checkpoint_is_replaced_in_place(source, tmp_path):
+    (source / "cleaner-offset-checkpoint").write_text("garbage")
+    run_in_place(source, tmp_path / "aside")
+    assert (source / "cleaner-offset-checkpoint").read_text() == "0\n0\n"
+    assert (tmp_path / "aside" / "cleaner-offset-checkpoint").read_text() == "garbage"
+
+
 def test_a_directory_in_use_is_not_changed(source, tmp_path):
     with LogDirectory.open(source, broker_directory=True):
         before = fingerprint(source)

@@ -16,7 +16,8 @@ import pytest
 from storage_core import LogConfig, LogDirectory
 from storage_core.errors import SegmentLogError
 from storage_core.filesystem import FileSystem
-from storage_core.inspect.recover import recover, recover_in_place
+from storage_core.inspect.recover import recover
+from storage_core.inspect.recover_in_place import recover_in_place
 from storage_core.scan.options import options_of
 from tests.conformance.archives import fingerprint
 from tests.faults.faulty_filesystem import Fault, FaultyCalls
