@@ -25,6 +25,7 @@ _SECTIONS: dict[str, tuple[str, dict[str, str]]] = {
     "views": ("views", {}),
     "inventory": ("inventory", {}),
     "verify": ("verify", {}),
+    "dump": ("dump", {}),
     "memory": ("memory", {}),
     "append": ("append", {}),
     "write": ("write", {}),
