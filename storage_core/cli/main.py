@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TextIO, cast
 
 import click
 
@@ -108,6 +108,7 @@ class _Warnings(logging.Handler):
 
 def run(arguments: Sequence[str] | None = None) -> None:
     """Run a command and end the process with its exit status."""
+    _check_streams()
     stdout, warnings = sys.stdout, _Warnings()
     logging.getLogger("storage_core").addHandler(warnings)
     try:
@@ -144,6 +145,17 @@ def run(arguments: Sequence[str] | None = None) -> None:
     finally:
         logging.getLogger("storage_core").removeHandler(warnings)
     _end(status)
+
+
+def _check_streams() -> None:
+    """See that there is where to print: a caller may have closed standard output or standard error."""
+    if cast("TextIO | None", sys.stderr) is None:
+        # Lives as long as the process.
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    if cast("TextIO | None", sys.stdout) is None:
+        sys.exit(
+            _fail("Standard output is closed. Redirect it: to /dev/null if nobody reads it.", INPUT_OUTPUT)
+        )
 
 
 def _fail(message: str, status: int) -> int:

@@ -55,11 +55,16 @@ def _escaped(matched: re.Match[str]) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON can hold it: dataclasses as objects, bytes that are UTF-8 as text, others as ``{"base64": …}``."""
+    """A value as JSON can hold it: dataclasses as objects, bytes that are UTF-8 as text, others as ``{"base64": …}``.
+
+    Bytes of a file name that are not UTF-8 become escapes, as in views.
+    """
+    if isinstance(value, str):
+        return _plain_text(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {name if isinstance(name, str) else str(name): plain(each) for name, each in value.items()}
+        return {_plain_text(str(name)): plain(each) for name, each in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
         return [plain(each) for each in value]
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -67,6 +72,12 @@ def plain(value: Any) -> Any:
     if isinstance(value, dt.datetime):
         return value.astimezone(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return value
+
+
+def _plain_text(text: str) -> str:
+    if text.isascii():
+        return text
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def _plain_bytes(value: bytes) -> object:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from storage_core.inspect.views import Column
 
 
+_TEXTS: Final = pa.list_(pa.string())
 _ROWS_PER_BATCH: Final = 16_384
 # Beyond these, milliseconds do not fit a column of microseconds.
 _MAX_TIMESTAMP_MS: Final = (2**63 - 1) // 1000
@@ -46,6 +47,10 @@ def _array(kind: pa.DataType, values: list[Any]) -> pa.Array:
         return pa.array(map(_microseconds, values), pa.int64()).cast(TIMESTAMP)
     if kind == pa.string():
         return pa.array([value if value is None else _text(value) for value in values], kind)
+    if kind == _TEXTS:
+        return pa.array(
+            [value if value is None else [_text(each) for each in value] for value in values], kind
+        )
     return pa.array(values, kind)
 
 

@@ -153,6 +153,34 @@ def test_a_closed_pipe_ends_silently(example_data, output: str):
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.parametrize(
+    ("closed", "status", "stderr"),
+    [
+        (
+            "1",
+            3,
+            b"segmentlog: Standard output is closed. Redirect it: to /dev/null if nobody reads it.\n",
+        ),
+        ("2", 0, b""),
+    ],
+)
+def test_closed_streams(example_data, closed: str, status: int, stderr: bytes):
+    done = subprocess.run(
+        [
+            "/bin/sh",
+            "-c",
+            f'"$0" -m storage_core.cli transactions "$1" {closed}>&-',
+            sys.executable,
+            example_data,
+        ],
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (status, stderr)
+    assert bool(done.stdout) == (status == 0)
+
+
 def test_read_options_are_flags_with_the_documented_names(segmentlog, command):
     @paths_argument
     @read_flags("subscribe", "startingTimestamp", "where")
@@ -264,6 +292,7 @@ def test_what_is_printable(text: str, shown: str):
 
 def test_plain_values():
     assert plain({"a": (1, b"x", b"\xff"), 5: None}) == {"a": [1, "x", {"base64": "/w=="}], "5": None}
+    assert plain({os.fsdecode(b"\xff"): [os.fsdecode(b"\xc3\xa4\xfe")]}) == {"\\xff": ["ä\\xfe"]}
 
 
 def test_progress_is_silent_without_a_terminal(capfd):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -168,6 +170,17 @@ def test_a_directory_without_logs_has_empty_views(tmp_path):
     for name in VIEW_NAMES:
         if name not in {"files", "group_offsets"}:
             assert read_table(tmp_path, view=name).num_rows == 0, name
+
+
+@pytest.mark.parametrize("name", ["segments", "partitions", "files"])
+def test_bytes_of_paths_that_are_no_text_are_escapes(tmp_path, name: str):
+    root = os.path.join(os.fsencode(tmp_path), b"disk\xff")
+    shutil.copytree(os.fsencode(DATA), root)
+    (row, *_) = read_table(os.fsdecode(root), view=name).to_pylist()
+    paths = {"segments": [row.get("file")], "partitions": row.get("replicas"), "files": [row.get("root")]}[
+        name
+    ]
+    assert [path.startswith(f"{tmp_path}/disk\\xff") for path in paths] == [True]
 
 
 @pytest.mark.parametrize("name", VIEW_NAMES)
