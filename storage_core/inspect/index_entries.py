@@ -465,7 +465,10 @@ def _count_valid(window: BatchWindow, next_offset: int, end_offset: int | None) 
         return 0
     base_offsets = window.headers["base_offset"].astype(np.int64)
     last_offsets = base_offsets + window.headers["last_offset_delta"]
-    lowest_offsets = np.append(next_offset, last_offsets[:-1] + 1)
+    # No offset follows the largest one.
+    lowest_offsets = np.append(
+        min(next_offset, MAX_OFFSET), np.minimum(last_offsets[:-1], MAX_OFFSET - 1) + 1
+    )
     is_wrong = (base_offsets < lowest_offsets) | (last_offsets < base_offsets)
     if end_offset is not None:
         is_wrong |= last_offsets >= end_offset

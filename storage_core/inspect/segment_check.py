@@ -21,6 +21,7 @@ from storage_core.record.batch_header import (
     CONTROL_FLAG,
     LOG_OVERHEAD_BYTES,
     MAGIC_V2,
+    MAX_OFFSET,
     NO_TIMESTAMP_MS,
 )
 from storage_core.record.record_batches import SEQUENCES
@@ -349,7 +350,7 @@ class _Observer:
     def _find_gaps(
         self, window: BatchWindow, base_offsets: npt.NDArray[np.int64], last_offsets: npt.NDArray[np.int64]
     ) -> None:
-        lowest_offsets = np.append(self._next_offset, last_offsets[:-1] + 1)
+        lowest_offsets = np.append(min(self._next_offset, MAX_OFFSET), last_offsets[:-1] + 1)
         # A wrapper's first offset is known only after it is decoded.
         is_gap = (base_offsets > lowest_offsets) & (
             (window.headers["magic"] == MAGIC_V2) | ((window.headers["attributes"] & CODEC_MASK) == 0)

@@ -149,6 +149,18 @@ def test_records_that_contradict_a_right_checksum_are_found_by_decoding_them(roo
     )
 
 
+def test_no_batch_follows_the_largest_offset(root, orders):
+    """No CRC covers a batch's offset."""
+    file = orders / name(30)
+    content = bytearray(file.read_bytes())
+    content[100:108] = struct.pack(">q", 2**63 - 1)
+    file.write_bytes(content)
+    finding = report_of(root).findings
+    assert [(each.kind, each.start_byte, each.start_offset, each.end_offset) for each in finding] == [
+        ("batch", 100, 31, 32)
+    ]
+
+
 # The end of the log.
 
 
