@@ -8,12 +8,15 @@ import os
 import shutil
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from storage_core.errors import CorruptRecordError, DataLossError, LogTruncationError, OptionError
 from storage_core.filesystem import FileSystem
 from storage_core.inspect.follow import LogFollower
 from storage_core.scan.options import options_of
 from storage_core.scan.spans import project, record_schema
+from tests.examples import examples
 from tests.log.logs import append, flip, name, open_directory, small, table
 
 
@@ -350,6 +353,82 @@ class TestOtherChanges:
         read_new = follow(mode="DROPMALFORMED")
         assert read_new() == {"orders-0": [0, 2, 3, 4]}
         assert read_new() == {}
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.integers(1, 12)),
+        st.tuples(st.just("roll"), st.just(0)),
+        st.tuples(st.just("truncate"), st.integers(1, 15)),
+        st.tuples(st.just("delete"), st.integers(1, 15)),
+        st.tuples(st.just("anew"), st.just(0)),
+        st.tuples(st.just("read"), st.just(0)),
+    ),
+    max_size=25,
+)
+
+
+class ChangingLog:
+    """A log, and what may happen to it. Batches have one record, because a truncation drops whole ones."""
+
+    def __init__(self, logs):
+        self.logs = logs
+        self.log = logs.create("orders")
+        self.written = 0
+
+    def append(self, count):
+        for _ in range(count):
+            self.log.append(table(b"%d" % self.written))
+            self.written += 1
+
+    def roll(self, _):
+        self.log.roll()
+
+    def truncate(self, count):
+        self.log.truncate_to(max(self.log.log_end_offset - count, self.log.log_start_offset))
+
+    def delete(self, count):
+        self.log.delete_records(min(self.log.log_start_offset + count, self.log.log_end_offset))
+
+    def anew(self, _):
+        self.logs.delete("orders")
+        self.log = self.logs.create("orders")
+
+    def records(self):
+        return dict(rows_of(self.log.read(self.log.log_start_offset)))
+
+
+def rows_of(batches):
+    for batch in batches:
+        yield from zip(batch["offset"].to_pylist(), batch["value"].to_pylist(), strict=True)
+
+
+@examples(100)
+@given(steps=STEPS)
+def test_whatever_happens_what_was_read_last_is_the_log(tmp_path_factory, steps):
+    """Records of an offset at or below the last one replace all that was read from there on."""
+    root = tmp_path_factory.mktemp("data")
+    schema = project(record_schema(), ("offset", "value"))
+    follower = LogFollower(FileSystem(), options_of([root], {"fail_on_data_loss": False}), schema)
+    read: dict[int, bytes] = {}
+
+    def follow_on():
+        for offset, value in rows_of(follower.read_new()):
+            for known in [each for each in read if each >= offset]:
+                del read[known]
+            read[offset] = value
+
+    with open_directory(root) as logs:
+        changing = ChangingLog(logs)
+        for step, count in steps:
+            follow_on() if step == "read" else getattr(changing, step)(count)
+        changing.append(1)
+        # The second one is for a truncation that the first one met.
+        follow_on()
+        follow_on()
+        log_start_offset = changing.log.log_start_offset
+        present = changing.records()
+    assert {offset: value for offset, value in read.items() if offset >= log_start_offset} == present
 
 
 def test_an_end_is_refused(logs, follow):
