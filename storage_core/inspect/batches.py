@@ -112,8 +112,11 @@ def _plan(filesystem: FileSystem, options: ReadOptions) -> Sequence[ScanTask]:
 def _read(filesystem: FileSystem, task: ScanTask, wanted: frozenset[str]) -> Iterator[pa.RecordBatch]:
     with_records = not wanted.isdisjoint(_NEED_RECORDS)
     for span in task.spans:
+        limit_bytes = task.settings.max_batch_bytes
         for run in header_runs(filesystem, span, task.settings, with_records=with_records):
-            yield _Rows(run, span, task.settings.max_batch_bytes).batch(wanted)
+            unwrapped = _with_unwrapped(run, span, limit_bytes)
+            if len(unwrapped):
+                yield _Rows(unwrapped, span, limit_bytes).batch(wanted)
 
 
 class _Rows:
@@ -122,7 +125,7 @@ class _Rows:
     def __init__(self, run: HeaderRun, span: LogSpan, limit_bytes: int) -> None:
         self._span = span
         self._limit_bytes = limit_bytes
-        self._run = _with_unwrapped(run, limit_bytes)
+        self._run = run
         self._attributes = self._run.headers["attributes"].astype(np.int32)
 
     def batch(self, wanted: frozenset[str]) -> pa.RecordBatch:
@@ -293,10 +296,11 @@ def _uncompressed_size_bytes(run: HeaderRun, index: int, limit_bytes: int) -> in
     return int(section.ends[0])
 
 
-def _with_unwrapped(run: HeaderRun, limit_bytes: int) -> HeaderRun:
+def _with_unwrapped(run: HeaderRun, span: LogSpan, limit_bytes: int) -> HeaderRun:
     """The same batches; those of wrappers with the first offset and the number of the messages inside.
 
-    A wrapper's header states neither, so it is decoded. One that cannot be keeps the lower bound and a count of 1.
+    A wrapper's header states neither, so it is decoded. One that cannot be keeps the lower bound and a count of 1; one
+    that turns out to begin beyond the span is left out.
     """
     wrappers = np.flatnonzero(wrapper_rows(run.headers)).tolist()
     if not wrappers:
@@ -307,6 +311,9 @@ def _with_unwrapped(run: HeaderRun, limit_bytes: int) -> HeaderRun:
         if batch is None or not batch_crc_matches(batch):
             continue
         header = run.header(index)
+        if header.position_bytes == span.position_bytes:
+            # Its first messages may be below the offsets that are asked for.
+            header = header.with_lower_base(span.base_offset)
         try:
             offsets, _ = batch_timestamps(batch, header, path=run.opened.path, limit_bytes=limit_bytes)
         except _UNDECODABLE:
@@ -314,7 +321,8 @@ def _with_unwrapped(run: HeaderRun, limit_bytes: int) -> HeaderRun:
         row = headers[index : index + 1]
         row["base_offset"], row["last_offset_delta"] = offsets[0], header.last_offset - int(offsets[0])
         row["record_count"] = len(offsets)
-    return dataclasses.replace(run, headers=headers)
+    unwrapped = dataclasses.replace(run, headers=headers)
+    return unwrapped.part(0, int(np.count_nonzero(unwrapped.base_offsets < span.end_offset)))
 
 
 _CONTROL_TYPES: Final = {

@@ -171,6 +171,28 @@ def test_messages_of_older_formats_are_batches(tmp_path, codec):
     assert batches_of(path)[0][1]["uncompressedSizeBytes"] == len(content)
 
 
+@pytest.mark.parametrize("max_bytes", ["1m", "100"])
+def test_bounds_within_wrappers_choose_them_whole(tmp_path, max_bytes):
+    """Also if compaction has removed messages before them: their headers do not tell where they begin."""
+    whole = [(0, 2), (3, 7), (12, 14), (15, 15)]
+    wrappers = [
+        Wrapper(tuple(Message(offset) for offset in range(first, last + 1)), CODECS["gzip"])
+        for first, last in whole
+    ]
+    write_log(tmp_path, *wrappers)
+    for start in range(16):
+        for end in range(start + 1, 17):
+            bounds = {
+                "starting_offsets": {"events": {"0": start}},
+                "ending_offsets": {"events": {"0": end}},
+                "max_bytes_per_partition": max_bytes,
+            }
+            rows, _ = batches_of(tmp_path, **bounds)
+            found = [(row["baseOffset"], row["lastOffset"]) for row in rows]
+            assert found == [(first, last) for first, last in whole if first < end and last >= start]
+            assert [row["recordCount"] for row in rows] == [last - first + 1 for first, last in found]
+
+
 @pytest.mark.parametrize("value_bytes", [10, 5_000, 40_000])
 def test_columns_of_the_header_take_no_values(tmp_path, value_bytes):
     count = 300
