@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from storage_core.checkpoint import (
@@ -69,7 +69,7 @@ from storage_core.segment.file_names import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from storage_core.filesystem import FileSystem
     from storage_core.scan.options import ReadOptions
@@ -190,7 +190,8 @@ def recover(
     if target is not None and not is_dry_run:
         with _building(filesystem, target) as work:
             _Copy(filesystem, found, work, link, advance).copy(plans)
-            load_recovered(filesystem, work, plans, options.max_decompressed_batch_bytes)
+            ends = load_recovered(filesystem, work, plans, options.max_decompressed_batch_bytes)
+            report = with_ends(report, ends)
             path = os.path.join(work, MANIFEST_FILE) if manifest is None else os.path.abspath(manifest)
             write_manifest(filesystem, path, report)
             marker = read_clean_shutdown_file(filesystem, found.root.path)
@@ -363,6 +364,14 @@ def report_of(
         ),
         survey.left_out_files + tuple(each for plan in plans for each in plan.left_out_files),
     )
+
+
+def with_ends(report: RecoveryReport, ends: Mapping[tuple[str, int], int]) -> RecoveryReport:
+    """The report with the log ends that were found when the logs were loaded."""
+    partitions = tuple(
+        replace(each, log_end_offset=ends[each.topic, each.partition]) for each in report.partitions
+    )
+    return replace(report, partitions=partitions)
 
 
 def write_manifest(filesystem: FileSystem, path: str, report: RecoveryReport) -> None:

@@ -37,6 +37,7 @@ from storage_core.inspect.recover import (
     report_of,
     require_outside,
     survey,
+    with_ends,
     write_manifest,
 )
 from storage_core.inspect.recovered_logs import cleaner_offsets, load_recovered, path_in, write_missing_files
@@ -117,9 +118,9 @@ def recover_in_place(
         plans = found.plans(filesystem, policy, options.max_decompressed_batch_bytes, advance)
         report = replace(report_of(found, plans, policy, found.root.path), aside=aside)
         _InPlace(filesystem, found, aside, report).change(plans)
-        load_recovered(filesystem, found.root.path, plans, options.max_decompressed_batch_bytes)
+        ends = load_recovered(filesystem, found.root.path, plans, options.max_decompressed_batch_bytes)
         write_clean_shutdown_file(filesystem, found.root.path, found.marker)
-    return report
+    return with_ends(report, ends)
 
 
 def _put_replaced_aside(filesystem: FileSystem, directory: PartitionDirectory, aside: str) -> None:

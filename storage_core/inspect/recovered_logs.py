@@ -63,8 +63,16 @@ def cleaner_offsets(
 
 def load_recovered(
     filesystem: FileSystem, root: str, plans: Sequence[PartitionPlan], max_batch_bytes: int
-) -> None:
-    """Load the logs, rebuild what is missing, and close them again, so that a broker has nothing to recover."""
+) -> dict[tuple[str, int], int]:
+    """Load the logs, rebuild what is missing, and close them again, so that a broker has nothing to recover.
+
+    Returns:
+        Where each log ends. Damage that is kept may end it elsewhere than planned.
+
+    Raises:
+        CorruptRecordError: Damage that is kept prevents the load, of a broker too.
+        StorageError: The file system refused, or a log is not the planned one.
+    """
     config = LogConfig(file_delete_delay_ms=0, max_message_bytes=max_batch_bytes - LOG_OVERHEAD_BYTES)
     log_root = LogRoot(filesystem, root, SystemClock(), lambda _: config)
     checkpoints = RootCheckpoints(filesystem, root, log_root.clock)
@@ -93,6 +101,7 @@ def load_recovered(
         raise
     for plan in plans:
         _require_loadable(filesystem, root, plan, ends[plan.directory.topic_partition])
+    return ends
 
 
 def _files_of(
@@ -125,7 +134,8 @@ def _require_loadable(filesystem: FileSystem, root: str, plan: PartitionPlan, lo
     bases = log_base_offsets(names)
     sizes = [filesystem.status(os.path.join(path, log_file_name(base))) for base in bases]
     size_bytes = sum(status.size_bytes for status in sizes if status is not None)
-    if size_bytes != plan.size_bytes or log_end_offset != plan.log_end_offset:
+    is_planned_end = log_end_offset == plan.log_end_offset or bool(plan.damaged)
+    if size_bytes != plan.size_bytes or not is_planned_end:
         raise StorageError(
             f"Expected a recovered log of {plan.size_bytes} bytes that ends at offset {plan.log_end_offset}, found one of "
             f"{size_bytes} bytes that ends at offset {log_end_offset}.",

@@ -51,6 +51,7 @@ from storage_core.segment.file_names import (
     base_offset_of,
     log_file_name,
 )
+from storage_core.segment.index_file import LARGEST_RELATIVE_OFFSET
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -438,9 +439,9 @@ class _Planner:
             next_offset = self._next_offset_at(check, cut.position_bytes)
         elif not size_bytes and status.size_bytes and not is_last:
             return None
-        is_sound = size_bytes == status.size_bytes and base_offset not in self._recovered
-        # Entries that only the damaged part of a kept log could contradict stay as they are.
-        has_indexes = is_sound and (not check.findings or bool(check.judged.damage))
+        is_kept = size_bytes == status.size_bytes and base_offset not in self._recovered
+        # Indexes are made again by a recovery of the segment, which must not cut what is kept in spite of damage.
+        has_indexes = is_kept and (not check.findings or not _is_valid_throughout(check))
         return SegmentPlan(
             base_offset, check.suffix, status, kept, max(next_offset, base_offset), has_indexes
         )
@@ -474,15 +475,15 @@ class _Planner:
         ]
         if cut is not None:
             return self._cut_range(check, cut, counted)
-        if not self._is_salvage:
-            self._damaged += damage
-            return _non_empty([ByteRange(0, judged.size_bytes)])
-        damage = sorted([*damage, *counted.refused], key=lambda each: each.start_byte)
         end_bytes = judged.end.position_bytes if is_last else judged.size_bytes
         if end_bytes < judged.size_bytes and not self._is_blank(check, end_bytes):
             reason = "No valid batch follows: the last append was torn, or its bytes are damaged."
             next_offset = judged.end.next_offset
             damage.append(LeftOut(name, end_bytes, judged.size_bytes, next_offset, next_offset, 0, 0, reason))
+        if not self._is_salvage:
+            self._damaged += damage
+            return _non_empty([ByteRange(0, judged.size_bytes)])
+        damage = sorted([*damage, *counted.refused], key=lambda each: each.start_byte)
         self._left_out += damage
         return _non_empty(_between(damage, end_bytes))
 
@@ -565,6 +566,16 @@ class _Planner:
 
     def _leave_out(self, name: str, reason: str) -> None:
         self._left_out_files.append(LeftOutFile(os.path.join(self._path, name), reason))
+
+
+def _is_valid_throughout(check: SegmentCheck) -> bool:
+    """Whether a recovery of a segment cuts nothing off and splits nothing."""
+    judged = check.judged
+    return (
+        not judged.damage
+        and judged.end.position_bytes == judged.size_bytes
+        and judged.end.next_offset - 1 - check.base_offset <= LARGEST_RELATIVE_OFFSET
+    )
 
 
 def _belongs_to_segment(name: str) -> bool:
