@@ -86,6 +86,7 @@ EXPORTED = {
         "PooledFile",
         "PreparedFlush",
         "WritableFile",
+        "WriteStream",
     ],
     "storage_core.scan": [
         "LogSpan",
