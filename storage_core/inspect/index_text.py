@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from storage_core.errors import CorruptIndexError, SegmentLogError
@@ -235,4 +236,4 @@ def _largest_timestamp(log_file: OpenFile, found: FoundBatch) -> int:
             assert timestamps_ms is not None  # noqa: S101  (they were asked for)
             return int(timestamps_ms.max(initial=NO_TIMESTAMP_MS))
     records = iterate_records(batch, header, path=log_file.path, limit_bytes=MAX_BATCH_BYTES)
-    return max((record.timestamp_ms for record in records), default=NO_TIMESTAMP_MS)
+    return max(itertools.chain((NO_TIMESTAMP_MS,), (record.timestamp_ms for record in records)))

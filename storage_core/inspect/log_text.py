@@ -296,8 +296,9 @@ class LogText:
         """Walk the ordinary batches of format v2 from ``start``; return where the last one ends."""
         unpack = V2_HEADER.unpack_from
         add_line, add_start, add_end = batches.lines.append, batches.starts.append, batches.ends.append
-        last_start = len(view) - HEADER_SIZE_BYTES
-        position = batches.position_bytes
+        size_bytes, position = len(view), batches.position_bytes
+        last_start = size_bytes - HEADER_SIZE_BYTES
+        known, middle, time, codec = self._shared, self._middle, self._time, self._codec
         # One loop without calls: files have ten thousands of batches, and each call costs as much as a CRC.
         while start <= last_start:
             (
@@ -317,13 +318,14 @@ class LogText:
             ) = unpack(view, start)
             end = start + LOG_OVERHEAD_BYTES + length
             last_offset = base_offset + delta
-            if magic != MAGIC_V2 or length < MIN_V2_LENGTH or end > len(view) or last_offset > MAX_OFFSET:
+            if magic != MAGIC_V2 or length < MIN_V2_LENGTH or end > size_bytes or last_offset > MAX_OFFSET:
                 break
             shared = (attributes, epoch, producer_id, producer_epoch, base_sequence)
-            if shared != self._shared:
+            if shared != known:
                 if attributes & CODEC_MASK >= len(_CODEC_NAMES):
                     break
                 self._set_shared(shared, delta, base_ms)
+                known, middle, time, codec = self._shared, self._middle, self._time, self._codec
             if crc32c(view[start + CRC_START : end]) == crc:
                 validity = "true"
             else:
@@ -331,8 +333,8 @@ class LogText:
                 batches.has_damage = True
                 batches.unusual.add(len(batches.lines))
             add_line(
-                f"baseOffset: {base_offset} lastOffset: {last_offset} count: {count}{self._middle}{position + start}"
-                f"{self._time}{max_ms} size: {end - start}{self._codec}{crc} isvalid: {validity}\n"
+                f"baseOffset: {base_offset} lastOffset: {last_offset} count: {count}{middle}{position + start}"
+                f"{time}{max_ms} size: {end - start}{codec}{crc} isvalid: {validity}\n"
             )
             add_start(start)
             add_end(end)

@@ -24,7 +24,9 @@ from storage_core.record.batch_header import (
     LOG_OVERHEAD_BYTES,
     MAGIC_POSITION,
     MAGIC_V2,
+    MESSAGE_SIZE_BYTES,
     MIN_LENGTH,
+    MIN_LENGTH_BY_MAGIC,
     NO_TIMESTAMP_MS,
     V2_HEADER,
     BatchHeader,
@@ -82,15 +84,24 @@ def header_of(batch: memoryview, position_bytes: int, path: str) -> BatchHeader:
     if batch[MAGIC_POSITION] > _MAX_MAGIC:
         raise tool_fails("Found a negative magic", path, position_bytes)
     if batch[MAGIC_POSITION] < MAGIC_V2:
-        return parse_batch_header(batch, 0, position_bytes, path=path)
+        return _message_header(batch, position_bytes, path)
     if len(batch) < HEADER_SIZE_BYTES:
         raise tool_fails(f"Found a batch of {len(batch)} bytes", path, position_bytes)
     base_offset, length, *rest = V2_HEADER.unpack_from(batch)
     return BatchHeader(position_bytes, base_offset, length + LOG_OVERHEAD_BYTES, *rest)
 
 
+def _message_header(batch: memoryview, position_bytes: int, path: str) -> BatchHeader:
+    """The header of a message, even of one that is too short for its format: Kafka may not look at what it lacks."""
+    head = bytearray(batch[:MESSAGE_SIZE_BYTES])
+    length = max(len(batch) - LOG_OVERHEAD_BYTES, MIN_LENGTH_BY_MAGIC[head[MAGIC_POSITION]])
+    head[LENGTH_POSITION:LOG_OVERHEAD_BYTES] = length.to_bytes(LENGTH_BYTES, "big")
+    header = parse_batch_header(head, 0, position_bytes, path=path)
+    return dataclasses.replace(header, size_bytes=len(batch))
+
+
 def iterate_records(
-    batch: memoryview, header: BatchHeader, *, path: str, limit_bytes: int
+    batch: memoryview, header: BatchHeader, *, path: str, limit_bytes: int, has_fields: bool = True
 ) -> Iterator[IteratedRecord]:
     """The records of one whole batch of any format.
 
@@ -99,12 +110,13 @@ def iterate_records(
         header: Its header. A magic above 2 is treated as 2, as in Kafka.
         path: The file, for errors.
         limit_bytes: The largest size of the records, decompressed.
+        has_fields: Whether more than the offset of a message is needed. If not, Kafka does not meet malformed fields.
 
     Raises:
         CorruptRecordError: Kafka's iterator fails here, or they inflate to more than the limit; records before were given.
     """
     if header.magic < MAGIC_V2:
-        return _iterate_messages(batch, header, path, limit_bytes)
+        return _iterate_messages(batch, header, path, limit_bytes, has_fields)
     return _V2Records(batch, header, path, limit_bytes).iterate()
 
 
@@ -193,10 +205,14 @@ class _V2Records:
 
 
 def _iterate_messages(
-    batch: memoryview, header: BatchHeader, path: str, limit_bytes: int
+    batch: memoryview, header: BatchHeader, path: str, limit_bytes: int, has_fields: bool
 ) -> Iterator[IteratedRecord]:
     if not header.codec:
-        yield _message(batch, header.base_offset, header, path, append_time_ms=None)
+        yield (
+            _message(batch, header.base_offset, header, path, append_time_ms=None)
+            if has_fields
+            else _without_fields(header.base_offset)
+        )
         return
     if header.codec >= len(CODEC_NAMES) - 1:
         _fail(f"Found a wrapper of format v{header.magic} with codec {header.codec}", header, path)
@@ -214,8 +230,13 @@ def _iterate_messages(
         offset, _, _, _, attributes, _ = unpack_message(message, 0)
         if attributes & CODEC_MASK:
             _fail("Found a wrapper within a wrapper", header, path)
+        offset = java_long(offset + shift)
         append_time_ms = header.max_timestamp_ms if is_append_time else None
-        yield _message(message, java_long(offset + shift), header, path, append_time_ms=append_time_ms)
+        yield (
+            _message(message, offset, header, path, append_time_ms=append_time_ms)
+            if has_fields
+            else _without_fields(offset)
+        )
 
 
 def _inner_messages(batch: memoryview, header: BatchHeader, path: str, limit_bytes: int) -> list[memoryview]:
@@ -262,6 +283,10 @@ def _decompressed(
 def _value_length_position(message: memoryview, header: BatchHeader, path: str) -> int:
     key_size, start = _length_at(message, KEY_LENGTH_POSITIONS[header.magic], header, path)
     return start + max(key_size, 0)
+
+
+def _without_fields(offset: int) -> IteratedRecord:
+    return IteratedRecord(offset, NO_TIMESTAMP_MS, -1, -1, None, -1, None)
 
 
 def _message(

@@ -215,6 +215,15 @@ def _unsigned_varint(block: memoryview) -> int:
 
 def _lz4_frame_bytes(payload: memoryview) -> int:
     """The length of the first frame; Kafka reads nothing after it."""
+    position = _lz4_end_mark(payload)
+    return position + _UINT32_LITTLE_ENDIAN.size + 4 * bool(payload[4] & _LZ4_FLAG_CONTENT_CHECKSUM)
+
+
+def _lz4_end_mark(payload: memoryview) -> int:
+    """The position of the mark that ends the blocks of the first frame.
+
+    A mark with the flag of a stored block counts as well, as in Kafka.
+    """
     if len(payload) < len(_LZ4_MAGIC) + 3 or bytes(payload[: len(_LZ4_MAGIC)]) != _LZ4_MAGIC:
         raise UndecodableError("the LZ4 frame magic is missing")
     flags = payload[4]
@@ -223,9 +232,9 @@ def _lz4_frame_bytes(payload: memoryview) -> int:
     block_trailer_bytes = 4 * bool(flags & _LZ4_FLAG_BLOCK_CHECKSUM)
     while position + _UINT32_LITTLE_ENDIAN.size <= len(payload):
         (block_size,) = _UINT32_LITTLE_ENDIAN.unpack_from(payload, position)
+        if not block_size & ~_LZ4_STORED:
+            return position
         position += _UINT32_LITTLE_ENDIAN.size
-        if block_size == 0:
-            return position + 4 * bool(flags & _LZ4_FLAG_CONTENT_CHECKSUM)
         position += (block_size & ~_LZ4_STORED) + block_trailer_bytes
     raise UndecodableError("the LZ4 frame is cut off")
 
@@ -385,8 +394,8 @@ def _with_right_lz4_checksum(payload: memoryview) -> memoryview:
 def as_lenient_as_kafka(codec: int, payload: memoryview) -> None:
     """Change damaged compressed records in place, so that they are read here where Kafka reads them, and only there.
 
-    Of an LZ4 frame, Kafka never compares the checksum of its content, and reads independent blocks alone. Java ignores
-    the reserved flags of gzip.
+    Of an LZ4 frame, Kafka never compares the checksum of its content, reads independent blocks alone, and ends also at a
+    stored block without content. Java ignores the reserved flags of gzip.
 
     Raises:
         UndecodableError: Kafka does not read it.
@@ -396,6 +405,8 @@ def as_lenient_as_kafka(codec: int, payload: memoryview) -> None:
     elif codec == _LZ4 and len(payload) > _LZ4_DESCRIPTOR_START:
         if not payload[_LZ4_DESCRIPTOR_START] & _LZ4_FLAG_INDEPENDENT_BLOCKS:
             raise UndecodableError("the blocks of the LZ4 frame depend on each other")
+        position = _lz4_end_mark(payload)
+        _UINT32_LITTLE_ENDIAN.pack_into(payload, position, 0)
         _ignore_lz4_content_checksum(payload)
 
 
