@@ -118,7 +118,7 @@ class TestTerminal:
         ours, theirs = pty.openpty()
         process = segmentlog_process("cat", *arguments, stdout=theirs)
         os.close(theirs)
-        process.wait(60)
+        process.wait()
         with open(ours, "rb", buffering=0) as terminal:
             return terminal.read(1000).replace(b"\r\n", b"\n")
 
@@ -139,15 +139,16 @@ class TestFollow:
             append(logs.create("new"))
             assert process.stdout.readline() == b"new-0 0\n"
         process.send_signal(signal.SIGINT)
-        # An empty line after the ^C of a terminal.
-        assert process.communicate(timeout=60) == (b"", b"\n")
+        printed, complaints = process.communicate()
+        # There may be a warning about a directory that was not a partition yet; then a line end after the ^C.
+        assert (printed, complaints[-1:], b"Traceback" in complaints) == (b"", b"\n", False)
         assert process.returncode == 130
 
     def test_ends_when_nobody_reads(self, segmentlog_process, root):
         process = segmentlog_process("cat", root, "--follow", "--poll-interval", "0.01")
         process.stdout.readline()
         process.stdout.close()
-        assert process.wait(60) == 0
+        assert process.wait() == 0
         assert process.stderr.read() == b""
 
     def test_a_count_ends_it(self, segmentlog, root):
@@ -159,5 +160,5 @@ def test_a_closed_pipe_is_no_error(segmentlog_process, example_data):
     process = segmentlog_process("cat", example_data)
     process.stdout.readline()
     process.stdout.close()
-    assert process.wait(60) == 0
+    assert process.wait() == 0
     assert process.stderr.read() == b""
