@@ -96,7 +96,8 @@ def test_the_wheel_has_the_packages_the_configuration_and_nothing_else(wheel):
     assert wheel.name == f"{NAME}-py3-none-any.whl"
     assert len(names) == len(set(names))
     assert set(names) == sources() | {f"{DATA}share/segmentlog/{name}" for name in CONFIGURATION} | {
-        f"{NAME}.dist-info/{name}" for name in ("METADATA", "RECORD", "WHEEL", "licenses/LICENSE")
+        f"{NAME}.dist-info/{name}"
+        for name in ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE")
     }
     assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)
 
