@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from storage_core.filesystem import FileSystem
 from storage_core import explain, parse_read_options, plan_scan, read_table
+from storage_core.filesystem import FileSystem
 from storage_core.scan.explanation import explain_plan
 
 VALUE = b"x" * 20_000

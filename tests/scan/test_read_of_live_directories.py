@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from storage_core import read_table
 from storage_core.errors import DataLossError, UnreadableError
 from storage_core.filesystem import FileSystem
-from storage_core import read_table
 
 
 @pytest.fixture

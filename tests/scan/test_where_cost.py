@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.filesystem import FileSystem
 from storage_core import explain, read_table
+from storage_core.filesystem import FileSystem
 from storage_core.scan.predicate import And, Comparison, In, IsNull, Not, Or, StartsWith, Unknown
 from tests.examples import examples
 
