@@ -39,6 +39,8 @@ _MAX_FILE_BYTES: Final = 1 << 28
 _LEAST_SHARED_BYTES: Final = 64 << 20
 _PIECE_BYTES: Final = 16 << 20
 _RECORDS_PIECE_BYTES: Final = 4 << 20
+# Of two pieces.
+_LEAST_BORDERS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +132,8 @@ class LogDump:
         filesystem: Reads the files; nothing is written.
         options: What to print.
         complain: Takes a line for standard error at once.
-        shared_output: Writes to where all text goes, unbuffered and also from another process; then text of large logs is
-            made by two processes and written by it. None: all text is yielded.
+        shared_output: Writes to where all text goes: after all that is yielded before, unbuffered, and also from another
+            process. Then the text of large logs is made by two processes and written by it. None: all text is yielded.
     """
 
     def __init__(
@@ -208,6 +210,10 @@ class LogDump:
 
         index = self._filesystem.read_file(f"{log_file.path.removesuffix('.log')}.index", _MAX_FILE_BYTES)
         borders = piece_borders(index or b"", piece_bytes, end_bytes)
+        if len(borders) < _LEAST_BORDERS:
+            return 0
+        # What is buffered so far would be written by both processes.
+        write(b"")
 
         def make_text(start_bytes: int, end_bytes: int) -> tuple[LogText, Callable[[], OffsetGaps | None]]:
             if records is not None:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _GO_ON: Final = b"g"
 _STOP: Final = b"s"
 _PROCESSES: Final = 2
+# A piece may inflate to more, which is written as it comes, once it is its turn.
+_MOST_HELD_BYTES: Final = 64 << 20
 # The entries of an offset index, as in `segment.offset_index`, which needs numpy: relative offset, position.
 _ENTRY: Final = struct.Struct(">ii")
 
@@ -82,7 +84,7 @@ def write_in_turns(
 
     Raises:
         BrokenPipeError: Nobody reads any longer.
-        OSError: The output refused, or the log cannot be read.
+        OSError: The output refused, the log cannot be read, or the other process was ended from outside.
     """
     turns = [os.pipe() for _ in range(_PROCESSES)]
     results_in, results_out = os.pipe()
@@ -103,6 +105,8 @@ def write_in_turns(
         with open(results_in, "rb") as results:
             data = results.read()
         os.waitpid(child, 0)
+    if not data:
+        raise ChildProcessError("The process that makes half of the text was ended from outside. Try again.")
     others_done = pickle.loads(data)  # noqa: S301  (from a fork of this process)
     if isinstance(others_done, BaseException):
         raise others_done
@@ -143,15 +147,12 @@ class _Worker:
         for number in range(first, len(self._borders) - 1, _PROCESSES):
             start_bytes, end_bytes = self._borders[number : number + 2]
             text, gaps = self._make_text(start_bytes, end_bytes)
-            made: list[bytes] = []
             failure = None
             try:
-                made.extend(text.pieces())
+                if not self._write_piece(text, has_turn=number == 0):
+                    break
             except CorruptError as error:
                 failure = error
-            if number and os.read(self._mine, 1) != _GO_ON:
-                break
-            self._write(b"".join(made))
             turns.pieces.append(Piece(number, text.valid_bytes, text.has_damage, gaps()))
             turns.failure = failure
             goes_on = failure is None and text.valid_bytes == end_bytes
@@ -159,6 +160,41 @@ class _Worker:
             if not goes_on:
                 break
         return turns
+
+    def _write_piece(self, text: LogText, *, has_turn: bool) -> bool:
+        """Make the text of a piece, and write it when it is its turn.
+
+        Returns:
+            Whether its turn came: no piece before it has failed.
+
+        Raises:
+            CorruptError: The text ends with a failure; all before it is written.
+        """
+        made: list[bytes] = []
+        held_bytes = 0
+        failure = None
+        try:
+            for part in text.pieces():
+                made.append(part)
+                held_bytes += len(part)
+                if held_bytes < _MOST_HELD_BYTES:
+                    continue
+                if not has_turn and not self._wait():
+                    return False
+                has_turn = True
+                self._write(b"".join(made))
+                made, held_bytes = [], 0
+        except CorruptError as error:
+            failure = error
+        if not has_turn and not self._wait():
+            return False
+        self._write(b"".join(made))
+        if failure is not None:
+            raise failure
+        return True
+
+    def _wait(self) -> bool:
+        return os.read(self._mine, 1) == _GO_ON
 
     def _pass_on(self, word: bytes) -> None:
         try:

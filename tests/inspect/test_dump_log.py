@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from storage_core.errors import CorruptError
 from storage_core.filesystem import FileSystem
-from storage_core.inspect import dump_log
+from storage_core.inspect import dump_log, text_in_turns
 from storage_core.inspect.dump_log import DumpOptions, RecordFormat
 from storage_core.inspect.record_rows import RecordRows
 from tests.conformance.archives import case_names, unpack_case
@@ -425,6 +425,13 @@ class TestInTurns:
         text = output.read_bytes()
         output.unlink()
         return text, failure, list(dump.report.lines()), dump.report.has_damage
+
+    @pytest.mark.parametrize("options", [DumpOptions(), CONTENT])
+    @pytest.mark.parametrize("most_held_bytes", [1, 1 << 20])
+    def test_text_that_is_too_long_to_hold_is_the_same(self, folder, monkeypatch, options, most_held_bytes):
+        monkeypatch.setattr(text_in_turns, "_MOST_HELD_BYTES", most_held_bytes)
+        path = folder / "00000000000000000000.log"
+        assert self.in_turns(path, options)[0] == dumped(path, options).stdout
 
     @pytest.mark.parametrize("options", [DumpOptions(), CONTENT])
     @pytest.mark.parametrize("index", ["right", "missing", "wrong", "torn"])
