@@ -354,7 +354,7 @@ def _rates(report: Report) -> Html:
         "Sizes and rates over time",
         element(
             "p",
-            "What the directories hold now, by the timestamps of its batches: what retention and compaction have removed "
+            "What the directories hold now, by the timestamps of the batches: what retention and compaction have removed "
             "is not in it.",
             class_="soft small",
         ),
