@@ -9,7 +9,7 @@ salvage   every valid batch; the gaps between them stay gaps
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import numpy as np
@@ -270,6 +270,12 @@ class _Planner:
             advance=self._advance,
         )
         segments = [plan for check in checks if (plan := self._plan_of(check)) is not None]
+        if self._damaged:
+            # A recovery of one segment reads those after it for their producers, and would fail at damage that is kept.
+            segments = [
+                replace(each, has_indexes=each.is_whole and each.base_offset not in self._recovered)
+                for each in segments
+            ]
         log_end_offset = segments[-1].next_offset if segments else self._log_start_offset
         if self._log_start_offset > log_end_offset:
             if self._is_salvage:
