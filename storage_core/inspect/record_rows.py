@@ -222,8 +222,13 @@ class RecordRows:
 
     def _control_text(self, record: IteratedRecord, header: BatchHeader) -> str:
         version, type_id = self._unpacked(CONTROL_KEY, record.key, header)
-        if version < 0 or record.value is None:
+        if version < 0:
             raise tool_fails("Found a malformed control record", self._path, header.position_bytes)
+        if type_id not in tuple(ControlType):
+            # The tool does not look at its value.
+            return f" controlType: {ControlType.UNKNOWN.name}({type_id})"
+        if record.value is None:
+            raise tool_fails("Found a control record without a value", self._path, header.position_bytes)
         if type_id in _END_TYPES:
             version, coordinator_epoch = self._unpacked(END_MARKER_VALUE, record.value, header)
             if version < 0:

@@ -162,7 +162,7 @@ def test_append_time_and_delete_horizon(tmp_path):
 
 def test_markers_say_how_their_transaction_ended(tmp_path):
     marker = Record(0, 0, struct.pack(">hh", 0, 1), struct.pack(">hi", 0, 12))
-    unknown = Record(0, 0, struct.pack(">hh", 0, 9), b"")
+    unknown = Record(0, 0, struct.pack(">hh", 0, 9), None)
     path = log_of(
         tmp_path,
         Batch((marker,), attributes=CONTROL | TRANSACTIONAL),

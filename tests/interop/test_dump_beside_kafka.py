@@ -30,6 +30,7 @@ from tests.inspect.dumped import (
     runs,
 )
 from tests.interop.kafka_dumps import KafkaDumps
+from tests.record.encoding import Batch, Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,6 +92,48 @@ def test_damaged_copies_are_dumped_alike(kafka, tmp_path, case):
         index = target.with_suffix(".index")
         if target.suffix == ".log" and index.exists():
             assert_same(kafka, "", index, number)
+
+
+# Pieces of which hostile texts are made: halves of surrogate pairs, overlong forms, cut sequences, plain text.
+_FRAGMENTS = (
+    *(
+        b"\xed\xa0\x80",
+        b"\xed\xbf\xbf",
+        b"\xed\xa0",
+        b"\xed",
+        b"\xed\x9f\xbf",
+        b"\xf0\x9f\x98\x80",
+        b"\xf0\x9f\x98",
+    ),
+    *(
+        b"\xf0\x9f",
+        b"\xf0",
+        b"\xf4\x90\x80\x80",
+        b"\xf8\x88",
+        b"\xe2\x82\xac",
+        b"\xe2\x82",
+        b"\xe2",
+        b"\xe0\x80\x80",
+    ),
+    *(b"\xc3\xa9", b"\xc3", b"\xc0\x80", b"\x80", b"\xff", b"a", b"\0", b"\n", b"\x1b[0m"),
+)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_bytes_that_are_no_utf8_are_dumped_alike(kafka, tmp_path, seed):
+    generator = random.Random(seed)
+
+    def hostile() -> bytes:
+        return b"".join(generator.choices(_FRAGMENTS, k=generator.randrange(6)))
+
+    records = [
+        Record(delta, 0, hostile(), hostile(), ((hostile(), b""),) * generator.randrange(3))
+        for delta in range(300)
+    ]
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(Batch(tuple(records)).encode())
+    for flags in LOG_FLAGS:
+        assert_same(kafka, flags, path)
 
 
 def _is_to_damage(path: Path) -> bool:
