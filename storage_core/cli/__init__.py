@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 __all__ = ["main"]
@@ -11,6 +12,8 @@ def main() -> None:
     """Run the command with the arguments of this process, and end the process with its status."""
     try:
         from storage_core.cli.main import run  # noqa: PLC0415
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
     except ModuleNotFoundError as error:
         if error.name not in {"click", "rich"}:
             raise

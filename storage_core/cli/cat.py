@@ -105,9 +105,14 @@ def command(  # noqa: PLR0913, PLR0917  (one for each flag)
     """
     from storage_core.scan.options import options_of  # noqa: PLC0415
 
+    is_json = is_json or output == "jsonl"
+    if is_json and (template is not None or key_delimiter is not None):
+        raise click.UsageError("--format and --key-delimiter are for text, not for JSON lines.")
+    if template is not None and key_delimiter is not None:
+        raise click.UsageError("--key-delimiter is for the default format: write it into --format.")
     text = _record_text(
         template if template is not None else _default_template(delimiter, key_delimiter),
-        is_json=is_json or output == "jsonl",
+        is_json=is_json,
         is_null_shown=is_null_shown,
         is_for_terminal=sys.stdout.isatty() and not raw,
     )

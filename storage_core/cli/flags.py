@@ -8,6 +8,8 @@ from __future__ import annotations
 import functools
 import os
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -50,8 +52,29 @@ RECORD_FLAGS: Final = (
 )
 """The options of a read of records."""
 
+ALL_TOPICS: Final = {
+    "subscribe": "Topics to look at, comma separated, internal ones too.",
+    "assign": """Partitions to look at, as `{"topicA":[0,1]}`; those that do not exist are left out. Only one of """
+    "`subscribe`, `subscribePattern` and `assign` may be given; with none, every topic, internal ones too.",
+}
+"""Help of `TOPIC_FLAGS` for commands that look at internal topics unless told otherwise."""
+
+
+def _checked_paths(
+    _context: click.Context, _parameter: click.Parameter, paths: tuple[str, ...]
+) -> tuple[str, ...]:
+    if "" in paths:
+        raise click.BadParameter("found an empty path. Name a directory.")
+    return paths
+
+
 paths_argument = click.argument(
-    "paths", metavar="DIR...", nargs=-1, required=True, type=click.Path(file_okay=True)
+    "paths",
+    metavar="DIR...",
+    nargs=-1,
+    required=True,
+    type=click.Path(file_okay=True),
+    callback=_checked_paths,
 )
 """Log directories, folders of them, or partition directories, as ``paths``."""
 
@@ -83,8 +106,15 @@ def output_flag(*formats: OutputFormat, default: OutputFormat = "table") -> Call
     )
 
 
-def read_flags(*names: str) -> Callable[[_Function], _Function]:
-    """``options``: the read options that are given, by their documented names, for `storage_core.scan.options`."""
+def read_flags(
+    *names: str, texts: Mapping[str, str] = MappingProxyType({})
+) -> Callable[[_Function], _Function]:
+    """``options``: the read options that are given, by their documented names, for `storage_core.scan.options`.
+
+    Args:
+        names: Documented names of options.
+        texts: By name, the help of options that mean something else to the command than to a read of records.
+    """
     specs = [_SPECS[name] for name in names]
     parameters = {_parameter(spec): spec.name for spec in specs}
 
@@ -103,7 +133,7 @@ def read_flags(*names: str) -> Callable[[_Function], _Function]:
                 metavar=_metavar(spec),
                 default=None,
                 shell_complete=functools.partial(_complete, _WORDS.findall(spec.kind)),
-                help=_help(spec),
+                help=_help(spec, texts.get(spec.name, spec.doc)),
             )(decorated)
         found: _Function = decorated
         return found
@@ -125,9 +155,10 @@ def _metavar(spec: OptionSpec) -> str:
     return "|".join(words) if words and "JSON" not in spec.kind else spec.kind.replace("`", "").upper()
 
 
-def _help(spec: OptionSpec) -> str:
-    # Markdown's backticks are noise in a terminal.
-    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", spec.doc).replace("`", "")
+def _help(spec: OptionSpec, doc: str) -> str:
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", doc)
+    # Options are flags here, and Markdown's backticks are noise in a terminal.
+    text = _WORDS.sub(lambda word: flag_of(word[1]) if word[1] in _SPECS else word[1], text)
     return f"{text}  [default: {spec.default}]" if spec.default else text
 
 

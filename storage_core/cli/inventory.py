@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from storage_core.cli.flags import TOPIC_FLAGS, output_flag, paths_argument, quiet_flag, read_flags
+from storage_core.cli.flags import (
+    ALL_TOPICS,
+    TOPIC_FLAGS,
+    output_flag,
+    paths_argument,
+    quiet_flag,
+    read_flags,
+)
 from storage_core.cli.output import DAMAGE, INPUT_OUTPUT, Output, printable, progress
 
 if TYPE_CHECKING:
@@ -41,7 +48,7 @@ _LARGEST_MS: Final = 253_402_300_799_999
     is_flag=True,
     help="Read the header of every batch: exact numbers of records and batches, all times, codecs and formats.",
 )
-@read_flags(*TOPIC_FLAGS, "followSymlinks")
+@read_flags(*TOPIC_FLAGS, "followSymlinks", texts=ALL_TOPICS)
 @output_flag("table", "json", "jsonl", "csv")
 @quiet_flag
 @click.pass_context

@@ -23,6 +23,17 @@ if TYPE_CHECKING:
 # What fits a terminal; the other formats have all columns.
 _SHOWN: Final = ("group", "groupType", "topic", "partition", "offset", "lag", "commitTime")
 _SHARE: Final = "share"
+_FLAG_TEXTS: Final = {
+    "asOf": "Show the offsets as they were at this time: epoch milliseconds, ISO-8601, or relative (-10 minutes).",
+    "subscribe": "Only offsets in these topics, comma separated.",
+    "subscribePattern": "Only offsets in topics whose name has a match of this pattern.",
+    "assign": """Only offsets in these partitions, as `{"topicA":[0,1]}`. Only one of `subscribe`, `subscribePattern` and """
+    "`assign` may be given; with none, offsets in every topic.",
+    "where": "A condition that rows must meet, as `topic = 'orders' AND partition IN (0, 1) AND timestamp < '-1 hour'`: "
+    "`topic`, `partition`, `offset` and `timestamp` (the time of the commit) compared with literals, with `AND`, `OR`, "
+    "`NOT`.",
+    "mode": "What a damaged batch or record does: fail the command, or be left out with a warning.",
+}
 
 
 @click.command("offsets", short_help="Committed offsets of consumer groups.", epilog="See docs/cli.md.")
@@ -30,7 +41,7 @@ _SHARE: Final = "share"
 @click.option(
     "--group", "-g", "groups", multiple=True, metavar="GROUP", help="Only this group; may be repeated."
 )
-@read_flags("asOf", *TOPIC_FLAGS, "where", "timeZone", "mode", "followSymlinks")
+@read_flags("asOf", *TOPIC_FLAGS, "where", "timeZone", "mode", "followSymlinks", texts=_FLAG_TEXTS)
 @click.option(
     "--reset-plan",
     is_flag=True,

@@ -31,12 +31,19 @@ _OPEN: Final = "open"
 # As in storage_core.inspect.transactions, which imports pyarrow: the help shows it.
 _BOOTSTRAP_SERVER: Final = "localhost:9092"
 _MOST_COMMANDS: Final = 100
+_FLAG_TEXTS: Final = {
+    "where": "A condition that transactions must meet, as `topic = 'orders' AND offset >= 100 AND timestamp < '-1 hour'`: "
+    "`topic`, `partition`, `offset` and `timestamp` (of the first record) compared with literals, with `AND`, `OR`, `NOT`.",
+}
 _UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 
 
 @click.command("transactions", short_help="Open, long and aborted transactions.", epilog="See docs/cli.md.")
 @paths_argument
-@read_flags(*TOPIC_FLAGS, *BOUND_FLAGS, "where", "timeZone", "failOnDataLoss", "useIndexes", "followSymlinks")
+@read_flags(
+    *(*TOPIC_FLAGS, *BOUND_FLAGS, "where", "timeZone", "failOnDataLoss", "useIndexes", "followSymlinks"),
+    texts=_FLAG_TEXTS,
+)
 @click.option("--open", "is_open", is_flag=True, help="Those without a marker. The default.")
 @click.option("--committed", "is_committed", is_flag=True, help="Those that were committed.")
 @click.option("--aborted", "is_aborted", is_flag=True, help="Those that were aborted.")

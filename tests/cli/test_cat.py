@@ -74,6 +74,9 @@ def test_which_records(segmentlog, root, flags, expected):
     ("flags", "message"),
     [
         (("-f", "%x"), "no token"),
+        (("-f", "%o", "-J"), "not for JSON lines"),
+        (("-K", ":", "-o", "jsonl"), "not for JSON lines"),
+        (("-f", "%o", "-K", ":"), "write it into --format"),
         (("--subscribe", "order"), "does not exist"),
         (("--follow", "--ending-timestamp", "5"), "has no end"),
         (("--max-count", "-1"), "range"),

@@ -54,6 +54,7 @@ def test_the_help_imports_neither_numpy_nor_arrow_nor_rich():
         (["nonsense"], "No such command 'nonsense'"),
         (["--nonsense"], "No such option"),
         (["cat"], "Missing argument 'DIR...'"),
+        (["cat", ""], "found an empty path"),
         (["cat", "--nonsense", "x"], "No such option"),
         (["cat", "--where", "ofset > 5", "x"], "Did you mean 'offset'?"),
         (["verify", "--output", "xml", "x"], "'xml' is not one of"),
@@ -181,6 +182,26 @@ def test_closed_streams(example_data, closed: str, status: int, stderr: bytes):
     assert bool(done.stdout) == (status == 0)
 
 
+def test_the_help_of_flags_speaks_of_flags_and_of_what_they_mean_to_the_command(segmentlog, command):
+    @paths_argument
+    @read_flags("assign", "asOf", texts={"asOf": "As they were then."})
+    def show(paths, options):
+        pass
+
+    command(show)
+    text = " ".join(segmentlog("try", "--help").stdout.split())
+    assert "Only one of --subscribe, --subscribe-pattern and --assign may be given" in text
+    assert "--as-of TIMESTAMP As they were then." in text
+
+
+@pytest.mark.parametrize("name", ["inventory", "offsets", "transactions"])
+def test_the_help_of_a_command_promises_no_option_of_reads_that_it_refuses(segmentlog, name: str):
+    text = " ".join(segmentlog(name, "--help").stdout.split())
+    assert "key and value" not in text
+    assert "view=" not in text
+    assert ("but the internal ones" in text) == (name == "transactions")
+
+
 def test_read_options_are_flags_with_the_documented_names(segmentlog, command):
     @paths_argument
     @read_flags("subscribe", "startingTimestamp", "where")
@@ -299,6 +320,20 @@ def test_progress_is_silent_without_a_terminal(capfd):
     with progress("work", 10, quiet=False) as advance:
         advance(5)
     assert capfd.readouterr() == ("", "")
+
+
+def test_an_interrupt_while_modules_are_imported_ends_silently():
+    code = (
+        "import sys\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'click': raise KeyboardInterrupt\n"
+        "from storage_core.cli import main\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "")
 
 
 def test_without_click_the_command_says_what_to_install():
