@@ -6,13 +6,22 @@ import contextlib
 import itertools
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from storage_core.errors import CorruptIndexError, SegmentLogError
+import numpy as np
+
+from storage_core.errors import CorruptError, CorruptIndexError, SegmentLogError
 from storage_core.inspect.dump_log import absolute_path, base_offset_of_name, open_log, read_whole
 from storage_core.inspect.log_text import MAX_BATCH_BYTES, FoundBatch, find_batches, tool_fails
 from storage_core.inspect.record_iteration import header_of, iterate_records
-from storage_core.record.batch_header import MAGIC_V2, NO_TIMESTAMP_MS
+from storage_core.record.batch_header import (
+    HEADER_DTYPE,
+    HEADER_SIZE_BYTES,
+    MAGIC_V2,
+    NO_TIMESTAMP_MS,
+    gather,
+)
+from storage_core.record.batch_window import BatchWindow
 from storage_core.record.column_decode import UnevenRecordsError, decode_by_column
-from storage_core.record.section import WantedFields, batch_section
+from storage_core.record.section import PADDING_BYTES, WINDOW_BYTES, SectionMaker, WantedFields
 from storage_core.record.varint import MalformedVarintError
 from storage_core.segment.offset_index import ENTRY_SIZE_BYTES as OFFSET_ENTRY_BYTES
 from storage_core.segment.offset_index import decode_offset_entries
@@ -30,6 +39,9 @@ if TYPE_CHECKING:
 
 # `AbstractIndex.warmEntries`: look-ups try the last 8 KiB first.
 _WARM_BYTES: Final = 8192
+# Entries whose batches are decoded together.
+_ENTRIES_AT_ONCE: Final = 256
+_WANTED: Final = WantedFields(headers=True)
 
 
 class _Entry(NamedTuple):
@@ -78,10 +90,7 @@ class IndexText:
                 self._check(path, entries[-1].offset >= base_offset, OFFSET_ENTRY_BYTES)
                 yield _encoded(f"{path} passed sanity check.\n")
             else:
-                for number, entry in enumerate(entries):
-                    # After a crash, zeros follow the entries.
-                    if number > 0 and entry.offset == base_offset:
-                        return
+                for entry in _up_to_zeros(entries, base_offset):
                     self._compare_offset(path, entry, log_file)
                     if not self._options.verify_index_only:
                         yield b"offset: %d position: %d\n" % entry
@@ -109,35 +118,61 @@ class IndexText:
                 self._check(path, is_sound, TIME_ENTRY_BYTES)
                 yield _encoded(f"{path} passed sanity check.\n")
                 return
-            before_ms = NO_TIMESTAMP_MS
-            for number, entry in enumerate(entries):
-                if number > 0 and entry.offset == base_offset:
-                    return
-                position_bytes = _look_up(offset_entries, entry.offset)
-                self._compare_timestamp(path, entry, before_ms, position_bytes, log_file)
+            yield from self._time_entry_lines(
+                path, _up_to_zeros(entries, base_offset), offset_entries, log_file
+            )
+
+    def _time_entry_lines(
+        self, path: str, entries: list[_Entry], offset_entries: list[_Entry], log_file: OpenFile
+    ) -> Iterator[bytes]:
+        timestamps = _LargestTimestamps(log_file)
+        before_ms = NO_TIMESTAMP_MS
+        for first in range(0, len(entries), _ENTRIES_AT_ONCE):
+            here = entries[first : first + _ENTRIES_AT_ONCE]
+            named: list[FoundBatch | None] = []
+            failure = None
+            try:
+                for entry in here:
+                    named.append(self._named_batch(path, entry, offset_entries, log_file))  # noqa: PERF401  (it fails)
+            except CorruptError as error:
+                # The tool prints the entries before.
+                failure = error
+            timestamps.decode([found for found in named if found is not None])
+            for entry, found in zip(here, named, strict=False):
+                self._compare_timestamp(path, entry, found, before_ms, timestamps)
                 if not self._options.verify_index_only:
                     yield b"timestamp: %d offset: %d\n" % (entry.value, entry.offset)
                 before_ms = entry.value
+            if failure is not None:
+                raise failure
+
+    def _named_batch(
+        self, path: str, entry: _Entry, offset_entries: list[_Entry], log_file: OpenFile
+    ) -> FoundBatch | None:
+        """The first batch that ends at or after an entry's offset."""
+        start_bytes = self._position(path, _look_up(offset_entries, entry.offset), log_file)
+        batches = find_batches(log_file, start_bytes, log_file.status.size_bytes)
+        return next((found for found in batches if found.last_offset >= entry.offset), None)
 
     def _compare_timestamp(
-        self, path: str, entry: _Entry, before_ms: int, position_bytes: int, log_file: OpenFile
+        self,
+        path: str,
+        entry: _Entry,
+        found: FoundBatch | None,
+        before_ms: int,
+        timestamps: _LargestTimestamps,
     ) -> None:
         """Compare an entry with the records of the batch that it names, and with the entry before it."""
         report = self._report
-        start_bytes = self._position(path, position_bytes, log_file)
-        for found in find_batches(log_file, start_bytes, log_file.status.size_bytes):
-            if found.last_offset < entry.offset:
-                continue
-            if found.last_offset > entry.offset:
-                self._disagree(report.offsets_not_found, path, entry.offset, found.last_offset)
-                return
-            largest_ms = _largest_timestamp(log_file, found)
-            if largest_ms != entry.value:
-                self._disagree(report.timestamp_mismatches, path, entry.value, largest_ms)
-            if before_ms >= entry.value:
-                self._disagree(report.timestamps_out_of_order, path, entry.value, before_ms)
+        if found is None or found.last_offset != entry.offset:
+            last_offset = -1 if found is None else found.last_offset
+            self._disagree(report.offsets_not_found, path, entry.offset, last_offset)
             return
-        self._disagree(report.offsets_not_found, path, entry.offset, -1)
+        largest_ms = timestamps.of(found)
+        if largest_ms != entry.value:
+            self._disagree(report.timestamp_mismatches, path, entry.value, largest_ms)
+        if before_ms >= entry.value:
+            self._disagree(report.timestamps_out_of_order, path, entry.value, before_ms)
 
     def _position(self, path: str, position_bytes: int, log_file: OpenFile) -> int:
         size_bytes = log_file.status.size_bytes
@@ -222,18 +257,70 @@ def _look_up(entries: list[_Entry], offset: int) -> int:
     return entries[low].value
 
 
-def _largest_timestamp(log_file: OpenFile, found: FoundBatch) -> int:
-    """The largest timestamp of a batch's records."""
-    if found.size_bytes > MAX_BATCH_BYTES:
-        raise tool_fails(f"Found a batch of {found.size_bytes} bytes", log_file.path, found.position_bytes)
-    batch = memoryview(log_file.read_at(found.size_bytes, found.position_bytes))
-    header = header_of(batch, found.position_bytes, log_file.path)
-    if header.magic == MAGIC_V2 and header.record_count > 0:
-        # By column where the records are usual; Kafka looks at all of their fields, too.
+def _up_to_zeros(entries: list[_Entry], base_offset: int) -> list[_Entry]:
+    """The entries before the zeros that follow them after a crash."""
+    for number, entry in enumerate(entries):
+        if number > 0 and entry.offset == base_offset:
+            return entries[:number]
+    return entries
+
+
+class _LargestTimestamps:
+    """The largest timestamp of the records of batches: of many usual ones by column, of others one by one."""
+
+    def __init__(self, log_file: OpenFile) -> None:
+        self._file = log_file
+        self._maker = SectionMaker(MAX_BATCH_BYTES, _WANTED)
+        self._known: dict[int, int] = {}
+
+    def decode(self, batches: list[FoundBatch]) -> None:
+        """Decode those of some batches that are usual and small."""
+        self._known.clear()
+        data, starts, positions = bytearray(), [], []
+        for found in batches:
+            if len(data) + found.size_bytes <= WINDOW_BYTES and found.size_bytes >= HEADER_SIZE_BYTES:
+                starts.append(len(data))
+                positions.append(found.position_bytes)
+                data += self._file.read_at(found.size_bytes, found.position_bytes)
+        buffer = np.frombuffer(data + bytes(PADDING_BYTES), np.uint8)
+        headers = gather(buffer, np.array(starts, np.int64), HEADER_DTYPE)
+        window = BatchWindow(
+            *(self._file.path, 0, buffer, np.array(starts, np.int64), headers),
+            end=len(data),
+            missing_bytes=0,
+            is_preallocated_after=False,
+        )
+        rows = np.flatnonzero((headers["magic"] == MAGIC_V2) & (headers["record_count"] > 0))
+        rows = np.setdiff1d(rows, window.crc_mismatches(rows))
+        done = 0
+        # What is not decoded here is iterated when it is asked for.
         with contextlib.suppress(SegmentLogError, UnevenRecordsError, MalformedVarintError, IndexError):
-            section = batch_section(batch, header, path=log_file.path, limit_bytes=MAX_BATCH_BYTES)
-            timestamps_ms = decode_by_column(section, WantedFields(headers=True)).timestamps_ms
-            assert timestamps_ms is not None  # noqa: S101  (they were asked for)
-            return int(timestamps_ms.max(initial=NO_TIMESTAMP_MS))
-    records = iterate_records(batch, header, path=log_file.path, limit_bytes=MAX_BATCH_BYTES)
-    return max(itertools.chain((NO_TIMESTAMP_MS,), (record.timestamp_ms for record in records)))
+            for section in self._maker.sections(window, rows):
+                # Kafka looks at all fields of a record.
+                columns = decode_by_column(section, _WANTED)
+                assert columns.timestamps_ms is not None  # noqa: S101  (they were asked for)
+                firsts = np.cumsum(columns.row_counts) - columns.row_counts
+                for row, largest_ms in zip(
+                    rows[done:].tolist(),
+                    np.maximum.reduceat(columns.timestamps_ms, firsts).tolist(),
+                    strict=False,
+                ):
+                    self._known[positions[row]] = max(largest_ms, NO_TIMESTAMP_MS)
+                done += len(section.starts)
+
+    def of(self, found: FoundBatch) -> int:
+        """The largest timestamp of a batch's records, -1 without any.
+
+        Raises:
+            CorruptRecordError: Kafka's iterator fails.
+        """
+        known = self._known.get(found.position_bytes)
+        if known is not None:
+            return known
+        path = self._file.path
+        if found.size_bytes > MAX_BATCH_BYTES:
+            raise tool_fails(f"Found a batch of {found.size_bytes} bytes", path, found.position_bytes)
+        batch = memoryview(self._file.read_at(found.size_bytes, found.position_bytes))
+        header = header_of(batch, found.position_bytes, path)
+        records = iterate_records(batch, header, path=path, limit_bytes=MAX_BATCH_BYTES)
+        return max(itertools.chain((NO_TIMESTAMP_MS,), (record.timestamp_ms for record in records)))
