@@ -17,6 +17,7 @@ from storage_core.cli.flags import (
     read_flags,
 )
 from storage_core.cli.output import DAMAGE, INPUT_OUTPUT, Output, printable, progress
+from storage_core.inspect.json_values import camel_case
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence
@@ -98,10 +99,10 @@ def _arrow_table(rows: Sequence[TopicSummary] | Sequence[PartitionSummary]) -> p
 
     kind = _row_type(rows)
     names = [each.name for each in dataclasses.fields(kind) if each.name != "files"]
-    values = [{_camel_case(name): _value(name, getattr(row, name)) for name in names} for row in rows]
+    values = [{_column_name(name): _value(name, getattr(row, name)) for name in names} for row in rows]
     if values:
         return pa.Table.from_pylist(values)
-    return pa.table({_camel_case(name): pa.nulls(0) for name in names})
+    return pa.table({_column_name(name): pa.nulls(0) for name in names})
 
 
 def _row_type(rows: Sequence[TopicSummary] | Sequence[PartitionSummary]) -> Any:
@@ -110,9 +111,8 @@ def _row_type(rows: Sequence[TopicSummary] | Sequence[PartitionSummary]) -> Any:
     return type(rows[0]) if rows else TopicSummary
 
 
-def _camel_case(name: str) -> str:
-    first, *others = name.removesuffix("_ms").split("_")
-    return first + "".join(other.title() for other in others)
+def _column_name(name: str) -> str:
+    return camel_case(name.removesuffix("_ms"))
 
 
 def _value(name: str, value: Any) -> Any:

@@ -5,18 +5,16 @@ Names, keys and values are hostile input: printed to a terminal, control charact
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import csv
-import dataclasses
-import datetime as dt
 import json
 import os
 import re
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
+
+from storage_core.inspect.json_values import json_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -54,39 +52,6 @@ def _escaped(matched: re.Match[str]) -> str:
     return _SHORT_ESCAPES.get(character) or (f"\\x{code:02x}" if code < 1 << 8 else f"\\u{code:04x}")
 
 
-def plain(value: Any) -> Any:
-    """A value as JSON can hold it: dataclasses as objects, bytes that are UTF-8 as text, others as ``{"base64": …}``.
-
-    Bytes of a file name that are not UTF-8 become escapes, as in views.
-    """
-    if isinstance(value, str):
-        return _plain_text(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {_plain_text(str(name)): plain(each) for name, each in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain(each) for each in value]
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return _plain_bytes(bytes(value))
-    if isinstance(value, dt.datetime):
-        return value.astimezone(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return value
-
-
-def _plain_text(text: str) -> str:
-    if text.isascii():
-        return text
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-
-
-def _plain_bytes(value: bytes) -> object:
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(value).decode()}
-
-
 @dataclass(frozen=True, slots=True)
 class Output:
     """Where and how a command prints its result.
@@ -117,9 +82,9 @@ class Output:
         if self.format == "table":
             render(console())
         elif self.format == "json":
-            sys.stdout.write(json.dumps(plain(report), indent=2, ensure_ascii=False) + "\n")
+            sys.stdout.write(json.dumps(json_value(report), indent=2, ensure_ascii=False) + "\n")
         else:
-            _write_json_line(plain(report))
+            _write_json_line(json_value(report))
 
 
 def console(*, is_error: bool = False) -> Console:
@@ -137,7 +102,7 @@ def console(*, is_error: bool = False) -> Console:
 def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
     for batch in batches:
         for row in batch.to_pylist():
-            yield plain(row)
+            yield json_value(row)
 
 
 def _write_json_line(value: object) -> None:

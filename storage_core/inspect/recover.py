@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from storage_core.checkpoint import (
@@ -51,6 +51,7 @@ from storage_core.errors import (
     StorageError,
 )
 from storage_core.inspect.index_check import partitions_of, require_empty, require_no_commit
+from storage_core.inspect.json_values import json_value
 from storage_core.inspect.recovered_logs import cleaner_offsets, load_recovered, path_in, write_missing_files
 from storage_core.inspect.recovery_plan import (
     LeftOut,
@@ -376,7 +377,7 @@ def with_ends(report: RecoveryReport, ends: Mapping[tuple[str, int], int]) -> Re
 
 def write_manifest(filesystem: FileSystem, path: str, report: RecoveryReport) -> None:
     """Write a report as JSON, durably."""
-    data = json.dumps(asdict(report), indent=2).encode()
+    data = json.dumps(json_value(report), indent=2).encode()
     with filesystem.open_for_writing(path, create=True) as file:
         file.truncate(0)
         file.write_at([data, b"\n"], 0)

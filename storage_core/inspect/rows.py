@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from storage_core.inspect.json_values import escaped_surrogates
 from storage_core.inspect.views import TIMESTAMP
 
 if TYPE_CHECKING:
@@ -46,10 +47,11 @@ def _array(kind: pa.DataType, values: list[Any]) -> pa.Array:
     if kind == TIMESTAMP:
         return pa.array(map(_microseconds, values), pa.int64()).cast(TIMESTAMP)
     if kind == pa.string():
-        return pa.array([value if value is None else _text(value) for value in values], kind)
+        return pa.array([value if value is None else escaped_surrogates(value) for value in values], kind)
     if kind == _TEXTS:
         return pa.array(
-            [value if value is None else [_text(each) for each in value] for value in values], kind
+            [value if value is None else [escaped_surrogates(each) for each in value] for value in values],
+            kind,
         )
     return pa.array(values, kind)
 
@@ -58,9 +60,3 @@ def _microseconds(timestamp_ms: int | None) -> int | None:
     if timestamp_ms is None or timestamp_ms == -1 or abs(timestamp_ms) > _MAX_TIMESTAMP_MS:
         return None
     return timestamp_ms * 1000
-
-
-def _text(name: str) -> str:
-    if name.isascii():
-        return name
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

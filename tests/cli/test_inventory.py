@@ -49,16 +49,16 @@ def test_json_is_the_whole_report_and_nothing_else(segmentlog):
     assert sorted(report) == [
         "files",
         "findings",
-        "foreign_files",
-        "is_exact",
+        "foreignFiles",
+        "isExact",
         "partitions",
         "roots",
         "topics",
     ]
     assert [topic["topic"] for topic in report["topics"]] == ["clicks", "inventory", "orders", "payments"]
-    assert report["partitions"][0]["log_end_offset"] == 1200
-    assert report["roots"][0]["cluster_id"] == "c2VnbWVudGxvZy1kYXRhMQ"
-    assert [file["path"] for file in report["foreign_files"]] == [
+    assert report["partitions"][0]["logEndOffset"] == 1200
+    assert report["roots"][0]["clusterId"] == "c2VnbWVudGxvZy1kYXRhMQ"
+    assert [file["path"] for file in report["foreignFiles"]] == [
         str(DATA / ".gitattributes"),
         str(DATA / "README.md"),
     ]

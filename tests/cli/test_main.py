@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import os
@@ -17,8 +18,9 @@ from storage_core import read_table
 from storage_core.cli import main as main_module
 from storage_core.cli.flags import flag_of, output_flag, paths_argument, read_flags
 from storage_core.cli.main import COMMANDS, run
-from storage_core.cli.output import Output, plain, printable, progress
+from storage_core.cli.output import Output, printable, progress
 from storage_core.errors import CorruptRecordError, OptionError, StorageError
+from storage_core.inspect.json_values import json_value
 
 
 def test_the_help_names_every_command_with_a_line(segmentlog):
@@ -311,9 +313,21 @@ def test_what_is_printable(text: str, shown: str):
     assert printable(text) == shown
 
 
-def test_plain_values():
-    assert plain({"a": (1, b"x", b"\xff"), 5: None}) == {"a": [1, "x", {"base64": "/w=="}], "5": None}
-    assert plain({os.fsdecode(b"\xff"): [os.fsdecode(b"\xc3\xa4\xfe")]}) == {"\\xff": ["ä\\xfe"]}
+@dataclasses.dataclass(frozen=True)
+class _Report:
+    log_end_offset: int
+    min_timestamp_ms: int
+    by_topic: dict
+
+
+def test_values_in_json():
+    assert json_value(_Report(7, -1, {"a_b": 1})) == {
+        "logEndOffset": 7,
+        "minTimestampMs": -1,
+        "byTopic": {"a_b": 1},
+    }
+    assert json_value({"a": (1, b"x", b"\xff"), 5: None}) == {"a": [1, "x", {"base64": "/w=="}], "5": None}
+    assert json_value({os.fsdecode(b"\xff"): [os.fsdecode(b"\xc3\xa4\xfe")]}) == {"\\xff": ["ä\\xfe"]}
 
 
 def test_progress_is_silent_without_a_terminal(capfd):

@@ -52,19 +52,19 @@ def test_damage_is_shown_with_its_place_and_what_a_broker_would_do(segmentlog, r
 def test_json_is_the_whole_report(segmentlog, root):
     ended = segmentlog("verify", root, "--output", "json", "--deep")
     report = json.loads(ended.stdout)
-    assert (ended.status, report["verdict"], report["is_deep"]) == (1, "damage", True)
+    assert (ended.status, report["verdict"], report["isDeep"]) == (1, "damage", True)
     assert report["counts"] == {"damage": 1, "suspect": 0, "unclean": 0, "note": 0}
     clicks, orders = report["partitions"]
     assert (clicks["topic"], clicks["verdict"], clicks["findings"]) == ("clicks", "sound", [])
-    assert (orders["log_end_offset"], orders["start"]["refusal"]) == (25, None)
+    assert (orders["logEndOffset"], orders["start"]["refusal"]) == (25, None)
     (finding,) = orders["findings"]
     assert finding["file"] == str(root / "orders-0" / name(10))
-    assert {each: finding[each] for each in ("severity", "kind", "action", "start_byte", "end_offset")} == {
+    assert {each: finding[each] for each in ("severity", "kind", "action", "startByte", "endOffset")} == {
         "severity": "damage",
         "kind": "batch",
         "action": "unnoticed",
-        "start_byte": 300,
-        "end_offset": 14,
+        "startByte": 300,
+        "endOffset": 14,
     }
 
 

@@ -197,14 +197,14 @@ def test_the_manifest_is_the_report(source, target):
     flip(source / PARTITION_DIRECTORY / SECOND, 5000)
     report = run(source, target, "salvage")
     manifest = json.loads((target / ".segmentlog-recovery.json").read_text())
-    assert (manifest["policy"], manifest["is_complete"]) == ("salvage", False)
-    (found,) = (each for each in manifest["partitions"] if each["left_out"])
-    assert found["left_out"][0]["start_offset"] == partition_of(report).left_out[0].start_offset
+    assert (manifest["policy"], manifest["isComplete"]) == ("salvage", False)
+    (found,) = (each for each in manifest["partitions"] if each["leftOut"])
+    assert found["leftOut"][0]["startOffset"] == partition_of(report).left_out[0].start_offset
 
 
 def test_the_manifest_can_go_elsewhere(source, target, tmp_path):
     run(source, target, manifest=str(tmp_path / "lost.json"))
-    assert json.loads((tmp_path / "lost.json").read_text())["is_complete"]
+    assert json.loads((tmp_path / "lost.json").read_text())["isComplete"]
     assert not (target / ".segmentlog-recovery.json").exists()
 
 
