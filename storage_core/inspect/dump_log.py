@@ -7,6 +7,7 @@ in `DumpReport`.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from storage_core.checkpoint.partition_files import ProducerStateEntry, parse_producer_snapshot
-from storage_core.errors import CorruptSnapshotError, OptionError
+from storage_core.errors import CorruptSnapshotError, OptionError, SegmentLogError
 from storage_core.inspect.log_text import LogText, decrement_sequence, tool_fails
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ class LogDump:
             case ".log" | ".checkpoint":
                 yield from self._log(shown, name)
             case ".index" | ".timeindex" | ".txnindex" as suffix:
-                from storage_core.inspect.index_text import IndexText  # noqa: PLC0415  (likewise)
+                from storage_core.inspect.index_text import IndexText  # noqa: PLC0415  (numpy takes long to import)
 
                 yield from IndexText(self._filesystem, self._options, self.report).text_of(shown, suffix)
             case ".snapshot":
@@ -208,7 +209,10 @@ class LogDump:
             return 0
         from storage_core.inspect.text_in_turns import piece_borders, write_in_turns  # noqa: PLC0415
 
-        index = self._filesystem.read_file(f"{log_file.path.removesuffix('.log')}.index", _MAX_FILE_BYTES)
+        index = None
+        # An index that cannot be read is no reason not to dump the log.
+        with contextlib.suppress(SegmentLogError):
+            index = self._filesystem.read_file(f"{log_file.path.removesuffix('.log')}.index", _MAX_FILE_BYTES)
         borders = piece_borders(index or b"", piece_bytes, end_bytes)
         if len(borders) < _LEAST_BORDERS:
             return 0
