@@ -45,6 +45,7 @@ from storage_core.directory.log_directory_files import (
 from storage_core.errors import (
     CorruptCheckpointError,
     LogDirectoryError,
+    LogDirectoryLockedError,
     OptionError,
     RecoveryWouldDiscard,
     SegmentLogError,
@@ -393,9 +394,20 @@ def _building(filesystem: FileSystem, target: str) -> Iterator[str]:
     """A directory beside the target, which becomes the target at the end, or is removed after an error."""
     parent, name = os.path.split(target)
     work = os.path.join(parent, f".{name}{_WORK_SUFFIX}")
-    if filesystem.status(work) is None:
+    is_new = filesystem.status(work) is None
+    if is_new:
         filesystem.make_directory(work)
-    lock = filesystem.lock(os.path.join(work, LOCK_FILE))
+    try:
+        lock = filesystem.lock(os.path.join(work, LOCK_FILE))
+    except LogDirectoryLockedError:
+        # It belongs to another recovery.
+        raise
+    except SegmentLogError:
+        if is_new:
+            with contextlib.suppress(SegmentLogError):
+                _remove_tree(filesystem, work)
+                filesystem.delete_directory(work)
+        raise
     try:
         # What a recovery left that was interrupted.
         _remove_tree(filesystem, work, keep=LOCK_FILE)
