@@ -170,8 +170,14 @@ def test_a_missing_path_says_how_to_give_one(given):
         ({"path": "s3://bucket/a"}, "has the scheme 's3'"),
         ({"mode": "LENIENT"}, "Use FAILFAST or DROPMALFORMED or PERMISSIVE"),
         ({"view": "rows"}, "Use records or batches"),
-        ({"view": "batches", "includeHeaders": "true"}, "includeHeaders is for records, and view=batches has none"),
-        ({"view": "batches", "exact": "true"}, "exact is for view=segments or partitions, found view=batches"),
+        (
+            {"view": "batches", "includeHeaders": "true"},
+            "includeHeaders is for records, and view=batches has none",
+        ),
+        (
+            {"view": "batches", "exact": "true"},
+            "exact is for view=segments or partitions, found view=batches",
+        ),
         ({"asOf": "2026-01-01"}, "asOf is for view=group_offsets, found view=records"),
     ],
 )
