@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from storage_core.cli.flags import RECORD_FLAGS, output_flag, paths_argument, quiet_flag, read_flags
-from storage_core.cli.output import printable, progress
+from storage_core.cli.output import new_table, printable, progress
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -70,15 +70,10 @@ def command(
 
 
 def _render(console: Console, done: Conversion) -> None:
-    from rich.table import Table  # noqa: PLC0415
-
     by_topic: defaultdict[str, list[ConvertedFile]] = defaultdict(list)
     for file in done.files:
         by_topic[file.topic].append(file)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("topic")
-    for name in ("days", "files", "rows", "bytes"):
-        table.add_column(name, justify="right")
+    table = new_table(("topic", "days", "files", "rows", "bytes"), left=("topic",))
     for topic, files in by_topic.items():
         numbers = (
             len({file.date for file in files}),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from storage_core.cli.flags import TOPIC_FLAGS, output_flag, paths_argument, quiet_flag, read_flags
-from storage_core.cli.output import DAMAGE, USAGE, Output, printable, progress
+from storage_core.cli.output import DAMAGE, USAGE, Output, new_table, printable, progress
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -107,11 +107,8 @@ def rebuild(
 
 
 def _show(console: Console, report: IndexReport) -> None:
-    from rich.table import Table  # noqa: PLC0415
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("partition", "file", "fault", "entries", "detail"):
-        table.add_column(name, justify="right" if name == "entries" else "left", overflow="fold")
+    texts = ("partition", "file", "fault", "detail")
+    table = new_table(("partition", "file", "fault", "entries", "detail"), left=texts)
     for partition in report.partitions:
         for finding in partition.findings:
             table.add_row(

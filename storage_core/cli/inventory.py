@@ -16,11 +16,11 @@ from storage_core.cli.flags import (
     quiet_flag,
     read_flags,
 )
-from storage_core.cli.output import DAMAGE, INPUT_OUTPUT, Output, printable, progress
+from storage_core.cli.output import DAMAGE, INPUT_OUTPUT, Output, new_table, printable, progress
 from storage_core.inspect.json_values import camel_case
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Sequence
+    from collections.abc import Sequence
 
     import pyarrow as pa
     from rich.console import Console
@@ -181,15 +181,6 @@ def _root_line(root: RootSummary) -> str:
     return f"{printable(root.path)}: {'; '.join(parts)}"
 
 
-def _table(columns: Iterable[str], left: Container[str]) -> Table:
-    from rich.table import Table  # noqa: PLC0415
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, justify="left" if column in left else "right", overflow="fold")
-    return table
-
-
 def _topic_table(found: Inventory) -> Table:
     has_replicas = any(topic.directory_count > topic.partition_count for topic in found.topics)
     columns = (
@@ -199,7 +190,7 @@ def _topic_table(found: Inventory) -> Table:
         + _count_columns(found)
         + ("first", "last", "codecs", "format")
     )
-    table = _table(columns, ("topic", "first", "last", "codecs", "format"))
+    table = new_table(columns, left=("topic", "first", "last", "codecs", "format"))
     for topic in sorted(found.topics, key=lambda topic: -topic.allocated_bytes):
         table.add_row(
             printable(topic.topic),
@@ -232,7 +223,7 @@ def _partition_table(found: Inventory) -> Table:
         + ("first", "last", "codecs", "format")
         + (("root",) if has_roots else ())
     )
-    table = _table(columns, ("partition", "state", "first", "last", "codecs", "format", "root"))
+    table = new_table(columns, left=("partition", "state", "first", "last", "codecs", "format", "root"))
     for each in found.partitions:
         table.add_row(
             f"{printable(each.topic)}-{each.partition}",
@@ -284,7 +275,7 @@ def _times_and_formats(summary: TopicSummary | PartitionSummary) -> tuple[str, .
 
 
 def _space_table(files: Sequence[FileTally]) -> Table:
-    table = _table(("kind of file", "files", "size", "on disk"), ("kind of file",))
+    table = new_table(("kind of file", "files", "size", "on disk"), left=("kind of file",))
     largest = sorted(files, key=lambda tally: -tally.allocated_bytes)
     for tally in largest[:_MOST_KINDS]:
         table.add_row(

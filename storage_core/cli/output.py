@@ -17,10 +17,11 @@ from typing import IO, TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 from storage_core.inspect.json_values import json_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Container, Iterable, Iterator
 
     import pyarrow as pa
     from rich.console import Console
+    from rich.table import Table
 
 
 DAMAGE: Final = 1
@@ -144,12 +145,18 @@ def _write_arrow(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
             writer.write_batch(batch)
 
 
-def _write_table(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+def new_table(columns: Iterable[str], *, left: Container[str] = ()) -> Table:
+    """A table without rows; all columns but some have their cells on the right side, as numbers."""
     from rich.table import Table  # noqa: PLC0415
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for field in schema:
-        table.add_column(field.name, justify="right" if _is_number(field.type) else "left", overflow="fold")
+    for column in columns:
+        table.add_column(column, justify="left" if column in left else "right", overflow="fold")
+    return table
+
+
+def _write_table(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+    table = new_table(schema.names, left=[field.name for field in schema if not _is_number(field.type)])
     count = 0
     for row in _rows(batches):
         count += 1

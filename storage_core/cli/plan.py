@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from storage_core.cli.flags import RECORD_FLAGS, output_flag, paths_argument, read_flags
+from storage_core.cli.output import new_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,7 +60,8 @@ def _render(console: Console, explanation: ScanExplanation, *, has_pieces: bool)
 
 
 def _partitions_table(partitions: Sequence[PartitionExplanation]) -> Table:
-    table = _table("partition", "offsets read", "of offsets", "segments", "bytes", "batches")
+    columns = ("partition", "offsets read", "of offsets", "segments", "bytes", "batches")
+    table = new_table(columns, left=("partition",))
     for each in partitions:
         batches = sum(span.batches for span in each.spans)
         table.add_row(
@@ -74,14 +76,14 @@ def _partitions_table(partitions: Sequence[PartitionExplanation]) -> Table:
 
 
 def _skipped_table(partitions: Sequence[PartitionExplanation]) -> Table:
-    table = _table("partition", "because", justify="left")
+    table = new_table(("partition", "because"), left=("partition", "because"))
     for each in partitions:
         table.add_row(f"{each.topic}-{each.partition}", each.skipped)
     return table
 
 
 def _pieces_table(partitions: Sequence[PartitionExplanation]) -> Table:
-    table = _table("file", "bytes", "of bytes", "offsets", "batches", "task")
+    table = new_table(("file", "bytes", "of bytes", "offsets", "batches", "task"), left=("file",))
     for partition in partitions:
         for span in partition.spans:
             table.add_row(*_piece_row(partition, span))
@@ -102,13 +104,3 @@ def _piece_row(partition: PartitionExplanation, span: SpanExplanation) -> tuple[
 def _range(start: int | None, end: int | None) -> str:
     """A range whose end is exclusive; a side that damage hides is a question mark."""
     return " to ".join("?" if each is None else str(each) for each in (start, end))
-
-
-def _table(first: str, *others: str, justify: Literal["left", "right"] = "right") -> Table:
-    from rich.table import Table  # noqa: PLC0415
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(first, overflow="fold")
-    for each in others:
-        table.add_column(each, justify=justify, overflow="fold")
-    return table

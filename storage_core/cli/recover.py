@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from storage_core.cli.flags import TOPIC_FLAGS, output_flag, quiet_flag, read_flags
-from storage_core.cli.output import DAMAGE, Output, printable, progress
+from storage_core.cli.output import DAMAGE, Output, new_table, printable, progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -127,11 +127,8 @@ def _check_usage(
 
 
 def _show(console: Console, report: RecoveryReport) -> None:
-    from rich.table import Table  # noqa: PLC0415
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("partition", "log start", "log end", "records", "bytes", "left out", "rebuilt"):
-        table.add_column(name, justify="left" if name == "partition" else "right", overflow="fold")
+    columns = ("partition", "log start", "log end", "records", "bytes", "left out", "rebuilt")
+    table = new_table(columns, left=("partition",))
     for each in report.partitions:
         table.add_row(
             printable(f"{each.topic}-{each.partition}"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -15,7 +15,8 @@ from storage_core.cli.flags import (
     quiet_flag,
     read_flags,
 )
-from storage_core.cli.output import DAMAGE, Output, printable, progress
+from storage_core.cli.output import DAMAGE, Output, new_table, printable, progress
+from storage_core.inspect.json_values import json_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +38,6 @@ _STYLES: Final = {
 }
 _MOST_FINDINGS: Final = 200
 _MOST_PARTITIONS: Final = 50
-_ROWS_PER_BATCH: Final = 16_384
 
 
 @click.command(
@@ -85,7 +85,8 @@ def command(
     with progress("Verifying", plan.size_bytes, quiet) as advance:
         report = verify(filesystem, plan, jobs=jobs, advance=advance)
     if output.format in ("csv", "jsonl"):
-        output.write_batches(_schema(), _rows(report, with_notes=with_notes))
+        rows = _rows(report, with_notes=with_notes)
+        output.write_batches(rows.schema, rows.to_batches())
     else:
         output.write_report(report, lambda console: _render(console, report, with_notes=with_notes))
     if report.verdict == "damage":
@@ -126,33 +127,18 @@ def _listed(report: VerifyReport, *, with_notes: bool) -> Iterator[tuple[Partiti
                 yield partition, finding
 
 
-def _rows(report: VerifyReport, *, with_notes: bool) -> Iterator[pa.RecordBatch]:
+def _rows(report: VerifyReport, *, with_notes: bool) -> pa.Table:
     import pyarrow as pa  # noqa: PLC0415
 
-    schema = _schema()
-    rows: list[dict[str, Any]] = []
-    for partition, finding in _listed(report, with_notes=with_notes):
-        rows.append(
-            {
-                "topic": None if partition is None else partition.topic,
-                "partition": None if partition is None else partition.partition,
-                "severity": finding.severity,
-                "kind": finding.kind,
-                "file": finding.file,
-                "startByte": finding.start_byte,
-                "endByte": finding.end_byte,
-                "startOffset": finding.start_offset,
-                "endOffset": finding.end_offset,
-                "action": finding.action,
-                "actionOffset": finding.action_offset,
-                "reason": finding.reason,
-            }
-        )
-        if len(rows) == _ROWS_PER_BATCH:
-            yield pa.RecordBatch.from_pylist(rows, schema=schema)
-            rows = []
-    if rows:
-        yield pa.RecordBatch.from_pylist(rows, schema=schema)
+    rows = [
+        {
+            "topic": None if partition is None else partition.topic,
+            "partition": None if partition is None else partition.partition,
+            **json_value(finding),
+        }
+        for partition, finding in _listed(report, with_notes=with_notes)
+    ]
+    return pa.Table.from_pylist(rows, schema=_schema())
 
 
 def _render(console: Console, report: VerifyReport, *, with_notes: bool) -> None:
@@ -166,27 +152,19 @@ def _render(console: Console, report: VerifyReport, *, with_notes: bool) -> None
     console.print(f"\n{_summary(report)}", style=_STYLES[report.verdict])
 
 
-def _table(*columns: tuple[str, str]) -> Table:
-    from rich.table import Table  # noqa: PLC0415
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name, side in columns:
-        table.add_column(name, justify="right" if side == "right" else "left", overflow="fold")
-    return table
-
-
 def _partition_table(report: VerifyReport) -> Table:
     from rich.text import Text  # noqa: PLC0415
 
-    table = _table(
-        ("partition", "left"),
-        ("verdict", "left"),
-        ("segments", "right"),
-        ("batches", "right"),
-        ("log start", "right"),
-        ("log end", "right"),
-        ("at its next start, a broker", "left"),
+    columns = (
+        "partition",
+        "verdict",
+        "segments",
+        "batches",
+        "log start",
+        "log end",
+        "at its next start, a broker",
     )
+    table = new_table(columns, left=("partition", "verdict", "at its next start, a broker"))
     # Those with findings first, in the order of the report.
     partitions = sorted(report.partitions, key=lambda each: each.verdict == "sound")
     for each in partitions[:_MOST_PARTITIONS]:
@@ -227,15 +205,8 @@ def _segments(count: int) -> str:
 def _finding_table(findings: list[tuple[PartitionReport | None, Finding]]) -> Table:
     from rich.text import Text  # noqa: PLC0415
 
-    table = _table(
-        ("severity", "left"),
-        ("kind", "left"),
-        ("file", "left"),
-        ("bytes", "right"),
-        ("offsets", "right"),
-        ("broker", "left"),
-        ("reason", "left"),
-    )
+    texts = ("severity", "kind", "file", "broker", "reason")
+    table = new_table(("severity", "kind", "file", "bytes", "offsets", "broker", "reason"), left=texts)
     for partition, each in findings:
         directory = os.path.dirname(each.file if partition is None else partition.path)
         table.add_row(
