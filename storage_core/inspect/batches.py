@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from storage_core.errors import CorruptError, UnsupportedFormatError
 from storage_core.inspect.span_headers import HeaderRun, header_runs
-from storage_core.inspect.views import TIMESTAMP, Column, View, tolerating_damage
+from storage_core.inspect.views import MAX_TIMESTAMP_MS, TIMESTAMP, Column, View, tolerating_damage
 from storage_core.record import ControlType, batch_crc_matches, batch_timestamps, control_type
 from storage_core.record.batch_header import (
     CODEC_MASK,
@@ -98,7 +98,6 @@ _UNDECODABLE: Final = (CorruptError, UnsupportedFormatError)
 _TIMESTAMP_TYPES: Final = ("CreateTime", "LogAppendTime")
 # Sequences wrap from 2^31 - 1 to 0.
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
-_LARGEST_MS: Final = ((1 << 63) - 1) // 1000
 
 
 def _plan(filesystem: FileSystem, options: ReadOptions) -> Sequence[ScanTask]:
@@ -260,7 +259,7 @@ def timestamps(
 ) -> pa.TimestampArray:
     """Timestamps in microseconds; null where there is none, or where it does not fit."""
     native = timestamps_ms.astype(np.int64)
-    is_absent = (native == NO_TIMESTAMP_MS) | (native > _LARGEST_MS) | (native < -_LARGEST_MS)
+    is_absent = (native == NO_TIMESTAMP_MS) | (native > MAX_TIMESTAMP_MS) | (native < -MAX_TIMESTAMP_MS)
     if is_null is not None:
         is_absent |= is_null
     return pa.array(np.where(is_absent, 0, native) * 1000, mask=is_absent).cast(TIMESTAMP)

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from storage_core.errors import CorruptCheckpointError
 from storage_core.inspect.span_headers import PartitionSpans
-from storage_core.inspect.views import Column, View, resolved_ranges, tolerating_damage
+from storage_core.inspect.views import Column, View, batches_of_rows, resolved_ranges, tolerating_damage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +43,6 @@ _COLUMNS: Final = (
         "agrees", pa.bool_(), "Whether its batches are where the checkpoint says; null without a checkpoint."
     ),
 )
-_SCHEMA: Final = pa.schema([(column.name, column.type) for column in _COLUMNS])
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +100,7 @@ def _read(
         for epoch, found in _epochs_of(run):
             known = in_log.get(epoch)
             in_log[epoch] = found if known is None else known.followed_by(found)
-    rows = [row for row in _rows(task, in_log) if _is_in_range(row, task)]
-    if rows:
-        yield pa.RecordBatch.from_pylist(rows, schema=_SCHEMA)
+    return batches_of_rows(_COLUMNS, _rows(task, in_log))
 
 
 def _epochs_of(run: HeaderRun) -> Iterator[tuple[int, _EpochInLog]]:
@@ -118,7 +115,7 @@ def _epochs_of(run: HeaderRun) -> Iterator[tuple[int, _EpochInLog]]:
             yield epoch, _EpochInLog(*place)
 
 
-def _rows(task: _EpochsTask, in_log: dict[int, _EpochInLog]) -> Iterator[dict[str, object]]:
+def _rows(task: _EpochsTask, in_log: dict[int, _EpochInLog]) -> Iterator[tuple[object, ...]]:
     entries = task.entries or ()
     starts = {epoch: found.first_batch_offset for epoch, found in in_log.items()}
     starts |= {entry.epoch: entry.start_offset for entry in entries}
@@ -129,31 +126,30 @@ def _rows(task: _EpochsTask, in_log: dict[int, _EpochInLog]) -> Iterator[dict[st
     for epoch, end_offset in zip(epochs, ends, strict=True):
         found = in_log.get(epoch)
         start_offset = starts[epoch]
+        if not _is_in_range(start_offset, max(start_offset, end_offset), task):
+            continue
         agrees = epoch in known and start_offset <= task.log_end_offset
         if found is not None:
             agrees = (
                 agrees and start_offset <= found.first_batch_offset and found.last_batch_offset < end_offset
             )
-        yield {
-            "topic": task.part.topic,
-            "partition": task.part.partition,
-            "leaderEpoch": epoch,
-            "startOffset": start_offset,
-            "endOffset": max(start_offset, end_offset),
-            "firstBatchOffset": None if found is None else found.first_batch_offset,
-            "lastBatchOffset": None if found is None else found.last_batch_offset,
-            "batchCount": 0 if found is None else found.batch_count,
-            "source": "log" if epoch not in known else "checkpoint" if found is None else "both",
-            "agrees": None if task.entries is None else agrees,
-        }
+        yield (
+            task.part.topic,
+            task.part.partition,
+            epoch,
+            start_offset,
+            max(start_offset, end_offset),
+            None if found is None else found.first_batch_offset,
+            None if found is None else found.last_batch_offset,
+            0 if found is None else found.batch_count,
+            "log" if epoch not in known else "checkpoint" if found is None else "both",
+            None if task.entries is None else agrees,
+        )
 
 
-def _is_in_range(row: dict[str, object], task: _EpochsTask) -> bool:
+def _is_in_range(start_offset: int, end_offset: int, task: _EpochsTask) -> bool:
     """Whether an epoch has an offset of the range; one without offsets, whether it begins there, or beyond the log."""
     part = task.part
-    start_offset, end_offset = row["startOffset"], row["endOffset"]
-    assert isinstance(start_offset, int)  # noqa: S101  (never null)
-    assert isinstance(end_offset, int)  # noqa: S101  (never null)
     if start_offset == end_offset:
         is_before_end = start_offset <= part.end_offset or part.end_offset == task.log_end_offset
         return part.start_offset <= start_offset and is_before_end

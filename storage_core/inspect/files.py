@@ -34,8 +34,7 @@ from storage_core.directory.segment_listing import FileNames, regular_file_names
 from storage_core.errors import LogDirectoryError
 from storage_core.filesystem.values import MissingError
 from storage_core.inspect.roots import LIVE, LogRoot, find_roots, has_topic_selection, selected_places
-from storage_core.inspect.rows import batches_of_rows
-from storage_core.inspect.views import TIMESTAMP, Column, View
+from storage_core.inspect.views import TIMESTAMP, Column, View, batches_of_rows
 from storage_core.segment.file_names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,

@@ -31,9 +31,15 @@ from storage_core.inspect.internal_records import (
     read_group_record,
     read_share_record,
 )
-from storage_core.inspect.rows import batches_of_rows
 from storage_core.inspect.span_headers import PartitionSpans
-from storage_core.inspect.views import TIMESTAMP, Column, View, resolved_ranges, tolerating_damage
+from storage_core.inspect.views import (
+    TIMESTAMP,
+    Column,
+    View,
+    batches_of_rows,
+    resolved_ranges,
+    tolerating_damage,
+)
 from storage_core.record.batch_header import CONTROL_FLAG
 from storage_core.scan.bounds import (
     Bound,

@@ -30,7 +30,6 @@ from storage_core.errors import CorruptError, DataLossError, LogDirectoryError, 
 from storage_core.filesystem.values import MissingError
 from storage_core.inspect.files import LOG_KIND, UNKNOWN, NamedFile, name_in_partition
 from storage_core.inspect.roots import LIVE, find_roots, selected_places
-from storage_core.inspect.rows import batches_of_rows
 from storage_core.inspect.segments import (
     HeaderStatistics,
     codec_names,
@@ -40,7 +39,7 @@ from storage_core.inspect.segments import (
     summarize_segment,
     under_present_name,
 )
-from storage_core.inspect.views import TIMESTAMP, Column, View
+from storage_core.inspect.views import TIMESTAMP, Column, View, batches_of_rows
 from storage_core.record.batch_header import CODEC_MASK, NO_TIMESTAMP_MS
 from storage_core.scan.isolation import last_stable_offset
 from storage_core.scan.offset_ranges import PartitionRange

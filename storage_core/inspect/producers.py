@@ -17,9 +17,16 @@ from storage_core.checkpoint import read_producer_snapshot
 from storage_core.directory import PartitionLog, ProducerSnapshot
 from storage_core.errors import CorruptSnapshotError
 from storage_core.inspect.span_headers import PartitionSpans
-from storage_core.inspect.views import TIMESTAMP, Column, View, resolved_ranges, tolerating_damage
+from storage_core.inspect.views import (
+    TIMESTAMP,
+    Column,
+    View,
+    batches_of_rows,
+    resolved_ranges,
+    tolerating_damage,
+)
 from storage_core.log.producer_batches import BatchMetadata, ProducerBatches, ProducerState
-from storage_core.record.batch_header import CONTROL_FLAG, NO_TIMESTAMP_MS
+from storage_core.record.batch_header import CONTROL_FLAG
 from storage_core.scan.offset_ranges import PartitionRange
 from storage_core.segment.file_names import snapshot_file_name
 
@@ -49,10 +56,6 @@ _COLUMNS: Final = (
     Column("source", pa.string(), "snapshot, or log if a batch after the snapshot changed it."),
     Column("snapshotOffset", pa.int64(), "Offset of the snapshot that was used; null without one."),
 )
-_SCHEMA: Final = pa.schema([(column.name, column.type) for column in _COLUMNS])
-_ROWS: Final = 8192
-# A timestamp of more milliseconds does not fit the column.
-_LARGEST_MS: Final = ((1 << 63) - 1) // 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +113,8 @@ def _read(
         for batch in _producer_batches(run):
             _apply(producers.setdefault(batch.producer_id, ProducerState(batch.producer_id)), batch)
             changed.add(batch.producer_id)
-    rows = [_row(task, producers[each], is_from_log=each in changed) for each in sorted(producers)]
-    for start in range(0, len(rows), _ROWS):
-        yield pa.RecordBatch.from_pylist(rows[start : start + _ROWS], schema=_SCHEMA)
+    rows = (_row(task, producers[each], is_from_log=each in changed) for each in sorted(producers))
+    return batches_of_rows(_COLUMNS, rows)
 
 
 def _producer_batches(run: HeaderRun) -> tuple[ProducerBatch, ...]:
@@ -144,22 +146,20 @@ def _apply(state: ProducerState, batch: ProducerBatch) -> None:
         state.current_transaction_first_offset = batch.base_offset
 
 
-def _row(task: _ProducersTask, state: ProducerState, *, is_from_log: bool) -> dict[str, object]:
-    timestamp_ms = state.timestamp_ms
-    has_timestamp = timestamp_ms != NO_TIMESTAMP_MS and abs(timestamp_ms) <= _LARGEST_MS
-    return {
-        "topic": task.part.topic,
-        "partition": task.part.partition,
-        "producerId": state.producer_id,
-        "producerEpoch": state.producer_epoch,
-        "lastSequence": state.last_sequence,
-        "lastOffset": None if state.last_offset < 0 else state.last_offset,
-        "lastTimestamp": timestamp_ms * 1000 if has_timestamp else None,
-        "coordinatorEpoch": state.coordinator_epoch,
-        "currentTransactionFirstOffset": state.current_transaction_first_offset,
-        "source": "log" if is_from_log else "snapshot",
-        "snapshotOffset": task.snapshot.offset if task.snapshot.producers else None,
-    }
+def _row(task: _ProducersTask, state: ProducerState, *, is_from_log: bool) -> tuple[object, ...]:
+    return (
+        task.part.topic,
+        task.part.partition,
+        state.producer_id,
+        state.producer_epoch,
+        state.last_sequence,
+        None if state.last_offset < 0 else state.last_offset,
+        state.timestamp_ms,
+        state.coordinator_epoch,
+        state.current_transaction_first_offset,
+        "log" if is_from_log else "snapshot",
+        task.snapshot.offset if task.snapshot.producers else None,
+    )
 
 
 PRODUCERS_VIEW: Final = View(

@@ -15,9 +15,8 @@ import pyarrow as pa
 
 from storage_core.errors import CorruptError, DataLossError
 from storage_core.inspect.roots import LIVE, find_roots, has_topic_selection, selected_places
-from storage_core.inspect.rows import batches_of_rows
 from storage_core.inspect.span_headers import HeaderRun, header_runs
-from storage_core.inspect.views import TIMESTAMP, Column, View, resolved_ranges
+from storage_core.inspect.views import TIMESTAMP, Column, View, batches_of_rows, resolved_ranges
 from storage_core.record.batch_header import (
     CODEC_MASK,
     CONTROL_FLAG,

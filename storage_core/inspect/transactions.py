@@ -20,7 +20,15 @@ import pyarrow as pa
 
 from storage_core.inspect.producers import first_segment_offset, newest_snapshot
 from storage_core.inspect.span_headers import PartitionSpans
-from storage_core.inspect.views import TIMESTAMP, Column, View, resolved_ranges, tolerating_damage
+from storage_core.inspect.views import (
+    MAX_TIMESTAMP_MS,
+    TIMESTAMP,
+    Column,
+    View,
+    batches_of_rows,
+    resolved_ranges,
+    tolerating_damage,
+)
 from storage_core.record.batch_header import (
     CONTROL_FLAG,
     DELETE_HORIZON_FLAG,
@@ -31,7 +39,7 @@ from storage_core.record.batch_header import (
 from storage_core.scan.offset_ranges import PartitionRange
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from storage_core.checkpoint import ProducerStateEntry
     from storage_core.filesystem import FileSystem
@@ -82,11 +90,6 @@ _COLUMNS: Final = (
         "If it is open, the command that aborts it, for a broker of version 3.0 or later.",
     ),
 )
-_SCHEMA: Final = pa.schema([(column.name, column.type) for column in _COLUMNS])
-# Rows are handed on at once.
-_ROWS: Final = 8192
-# A timestamp of more milliseconds does not fit the column.
-_LARGEST_MS: Final = ((1 << 63) - 1) // 1000
 
 
 @dataclass(slots=True)
@@ -372,48 +375,37 @@ def abort_command(topic: str, partition: int, first_offset: int, bootstrap_serve
     )
 
 
-def transaction_rows(transactions: Sequence[Transaction], task: TransactionsTask) -> pa.RecordBatch:
-    """Transactions of a partition as rows of the view."""
-    topic, partition = task.part.topic, task.part.partition
-    rows = []
-    for each in transactions:
-        is_open = each.marker is None
-        began_ms = each.start_timestamp_ms
-        known_since_ms = each.last_timestamp_ms if began_ms == NO_TIMESTAMP_MS else began_ms
-        command = None
-        if is_open and each.first_offset is not None:
-            command = abort_command(topic, partition, each.first_offset, task.bootstrap_server)
-        rows.append(
-            {
-                "topic": topic,
-                "partition": partition,
-                "producerId": each.producer_id,
-                "producerEpoch": each.producer_epoch,
-                "state": each.state,
-                "firstOffset": each.first_offset,
-                "lastOffset": each.last_offset,
-                "markerOffset": each.marker_offset,
-                "startTimestamp": _timestamp_us(began_ms),
-                "lastTimestamp": _timestamp_us(each.last_timestamp_ms),
-                "endTimestamp": _timestamp_us(each.end_timestamp_ms),
-                "durationMs": _difference(each.end_timestamp_ms, began_ms),
-                "ageMs": _difference(task.now_ms, known_since_ms) if is_open else None,
-                "coordinatorEpoch": None if each.marker is None else each.marker.coordinator_epoch,
-                "records": each.record_count if each.is_whole else None,
-                "sizeBytes": each.size_bytes,
-                "abortCommand": command,
-            }
-        )
-    return pa.RecordBatch.from_pylist(rows, schema=_SCHEMA)
-
-
-def _timestamp_us(timestamp_ms: int) -> int | None:
-    is_absent = timestamp_ms == NO_TIMESTAMP_MS or abs(timestamp_ms) > _LARGEST_MS
-    return None if is_absent else timestamp_ms * 1000
+def _row(transaction: Transaction, task: TransactionsTask) -> tuple[object, ...]:
+    part, marker = task.part, transaction.marker
+    is_open = marker is None
+    began_ms = transaction.start_timestamp_ms
+    known_since_ms = transaction.last_timestamp_ms if began_ms == NO_TIMESTAMP_MS else began_ms
+    command = None
+    if is_open and transaction.first_offset is not None:
+        command = abort_command(part.topic, part.partition, transaction.first_offset, task.bootstrap_server)
+    return (
+        part.topic,
+        part.partition,
+        transaction.producer_id,
+        transaction.producer_epoch,
+        transaction.state,
+        transaction.first_offset,
+        transaction.last_offset,
+        transaction.marker_offset,
+        began_ms,
+        transaction.last_timestamp_ms,
+        transaction.end_timestamp_ms,
+        _difference(transaction.end_timestamp_ms, began_ms),
+        _difference(task.now_ms, known_since_ms) if is_open else None,
+        None if marker is None else marker.coordinator_epoch,
+        transaction.record_count if transaction.is_whole else None,
+        transaction.size_bytes,
+        command,
+    )
 
 
 def _difference(later_ms: int, earlier_ms: int) -> int | None:
-    if NO_TIMESTAMP_MS in (later_ms, earlier_ms) or abs(later_ms - earlier_ms) > _LARGEST_MS:
+    if NO_TIMESTAMP_MS in (later_ms, earlier_ms) or abs(later_ms - earlier_ms) > MAX_TIMESTAMP_MS:
         return None
     return later_ms - earlier_ms
 
@@ -423,14 +415,7 @@ def _read(
     task: TransactionsTask,
     wanted: frozenset[str],  # noqa: ARG001  (all columns take the same walk)
 ) -> Iterator[pa.RecordBatch]:
-    rows: list[Transaction] = []
-    for transaction in read_transactions(filesystem, task):
-        rows.append(transaction)
-        if len(rows) == _ROWS:
-            yield transaction_rows(rows, task)
-            rows = []
-    if rows:
-        yield transaction_rows(rows, task)
+    return batches_of_rows(_COLUMNS, (_row(each, task) for each in read_transactions(filesystem, task)))
 
 
 TRANSACTIONS_VIEW: Final = View(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -18,6 +19,8 @@ import pyarrow as pa
 from storage_core.directory.visibility import CommitWatch, read_consistently
 from storage_core.errors import OptionError
 from storage_core.filesystem import FileSystem
+from storage_core.inspect.json_values import escaped_surrogates
+from storage_core.record.batch_header import NO_TIMESTAMP_MS
 from storage_core.scan.options import RECORDS, options_of
 from storage_core.scan.predicate import And, Comparison, In, IsNull, Not, Or, Predicate, StartsWith
 from storage_core.scan.pruning import conjunction
@@ -28,7 +31,7 @@ from storage_core.scan.spans import project
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from storage_core.scan.offset_ranges import PartitionRange
     from storage_core.scan.options import ReadOptions
@@ -36,6 +39,10 @@ if TYPE_CHECKING:
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 """The type of timestamps in views, as of the records' own."""
+MAX_TIMESTAMP_MS: Final = (2**63 - 1) // 1000
+"""Beyond it, and beyond its negative, milliseconds do not fit a column of microseconds."""
+_TEXTS: Final = pa.list_(pa.string())
+_ROWS_PER_BATCH: Final = 16_384
 # Where each view is defined, as `<NAME>_VIEW`.
 _MODULES: Final = {
     "batches": "batches",
@@ -189,6 +196,38 @@ def _view_table(filesystem: FileSystem, options: ReadOptions) -> pa.Table:
         batch for task in plan_view(filesystem, options) for batch in read_view_task(filesystem, task, schema)
     )
     return pa.Table.from_batches(batches, schema=schema)
+
+
+def batches_of_rows(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> Iterator[pa.RecordBatch]:
+    """Batches of rows that are made one by one, each a value for each column.
+
+    Timestamps are in milliseconds, null for -1 and where they do not fit. Bytes of a file name that are not UTF-8
+    become escapes.
+    """
+    remaining = iter(rows)
+    while chunk := list(islice(remaining, _ROWS_PER_BATCH)):
+        values = zip(*chunk, strict=True)
+        arrays = [_array(column.type, of_column) for column, of_column in zip(columns, values, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, names=[column.name for column in columns])
+
+
+def _array(kind: pa.DataType, values: Sequence[Any]) -> pa.Array:
+    if kind == TIMESTAMP:
+        return pa.array(map(_microseconds, values), pa.int64()).cast(TIMESTAMP)
+    if kind == pa.string():
+        return pa.array([value if value is None else escaped_surrogates(value) for value in values], kind)
+    if kind == _TEXTS:
+        return pa.array(
+            [value if value is None else [escaped_surrogates(each) for each in value] for value in values],
+            kind,
+        )
+    return pa.array(values, kind)
+
+
+def _microseconds(timestamp_ms: int | None) -> int | None:
+    if timestamp_ms is None or timestamp_ms == NO_TIMESTAMP_MS or abs(timestamp_ms) > MAX_TIMESTAMP_MS:
+        return None
+    return timestamp_ms * 1000
 
 
 def resolved_ranges(filesystem: FileSystem, options: ReadOptions) -> tuple[PartitionRange, ...]:
