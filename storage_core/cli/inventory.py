@@ -17,7 +17,7 @@ from storage_core.cli.flags import (
     read_flags,
 )
 from storage_core.cli.output import DAMAGE, INPUT_OUTPUT, Output, new_table, printable, progress
-from storage_core.inspect.json_values import camel_case
+from storage_core.inspect.json_values import camel_case, escaped_surrogates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -119,8 +119,8 @@ def _value(name: str, value: Any) -> Any:
     if name.endswith("_timestamp_ms"):
         return _time(value)
     if isinstance(value, tuple):
-        return list(value)
-    return value
+        return [_value("", each) for each in value]
+    return escaped_surrogates(value) if isinstance(value, str) else value
 
 
 def _time(timestamp_ms: int | None) -> str | None:

@@ -158,3 +158,11 @@ def test_a_directory_that_may_not_be_read(segmentlog, logs, monkeypatch):
     assert ended.status == 3
     assert "unreadable: User nobody may not list this path." in ended.stdout
     assert "payments" in ended.stdout
+
+
+@pytest.mark.parametrize("output", ["json", "jsonl", "csv"])
+def test_names_that_are_no_utf8_are_escapes(segmentlog, logs, output: str):
+    Path(os.fsdecode(os.fsencode(logs / "orders-0") + b"/notes\xff")).touch()
+    ended = segmentlog("inventory", logs, "--partitions", "--output", output)
+    assert (ended.status, ended.stderr) == (0, "")
+    assert "notes\\xff" in ended.stdout.replace("\\\\", "\\")
