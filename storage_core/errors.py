@@ -143,6 +143,11 @@ def _one_line(text: str) -> str:
     """Escape and shorten a message: the values it quotes may contain line ends, surrogates, or megabytes."""
     if len(text) > _LONGEST_MESSAGE:
         text = f"{text[: _LONGEST_MESSAGE // 2]} ... {text[-_LONGEST_MESSAGE // 2 :]}"
+    return visible(text)
+
+
+def visible(text: str) -> str:
+    """A text whose control characters, changes of direction and surrogates are escapes."""
     if text.isprintable():
         return text
     return "".join(

@@ -27,9 +27,9 @@ import pyarrow.parquet as pq
 from storage_core.directory.log_directory_files import is_log_directory
 from storage_core.errors import OptionError, SegmentLogError, StorageError
 from storage_core.filesystem.files import WriteStream
-from storage_core.scan.read import read_task
+from storage_core.scan.read import read_schema, read_task
 from storage_core.scan.resolve import split_paths
-from storage_core.scan.spans import project, record_schema
+from storage_core.scan.spans import record_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -150,7 +150,7 @@ def _write(
     settings: ConvertSettings,
     advance: Callable[[int], None],
 ) -> list[ConvertedFile]:
-    schema = _read_schema(options)
+    schema = _needed_schema(options)
     with _DatasetWriter(filesystem, place, _file_schema(options), settings) as writer:
         for task in plan.tasks:
             for batch in read_task(filesystem, task, schema):
@@ -172,24 +172,15 @@ def _log_directories(filesystem: FileSystem, plan: ScanPlan, options: ReadOption
     ]
 
 
-def _read_schema(options: ReadOptions) -> pa.Schema:
+def _needed_schema(options: ReadOptions) -> pa.Schema:
     """All columns that are wanted, and those that tell topic and day."""
-    wanted = project(_record_schema(options), options.columns)
+    wanted = read_schema(options)
     needed = [record_schema().field(name) for name in ("topic", "timestamp") if name not in wanted.names]
     return pa.schema([*wanted, *needed])
 
 
 def _file_schema(options: ReadOptions) -> pa.Schema:
-    wanted = project(_record_schema(options), options.columns)
-    return pa.schema([field for field in wanted if field.name != "topic"])
-
-
-def _record_schema(options: ReadOptions) -> pa.Schema:
-    return record_schema(
-        include_headers=options.include_headers,
-        include_metadata=options.include_metadata,
-        corrupt_record_column=options.corrupt_record_column if options.mode == "PERMISSIVE" else None,
-    )
+    return pa.schema([field for field in read_schema(options) if field.name != "topic"])
 
 
 def require_outside(filesystem: FileSystem, folder: str, sources: Iterable[str], target: str) -> None:

@@ -10,15 +10,14 @@ from __future__ import annotations
 import logging
 import os
 import time
-from bisect import bisect_right
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from storage_core.checkpoint.truncations_file import truncated_to, truncations_bytes
 from storage_core.directory import LogDirectoryFiles, PartitionDirectory, find_partitions
 from storage_core.directory.visibility import CommitWatch, read_consistently
 from storage_core.errors import DataLossError, LogTruncationError, OptionError, SegmentLogError
+from storage_core.log.leader_epoch_cache import end_offset_for, epoch_for_offset
 from storage_core.scan.bounds import EarliestBound, LatestBound, TimestampBound
 from storage_core.scan.offset_ranges import PartitionRange
 from storage_core.scan.plan import plan_partition
@@ -46,7 +45,6 @@ _SETTLED_MS: Final = 2_000
 _SEARCH_AGAIN_S: Final = 30
 # What looks like damage while a broker truncates or replaces files is gone in the next rounds.
 _ATTEMPTS: Final = 3
-_NO_EPOCH: Final = -1
 _Mark = tuple["FileStatus | None", "FileStatus | None"]
 
 
@@ -59,7 +57,7 @@ class _Followed:
         active_path: The segment that grows; empty before the first look.
         mark: The status of directory and active segment before the last look; None to look again in any case.
         topic_id: The topic's id, which a topic that is created anew does not have.
-        epoch: The leader epoch of the last record that was read.
+        epoch: The leader epoch of the last record that was read; None if it is not known.
         truncations_bytes: How much of the directory's list of truncations was taken into account.
         failures: How many looks failed, one after the other.
     """
@@ -69,7 +67,7 @@ class _Followed:
     active_path: str = ""
     mark: _Mark | None = None
     topic_id: str | None = None
-    epoch: int = _NO_EPOCH
+    epoch: int | None = None
     truncations_bytes: int = 0
     failures: int = 0
 
@@ -291,7 +289,8 @@ class LogFollower:
             return log.log_start_offset if offset else offset
         # Read after the log end, because an epoch is noted before its first record is appended.
         offset = min(offset, max(log.log_end_offset, log.log_start_offset))
-        offset = min(offset, _end_of_epoch(log, followed.epoch))
+        if followed.epoch is not None:
+            offset = min(offset, _end_of_epoch(log, followed.epoch))
         if followed.active_path:
             root = log.directory.root.path
             noted = truncated_to(self._filesystem, root, log.topic, log.partition, followed.truncations_bytes)
@@ -314,7 +313,7 @@ class LogFollower:
             )
         _log.warning("%s Reads on from there.", message)
         followed.next_offset = offset
-        followed.epoch = _NO_EPOCH
+        followed.epoch = None
 
     def _report_loss(self, followed: _Followed, log: PartitionLog) -> None:
         if not followed.next_offset and not followed.active_path:
@@ -345,7 +344,7 @@ class LogFollower:
                         followed.next_offset = offset + 1
                     yield batch
             followed.next_offset = present.end_offset
-        followed.epoch = _epoch_of(present.log, followed.next_offset - 1)
+        followed.epoch = epoch_for_offset(present.log.leader_epochs, followed.next_offset - 1)
 
 
 def _is_settled(mark: _Mark) -> bool:
@@ -356,14 +355,6 @@ def _is_settled(mark: _Mark) -> bool:
 
 def _end_of_epoch(log: PartitionLog, epoch: int) -> int:
     """Where the records of a leader epoch end in a log, or would."""
-    if epoch == _NO_EPOCH:
-        return log.log_end_offset
-    entries = log.leader_epochs
-    index = bisect_right(entries, epoch, key=attrgetter("epoch"))
-    return entries[index].start_offset if index < len(entries) else log.log_end_offset
-
-
-def _epoch_of(log: PartitionLog, offset: int) -> int:
-    entries = log.leader_epochs
-    index = bisect_right(entries, offset, key=attrgetter("start_offset")) - 1
-    return entries[index].epoch if index >= 0 else _NO_EPOCH
+    end_offset = end_offset_for(log.leader_epochs, epoch, log.log_end_offset).end_offset
+    # None is known of an epoch above all others.
+    return log.log_end_offset if end_offset < 0 else end_offset

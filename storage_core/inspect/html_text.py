@@ -8,6 +8,8 @@ from __future__ import annotations
 import html
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from storage_core.errors import visible
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -50,15 +52,6 @@ def joined(content: Content) -> Html:
 def escaped(text: str) -> Html:
     """A text as HTML: quotes and angle brackets as entities, and what cannot be seen as escapes of Python."""
     return Html(html.escape(visible(text)))
-
-
-def visible(text: str) -> str:
-    """A text whose control characters, changes of direction and surrogates are escapes."""
-    if text.isprintable():
-        return text
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in text
-    )
 
 
 def _attribute(name: str, value: _Attribute) -> str:

@@ -169,7 +169,6 @@ _PRIMITIVES: Final[dict[str, _Read]] = {
     "int16": _INT16,
     "uint16": _fixed(">H"),
     "int32": _INT32_LENGTH,
-    "uint32": _fixed(">I"),
     "int64": _fixed(">q"),
     "float64": _fixed(">d"),
     "uuid": _uuid,

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_core.errors import OptionError
+from storage_core.errors import OptionError, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -337,12 +337,7 @@ def _for_terminal(column: pa.Array) -> pa.Array:
 
 
 def _printable(data: bytes) -> str:
-    text = data.decode("utf-8", "backslashreplace")
-    if text.isprintable():
-        return text
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in text
-    )
+    return visible(data.decode("utf-8", "backslashreplace"))
 
 
 def _each(column: pa.Array, convert: Callable[[bytes], str]) -> pa.Array:

@@ -262,16 +262,15 @@ def make_report(
     """
     look = _Look(filesystem, options, int(time.time() * _MS) if now_ms is None else now_ms)
     found = inventory(filesystem, options.paths, options=options)
-    maps: tuple[LogMap, ...] = ()
+    maps: tuple[LogMap, ...] | None = None
     histories: tuple[TopicHistory, ...] = ()
     transactions: Transactions | None = None
-    checked: VerifyReport | None = None
     if not is_quick:
-        checked, maps = look.check(jobs, advance)
+        maps = look.check(jobs, advance)
         histories, transactional = look.walk_headers(found.partitions, advance)
         transactions = look.find_transactions(transactional)
     groups = look.find_groups(found.partitions)
-    look.add_inventory_findings(found, is_checked=checked is not None)
+    look.add_inventory_findings(found, is_checked=maps is not None)
     return Report(
         options.paths,
         look.now_ms,
@@ -279,7 +278,7 @@ def make_report(
         found,
         tuple(sorted(look.findings, key=lambda each: SEVERITIES.index(each.severity))),
         histories,
-        maps,
+        maps or (),
         transactions,
         groups,
     )
@@ -300,18 +299,16 @@ class _Look:
             if not (is_checked and each.severity == "damage" and each.kind == "partition"):
                 self.findings.append(ReportFinding(each.severity, each.kind, each.message, each.path or ""))
 
-    def check(
-        self, jobs: int, advance: Callable[[int], object]
-    ) -> tuple[VerifyReport | None, tuple[LogMap, ...]]:
-        """Verify every file; None if that cannot be done."""
+    def check(self, jobs: int, advance: Callable[[int], object]) -> tuple[LogMap, ...] | None:
+        """Verify every file; the map of each log, or None if that cannot be done."""
         try:
             plan = plan_verification(self._filesystem, self._options)
             checked = verify(self._filesystem, plan, jobs=jobs, advance=advance)
         except SegmentLogError as error:
             self._add_failure("checks", error)
-            return None, ()
+            return None
         self.findings += map(_of_check, checked.findings)
-        return checked, tuple(_log_maps(self._filesystem, plan, checked))
+        return tuple(_log_maps(self._filesystem, plan, checked))
 
     def _add_failure(self, kind: str, error: SegmentLogError) -> None:
         self.findings.append(ReportFinding("unreadable", kind, str(error.args[0]), error.path or ""))

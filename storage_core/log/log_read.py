@@ -25,11 +25,12 @@ from storage_core.log.leader_epoch_cache import epoch_for_offset
 from storage_core.log.log_state import LogOffsets, LogState, partition_log_of_view
 from storage_core.record.batch_window import walk_window
 from storage_core.record.section import PADDING_BYTES
-from storage_core.scan import ReadOptions, project, read_task, record_schema
+from storage_core.scan import ReadOptions, read_task
 from storage_core.scan.isolation import aborted_transactions, last_stable_offset
 from storage_core.scan.offset_ranges import PartitionRange
 from storage_core.scan.options import parse_read_options
 from storage_core.scan.plan import plan_partition
+from storage_core.scan.read import read_schema
 from storage_core.segment import SegmentReader, TimestampOffset
 from storage_core.segment.file_records import FetchedData
 
@@ -260,14 +261,7 @@ def read_records(
     if max_bytes is not None and max_bytes < 0:
         raise OptionError(f"Expected max_bytes of 0 or more, found {max_bytes}.")
     end_offset = limit_offset if end_offset is None else min(end_offset, limit_offset)
-    schema = project(
-        record_schema(
-            include_headers=options.include_headers,
-            include_metadata=options.include_metadata,
-            corrupt_record_column=options.corrupt_record_column if options.mode == "PERMISSIVE" else None,
-        ),
-        options.columns,
-    )
+    schema = read_schema(options)
     if start_offset >= end_offset or max_bytes == 0:
         return iter(())
     plan = plan_partition(PartitionRange(log, start_offset, end_offset), options)

@@ -373,16 +373,19 @@ class _TruncatedError(Exception):
         self.offset = offset
 
 
+def read_schema(options: ReadOptions) -> pa.Schema:
+    """The columns that the options ask for."""
+    schema = record_schema(
+        include_headers=options.include_headers,
+        include_metadata=options.include_metadata,
+        corrupt_record_column=options.corrupt_record_column if options.mode == "PERMISSIVE" else None,
+    )
+    return project(schema, options.columns)
+
+
 def read_records(filesystem: FileSystem, options: ReadOptions) -> pa.Table:
     """Read all records that the options ask for into one table, ordered by topic, partition and offset."""
-    schema = project(
-        record_schema(
-            include_headers=options.include_headers,
-            include_metadata=options.include_metadata,
-            corrupt_record_column=options.corrupt_record_column if options.mode == "PERMISSIVE" else None,
-        ),
-        options.columns,
-    )
+    schema = read_schema(options)
     plan = plan_scan(filesystem, options)
     batches = (batch for task in plan.tasks for batch in read_task(filesystem, task, schema))
     return pa.Table.from_batches(_with_small_ones_joined(batches), schema=schema)
