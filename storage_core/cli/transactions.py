@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -109,7 +110,7 @@ def command(  # noqa: PLR0913, PLR0917  (one for each flag)
     now_ms = int(time.time() * 1000)
     if now is not None:
         now_ms = parse_timestamp_ms("--now", now, _zone(options), now_ms)
-    look = _Look(
+    query = _Query(
         options_of(paths, {**options, "view": "transactions"}),
         states,
         longest,
@@ -119,47 +120,39 @@ def command(  # noqa: PLR0913, PLR0917  (one for each flag)
         is_quiet=quiet,
     )
     most_ms = None if max_age is None else parse_interval_ms("--max-age", max_age)
-    _print(output, look)
-    if most_ms is not None and look.oldest_ms > most_ms:
+    _print(output, query)
+    if most_ms is not None and query.oldest_ms > most_ms:
         message = (
             f"Expected no transaction to be open for more than {max_age}, found one that is open for "
-            f"{duration(look.oldest_ms)}."
+            f"{duration(query.oldest_ms)}."
         )
         click.echo(printable(f"segmentlog: {message}"), err=True)
         raise SystemExit(DAMAGE)
 
 
-class _Look:
+@dataclass(slots=True)
+class _Query:
     """The transactions that are asked for.
 
     Attributes:
+        longest: How many at most, those that took longest; None for all, in the order of the view.
+        least_ms: How long they took at least.
         oldest_ms: The age of the oldest open transaction that was met, whether it is asked for or not.
     """
 
-    def __init__(
-        self,
-        options: ReadOptions,
-        states: frozenset[str],
-        longest: int | None,
-        least_ms: int | None,
-        now_ms: int,
-        bootstrap_server: str,
-        *,
-        is_quiet: bool,
-    ) -> None:
-        self.oldest_ms = -1
-        self._options = options
-        self._states = states
-        self._longest = longest
-        self._least_ms = least_ms
-        self._now_ms = now_ms
-        self._bootstrap_server = bootstrap_server
-        self._is_quiet = is_quiet
+    options: ReadOptions
+    states: frozenset[str]
+    longest: int | None
+    least_ms: int | None
+    now_ms: int
+    bootstrap_server: str
+    is_quiet: bool
+    oldest_ms: int = -1
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Their rows, with all columns of the view."""
         batches = map(self._chosen, self._rows())
-        if self._longest is None:
+        if self.longest is None:
             yield from batches
             return
         import pyarrow as pa  # noqa: PLC0415
@@ -167,9 +160,7 @@ class _Look:
         longest: pa.Table | None = None
         for batch in batches:
             table = pa.Table.from_batches([batch])
-            longest = _longest(
-                table if longest is None else pa.concat_tables([longest, table]), self._longest
-            )
+            longest = _longest(table if longest is None else pa.concat_tables([longest, table]), self.longest)
         if longest is not None:
             yield from longest.to_batches()
 
@@ -179,16 +170,16 @@ class _Look:
         from storage_core.inspect.transactions import TRANSACTIONS_VIEW, plan_transactions  # noqa: PLC0415
         from storage_core.inspect.views import ViewTask, check_condition, read_view_task  # noqa: PLC0415
 
-        filesystem, condition = FileSystem(), self._options.where
+        filesystem, condition = FileSystem(), self.options.where
         check_condition(TRANSACTIONS_VIEW, condition)
         parts = plan_transactions(
             filesystem,
-            self._options,
-            only_open=self._states == {_OPEN},
-            now_ms=self._now_ms,
-            bootstrap_server=self._bootstrap_server,
+            self.options,
+            only_open=self.states == {_OPEN},
+            now_ms=self.now_ms,
+            bootstrap_server=self.bootstrap_server,
         )
-        with progress("Transactions", sum(map(_size_bytes, parts)), self._is_quiet) as advance:
+        with progress("Transactions", sum(map(_size_bytes, parts)), self.is_quiet) as advance:
             for part in parts:
                 task = ViewTask("transactions", part, condition)
                 yield from read_view_task(filesystem, task, TRANSACTIONS_VIEW.schema)
@@ -200,9 +191,9 @@ class _Look:
 
         ages_ms = pc.max(batch.column("ageMs")).as_py()
         self.oldest_ms = max(self.oldest_ms, -1 if ages_ms is None else ages_ms)
-        is_chosen = pc.is_in(batch.column("state"), pa.array(sorted(self._states)))
-        if self._least_ms is not None:
-            is_long = pc.greater_equal(_lengths_ms(batch), self._least_ms)
+        is_chosen = pc.is_in(batch.column("state"), pa.array(sorted(self.states)))
+        if self.least_ms is not None:
+            is_long = pc.greater_equal(_lengths_ms(batch), self.least_ms)
             is_chosen = pc.and_(is_chosen, pc.fill_null(is_long, fill_value=False))
         return batch.filter(is_chosen)
 
@@ -231,17 +222,17 @@ def _zone(options: dict[str, object]) -> dt.tzinfo:
     return parse_time_zone("timeZone", options.get("timeZone", "UTC"))
 
 
-def _print(output: Output, look: _Look) -> None:
+def _print(output: Output, query: _Query) -> None:
     from storage_core.inspect.transactions import TRANSACTIONS_VIEW  # noqa: PLC0415
 
     if output.format != "table":
-        output.write_batches(TRANSACTIONS_VIEW.schema, look.batches())
+        output.write_batches(TRANSACTIONS_VIEW.schema, query.batches())
         return
     import pyarrow as pa  # noqa: PLC0415
 
     schema = pa.schema([(name, pa.int64() if name == "records" else pa.string()) for name in _SHOWN])
     commands: list[str] = []
-    output.write_batches(schema, _table_rows(look.batches(), schema, commands))
+    output.write_batches(schema, _table_rows(query.batches(), schema, commands))
     if commands:
         click.echo("\nWhat aborts an open transaction whose producer is gone:")
         for line in commands[:_MOST_COMMANDS]:

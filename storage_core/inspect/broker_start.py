@@ -36,6 +36,7 @@ from storage_core.segment.damage import BatchProbe
 from storage_core.segment.file_names import offset_index_file_name
 from storage_core.segment.index_file import LARGEST_RELATIVE_OFFSET
 from storage_core.segment.offset_index import ENTRY_SIZE_BYTES as OFFSET_ENTRY_BYTES
+from storage_core.segment.offset_index import decode_offset_entries
 from storage_core.segment.segment_reader import DEFAULT_MAX_BATCH_BYTES
 
 if TYPE_CHECKING:
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 
 _HEAD: Final = struct.Struct(">qi4xb")
 _LAST_OFFSET_DELTA: Final = struct.Struct(">23xi")
-_INDEX_ENTRY: Final = struct.Struct(">ii")
 # A broker's default of ``index.interval.bytes``: the topic's own value is not in the directory.
 _INDEX_INTERVAL_BYTES: Final = 4096
 # A file position is an int in Kafka.
@@ -398,7 +398,9 @@ class _BrokerIndex:
     def _entry(self, number: int) -> tuple[int, int]:
         data = self._opened.read_at(OFFSET_ENTRY_BYTES, number * OFFSET_ENTRY_BYTES)
         # A running broker may have cut the file meanwhile.
-        relative_offset, position_bytes = _INDEX_ENTRY.unpack(data.ljust(OFFSET_ENTRY_BYTES, b"\0"))
+        (relative_offset, position_bytes), *_ = decode_offset_entries(
+            data.ljust(OFFSET_ENTRY_BYTES, b"\0")
+        ).tolist()
         return self._base_offset + relative_offset, position_bytes
 
     @property

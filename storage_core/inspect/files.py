@@ -33,7 +33,13 @@ from storage_core.directory.log_directory_files import CLUSTER_METADATA_TOPIC, L
 from storage_core.directory.segment_listing import FileNames, regular_file_names
 from storage_core.errors import LogDirectoryError
 from storage_core.filesystem.values import MissingError
-from storage_core.inspect.roots import LIVE, LogRoot, find_roots, has_topic_selection, selected_places
+from storage_core.inspect.roots import (
+    LIVE,
+    find_roots,
+    has_topic_selection,
+    require_listed,
+    selected_places,
+)
 from storage_core.inspect.views import TIMESTAMP, Column, View, batches_of_rows
 from storage_core.segment.file_names import (
     CLEANED_SUFFIX,
@@ -256,16 +262,13 @@ class FilesTask:
 
 def _plan(filesystem: FileSystem, options: ReadOptions) -> Sequence[FilesTask]:
     roots = find_roots(filesystem, options.paths, follow_symlinks=options.follow_symlinks)
-    for root in roots:
-        if root.problem is not None:
-            raise LogDirectoryError(f"A log directory could not be listed: {root.problem}", path=root.path)
+    require_listed(roots)
     places = selected_places(filesystem, roots, options)
-    tasks = [] if has_topic_selection(options) else [_root_task(root) for root in roots if root.is_whole]
-    return [*tasks, *(FilesTask(place.root, place) for place in places)]
-
-
-def _root_task(root: LogRoot) -> FilesTask:
-    return FilesTask(root.path, partitions=root.places)
+    whole = [] if has_topic_selection(options) else [root for root in roots if root.is_whole]
+    return [
+        *(FilesTask(root.path, partitions=root.places) for root in whole),
+        *(FilesTask(place.root, place) for place in places),
+    ]
 
 
 def _read(filesystem: FileSystem, task: FilesTask, _wanted: frozenset[str]) -> Iterator[pa.RecordBatch]:

@@ -55,6 +55,7 @@ OFFSET: Final = "offset"
 TIME: Final = "time"
 TRANSACTION: Final = "transaction"
 MISSING: Final = "the file is missing"
+BEYOND_LOG: Final = "the log ends before it"
 
 _MAX_ROWS: Final = 65_536
 _SEGMENTS_IN_A_TASK: Final = 32
@@ -62,7 +63,7 @@ _SEGMENTS_IN_A_TASK: Final = 32
 _PROBLEMS: Final = (
     None,
     "the log is damaged there",
-    "the log ends before it",
+    BEYOND_LOG,
     "no batch begins at its position",
     "its offset is below those of the batch at its position",
     "its offset is that of a later batch than the one at its position",

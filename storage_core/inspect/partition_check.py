@@ -25,7 +25,8 @@ from storage_core.errors import CorruptError
 from storage_core.inspect.broker_start import BrokerSegment, BrokerStart, KnownOfLog, start_of_broker
 from storage_core.inspect.files import UNKNOWN, name_in_partition
 from storage_core.inspect.findings import Action, Finding, PartitionReport, Severity, verdict_of
-from storage_core.inspect.root_check import RootFiles
+from storage_core.inspect.index_entries import OFFSET, TRANSACTION
+from storage_core.inspect.root_check import RootCheck
 from storage_core.inspect.segment_check import (
     Aborted,
     EpochRun,
@@ -68,7 +69,6 @@ MOST_RANGES: Final = 1_000
 """So many damaged ranges of a segment are described."""
 # A broker takes every file with one of these for one of a segment, whatever its name.
 _BROKER_SUFFIXES: Final = (LOG_SUFFIX, *_INDEX_SUFFIXES)
-_INDEX_KINDS: Final = {"offset": "offset index", "time": "time index", "transaction": "transaction index"}
 _LEFTOVERS: Final[dict[str, tuple[str, Action]]] = {
     SWAP_SUFFIX: ("Output of a compaction that is about to replace segments.", "complete"),
     CLEANED_SUFFIX: ("Output of a compaction that was not finished.", "remove"),
@@ -89,7 +89,7 @@ class PlannedPartition:
 
 def check_partition(
     filesystem: FileSystem,
-    root: RootFiles,
+    root: RootCheck,
     partition: PlannedPartition,
     facts: Iterable[SegmentFacts | None],
 ) -> PartitionReport:
@@ -103,7 +103,7 @@ class _PartitionCheck:
     def __init__(
         self,
         filesystem: FileSystem,
-        root: RootFiles,
+        root: RootCheck,
         partition: PlannedPartition,
         facts: Iterable[SegmentFacts | None],
     ) -> None:
@@ -253,7 +253,7 @@ class _PartitionCheck:
                     facts.size_bytes,
                     log_file_name(facts.base_offset) + suffix,
                     index_name if index_name in self._names else None,
-                    not any(fault.kind == "offset" for fault in facts.index_faults),
+                    not any(fault.kind == OFFSET for fault in facts.index_faults),
                     facts.refused_entry is not None,
                     facts.scan,
                 )
@@ -379,11 +379,11 @@ class _PartitionCheck:
         for fault in facts.index_faults:
             self._add(
                 self._severity_of(fault, facts),
-                _INDEX_KINDS[fault.kind],
+                f"{fault.kind} index",
                 fault.path,
                 fault.reason,
                 action="refuse"
-                if fault.kind == "transaction" and facts.base_offset in self._unreadable
+                if fault.kind == TRANSACTION and facts.base_offset in self._unreadable
                 else self._action_on_index(facts),
                 start_byte=fault.start_bytes,
                 end_byte=fault.end_bytes,

@@ -29,7 +29,7 @@ from storage_core.directory.visibility import NOTHING_COMMITTED
 from storage_core.errors import CorruptError, DataLossError, LogDirectoryError, SegmentLogError
 from storage_core.filesystem.values import MissingError
 from storage_core.inspect.files import LOG_KIND, UNKNOWN, NamedFile, name_in_partition
-from storage_core.inspect.roots import LIVE, find_roots, selected_places
+from storage_core.inspect.roots import LIVE, find_roots, require_listed, selected_places
 from storage_core.inspect.segments import (
     HeaderStatistics,
     codec_names,
@@ -583,9 +583,7 @@ class PartitionsTask:
 
 def _plan(filesystem: FileSystem, options: ReadOptions) -> Sequence[PartitionsTask]:
     roots = find_roots(filesystem, options.paths, follow_symlinks=options.follow_symlinks)
-    for root in roots:
-        if root.problem is not None:
-            raise LogDirectoryError(f"A log directory could not be listed: {root.problem}", path=root.path)
+    require_listed(roots)
     places = selected_places(filesystem, roots, options)
     choices = choose_replicas(filesystem, places, RootFiles(filesystem))
     size = 1 if options.exact else _PARTITIONS_IN_A_TASK

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from storage_core.inspect.roots import LogRoot
 
 
-class RootFiles:
+class RootCheck:
     """The checkpoints of a log directory, as a starting broker takes them."""
 
     def __init__(self, filesystem: FileSystem, root: LogRoot) -> None:

@@ -97,6 +97,13 @@ def find_roots(
     return tuple(found.values())
 
 
+def require_listed(roots: Iterable[LogRoot]) -> None:
+    """Raise `UnreadableError` if one of the log directories could not be listed."""
+    for root in roots:
+        if root.problem is not None:
+            raise UnreadableError(f"A log directory could not be listed: {root.problem}", path=root.path)
+
+
 def _merged(known: LogRoot | None, root: LogRoot) -> LogRoot:
     if known is None or (root.is_whole and not known.is_whole):
         return root

@@ -13,7 +13,15 @@ import numpy as np
 
 from storage_core.errors import CorruptError, LogDirectoryError, UnreadableError
 from storage_core.inspect.broker_start import BrokerScan, scan_as_broker
-from storage_core.inspect.index_entries import JudgedIndexes, judge_indexes
+from storage_core.inspect.index_entries import (
+    BEYOND_LOG,
+    MISSING,
+    OFFSET,
+    TIME,
+    TRANSACTION,
+    JudgedIndexes,
+    judge_indexes,
+)
 from storage_core.log.producer_batches import ProducerBatch, ProducerBatches
 from storage_core.record import WantedFields
 from storage_core.record.batch_header import (
@@ -34,9 +42,11 @@ from storage_core.segment.batch_candidates import MAX_ENCODABLE_BATCH_BYTES
 from storage_core.segment.damage import BatchProbe, reason_at
 from storage_core.segment.file_names import log_file_name, transaction_index_file_name
 from storage_core.segment.index_file import LARGEST_RELATIVE_OFFSET
+from storage_core.segment.offset_index import ENTRY_SIZE_BYTES as OFFSET_ENTRY_BYTES
 from storage_core.segment.segment_reader import DEFAULT_MAX_BATCH_BYTES
+from storage_core.segment.time_index import ENTRY_SIZE_BYTES as TIME_ENTRY_BYTES
+from storage_core.segment.transaction_index import ENTRY_SIZE_BYTES as TRANSACTION_ENTRY_BYTES
 from storage_core.segment.transaction_index import (
-    ENTRY_SIZE_BYTES,
     MAX_TRANSACTION_INDEX_SIZE_BYTES,
     decode_transaction_entries,
 )
@@ -274,7 +284,7 @@ def _aborted(filesystem: FileSystem, path: str) -> list[AbortedEntry]:
         data = None
     if data is None:
         return []
-    table = decode_transaction_entries(data[: len(data) // ENTRY_SIZE_BYTES * ENTRY_SIZE_BYTES])
+    table = decode_transaction_entries(data[: len(data) // TRANSACTION_ENTRY_BYTES * TRANSACTION_ENTRY_BYTES])
     columns = (table[name].tolist() for name in AbortedEntry._fields)
     return list(map(AbortedEntry, *columns))
 
@@ -658,12 +668,17 @@ class _DeepReader:
         return found
 
 
-_STALE: Final = ("the log ends before it", "the file is missing")
+_STALE: Final = (BEYOND_LOG, MISSING)
+_ENTRY_BYTES: Final = {
+    OFFSET: OFFSET_ENTRY_BYTES,
+    TIME: TIME_ENTRY_BYTES,
+    TRANSACTION: TRANSACTION_ENTRY_BYTES,
+}
 
 
 def _index_faults(judged: JudgedIndexes) -> Iterator[IndexFault]:
     for index in judged.indexes:
-        if index.problem is not None and not (index.kind == "transaction" and index.problem in _STALE):
+        if index.problem is not None and not (index.kind == TRANSACTION and index.problem in _STALE):
             problem = index.problem.rstrip(".")
             # A text of its own, if it is a sentence already.
             reason = (
@@ -672,7 +687,7 @@ def _index_faults(judged: JudgedIndexes) -> Iterator[IndexFault]:
                 else f"Expected an index that can be read, found that {problem}"
             )
             yield IndexFault(index.kind, index.path, None, None, f"{reason}.", index.problem in _STALE)
-        entry_bytes = {"offset": 8, "time": 12, "transaction": 34}[index.kind]
+        entry_bytes = _ENTRY_BYTES[index.kind]
         numbers = index.wrong_numbers
         borders = np.flatnonzero(np.diff(index.codes[numbers])) + 1
         for run in np.split(numbers, borders)[:MOST_REPORTED]:
@@ -703,9 +718,9 @@ def _missing_largest_timestamp(judged: JudgedIndexes) -> Iterator[IndexFault]:
         return
     found_ms = int(times.columns["timestampMs"][-1]) if len(times) else NO_TIMESTAMP_MS
     if found_ms < largest_ms:
-        size_bytes = 12 * len(times)
+        size_bytes = TIME_ENTRY_BYTES * len(times)
         yield IndexFault(
-            "time", times.path, size_bytes, size_bytes,
+            TIME, times.path, size_bytes, size_bytes,
             f"Expected the largest timestamp {largest_ms} as last entry, found {found_ms}: entries are missing.",
             True,
             judged.largest_timestamp.offset,

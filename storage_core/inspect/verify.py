@@ -13,7 +13,7 @@ from multiprocessing import get_context
 from typing import TYPE_CHECKING, Final, Self
 
 from storage_core.directory.segment_listing import list_segments
-from storage_core.errors import DataLossError, UnreadableError
+from storage_core.errors import DataLossError
 from storage_core.filesystem import FileSystem
 from storage_core.inspect.findings import (
     SEVERITIES,
@@ -24,8 +24,15 @@ from storage_core.inspect.findings import (
     verdict_of,
 )
 from storage_core.inspect.partition_check import PlannedPartition, check_partition, with_topic_ids_compared
-from storage_core.inspect.root_check import RootFiles
-from storage_core.inspect.roots import LIVE, LogRoot, PartitionPlace, find_roots, selected_places
+from storage_core.inspect.root_check import RootCheck
+from storage_core.inspect.roots import (
+    LIVE,
+    LogRoot,
+    PartitionPlace,
+    find_roots,
+    require_listed,
+    selected_places,
+)
 from storage_core.inspect.segment_check import SegmentFacts, SegmentTask, check_segment
 from storage_core.segment import SegmentReader
 from storage_core.segment.file_names import SWAP_SUFFIX, log_file_name
@@ -83,9 +90,7 @@ def plan_verification(filesystem: FileSystem, options: ReadOptions, *, is_deep: 
         SegmentLogError: A directory cannot be listed.
     """
     roots = find_roots(filesystem, options.paths, follow_symlinks=options.follow_symlinks)
-    for root in roots:
-        if root.problem is not None:
-            raise UnreadableError(root.problem, path=root.path)
+    require_listed(roots)
     places = [place for place in selected_places(filesystem, roots, options) if place.state == LIVE]
     partitions = [
         _planned(filesystem, place, is_deep, options.max_decompressed_batch_bytes) for place in places
@@ -146,7 +151,7 @@ def verify(
     """
     tasks = [task for partition in plan.partitions for task in partition.tasks]
     with _Checks(filesystem, tasks, jobs, plan.size_bytes) as checks:
-        root_files = {root.path: RootFiles(filesystem, root) for root in plan.roots}
+        root_checks = {root.path: RootCheck(filesystem, root) for root in plan.roots}
         reports = []
         for partition in plan.partitions:
             facts: list[SegmentFacts | None] = []
@@ -155,9 +160,9 @@ def verify(
                 facts.append(found)
                 advance(_size_bytes(filesystem, task) if found is None else found.size_bytes)
             partition, facts = _again_if_replaced(filesystem, partition, facts)  # noqa: PLW2901  (listed again)
-            reports.append(check_partition(filesystem, root_files[partition.place.root], partition, facts))
+            reports.append(check_partition(filesystem, root_checks[partition.place.root], partition, facts))
     reports = with_topic_ids_compared(reports)
-    roots = tuple(root_files[root.path].report() for root in plan.roots)
+    roots = tuple(root_checks[root.path].report() for root in plan.roots)
     findings = [
         *(each for root in roots for each in root.findings),
         *(each for partition in reports for each in partition.findings),

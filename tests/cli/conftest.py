@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -28,6 +29,12 @@ class Ended:
     stderr: str
 
 
+@pytest.fixture(autouse=True)
+def _in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a pipe: pytest's workers say how wide a terminal is, which folds tables."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.fixture
 def segmentlog(capfd: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
     """Runs `segmentlog` with these arguments in this process."""
@@ -48,13 +55,18 @@ def segmentlog_process() -> Callable[..., subprocess.Popen[bytes]]:
     started: list[subprocess.Popen[bytes]] = []
 
     def start(*arguments: object, stdout: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "storage_core.cli", *map(str, arguments)],
-            stdin=subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )
+        # A shell's background jobs ignore Ctrl-C, and so would what they start.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "storage_core.cli", *map(str, arguments)],
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=subprocess.PIPE,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+            )
+        finally:
+            signal.signal(signal.SIGINT, before)
         started.append(process)
         return process
 
