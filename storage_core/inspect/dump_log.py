@@ -14,13 +14,13 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from storage_core.checkpoint.partition_files import ProducerStateEntry, parse_producer_snapshot
 from storage_core.errors import CorruptSnapshotError, OptionError, SegmentLogError
 from storage_core.inspect.log_text import LogText, decrement_sequence, tool_fails
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from storage_core.checkpoint.partition_files import ProducerStateEntry
     from storage_core.filesystem import FileSystem, OpenFile
     from storage_core.inspect.record_rows import OffsetGaps, RecordRows
 
@@ -38,7 +38,7 @@ _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 _MAX_FILE_BYTES: Final = 1 << 28
 # Smaller logs take less time than another process. The text of a piece is held until its turn comes.
 _LEAST_SHARED_BYTES: Final = 64 << 20
-_PIECE_BYTES: Final = 16 << 20
+_PIECE_BYTES: Final = 8 << 20
 _RECORDS_PIECE_BYTES: Final = 4 << 20
 # Of two pieces.
 _LEAST_BORDERS: Final = 3
@@ -185,9 +185,9 @@ class LogDump:
                     self.report.offset_gaps[absolute_path(path)] = records.gaps.pairs
 
     def _batches(self, log_file: OpenFile, records: RecordRows | None) -> Iterator[bytes]:
-        start_bytes = self._write_in_turns(log_file, records)
         max_bytes = None if self._options.max_bytes == MAX_INT32 else self._options.max_bytes
-        text = LogText(log_file, max_bytes, records, start_bytes)
+        text = LogText(log_file, max_bytes, records)
+        text.valid_bytes = self._write_in_turns(log_file, text, records)
         try:
             yield from text.pieces()
         finally:
@@ -200,7 +200,7 @@ class LogDump:
 
         return RecordRows(path, self._options.record_format)
 
-    def _write_in_turns(self, log_file: OpenFile, records: RecordRows | None) -> int:
+    def _write_in_turns(self, log_file: OpenFile, text: LogText, records: RecordRows | None) -> int:
         """Write the text of a large log with another process; return where it ends."""
         piece_bytes = _PIECE_BYTES if records is None else _RECORDS_PIECE_BYTES
         end_bytes = min(log_file.status.size_bytes, self._options.max_bytes)
@@ -222,8 +222,8 @@ class LogDump:
         def make_text(start_bytes: int, end_bytes: int) -> tuple[LogText, Callable[[], OffsetGaps | None]]:
             if records is not None:
                 records.begin_gaps()
-            text = LogText(log_file, end_bytes, records, start_bytes)
-            return text, lambda: None if records is None else records.gaps
+            part = text.part(start_bytes, end_bytes)
+            return part, lambda: None if records is None else records.gaps
 
         pieces, failure = write_in_turns(borders, make_text, write)
         if records is not None:
@@ -237,6 +237,8 @@ class LogDump:
         return pieces[-1].end_bytes if pieces else 0
 
     def _snapshot(self, path: str) -> Iterator[bytes]:
+        from storage_core.checkpoint.partition_files import parse_producer_snapshot  # noqa: PLC0415  (likewise)
+
         try:
             producers = parse_producer_snapshot(read_whole(self._filesystem, path), path)
         except CorruptSnapshotError as error:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass, field
+from importlib.machinery import PathFinder
+from importlib.util import find_spec, module_from_spec
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, Protocol, TypeAlias
-
-from crc32c import crc32c
 
 from storage_core.errors import BatchTooLargeError, CorruptError, CorruptRecordError
 from storage_core.record.batch_layout import (
@@ -35,11 +35,30 @@ from storage_core.record.batch_layout import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from storage_core.filesystem import OpenFile
 
 
+def _load_crc32c() -> Callable[[memoryview], int]:
+    """The function of the package ``crc32c``, from its extension module.
+
+    The package itself looks up its version, for which it reads the metadata of what is installed. That takes as long as
+    all else that a dump of a small file imports.
+    """
+    package = find_spec("crc32c")
+    spec = None if package is None else PathFinder.find_spec("_crc32c", package.submodule_search_locations)
+    if spec is None or spec.loader is None:
+        from crc32c import crc32c  # noqa: PLC0415  (what another version of the package may need)
+
+        return crc32c
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    function: Callable[[memoryview], int] = module.crc32c
+    return function
+
+
+_crc32c: Final = _load_crc32c()
 MAX_BATCH_BYTES: Final = 256 << 20
 """The heap that `kafka-dump-log.sh` has by default: it fails on larger batches, too."""
 # Small enough for a processor's cache; with records, large enough for their decoder to work on many batches at once.
@@ -201,8 +220,15 @@ class LogText:
         self._is_whole = max_bytes is None
         size_bytes = log_file.status.size_bytes
         self._end_bytes = size_bytes if max_bytes is None else min(size_bytes, max_bytes)
+        self._buffer = bytearray()
         self._shared: _Shared | None = None
         self._middle = self._time = self._codec = ""
+
+    def part(self, start_bytes: int, end_bytes: int) -> LogText:
+        """The text of a part of the log, in the same buffer: one is used at a time."""
+        part = LogText(self._file, end_bytes, self._records, start_bytes)
+        part._buffer = self._buffer = self._buffer or bytearray(self._window_bytes + _PADDING_BYTES)
+        return part
 
     def pieces(self) -> Iterator[bytes]:
         """The lines of the batches, window by window, and what is left at the end.
@@ -210,18 +236,17 @@ class LogText:
         Raises:
             CorruptError: Kafka's tool fails here. All that it prints before was yielded.
         """
-        buffer = bytearray(self._window_bytes + _PADDING_BYTES)
         needed_bytes = 0
         while self.valid_bytes < self._end_bytes - _SHORTEST_END_BYTES:
             wanted_bytes = min(max(self._window_bytes, needed_bytes), self._end_bytes - self.valid_bytes)
-            if wanted_bytes > len(buffer) - _PADDING_BYTES:
-                buffer = bytearray(wanted_bytes + _PADDING_BYTES)
-            view = memoryview(buffer)[:wanted_bytes]
+            if wanted_bytes > len(self._buffer) - _PADDING_BYTES:
+                self._buffer = bytearray(wanted_bytes + _PADDING_BYTES)
+            view = memoryview(self._buffer)[:wanted_bytes]
             size_bytes = self._file.read_into(view, self.valid_bytes)
             if size_bytes < wanted_bytes:
                 # The file was truncated meanwhile.
                 self._end_bytes = self.valid_bytes + size_bytes
-            batches = Batches(buffer, self.valid_bytes)
+            batches = Batches(self._buffer, self.valid_bytes)
             failure = None
             try:
                 needed_bytes = self._walk(view[:size_bytes], batches)
@@ -298,6 +323,7 @@ class LogText:
         add_line, add_start, add_end = batches.lines.append, batches.starts.append, batches.ends.append
         size_bytes, position = len(view), batches.position_bytes
         last_start = size_bytes - HEADER_SIZE_BYTES
+        crc32c = _crc32c
         known, middle, time, codec = self._shared, self._middle, self._time, self._codec
         # One loop without calls: files have ten thousands of batches, and each call costs as much as a CRC.
         while start <= last_start:
@@ -386,7 +412,7 @@ class LogText:
             # The tool has printed so much before it looks at the codec.
             beginning += middle.removesuffix(_POSITION)
             self._stop(batches, beginning, f"Found codec number {attributes & CODEC_MASK}")
-        is_valid = len(batch) >= HEADER_SIZE_BYTES and crc32c(batch[CRC_START:]) == crc
+        is_valid = len(batch) >= HEADER_SIZE_BYTES and _crc32c(batch[CRC_START:]) == crc
         batches.has_damage |= not is_valid
         batches.lines.append(
             f"{beginning}{middle}{position_bytes}{_time_text(attributes)}{max_ms} size: {len(batch)}"
