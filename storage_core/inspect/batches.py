@@ -14,7 +14,14 @@ import pyarrow as pa
 
 from storage_core.errors import CorruptError, UnsupportedFormatError
 from storage_core.inspect.span_headers import HeaderRun, header_runs
-from storage_core.inspect.views import MAX_TIMESTAMP_MS, TIMESTAMP, Column, View, tolerating_damage
+from storage_core.inspect.views import (
+    PARTITION_COLUMNS,
+    TIMESTAMP,
+    Column,
+    View,
+    timestamps,
+    tolerating_damage,
+)
 from storage_core.record import ControlType, batch_crc_matches, batch_timestamps, control_type
 from storage_core.record.batch_header import (
     CODEC_MASK,
@@ -23,7 +30,6 @@ from storage_core.record.batch_header import (
     HEADER_SIZE_BYTES,
     LOG_APPEND_TIME_FLAG,
     MAGIC_V2,
-    NO_TIMESTAMP_MS,
     TRANSACTIONAL_FLAG,
     wrapper_rows,
 )
@@ -41,8 +47,7 @@ if TYPE_CHECKING:
 
 
 _COLUMNS: Final = (
-    Column("topic", pa.string(), "The topic."),
-    Column("partition", pa.int32(), "The partition's number."),
+    *PARTITION_COLUMNS,
     Column("segment", pa.string(), "Name of the log file."),
     Column("position", pa.int64(), "Where the batch begins in the log file."),
     Column("sizeBytes", pa.int64(), "Size of the batch, header included."),
@@ -252,17 +257,6 @@ _DERIVED: Final[dict[str, Callable[[_Rows], Any]]] = {
     "lastSequence": _Rows.last_sequences,
     "uncompressedSizeBytes": _Rows.uncompressed_sizes_bytes,
 }
-
-
-def timestamps(
-    timestamps_ms: npt.NDArray[Any], is_null: npt.NDArray[np.bool_] | None = None
-) -> pa.TimestampArray:
-    """Timestamps in microseconds; null where there is none, or where it does not fit."""
-    native = timestamps_ms.astype(np.int64)
-    is_absent = (native == NO_TIMESTAMP_MS) | (native > MAX_TIMESTAMP_MS) | (native < -MAX_TIMESTAMP_MS)
-    if is_null is not None:
-        is_absent |= is_null
-    return pa.array(np.where(is_absent, 0, native) * 1000, mask=is_absent).cast(TIMESTAMP)
 
 
 def last_sequences(headers: npt.NDArray[Any]) -> npt.NDArray[np.int32]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_core.inspect.views import Column, View, resolved_ranges
+from storage_core.inspect.views import PARTITION_COLUMNS, Column, View, resolved_ranges
 from storage_core.record.batch_header import MAX_OFFSET
 from storage_core.scan.plan import plan_ranges
 from storage_core.scan.read import read_task
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 
 _COLUMNS: Final = (
-    Column("topic", pa.string(), "The topic."),
-    Column("partition", pa.int32(), "The partition."),
+    *PARTITION_COLUMNS,
     Column("segment", pa.string(), "The name of the log file."),
     Column("startByte", pa.int64(), "Position of the first damaged byte."),
     Column("endByte", pa.int64(), "Position after the last one."),

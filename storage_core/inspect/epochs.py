@@ -15,7 +15,14 @@ import pyarrow as pa
 
 from storage_core.errors import CorruptCheckpointError
 from storage_core.inspect.span_headers import PartitionSpans
-from storage_core.inspect.views import Column, View, batches_of_rows, resolved_ranges, tolerating_damage
+from storage_core.inspect.views import (
+    PARTITION_COLUMNS,
+    Column,
+    View,
+    batches_of_rows,
+    resolved_ranges,
+    tolerating_damage,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,8 +35,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _COLUMNS: Final = (
-    Column("topic", pa.string(), "The topic."),
-    Column("partition", pa.int32(), "The partition's number."),
+    *PARTITION_COLUMNS,
     Column("leaderEpoch", pa.int32(), "The epoch of a leader."),
     Column(
         "startOffset", pa.int64(), "Where it begins by the checkpoint; by the log if the checkpoint lacks it."
@@ -93,7 +99,7 @@ def _checkpointed(log: PartitionLog) -> tuple[EpochEntry, ...] | None:
 def _read(
     filesystem: FileSystem,
     task: _EpochsTask,
-    wanted: frozenset[str],  # noqa: ARG001  (all columns take the same walk)
+    _wanted: frozenset[str],
 ) -> Iterator[pa.RecordBatch]:
     in_log: dict[int, _EpochInLog] = {}
     for run in task.part.runs(filesystem):

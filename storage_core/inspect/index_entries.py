@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from storage_core.errors import CorruptError, LogDirectoryError
-from storage_core.inspect.views import TIMESTAMP, Column, View, resolved_ranges
+from storage_core.inspect.views import PARTITION_COLUMNS, TIMESTAMP, Column, View, resolved_ranges, timestamps
 from storage_core.log.producer_batches import ProducerBatch, ProducerBatches
 from storage_core.record.batch_header import MAX_OFFSET, NO_TIMESTAMP_MS
 from storage_core.record.batch_window import walk_window
@@ -601,8 +601,7 @@ def _tasks_of(wanted: PartitionRange, max_batch_bytes: int) -> Iterator[IndexTas
         )
 
 
-def _read(filesystem: FileSystem, task: IndexTask, wanted: frozenset[str]) -> Iterator[pa.RecordBatch]:
-    del wanted
+def _read(filesystem: FileSystem, task: IndexTask, _wanted: frozenset[str]) -> Iterator[pa.RecordBatch]:
     for part in task.segments:
         segment = SegmentReader(
             filesystem,
@@ -664,16 +663,9 @@ def _entry_columns(index: JudgedIndex, numbers: npt.NDArray[np.int64]) -> dict[s
     arrays["agrees"] = pa.array(codes == _FINE, mask=codes == _DAMAGED)
     arrays["problem"] = pa.array(_PROBLEMS, pa.string()).take(pa.array(codes))
     if index.kind == TIME:
-        arrays["timestamp"] = _timestamps(index.columns["timestampMs"][numbers])
+        timestamps_ms = index.columns["timestampMs"][numbers]
+        arrays["timestamp"] = timestamps(timestamps_ms, is_null=timestamps_ms < 0)
     return arrays
-
-
-def _timestamps(timestamps_ms: npt.NDArray[np.int64]) -> pa.Array:
-    """Timestamps in the unit of the views; null where a damaged one does not fit."""
-    is_outside = (timestamps_ms < 0) | (timestamps_ms > MAX_OFFSET // 1000)
-    return pa.array(np.where(is_outside, 0, timestamps_ms) * 1000, pa.int64(), mask=is_outside).cast(
-        TIMESTAMP
-    )
 
 
 INDEX_VIEW: Final = View(
@@ -681,8 +673,7 @@ INDEX_VIEW: Final = View(
     "Every entry of the offset, time and transaction indexes, and whether the log agrees. A file that is missing or cut "
     "within an entry has a row without an entry number. The whole log is read.",
     (
-        Column("topic", pa.string(), "The topic."),
-        Column("partition", pa.int32(), "The partition's number."),
+        *PARTITION_COLUMNS,
         Column("segment", pa.string(), "Name of the segment's log file."),
         Column("kind", pa.string(), "`offset`, `time` or `transaction`."),
         Column("entry", pa.int64(), "Number of the entry in its file, from 0."),

@@ -18,6 +18,7 @@ from storage_core.directory import PartitionLog, ProducerSnapshot
 from storage_core.errors import CorruptSnapshotError
 from storage_core.inspect.span_headers import PartitionSpans
 from storage_core.inspect.views import (
+    PARTITION_COLUMNS,
     TIMESTAMP,
     Column,
     View,
@@ -40,8 +41,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _COLUMNS: Final = (
-    Column("topic", pa.string(), "The topic."),
-    Column("partition", pa.int32(), "The partition's number."),
+    *PARTITION_COLUMNS,
     Column("producerId", pa.int64(), "The producer."),
     Column("producerEpoch", pa.int32(), "The epoch of its last batch or marker."),
     Column("lastSequence", pa.int32(), "Sequence number of its last record in this epoch; -1 without one."),
@@ -103,7 +103,7 @@ def _plan_partition(filesystem: FileSystem, wanted: PartitionRange, options: Rea
 def _read(
     filesystem: FileSystem,
     task: _ProducersTask,
-    wanted: frozenset[str],  # noqa: ARG001  (all columns take the same walk)
+    _wanted: frozenset[str],
 ) -> Iterator[pa.RecordBatch]:
     producers = {
         entry.producer_id: ProducerState.of_snapshot_entry(entry) for entry in task.snapshot.producers

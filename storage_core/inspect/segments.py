@@ -16,7 +16,14 @@ import pyarrow as pa
 from storage_core.errors import CorruptError, DataLossError
 from storage_core.inspect.roots import LIVE, find_roots, has_topic_selection, selected_places
 from storage_core.inspect.span_headers import HeaderRun, header_runs
-from storage_core.inspect.views import TIMESTAMP, Column, View, batches_of_rows, resolved_ranges
+from storage_core.inspect.views import (
+    PARTITION_COLUMNS,
+    TIMESTAMP,
+    Column,
+    View,
+    batches_of_rows,
+    resolved_ranges,
+)
 from storage_core.record.batch_header import (
     CODEC_MASK,
     CONTROL_FLAG,
@@ -57,8 +64,7 @@ if TYPE_CHECKING:
 
 _Answer = TypeVar("_Answer")
 _COLUMNS: Final = (
-    Column("topic", pa.string(), "The topic."),
-    Column("partition", pa.int32(), "The partition."),
+    *PARTITION_COLUMNS,
     Column("baseOffset", pa.int64(), "The offset in the segment's name: a lower bound of the offsets in it."),
     Column("lastOffset", pa.int64(), "Offset of the last record of the last batch; null without batches."),
     Column("nextOffset", pa.int64(), "The offset after it; the base offset without batches."),

@@ -21,7 +21,7 @@ import pyarrow as pa
 from storage_core.inspect.producers import first_segment_offset, newest_snapshot
 from storage_core.inspect.span_headers import PartitionSpans
 from storage_core.inspect.views import (
-    MAX_TIMESTAMP_MS,
+    PARTITION_COLUMNS,
     TIMESTAMP,
     Column,
     View,
@@ -37,6 +37,7 @@ from storage_core.record.batch_header import (
     TRANSACTIONAL_FLAG,
 )
 from storage_core.scan.offset_ranges import PartitionRange
+from storage_core.scan.rows import LARGEST_TIMESTAMP_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,8 +54,7 @@ OPEN, COMMITTED, ABORTED = "open", "committed", "aborted"
 BOOTSTRAP_SERVER: Final = "localhost:9092"
 """Where the printed commands find a broker, unless the caller says."""
 _COLUMNS: Final = (
-    Column("topic", pa.string(), "The topic."),
-    Column("partition", pa.int32(), "The partition's number."),
+    *PARTITION_COLUMNS,
     Column("producerId", pa.int64(), "The producer."),
     Column(
         "producerEpoch",
@@ -405,7 +405,7 @@ def _row(transaction: Transaction, task: TransactionsTask) -> tuple[object, ...]
 
 
 def _difference(later_ms: int, earlier_ms: int) -> int | None:
-    if NO_TIMESTAMP_MS in (later_ms, earlier_ms) or abs(later_ms - earlier_ms) > MAX_TIMESTAMP_MS:
+    if NO_TIMESTAMP_MS in (later_ms, earlier_ms) or abs(later_ms - earlier_ms) > LARGEST_TIMESTAMP_MS:
         return None
     return later_ms - earlier_ms
 
@@ -413,7 +413,7 @@ def _difference(later_ms: int, earlier_ms: int) -> int | None:
 def _read(
     filesystem: FileSystem,
     task: TransactionsTask,
-    wanted: frozenset[str],  # noqa: ARG001  (all columns take the same walk)
+    _wanted: frozenset[str],
 ) -> Iterator[pa.RecordBatch]:
     return batches_of_rows(_COLUMNS, (_row(each, task) for each in read_transactions(filesystem, task)))
 

@@ -14,6 +14,7 @@ from importlib import import_module
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from storage_core.directory.visibility import CommitWatch, read_consistently
@@ -26,12 +27,14 @@ from storage_core.scan.predicate import And, Comparison, In, IsNull, Not, Or, Pr
 from storage_core.scan.pruning import conjunction
 from storage_core.scan.read import read_records
 from storage_core.scan.resolve import resolve
-from storage_core.scan.rows import evaluate
+from storage_core.scan.rows import LARGEST_TIMESTAMP_MS, evaluate
 from storage_core.scan.spans import project
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    import numpy.typing as npt
 
     from storage_core.scan.offset_ranges import PartitionRange
     from storage_core.scan.options import ReadOptions
@@ -39,8 +42,6 @@ if TYPE_CHECKING:
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 """The type of timestamps in views, as of the records' own."""
-MAX_TIMESTAMP_MS: Final = (2**63 - 1) // 1000
-"""Beyond it, and beyond its negative, milliseconds do not fit a column of microseconds."""
 _TEXTS: Final = pa.list_(pa.string())
 _ROWS_PER_BATCH: Final = 16_384
 # Where each view is defined, as `<NAME>_VIEW`.
@@ -66,6 +67,13 @@ class Column:
     name: str
     type: pa.DataType
     doc: str
+
+
+PARTITION_COLUMNS: Final = (
+    Column("topic", pa.string(), "The topic."),
+    Column("partition", pa.int32(), "The partition."),
+)
+"""Which partition a row is about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +221,8 @@ def batches_of_rows(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) ->
 
 def _array(kind: pa.DataType, values: Sequence[Any]) -> pa.Array:
     if kind == TIMESTAMP:
-        return pa.array(map(_microseconds, values), pa.int64()).cast(TIMESTAMP)
+        known_ms = [NO_TIMESTAMP_MS if value is None else value for value in values]
+        return timestamps(np.array(known_ms, np.int64))
     if kind == pa.string():
         return pa.array([value if value is None else escaped_surrogates(value) for value in values], kind)
     if kind == _TEXTS:
@@ -224,10 +233,17 @@ def _array(kind: pa.DataType, values: Sequence[Any]) -> pa.Array:
     return pa.array(values, kind)
 
 
-def _microseconds(timestamp_ms: int | None) -> int | None:
-    if timestamp_ms is None or timestamp_ms == NO_TIMESTAMP_MS or abs(timestamp_ms) > MAX_TIMESTAMP_MS:
-        return None
-    return timestamp_ms * 1000
+def timestamps(
+    timestamps_ms: npt.NDArray[Any], is_null: npt.NDArray[np.bool_] | None = None
+) -> pa.TimestampArray:
+    """Timestamps of a column; null for -1, and where they do not fit."""
+    native = timestamps_ms.astype(np.int64)
+    is_absent = (
+        (native == NO_TIMESTAMP_MS) | (native > LARGEST_TIMESTAMP_MS) | (native < -LARGEST_TIMESTAMP_MS)
+    )
+    if is_null is not None:
+        is_absent |= is_null
+    return pa.array(np.where(is_absent, 0, native) * 1000, mask=is_absent).cast(TIMESTAMP)
 
 
 def resolved_ranges(filesystem: FileSystem, options: ReadOptions) -> tuple[PartitionRange, ...]:
