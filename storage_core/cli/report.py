@@ -91,14 +91,13 @@ def _bytes_to_read(filesystem: FileSystem, options: ReadOptions) -> int | None:
 def _check_target(filesystem: FileSystem, options: ReadOptions, target: str) -> None:
     """Refuse a file that would be in what is examined, before that takes hours."""
     from storage_core.errors import OptionError  # noqa: PLC0415
-    from storage_core.inspect.convert import require_outside  # noqa: PLC0415
-    from storage_core.inspect.roots import find_roots  # noqa: PLC0415
+    from storage_core.inspect.roots import find_roots, require_outside  # noqa: PLC0415
     from storage_core.scan.resolve import split_paths  # noqa: PLC0415
 
     roots = find_roots(filesystem, options.paths, follow_symlinks=options.follow_symlinks)
     sources = [*split_paths(filesystem, options.paths), *(root.path for root in roots if root.is_whole)]
+    require_outside(filesystem, os.path.abspath(target), sources)
     folder = os.path.dirname(os.path.abspath(target))
-    require_outside(filesystem, folder, sources, target)
     status = filesystem.status(folder, follow_symlinks=True)
     if status is None or not status.is_directory:
         raise OptionError(f"Expected a directory to write {target} to, found none: {folder}.")

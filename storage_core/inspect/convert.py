@@ -27,12 +27,13 @@ import pyarrow.parquet as pq
 from storage_core.directory.log_directory_files import is_log_directory
 from storage_core.errors import OptionError, SegmentLogError, StorageError
 from storage_core.filesystem.files import WriteStream
+from storage_core.inspect.roots import require_outside
 from storage_core.scan.read import read_schema, read_task
 from storage_core.scan.resolve import split_paths
 from storage_core.scan.spans import record_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -183,31 +184,6 @@ def _file_schema(options: ReadOptions) -> pa.Schema:
     return pa.schema([field for field in read_schema(options) if field.name != "topic"])
 
 
-def require_outside(filesystem: FileSystem, folder: str, sources: Iterable[str], target: str) -> None:
-    """Require that neither a folder nor one above it is read, because nothing is written there.
-
-    Raises:
-        OptionError: One of them is among the sources; the message names the target.
-    """
-    read = {}
-    for source in sources:
-        status = filesystem.status(source, follow_symlinks=True)
-        if status is not None:
-            read[status.device, status.inode] = source
-    above = None
-    while (status := filesystem.status(folder, follow_symlinks=True)) is not None:
-        identity = (status.device, status.inode)
-        if identity in read:
-            raise OptionError(
-                f"Expected another place to write to than {target}: it is in {read[identity]}, which is read, and nothing "
-                "is written there."
-            )
-        if identity == above:
-            return
-        # By name, a link would lead back to where it is.
-        above, folder = identity, os.path.join(folder, os.pardir)
-
-
 class _Target:
     """The directory of the files: staged, then all put in place."""
 
@@ -225,8 +201,7 @@ class _Target:
             OptionError: It is in one of the sources, or holds what is not replaced.
         """
         status = self._filesystem.status(self.path, follow_symlinks=True)
-        folder = os.path.dirname(self.path) if status is None else self.path
-        require_outside(self._filesystem, folder, sources, self.path)
+        require_outside(self._filesystem, self.path, sources)
         if status is None:
             self._filesystem.make_directory(self.path)
             self._is_new = True

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from storage_core.directory import LogDirectoryFiles, PartitionDirectory, parse_partition_directory_name
 from storage_core.directory.discovery import OTHER_DIRECTORIES, holds_partition_files
 from storage_core.directory.log_directory_files import is_log_directory
-from storage_core.errors import LogDirectoryError, SegmentLogError, UnreadableError
+from storage_core.errors import LogDirectoryError, OptionError, SegmentLogError, UnreadableError
 from storage_core.filesystem.values import MissingError
 from storage_core.scan.pruning import prune_partition
 from storage_core.scan.resolve import split_paths
@@ -212,3 +212,31 @@ def selected_places(
 def has_topic_selection(options: ReadOptions) -> bool:
     """Whether the options name topics."""
     return (options.subscribe, options.subscribe_pattern, options.assign) != (None, None, None)
+
+
+def require_outside(filesystem: FileSystem, path: str, sources: Iterable[str]) -> None:
+    """Require that an absolute path to write to, which need not exist, is in no directory that is read.
+
+    Raises:
+        OptionError: It is in one, perhaps through a link.
+    """
+    read = {_identity(filesystem, source): source for source in sources}
+    folder = path
+    while (identity := _identity(filesystem, folder)) is None:
+        folder = os.path.dirname(folder)
+    below = None
+    while identity != below:
+        if identity in read:
+            raise OptionError(
+                f"Expected a directory outside of {read[identity]}, which is read, to write to, found one inside: {path}. "
+                "Name another one."
+            )
+        # By name, a link would lead back to where it is.
+        below, folder = identity, os.path.join(folder, os.pardir)
+        identity = _identity(filesystem, folder)
+
+
+def _identity(filesystem: FileSystem, path: str) -> tuple[int, int] | None:
+    """What tells a directory from all others; None if there is none at a path."""
+    status = filesystem.status(path, follow_symlinks=True)
+    return None if status is None or not status.is_directory else (status.device, status.inode)
