@@ -8,7 +8,6 @@ Source of tokens, escapes and names: kcat 1.7 (``format.c``, ``json.c``).
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage_core.errors import OptionError, visible
+from storage_core.inspect.json_values import json_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -203,8 +203,7 @@ class JsonLines:
         return pc.if_else(headers.is_valid(), field, _literal(""))
 
     def _json(self, column: pa.Array) -> pa.Array:
-        encode = _json_for_terminal if self.is_for_terminal else _json_of
-        return column_of_json(column, encode)
+        return _json_column(column, is_for_terminal=self.is_for_terminal)
 
 
 def _timestamp_fields(batch: pa.RecordBatch) -> pa.Array:
@@ -216,20 +215,16 @@ def _timestamp_fields(batch: pa.RecordBatch) -> pa.Array:
     return pc.if_else(pc.equal(types, -1), _literal(""), fields)
 
 
-def column_of_json(column: pa.Array, encode: Callable[[bytes], str] | None = None) -> pa.Array:
-    """A column of bytes as JSON texts: strings, ``null``, or objects for bytes that are no UTF-8.
-
-    ``encode`` writes the rows that have other controls than line ends and tabs, or are no UTF-8; with one that is not
-    the default, every row if one is not plain ASCII.
-    """
-    encode = encode or _json_of
+def _json_column(column: pa.Array, *, is_for_terminal: bool) -> pa.Array:
+    """A column of bytes as JSON texts: strings, ``null``, or objects for bytes that are no UTF-8."""
+    encode = _json_for_terminal if is_for_terminal else _json_of
     try:
         column.cast(pa.large_string())
     except pa.ArrowInvalid:
         return _each(column, encode).fill_null(b"null")
     offsets, data = _content(column)
     bytes_ = np.frombuffer(data, np.uint8)
-    if encode is not _json_of and len(data) and bytes_.max() >= _DELETE:
+    if is_for_terminal and len(data) and bytes_.max() >= _DELETE:
         return _each(column, encode).fill_null(b"null")
     uncommon = np.flatnonzero(_is_uncommon(data, bytes_))
     quoted = pc.binary_join_element_wise(
@@ -286,11 +281,8 @@ def _validity(column: pa.Array) -> pa.Buffer | None:
 
 
 def _json_of(data: bytes) -> str:
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        return json.dumps({"base64": base64.b64encode(data).decode("ascii")}, separators=(",", ":"))
-    return _escape_where(json.dumps(text, ensure_ascii=False), lambda letter: "\x7f" <= letter <= "\x9f")
+    text = json.dumps(json_value(data), ensure_ascii=False, separators=(",", ":"))
+    return _escape_where(text, lambda letter: "\x7f" <= letter <= "\x9f")
 
 
 def _json_for_terminal(data: bytes) -> str:
