@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +29,6 @@ from storage_core.record.batch_header import (
     CONTROL_FLAG,
     DELETE_HORIZON_FLAG,
     LOG_APPEND_TIME_FLAG,
-    MAX_OFFSET,
     NO_TIMESTAMP_MS,
     BatchHeader,
     wrapper_rows,
@@ -192,23 +191,25 @@ class HeaderStatistics:
         self.magics.update(np.unique(headers["magic"]).tolist())
         has_no_base = (attributes & (DELETE_HORIZON_FLAG | LOG_APPEND_TIME_FLAG)) != 0
         first_ms = np.where(has_no_base, headers["max_timestamp_ms"], headers["base_timestamp_ms"])
-        self._extend(first_ms[first_ms >= 0].min(initial=MAX_OFFSET), int(headers["max_timestamp_ms"].max()))
+        first_ms = first_ms[first_ms >= 0]
+        self._extend(
+            int(first_ms.min()) if len(first_ms) else NO_TIMESTAMP_MS, int(headers["max_timestamp_ms"].max())
+        )
 
     def merge(self, other: HeaderStatistics) -> None:
         """Add those of other batches."""
-        for name in ("batch_count", "record_count", "control_batch_count", "wrapper_count", "size_bytes"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.batch_count += other.batch_count
+        self.record_count += other.record_count
+        self.control_batch_count += other.control_batch_count
+        self.wrapper_count += other.wrapper_count
+        self.size_bytes += other.size_bytes
         self.codecs |= other.codecs
         self.magics |= other.magics
-        smallest_ms = other.min_timestamp_ms
-        self._extend(MAX_OFFSET if smallest_ms == NO_TIMESTAMP_MS else smallest_ms, other.max_timestamp_ms)
+        self._extend(other.min_timestamp_ms, other.max_timestamp_ms)
 
-    def _extend(self, smallest_ms: Any, largest_ms: int) -> None:
-        if smallest_ms != MAX_OFFSET:
-            known_ms = self.min_timestamp_ms
-            self.min_timestamp_ms = int(
-                smallest_ms if known_ms == NO_TIMESTAMP_MS else min(known_ms, smallest_ms)
-            )
+    def _extend(self, smallest_ms: int, largest_ms: int) -> None:
+        known_ms = [each for each in (self.min_timestamp_ms, smallest_ms) if each != NO_TIMESTAMP_MS]
+        self.min_timestamp_ms = min(known_ms, default=NO_TIMESTAMP_MS)
         self.max_timestamp_ms = max(self.max_timestamp_ms, largest_ms)
 
 
