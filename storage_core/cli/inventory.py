@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -17,7 +16,7 @@ from storage_core.cli.flags import (
     read_flags,
 )
 from storage_core.cli.output import DAMAGE, INPUT_OUTPUT, Output, new_table, printable, progress
-from storage_core.inspect.json_values import camel_case, escaped_surrogates
+from storage_core.inspect.json_values import json_value, key_of, timestamp_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,8 +34,6 @@ _UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 _MOST_KINDS: Final = 8
 _MOST_FINDINGS: Final = 50
 _STYLES: Final = {"damage": "bold red", "unreadable": "bold red", "warning": "yellow", "note": "dim"}
-# Of a Python `datetime`.
-_LARGEST_MS: Final = 253_402_300_799_999
 
 
 @click.command("inventory", short_help="What is here: topics, partitions, sizes, time ranges, strays.")
@@ -84,8 +81,7 @@ def command(
     if output.format in ("table", "json"):
         output.write_report(found, lambda console: _render(console, found, by_partition=by_partition))
     else:
-        rows = found.partitions if by_partition else found.topics
-        table = _arrow_table(rows)
+        table = _arrow_table(found, by_partition=by_partition)
         output.write_batches(table.schema, table.to_batches())
     if not found.is_complete:
         context.exit(INPUT_OUTPUT)
@@ -93,49 +89,22 @@ def command(
         context.exit(DAMAGE)
 
 
-def _arrow_table(rows: Sequence[TopicSummary] | Sequence[PartitionSummary]) -> pa.Table:
-    """Rows of a report with the columns that a line can hold, named as in views."""
+def _arrow_table(found: Inventory, *, by_partition: bool) -> pa.Table:
+    """Topics or partitions with the columns that a line can hold."""
     import pyarrow as pa  # noqa: PLC0415
 
-    kind = _row_type(rows)
-    names = [each.name for each in dataclasses.fields(kind) if each.name != "files"]
-    values = [{_column_name(name): _value(name, getattr(row, name)) for name in names} for row in rows]
-    if values:
-        return pa.Table.from_pylist(values)
-    return pa.table({_column_name(name): pa.nulls(0) for name in names})
-
-
-def _row_type(rows: Sequence[TopicSummary] | Sequence[PartitionSummary]) -> Any:
     from storage_core.inspect.inventory import TopicSummary  # noqa: PLC0415
+    from storage_core.inspect.partitions import PartitionSummary  # noqa: PLC0415
 
-    return type(rows[0]) if rows else TopicSummary
-
-
-def _column_name(name: str) -> str:
-    return camel_case(name.removesuffix("_ms"))
-
-
-def _value(name: str, value: Any) -> Any:
-    if name.endswith("_timestamp_ms"):
-        return _time(value)
-    if isinstance(value, tuple):
-        return [_value("", each) for each in value]
-    return escaped_surrogates(value) if isinstance(value, str) else value
-
-
-def _time(timestamp_ms: int | None) -> str | None:
-    """A time in UTC; a number where no calendar has it."""
-    if timestamp_ms is None:
-        return None
-    if not 0 <= timestamp_ms <= _LARGEST_MS:
-        return str(timestamp_ms)
-    moment = dt.datetime.fromtimestamp(timestamp_ms // 1000, dt.UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{timestamp_ms % 1000:03d}Z"
+    kind = PartitionSummary if by_partition else TopicSummary
+    rows = json_value(found.partitions if by_partition else found.topics)
+    names = [key_of(each.name) for each in dataclasses.fields(kind) if each.name != "files"]
+    return pa.table({name: [row[name] for row in rows] for name in names})
 
 
 def _short_time(timestamp_ms: int | None) -> str:
     """A time for people: UTC, without fractions."""
-    return (_time(timestamp_ms) or "").partition(".")[0].replace("T", " ")
+    return (timestamp_text(timestamp_ms) or "").partition(".")[0].replace("T", " ")
 
 
 def size_text(size_bytes: int) -> str:

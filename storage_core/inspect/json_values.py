@@ -6,21 +6,24 @@ import base64
 import dataclasses
 import datetime as dt
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
+
+_TIMESTAMP: Final = "timestamp_ms"
+# Of a Python `datetime`.
+_LARGEST_MS: Final = 253_402_300_799_999
 
 
 def json_value(value: Any) -> Any:
     """A value as JSON can hold it.
 
-    Dataclasses are objects with the names of their fields in camel case, as columns of views have them. Bytes that are
-    UTF-8 are text, others ``{"base64": …}``. Bytes of a file name that are not UTF-8 become escapes, as in views.
+    Dataclasses are objects whose keys are those of `key_of`. Bytes that are UTF-8 are text, others ``{"base64": …}``.
+    Bytes of a file name that are not UTF-8 become escapes, as in views. Times are those of UTC.
     """
     if isinstance(value, str):
         return escaped_surrogates(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {
-            camel_case(each.name): json_value(getattr(value, each.name)) for each in dataclasses.fields(value)
-        }
+        names = [each.name for each in dataclasses.fields(value)]
+        return {key_of(name): _field_value(name, getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
         return {escaped_surrogates(str(name)): json_value(each) for name, each in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
@@ -32,10 +35,24 @@ def json_value(value: Any) -> Any:
     return value
 
 
-def camel_case(name: str) -> str:
-    """The name of a field as a column of a view has it: ``baseOffset`` of ``base_offset``."""
-    first, *others = name.split("_")
+def key_of(name: str) -> str:
+    """The key of a dataclass's field, as a view would name it: ``baseOffset``, and ``maxTimestamp`` of ``max_timestamp_ms``."""
+    first, *others = (name.removesuffix("_ms") if name.endswith(_TIMESTAMP) else name).split("_")
     return first + "".join(each.title() for each in others)
+
+
+def _field_value(name: str, value: Any) -> Any:
+    return timestamp_text(value) if name.endswith(_TIMESTAMP) else json_value(value)
+
+
+def timestamp_text(timestamp_ms: int | None) -> str | None:
+    """A time in UTC; a number where no calendar has it."""
+    if timestamp_ms is None:
+        return None
+    if not 0 <= timestamp_ms <= _LARGEST_MS:
+        return str(timestamp_ms)
+    moment = dt.datetime.fromtimestamp(timestamp_ms // 1000, dt.UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{timestamp_ms % 1000:03d}Z"
 
 
 def escaped_surrogates(text: str) -> str:

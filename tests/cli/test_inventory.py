@@ -57,6 +57,7 @@ def test_json_is_the_whole_report_and_nothing_else(segmentlog):
     ]
     assert [topic["topic"] for topic in report["topics"]] == ["clicks", "inventory", "orders", "payments"]
     assert report["partitions"][0]["logEndOffset"] == 1200
+    assert report["partitions"][0]["minTimestamp"] == "2026-03-06T18:00:02.018Z"
     assert report["roots"][0]["clusterId"] == "c2VnbWVudGxvZy1kYXRhMQ"
     assert [file["path"] for file in report["foreignFiles"]] == [
         str(DATA / ".gitattributes"),

@@ -323,7 +323,7 @@ class _Report:
 def test_values_in_json():
     assert json_value(_Report(7, -1, {"a_b": 1})) == {
         "logEndOffset": 7,
-        "minTimestampMs": -1,
+        "minTimestamp": "-1",
         "byTopic": {"a_b": 1},
     }
     assert json_value({"a": (1, b"x", b"\xff"), 5: None}) == {"a": [1, "x", {"base64": "/w=="}], "5": None}
