@@ -306,7 +306,7 @@ class _Record(NamedTuple):
     def read(
         self, read: Callable[[bytes, bytes | None], CoordinatorRecord], task: GroupOffsetsTask
     ) -> CoordinatorRecord | None:
-        """What it says; None if that cannot be read and the read goes on without."""
+        """Parse it; None if that is impossible and the read goes on without it."""
         try:
             return read(self.type_bytes + self.key, self.value)
         except UnknownRecordTypeError:
@@ -443,13 +443,13 @@ def _committed_offsets(filesystem: FileSystem, task: GroupOffsetsTask) -> Iterat
         replay.end_transaction(marker)
         marker = next(markers, None)
     for record in replay.committed.values():
-        said = record.read(read_group_record, task)
-        if said is not None:
-            yield _group_offset(said, replay.type_of_group(record))
+        parsed = record.read(read_group_record, task)
+        if parsed is not None:
+            yield _group_offset(parsed, replay.type_of_group(record))
 
 
-def _group_offset(said: CoordinatorRecord, group_type: str) -> GroupOffset:
-    key, value = said.key, said.value or {}
+def _group_offset(parsed: CoordinatorRecord, group_type: str) -> GroupOffset:
+    key, value = parsed.key, parsed.value or {}
     return GroupOffset(
         key["group"],
         group_type,
@@ -478,25 +478,25 @@ def _share_offsets(filesystem: FileSystem, task: GroupOffsetsTask) -> Iterator[G
             states.pop(record.key, None)
         else:
             states[record.key] = [record]
-    said_by_key = {key: _read_all(records, task) for key, records in states.items()}
-    topic_ids = {said[0].key["topicId"] for said in said_by_key.values() if said}
+    parsed_by_key = {key: _read_all(records, task) for key, records in states.items()}
+    topic_ids = {parsed[0].key["topicId"] for parsed in parsed_by_key.values() if parsed}
     names = _topic_names(filesystem, task, topic_ids)
-    for key, said in said_by_key.items():
-        if said:
-            yield _share_offset(said, names, states[key][-1].timestamp_ms)
+    for key, parsed in parsed_by_key.items():
+        if parsed:
+            yield _share_offset(parsed, names, states[key][-1].timestamp_ms)
 
 
 def _read_all(records: Sequence[_Record], task: GroupOffsetsTask) -> list[CoordinatorRecord]:
-    said = (each.read(read_share_record, task) for each in records)
-    return [each for each in said if each is not None and each.value is not None]
+    parsed = (each.read(read_share_record, task) for each in records)
+    return [each for each in parsed if each is not None and each.value is not None]
 
 
 def _share_offset(
-    said: Sequence[CoordinatorRecord], names: Mapping[str, str], timestamp_ms: int
+    parsed: Sequence[CoordinatorRecord], names: Mapping[str, str], timestamp_ms: int
 ) -> GroupOffset:
-    key = said[0].key
+    key = parsed[0].key
     start_offset = leader_epoch = _UNKNOWN
-    for value in (each.value for each in said if each.value is not None):
+    for value in (each.value for each in parsed if each.value is not None):
         # An update has only what has changed.
         if value["startOffset"] != _UNKNOWN:
             start_offset = value["startOffset"]
@@ -540,8 +540,8 @@ def _noted_names(
     for wanted in _ranges_of(filesystem, task.options, directories):
         part = _plan_partition(wanted, task.options, task.now_ms)
         for record in _records(filesystem, part, frozenset({_SHARE_PARTITIONS})):
-            said = record.read(read_group_record, part)
-            value = (said and said.value) or {}
+            parsed = record.read(read_group_record, part)
+            value = (parsed and parsed.value) or {}
             for topic in (*value.get("initializingTopics", ()), *value.get("initializedTopics", ())):
                 yield topic["topicId"], topic["topicName"]
 
