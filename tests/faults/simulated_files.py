@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from storage_core.errors import LogDirectoryError, StorageError
-from storage_core.filesystem import FileStatus
+from storage_core.filesystem import ExaminedEntry, FileStatus
 from tests.faults.simulated_disk import DirectoryNode, FileNode
 
 if TYPE_CHECKING:
@@ -133,6 +133,12 @@ class SimulatedLock:
 
     def __exit__(self, *details: object) -> None:
         self.release()
+
+
+def examined_entry(name: str, node: FileNode | DirectoryNode) -> ExaminedEntry:
+    status = file_status(node)
+    kind = "file" if status.is_regular_file else "directory"
+    return ExaminedEntry(name, kind, status.size_bytes, status.size_bytes, status.modified_ms)
 
 
 def file_status(node: FileNode | DirectoryNode) -> FileStatus:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from storage_core.errors import LogDirectoryError, LogDirectoryLockedError, StorageError, UnreadableError
-from storage_core.filesystem import DirectoryEntry, FileStatus, FileSystem, PooledFile
+from storage_core.filesystem import DirectoryEntry, ExaminedEntry, FileStatus, FileSystem, PooledFile
 from storage_core.filesystem.values import ExistsError, MissingError
 from tests.faults.simulated_disk import (
     CrashStyle,
@@ -31,7 +31,13 @@ from tests.faults.simulated_disk import (
     copy_of,
     fingerprint,
 )
-from tests.faults.simulated_files import SimulatedFile, SimulatedLock, SimulatedWritableFile, file_status
+from tests.faults.simulated_files import (
+    SimulatedFile,
+    SimulatedLock,
+    SimulatedWritableFile,
+    examined_entry,
+    file_status,
+)
 
 Node = FileNode | DirectoryNode
 
@@ -136,6 +142,13 @@ class SimulatedFileSystem(FileSystem):
                     for name, node in entries.items()
                 ]
             )
+
+    def examine_directory(self, path: str) -> Iterator[ExaminedEntry]:
+        with self._guard:
+            self.statistics.directories_listed += 1
+            entries = _as_directory(self._node(path), path).entries
+            self.statistics.files_examined += len(entries)
+            return iter([examined_entry(name, node) for name, node in entries.items()])
 
     def status(self, path: str, *, follow_symlinks: bool = False) -> FileStatus | None:
         with self._guard:

@@ -62,6 +62,15 @@ def test_every_method_is_simulated():
     assert public - vars(SimulatedFileSystem).keys() == set()
 
 
+def test_entries_are_examined_as_their_statuses_say(filesystem):
+    filesystem.put("/disk/a", b"content")
+    filesystem.put("/disk/folder/b", b"")
+    a, folder = filesystem.examine_directory("/disk")
+    modified_ms = filesystem.status("/disk/a").modified_ms
+    assert a == ("a", "file", 7, 7, modified_ms)
+    assert (folder.name, folder.kind) == ("folder", "directory")
+
+
 def test_what_is_flushed_stays(filesystem):
     write(filesystem, "/disk/a", b"content", flush=True)
     filesystem.flush_directory("/disk")
