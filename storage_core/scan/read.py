@@ -44,6 +44,7 @@ from storage_core.scan.span_reader import FileReplacedError, SpanReader, open_sp
 from storage_core.scan.spans import project, record_schema
 from storage_core.segment import DamagedRange
 from storage_core.segment.batch_windows import WINDOW_BYTES, WindowBuffer
+from storage_core.segment.file_names import DELETED_SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -229,10 +230,14 @@ class _TaskReader:
                 with open_span(self._filesystem, pending[0]) as opened:
                     yield from self._read_file(opened, pending[0])
                 del pending[0]
-            except FileReplacedError:
+            except FileReplacedError as error:
                 has_moved = self._next_offset > pending[0].start_offset
                 attempts = _ATTEMPTS if has_moved else attempts - 1
-                pending = self._find_again(span, self._next_offset, attempts)
+                replaced = None if has_moved else self._replaced_since_listing(pending[0], error)
+                if replaced is not None:
+                    pending[0] = replaced
+                else:
+                    pending = self._find_again(span, self._next_offset, attempts)
 
     def _read_file(self, opened: OpenFile, span: LogSpan) -> Iterator[pa.RecordBatch]:
         reader = SpanReader(opened, span, self._buffer, self._settings.max_batch_bytes)
@@ -241,7 +246,7 @@ class _TaskReader:
             if isinstance(part, DamagedRange):
                 # A cleaner may have replaced the segment between listing and opening.
                 if not is_sure and self._is_another_segment(span):
-                    raise FileReplacedError
+                    raise _StaleListingError
                 is_sure = True
                 self._require_same_history(span, part.start_offset)
                 yield from self._damage.report(part, span)
@@ -262,6 +267,28 @@ class _TaskReader:
         base_offsets = log.segments.base_offsets
         next_index = bisect.bisect_right(base_offsets, span.base_offset)
         return next_index < len(base_offsets) and base_offsets[next_index] != span.segment_end_offset
+
+    def _replaced_since_listing(self, span: LogSpan, error: FileReplacedError) -> LogSpan | None:
+        """The span in the file that a cleaner replaced while the read was planned, if the file is still there.
+
+        The planned file then is the replacement: it was examined after the listing that told where the segment ends. If
+        a second pass has replaced that one, too, the file left reaches beyond this end, and is no segment of the listing.
+        """
+        if not isinstance(error, _StaleListingError) or span.file_name.endswith(DELETED_SUFFIX):
+            return None
+        name = span.file_name + DELETED_SUFFIX
+        status = self._filesystem.status(os.path.join(span.directory, name))
+        if status is None or not status.is_regular_file:
+            return None
+        return dataclasses.replace(
+            span,
+            file_name=name,
+            position_bytes=0,
+            end_position_bytes=status.size_bytes,
+            inode=status.inode,
+            file_size_bytes=status.size_bytes,
+            segment_end_bytes=status.size_bytes,
+        )
 
     def _find_again(self, span: LogSpan, next_offset: int, attempts: int) -> list[LogSpan]:
         """Locate the rest of a span in the present files."""
@@ -363,6 +390,10 @@ class _TaskReader:
                 last_offset=span.end_offset - 1,
             )
         _log.warning("%s The read continues with the records left, because failOnDataLoss is false.", message)
+
+
+class _StaleListingError(FileReplacedError):
+    """The file is another segment than the one that was listed."""
 
 
 class _TruncatedError(Exception):

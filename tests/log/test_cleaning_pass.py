@@ -16,6 +16,8 @@ from storage_core.log import local_log as replace_segments
 from storage_core.log import log_cleaner
 from storage_core.log.log_cleaner import Throttle
 from storage_core.scan import parse_read_options, plan_scan, read_task, record_schema
+from storage_core.scan import plan as plan_module
+from storage_core.scan.offset_ranges import locate_spans
 from tests.log.cleaning import compacted, latest, meanwhile, put, records, unfinished_files
 from tests.log.logs import MARKER, names, open_directory, table
 
@@ -405,6 +407,37 @@ def test_two_passes_during_a_read_leave_out_what_was_superseded_meanwhile(tmp_pa
     log.clean()
     assert rows() == ["2:a=2", "3:c=1", "4:a=3"]
     assert f"Expected to read offsets 0 to 1 of {log.topic}" in caplog.text
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_a_pass_between_the_listing_and_the_look_at_the_files(
+    tmp_path, log, monkeypatch, caplog, passes: int
+):
+    """The segment that was listed is replaced by a longer one before it is examined: the replaced file is still there."""
+    wanted = []
+
+    def clean_then_locate(part):
+        if not wanted:
+            wanted.append(part)
+            for number in range(passes):
+                put(log, *(f"{key}{5 + number}" for key in "abc"))
+                log.roll()
+                log.clean()
+        return locate_spans(part)
+
+    log.roll()
+    log.clean()
+    before = records(log)
+    monkeypatch.setattr(plan_module, "locate_spans", clean_then_locate)
+    found = storage_core.read_table(tmp_path, subscribe="orders", columns=["offset", "key", "value"])
+    assert (wanted[0].start_offset, wanted[0].end_offset) == (0, 5)
+    rows = [f"{row['offset']}:{row['key'].decode()}={row['value'].decode()}" for row in found.to_pylist()]
+    if passes == 1:
+        assert rows == before
+        assert "superseded" not in caplog.text
+    else:
+        assert rows == []
+        assert f"Expected to read offsets 0 to 4 of {log.topic}" in caplog.text
 
 
 def test_threads_append_beside_a_thread_that_cleans(log):
