@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from storage_core.errors import CorruptError, LogDirectoryError
+from storage_core.inspect.segments import SegmentFile, segment_files
 from storage_core.inspect.views import PARTITION_COLUMNS, TIMESTAMP, Column, View, resolved_ranges, timestamps
 from storage_core.log.producer_batches import ProducerBatch, ProducerBatches
 from storage_core.record.batch_header import MAX_OFFSET, NO_TIMESTAMP_MS
@@ -24,7 +25,6 @@ from storage_core.segment import DamagedRange, Resynchroniser, SegmentEnd, Segme
 from storage_core.segment.batch_walk import read_batch
 from storage_core.segment.batch_windows import read_windows
 from storage_core.segment.file_names import (
-    log_file_name,
     offset_index_file_name,
     time_index_file_name,
     transaction_index_file_name,
@@ -539,13 +539,6 @@ def _judged_transactions(
 
 
 @dataclass(frozen=True, slots=True)
-class _SegmentPart:
-    base_offset: int
-    end_offset: int | None
-    suffix: str
-
-
-@dataclass(frozen=True, slots=True)
 class IndexTask:
     """Some segments of a partition, the indexes of which are listed.
 
@@ -554,10 +547,7 @@ class IndexTask:
         end_offset: Entries from this offset on are left out; None for no bound.
     """
 
-    topic: str
-    partition: int
-    path: str
-    segments: tuple[_SegmentPart, ...]
+    segments: tuple[SegmentFile, ...]
     start_offset: int | None
     end_offset: int | None
     max_batch_bytes: int
@@ -576,54 +566,32 @@ def _tasks_of(wanted: PartitionRange, max_batch_bytes: int) -> Iterator[IndexTas
     # Entries outside the log, which are wrong, are listed too unless the options give a bound.
     start_offset = wanted.start_offset if wanted.start_offset > log.log_start_offset else None
     end_offset = wanted.end_offset if wanted.end_offset < log.log_end_offset else None
-    bases = log.segments.base_offsets
-    parts = [
-        _SegmentPart(
-            base_offset, bases[number + 1] if number + 1 < len(bases) else None, log.segments[number].suffix
-        )
-        for number, base_offset in enumerate(bases)
-    ]
     chosen = [
-        part
-        for part in parts
-        if (start_offset is None or part.end_offset is None or part.end_offset > start_offset)
-        and (end_offset is None or part.base_offset < end_offset)
+        file
+        for file in segment_files(log)
+        if (start_offset is None or file.end_offset is None or file.end_offset > start_offset)
+        and (end_offset is None or file.base_offset < end_offset)
     ]
     for first in range(0, len(chosen), _SEGMENTS_IN_A_TASK):
-        yield IndexTask(
-            log.topic,
-            log.partition,
-            log.path,
-            tuple(chosen[first : first + _SEGMENTS_IN_A_TASK]),
-            start_offset,
-            end_offset,
-            max_batch_bytes,
-        )
+        files = tuple(chosen[first : first + _SEGMENTS_IN_A_TASK])
+        yield IndexTask(files, start_offset, end_offset, max_batch_bytes)
 
 
 def _read(filesystem: FileSystem, task: IndexTask, _wanted: frozenset[str]) -> Iterator[pa.RecordBatch]:
-    for part in task.segments:
-        segment = SegmentReader(
-            filesystem,
-            task.path,
-            part.base_offset,
-            suffix=part.suffix,
-            max_batch_bytes=task.max_batch_bytes,
-            end_offset=part.end_offset,
-            skip_damage=True,
-        )
+    for file in task.segments:
+        segment = file.reader(filesystem, skip_damage=True, max_batch_bytes=task.max_batch_bytes)
         try:
             judged = judge_indexes(filesystem, segment)
         except FileNotFoundError:
             # A live broker deletes old segments.
             continue
         for index in judged.indexes:
-            yield from _batches_of(task, part, index)
+            yield from _batches_of(task, file, index)
 
 
-def _batches_of(task: IndexTask, part: _SegmentPart, index: JudgedIndex) -> Iterator[pa.RecordBatch]:
+def _batches_of(task: IndexTask, file: SegmentFile, index: JudgedIndex) -> Iterator[pa.RecordBatch]:
     if index.problem is not None and not (index.kind == TRANSACTION and index.problem == MISSING):
-        yield _rows(task, part, index, None)
+        yield _rows(file, index, None)
     is_inside = np.ones(len(index), np.bool_)
     if task.start_offset is not None:
         is_inside &= index.columns.get("lastOffset", index.columns["offset"]) >= task.start_offset
@@ -631,18 +599,16 @@ def _batches_of(task: IndexTask, part: _SegmentPart, index: JudgedIndex) -> Iter
         is_inside &= index.columns["offset"] < task.end_offset
     numbers = np.flatnonzero(is_inside)
     for first in range(0, len(numbers), _MAX_ROWS):
-        yield _rows(task, part, index, numbers[first : first + _MAX_ROWS])
+        yield _rows(file, index, numbers[first : first + _MAX_ROWS])
 
 
-def _rows(
-    task: IndexTask, part: _SegmentPart, index: JudgedIndex, numbers: npt.NDArray[np.int64] | None
-) -> pa.RecordBatch:
+def _rows(file: SegmentFile, index: JudgedIndex, numbers: npt.NDArray[np.int64] | None) -> pa.RecordBatch:
     """The rows of some entries, or the one about the file as a whole."""
     count = 1 if numbers is None else len(numbers)
     arrays: dict[str, pa.Array] = {
-        "topic": pa.repeat(task.topic, count),
-        "partition": pa.repeat(pa.scalar(task.partition, pa.int32()), count),
-        "segment": pa.repeat(log_file_name(part.base_offset) + part.suffix, count),
+        "topic": pa.repeat(file.topic, count),
+        "partition": pa.repeat(pa.scalar(file.partition, pa.int32()), count),
+        "segment": pa.repeat(file.file_name, count),
         "kind": pa.repeat(index.kind, count),
     }
     if numbers is None:

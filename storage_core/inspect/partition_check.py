@@ -245,7 +245,7 @@ class _PartitionCheck:
     def _broker_segments(self) -> list[BrokerSegment]:
         segments = []
         for facts in self._facts:
-            suffix = facts.task.suffix
+            suffix = facts.task.file.suffix
             index_name = offset_index_file_name(facts.base_offset) + suffix
             segments.append(
                 BrokerSegment(
@@ -339,7 +339,7 @@ class _PartitionCheck:
         reason = tail.reason
         if tail.is_blank:
             reason = "Expected a record batch or the end of the file, found only zeros: preallocated space, or a lost write."
-        if tail.is_torn and facts.task.end_offset is not None:
+        if tail.is_torn and facts.task.file.end_offset is not None:
             # Nothing is missing before the next segment: preallocated space.
             severity = "note"
         elif tail.is_torn and self._is_crash_of(facts):
@@ -481,7 +481,7 @@ class _PartitionCheck:
         if facts.damage:
             transactions.forget()
             return
-        path = self._path_of(transaction_index_file_name(facts.base_offset) + facts.task.suffix)
+        path = self._path_of(transaction_index_file_name(facts.base_offset) + facts.task.file.suffix)
         is_rebuilt = not self._root.is_clean and facts.base_offset in self._start.recovered
         for aborted in (*transactions.wrong_at_first(facts), *facts.wrong_aborts):
             indexed_offset = aborted.indexed_offset

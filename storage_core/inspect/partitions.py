@@ -35,14 +35,13 @@ from storage_core.inspect.segments import (
     codec_names,
     first_timestamp_ms,
     index_state,
-    log_files,
+    segment_files,
     summarize_segment,
     under_present_name,
 )
 from storage_core.inspect.views import TIMESTAMP, Column, View, batches_of_rows
 from storage_core.record.batch_header import CODEC_MASK, NO_TIMESTAMP_MS
 from storage_core.scan.isolation import last_stable_offset
-from storage_core.scan.offset_ranges import PartitionRange
 from storage_core.segment.file_names import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
@@ -550,9 +549,7 @@ def _learn_exactly(filesystem: FileSystem, log: PartitionLog, found: _Findings) 
     """Read the header of every batch."""
     statistics = HeaderStatistics()
     examine = partial(summarize_segment, filesystem, exact=True, start_offset=log.log_start_offset)
-    for file in log_files(PartitionRange(log, log.log_start_offset, log.log_end_offset)):
-        if file.suffix not in ("", SWAP_SUFFIX):
-            continue
+    for file in segment_files(log):
         segment = under_present_name(file, examine)
         if segment is None:
             # Retention has removed it since the listing.

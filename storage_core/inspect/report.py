@@ -518,8 +518,8 @@ def _log_maps(filesystem: FileSystem, plan: Plan, checked: VerifyReport) -> Iter
     for planned, report in zip(plan.partitions, checked.partitions, strict=True):
         segments = []
         for task in planned.tasks:
-            status = filesystem.status(f"{task.directory}/{log_file_name(task.base_offset)}{task.suffix}")
-            segments.append(SegmentBar(task.base_offset, 0 if status is None else status.size_bytes))
+            status = filesystem.status(task.file.path)
+            segments.append(SegmentBar(task.file.base_offset, 0 if status is None else status.size_bytes))
         damage = tuple(_damaged_bytes(report, segments))
         yield LogMap(
             report.topic, report.partition, report.path, tuple(segments), damage, _start_outcome(report)

@@ -37,10 +37,10 @@ from storage_core.record.section import SectionMaker
 from storage_core.scan.read import RecordReader
 from storage_core.scan.rows import DamageReporter
 from storage_core.scan.spans import LogSpan, ReadSettings, record_schema
-from storage_core.segment import DamagedRange, Resynchroniser, SegmentReader
+from storage_core.segment import DamagedRange, Resynchroniser
 from storage_core.segment.batch_candidates import MAX_ENCODABLE_BATCH_BYTES
 from storage_core.segment.damage import BatchProbe, reason_at
-from storage_core.segment.file_names import log_file_name, transaction_index_file_name
+from storage_core.segment.file_names import transaction_index_file_name
 from storage_core.segment.index_file import LARGEST_RELATIVE_OFFSET
 from storage_core.segment.offset_index import ENTRY_SIZE_BYTES as OFFSET_ENTRY_BYTES
 from storage_core.segment.segment_reader import DEFAULT_MAX_BATCH_BYTES
@@ -58,9 +58,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from storage_core.filesystem import FileSystem, OpenFile
+    from storage_core.inspect.segments import SegmentFile
     from storage_core.record.batch_window import BatchWindow
     from storage_core.record.section import RecordColumns, RecordSection
     from storage_core.scan.rows import BatchBuilder
+    from storage_core.segment import SegmentReader
 
 
 MOST_REPORTED: Final = 100
@@ -73,15 +75,10 @@ class SegmentTask:
     """A segment to check.
 
     Attributes:
-        end_offset: The next segment's base offset; None for the last segment.
-        suffix: Of its file names: that of output which is about to replace others.
         is_deep: Whether each record is decoded.
     """
 
-    directory: str
-    base_offset: int
-    end_offset: int | None
-    suffix: str = ""
+    file: SegmentFile
     is_deep: bool = False
     max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES
 
@@ -232,12 +229,12 @@ class SegmentFacts:
     @property
     def base_offset(self) -> int:
         """The number in its file names."""
-        return self.task.base_offset
+        return self.task.file.base_offset
 
     @property
     def log_path(self) -> str:
         """Path of its log file."""
-        return f"{self.task.directory}/{log_file_name(self.base_offset)}{self.task.suffix}"
+        return self.task.file.path
 
 
 def check_segment(filesystem: FileSystem, task: SegmentTask) -> SegmentFacts:
@@ -247,27 +244,20 @@ def check_segment(filesystem: FileSystem, task: SegmentTask) -> SegmentFacts:
         SegmentLogError: A file cannot be read.
         FileNotFoundError: The log file is gone.
     """
-    segment = SegmentReader(
-        filesystem,
-        task.directory,
-        task.base_offset,
-        suffix=task.suffix,
-        max_batch_bytes=task.max_batch_bytes,
-        end_offset=task.end_offset,
-        skip_damage=True,
-    )
+    file = task.file
+    segment = file.reader(filesystem, skip_damage=True, max_batch_bytes=task.max_batch_bytes)
     # Before the log: a running broker appends to the log first.
     aborted = _aborted(
-        filesystem, f"{task.directory}/{transaction_index_file_name(task.base_offset)}{task.suffix}"
+        filesystem, f"{file.directory}/{transaction_index_file_name(file.base_offset)}{file.suffix}"
     )
-    observer = _Observer(segment, task, aborted)
+    observer = _Observer(task, aborted)
     judged = judge_indexes(filesystem, segment, see=observer.see)
     with segment.open_log() as log_file:
         tail = _tail(log_file, segment, judged)
         proven_bytes = min((each.start_bytes for each in judged.damage), default=judged.end.position_bytes)
-        does_overflow = judged.end.next_offset - 1 - task.base_offset > LARGEST_RELATIVE_OFFSET
+        does_overflow = judged.end.next_offset - 1 - file.base_offset > LARGEST_RELATIVE_OFFSET
         if judged.damage or tail is not None or does_overflow:
-            scan = scan_as_broker(log_file, task.base_offset, proven_bytes)
+            scan = scan_as_broker(log_file, file.base_offset, proven_bytes)
         else:
             scan = BrokerScan(judged.end.position_bytes, judged.end.next_offset)
     return observer.facts(judged, tail, scan)
@@ -321,17 +311,16 @@ def _is_beginning(probe: BatchProbe, start_bytes: int) -> bool:
 class _Observer:
     """Sees the valid batches and the damage of a segment's log in order."""
 
-    def __init__(self, segment: SegmentReader, task: SegmentTask, aborted: list[AbortedEntry]) -> None:
+    def __init__(self, task: SegmentTask, aborted: list[AbortedEntry]) -> None:
         self._task = task
-        self._segment = segment
         self._batch_count = self._record_count = 0
         self._has_holes = False
-        self._next_offset = task.base_offset
+        self._next_offset = task.file.base_offset
         self._gaps: list[Gap] = []
         self._gap_count = 0
         self._epochs: list[EpochRun] = []
         self._producers = _Producers()
-        self._transactions = _Transactions(task.base_offset, aborted)
+        self._transactions = _Transactions(task.file.base_offset, aborted)
         self._malformed: list[DamagedRange] = []
         self._deep = _DeepReader(task) if task.is_deep else None
 
@@ -423,7 +412,7 @@ class _Observer:
         scan: BrokerScan,
     ) -> SegmentFacts:
         gaps = self._gaps
-        end_offset = self._task.end_offset
+        end_offset = self._task.file.end_offset
         # Damage at the end covers what is missing there.
         if end_offset is not None and self._next_offset < end_offset:
             gaps = [*gaps, Gap(self._next_offset, end_offset, None)]
@@ -647,6 +636,7 @@ class _DeepReader:
     """Decodes every record of a segment, and keeps none."""
 
     def __init__(self, task: SegmentTask) -> None:
+        file = task.file
         self._damage = _Collected()
         self._records = RecordReader(
             SectionMaker(task.max_batch_bytes, _ALL_FIELDS),
@@ -655,7 +645,7 @@ class _DeepReader:
             self._damage,
         )
         self._span = LogSpan(
-            "", 0, task.directory, task.base_offset, log_file_name(task.base_offset), task.base_offset, 0, 0, 0, 0
+            file.topic, file.partition, file.directory, file.base_offset, file.file_name, file.base_offset, 0, 0, 0, 0
         )  # fmt: skip
 
     def malformed(self, window: BatchWindow) -> list[DamagedRange]:

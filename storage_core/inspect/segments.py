@@ -48,7 +48,7 @@ from storage_core.segment.file_names import (
     time_index_file_name,
 )
 from storage_core.segment.offset_index import ENTRY_SIZE_BYTES as OFFSET_ENTRY_BYTES
-from storage_core.segment.segment_reader import SegmentReader
+from storage_core.segment.segment_reader import DEFAULT_MAX_BATCH_BYTES, SegmentReader
 from storage_core.segment.time_index import ENTRY_SIZE_BYTES as TIME_ENTRY_BYTES
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from storage_core.directory import PartitionLog
     from storage_core.filesystem import FileSystem
     from storage_core.scan.offset_ranges import PartitionRange
     from storage_core.scan.options import ReadOptions
@@ -147,13 +148,20 @@ class SegmentFile:
         """Path of the log file."""
         return f"{self.directory}/{self.file_name}"
 
-    def reader(self, filesystem: FileSystem, *, skip_damage: bool = False) -> SegmentReader:
+    def reader(
+        self,
+        filesystem: FileSystem,
+        *,
+        skip_damage: bool = False,
+        max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
+    ) -> SegmentReader:
         """Reads it."""
         return SegmentReader(
             filesystem,
             self.directory,
             self.base_offset,
             suffix=self.suffix,
+            max_batch_bytes=max_batch_bytes,
             end_offset=self.end_offset,
             skip_damage=skip_damage,
         )
@@ -405,7 +413,8 @@ class SegmentsTask:
 def _plan(filesystem: FileSystem, options: ReadOptions) -> Sequence[SegmentsTask]:
     tasks: list[SegmentsTask] = []
     for found in resolved_ranges(filesystem, _with_internal_topics(filesystem, options)):
-        files = [file for file in log_files(found) if _is_wanted(file, found, options)]
+        all_files = (*segment_files(found.log), *_left_behind(found.log))
+        files = [file for file in all_files if _is_wanted(file, found, options)]
         is_clean = found.log.is_clean
         tasks += [
             SegmentsTask(part, options.exact, _start_offset(found, options), is_clean)
@@ -429,9 +438,8 @@ def _with_internal_topics(filesystem: FileSystem, options: ReadOptions) -> ReadO
     return dataclasses.replace(options, assign=assign)
 
 
-def log_files(found: PartitionRange) -> Iterator[SegmentFile]:
-    """The segments of a log, and log files in its directory that do not belong to it."""
-    log = found.log
+def segment_files(log: PartitionLog) -> Iterator[SegmentFile]:
+    """The segments of a log."""
     base_offsets, names = log.segments.base_offsets, log.segments.file_names
     changing = log.directory.root.visibility.partitions.get(log.directory.topic_partition)
     visible_end = None if changing is None else changing.log_end_before
@@ -447,8 +455,12 @@ def log_files(found: PartitionRange) -> Iterator[SegmentFile]:
             is_active,
             visible_end if is_active else None,
         )
+
+
+def _left_behind(log: PartitionLog) -> Iterator[SegmentFile]:
+    """Log files in the directory of a log that do not belong to it."""
     for suffix in (DELETED_SUFFIX, CLEANED_SUFFIX):
-        for base_offset in names.base_offsets(LOG_SUFFIX + suffix):
+        for base_offset in log.segments.file_names.base_offsets(LOG_SUFFIX + suffix):
             yield SegmentFile(log.topic, log.partition, log.path, base_offset, suffix)
 
 

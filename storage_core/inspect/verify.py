@@ -9,6 +9,7 @@ import signal
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import zip_longest
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Final, Self
 
@@ -34,8 +35,9 @@ from storage_core.inspect.roots import (
     selected_places,
 )
 from storage_core.inspect.segment_check import SegmentFacts, SegmentTask, check_segment
+from storage_core.inspect.segments import SegmentFile
 from storage_core.segment import SegmentReader
-from storage_core.segment.file_names import SWAP_SUFFIX, log_file_name
+from storage_core.segment.file_names import SWAP_SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -100,7 +102,7 @@ def plan_verification(filesystem: FileSystem, options: ReadOptions, *, is_deep: 
 
 
 def _size_bytes(filesystem: FileSystem, task: SegmentTask) -> int:
-    status = filesystem.status(f"{task.directory}/{log_file_name(task.base_offset)}{task.suffix}")
+    status = filesystem.status(task.file.path)
     return 0 if status is None else status.size_bytes
 
 
@@ -119,14 +121,18 @@ def _planned(
     bases = listing.base_offsets
     tasks = tuple(
         SegmentTask(
-            path,
-            base_offset,
-            bases[number + 1] if number + 1 < len(bases) else None,
-            SWAP_SUFFIX if base_offset in listing.swapped else "",
+            SegmentFile(
+                place.topic,
+                place.partition,
+                path,
+                base_offset,
+                SWAP_SUFFIX if base_offset in listing.swapped else "",
+                end_offset,
+            ),
             is_deep,
             max_batch_bytes,
         )
-        for number, base_offset in enumerate(bases)
+        for base_offset, end_offset in zip_longest(bases, bases[1:])
     )
     return PlannedPartition(place, names, listing, tasks)
 
