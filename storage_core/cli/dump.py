@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from storage_core.cli.flags import RECORD_FLAGS, TOPIC_FLAGS, flag_of, read_flags
-from storage_core.cli.output import DAMAGE, USAGE, printable
-from storage_core.errors import CorruptError
+from storage_core.cli.output import DAMAGE, INPUT_OUTPUT, USAGE, printable
+from storage_core.errors import CorruptError, LogDirectoryError, OptionError, UnreadableError
 from storage_core.filesystem import FileSystem
 from storage_core.inspect.dump_log import (
     DEFAULT_MAX_MESSAGE_BYTES,
@@ -213,11 +213,12 @@ def _is_directory(filesystem: FileSystem, path: str) -> bool:
 
 def _files_in(filesystem: FileSystem, directories: list[str], options: dict[str, object]) -> Iterator[str]:
     """The files of the partitions that are asked for, by name."""
-    from storage_core.inspect.roots import find_roots, selected_places  # noqa: PLC0415
+    from storage_core.inspect.roots import find_roots, require_listed, selected_places  # noqa: PLC0415
     from storage_core.scan.options import options_of  # noqa: PLC0415
 
     parsed = options_of(directories, options)
     roots = find_roots(filesystem, parsed.paths, follow_symlinks=parsed.follow_symlinks)
+    require_listed(roots)
     for place in selected_places(filesystem, roots, parsed):
         for entry in filesystem.list_directory(place.path):
             if entry.name.endswith(SUFFIXES):
@@ -230,21 +231,21 @@ def _write_text(dump: LogDump, files: list[str], in_directories: list[str], *, i
     Returns:
         The exit status.
     """
-    has_failed = False
+    failures: set[int] = set()
     try:
         for path in files:
             _write(dump.file(path), is_for_terminal=is_for_terminal)
         for path in in_directories:
             try:
                 _write(dump.file(path), is_for_terminal=is_for_terminal)
-            except CorruptError as error:
-                has_failed = True
+            except (CorruptError, LogDirectoryError, OptionError) as error:
+                failures.add(INPUT_OUTPUT if isinstance(error, UnreadableError) else DAMAGE)
                 _complain(f"segmentlog: {error}")
     finally:
         for line in dump.report.lines():
             _complain(line)
-    if has_failed or dump.report.has_damage:
-        return DAMAGE
+    if failures or dump.report.has_damage:
+        return max(failures, default=DAMAGE)
     return USAGE if dump.report.has_unknown else 0
 
 

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from storage_core.errors import UnreadableError
+from storage_core.filesystem import FileSystem
 from storage_core.inspect import dump_log
 from tests.inspect.dumped import CONTENT, dumped
 from tests.record.encoding import CONTROL, TRANSACTIONAL, Batch, Record
@@ -140,6 +142,47 @@ def test_all_files_of_a_directory_are_dumped_around_damage(segmentlog, orders):
     assert found.status == 1
     assert f"Dumping {orders / LOG}\nLog starting offset: 0\nDumping {other / LOG}\n" in found.stdout
     assert "lastOffset: 2 " in found.stdout
+
+
+def test_odd_files_of_a_directory_are_named_and_the_others_dumped(segmentlog, orders):
+    too_large, fifo = orders / "09223372036854775808.log", orders / "00000000000000000007.log"
+    too_large.touch()
+    os.mkfifo(fifo)
+    (orders / os.fsdecode(b"0\xff.log")).touch()
+    (orders / "a.checkpoint").touch()
+    shutil.copytree(orders, orders.with_name("orders-4"), ignore=lambda *_: [fifo.name, too_large.name])
+    found = segmentlog("dump", orders.parent)
+    assert found.status == 1
+    assert found.stdout.count("lastOffset: 2 ") == 2
+    assert found.stderr.count("\n") == 6
+    assert "Expected a file's name to begin with an offset, found 09223372036854775808.log." in found.stderr
+    assert f"{fifo}]" in found.stderr
+
+
+def test_what_may_not_be_read_is_status_3(segmentlog, orders, monkeypatch):
+    other = shutil.copytree(orders, orders.with_name("orders-4"))
+    refused = {str(other / LOG)}
+    open_file, walk_directory = FileSystem.open, FileSystem.walk_directory
+
+    def refusing(method):
+        def refuse(self, path):
+            if path in refused:
+                raise UnreadableError("User nobody may not read this path.", path=path)
+            return method(self, path)
+
+        return refuse
+
+    monkeypatch.setattr(FileSystem, "open", refusing(open_file))
+    monkeypatch.setattr(FileSystem, "walk_directory", refusing(walk_directory))
+    (orders / LOG).write_bytes(bytes(100))
+    found = segmentlog("dump", orders.parent)
+    assert found.status == 3
+    assert f"User nobody may not read this path. [{other / LOG}]" in found.stderr
+    assert f"Dumping {orders / LOG}\n" in found.stdout
+    refused.add(str(orders.parent))
+    found = segmentlog("dump", orders.parent)
+    assert (found.status, found.stdout) == (3, "")
+    assert "A log directory could not be listed" in found.stderr
 
 
 def test_topics_choose_among_the_files_of_a_directory(segmentlog, orders):
