@@ -47,7 +47,7 @@ _STYLES: Final = {"damage": "bold red", "unreadable": "bold red", "warning": "ye
     help="Read the header of every batch: exact numbers of records and batches, all times, codecs and formats.",
 )
 @read_flags(*TOPIC_FLAGS, "followSymlinks", texts=ALL_TOPICS)
-@output_flag("table", "json", "jsonl", "csv")
+@output_flag()
 @quiet_flag
 @click.pass_context
 def command(

@@ -53,7 +53,7 @@ _MOST_PARTITIONS: Final = 50
 )
 @read_flags(*TOPIC_FLAGS, "maxDecompressedBatchBytes", "followSymlinks")
 @jobs_flag
-@output_flag("table", "json", "jsonl", "csv")
+@output_flag()
 @quiet_flag
 @click.pass_context
 def command(
@@ -84,7 +84,7 @@ def command(
     plan = plan_verification(filesystem, options_of(paths, options), is_deep=is_deep)
     with progress("Verifying", plan.size_bytes, quiet) as advance:
         report = verify(filesystem, plan, jobs=jobs, advance=advance)
-    if output.format in ("csv", "jsonl"):
+    if output.format in ("csv", "jsonl", "arrow"):
         rows = _rows(report, with_notes=with_notes)
         output.write_batches(rows.schema, rows.to_batches())
     else:
