@@ -14,7 +14,6 @@ import click
 import pyarrow as pa
 import pytest
 
-from storage_core import read_table
 from storage_core.cli import main as main_module
 from storage_core.cli.flags import flag_of, output_flag, paths_argument, read_flags
 from storage_core.cli.main import COMMANDS, run
@@ -278,11 +277,14 @@ def test_rows_as_csv(segmentlog, print_rows):
     )
 
 
-def test_rows_as_arrow(segmentlog_process, example_data):
-    process = segmentlog_process("transactions", example_data, "--all", "--output", "arrow")
+@pytest.mark.parametrize(
+    ("arguments", "row_count"), [(["transactions", "--all"], 242), (["inventory"], 4), (["verify"], 0)]
+)
+def test_rows_as_arrow(segmentlog_process, example_data, arguments: list[str], row_count: int):
+    process = segmentlog_process(*arguments, example_data, "--output", "arrow")
     printed, complaints = process.communicate()
     assert complaints == b""
-    assert pa.ipc.open_stream(printed).read_all().equals(read_table(example_data, view="transactions"))
+    assert pa.ipc.open_stream(printed).read_all().num_rows == row_count
 
 
 def test_a_table_shows_no_control_byte_and_no_markup_is_interpreted(segmentlog, print_rows):
