@@ -16,7 +16,6 @@ from storage_core.record.batch_header import (
     CONTROL_FLAG,
     LOG_OVERHEAD_BYTES,
     MAGIC_V2,
-    MAX_OFFSET,
     TRANSACTIONAL_FLAG,
 )
 from storage_core.record.batch_window import BatchWindow
@@ -65,10 +64,10 @@ def select_batches(
     visible = (last_offsets >= span.start_offset) & (base_offsets < span.end_offset)
     visible &= (headers["record_count"] != 0) & ((headers["attributes"] & CONTROL_FLAG) == 0)
     visible &= ~aborted.cover(headers, base_offsets)
-    lowest = np.empty_like(base_offsets)
-    lowest[0] = min(lowest_offset, MAX_OFFSET)
-    lowest[1:] = last_offsets[:-1] + 1
-    out_of_place = (base_offsets < lowest) | (last_offsets < base_offsets)
+    out_of_place = last_offsets < base_offsets
+    out_of_place[0] |= int(base_offsets[0]) < lowest_offset
+    # The offset after the largest one would have a negative sign.
+    out_of_place[1:] |= base_offsets[1:] <= last_offsets[:-1]
     out_of_place |= headers["batch_length"] > max_batch_bytes - LOG_OVERHEAD_BYTES
     if span.segment_end_offset is not None:
         out_of_place |= last_offsets > span.segment_end_offset - 1

@@ -120,12 +120,10 @@ class SegmentScan:
         self, window: BatchWindow, base_offsets: npt.NDArray[np.int64], last_offsets: npt.NDArray[np.int64]
     ) -> int:
         count = len(window.starts)
-        lowest_offsets = np.empty(count, np.int64)
-        if count:
-            lowest_offsets[0] = self.next_offset
-            lowest_offsets[1:] = last_offsets[:-1] + 1
         # A base offset and a delta that exceed the largest offset have a negative sum.
-        is_disordered = (base_offsets < lowest_offsets) | (last_offsets < base_offsets)
+        is_disordered = last_offsets < base_offsets
+        is_disordered[:1] |= bool(count) and int(base_offsets[0]) < self.next_offset
+        is_disordered[1:] |= base_offsets[1:] <= last_offsets[:-1]
         in_order = int(is_disordered.argmax()) if is_disordered.any() else count
         damaged = window.crc_mismatches(np.arange(in_order))
         if len(damaged):
@@ -137,7 +135,8 @@ class SegmentScan:
             )
             return int(damaged[0])
         if in_order < count:
-            self.problem = _disorder(window, in_order, int(lowest_offsets[in_order]))
+            lowest_offset = int(last_offsets[in_order - 1]) + 1 if in_order else self.next_offset
+            self.problem = _disorder(window, in_order, lowest_offset)
         return in_order
 
     def _check_range(self, window: BatchWindow, last_offsets: npt.NDArray[np.int64]) -> None:

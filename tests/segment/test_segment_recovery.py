@@ -235,6 +235,15 @@ def test_an_offset_that_does_not_fit_is_an_error_and_nothing_is_changed(folder, 
     assert folder.names == [".log"]
 
 
+@pytest.mark.parametrize("offset", [2**63 - 2, 2**63 - 1])
+def test_nothing_follows_the_largest_offset(folder, make_batch, offset):
+    last = make_batch(2**63 - 1)
+    folder.put(".log", last + make_batch(offset), 2**63 - 2)
+    recovered = folder.open(2**63 - 2).recover()
+    assert (recovered.next_offset, recovered.end_position_bytes) == (2**63, len(last))
+    assert "batches are out of order" in str(recovered.problem)
+
+
 def test_a_batch_larger_than_a_window(folder, make_batch, make_segment):
     batches = [make_batch(0), make_batch(1, value=b"x" * (9 << 20)), make_batch(2)]
     folder.put(".log", b"".join(batches))
