@@ -131,8 +131,11 @@ def has_times_without_zone(options: Mapping[str, str]) -> bool:
     if "where" not in given or "timezone" in given:
         return False
     # At an instant that is the same for both, a difference comes from the zone.
-    names = VIEWS.get(given.get("view", RECORDS).lower(), {})
-    here, elsewhere = (parse_where(given["where"], zone, now_ms=0, other_names=names) for zone in _TWO_ZONES)
+    view = given.get("view", RECORDS).lower()
+    here, elsewhere = (
+        parse_where(given["where"], zone, 0, VIEWS.get(view, {}), has_content=view == RECORDS)
+        for zone in _TWO_ZONES
+    )
     return here != elsewhere
 
 

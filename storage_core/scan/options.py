@@ -311,7 +311,7 @@ def _parse_condition(
         return None
     value = given["where"]
     if isinstance(value, str):
-        return parse_where(value, zone, now_ms, other_names=VIEWS[view])
+        return parse_where(value, zone, now_ms, VIEWS[view], has_content=view == RECORDS)
     return checked_predicate(value)
 
 

@@ -115,6 +115,8 @@ def parse_where(
     zone: dt.tzinfo,
     now_ms: int | None = None,
     other_names: Mapping[str, str] = MappingProxyType({}),
+    *,
+    has_content: bool = True,
 ) -> Predicate:
     """Parse a condition.
 
@@ -123,6 +125,7 @@ def parse_where(
         zone: The zone of timestamps that name none.
         now_ms: The time that relative timestamps are relative to; the clock if None.
         other_names: Names in lower case that mean one of the columns.
+        has_content: Whether errors list the columns ``key`` and ``value``, which only records have.
 
     Raises:
         OptionError: The text is no condition, or is too long or too deep.
@@ -133,7 +136,8 @@ def parse_where(
             f"Expected a condition of at most {MAX_TEXT_BYTES} bytes in where, found one of {size_bytes} that "
             f"begins with {text[:40]!r} at character 1. Pass a Predicate to read_table, or filter afterwards."
         )
-    source = _Source(text, zone, int(time.time() * 1000) if now_ms is None else now_ms, other_names)
+    now_ms = int(time.time() * 1000) if now_ms is None else now_ms
+    source = _Source(text, zone, now_ms, other_names, has_content)
     openings: list[_Part] = []
     groups: list[list[_Part]] = [[]]
     for part in _parts(source):
@@ -164,6 +168,7 @@ class _Source:
     zone: dt.tzinfo
     now_ms: int
     other_names: Mapping[str, str] = field(default_factory=dict)
+    has_content: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,11 +248,12 @@ def _meaning(part: _Part, matched: re.Match[str]) -> tuple[str, Any]:
     name = part.source.other_names.get(name, name)
     if name in _COLUMNS:
         return "column", name
-    raise part.error(_why_unknown(part.raw, part.source.text[part.end :]))
+    raise part.error(_why_unknown(part))
 
 
-def _why_unknown(word: str, following: str) -> str:
-    is_called = following.lstrip().startswith("(")
+def _why_unknown(part: _Part) -> str:
+    word, source = part.raw, part.source
+    is_called = source.text[part.end :].lstrip().startswith("(")
     if word.upper() == "CAST" and is_called:
         return "only CAST('...' AS TIMESTAMP) is available in a condition."
     if word[0] != "`" and not re.fullmatch(r"[^\W\d]\w*", word):
@@ -256,8 +262,9 @@ def _why_unknown(word: str, following: str) -> str:
         return "subqueries are not available in a condition."
     if is_called:
         return "functions are not available in a condition; timestamps may be relative ('-10 minutes')."
-    hint = nearest_hint(word.strip("`"), _COLUMNS)
-    return f"expected one of the columns {', '.join(_COLUMNS)}.{hint if 'Did you' in hint else ''}"
+    columns = [name for name in _COLUMNS if source.has_content or name not in ("key", "value")]
+    hint = nearest_hint(word.strip("`"), columns)
+    return f"expected one of the columns {', '.join(columns)}.{hint if 'Did you' in hint else ''}"
 
 
 def _text(part: _Part) -> str:

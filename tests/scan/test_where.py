@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.errors import OptionError
+from storage_core.scan.options import parse_read_options
 from storage_core.scan.predicate import And, Comparison, In, IsNull, Not, Or, StartsWith, Unknown, depth_of
 from storage_core.scan.where import _parts, _Source, parse_where
 
@@ -319,6 +320,13 @@ def test_an_error_names_the_character_the_text_and_the_reason():
         parse(f"offset = '{'x' * 500}'")
     with pytest.raises(OptionError, match="at character 11, its end: "):
         parse("offset IS ")
+
+
+def test_errors_list_no_columns_that_views_refuse():
+    with pytest.raises(OptionError, match=r"one of the columns topic, partition, offset, timestamp[.]$"):
+        parse_read_options({"path": "/logs", "view": "segments", "where": "size > 5"})
+    with pytest.raises(OptionError, match=r"timestamp, key, value[.]$"):
+        parse_read_options({"path": "/logs", "where": "size > 5"})
 
 
 @pytest.mark.parametrize(
