@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 # What fits a terminal; the other formats have all columns.
 _SHOWN: Final = ("group", "groupType", "topic", "partition", "offset", "lag", "commitTime")
+_IN_A_PLAN: Final = ("group", "groupType", "isExpired", "topic", "partition", "offset")
 _SHARE: Final = "share"
 _FLAG_TEXTS: Final = {
     "asOf": "Show the offsets as they were at this time: epoch milliseconds, ISO-8601, or relative (-10 minutes).",
@@ -70,7 +71,7 @@ def command(
     look = _Look(paths, groups, options, is_quiet=quiet)
     rows = look.rows()
     if reset_plan:
-        _print_reset_plan(rows.to_pylist(), has_group=len(groups) != 1)
+        _print_reset_plan(rows.select(_IN_A_PLAN).to_pylist(), has_group=len(groups) != 1)
     else:
         shown = rows.select(_SHOWN) if output.format == "table" else rows
         output.write_batches(shown.schema, shown.to_batches())

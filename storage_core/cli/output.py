@@ -14,7 +14,7 @@ import sys
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
-from storage_core.inspect.json_values import json_value
+from storage_core.inspect.json_values import json_value, timestamp_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator
@@ -100,10 +100,29 @@ def console(*, is_error: bool = False) -> Console:
     return Console(stderr=is_error, width=width, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
+def rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Rows as JSON can hold them. Times become text at once: a log may have some that no `datetime` can hold."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    columns = [_times_as_text(each) if pa.types.is_timestamp(each.type) else each for each in batch.columns]
+    rows: list[dict[str, Any]] = json_value(
+        pa.RecordBatch.from_arrays(columns, batch.schema.names).to_pylist()
+    )
+    return rows
+
+
+def _times_as_text(times: pa.Array) -> pa.Array:
+    import pyarrow as pa  # noqa: PLC0415
+
+    times_us = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64()).to_pylist()
+    return pa.array(
+        [timestamp_text(None if each is None else each // 1000) for each in times_us], pa.string()
+    )
+
+
 def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
     for batch in batches:
-        for row in batch.to_pylist():
-            yield json_value(row)
+        yield from rows_of(batch)
 
 
 def _write_json_line(value: object) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from storage_core.cli.flags import (
+    ALL_TOPICS,
     BOUND_FLAGS,
     TOPIC_FLAGS,
     output_flag,
@@ -17,7 +18,7 @@ from storage_core.cli.flags import (
     quiet_flag,
     read_flags,
 )
-from storage_core.cli.output import DAMAGE, Output, printable, progress
+from storage_core.cli.output import DAMAGE, Output, printable, progress, rows_of
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -33,6 +34,7 @@ _OPEN: Final = "open"
 _BOOTSTRAP_SERVER: Final = "localhost:9092"
 _MOST_COMMANDS: Final = 100
 _FLAG_TEXTS: Final = {
+    **ALL_TOPICS,
     "where": "A condition that transactions must meet, as `topic = 'orders' AND offset >= 100 AND timestamp < '-1 hour'`: "
     "`topic`, `partition`, `offset` and `timestamp` (of the first record) compared with literals, with `AND`, `OR`, `NOT`.",
 }
@@ -97,7 +99,8 @@ def command(  # noqa: PLR0913, PLR0917  (one for each flag)
 
     An open transaction keeps consumers with isolation.level=read_committed from reading past its first record. It hangs
     if its producer is gone and no coordinator knows it: then nothing but the printed command ends it. On the directory
-    of a running broker, one that is open may also be at work.
+    of a running broker, one that is open may also be at work. Offsets that are committed in transactions
+    (sendOffsetsToTransaction) are in __consumer_offsets, which is looked at, too.
     """
     from storage_core.inspect.transactions import ABORTED, COMMITTED, OPEN  # noqa: PLC0415
     from storage_core.scan.option_values import parse_interval_ms, parse_timestamp_ms  # noqa: PLC0415
@@ -260,11 +263,11 @@ def _table_rows(
                 "producer": f"{row['producerId']} ({row['producerEpoch']})",
                 "state": row["state"],
                 "offsets": _offsets(row),
-                "started": _time(row["startTimestamp"]),
+                "started": _to_the_minute(row["startTimestamp"]),
                 "lasted": None if length_ms is None else duration(length_ms),
                 "records": row["records"],
             }
-            for row, length_ms in zip(batch.to_pylist(), lengths_ms, strict=True)
+            for row, length_ms in zip(rows_of(batch), lengths_ms, strict=True)
         ]
         yield pa.RecordBatch.from_pylist(rows, schema=schema)
 
@@ -277,8 +280,8 @@ def _offsets(row: dict[str, Any]) -> str:
     return f"{first}-" if marker is None else f"{first}-{marker}"
 
 
-def _time(time: dt.datetime | None) -> str | None:
-    return None if time is None else f"{time:%Y-%m-%d %H:%M}"
+def _to_the_minute(time: str | None) -> str | None:
+    return None if time is None else ":".join(time.replace("T", " ").split(":")[:2])
 
 
 def duration(length_ms: int) -> str:

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 _TIMESTAMP: Final = "timestamp_ms"
-# Of a Python `datetime`.
-_LARGEST_MS: Final = 253_402_300_799_999
+_EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001  (of UTC, as all times here)
 
 
 def json_value(value: Any) -> Any:
@@ -30,8 +29,6 @@ def json_value(value: Any) -> Any:
         return [json_value(each) for each in value]
     if isinstance(value, (bytes, bytearray, memoryview)):
         return _bytes_value(bytes(value))
-    if isinstance(value, dt.datetime):
-        return value.astimezone(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return value
 
 
@@ -49,10 +46,11 @@ def timestamp_text(timestamp_ms: int | None) -> str | None:
     """A time in UTC; a number where no calendar has it."""
     if timestamp_ms is None:
         return None
-    if not 0 <= timestamp_ms <= _LARGEST_MS:
+    try:
+        moment = _EPOCH + dt.timedelta(milliseconds=timestamp_ms)
+    except OverflowError:
         return str(timestamp_ms)
-    moment = dt.datetime.fromtimestamp(timestamp_ms // 1000, dt.UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{timestamp_ms % 1000:03d}Z"
+    return f"{moment.isoformat(timespec='milliseconds')}Z"
 
 
 def escaped_surrogates(text: str) -> str:

@@ -34,7 +34,14 @@ from storage_core.inspect.transactions import (
     read_transactions,
 )
 from storage_core.inspect.verify import plan_verification, verify
-from storage_core.inspect.views import ViewTask, find_view, read_view_task, resolved_ranges, tolerating_damage
+from storage_core.inspect.views import (
+    TIMESTAMP,
+    ViewTask,
+    find_view,
+    read_view_task,
+    resolved_ranges,
+    tolerating_damage,
+)
 from storage_core.record.batch_header import (
     CONTROL_FLAG,
     LOG_OVERHEAD_BYTES,
@@ -184,7 +191,7 @@ class GroupPosition:
     log_start_offset: int | None
     log_end_offset: int | None
     lag: int | None
-    commit_time: Any
+    commit_time_ms: int
     metadata: str | None
 
 
@@ -412,12 +419,17 @@ class _Look:
         options = dataclasses.replace(tolerating_damage(self._options), view="group_offsets", where=None)
         schema = find_view("group_offsets").schema
         tasks: Sequence[GroupOffsetsTask] = plan_group_offsets(self._filesystem, options, now_ms=self.now_ms)
-        return [
-            row
-            for task in tasks
-            for batch in read_view_task(self._filesystem, ViewTask("group_offsets", task), schema)
-            for row in batch.to_pylist()
-        ]
+        names = [field.name for field in schema if field.type != TIMESTAMP]
+        rows: list[dict[str, Any]] = []
+        for task in tasks:
+            for batch in read_view_task(self._filesystem, ViewTask("group_offsets", task), schema):
+                # A `datetime` cannot hold all of them.
+                times_us = batch.column("commitTime").cast("int64").to_pylist()
+                rows += [
+                    {**row, "commitTime": NO_TIMESTAMP_MS if time_us is None else time_us // 1000}
+                    for row, time_us in zip(batch.select(names).to_pylist(), times_us, strict=True)
+                ]
+        return rows
 
 
 def _read_partitions(partitions: Iterable[PartitionSummary]) -> Iterator[PartitionSummary]:

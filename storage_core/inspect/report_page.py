@@ -11,6 +11,7 @@ from base64 import b64encode
 from collections import Counter
 from hashlib import sha256
 from importlib.resources import files
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from storage_core.inspect.html_text import Content, Html, element
@@ -631,7 +632,11 @@ def _groups(report: Report) -> Html:
         ("kind", "text", lambda each: each.kind),
         ("partitions", "number", lambda each: len(each.positions)),
         ("lag", "number", lambda each: each.lag),
-        ("last commit", "time", lambda each: max(map(_commit_ms, each.positions), default=None)),
+        (
+            "last commit",
+            "time",
+            lambda each: max((position.commit_time_ms for position in each.positions), default=None),
+        ),
     ]
     shown, more = _some(by_lag, _MOST_GROUPS)
     return _section(
@@ -650,7 +655,7 @@ def _group_details(group: Group) -> Html:
         ("log start", "number", lambda each: each.log_start_offset),
         ("log end", "number", lambda each: each.log_end_offset),
         ("lag", "number", lambda each: each.lag),
-        ("committed", "time", _commit_ms),
+        ("committed", "time", attrgetter("commit_time_ms")),
         ("metadata", "wide", lambda each: _short(each.metadata or "")),
     ]
     positions = sorted(group.positions, key=lambda each: -(each.lag or 0))
@@ -659,12 +664,6 @@ def _group_details(group: Group) -> Html:
         "details",
         element("summary", f"{group.name}: {_count(len(positions), 'partition')}, {lag}"),
         _table(f"Positions of {group.name}", columns, positions, most=_MOST_POSITIONS),
-    )
-
-
-def _commit_ms(position: GroupPosition) -> int:
-    return (
-        int(position.commit_time.timestamp() * 1000) if position.commit_time is not None else NO_TIMESTAMP_MS
     )
 
 

@@ -241,6 +241,16 @@ def print_rows(command):
     return put
 
 
+@pytest.mark.parametrize("output", ["jsonl", "csv", "table"])
+def test_times_that_no_datetime_holds_are_numbers(segmentlog, print_rows, output):
+    times_us = [-1_000, 253_402_300_799_999_000, 1_700_000_000_000_000_000]
+    print_rows(pa.table({"time": pa.array(times_us, pa.timestamp("us", "UTC"))}))
+    ended = segmentlog("try", "-o", output)
+    assert ended.status == 0
+    for text in ("1969-12-31T23:59:59.999Z", "9999-12-31T23:59:59.999Z", "1700000000000000"):
+        assert text in ended.stdout
+
+
 def test_rows_as_json_lines(segmentlog, print_rows):
     print_rows(ROWS)
     lines = [json.loads(line) for line in segmentlog("try", "-o", "jsonl").stdout.splitlines()]
@@ -325,7 +335,7 @@ class _Report:
 def test_values_in_json():
     assert json_value(_Report(7, -1, {"a_b": 1})) == {
         "logEndOffset": 7,
-        "minTimestamp": "-1",
+        "minTimestamp": "1969-12-31T23:59:59.999Z",
         "byTopic": {"a_b": 1},
     }
     assert json_value({"a": (1, b"x", b"\xff"), 5: None}) == {"a": [1, "x", {"base64": "/w=="}], "5": None}

@@ -22,6 +22,16 @@ def broker_data(tmp_path_factory):
     return root
 
 
+@pytest.mark.parametrize("flags", [(), ("--output", "jsonl"), ("--reset-plan",)])
+def test_a_commit_may_have_any_time(segmentlog, tmp_path, flags):
+    clock = Clock()
+    with LogDirectory.open(tmp_path / "data", clock=clock) as logs:
+        Coordinator(logs, clock).commit("g", "t", 0, 3, commitTimestamp=1_700_000_000_000_000)
+    ended = segmentlog("offsets", tmp_path / "data", *flags)
+    assert ended.status == 0
+    assert ("1700000000000000" in ended.stdout) == ("--reset-plan" not in flags)
+
+
 @pytest.fixture
 def root(tmp_path):
     """A group that moved on after `NOW_MS`, and groups that do not fit a plan."""

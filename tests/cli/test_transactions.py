@@ -9,6 +9,7 @@ import pytest
 from conformance.archives import unpack_case
 
 from storage_core.cli.transactions import duration
+from tests.record.encoding import TRANSACTIONAL, Batch, Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,6 +129,16 @@ def test_a_directory_that_is_not_there_is_one_line(segmentlog, tmp_path):
     ended = segmentlog("transactions", tmp_path / "nowhere")
     assert (ended.status, ended.stdout) == (3, "")
     assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("output", ["table", "jsonl"])
+def test_a_producer_may_take_microseconds_for_milliseconds(segmentlog, tmp_path, output):
+    batch = Batch((Record(0, 1_700_000_000_000_000, None, b"v"),), 0, attributes=TRANSACTIONAL, producer_id=1)
+    (tmp_path / "t-0").mkdir()
+    (tmp_path / "t-0" / "00000000000000000000.log").write_bytes(batch.encode())
+    ended = segmentlog("transactions", tmp_path, "--output", output)
+    assert (ended.status, ended.stderr) == (0, "")
+    assert " 1700000000000000 " in ended.stdout.replace('"', " ")
 
 
 @pytest.mark.parametrize(
