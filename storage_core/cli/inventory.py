@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, get_args, get_origin, get_type_hints
 
 import click
 
@@ -16,7 +15,7 @@ from storage_core.cli.flags import (
     read_flags,
 )
 from storage_core.cli.output import DAMAGE, INPUT_OUTPUT, Output, new_table, printable, progress
-from storage_core.inspect.json_values import json_value, key_of, timestamp_text
+from storage_core.inspect.json_values import key_of, timestamp_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,25 +80,42 @@ def command(
     if output.format in ("table", "json"):
         output.write_report(found, lambda console: _render(console, found, by_partition=by_partition))
     else:
-        table = _arrow_table(found, by_partition=by_partition)
-        output.write_batches(table.schema, table.to_batches())
+        _print_lines(output, found, by_partition=by_partition)
     if not found.is_complete:
         context.exit(INPUT_OUTPUT)
     if found.has_damage:
         context.exit(DAMAGE)
 
 
-def _arrow_table(found: Inventory, *, by_partition: bool) -> pa.Table:
-    """Topics or partitions with the columns that a line can hold."""
+def _print_lines(output: Output, found: Inventory, *, by_partition: bool) -> None:
+    """Print a line for each topic or partition, with what a line can hold."""
     import pyarrow as pa  # noqa: PLC0415
 
     from storage_core.inspect.inventory import TopicSummary  # noqa: PLC0415
     from storage_core.inspect.partitions import PartitionSummary  # noqa: PLC0415
+    from storage_core.inspect.views import Column, batches_of_rows  # noqa: PLC0415
 
-    kind = PartitionSummary if by_partition else TopicSummary
-    rows = json_value(found.partitions if by_partition else found.topics)
-    names = [key_of(each.name) for each in dataclasses.fields(kind) if each.name != "files"]
-    return pa.table({name: [row[name] for row in rows] for name in names})
+    hints = get_type_hints(PartitionSummary if by_partition else TopicSummary)
+    hints.pop("files", None)
+    columns = [Column(key_of(name), _arrow_type(name, hint), "") for name, hint in hints.items()]
+    rows = found.partitions if by_partition else found.topics
+    values = ([getattr(row, name) for name in hints] for row in rows)
+    output.write_batches(
+        pa.schema([(each.name, each.type) for each in columns]), batches_of_rows(columns, values)
+    )
+
+
+def _arrow_type(name: str, hint: Any) -> pa.DataType:
+    """The type of a column for a field of a dataclass."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    from storage_core.inspect.views import TIMESTAMP  # noqa: PLC0415
+
+    if name.endswith("timestamp_ms"):
+        return TIMESTAMP
+    inner = get_args(hint)[0] if get_args(hint) else hint
+    kind = {str: pa.string(), int: pa.int64(), bool: pa.bool_()}[inner]
+    return pa.list_(kind) if get_origin(hint) is tuple else kind
 
 
 def _short_time(timestamp_ms: int | None) -> str:

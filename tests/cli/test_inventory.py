@@ -8,6 +8,7 @@ import os
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from conformance.archives import unpack_case
 
@@ -77,6 +78,22 @@ def test_lines_of_json_and_csv(segmentlog):
     assert rows[0]["isClean"] == "true"
 
 
+@pytest.mark.parametrize("flags", [(), ("--partitions",)])
+def test_columns_of_arrow_have_their_type_whatever_is_known(segmentlog_process, logs, flags):
+    def columns_of(*more):
+        process = segmentlog_process("inventory", logs, *flags, *more, "-o", "arrow")
+        with pa.ipc.open_stream(process.communicate()[0]) as rows:
+            return rows.read_all().schema
+
+    columns = columns_of()
+    assert columns == columns_of("--exact")
+    assert columns.field("maxTimestamp").type == pa.timestamp("us", "UTC")
+    assert (columns.field("recordCount").type, columns.field("codecs").type) == (
+        pa.int64(),
+        pa.list_(pa.string()),
+    )
+
+
 def test_topics_that_are_named(segmentlog):
     ended = segmentlog("inventory", DATA, "--subscribe", "clicks", "-o", "jsonl")
     assert [json.loads(line)["offsetCount"] for line in ended.stdout.splitlines()] == [1200]
@@ -119,7 +136,7 @@ def test_damage_ends_with_1(segmentlog, logs, output):
         (("{tmp}/logs", "--no-such-flag"), 2, "No such option"),
         (("{tmp}/logs", "--subscribe", "nothere"), 2, "names the topic 'nothere'"),
         (("{tmp}/logs", "--subscribe", "clicks", "--assign", "{{}}"), 2, "Only one of the following options"),
-        (("{tmp}/logs", "-o", "arrow"), 2, "'arrow' is not one of"),
+        (("{tmp}/logs", "-o", "xml"), 2, "'xml' is not one of"),
     ],
 )
 def test_wrong_arguments_end_with_one_line(segmentlog, logs, tmp_path, arguments, status, message):
