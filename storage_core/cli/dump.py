@@ -14,20 +14,14 @@ from storage_core.cli.flags import RECORD_FLAGS, TOPIC_FLAGS, flag_of, read_flag
 from storage_core.cli.output import DAMAGE, INPUT_OUTPUT, USAGE, printable
 from storage_core.errors import CorruptError, LogDirectoryError, OptionError, UnreadableError
 from storage_core.filesystem import FileSystem
-from storage_core.inspect.dump_log import (
-    DEFAULT_MAX_MESSAGE_BYTES,
-    MAX_INT32,
-    SUFFIXES,
-    DumpOptions,
-    LogDump,
-    RecordFormat,
-    open_log,
-)
+from storage_core.inspect.dump import DumpOptions, LogDump, RecordFormat
+from storage_core.inspect.dump.dump_log import DEFAULT_MAX_MESSAGE_BYTES, SUFFIXES
+from storage_core.inspect.dump.log_text import MAX_INT32, LogText, open_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from storage_core.inspect.record_objects import BytesFormat
+    from storage_core.inspect.dump.record_json import BytesFormat
 
 
 _DECODERS: Final = {
@@ -305,8 +299,7 @@ class _JsonLines:
 
     def _write_file(self, path: str) -> bool:
         from storage_core.directory import parse_partition_directory_name  # noqa: PLC0415
-        from storage_core.inspect.log_text import LogText  # noqa: PLC0415
-        from storage_core.inspect.record_objects import RecordObjects  # noqa: PLC0415
+        from storage_core.inspect.dump.record_json import RecordObjects  # noqa: PLC0415
 
         name = parse_partition_directory_name(os.path.basename(os.path.dirname(os.path.abspath(path))))
         records = RecordObjects(
@@ -328,7 +321,7 @@ class _JsonLines:
 
     def write_records(self, directories: list[str], options: dict[str, object]) -> None:
         """Print the records that a read gives."""
-        from storage_core.inspect.record_objects import READ_COLUMNS, json_line, read_objects  # noqa: PLC0415
+        from storage_core.inspect.dump.record_json import READ_COLUMNS, json_line, read_objects  # noqa: PLC0415
         from storage_core.scan.options import options_of  # noqa: PLC0415
         from storage_core.scan.plan import plan_scan  # noqa: PLC0415
         from storage_core.scan.read import read_task  # noqa: PLC0415

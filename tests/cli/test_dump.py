@@ -16,7 +16,7 @@ import pytest
 
 from storage_core.errors import UnreadableError
 from storage_core.filesystem import FileSystem
-from storage_core.inspect import dump_log
+from storage_core.inspect.dump import dump_log
 from tests.inspect.dumped import CONTENT, dumped
 from tests.record.encoding import CONTROL, TRANSACTIONAL, Batch, Record
 

@@ -281,7 +281,7 @@ FILE_MODULES = {"fcntl", "fileinput", "io", "mmap", "pathlib", "posix", "shutil"
 
 
 # What a command prints: standard output, its pipe, and the pipes between the processes that print in turns.
-OF_PROCESSES = {"dump.py", "main.py", "text_in_turns.py"}
+OF_PROCESSES = {"dump.py", "main.py", "two_processes.py"}
 
 
 def test_no_other_module_touches_files():

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from storage_core.errors import SegmentLogError
 from storage_core.filesystem import FileSystem
-from storage_core.inspect.dump_log import SUFFIXES, DumpOptions, LogDump, RecordFormat
+from storage_core.inspect.dump.dump_log import SUFFIXES, DumpOptions, LogDump, RecordFormat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from storage_core.errors import CorruptError
 from storage_core.filesystem import FileSystem
-from storage_core.inspect import dump_log, text_in_turns
-from storage_core.inspect.dump_log import DumpOptions, RecordFormat
-from storage_core.inspect.record_rows import RecordRows
+from storage_core.inspect.dump import dump_log
+from storage_core.inspect.dump.dump_log import DumpOptions, RecordFormat
+from storage_core.inspect.dump.record_lines import RecordLines
 from tests.conformance.archives import case_names, unpack_case
 from tests.examples import examples
 from tests.inspect.dumped import CONTENT, INDEX_FLAGS, digests, dumped, expected_digests, options_of
@@ -374,7 +374,7 @@ def test_records_by_column_are_those_one_by_one(tmp_path_factory, drawn, has_con
     options = DumpOptions(RecordFormat(has_content, has_metadata))
     by_column = dumped(path, options)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RecordRows, "_columnar", lambda *_: iter(()))
+        patch.setattr(RecordLines, "_columnar", lambda *_: iter(()))
         assert dumped(path, options) == by_column
 
 
@@ -393,8 +393,7 @@ class TestInTurns:
     @pytest.fixture(autouse=True)
     def small_pieces(self, monkeypatch):
         monkeypatch.setattr(dump_log, "_LEAST_SHARED_BYTES", 0)
-        monkeypatch.setattr(dump_log, "_PIECE_BYTES", 1)
-        monkeypatch.setattr(dump_log, "_RECORDS_PIECE_BYTES", 1)
+        monkeypatch.setattr(dump_log, "_PIECE_BYTES", 70)
 
     @pytest.fixture
     def folder(self, tmp_path) -> Path:
@@ -405,7 +404,7 @@ class TestInTurns:
         (tmp_path / "00000000000000000000.index").write_bytes(b"".join(entries))
         return tmp_path
 
-    def in_turns(self, path: Path, options: DumpOptions):
+    def in_turns(self, path: Path):
         output = path.with_name("output")
         descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
@@ -413,7 +412,7 @@ class TestInTurns:
             os.write(descriptor, text)
 
         try:
-            dump = dump_log.LogDump(FileSystem(), options, print, write)
+            dump = dump_log.LogDump(FileSystem(), DumpOptions(), print, write)
             failure = ""
             try:
                 for piece in dump.file(str(path)):
@@ -426,17 +425,27 @@ class TestInTurns:
         output.unlink()
         return text, failure, list(dump.report.lines()), dump.report.has_damage
 
-    @pytest.mark.parametrize("options", [DumpOptions(), CONTENT])
-    @pytest.mark.parametrize("most_held_bytes", [1, 1 << 20])
-    def test_text_that_is_too_long_to_hold_is_the_same(self, folder, monkeypatch, options, most_held_bytes):
-        monkeypatch.setattr(text_in_turns, "_MOST_HELD_BYTES", most_held_bytes)
+    def test_they_write_all_but_the_last_piece(self, folder):
         path = folder / "00000000000000000000.log"
-        assert self.in_turns(path, options)[0] == dumped(path, options).stdout
+        written = []
+        dump = dump_log.LogDump(FileSystem(), DumpOptions(), print, written.append)
+        *_, last_piece = dump.file(str(path))
+        assert last_piece == dumped(path, DumpOptions()).stdout.splitlines(keepends=True)[-1]
+        # Those of the other process are not seen here.
+        assert [text.count(b"baseOffset") for text in written] == [0, 1, 1, 1, 1]
 
-    @pytest.mark.parametrize("options", [DumpOptions(), CONTENT])
+    def test_a_piece_that_is_too_long_to_hold_is_not_shared(self, folder):
+        path = folder / "00000000000000000000.log"
+        entries = path.with_suffix(".index").read_bytes()
+        path.with_suffix(".index").write_bytes(entries[:40] + entries[56:])
+        dump = dump_log.LogDump(FileSystem(), DumpOptions(), print, lambda _: None)
+        *_, last_piece = dump.file(str(path))
+        assert last_piece.count(b"baseOffset") == 5
+        assert self.in_turns(path)[0] == dumped(path, DumpOptions()).stdout
+
     @pytest.mark.parametrize("index", ["right", "missing", "wrong", "torn"])
     @pytest.mark.parametrize("damage", [None, 0, 300, 410, 600])
-    def test_the_text_is_that_of_one_process(self, folder, options, index, damage):
+    def test_the_text_is_that_of_one_process(self, folder, index, damage):
         path = folder / "00000000000000000000.log"
         entries = path.with_suffix(".index")
         match index:
@@ -450,5 +459,5 @@ class TestInTurns:
             data = bytearray(path.read_bytes())
             data[damage : damage + 12] = bytes(12)
             path.write_bytes(data)
-        alone = dumped(path, options)
-        assert self.in_turns(path, options) == (alone.stdout, alone.failure, alone.stderr, alone.has_damage)
+        alone = dumped(path, DumpOptions())
+        assert self.in_turns(path) == (alone.stdout, alone.failure, alone.stderr, alone.has_damage)

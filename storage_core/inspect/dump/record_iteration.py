@@ -12,7 +12,7 @@ import zlib
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from storage_core.errors import CorruptRecordError, SegmentLogError
-from storage_core.inspect.log_text import increment_sequence, java_long, tool_fails
+from storage_core.inspect.dump.log_text import increment_sequence, java_long, tool_fails
 from storage_core.record.batch_header import (
     CODEC_MASK,
     CRC_LAYOUTS,

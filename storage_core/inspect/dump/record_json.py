@@ -10,8 +10,9 @@ import base64
 import json
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from storage_core.inspect.log_text import MAX_BATCH_BYTES, Batches, increment_sequence, java_long
-from storage_core.inspect.record_iteration import IteratedRecord, header_of, iterate_records
+from storage_core.inspect.dump.log_text import MAX_BATCH_BYTES, Batches, increment_sequence, java_long
+from storage_core.inspect.dump.record_iteration import IteratedRecord, header_of, iterate_records
+from storage_core.inspect.json_values import json_value
 from storage_core.record.batch_header import (
     DELETE_HORIZON_FLAG,
     LOG_APPEND_TIME_FLAG,
@@ -36,19 +37,15 @@ _TIMESTAMP_TYPES: Final = {-1: "NoTimestampType", 0: "CreateTime", 1: "LogAppend
 _VALID: Final = "isvalid: true\n"
 
 
-def json_bytes(value: bytes | None, bytes_format: BytesFormat) -> object:
+def _bytes_value(value: bytes | None, bytes_format: BytesFormat) -> object:
     """A key or a value as JSON holds it."""
     if value is None:
         return None
     if bytes_format == "hex":
         return value.hex()
-    encoded = base64.b64encode(value).decode("ascii")
     if bytes_format == "base64":
-        return encoded
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return {"base64": encoded}
+        return base64.b64encode(value).decode("ascii")
+    return json_value(value)
 
 
 class RecordObjects:
@@ -108,7 +105,7 @@ class RecordObjects:
                 None if header.is_control else self._decoder,
             ),
             "headers": [
-                {"key": key.decode(errors="replace"), "value": json_bytes(value, self._bytes_format)}
+                {"key": key.decode(errors="replace"), "value": _bytes_value(value, self._bytes_format)}
                 for key, value in record.headers
             ],
         }
@@ -180,7 +177,7 @@ def read_objects(
             "timestampType": _TIMESTAMP_TYPES.get(row["timestampType"]),
             **_content(row["key"], row["value"], row["offset"], bytes_format, decoder),
             "headers": [
-                {"key": header["key"], "value": json_bytes(header["value"], bytes_format)}
+                {"key": header["key"], "value": _bytes_value(header["value"], bytes_format)}
                 for header in row["headers"] or ()
             ],
             "sequence": metadata["sequence"],
@@ -212,7 +209,7 @@ def _content(
     key: bytes | None, value: bytes | None, offset: int, bytes_format: BytesFormat, decoder: Decoder | None
 ) -> dict[str, object]:
     if decoder is None:
-        return {"key": json_bytes(key, bytes_format), "value": json_bytes(value, bytes_format)}
+        return {"key": _bytes_value(key, bytes_format), "value": _bytes_value(value, bytes_format)}
     key_text, value_text = decoder(key, value, offset)
     return {"key": _decoded(key_text), "value": _decoded(value_text)}
 

@@ -9,9 +9,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from storage_core.errors import CorruptError, CorruptIndexError, SegmentLogError
-from storage_core.inspect.dump_log import absolute_path, base_offset_of_name, open_log, read_whole
-from storage_core.inspect.log_text import MAX_BATCH_BYTES, FoundBatch, find_batches, tool_fails
-from storage_core.inspect.record_iteration import header_of, iterate_records
+from storage_core.inspect.dump.log_text import (
+    MAX_BATCH_BYTES,
+    FoundBatch,
+    absolute_path,
+    base_offset_of_name,
+    find_batches,
+    open_log,
+    read_whole,
+    tool_fails,
+)
+from storage_core.inspect.dump.record_iteration import header_of, iterate_records
 from storage_core.record.batch_header import (
     HEADER_DTYPE,
     HEADER_SIZE_BYTES,
@@ -34,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from storage_core.filesystem import FileSystem, OpenFile
-    from storage_core.inspect.dump_log import DumpOptions, DumpReport
+    from storage_core.inspect.dump.dump_log import DumpOptions, DumpReport
 
 
 # `AbstractIndex.warmEntries`: look-ups try the last 8 KiB first.

@@ -12,11 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage_core.errors import CorruptError, SegmentLogError
-from storage_core.inspect.dump_log import RecordFormat
+from storage_core.inspect.dump.log_text import MAX_BATCH_BYTES, Batches, tool_fails
+from storage_core.inspect.dump.record_iteration import IteratedRecord, header_of, iterate_records
 from storage_core.inspect.internal_records import MESSAGE_DECODERS, control_record_text
-from storage_core.inspect.log_text import MAX_BATCH_BYTES, Batches, tool_fails
 from storage_core.inspect.message_schema import java_text
-from storage_core.inspect.record_iteration import IteratedRecord, header_of, iterate_records
 from storage_core.record.arrow_columns import binary_array
 from storage_core.record.batch_header import (
     CONTROL_FLAG,
@@ -35,6 +34,7 @@ from storage_core.record.varint import MalformedVarintError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from storage_core.inspect.dump.dump_log import RecordFormat
     from storage_core.record.section import RecordColumns, RecordHeaders, RecordSection
 
 
@@ -56,21 +56,12 @@ class OffsetGaps:
 
     def __init__(self) -> None:
         self.pairs: list[tuple[int, int]] = []
-        self._first = self._last = -1
-
-    def extend(self, later: OffsetGaps) -> None:
-        """Take those of the records that follow."""
-        if later._first != -1:
-            self.add(later._first)
-            self.pairs += later.pairs
-            self._last = later._last
+        self._last = -1
 
     def add(self, offset: int) -> None:
         """Take the offset of the next record."""
         if self._last not in (-1, offset - 1):
             self.pairs.append((self._last, offset))
-        if self._first == -1:
-            self._first = offset
         self._last = offset
 
     def add_rows(self, offsets: _Int64Array) -> None:
@@ -81,7 +72,7 @@ class OffsetGaps:
         self._last = int(offsets[-1])
 
 
-class RecordRows:
+class RecordLines:
     """Prints records after the line of their batch; see `log_text.RecordsText`.
 
     Attributes:
@@ -96,10 +87,6 @@ class RecordRows:
         wanted = WantedFields(headers=True)
         self._wanted = wanted
         self._maker = SectionMaker(MAX_BATCH_BYTES, wanted)
-
-    def begin_gaps(self) -> None:
-        """Forget the offsets so far: the next batches are judged by themselves."""
-        self.gaps = OffsetGaps()
 
     def text_of(self, batches: Batches) -> Iterator[bytes]:
         """The text of batches with their records.

@@ -8,38 +8,36 @@ in `DumpReport`.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from storage_core.errors import CorruptSnapshotError, OptionError, SegmentLogError
-from storage_core.inspect.log_text import LogText, decrement_sequence, tool_fails
+from storage_core.errors import CorruptSnapshotError, SegmentLogError
+from storage_core.inspect.dump.log_text import (
+    MAX_INT32,
+    LogText,
+    absolute_path,
+    decrement_sequence,
+    first_line,
+    open_log,
+    read_whole,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from storage_core.checkpoint.partition_files import ProducerStateEntry
     from storage_core.filesystem import FileSystem, OpenFile
-    from storage_core.inspect.record_rows import OffsetGaps, RecordRows
+    from storage_core.inspect.dump.record_lines import RecordLines
 
 
 DEFAULT_MAX_MESSAGE_BYTES: Final = 5 << 20
-MAX_INT32: Final = (1 << 31) - 1
-"""As ``--max-bytes``: no limit."""
-_MAX_INT64: Final = (1 << 63) - 1
 SUFFIXES: Final = (".log", ".checkpoint", ".index", ".timeindex", ".snapshot", ".txnindex")
 """Of the files that the tool knows."""
-_BOOTSTRAP_NAME: Final = "bootstrap.checkpoint"
-# `Snapshots.parse`: 20 digits of the offset, a dash, 10 of the epoch.
-_SNAPSHOT_NAME: Final = re.compile(r"(.{20}).(.{10}).*\.checkpoint", re.DOTALL)
-_INTEGER: Final = re.compile(r"[+-]?[0-9]+")
-_MAX_FILE_BYTES: Final = 1 << 28
-# Smaller logs take less time than another process. The text of a piece is held until its turn comes.
+# Smaller logs take less time than another process.
 _LEAST_SHARED_BYTES: Final = 64 << 20
 _PIECE_BYTES: Final = 8 << 20
-_RECORDS_PIECE_BYTES: Final = 4 << 20
 # Of two pieces.
 _LEAST_BORDERS: Final = 3
 
@@ -134,7 +132,8 @@ class LogDump:
         options: What to print.
         complain: Takes a line for standard error at once.
         shared_output: Writes to where all text goes: after all that is yielded before, unbuffered, and also from another
-            process. Then the text of large logs is made by two processes and written by it. None: all text is yielded.
+            process. Then the lines of the batches of large logs are made by two processes and written by it. None: all text
+            is yielded.
     """
 
     def __init__(
@@ -165,7 +164,7 @@ class LogDump:
             case ".log" | ".checkpoint":
                 yield from self._log(shown, name)
             case ".index" | ".timeindex" | ".txnindex" as suffix:
-                from storage_core.inspect.index_text import IndexText  # noqa: PLC0415  (numpy takes long to import)
+                from storage_core.inspect.dump.index_text import IndexText  # noqa: PLC0415  (numpy takes long to import)
 
                 yield from IndexText(self._filesystem, self._options, self.report).text_of(shown, suffix)
             case ".snapshot":
@@ -175,7 +174,7 @@ class LogDump:
                 self._complain(f"Ignoring unknown file {shown}")
 
     def _log(self, path: str, name: str) -> Iterator[bytes]:
-        yield _encoded(_beginning(path, name))
+        yield _encoded(first_line(path, name))
         with open_log(self._filesystem, path) as log_file:
             records = self._records(path)
             try:
@@ -184,57 +183,47 @@ class LogDump:
                 if records is not None and records.gaps.pairs:
                     self.report.offset_gaps[absolute_path(path)] = records.gaps.pairs
 
-    def _batches(self, log_file: OpenFile, records: RecordRows | None) -> Iterator[bytes]:
+    def _batches(self, log_file: OpenFile, records: RecordLines | None) -> Iterator[bytes]:
         max_bytes = None if self._options.max_bytes == MAX_INT32 else self._options.max_bytes
         text = LogText(log_file, max_bytes, records)
-        text.valid_bytes = self._write_in_turns(log_file, text, records)
+        if records is None:
+            # Of records another process makes no more a second: their text is long, and is copied once more.
+            text.valid_bytes = self._write_in_turns(log_file, text)
         try:
             yield from text.pieces()
         finally:
             self.report.has_damage |= text.has_damage
 
-    def _records(self, path: str) -> RecordRows | None:
+    def _records(self, path: str) -> RecordLines | None:
         if self._options.record_format is None:
             return None
-        from storage_core.inspect.record_rows import RecordRows  # noqa: PLC0415  (Arrow takes long to import)
+        from storage_core.inspect.dump.record_lines import RecordLines  # noqa: PLC0415  (Arrow takes long to import)
 
-        return RecordRows(path, self._options.record_format)
+        return RecordLines(path, self._options.record_format)
 
-    def _write_in_turns(self, log_file: OpenFile, text: LogText, records: RecordRows | None) -> int:
+    def _write_in_turns(self, log_file: OpenFile, text: LogText) -> int:
         """Write the text of a large log with another process; return where it ends."""
-        piece_bytes = _PIECE_BYTES if records is None else _RECORDS_PIECE_BYTES
         end_bytes = min(log_file.status.size_bytes, self._options.max_bytes)
         write = self._shared_output
         if write is None or end_bytes < _LEAST_SHARED_BYTES:
             return 0
-        from storage_core.inspect.text_in_turns import piece_borders, write_in_turns  # noqa: PLC0415
+        from storage_core.inspect.dump.two_processes import piece_borders, write_in_turns  # noqa: PLC0415
 
-        index = None
+        index = b""
         # An index that cannot be read is no reason not to dump the log.
-        with contextlib.suppress(SegmentLogError):
-            index = self._filesystem.read_file(f"{log_file.path.removesuffix('.log')}.index", _MAX_FILE_BYTES)
-        borders = piece_borders(index or b"", piece_bytes, end_bytes)
+        with contextlib.suppress(SegmentLogError, OSError):
+            index = read_whole(self._filesystem, f"{log_file.path.removesuffix('.log')}.index")
+        borders = piece_borders(index, _PIECE_BYTES, end_bytes)
         if len(borders) < _LEAST_BORDERS:
             return 0
         # What is buffered so far would be written by both processes.
         write(b"")
-
-        def make_text(start_bytes: int, end_bytes: int) -> tuple[LogText, Callable[[], OffsetGaps | None]]:
-            if records is not None:
-                records.begin_gaps()
-            part = text.part(start_bytes, end_bytes)
-            return part, lambda: None if records is None else records.gaps
-
-        pieces, failure = write_in_turns(borders, make_text, write)
-        if records is not None:
-            records.begin_gaps()
-        for piece in pieces:
-            self.report.has_damage |= piece.has_damage
-            if records is not None and piece.gaps is not None:
-                records.gaps.extend(piece.gaps)
-        if failure is not None:
-            raise failure
-        return pieces[-1].end_bytes if pieces else 0
+        pieces = write_in_turns(text, borders, write)
+        self.report.has_damage |= any(piece.has_damage for piece in pieces)
+        last = pieces[-1]
+        if last.failure is not None:
+            raise last.failure
+        return last.end_bytes
 
     def _snapshot(self, path: str) -> Iterator[bytes]:
         from storage_core.checkpoint.partition_files import parse_producer_snapshot  # noqa: PLC0415  (likewise)
@@ -248,33 +237,6 @@ class LogDump:
         yield "".join(map(_producer_text, producers)).encode("ascii")
 
 
-def open_log(filesystem: FileSystem, path: str) -> OpenFile:
-    """Open a log file; one of more than 2 GiB fails, as in Kafka."""
-    log_file = filesystem.open(path)
-    if log_file.status.size_bytes > MAX_INT32:
-        log_file.close()
-        raise tool_fails("Found more bytes than a segment can have", path, MAX_INT32)
-    return log_file
-
-
-def read_whole(filesystem: FileSystem, path: str) -> bytes:
-    """Read a file that is not a log.
-
-    Raises:
-        LogDirectoryError: It is too large.
-        FileNotFoundError: It does not exist.
-    """
-    data = filesystem.read_file(path, _MAX_FILE_BYTES)
-    if data is None:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-    return data
-
-
-def absolute_path(path: str) -> str:
-    """A path as the tool reports it, made absolute and nothing else."""
-    return os.path.join(os.getcwd(), path)
-
-
 def java_path(path: str) -> str:
     """A path as ``java.io.File`` has it: without doubled slashes and without one at the end."""
     return re.sub("//+", "/", path).rstrip("/") or path[:1]
@@ -282,35 +244,6 @@ def java_path(path: str) -> str:
 
 def _encoded(text: str) -> bytes:
     return text.encode(errors="surrogateescape")
-
-
-def _beginning(path: str, name: str) -> str:
-    if name.endswith(".log"):
-        return f"Log starting offset: {base_offset_of_name(path)}\n"
-    if name == _BOOTSTRAP_NAME:
-        return "KRaft bootstrap snapshot\n"
-    found = _SNAPSHOT_NAME.fullmatch(name)
-    if found is None:
-        raise OptionError(f"Expected a snapshot's name of offset and epoch, found {name}.")
-    offset = _integer(found[1], _MAX_INT64, name)
-    return f"Snapshot end offset: {offset}, epoch: {_integer(found[2], MAX_INT32, name)}\n"
-
-
-def base_offset_of_name(path: str) -> int:
-    """The offset with which a file's name begins.
-
-    Raises:
-        OptionError: It begins with none.
-    """
-    name = path.rpartition("/")[2]
-    return _integer(name.partition(".")[0], _MAX_INT64, name)
-
-
-def _integer(text: str, largest: int, name: str) -> int:
-    number = int(text) if _INTEGER.fullmatch(text) else largest + 1
-    if not -largest - 1 <= number <= largest:
-        raise OptionError(f"Expected a file's name to begin with an offset, found {name}.")
-    return number
 
 
 def _producer_text(producer: ProducerStateEntry) -> str:

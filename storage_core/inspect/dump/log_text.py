@@ -6,13 +6,16 @@ this needs neither numpy nor Arrow, which take longer to import than most files 
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 import zlib
 from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from importlib.util import find_spec, module_from_spec
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, Protocol, TypeAlias
 
-from storage_core.errors import BatchTooLargeError, CorruptError, CorruptRecordError
+from storage_core.errors import BatchTooLargeError, CorruptError, CorruptRecordError, OptionError
 from storage_core.record.batch_layout import (
     CODEC_MASK,
     CONTROL_FLAG,
@@ -37,7 +40,7 @@ from storage_core.record.batch_layout import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from storage_core.filesystem import OpenFile
+    from storage_core.filesystem import FileSystem, OpenFile
 
 
 def _load_crc32c() -> Callable[[memoryview], int]:
@@ -59,6 +62,8 @@ def _load_crc32c() -> Callable[[memoryview], int]:
 
 
 _crc32c: Final = _load_crc32c()
+MAX_INT32: Final = (1 << 31) - 1
+"""As ``--max-bytes``: no limit."""
 MAX_BATCH_BYTES: Final = 256 << 20
 """The heap that `kafka-dump-log.sh` has by default: it fails on larger batches, too."""
 # Small enough for a processor's cache; with records, large enough for their decoder to work on many batches at once.
@@ -76,7 +81,12 @@ _Shared: TypeAlias = tuple[int, int, int, int, int]
 _SHORTEST_END_BYTES: Final = MAGIC_POSITION + 1
 _MESSAGE_CRC_START: Final = 16
 _BOOLEANS: Final = ("false", "true")
-_MAX_INT32: Final = (1 << 31) - 1
+_MAX_FILE_BYTES: Final = 1 << 28
+_BOOTSTRAP_NAME: Final = "bootstrap.checkpoint"
+# `Snapshots.parse`: 20 digits of the offset, a dash, 10 of the epoch.
+_SNAPSHOT_NAME: Final = re.compile(r"(.{20}).(.{10}).*\.checkpoint", re.DOTALL)
+_INTEGER: Final = re.compile(r"[+-]?[0-9]+")
+_MAX_INT64: Final = (1 << 63) - 1
 _INT32: Final = 1 << 32
 _INT64: Final = 1 << 64
 
@@ -93,15 +103,15 @@ def java_long(value: int) -> int:
 
 def increment_sequence(sequence: int, increment: int) -> int:
     """A later sequence number, as ``DefaultRecordBatch.incrementSequence``: after the largest comes 0."""
-    if sequence > java_int(_MAX_INT32 - increment):
-        return java_int(increment - (_MAX_INT32 - sequence) - 1)
+    if sequence > java_int(MAX_INT32 - increment):
+        return java_int(increment - (MAX_INT32 - sequence) - 1)
     return java_int(sequence + increment)
 
 
 def decrement_sequence(sequence: int, decrement: int) -> int:
     """An earlier sequence number, as ``DefaultRecordBatch.decrementSequence``: before 0 comes the largest."""
     if sequence < decrement:
-        return java_int(_MAX_INT32 - java_int(decrement - sequence) + 1)
+        return java_int(MAX_INT32 - java_int(decrement - sequence) + 1)
     return java_int(sequence - decrement)
 
 
@@ -112,6 +122,67 @@ def tool_fails(found: str, path: str, position_bytes: int) -> CorruptRecordError
         path=path,
         position_bytes=position_bytes,
     )
+
+
+def open_log(filesystem: FileSystem, path: str) -> OpenFile:
+    """Open a log file; one of more than 2 GiB fails, as in Kafka."""
+    log_file = filesystem.open(path)
+    if log_file.status.size_bytes > MAX_INT32:
+        log_file.close()
+        raise tool_fails("Found more bytes than a segment can have", path, MAX_INT32)
+    return log_file
+
+
+def read_whole(filesystem: FileSystem, path: str) -> bytes:
+    """Read a file that is not a log.
+
+    Raises:
+        LogDirectoryError: It is too large.
+        FileNotFoundError: It does not exist.
+    """
+    data = filesystem.read_file(path, _MAX_FILE_BYTES)
+    if data is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    return data
+
+
+def absolute_path(path: str) -> str:
+    """A path as the tool reports it, made absolute and nothing else."""
+    return os.path.join(os.getcwd(), path)
+
+
+def first_line(path: str, name: str) -> str:
+    """The line before the batches: what a log file's, or a snapshot's, name says.
+
+    Raises:
+        OptionError: It says no offset.
+    """
+    if name.endswith(".log"):
+        return f"Log starting offset: {base_offset_of_name(path)}\n"
+    if name == _BOOTSTRAP_NAME:
+        return "KRaft bootstrap snapshot\n"
+    found = _SNAPSHOT_NAME.fullmatch(name)
+    if found is None:
+        raise OptionError(f"Expected a snapshot's name of offset and epoch, found {name}.")
+    offset = _integer(found[1], _MAX_INT64, name)
+    return f"Snapshot end offset: {offset}, epoch: {_integer(found[2], MAX_INT32, name)}\n"
+
+
+def base_offset_of_name(path: str) -> int:
+    """The offset with which a file's name begins.
+
+    Raises:
+        OptionError: It begins with none.
+    """
+    name = path.rpartition("/")[2]
+    return _integer(name.partition(".")[0], _MAX_INT64, name)
+
+
+def _integer(text: str, largest: int, name: str) -> int:
+    number = int(text) if _INTEGER.fullmatch(text) else largest + 1
+    if not -largest - 1 <= number <= largest:
+        raise OptionError(f"Expected a file's name to begin with an offset, found {name}.")
+    return number
 
 
 class FoundBatch(NamedTuple):
