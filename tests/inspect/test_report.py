@@ -11,14 +11,16 @@ from html.parser import HTMLParser
 import pytest
 from conformance.archives import unpack_case
 
+from storage_core import LogDirectory
 from storage_core.errors import LogDirectoryError, OptionError
 from storage_core.filesystem import FileSystem
 from storage_core.inspect.html_text import Html, element, escaped
 from storage_core.inspect.report import make_report
 from storage_core.inspect.report_page import page_of
 from storage_core.scan.options import options_of
+from tests.inspect.coordinators import Coordinator
 from tests.inspect.hostile_directory import FILE_NAMES, SCRIPTS, make_hostile_directory
-from tests.log.logs import append, open_directory, small
+from tests.log.logs import Clock, append, open_directory, small
 
 NOW_MS = 1_700_000_600_000
 # Those without content, and those that the page has at all.
@@ -230,6 +232,14 @@ class TestPage:
                 (tmp_path / "data" / f"t-{number}" / "00000000000000000010.index").unlink()
         page = Page(page_of(report_of(tmp_path / "data")))
         assert "and 3 more places" in page.text
+
+    def test_a_commit_may_have_any_time(self, tmp_path):
+        clock = Clock()
+        with LogDirectory.open(tmp_path / "data", clock=clock) as logs:
+            Coordinator(logs, clock).commit("g", "t", 0, 3, commitTimestamp=1_700_000_000_000_000)
+        report = report_of(tmp_path / "data")
+        assert [position.commit_time_ms for position in report.groups[0].positions] == [1_700_000_000_000_000]
+        assert "1700000000000000 ms" in Page(page_of(report)).text
 
     def test_nothing_at_all(self, tmp_path):
         with open_directory(tmp_path / "data") as logs:
