@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from storage_core.cli.flags import TOPIC_FLAGS, output_flag, paths_argument, quiet_flag, read_flags
+from storage_core.cli.flags import (
+    ALL_TOPICS,
+    TOPIC_FLAGS,
+    output_flag,
+    paths_argument,
+    quiet_flag,
+    read_flags,
+)
 from storage_core.cli.output import DAMAGE, USAGE, Output, new_table, printable, progress
 
 if TYPE_CHECKING:
@@ -24,7 +31,7 @@ def command() -> None:
 
 @command.command()
 @paths_argument
-@read_flags(*_FLAGS)
+@read_flags(*_FLAGS, texts=ALL_TOPICS)
 @output_flag("table", "json", "jsonl")
 @quiet_flag
 def check(paths: tuple[str, ...], options: dict[str, object], output: Output, quiet: bool) -> None:
@@ -46,7 +53,7 @@ def check(paths: tuple[str, ...], options: dict[str, object], output: Output, qu
 
 @command.command()
 @paths_argument
-@read_flags(*_FLAGS)
+@read_flags(*_FLAGS, texts=ALL_TOPICS)
 @click.option(
     "--in-place", is_flag=True, help="Replace the files in the log directories, which no broker has open."
 )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from storage_core.cli.flags import TOPIC_FLAGS, output_flag, quiet_flag, read_flags
+from storage_core.cli.flags import ALL_TOPICS, TOPIC_FLAGS, output_flag, quiet_flag, read_flags
 from storage_core.cli.output import DAMAGE, Output, new_table, printable, progress
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ _MOST_SHOWN = 100
     type=click.Path(),
     help="With --in-place, a new directory for copies of what is cut, written before the first change.",
 )
-@read_flags(*TOPIC_FLAGS, "maxDecompressedBatchBytes")
+@read_flags(*TOPIC_FLAGS, "maxDecompressedBatchBytes", texts=ALL_TOPICS)
 @output_flag("table", "json", "jsonl")
 @quiet_flag
 def command(  # noqa: PLR0913, PLR0917  (one for each flag)

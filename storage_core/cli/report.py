@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from storage_core.cli.flags import TOPIC_FLAGS, jobs_flag, paths_argument, quiet_flag, read_flags
+from storage_core.cli.flags import ALL_TOPICS, TOPIC_FLAGS, jobs_flag, paths_argument, quiet_flag, read_flags
 from storage_core.cli.output import DAMAGE, INPUT_OUTPUT, printable, progress
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Read no log file as a whole: leave out checks, rates over time, and transactions.",
 )
-@read_flags(*TOPIC_FLAGS, "followSymlinks")
+@read_flags(*TOPIC_FLAGS, "followSymlinks", texts=ALL_TOPICS)
 @jobs_flag
 @quiet_flag
 def command(

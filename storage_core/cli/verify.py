@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from storage_core.cli.flags import (
+    ALL_TOPICS,
     TOPIC_FLAGS,
     jobs_flag,
     output_flag,
@@ -51,7 +52,7 @@ _MOST_PARTITIONS: Final = 50
     is_flag=True,
     help="Also list what is only worth knowing, such as files that await their removal.",
 )
-@read_flags(*TOPIC_FLAGS, "maxDecompressedBatchBytes", "followSymlinks")
+@read_flags(*TOPIC_FLAGS, "maxDecompressedBatchBytes", "followSymlinks", texts=ALL_TOPICS)
 @jobs_flag
 @output_flag()
 @quiet_flag

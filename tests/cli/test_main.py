@@ -200,7 +200,15 @@ def test_the_help_of_a_command_promises_no_option_of_reads_that_it_refuses(segme
     text = " ".join(segmentlog(name, "--help").stdout.split())
     assert "key and value" not in text
     assert "view=" not in text
-    assert ("but the internal ones" in text) == (name == "transactions")
+
+
+@pytest.mark.parametrize(
+    "name", ["inventory", "transactions", "verify", "report", "recover", "index check", "index rebuild"]
+)
+def test_the_help_of_commands_that_look_at_internal_topics_says_so(segmentlog, name: str):
+    text = " ".join(segmentlog(*name.split(), "--help").stdout.split())
+    assert "but the internal ones" not in text
+    assert "with none, every topic, internal ones too." in text
 
 
 def test_read_options_are_flags_with_the_documented_names(segmentlog, command):
