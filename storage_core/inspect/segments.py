@@ -7,6 +7,7 @@ is read, which tells how many batches and records there are, in which formats an
 from __future__ import annotations
 
 import dataclasses
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -14,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 
 from storage_core.errors import CorruptError, DataLossError
-from storage_core.inspect.roots import LIVE, find_roots, has_topic_selection, selected_places
 from storage_core.inspect.span_headers import HeaderRun, header_runs
 from storage_core.inspect.views import (
     PARTITION_COLUMNS,
@@ -34,7 +34,7 @@ from storage_core.record.batch_header import (
     wrapper_rows,
 )
 from storage_core.record.compression import CODEC_NAMES
-from storage_core.scan.bounds import EarliestBound, LatestBound, OffsetsBound, TimestampsBound
+from storage_core.scan.bounds import EarliestBound, LatestBound
 from storage_core.scan.pruning import prune
 from storage_core.scan.spans import LogSpan, ReadSettings
 from storage_core.segment.file_names import (
@@ -43,6 +43,7 @@ from storage_core.segment.file_names import (
     LOG_SUFFIX,
     SWAP_SUFFIX,
     SegmentEnd,
+    base_offset_of,
     log_file_name,
     offset_index_file_name,
     time_index_file_name,
@@ -56,7 +57,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from storage_core.directory import PartitionLog
+    from storage_core.directory import PartitionDirectory, PartitionLog
+    from storage_core.errors import LogDirectoryError
     from storage_core.filesystem import FileSystem
     from storage_core.scan.offset_ranges import PartitionRange
     from storage_core.scan.options import ReadOptions
@@ -410,9 +412,37 @@ class SegmentsTask:
     is_clean: bool
 
 
-def _plan(filesystem: FileSystem, options: ReadOptions) -> Sequence[SegmentsTask]:
-    tasks: list[SegmentsTask] = []
-    for found in resolved_ranges(filesystem, _with_internal_topics(filesystem, options)):
+@dataclass(frozen=True, slots=True)
+class OddSegment:
+    """What has the name of a log file and is none: a directory, a link, a FIFO. The partition cannot be read."""
+
+    topic: str
+    partition: int
+    path: str
+    damage: str
+
+    def row(self) -> tuple[object, ...]:
+        """Its row; nothing else is said of the partition."""
+        values: dict[str, object] = {
+            "topic": self.topic,
+            "partition": self.partition,
+            "baseOffset": base_offset_of(os.path.basename(self.path)),
+            "isDamaged": True,
+            "damage": self.damage,
+            "file": self.path,
+        }
+        return tuple(values.get(column.name) for column in _COLUMNS)
+
+
+def _plan(filesystem: FileSystem, options: ReadOptions) -> Sequence[SegmentsTask | OddSegment]:
+    tasks: list[SegmentsTask | OddSegment] = []
+
+    def refused(directory: PartitionDirectory, error: LogDirectoryError) -> None:
+        tasks.append(
+            OddSegment(directory.topic, directory.partition, error.path or directory.path, str(error))
+        )
+
+    for found in resolved_ranges(filesystem, options, with_internal_topics=True, refused=refused):
         all_files = (*segment_files(found.log), *_left_behind(found.log))
         files = [file for file in all_files if _is_wanted(file, found, options)]
         is_clean = found.log.is_clean
@@ -421,21 +451,6 @@ def _plan(filesystem: FileSystem, options: ReadOptions) -> Sequence[SegmentsTask
             for part in _parts(filesystem, files, exact=options.exact)
         ]
     return tasks
-
-
-def _with_internal_topics(filesystem: FileSystem, options: ReadOptions) -> ReadOptions:
-    """The options with every partition named, internal ones too, unless they name topics or bounds of partitions."""
-    by_partition = (OffsetsBound, TimestampsBound)
-    is_named = isinstance(options.starting, by_partition) or isinstance(options.ending, by_partition)
-    if has_topic_selection(options) or is_named:
-        return options
-    roots = find_roots(filesystem, options.paths, follow_symlinks=options.follow_symlinks)
-    places = [place for place in selected_places(filesystem, roots, options) if place.state == LIVE]
-    assigned: dict[str, set[int]] = {}
-    for place in places:
-        assigned.setdefault(place.topic, set()).add(place.partition)
-    assign = {topic: tuple(sorted(partitions)) for topic, partitions in assigned.items()}
-    return dataclasses.replace(options, assign=assign)
 
 
 def segment_files(log: PartitionLog) -> Iterator[SegmentFile]:
@@ -500,7 +515,11 @@ def _parts(
         yield tuple(part)
 
 
-def _read(filesystem: FileSystem, task: SegmentsTask, wanted: frozenset[str]) -> Iterator[pa.RecordBatch]:
+def _read(
+    filesystem: FileSystem, task: SegmentsTask | OddSegment, wanted: frozenset[str]
+) -> Iterator[pa.RecordBatch]:
+    if isinstance(task, OddSegment):
+        return batches_of_rows(_COLUMNS, [task.row()])
     return batches_of_rows(_COLUMNS, _rows(filesystem, task, wanted))
 
 

@@ -150,7 +150,8 @@ def plan_transactions(
 
     Args:
         filesystem: Where to look.
-        options: Topics and bounds: a transaction counts if one of its offsets is within them.
+        options: Topics, internal ones too unless some are named, and bounds: a transaction counts if one of its offsets is
+            within them.
         only_open: Whether to walk only from the oldest transaction that may be open at the end.
         now_ms: The time that ages are relative to; the clock if None.
         bootstrap_server: The broker in the commands that abort transactions.
@@ -162,7 +163,7 @@ def plan_transactions(
     tolerant = tolerating_damage(options)
     return [
         _plan_partition(filesystem, wanted, tolerant, now_ms, bootstrap_server, only_open=only_open)
-        for wanted in resolved_ranges(filesystem, options)
+        for wanted in resolved_ranges(filesystem, options, with_internal_topics=True)
         if not wanted.is_empty
     ]
 
@@ -420,7 +421,8 @@ def _read(
 
 TRANSACTIONS_VIEW: Final = View(
     name="transactions",
-    doc="A transaction of one partition; one that has only a marker in the log is a row, too.",
+    doc="A transaction of one partition; one that has only a marker in the log is a row, too. Internal topics need not be "
+    "named: offsets that transactions commit are in one.",
     columns=_COLUMNS,
     plan=plan_transactions,
     read=_read,

@@ -18,17 +18,21 @@ import numpy as np
 import pyarrow as pa
 
 from storage_core.directory.visibility import CommitWatch, read_consistently
-from storage_core.errors import OptionError
+from storage_core.errors import DataLossError, LogDirectoryError, OptionError, UnreadableError
 from storage_core.filesystem import FileSystem
+from storage_core.filesystem.values import MissingError
 from storage_core.inspect.json_values import escaped_surrogates
+from storage_core.inspect.roots import has_topic_selection
 from storage_core.record.batch_header import NO_TIMESTAMP_MS
+from storage_core.scan.bounds import OffsetsBound, TimestampsBound
 from storage_core.scan.options import RECORDS, options_of
 from storage_core.scan.predicate import And, Comparison, In, IsNull, Not, Or, Predicate, StartsWith
 from storage_core.scan.pruning import conjunction
 from storage_core.scan.read import read_records
-from storage_core.scan.resolve import resolve
+from storage_core.scan.resolve import directories_to_open, find_directories, resolve_partition
 from storage_core.scan.rows import LARGEST_TIMESTAMP_MS, evaluate
 from storage_core.scan.spans import project
+from storage_core.scan.topic_selection import select_partitions
 
 if TYPE_CHECKING:
     import os
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from storage_core.directory import PartitionDirectory
     from storage_core.scan.offset_ranges import PartitionRange
     from storage_core.scan.options import ReadOptions
 
@@ -246,19 +251,66 @@ def timestamps(
     return pa.array(np.where(is_absent, 0, native) * 1000, mask=is_absent).cast(TIMESTAMP)
 
 
-def resolved_ranges(filesystem: FileSystem, options: ReadOptions) -> tuple[PartitionRange, ...]:
+def resolved_ranges(
+    filesystem: FileSystem,
+    options: ReadOptions,
+    *,
+    with_internal_topics: bool = False,
+    refused: Callable[[PartitionDirectory, LogDirectoryError], None] | None = None,
+) -> tuple[PartitionRange, ...]:
     """The partitions that the options ask for, and the offsets of each. Damage is no error: look-ups skip it.
+
+    A partition that is deleted meanwhile is left out.
+
+    Args:
+        filesystem: Where to look.
+        options: Topics, bounds and condition.
+        with_internal_topics: Whether internal topics need not be named, if the options name neither topics nor bounds of
+            partitions.
+        refused: Takes each partition in which something else has the name of a log file, and why; None for an error.
 
     Raises:
         SegmentLogError: These directories cannot give what the options ask for.
     """
     tolerant = tolerating_damage(options)
     condition = _without_null_offsets(options.where)
+    takes_all = with_internal_topics and not _names_partitions(options)
 
     def resolved(watch: CommitWatch) -> tuple[PartitionRange, ...]:
-        return resolve(filesystem, tolerant, condition, watch).partitions
+        found = find_directories(filesystem, tolerant, watch)
+        selected = found if takes_all else select_partitions(found, tolerant)
+        return present_ranges(
+            filesystem, directories_to_open(selected, tolerant, condition), tolerant, refused
+        )
 
     return read_consistently(CommitWatch(filesystem), resolved)
+
+
+def _names_partitions(options: ReadOptions) -> bool:
+    by_partition = (OffsetsBound, TimestampsBound)
+    is_bounded = isinstance(options.starting, by_partition) or isinstance(options.ending, by_partition)
+    return is_bounded or has_topic_selection(options)
+
+
+def present_ranges(
+    filesystem: FileSystem,
+    directories: Iterable[PartitionDirectory],
+    options: ReadOptions,
+    refused: Callable[[PartitionDirectory, LogDirectoryError], None] | None = None,
+) -> tuple[PartitionRange, ...]:
+    """The offsets of partitions, but of those that are deleted meanwhile; see `resolved_ranges`."""
+    ranges = []
+    for directory in directories:
+        try:
+            ranges.append(resolve_partition(filesystem, directory, options))
+        except (MissingError, DataLossError):
+            if filesystem.status(directory.path) is not None:
+                raise
+        except LogDirectoryError as error:
+            if refused is None or isinstance(error, UnreadableError):
+                raise
+            refused(directory, error)
+    return tuple(ranges)
 
 
 def _without_null_offsets(condition: Predicate | None) -> Predicate | None:

@@ -221,27 +221,46 @@ def resolve(
         OffsetOutOfRangeError: Offsets are asked for that the log does not have.
         TimestampNotFoundError: A partition has no record at or after the starting timestamp.
     """
-    found = find_partitions(
+    found = find_directories(filesystem, options, watch)
+    selected = select_partitions(found, options)
+    wanted = directories_to_open(selected, options, condition)
+    return Resolution(
+        tuple(resolve_partition(filesystem, directory, options) for directory in wanted),
+        _without(found, selected),
+        _without(selected, wanted),
+    )
+
+
+def find_directories(
+    filesystem: FileSystem, options: ReadOptions, watch: CommitWatch | None = None
+) -> list[PartitionDirectory]:
+    """Find all partitions, whether they are asked for or not; raises as `resolve` does."""
+    return find_partitions(
         filesystem,
         split_paths(filesystem, options.paths),
         follow_symlinks=options.follow_symlinks,
         watch=watch,
         must_be_log_directory=True,
     )
-    selected = select_partitions(found, options)
+
+
+def directories_to_open(
+    selected: Iterable[PartitionDirectory], options: ReadOptions, condition: Predicate | None
+) -> list[PartitionDirectory]:
+    """Those of the selected partitions that a condition does not rule out.
+
+    Raises:
+        OptionError: Bounds name other partitions than those that are selected.
+    """
+    selected = list(selected)
     assigned = {directory.topic_partition for directory in selected}
     _check_assigned(options.starting, "starting", assigned)
     _check_assigned(options.ending, "ending", assigned)
-    wanted = [
+    return [
         directory
         for directory in selected
         if condition is None or not prune_partition(condition, *directory.topic_partition).is_empty
     ]
-    return Resolution(
-        tuple(resolve_partition(filesystem, directory, options) for directory in wanted),
-        _without(found, selected),
-        _without(selected, wanted),
-    )
 
 
 def resolve_partition(

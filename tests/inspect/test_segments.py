@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import shutil
 from collections import Counter
@@ -253,6 +254,46 @@ def test_internal_topics_need_not_be_named(tmp_path):
         "__transaction_state",
         "data",
     }
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link", "directory"])
+def test_what_is_no_file_is_named_and_other_partitions_are_shown(logs, kind):
+    odd = logs / "orders-1" / "00000000000000000077.log"
+    if kind == "fifo":
+        os.mkfifo(odd)
+    elif kind == "link":
+        odd.symlink_to(logs / "orders-0" / "00000000000000000000.log")
+    else:
+        odd.mkdir()
+    expected = [row for row in segments(DATA) if (row["topic"], row["partition"]) != ("orders", 1)]
+    rows = segments(logs)
+    (named,) = (row for row in rows if (row["topic"], row["partition"]) == ("orders", 1))
+    assert (named["baseOffset"], named["isDamaged"], named["state"]) == (77, True, None)
+    assert named["damage"].startswith("Expected a regular file as log segment, found a")
+    assert named["file"] == str(odd)
+    assert bases(row for row in rows if row is not named) == bases(expected)
+
+
+class Deleting(FileSystem):
+    """A broker deletes a partition's directory once the log directory has been listed."""
+
+    def __init__(self, root, name):
+        super().__init__()
+        self.root, self.name = root, name
+
+    def walk_directory(self, path):
+        entries = list(super().walk_directory(path))
+        if path == str(self.root / self.name):
+            shutil.rmtree(path)
+        return iter(entries)
+
+
+@pytest.mark.parametrize("name", ["inventory-0", "orders-1"])
+def test_a_partition_that_is_deleted_meanwhile_is_left_out(logs, name):
+    before = bases(segments(logs))
+    filesystem = Deleting(logs, name)
+    left = [each for each in before if f"{each[0]}-{each[1]}" != name]
+    assert bases(segments(logs, filesystem=filesystem)) == left
 
 
 def test_tasks_travel_and_share_the_work(logs):

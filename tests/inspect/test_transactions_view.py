@@ -116,6 +116,15 @@ def test_a_row_says_how_a_transaction_went(tmp_path):
     assert states([aborted]) == [(2, "aborted", 3, 8)]
 
 
+def test_offsets_that_a_transaction_has_sent_need_not_be_named(tmp_path):
+    Log().data(1).write(tmp_path, "__consumer_offsets")
+    Log().data(2).write(tmp_path)
+    assert [row["topic"] for row in transactions_of(tmp_path)] == ["__consumer_offsets", "events"]
+    assert [row["topic"] for row in transactions_of(tmp_path, subscribe="events")] == ["events"]
+    bounds = {"startingOffsets": {"events": {"0": 0}}}
+    assert [row["topic"] for row in transactions_of(tmp_path, **bounds)] == ["events"]
+
+
 def test_an_open_transaction_has_an_age_and_the_command_that_aborts_it(tmp_path):
     Log().data(1).data(2).marker(1, COMMIT).data(1).write(tmp_path, "my.topic")
     rows = transactions_of(tmp_path)
