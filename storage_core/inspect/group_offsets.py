@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from storage_core.checkpoint import PARTITION_METADATA, read_partition_metadata
 from storage_core.directory import find_partitions
+from storage_core.directory.visibility import CommitWatch, read_consistently
 from storage_core.errors import CorruptError, CorruptRecordError, LogDirectoryError, UnsupportedFormatError
 from storage_core.inspect.internal_records import (
     CoordinatorRecord,
@@ -37,7 +38,7 @@ from storage_core.inspect.views import (
     Column,
     View,
     batches_of_rows,
-    resolved_ranges,
+    present_ranges,
     tolerating_damage,
 )
 from storage_core.record.batch_header import CONTROL_FLAG
@@ -57,7 +58,7 @@ from storage_core.scan.spans import project, record_schema
 from storage_core.scan.topic_selection import compile_java_pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     from storage_core.directory import PartitionDirectory
     from storage_core.filesystem import FileSystem
@@ -198,23 +199,14 @@ def plan_group_offsets(
         SegmentLogError: They cannot be read.
     """
     now_ms = int(time.time() * 1000) if now_ms is None else now_ms
-    ranges = _ranges_of(filesystem, options, _internal_partitions(filesystem, options))
-    return [_plan_partition(wanted, options, now_ms) for wanted in ranges]
-
-
-def _internal_partitions(filesystem: FileSystem, options: ReadOptions) -> list[PartitionDirectory]:
-    found = [
-        directory
-        for directory in _directories(filesystem, options)
-        if directory.topic in (OFFSETS_TOPIC, SHARE_STATE_TOPIC)
-    ]
-    if not found:
+    ranges = _ranges_of(filesystem, options, lambda each: each.topic in (OFFSETS_TOPIC, SHARE_STATE_TOPIC))
+    if not ranges:
         raise LogDirectoryError(
             f"Expected partitions of {OFFSETS_TOPIC} or {SHARE_STATE_TOPIC}, found none. Name the log directories of the "
             "brokers that coordinate the groups.",
             path=", ".join(options.paths),
         )
-    return found
+    return [_plan_partition(wanted, options, now_ms) for wanted in ranges]
 
 
 def _directories(filesystem: FileSystem, options: ReadOptions) -> list[PartitionDirectory]:
@@ -225,26 +217,28 @@ def _directories(filesystem: FileSystem, options: ReadOptions) -> list[Partition
 def _ranges_of(
     filesystem: FileSystem,
     options: ReadOptions,
-    directories: Iterable[PartitionDirectory],
+    is_wanted: Callable[[PartitionDirectory], bool],
     ending: Bound = LatestBound(),  # noqa: B008  (frozen)
 ) -> tuple[PartitionRange, ...]:
-    """All offsets of some partitions, up to a bound."""
-    assign: dict[str, tuple[int, ...]] = {}
-    for directory in directories:
-        assign[directory.topic] = (*assign.get(directory.topic, ()), directory.partition)
-    if not assign:
-        return ()
+    """All offsets of the partitions that are wanted, up to a bound; without those that are deleted meanwhile."""
     whole = dataclasses.replace(
-        options,
-        subscribe=None,
-        subscribe_pattern=None,
-        assign=assign,
+        tolerating_damage(options),
         starting=EarliestBound(),
         ending=ending,
         isolation_level="read_uncommitted",
         where=None,
     )
-    return resolved_ranges(filesystem, whole)
+
+    def resolved(watch: CommitWatch) -> tuple[PartitionRange, ...]:
+        found = find_partitions(
+            filesystem,
+            split_paths(filesystem, whole.paths),
+            follow_symlinks=whole.follow_symlinks,
+            watch=watch,
+        )
+        return present_ranges(filesystem, filter(is_wanted, found), whole)
+
+    return read_consistently(CommitWatch(filesystem), resolved)
 
 
 def _plan_partition(wanted: PartitionRange, options: ReadOptions, now_ms: int) -> GroupOffsetsTask:
@@ -468,51 +462,81 @@ def _known(value: int) -> int | None:
     return None if value == _UNKNOWN else value
 
 
+@dataclass(slots=True)
+class _ShareState:
+    """What a share group has of a partition: a snapshot, and what the updates since it have changed.
+
+    Attributes:
+        snapshot: None if the log has only updates.
+        first_update: Tells the group and the partition then.
+        refused: The first update that cannot be parsed. Only at the end is it known whether it counts.
+    """
+
+    timestamp_ms: int
+    snapshot: _Record | None = None
+    first_update: CoordinatorRecord | None = None
+    refused: _Record | None = None
+    start_offset: int = _UNKNOWN
+    leader_epoch: int = _UNKNOWN
+
+    def update(self, record: _Record) -> None:
+        """Account for an update: it has only what has changed."""
+        self.timestamp_ms = record.timestamp_ms
+        try:
+            parsed = read_share_record(record.type_bytes + record.key, record.value)
+        except UnknownRecordTypeError:
+            return
+        except (CorruptRecordError, UnsupportedFormatError):
+            self.refused = self.refused or record
+            return
+        if parsed.value is None:
+            return
+        self.first_update = self.first_update or parsed
+        if parsed.value["startOffset"] != _UNKNOWN:
+            self.start_offset = parsed.value["startOffset"]
+        if parsed.value["leaderEpoch"] != _UNKNOWN:
+            self.leader_epoch = parsed.value["leaderEpoch"]
+
+    def offset(self, task: GroupOffsetsTask) -> GroupOffset | None:
+        """The group's offset, without the topic's name; None if no record can be parsed."""
+        snapshot = None if self.snapshot is None else self.snapshot.read(read_share_record, task)
+        if self.refused is not None:
+            self.refused.read(read_share_record, task)
+        parsed = self.first_update if snapshot is None or snapshot.value is None else snapshot
+        if parsed is None or parsed.value is None:
+            return None
+        start_offset, leader_epoch = (
+            parsed.value[name] if updated == _UNKNOWN else updated
+            for name, updated in (("startOffset", self.start_offset), ("leaderEpoch", self.leader_epoch))
+        )
+        key = parsed.key
+        return GroupOffset(
+            key["groupId"],
+            SHARE,
+            None,
+            key["topicId"],
+            key["partition"],
+            _known(start_offset),
+            _known(leader_epoch),
+            None,
+            self.timestamp_ms,
+        )
+
+
 def _share_offsets(filesystem: FileSystem, task: GroupOffsetsTask) -> Iterator[GroupOffset]:
-    # By key without type: a snapshot, and the updates since.
-    states: dict[bytes, list[_Record]] = {}
+    # By key without type.
+    states: dict[bytes, _ShareState] = {}
     for record in _records(filesystem, task, frozenset({_SHARE_SNAPSHOT, _SHARE_UPDATE})):
         if record.type_bytes == _SHARE_UPDATE:
-            states.setdefault(record.key, []).append(record)
+            states.setdefault(record.key, _ShareState(record.timestamp_ms)).update(record)
         elif record.value is None:
             states.pop(record.key, None)
         else:
-            states[record.key] = [record]
-    parsed_by_key = {key: _read_all(records, task) for key, records in states.items()}
-    topic_ids = {parsed[0].key["topicId"] for parsed in parsed_by_key.values() if parsed}
-    names = _topic_names(filesystem, task, topic_ids)
-    for key, parsed in parsed_by_key.items():
-        if parsed:
-            yield _share_offset(parsed, names, states[key][-1].timestamp_ms)
-
-
-def _read_all(records: Sequence[_Record], task: GroupOffsetsTask) -> list[CoordinatorRecord]:
-    parsed = (each.read(read_share_record, task) for each in records)
-    return [each for each in parsed if each is not None and each.value is not None]
-
-
-def _share_offset(
-    parsed: Sequence[CoordinatorRecord], names: Mapping[str, str], timestamp_ms: int
-) -> GroupOffset:
-    key = parsed[0].key
-    start_offset = leader_epoch = _UNKNOWN
-    for value in (each.value for each in parsed if each.value is not None):
-        # An update has only what has changed.
-        if value["startOffset"] != _UNKNOWN:
-            start_offset = value["startOffset"]
-        if value["leaderEpoch"] != _UNKNOWN:
-            leader_epoch = value["leaderEpoch"]
-    return GroupOffset(
-        key["groupId"],
-        SHARE,
-        names.get(key["topicId"]),
-        key["topicId"],
-        key["partition"],
-        _known(start_offset),
-        _known(leader_epoch),
-        None,
-        timestamp_ms,
-    )
+            states[record.key] = _ShareState(record.timestamp_ms, record)
+    found = [each for each in (state.offset(task) for state in states.values()) if each is not None]
+    names = _topic_names(filesystem, task, {each.topic_id for each in found if each.topic_id is not None})
+    for each in found:
+        yield dataclasses.replace(each, topic=names.get(each.topic_id or ""))
 
 
 def _topic_names(filesystem: FileSystem, task: GroupOffsetsTask, topic_ids: set[str]) -> dict[str, str]:
@@ -529,15 +553,12 @@ def _topic_names(filesystem: FileSystem, task: GroupOffsetsTask, topic_ids: set[
             names[topic_id] = directory.topic
     if topic_ids <= names.keys():
         return names
-    coordinators = [each for each in directories if each.topic == OFFSETS_TOPIC]
-    return {**dict(_noted_names(filesystem, task, coordinators)), **names}
+    return {**dict(_noted_names(filesystem, task)), **names}
 
 
-def _noted_names(
-    filesystem: FileSystem, task: GroupOffsetsTask, directories: Sequence[PartitionDirectory]
-) -> Iterator[tuple[str, str]]:
+def _noted_names(filesystem: FileSystem, task: GroupOffsetsTask) -> Iterator[tuple[str, str]]:
     """Topics by their ids, in what coordinators note of share groups (``ShareGroupStatePartitionMetadata``)."""
-    for wanted in _ranges_of(filesystem, task.options, directories):
+    for wanted in _ranges_of(filesystem, task.options, lambda each: each.topic == OFFSETS_TOPIC):
         part = _plan_partition(wanted, task.options, task.now_ms)
         for record in _records(filesystem, part, frozenset({_SHARE_PARTITIONS})):
             parsed = record.read(read_group_record, part)
@@ -592,15 +613,12 @@ def log_ranges(
     """
     if not topic_partitions:
         return {}
-    present = [
-        directory
-        for directory in _directories(filesystem, options)
-        if directory.topic_partition in topic_partitions
-    ]
     ending = LatestBound() if options.as_of_ms is None else TimestampBound(options.as_of_ms + 1)
     return {
         (found.topic, found.partition): (found.start_offset, found.end_offset)
-        for found in _ranges_of(filesystem, options, present, ending)
+        for found in _ranges_of(
+            filesystem, options, lambda each: each.topic_partition in topic_partitions, ending
+        )
     }
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import pickle
+import shutil
+import tracemalloc
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 from storage_core import LogDirectory, read_table
 from storage_core.errors import CorruptRecordError, LogDirectoryError, UnsupportedFormatError
 from storage_core.filesystem import FileSystem
+from storage_core.inspect import group_offsets
 from storage_core.inspect.group_offsets import (
     GROUP_OFFSETS_VIEW,
     offsets_partition,
@@ -185,6 +188,32 @@ def test_as_of_a_time_the_log_ends_where_it_ended(logs, coordinator):
     coordinator.commit("g", "t", 0, 1)
     assert [(row["logEndOffset"], row["lag"]) for row in rows(logs, as_of=NOW_MS)] == [(2, 1)]
     assert [(row["logEndOffset"], row["lag"]) for row in rows(logs)] == [(3, 2)]
+
+
+def test_updates_of_a_share_group_take_no_memory(monkeypatch, logs, clock):
+    coordinator = Coordinator(logs, clock, "__share_group_state")
+    coordinator.share("ShareSnapshot", "s", _TOPIC_ID, 0, start_offset=3, leader_epoch=1)
+    coordinator.share("ShareUpdate", "s", _TOPIC_ID, 0, leader_epoch=2)
+    (task,) = plan_group_offsets(FileSystem(), options_of([str(logs.path)], {}))
+    snapshot, update = group_offsets._records(FileSystem(), task, frozenset({b"\0\0", b"\0\1"}))
+    last = update._replace(timestamp_ms=7)
+
+    def many(*_):
+        yield snapshot
+        for number in range(3_000):
+            # No two updates share their bytes.
+            yield update._replace(value=update.value + number.to_bytes(2, "big") * 500)
+        yield last
+
+    monkeypatch.setattr(group_offsets, "_records", many)
+    tracemalloc.start()
+    try:
+        (found,) = read_group_offsets(FileSystem(), task)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (found.offset, found.leader_epoch, found.commit_timestamp_ms) == (3, 2, 7)
+    assert peak_bytes < 500_000
 
 
 def test_share_groups_have_a_start_offset(logs, clock):
@@ -397,3 +426,29 @@ def test_only_wanted_columns_are_looked_up(logs, coordinator):
     assert found.equals(
         pa.table({"offset": pa.array([1], pa.int64()), "group": pa.array(["g"], pa.string())})
     )
+
+
+def test_a_log_that_is_deleted_meanwhile_has_no_end(logs, coordinator, tmp_path):
+    """A topic is deleted after the directories were listed, and before its log is looked at."""
+    append(logs.create("t"), 4)
+    coordinator.commit("g", "t", 0, 1)
+    copy = shutil.copytree(logs.path, tmp_path / "copy")
+
+    class Deleting(FileSystem):
+        def walk_directory(self, path):
+            entries = list(super().walk_directory(path))
+            if is_planned and path.endswith("/t-0"):
+                shutil.rmtree(path)
+            return iter(entries)
+
+    is_planned = False
+    filesystem = Deleting()
+    (task,) = plan_group_offsets(filesystem, options_of([str(copy)], {}))
+    is_planned = True
+    rows = [
+        row
+        for batch in GROUP_OFFSETS_VIEW.read(filesystem, task, frozenset({"lag"}))
+        for row in batch.to_pylist()
+    ]
+    assert [(row["offset"], row["lag"]) for row in rows] == [(1, None)]
+    assert not (copy / "t-0").exists()
