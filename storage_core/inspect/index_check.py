@@ -28,6 +28,7 @@ from storage_core.inspect.index_entries import (
     judge_indexes,
     producer_batches,
 )
+from storage_core.inspect.roots import has_topic_selection
 from storage_core.log.producer_state_manager import ProducerStateManager
 from storage_core.log_config import LogConfig
 from storage_core.scan.resolve import split_paths
@@ -271,8 +272,7 @@ def partitions_of(filesystem: FileSystem, options: ReadOptions) -> list[Partitio
         follow_symlinks=options.follow_symlinks,
         must_be_log_directory=True,
     )
-    is_chosen = options.subscribe or options.subscribe_pattern or options.assign
-    return list(select_partitions(found, options)) if is_chosen else found
+    return list(select_partitions(found, options)) if has_topic_selection(options) else found
 
 
 def log_bytes(filesystem: FileSystem, options: ReadOptions) -> int:

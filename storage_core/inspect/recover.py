@@ -62,6 +62,7 @@ from storage_core.inspect.recovery_plan import (
     SegmentPlan,
     plan_partition,
 )
+from storage_core.inspect.roots import has_topic_selection, require_outside
 from storage_core.log.recovery_check import check_directory, list_regular_files
 from storage_core.segment.file_names import (
     log_file_name,
@@ -185,7 +186,7 @@ def recover(
     found = survey(filesystem, options)
     if target is not None:
         target = os.path.abspath(target)
-        require_outside(filesystem, target, found.root.path)
+        require_outside(filesystem, target, [found.root.path])
         require_empty(filesystem, target)
     plans = found.plans(filesystem, policy, options.max_decompressed_batch_bytes, advance)
     report = report_of(found, plans, policy, None if is_dry_run else target)
@@ -290,7 +291,6 @@ def survey(filesystem: FileSystem, options: ReadOptions) -> Survey:
         )
     root = found[0].root if found else LogDirectoryFiles(filesystem, path)
     require_no_commit(filesystem, root.path)
-    is_selection = bool(options.subscribe or options.subscribe_pattern or options.assign)
     is_partition = len(found) == 1 and found[0].path == path
     everything = [] if is_partition else find_partitions(filesystem, [root.path])
     known = {os.path.basename(each.path) for each in everything}
@@ -300,7 +300,7 @@ def survey(filesystem: FileSystem, options: ReadOptions) -> Survey:
         tuple(each for each in found if each.topic == CLUSTER_METADATA_TOPIC),
         () if is_partition else tuple(_foreign(filesystem, root.path, known)),
         read_clean_shutdown_file(filesystem, root.path),
-        is_selection or is_partition,
+        has_topic_selection(options) or is_partition,
     )
 
 
@@ -318,25 +318,6 @@ def _foreign(filesystem: FileSystem, root: str, known: set[str]) -> Iterable[Lef
             yield LeftOutFile(path, "It is neither a file nor a directory.")
         elif entry.name not in _KNOWN_FILES and not entry.name.endswith(TEMPORARY_SUFFIX):
             yield LeftOutFile(path, "It is not a file of a broker's.")
-
-
-def require_outside(filesystem: FileSystem, path: str, root: str) -> None:
-    """Check that a path, which need not exist, is not inside a log directory, through links either.
-
-    Raises:
-        OptionError: It is.
-    """
-    source = filesystem.status(root, follow_symlinks=True)
-    while source is not None:
-        status = filesystem.status(path, follow_symlinks=True)
-        if status is not None and (status.device, status.inode) == (source.device, source.inode):
-            raise OptionError(
-                f"Expected a directory outside of {root}, found one inside: a broker starts with no unknown directory."
-            )
-        parent = os.path.dirname(path)
-        if parent == path:
-            return
-        path = parent
 
 
 def report_of(

@@ -35,13 +35,13 @@ from storage_core.inspect.recover import (
     copy_flushed,
     copy_ranges,
     report_of,
-    require_outside,
     survey,
     with_ends,
     write_manifest,
 )
 from storage_core.inspect.recovered_logs import cleaner_offsets, load_recovered, path_in, write_missing_files
 from storage_core.inspect.recovery_plan import PartitionPlan, Policy, SegmentPlan
+from storage_core.inspect.roots import require_outside
 from storage_core.log.local_log import rename_files
 from storage_core.log.log_loader import complete_interrupted_swaps
 from storage_core.log.recovery_check import list_regular_files, log_base_offsets
@@ -106,7 +106,7 @@ def recover_in_place(
         raise OptionError(
             "In place, a log directory is recovered as a whole. Leave out the choice of topics."
         )
-    require_outside(filesystem, aside, found.root.path)
+    require_outside(filesystem, aside, [found.root.path])
     require_empty(filesystem, aside)
     with contextlib.ExitStack() as locked:
         locked.callback(filesystem.lock(os.path.join(found.root.path, LOCK_FILE)).release)

@@ -187,7 +187,7 @@ class LogDump:
         max_bytes = None if self._options.max_bytes == MAX_INT32 else self._options.max_bytes
         text = LogText(log_file, max_bytes, records)
         if records is None:
-            # Of records another process makes no more a second: their text is long, and is copied once more.
+            # With records a second process gains nothing: it would copy their long text once more.
             text.valid_bytes = self._write_in_turns(log_file, text)
         try:
             yield from text.pieces()
