@@ -6,6 +6,7 @@ is read, which tells how many batches and records there are, in which formats an
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from dataclasses import dataclass, field
@@ -29,11 +30,14 @@ from storage_core.record.batch_header import (
     CONTROL_FLAG,
     DELETE_HORIZON_FLAG,
     LOG_APPEND_TIME_FLAG,
+    MAGIC_V2,
     NO_TIMESTAMP_MS,
     BatchHeader,
+    batch_crc_matches,
     wrapper_rows,
 )
 from storage_core.record.compression import CODEC_NAMES
+from storage_core.record.decode import batch_timestamps
 from storage_core.scan.bounds import EarliestBound, LatestBound
 from storage_core.scan.pruning import prune
 from storage_core.scan.spans import LogSpan, ReadSettings
@@ -224,13 +228,33 @@ class HeaderStatistics:
 
 
 def _record_counts(run: HeaderRun, start_offset: int) -> npt.NDArray[np.int64]:
-    """How many records each batch has from an offset on. Of a batch around it, without those that the header counts."""
+    """How many records each batch has from an offset on."""
     counts: npt.NDArray[np.int64] = run.headers["record_count"].astype(np.int64)
-    base_offsets = run.base_offsets
-    if base_offsets[0] >= start_offset:
+    if run.base_offsets[0] >= start_offset:
         return counts
-    left: npt.NDArray[np.int64] = counts - np.maximum(start_offset - base_offsets, 0)
-    return np.where(run.last_offsets < start_offset, 0, np.maximum(left, 0))
+    last_offsets = run.last_offsets
+    counts[last_offsets < start_offset] = 0
+    # One batch at most: offsets ascend.
+    for index in np.flatnonzero((run.base_offsets < start_offset) & (last_offsets >= start_offset)).tolist():
+        counts[index] = _count_from(run, index, start_offset)
+    return counts
+
+
+def _count_from(run: HeaderRun, index: int, start_offset: int) -> int:
+    """How many records of a batch are at or after an offset within it."""
+    header = run.header(index)
+    below = start_offset - header.base_offset
+    # Without holes, the header tells. Of wrappers, nothing does.
+    if header.magic == MAGIC_V2 and header.record_count <= header.last_offset - header.base_offset:
+        batch = run.batch(index, DEFAULT_MAX_BATCH_BYTES)
+        # Damage is found elsewhere.
+        with contextlib.suppress(CorruptError):
+            if batch is not None and batch_crc_matches(batch):
+                offsets, _ = batch_timestamps(
+                    batch, header, path=run.opened.path, limit_bytes=DEFAULT_MAX_BATCH_BYTES
+                )
+                return int(np.count_nonzero(offsets >= start_offset))
+    return max(0, header.record_count - below)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from storage_core.filesystem import FileSystem
 from storage_core.inspect import plan_view, read_view_task, view_schema
 from storage_core.scan.options import options_of
 from tests.inspect.uncommitted import begin_commit
+from tests.record.encoding import Batch, Record
 
 DATA = Path(__file__).parent.parent.parent / "examples" / "data"
 QUICK_CASES = ("delete-records", "txn-ongoing", "unclean", "internal")
@@ -99,6 +100,23 @@ def test_the_example_data():
 def test_with_exact_every_header_counts():
     row = one(DATA, subscribe="inventory", exact=True)
     assert (row["batchCount"], row["recordCount"], row["codecs"]) == (41, 626, ["gzip"])
+
+
+@pytest.mark.parametrize("codec", [0, 1])
+@pytest.mark.parametrize(
+    ("log_start", "count"), [(10, 4), (11, 3), (12, 3), (13, 2), (19, 2), (20, 1), (21, 0)]
+)
+def test_records_of_a_compacted_batch_around_the_log_start_are_counted_one_by_one(
+    tmp_path, codec, log_start, count
+):
+    compacted = tuple(Record(delta, 5, b"k", b"v") for delta in (0, 2, 9))
+    folder = tmp_path / "compacted-0"
+    folder.mkdir()
+    batches = [Batch(compacted, 10, codec, last_offset_delta=9), Batch((Record(0, 5, b"k", b"v"),), 20)]
+    (folder / f"{10:020d}.log").write_bytes(b"".join(each.encode() for each in batches))
+    (tmp_path / "log-start-offset-checkpoint").write_text(f"0\n1\ncompacted 0 {log_start}\n")
+    row = one(tmp_path, exact=True)
+    assert (row["logStartOffset"], row["recordCount"], row["isDamaged"]) == (log_start, count, False)
 
 
 def test_directories_that_no_read_takes(tmp_path):
