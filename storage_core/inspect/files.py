@@ -70,7 +70,6 @@ _SEGMENT_KINDS: Final = {
     TRANSACTION_INDEX_SUFFIX: "transaction index",
     SNAPSHOT_SUFFIX: "producer snapshot",
 }
-_INDEX_SUFFIXES: Final = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 _METADATA_SNAPSHOT: Final = "metadata snapshot"
 _QUORUM_STATE: Final = "quorum state"
 _PARTITION_KINDS: Final = {

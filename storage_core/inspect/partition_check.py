@@ -42,11 +42,9 @@ from storage_core.record.batch_header import MAX_OFFSET
 from storage_core.segment.file_names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
+    INDEX_SUFFIXES,
     LOG_SUFFIX,
-    OFFSET_INDEX_SUFFIX,
     SWAP_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TRANSACTION_INDEX_SUFFIX,
     base_offset_of,
     log_file_name,
     offset_index_file_name,
@@ -64,11 +62,10 @@ if TYPE_CHECKING:
     from storage_core.inspect.roots import PartitionPlace
 
 
-_INDEX_SUFFIXES: Final = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 MOST_RANGES: Final = 1_000
 """So many damaged ranges of a segment are described."""
 # A broker takes every file with one of these for one of a segment, whatever its name.
-_BROKER_SUFFIXES: Final = (LOG_SUFFIX, *_INDEX_SUFFIXES)
+_BROKER_SUFFIXES: Final = (LOG_SUFFIX, *INDEX_SUFFIXES)
 _LEFTOVERS: Final[dict[str, tuple[str, Action]]] = {
     SWAP_SUFFIX: ("Output of a compaction that is about to replace segments.", "complete"),
     CLEANED_SUFFIX: ("Output of a compaction that was not finished.", "remove"),
@@ -224,7 +221,7 @@ class _PartitionCheck:
                 )  # fmt: skip
             elif found.leftover is None and found.kind == UNKNOWN:
                 self._add("note", "file", path, "Neither Kafka nor segmentlog has a file of this name here.")
-            elif found.leftover is None and name.endswith(_INDEX_SUFFIXES):
+            elif found.leftover is None and name.endswith(INDEX_SUFFIXES):
                 self._check_orphan(name)
         return refusals
 

@@ -43,12 +43,10 @@ from storage_core.inspect.views import TIMESTAMP, Column, View, batches_of_rows
 from storage_core.record.batch_header import CODEC_MASK, NO_TIMESTAMP_MS
 from storage_core.scan.isolation import last_stable_offset
 from storage_core.segment.file_names import (
+    INDEX_SUFFIXES,
     LOG_SUFFIX,
-    OFFSET_INDEX_SUFFIX,
     SNAPSHOT_SUFFIX,
     SWAP_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TRANSACTION_INDEX_SUFFIX,
     base_offset_of,
     offset_index_file_name,
     time_index_file_name,
@@ -351,9 +349,9 @@ class _Listing:
     def orphan_count(self) -> int:
         """How many indexes have no log file, and how many snapshots but the newest one begin no segment."""
         logs = self.names.base_offsets(LOG_SUFFIX)
-        suffixes = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
         indexes = sum(
-            int(np.count_nonzero(~np.isin(self.names.base_offsets(suffix), logs))) for suffix in suffixes
+            int(np.count_nonzero(~np.isin(self.names.base_offsets(suffix), logs)))
+            for suffix in INDEX_SUFFIXES
         )
         snapshots = self.names.base_offsets(SNAPSHOT_SUFFIX)[:-1]
         return indexes + int(np.count_nonzero(~np.isin(snapshots, logs)))

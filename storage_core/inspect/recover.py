@@ -65,10 +65,8 @@ from storage_core.inspect.recovery_plan import (
 from storage_core.inspect.roots import has_topic_selection, require_outside
 from storage_core.log.recovery_check import check_directory, list_regular_files
 from storage_core.segment.file_names import (
+    index_file_names,
     log_file_name,
-    offset_index_file_name,
-    time_index_file_name,
-    transaction_index_file_name,
 )
 
 if TYPE_CHECKING:
@@ -81,7 +79,6 @@ if TYPE_CHECKING:
 MANIFEST_FILE: Final = f"{OWN_PREFIX}recovery.json"
 """What was left out, in the root of a recovered directory, or of the copies that were put aside."""
 _WORK_SUFFIX: Final = ".segmentlog-recovery"
-_INDEX_NAMES: Final = (offset_index_file_name, time_index_file_name, transaction_index_file_name)
 # Files of a KRaft broker's root that are copied as they are.
 _BOOTSTRAP_CHECKPOINT: Final = "bootstrap.checkpoint"
 _KNOWN_FILES: Final = frozenset(
@@ -449,8 +446,7 @@ class _Copy:
         for number, segment in enumerate(plan.segments):
             following = plan.segments[number + 1] if number + 1 < len(plan.segments) else None
             self._copy_log(plan, segment, following, target)
-            for name_of in _INDEX_NAMES if segment.has_indexes else ():
-                name = name_of(segment.base_offset)
+            for name in index_file_names(segment.base_offset) if segment.has_indexes else ():
                 self._copy_file(os.path.join(source, name + segment.suffix), os.path.join(target, name))
         for name in plan.file_names:
             self._copy_file(os.path.join(source, name), os.path.join(target, name))

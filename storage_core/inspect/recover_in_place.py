@@ -50,10 +50,9 @@ from storage_core.segment.file_names import (
     CLEANED_SUFFIX,
     LOG_SUFFIX,
     SWAP_SUFFIX,
+    index_file_names,
     log_file_name,
     offset_index_file_name,
-    time_index_file_name,
-    transaction_index_file_name,
 )
 from storage_core.segment.log_segment import LogSegment
 
@@ -64,7 +63,6 @@ if TYPE_CHECKING:
     from storage_core.scan.options import ReadOptions
 
 
-_INDEX_NAMES: Final = (offset_index_file_name, time_index_file_name, transaction_index_file_name)
 _SET_ASIDE: Final = (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_OFFSET_CHECKPOINT,
@@ -205,8 +203,7 @@ class _InPlace:
         write_missing_files(filesystem, path, plan)
 
     def _remove(self, path: str, base_offset: int) -> None:
-        names = [log_file_name(base_offset), *(name_of(base_offset) for name_of in _INDEX_NAMES)]
-        for name in names:
+        for name in (log_file_name(base_offset), *index_file_names(base_offset)):
             self._filesystem.delete(os.path.join(path, name))
         self._filesystem.flush_directory(path)
 

@@ -43,11 +43,9 @@ from storage_core.segment import Resynchroniser, SegmentReader
 from storage_core.segment.file_names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
-    OFFSET_INDEX_SUFFIX,
+    INDEX_SUFFIXES,
     SNAPSHOT_SUFFIX,
     SWAP_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TRANSACTION_INDEX_SUFFIX,
     base_offset_of,
     log_file_name,
 )
@@ -64,8 +62,7 @@ if TYPE_CHECKING:
 
 
 Policy = Literal["broker", "tail", "salvage"]
-_INDEX_SUFFIXES: Final = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
-_SEGMENT_SUFFIXES: Final = (".log", *_INDEX_SUFFIXES, SNAPSHOT_SUFFIX)
+_SEGMENT_SUFFIXES: Final = (".log", *INDEX_SUFFIXES, SNAPSHOT_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)

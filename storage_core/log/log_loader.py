@@ -29,10 +29,9 @@ from storage_core.segment import AbortedTransaction, SegmentReader
 from storage_core.segment.file_names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
+    INDEX_SUFFIXES,
     LOG_SUFFIX,
-    OFFSET_INDEX_SUFFIX,
     SWAP_SUFFIX,
-    TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
     base_offset_of,
     log_file_name,
@@ -55,7 +54,6 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger(__name__)
-_INDEX_SUFFIXES: Final = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 # Snapshots that Kafka's controllers keep in the directory of their log.
 _CONTROLLER_SNAPSHOT_DELETED: Final = ".checkpoint" + DELETED_SUFFIX
 _TEMPORARY: Final = (
@@ -458,7 +456,7 @@ class _InterruptedSwaps:
     def remove_orphans(self) -> None:
         """Remove index files without a log file."""
         for name in list(self.names):
-            if name.endswith(_INDEX_SUFFIXES):
+            if name.endswith(INDEX_SUFFIXES):
                 base_offset = base_offset_of(name)
                 if base_offset is not None and log_file_name(base_offset) not in self.names:
                     _log.warning("Deleted %s: it has no log file.", self._path_of(name))

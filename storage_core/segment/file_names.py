@@ -16,6 +16,7 @@ LOG_SUFFIX: Final = ".log"
 OFFSET_INDEX_SUFFIX: Final = ".index"
 TIME_INDEX_SUFFIX: Final = ".timeindex"
 TRANSACTION_INDEX_SUFFIX: Final = ".txnindex"
+INDEX_SUFFIXES: Final = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 SNAPSHOT_SUFFIX: Final = ".snapshot"
 DELETED_SUFFIX: Final = ".deleted"
 """A file that awaits its removal."""
@@ -56,6 +57,11 @@ def time_index_file_name(base_offset: int) -> str:
 def transaction_index_file_name(base_offset: int) -> str:
     """Name of the index of aborted transactions."""
     return f"{base_offset:020d}{TRANSACTION_INDEX_SUFFIX}"
+
+
+def index_file_names(base_offset: int) -> tuple[str, ...]:
+    """Names of all indexes of a segment."""
+    return tuple(f"{base_offset:020d}{suffix}" for suffix in INDEX_SUFFIXES)
 
 
 def snapshot_file_name(offset: int) -> str:
