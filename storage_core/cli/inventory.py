@@ -16,6 +16,7 @@ from storage_core.cli.flags import (
 )
 from storage_core.cli.output import DAMAGE, INPUT_OUTPUT, Output, new_table, printable, progress
 from storage_core.inspect.json_values import key_of, timestamp_text
+from storage_core.inspect.quantities import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from storage_core.inspect.partitions import FileTally, PartitionSummary
 
 
-_KIBI: Final = 1024
-_UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 _MOST_KINDS: Final = 8
 _MOST_FINDINGS: Final = 50
 _STYLES: Final = {"damage": "bold red", "unreadable": "bold red", "warning": "yellow", "note": "dim"}
@@ -121,16 +120,6 @@ def _arrow_type(name: str, hint: Any) -> pa.DataType:
 def _short_time(timestamp_ms: int | None) -> str:
     """A time for people: UTC, without fractions."""
     return (timestamp_text(timestamp_ms) or "").partition(".")[0].replace("T", " ")
-
-
-def size_text(size_bytes: int) -> str:
-    """A number of bytes for people."""
-    size = float(size_bytes)
-    for unit in _UNITS:
-        if size < _KIBI or unit == _UNITS[-1]:
-            break
-        size /= _KIBI
-    return f"{size_bytes} {unit}" if unit == _UNITS[0] else f"{size:.1f} {unit}"
 
 
 def _render(console: Console, found: Inventory, *, by_partition: bool) -> None:

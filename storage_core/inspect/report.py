@@ -23,6 +23,7 @@ from storage_core.inspect.group_offsets import (
     plan_group_offsets,
 )
 from storage_core.inspect.inventory import inventory
+from storage_core.inspect.quantities import duration_text
 from storage_core.inspect.roots import LIVE
 from storage_core.inspect.span_headers import PartitionSpans
 from storage_core.inspect.transactions import (
@@ -78,8 +79,6 @@ _MAX_BUCKETS: Final = 120
 # Seconds; each divides the next.
 _WIDTHS_S: Final = (1, 5, 15, 60, 300, 900, 3_600, 21_600, 86_400, 604_800, 2_419_200, 31_449_600)
 _MS: Final = 1_000
-_UNITS: Final = ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1_000, "second"))
-_WHOLE_FROM: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -477,16 +476,6 @@ def _of_hanging(found: FoundTransaction, age_ms: int) -> ReportFinding:
     )
 
 
-def duration_text(duration_ms: int) -> str:
-    """A duration in its largest unit: ``1.5 hours``; ``hour`` for one."""
-    for unit_ms, name in _UNITS:
-        if duration_ms >= unit_ms:
-            number = duration_ms / unit_ms
-            text = f"{number:,.0f}" if number >= _WHOLE_FROM or number == int(number) else f"{number:.1f}"
-            return name if text == "1" else f"{text} {name}s"
-    return f"{duration_ms} ms"
-
-
 def _of_group(group: Group) -> Iterator[ReportFinding]:
     for each in group.positions:
         if each.offset is None or each.log_start_offset is None or each.log_end_offset is None:
@@ -553,6 +542,8 @@ def _damaged_bytes(report: PartitionReport, segments: Sequence[SegmentBar]) -> I
 def _start_outcome(report: PartitionReport) -> str:
     """What a broker does with a log when it starts, in a few words."""
     start = report.start
+    if report.verdict == "unreadable":
+        return "it cannot be read"
     if start.refusal is not None:
         return "a broker refuses it"
     counts = (

@@ -15,7 +15,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from storage_core.inspect.html_text import Content, Html, element
-from storage_core.inspect.report import SEVERITIES, duration_text
+from storage_core.inspect.quantities import duration_text, size_text
+from storage_core.inspect.report import SEVERITIES
 from storage_core.inspect.roots import LIVE
 from storage_core.record.batch_header import NO_TIMESTAMP_MS
 
@@ -47,8 +48,6 @@ _MOST_POSITIONS: Final = 60
 _MOST_PIECES: Final = 80
 _MOST_DAMAGE_SHOWN: Final = 12
 _LONGEST_TEXT: Final = 2_000
-_KIBI: Final = 1024
-_UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 _CHART_HEIGHT: Final = 100
 _SECONDS_LENGTH: Final = len(":00")
 _MINUTE_MS: Final = 60_000
@@ -245,8 +244,8 @@ def _inventory(report: Report) -> Html:
                 ("topics", f"{len(found.topics):,}"),
                 ("partitions", f"{len(live):,}"),
                 ("segments", f"{sum(each.segment_count for each in live):,}"),
-                ("log files", _size(sum(each.log_bytes for each in live))),
-                ("all files", _size(sum(each.size_bytes for each in found.roots))),
+                ("log files", size_text(sum(each.log_bytes for each in live))),
+                ("all files", size_text(sum(each.size_bytes for each in found.roots))),
             ]
         ),
         _roots_table(found.roots),
@@ -368,7 +367,7 @@ def _history(history: TopicHistory) -> Html:
     sizes = history.bytes_by_bucket
     total_bytes = sum(sizes)
     width = duration_text(history.width_ms)
-    untimed = f" {_size(history.untimed_bytes)} have no timestamp." if history.untimed_bytes else ""
+    untimed = f" {size_text(history.untimed_bytes)} have no timestamp." if history.untimed_bytes else ""
     time = _time if history.width_ms < _MINUTE_MS else _minute
     start = time(history.first_bucket * history.width_ms)
     end = time((history.first_bucket + len(sizes)) * history.width_ms)
@@ -376,15 +375,15 @@ def _history(history: TopicHistory) -> Html:
     return element(
         "article",
         element("h3", history.topic),
-        element("p", f"{records}{_size(total_bytes)} of batches.{untimed}", class_="soft small"),
+        element("p", f"{records}{size_text(total_bytes)} of batches.{untimed}", class_="soft small"),
         element(
             "div",
             _figure(
-                (f"Bytes per {width}", f"at most {_size(max(sizes))}"),
+                (f"Bytes per {width}", f"at most {size_text(max(sizes))}"),
                 _bars(history),
                 (start, end),
             ),
-            _figure(("Size", f"{_size(total_bytes)} at the end"), _growth(history), (start, end)),
+            _figure(("Size", f"{size_text(total_bytes)} at the end"), _growth(history), (start, end)),
             class_="charts",
         ),
         class_="card",
@@ -415,7 +414,7 @@ def _bars(history: TopicHistory) -> Html:
         for number, size in enumerate(sizes)
         if size
     ]
-    return _chart(bars, len(sizes), f"Bytes of topic {history.topic} by time, at most {_size(most)}")
+    return _chart(bars, len(sizes), f"Bytes of topic {history.topic} by time, at most {size_text(most)}")
 
 
 def _bar_title(history: TopicHistory, number: int) -> str:
@@ -423,7 +422,7 @@ def _bar_title(history: TopicHistory, number: int) -> str:
     records = "" if history.records_by_bucket is None else f", {history.records_by_bucket[number]:,} records"
     size_bytes = history.bytes_by_bucket[number]
     rate = size_bytes * 1_000 / history.width_ms
-    return f"{start}: {_size(size_bytes)}{records}, {_size(rate)}/s"
+    return f"{start}: {size_text(size_bytes)}{records}, {size_text(rate)}/s"
 
 
 def _growth(history: TopicHistory) -> Html:
@@ -439,7 +438,7 @@ def _growth(history: TopicHistory) -> Html:
         element("path", d=f"{line}L{width} {_CHART_HEIGHT}Z", class_="area"),
         element("path", d=line, class_="edge"),
     ]
-    return _chart(paths, width, f"Size of topic {history.topic} by time, up to {_size(total)}", fewest=1)
+    return _chart(paths, width, f"Size of topic {history.topic} by time, up to {size_text(total)}", fewest=1)
 
 
 def _chart(content: Content, width: int, label: str, *, fewest: int = _FEWEST_BARS) -> Html:
@@ -494,7 +493,7 @@ def _log_map(log: LogMap) -> Html:
             element("h3", state, f"{log.topic}-{log.partition}"),
             element(
                 "span",
-                f"{_count(len(log.segments), 'segment')}, {_size(log.size_bytes)}; at its next start "
+                f"{_count(len(log.segments), 'segment')}, {size_text(log.size_bytes)}; at its next start "
                 f"{log.start_outcome}",
                 class_="soft small",
             ),
@@ -723,7 +722,7 @@ def _cell(kind: str, value: Content) -> Html:
         case ("number", int()):
             return element("td", f"{value:,}", class_="number", data_value=value)
         case ("size", int()):
-            return element("td", _size(value), class_="number", data_value=value)
+            return element("td", size_text(value), class_="number", data_value=value)
         case ("duration", int()):
             return element("td", duration_text(value), class_="number", data_value=value)
         case ("time", int()):
@@ -756,14 +755,6 @@ def _short(text: str) -> str:
 
 def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-def _size(size_bytes: float) -> str:
-    unit = 0
-    while size_bytes >= _KIBI and unit + 1 < len(_UNITS):
-        size_bytes /= _KIBI
-        unit += 1
-    return f"{size_bytes:,.0f} {_UNITS[unit]}" if unit == 0 else f"{size_bytes:,.1f} {_UNITS[unit]}"
 
 
 def _minute(timestamp_ms: int) -> str:
