@@ -16,7 +16,7 @@ from storage_core.cli.flags import (
     quiet_flag,
     read_flags,
 )
-from storage_core.cli.output import DAMAGE, Output, new_table, printable, progress
+from storage_core.cli.output import DAMAGE, INPUT_OUTPUT, Output, new_table, printable, progress
 from storage_core.inspect.json_values import json_value
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _STYLES: Final = {
     "damage": "bold red",
+    "unreadable": "bold red",
     "suspect": "yellow",
     "unclean": "cyan",
     "note": "dim",
@@ -73,9 +74,10 @@ def command(
     ("unnoticed"), rebuild an index, truncate the log, remove a segment, or refuse to start.
 
     \b
-    damage    something contradicts a checksum, the log, or a checkpoint: status 1
-    suspect   it may be damage, or have a reason that the directory does not tell, as a gap in the offsets
-    unclean   a crash leaves this behind, and a broker repairs it without loss of flushed records
+    damage      something contradicts a checksum, the log, or a checkpoint: status 1
+    unreadable  it cannot be read, so what is in it is not known: status 3, also beside damage
+    suspect     it may be damage, or have a reason that the directory does not tell, as a gap in the offsets
+    unclean     a crash leaves this behind, and a broker repairs it without loss of flushed records
     """  # noqa: D301  (click's mark of a paragraph that is not folded)
     from storage_core.filesystem import FileSystem  # noqa: PLC0415
     from storage_core.inspect.verify import plan_verification, verify  # noqa: PLC0415
@@ -90,7 +92,9 @@ def command(
         output.write_batches(rows.schema, rows.to_batches())
     else:
         output.write_report(report, lambda console: _render(console, report, with_notes=with_notes))
-    if report.verdict == "damage":
+    if report.counts["unreadable"]:
+        context.exit(INPUT_OUTPUT)
+    if report.counts["damage"]:
         context.exit(DAMAGE)
 
 
@@ -186,6 +190,8 @@ def _partition_table(report: VerifyReport) -> Table:
 def start_text(partition: PartitionReport) -> str:
     """What a broker does with a partition when it starts, in some words."""
     start = partition.start
+    if partition.verdict == "unreadable":
+        return "not known, because it cannot be read"
     if start.refusal is not None:
         return f"refuses it: {start.refusal}"
     done = []

@@ -2,10 +2,11 @@
 
 Severities:
 
-    damage    something contradicts a checksum, the log, or what a broker has recorded
-    suspect   it may be damage, or may have a reason that the directory does not tell: a gap in the offsets
-    unclean   a crash leaves this behind, and a broker repairs it when it starts, without loss of flushed records
-    note      worth knowing
+    damage      something contradicts a checksum, the log, or what a broker has recorded
+    unreadable  this user may not read it, or it is no file: what is in it is not known
+    suspect     it may be damage, or may have a reason that the directory does not tell: a gap in the offsets
+    unclean     a crash leaves this behind, and a broker repairs it when it starts, without loss of flushed records
+    note        worth knowing
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
     from storage_core.inspect.broker_start import BrokerStart
 
 
-Severity = Literal["damage", "suspect", "unclean", "note"]
+Severity = Literal["damage", "unreadable", "suspect", "unclean", "note"]
 SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)
 """The worst first."""
-Verdict = Literal["damage", "suspect", "unclean", "sound"]
+Verdict = Literal["damage", "unreadable", "suspect", "unclean", "sound"]
 Action = Literal["unnoticed", "rebuild index", "truncate", "remove", "reset", "complete", "refuse"]
 """What a broker does about a finding when it starts: ``unnoticed`` is nothing, because it does not look."""
 

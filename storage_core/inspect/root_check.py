@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from storage_core.checkpoint import (
+    CLEAN_SHUTDOWN_FILE,
     CLEANER_OFFSET_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     META_PROPERTIES,
@@ -16,8 +17,8 @@ from storage_core.checkpoint import (
 )
 from storage_core.directory import parse_partition_directory_name
 from storage_core.directory.log_directory_files import LogDirectoryFiles
-from storage_core.errors import CorruptError
-from storage_core.inspect.findings import Action, Finding, RootReport
+from storage_core.errors import CorruptError, LogDirectoryError, SegmentLogError
+from storage_core.inspect.findings import Action, Finding, RootReport, Severity
 from storage_core.inspect.roots import LIVE
 
 if TYPE_CHECKING:
@@ -30,9 +31,9 @@ class RootCheck:
 
     def __init__(self, filesystem: FileSystem, root: LogRoot) -> None:
         self.path = root.path
-        self.is_clean = LogDirectoryFiles(filesystem, root.path).clean_shutdown
         self._filesystem = filesystem
         self._findings: list[Finding] = []
+        self.is_clean = self._find_marker()
         self.recovery_points = self._read(RECOVERY_POINT_CHECKPOINT, "reset")
         self.log_start_offsets = self._read(LOG_START_OFFSET_CHECKPOINT, "reset")
         self.high_watermarks = self._read(REPLICATION_OFFSET_CHECKPOINT, "refuse")
@@ -41,6 +42,8 @@ class RootCheck:
             read_meta_properties(filesystem, os.path.join(root.path, META_PROPERTIES))
         except CorruptError as error:
             self._add("metadata", META_PROPERTIES, error, "refuse")
+        except LogDirectoryError as error:
+            self._add("metadata", META_PROPERTIES, error, severity="unreadable")
         for place in root.places if root.is_whole else ():
             if place.state != LIVE:
                 self._findings.append(
@@ -68,6 +71,13 @@ class RootCheck:
                     )
                 )  # fmt: skip
 
+    def _find_marker(self) -> bool:
+        try:
+            return LogDirectoryFiles(self._filesystem, self.path).clean_shutdown
+        except LogDirectoryError as error:
+            self._add("file", CLEAN_SHUTDOWN_FILE, error, severity="unreadable")
+            return False
+
     def report(self) -> RootReport:
         """What was found out about them."""
         return RootReport(self.path, self.is_clean, tuple(self._findings))
@@ -77,9 +87,18 @@ class RootCheck:
             return read_offset_checkpoint(self._filesystem, os.path.join(self.path, name))
         except CorruptError as error:
             self._add("checkpoint", name, error, action)
-            return {}
+        except LogDirectoryError as error:
+            self._add("checkpoint", name, error, severity="unreadable")
+        return {}
 
-    def _add(self, kind: str, name: str, error: CorruptError, action: Action) -> None:
+    def _add(
+        self,
+        kind: str,
+        name: str,
+        error: SegmentLogError,
+        action: Action = "unnoticed",
+        severity: Severity = "damage",
+    ) -> None:
         self._findings.append(
-            Finding("damage", kind, os.path.join(self.path, name), str(error.args[0]), action)
+            Finding(severity, kind, os.path.join(self.path, name), str(error.args[0]), action)
         )

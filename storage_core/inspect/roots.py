@@ -139,7 +139,7 @@ def _look_at(filesystem: FileSystem, path: str, follow_symlinks: bool) -> tuple[
     except MissingError:
         return None, []
     except UnreadableError as error:
-        return LogRoot(path, problem=str(error)), []
+        return LogRoot(path, problem=str(error.args[0])), []
     places: list[PartitionPlace] = []
     others: list[str] = []
     for entry in entries:

@@ -11,11 +11,13 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import zip_longest
 from multiprocessing import get_context
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
-from storage_core.directory.segment_listing import list_segments
-from storage_core.errors import DataLossError
+from storage_core.directory.segment_listing import FileNames, SegmentListing, list_segments
+from storage_core.errors import DataLossError, LogDirectoryError
 from storage_core.filesystem import FileSystem
+from storage_core.filesystem.values import MissingError
+from storage_core.inspect.broker_start import BrokerStart
 from storage_core.inspect.findings import (
     SEVERITIES,
     Finding,
@@ -31,7 +33,6 @@ from storage_core.inspect.roots import (
     LogRoot,
     PartitionPlace,
     find_roots,
-    require_listed,
     selected_places,
 )
 from storage_core.inspect.segment_check import SegmentFacts, SegmentTask, check_segment
@@ -75,11 +76,13 @@ class Plan:
     """What is to be verified.
 
     Attributes:
+        unreadable: By directory, why a partition cannot be listed; it has no tasks.
         size_bytes: Of all log files.
     """
 
     roots: tuple[LogRoot, ...]
     partitions: tuple[PlannedPartition, ...]
+    unreadable: Mapping[str, LogDirectoryError]
     is_deep: bool
     size_bytes: int
 
@@ -89,16 +92,26 @@ def plan_verification(filesystem: FileSystem, options: ReadOptions, *, is_deep: 
 
     Raises:
         OptionError: A topic that is named does not exist.
-        SegmentLogError: A directory cannot be listed.
+        LogDirectoryError: A path is no log directory.
     """
     roots = find_roots(filesystem, options.paths, follow_symlinks=options.follow_symlinks)
-    require_listed(roots)
-    places = [place for place in selected_places(filesystem, roots, options) if place.state == LIVE]
-    partitions = [
-        _planned(filesystem, place, is_deep, options.max_decompressed_batch_bytes) for place in places
-    ]
-    size_bytes = sum(_size_bytes(filesystem, task) for partition in partitions for task in partition.tasks)
-    return Plan(roots, tuple(partitions), is_deep, size_bytes)
+    partitions: list[PlannedPartition] = []
+    unreadable: dict[str, LogDirectoryError] = {}
+    size_bytes = 0
+    for place in selected_places(filesystem, roots, options):
+        if place.state != LIVE:
+            continue
+        try:
+            planned = _planned(filesystem, place, is_deep, options.max_decompressed_batch_bytes)
+            size_bytes += sum(_size_bytes(filesystem, task) for task in planned.tasks)
+        except MissingError:
+            # A broker has deleted it meanwhile.
+            continue
+        except LogDirectoryError as error:
+            unreadable[place.path] = error
+            planned = PlannedPartition(place, (), SegmentListing((), FileNames()), ())
+        partitions.append(planned)
+    return Plan(roots, tuple(partitions), unreadable, is_deep, size_bytes)
 
 
 def _size_bytes(filesystem: FileSystem, task: SegmentTask) -> int:
@@ -144,31 +157,43 @@ def verify(
     jobs: int = 1,
     advance: Callable[[int], object] = lambda _: None,
 ) -> VerifyReport:
-    """Verify what was planned.
+    """Verify what was planned. What cannot be read is a finding.
 
     Args:
         filesystem: Where to read; other processes have their own.
         plan: What to verify.
         jobs: How many processes share the segments.
         advance: Called with the number of bytes that were read since its last call.
-
-    Raises:
-        SegmentLogError: A file cannot be read.
     """
     tasks = [task for partition in plan.partitions for task in partition.tasks]
     with _Checks(filesystem, tasks, jobs, plan.size_bytes) as checks:
-        root_checks = {root.path: RootCheck(filesystem, root) for root in plan.roots}
+        root_checks = {root.path: RootCheck(filesystem, root) for root in plan.roots if root.problem is None}
         reports = []
         for partition in plan.partitions:
+            root_check = root_checks[partition.place.root]
             facts: list[SegmentFacts | None] = []
+            refused = plan.unreadable.get(partition.place.path)
             for task in partition.tasks:
                 found = checks.next()
-                facts.append(found)
-                advance(_size_bytes(filesystem, task) if found is None else found.size_bytes)
-            partition, facts = _again_if_replaced(filesystem, partition, facts)  # noqa: PLW2901  (listed again)
-            reports.append(check_partition(filesystem, root_checks[partition.place.root], partition, facts))
+                if isinstance(found, LogDirectoryError):
+                    refused = refused or found
+                else:
+                    facts.append(found)
+                advance(
+                    found.size_bytes if isinstance(found, SegmentFacts) else _size_bytes(filesystem, task)
+                )
+            try:
+                if refused is not None:
+                    raise refused
+                partition, facts = _again_if_replaced(filesystem, partition, facts)  # noqa: PLW2901  (listed again)
+                reports.append(check_partition(filesystem, root_check, partition, facts))
+            except LogDirectoryError as error:
+                reports.append(_unreadable_partition(partition.place, error, is_clean=root_check.is_clean))
     reports = with_topic_ids_compared(reports)
-    roots = tuple(root_checks[root.path].report() for root in plan.roots)
+    roots = tuple(
+        root_checks[root.path].report() if root.problem is None else _unreadable_root(root)
+        for root in plan.roots
+    )
     findings = [
         *(each for root in roots for each in root.findings),
         *(each for partition in reports for each in partition.findings),
@@ -180,6 +205,29 @@ def verify(
         plan.is_deep,
         roots,
         tuple(reports),
+    )
+
+
+def _unreadable_root(root: LogRoot) -> RootReport:
+    return RootReport(root.path, False, (Finding("unreadable", "file", root.path, root.problem or ""),))
+
+
+def _unreadable_partition(
+    place: PartitionPlace, error: LogDirectoryError, *, is_clean: bool
+) -> PartitionReport:
+    """A partition of which nothing is known, because a file of it cannot be read."""
+    finding = Finding("unreadable", "file", error.path or place.path, str(error.args[0]))
+    nothing = (0,) * 6
+    return PartitionReport(
+        place.topic,
+        place.partition,
+        place.path,
+        "unreadable",
+        None,
+        is_clean,
+        *nothing,
+        BrokerStart(),
+        (finding,),
     )
 
 
@@ -202,13 +250,21 @@ def _again_if_replaced(
             break
         if not listed.tasks:
             break
-        partition, facts = listed, [_check(filesystem, task) for task in listed.tasks]
+        partition, facts = listed, []
+        for task in listed.tasks:
+            found = _check(filesystem, task)
+            if isinstance(found, LogDirectoryError):
+                raise found
+            facts.append(found)
     return partition, facts
 
 
 # A process takes half a second to start. Decoding takes longer than checksums, above all of compressed records.
 _MIN_BYTES_PER_PROCESS: Final = 512 << 20
 _MIN_DEEP_BYTES_PER_PROCESS: Final = 64 << 20
+
+
+_Checked: TypeAlias = "SegmentFacts | LogDirectoryError | None"
 
 
 class _Checks:
@@ -220,7 +276,7 @@ class _Checks:
         is_deep = any(task.is_deep for task in tasks[:1])
         share_bytes = _MIN_DEEP_BYTES_PER_PROCESS if is_deep else _MIN_BYTES_PER_PROCESS
         self._jobs = min(jobs, len(tasks), max(1, size_bytes // share_bytes))
-        self._facts: Iterator[SegmentFacts | None] = map(self._check, self._tasks)
+        self._facts: Iterator[_Checked] = map(self._check, self._tasks)
         self._pool: ProcessPoolExecutor | None = None
 
     def __enter__(self) -> Self:
@@ -240,20 +296,22 @@ class _Checks:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
-    def next(self) -> SegmentFacts | None:
-        """Of the next segment; None if its file is gone, or another one now."""
+    def next(self) -> _Checked:
+        """Of the next segment; why it cannot be read; or None if its file is gone, or another one now."""
         return next(self._facts)
 
-    def _check(self, task: SegmentTask) -> SegmentFacts | None:
+    def _check(self, task: SegmentTask) -> _Checked:
         return _check(self._filesystem, task)
 
 
-def _check(filesystem: FileSystem, task: SegmentTask) -> SegmentFacts | None:
+def _check(filesystem: FileSystem, task: SegmentTask) -> _Checked:
     try:
         return check_segment(filesystem, task)
     except (FileNotFoundError, DataLossError):
         return None
+    except LogDirectoryError as error:
+        return error
 
 
-def _check_elsewhere(task: SegmentTask) -> SegmentFacts | None:
+def _check_elsewhere(task: SegmentTask) -> _Checked:
     return _check(FileSystem(), task)

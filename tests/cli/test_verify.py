@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import shutil
 
 import pytest
@@ -53,7 +54,7 @@ def test_json_is_the_whole_report(segmentlog, root):
     ended = segmentlog("verify", root, "--output", "json", "--deep")
     report = json.loads(ended.stdout)
     assert (ended.status, report["verdict"], report["isDeep"]) == (1, "damage", True)
-    assert report["counts"] == {"damage": 1, "suspect": 0, "unclean": 0, "note": 0}
+    assert report["counts"] == {"damage": 1, "unreadable": 0, "suspect": 0, "unclean": 0, "note": 0}
     clicks, orders = report["partitions"]
     assert (clicks["topic"], clicks["verdict"], clicks["findings"]) == ("clicks", "sound", [])
     assert (orders["logEndOffset"], orders["start"]["refusal"]) == (25, None)
@@ -184,3 +185,11 @@ def check_case(segmentlog, tmp_path, case):
     logs, _ = unpack_case(case, tmp_path / "case")
     ended = segmentlog("verify", logs, "--output", "json", "--deep")
     assert (json.loads(ended.stdout)["verdict"], ended.status) == CASES[case]
+
+
+def test_what_cannot_be_read_is_status_3_even_beside_damage(segmentlog, root):
+    os.mkfifo(root / "clicks-0" / name(7))
+    ended = segmentlog("verify", root)
+    assert (ended.status, ended.stderr) == (3, "")
+    assert "not known, because it cannot be read" in ended.stdout
+    assert ended.stdout.splitlines()[-1].endswith("findings: 1 damage, 1 unreadable.")

@@ -531,14 +531,83 @@ def test_several_processes_find_the_same(root, orders, monkeypatch):
     assert report_of(root, jobs=2) == report_of(root)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_directory_that_may_not_be_read(root, orders):
-    orders.chmod(0)
-    try:
-        with pytest.raises(UnreadableError):
-            report_of(root)
-    finally:
-        orders.chmod(0o755)
+class Refusing(FileSystem):
+    """Files that may not be read, and directories that may not be listed."""
+
+    def __init__(self, *refused):
+        super().__init__()
+        self.refused = set(map(str, refused))
+
+    def _check(self, path):
+        if path in self.refused:
+            raise UnreadableError("User kim may not read this path.", path=path)
+
+    def open(self, path):
+        self._check(path)
+        return super().open(path)
+
+    def read_file(self, path, limit_bytes):
+        self._check(path)
+        return super().read_file(path, limit_bytes)
+
+    def walk_directory(self, path):
+        self._check(path)
+        return super().walk_directory(path)
+
+
+def refused_report(root, *refused):
+    filesystem = Refusing(*refused)
+    return verify(filesystem, plan_verification(filesystem, options_of([str(root)], {})))
+
+
+@pytest.mark.parametrize("file", ["", name(10), name(20).replace(".log", ".index"), EPOCHS, METADATA])
+def test_what_may_not_be_read_is_a_finding_beside_the_others(root, orders, file):
+    with open_directory(root) as logs:
+        append(logs.create("clicks"), 3)
+    flip(root / "clicks-0" / name(0), 70)
+    refused = orders / file if file else orders
+    report = refused_report(root, refused)
+    damaged, unreadable = report.partitions
+    assert (damaged.topic, damaged.verdict) == ("clicks", "damage")
+    assert (unreadable.topic, unreadable.verdict, unreadable.batch_count) == ("orders", "unreadable", 0)
+    (finding,) = unreadable.findings
+    assert (finding.severity, finding.file) == ("unreadable", str(refused))
+    assert finding.reason == "User kim may not read this path."
+    assert (report.verdict, report.counts["unreadable"], report.counts["damage"]) == ("damage", 1, 1)
+
+
+@pytest.mark.parametrize(
+    "file", ["recovery-point-offset-checkpoint", "replication-offset-checkpoint", "meta.properties"]
+)
+def test_a_checkpoint_that_may_not_be_read_is_a_finding_of_the_log_directory(root, file):
+    report = refused_report(root, root / file)
+    assert [(each.severity, each.file) for each in report.roots[0].findings] == [
+        ("unreadable", str(root / file))
+    ]
+    assert report.partitions[0].batch_count == 35
+
+
+def test_a_log_directory_that_may_not_be_listed_is_a_finding(root, tmp_path):
+    write(tmp_path / "other", 5)
+    filesystem = Refusing(root)
+    report = verify(
+        filesystem, plan_verification(filesystem, options_of([str(root), str(tmp_path / "other")], {}))
+    )
+    (finding,) = report.findings
+    assert (finding.severity, finding.file) == ("unreadable", str(root))
+    assert finding.reason == "User kim may not read this path."
+    assert [each.verdict for each in report.partitions] == ["sound"]
+
+
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.thorough)])
+def test_a_fifo_with_the_name_of_a_segment_is_named(root, orders, monkeypatch, jobs):
+    monkeypatch.setattr(verify_module, "_MIN_BYTES_PER_PROCESS", 1)
+    with open_directory(root) as logs:
+        append(logs.create("clicks"), 3)
+    os.mkfifo(orders / name(99))
+    report = report_of(root, jobs=jobs)
+    assert [each.verdict for each in report.partitions] == ["sound", "unreadable"]
+    assert report.partitions[1].findings[0].file == str(orders / name(99))
 
 
 def test_batches_of_the_fixture_have_100_bytes(orders):
