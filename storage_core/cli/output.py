@@ -14,7 +14,7 @@ import sys
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
-from storage_core.inspect.json_values import json_value, timestamp_text
+from storage_core.inspect.json_values import escaped_surrogates, json_value, timestamp_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator
@@ -37,6 +37,8 @@ OUTPUT_FORMATS: Final[tuple[OutputFormat, ...]] = get_args(OutputFormat)
 _UNPRINTABLE: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
 )
+# What Python makes of bytes of file names that are no UTF-8.
+_BYTES_IN_NAMES: Final = range(0xDC80, 0xDD00)
 _SHORT_ESCAPES: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\x1b": "\\e"}
 _ROWS_IN_A_TABLE: Final = 1_000
 _UNFOLDED_WIDTH: Final = 10_000
@@ -50,6 +52,9 @@ def printable(text: str) -> str:
 def _escaped(matched: re.Match[str]) -> str:
     character = matched[0]
     code = ord(character)
+    if code in _BYTES_IN_NAMES:
+        # As in JSON and views.
+        return escaped_surrogates(character)
     return _SHORT_ESCAPES.get(character) or (f"\\x{code:02x}" if code < 1 << 8 else f"\\u{code:04x}")
 
 
