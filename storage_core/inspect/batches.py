@@ -25,6 +25,7 @@ from storage_core.inspect.views import (
 from storage_core.record import ControlType, batch_crc_matches, batch_timestamps, control_type
 from storage_core.record.batch_header import (
     CODEC_MASK,
+    CODEC_NAMES,
     CONTROL_FLAG,
     DELETE_HORIZON_FLAG,
     HEADER_SIZE_BYTES,
@@ -33,7 +34,6 @@ from storage_core.record.batch_header import (
     TRANSACTIONAL_FLAG,
     wrapper_rows,
 )
-from storage_core.record.compression import CODEC_NAMES
 from storage_core.record.section import batch_section
 from storage_core.scan import plan_scan
 

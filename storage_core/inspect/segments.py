@@ -27,6 +27,7 @@ from storage_core.inspect.views import (
 )
 from storage_core.record.batch_header import (
     CODEC_MASK,
+    CODEC_NAMES,
     CONTROL_FLAG,
     DELETE_HORIZON_FLAG,
     LOG_APPEND_TIME_FLAG,
@@ -36,7 +37,6 @@ from storage_core.record.batch_header import (
     batch_crc_matches,
     wrapper_rows,
 )
-from storage_core.record.compression import CODEC_NAMES
 from storage_core.record.decode import batch_timestamps
 from storage_core.scan.bounds import EarliestBound, LatestBound
 from storage_core.scan.pruning import prune

@@ -21,6 +21,7 @@ from storage_core.errors import CorruptRecordError
 from storage_core.record.batch_layout import (
     CHECKED_HEADER as CHECKED_HEADER,
     CODEC_MASK as CODEC_MASK,
+    CODEC_NAMES as CODEC_NAMES,
     CONTROL_FLAG as CONTROL_FLAG,
     CRC_START as CRC_START,
     DELETE_HORIZON_FLAG as DELETE_HORIZON_FLAG,

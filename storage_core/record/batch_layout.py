@@ -105,8 +105,9 @@ SMALLEST_RECORD_BYTES: Final = 7
 MAX_OFFSET: Final = (1 << 63) - 1
 MAX_OFFSET_DELTA: Final = (1 << 31) - 1
 
-# Attribute bits 0 to 2: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd. Messages of formats v0 and v1 have the first four.
+# Attribute bits 0 to 2, and what they mean, by number. Messages of formats v0 and v1 have the first four.
 CODEC_MASK: Final = 0x07
+CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 LEGACY_CODEC_COUNT: Final = 4
 # The max timestamp holds for every record. Not in v0; the other flags only in v2.
 LOG_APPEND_TIME_FLAG: Final = 0x08

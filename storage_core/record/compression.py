@@ -27,13 +27,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 import pyarrow as pa
 
 from storage_core.errors import OptionError
-from storage_core.record.batch_header import KEY_LENGTH_POSITIONS, LEGACY_CODEC_COUNT, LENGTH_BYTES
+from storage_core.record.batch_header import (
+    CODEC_NAMES,
+    KEY_LENGTH_POSITIONS,
+    LEGACY_CODEC_COUNT,
+    LENGTH_BYTES,
+)
 
 if TYPE_CHECKING:
     from storage_core.record.batch_header import BytesLike
 
-# By codec number.
-CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 _NONE, _GZIP, _SNAPPY, _LZ4, _ZSTD = range(5)
 # Arrow reads a payload up to this size in one go.
 _REUSED_STREAM_LIMIT_BYTES: Final = 1 << 16

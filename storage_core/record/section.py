@@ -10,6 +10,7 @@ import numpy as np
 from storage_core.errors import BatchTooLargeError, CorruptRecordError, UnsupportedFormatError
 from storage_core.record.batch_header import (
     CODEC_MASK,
+    CODEC_NAMES,
     HEADER_SIZE_BYTES,
     LOG_APPEND_TIME_FLAG,
     LOG_OVERHEAD_BYTES,
@@ -19,7 +20,6 @@ from storage_core.record.batch_header import (
     header_rows,
 )
 from storage_core.record.compression import (
-    CODEC_NAMES,
     Decompressor,
     OutputFullError,
     UndecodableError,

@@ -20,6 +20,7 @@ from storage_core.errors import TimestampRangeError
 from storage_core.record import RecordColumns, RecordSection, WantedFields, binary_array, headers_array
 from storage_core.record.batch_header import (
     CODEC_MASK,
+    CODEC_NAMES,
     LOG_APPEND_TIME_FLAG,
     LOG_OVERHEAD_BYTES,
     MAGIC_V2,
@@ -27,7 +28,6 @@ from storage_core.record.batch_header import (
     TRANSACTIONAL_FLAG,
     wrapper_rows,
 )
-from storage_core.record.compression import CODEC_NAMES
 from storage_core.record.section import MAX_ROWS, RecordHeaders, Slices
 from storage_core.scan.predicate import (
     VALUE_TYPES,

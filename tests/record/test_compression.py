@@ -13,7 +13,8 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.record.compression import CODEC_NAMES, Decompressor, OutputFullError, UndecodableError
+from storage_core.record.batch_header import CODEC_NAMES
+from storage_core.record.compression import Decompressor, OutputFullError, UndecodableError
 from tests.record.encoding import (
     CODECS,
     GZIP,

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.errors import OptionError
-from storage_core.record.compression import CODEC_NAMES, Decompressor, compressor
+from storage_core.record.batch_header import CODEC_NAMES
+from storage_core.record.compression import Decompressor, compressor
 from tests.examples import examples
 from tests.record.encoding import GZIP, LZ4, NONE, SNAPPY, XERIAL_HEADER, ZSTD
 from tests.record.frames import xxh32

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, Protocol, TypeAli
 from storage_core.errors import BatchTooLargeError, CorruptError, CorruptRecordError, OptionError
 from storage_core.record.batch_layout import (
     CODEC_MASK,
+    CODEC_NAMES,
     CONTROL_FLAG,
     CRC_START,
     DELETE_HORIZON_FLAG,
@@ -71,8 +72,6 @@ _WINDOW_BYTES: Final = 1 << 20
 _RECORDS_WINDOW_BYTES: Final = 4 << 20
 # The decoders read up to this many bytes beyond the last record.
 _PADDING_BYTES: Final = 16
-# By number. `compression` has them, too, but needs Arrow.
-_CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 _NO_SEQUENCE: Final = -1
 _POSITION: Final = " position: "
 # Attributes, leader epoch, producer id, producer epoch, base sequence.
@@ -419,7 +418,7 @@ class LogText:
                 break
             shared = (attributes, epoch, producer_id, producer_epoch, base_sequence)
             if shared != known:
-                if attributes & CODEC_MASK >= len(_CODEC_NAMES):
+                if attributes & CODEC_MASK >= len(CODEC_NAMES):
                     break
                 self._set_shared(shared, delta, base_ms)
                 known, middle, time, codec = self._shared, self._middle, self._time, self._codec
@@ -452,7 +451,7 @@ class LogText:
         position_bytes = batches.position_bytes + batches.starts[-1]
         offset, _, crc, magic, attributes, timestamp_ms = MESSAGE.unpack_from(message, 0)
         beginning = f"offset: {offset}"
-        if magic < 0 or attributes & CODEC_MASK >= len(_CODEC_NAMES):
+        if magic < 0 or attributes & CODEC_MASK >= len(CODEC_NAMES):
             self._stop(batches, beginning, f"Found magic {magic} and attributes {attributes:#04x}")
         if magic == 0:
             time = f" NoTimestampType: {NO_TIMESTAMP_MS}"
@@ -479,7 +478,7 @@ class LogText:
         )
         middle = _middle_text((attributes, epoch, producer[0], producer[1], producer[2]), delta, base_ms)
         beginning = f"baseOffset: {base_offset} lastOffset: {java_long(base_offset + delta)} count: {count}"
-        if attributes & CODEC_MASK >= len(_CODEC_NAMES):
+        if attributes & CODEC_MASK >= len(CODEC_NAMES):
             # The tool has printed so much before it looks at the codec.
             beginning += middle.removesuffix(_POSITION)
             self._stop(batches, beginning, f"Found codec number {attributes & CODEC_MASK}")
@@ -519,4 +518,4 @@ def _time_text(attributes: int) -> str:
 
 
 def _codec_text(magic: int, attributes: int) -> str:
-    return f" magic: {magic} compresscodec: {_CODEC_NAMES[attributes & CODEC_MASK]} crc: "
+    return f" magic: {magic} compresscodec: {CODEC_NAMES[attributes & CODEC_MASK]} crc: "

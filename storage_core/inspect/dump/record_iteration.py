@@ -15,6 +15,7 @@ from storage_core.errors import CorruptRecordError, SegmentLogError
 from storage_core.inspect.dump.log_text import increment_sequence, java_long, tool_fails
 from storage_core.record.batch_header import (
     CODEC_MASK,
+    CODEC_NAMES,
     CRC_LAYOUTS,
     HEADER_SIZE_BYTES,
     KEY_LENGTH_POSITIONS,
@@ -33,7 +34,7 @@ from storage_core.record.batch_header import (
     parse_batch_header,
     unpack_message,
 )
-from storage_core.record.compression import CODEC_NAMES, UndecodableError, as_lenient_as_kafka
+from storage_core.record.compression import UndecodableError, as_lenient_as_kafka
 from storage_core.record.section import PADDING_BYTES, batch_section
 from storage_core.record.varint import (
     VARINT_LIMIT_BYTES,

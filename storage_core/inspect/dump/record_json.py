@@ -14,12 +14,12 @@ from storage_core.inspect.dump.log_text import MAX_BATCH_BYTES, Batches, increme
 from storage_core.inspect.dump.record_iteration import IteratedRecord, header_of, iterate_records
 from storage_core.inspect.json_values import json_value
 from storage_core.record.batch_header import (
+    CODEC_NAMES,
     DELETE_HORIZON_FLAG,
     LOG_APPEND_TIME_FLAG,
     MAGIC_V2,
     BatchHeader,
 )
-from storage_core.record.compression import CODEC_NAMES
 from storage_core.record.control_records import CONTROL_KEY, ControlType
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage_core.errors import CorruptError, SegmentLogError
-from storage_core.inspect.dump.log_text import MAX_BATCH_BYTES, Batches, tool_fails
+from storage_core.inspect.dump.log_text import MAX_BATCH_BYTES, MAX_INT32, Batches, tool_fails
 from storage_core.inspect.dump.record_iteration import IteratedRecord, header_of, iterate_records
 from storage_core.inspect.internal_records import MESSAGE_DECODERS, control_record_text
 from storage_core.inspect.message_schema import java_text
@@ -42,7 +42,6 @@ _Int64Array = npt.NDArray[np.int64]
 _Part: TypeAlias = bytes | pa.Array
 _INDENT: Final = b"| "
 _PIECE_BYTES: Final = 4 << 20
-_MAX_INT32: Final = (1 << 31) - 1
 _END_TYPES: Final = (ControlType.ABORT, ControlType.COMMIT)
 _TIMESTAMP_TYPES: Final = (b" CreateTime: ", b" LogAppendTime: ")
 
@@ -337,7 +336,7 @@ class _Rows:
         first = np.repeat(base, counts)
         sequences = first + self._columns.offsets - np.repeat(headers["base_offset"].astype(np.int64), counts)
         # After the largest comes 0.
-        sequences[sequences > _MAX_INT32] -= _MAX_INT32 + 1
+        sequences[sequences > MAX_INT32] -= MAX_INT32 + 1
         sequences[first < 0] = -1
         return sequences
 
