@@ -134,7 +134,7 @@ def _show(console: Console, report: RecoveryReport) -> None:
             printable(f"{each.topic}-{each.partition}"),
             f"{each.log_start_offset:,}",
             f"{each.log_end_offset:,}",
-            f"{each.records:,}",
+            f"{each.record_count:,}",
             f"{each.size_bytes:,}",
             f"{len(each.left_out):,}" if each.left_out else "",
             f"{len(each.rebuilt):,}" if each.rebuilt else "",
@@ -165,7 +165,7 @@ def _show_ranges(
         console.print(
             printable(
                 f"  {each.topic}-{each.partition}/{found.file}: bytes {found.start_byte} to {found.end_byte - 1}, "
-                f"{offsets}, {found.records:,} records in valid batches. {found.reason}"
+                f"{offsets}, {found.record_count:,} records in valid batches. {found.reason}"
             )
         )
     if len(ranges) > _MOST_SHOWN:
@@ -173,7 +173,7 @@ def _show_ranges(
 
 
 def _summary(report: RecoveryReport) -> str:
-    records = sum(each.records for each in report.partitions)
+    records = sum(each.record_count for each in report.partitions)
     lost = "Nothing was lost." if report.is_complete else "Something was left out, or is damaged: see above."
     where = "Nothing was written." if report.target is None else f"Recovered to {printable(report.target)}."
     return f"{len(report.partitions):,} partitions, {records:,} records. {lost} {where}"

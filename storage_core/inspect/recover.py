@@ -108,8 +108,8 @@ class RecoveredPartition:
     """One recovered partition.
 
     Attributes:
-        records: The records that are kept, without markers.
-        batches: The batches that are kept, markers included.
+        record_count: The records that are kept, without markers.
+        batch_count: The batches that are kept, markers included.
         size_bytes: The size of the log files.
         left_out: What is not in the recovered log.
         damaged: Damage that is in it, because a broker would keep it.
@@ -120,8 +120,8 @@ class RecoveredPartition:
     partition: int
     log_start_offset: int
     log_end_offset: int
-    records: int
-    batches: int
+    record_count: int
+    batch_count: int
     size_bytes: int
     left_out: tuple[LeftOut, ...]
     damaged: tuple[LeftOut, ...]
@@ -235,7 +235,7 @@ class Survey:
             f"{plan.directory.path}/{each.file}: bytes {each.start_byte} to {each.end_byte - 1}: {each.reason}"
             for plan in plans
             for each in plan.left_out
-            if each.batches
+            if each.batch_count
         ]
         if policy == "tail" and lost:
             raise _would_discard(lost, self.root.path)
@@ -333,8 +333,8 @@ def report_of(
                 plan.directory.partition,
                 max(plan.log_start_offset, plan.segments[0].base_offset if plan.segments else 0),
                 plan.log_end_offset,
-                plan.records,
-                plan.batches,
+                plan.record_count,
+                plan.batch_count,
                 plan.size_bytes,
                 plan.left_out,
                 plan.damaged,

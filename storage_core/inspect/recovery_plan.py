@@ -75,8 +75,8 @@ class LeftOut:
         end_byte: The byte after it.
         start_offset: The first offset that may be in it.
         end_offset: The offset after the last one; equal if no record is known to be in it.
-        batches: How many valid batches are in it.
-        records: How many records these have.
+        batch_count: How many valid batches are in it.
+        record_count: How many records these have.
         reason: What is wrong with it.
     """
 
@@ -85,8 +85,8 @@ class LeftOut:
     end_byte: int
     start_offset: int
     end_offset: int
-    batches: int
-    records: int
+    batch_count: int
+    record_count: int
     reason: str
 
 
@@ -156,8 +156,8 @@ class PartitionPlan:
         file_names: The regular files in the directory that are kept beside segments and their indexes.
         epochs: What replaces a leader epoch checkpoint that is missing or damaged; None to keep it.
         producers: What replaces the producer snapshots of a log that was closed cleanly; None to keep them.
-        records: The records that are kept. Of a compressed set in format v0 or v1, its offsets are counted.
-        batches: The batches that are kept.
+        record_count: The records that are kept. Of a compressed set in format v0 or v1, its offsets are counted.
+        batch_count: The batches that are kept.
     """
 
     directory: PartitionDirectory
@@ -172,8 +172,8 @@ class PartitionPlan:
     file_names: tuple[str, ...]
     epochs: tuple[EpochEntry, ...] | None
     producers: tuple[ProducerStateEntry, ...] | None
-    records: int
-    batches: int
+    record_count: int
+    batch_count: int
 
     @property
     def size_bytes(self) -> int:

@@ -69,7 +69,7 @@ def test_a_torn_end_is_cut_by_policy_tail(segmentlog, torn, tmp_path):
     ended = segmentlog("recover", torn, "--to", tmp_path / "new", "--policy", "tail", "--output", "json")
     assert ended.status == 1
     (lost,) = (lost for each in json.loads(ended.stdout)["partitions"] for lost in each["leftOut"])
-    assert (lost["file"], lost["batches"]) == ("00000000000000007209.log", 0)
+    assert (lost["file"], lost["batchCount"]) == ("00000000000000007209.log", 0)
 
 
 def test_policy_tail_refuses_more(segmentlog, damaged, tmp_path):

@@ -128,7 +128,7 @@ def test_policy_tail_refuses_to_lose_a_batch(way, tmp_path, target):
         assert refusal.discarded
         assert os.listdir(tmp_path) == ["source"]
     else:
-        assert all(each.batches == 0 for each in partition_of(report).left_out)
+        assert all(each.batch_count == 0 for each in partition_of(report).left_out)
         assert logs_of(target) == logs_of(recovered_by_open(source, tmp_path / "expected"))
     assert fingerprint(source) == before
 

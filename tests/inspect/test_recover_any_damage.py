@@ -80,7 +80,7 @@ def test_salvage_keeps_what_can_be_read(files, changes, is_clean):
     assert below(filesystem, SOURCE) == before
     saved = read_table(TARGET, filesystem=filesystem)
     assert saved.equals(readable)
-    assert sum(each.records for each in report.partitions) == saved.num_rows
+    assert sum(each.record_count for each in report.partitions) == saved.num_rows
     lost = {
         offset
         for each in report.partitions[0].left_out

@@ -240,7 +240,7 @@ def test_the_broker_loads_it_without_complaints(recovered: Recovered, topic: str
         partition.log_end_offset,
     )
     complaints = recovered.start.complaints(topic)
-    if not partition.batches:
+    if not partition.batch_count:
         # A broker writes an empty snapshot at the end of an empty log, whoever closed it.
         complaints = [line for line in complaints if " with 0 producer ids in " not in line]
     assert complaints == []
