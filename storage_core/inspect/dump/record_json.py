@@ -95,7 +95,7 @@ class RecordObjects:
         found: dict[str, object] = {
             **self._partition,
             "offset": record.offset,
-            "timestamp": record.timestamp_ms,
+            "timestampMs": record.timestamp_ms,
             "timestampType": _timestamp_type(header),
             **_content(
                 record.key,
@@ -122,8 +122,8 @@ class RecordObjects:
         if header.magic >= MAGIC_V2:
             fields |= _v2_fields(header)
         return fields | {
-            "maxTimestamp": header.max_timestamp_ms,
-            "size": header.size_bytes,
+            "maxTimestampMs": header.max_timestamp_ms,
+            "sizeBytes": header.size_bytes,
             "magic": header.magic,
             "compression": CODEC_NAMES[header.codec],
             "crc": header.crc,
@@ -136,7 +136,7 @@ def _v2_fields(header: BatchHeader) -> dict[str, object]:
     return {
         "baseOffset": header.base_offset,
         "lastOffset": java_long(header.last_offset),
-        "count": header.record_count,
+        "recordCount": header.record_count,
         "leaderEpoch": header.leader_epoch,
         "producerId": header.producer_id,
         "producerEpoch": header.producer_epoch,
@@ -173,7 +173,7 @@ def read_objects(
             "topic": row["topic"],
             "partition": row["partition"],
             "offset": row["offset"],
-            "timestamp": metadata["timestampMs"],
+            "timestampMs": metadata["timestampMs"],
             "timestampType": _TIMESTAMP_TYPES.get(row["timestampType"]),
             **_content(row["key"], row["value"], row["offset"], bytes_format, decoder),
             "headers": [
