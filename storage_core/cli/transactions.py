@@ -265,7 +265,7 @@ def _table_rows(
                 "offsets": _offsets(row),
                 "started": _to_the_minute(row["startTimestamp"]),
                 "lasted": None if length_ms is None else duration(length_ms),
-                "records": row["records"],
+                "records": row["recordCount"],
             }
             for row, length_ms in zip(rows_of(batch), lengths_ms, strict=True)
         ]

@@ -81,7 +81,9 @@ _COLUMNS: Final = (
         "coordinatorEpoch", pa.int32(), "Epoch of the coordinator that wrote the marker; null if it is open."
     ),
     Column(
-        "records", pa.int64(), "How many records the log has of it; null if some are before the log's start."
+        "recordCount",
+        pa.int64(),
+        "How many records the log has of it; null if some are before the log's start.",
     ),
     Column("sizeBytes", pa.int64(), "Size of the batches that the log has of it."),
     Column(

@@ -109,7 +109,7 @@ def test_a_row_says_how_a_transaction_went(tmp_path):
         "durationMs": 5_000,
         "ageMs": None,
         "coordinatorEpoch": 4,
-        "records": 5,
+        "recordCount": 5,
         "sizeBytes": size,
         "abortCommand": None,
     }
@@ -142,7 +142,12 @@ def test_a_marker_without_data_is_a_row_and_other_control_batches_are_not(tmp_pa
     ).write(tmp_path)
     (row,) = transactions_of(tmp_path)
     assert states([row]) == [(3, "aborted", None, 1)]
-    assert (row["producerEpoch"], row["records"], row["lastOffset"], row["durationMs"]) == (9, 0, None, None)
+    assert (row["producerEpoch"], row["recordCount"], row["lastOffset"], row["durationMs"]) == (
+        9,
+        0,
+        None,
+        None,
+    )
 
 
 def test_a_damaged_marker_ends_nothing(tmp_path, caplog):
@@ -207,7 +212,7 @@ def test_a_transaction_that_began_before_the_log_is_known_from_the_snapshot(tmp_
     )
     ended, left = transactions_of(tmp_path)
     assert states([ended, left]) == [(1, "committed", 80, 102), (2, "open", 95, None)]
-    assert (ended["lastOffset"], ended["startTimestamp"], ended["records"], ended["durationMs"]) == (
+    assert (ended["lastOffset"], ended["startTimestamp"], ended["recordCount"], ended["durationMs"]) == (
         101,
         None,
         None,
@@ -235,7 +240,7 @@ def test_what_is_open_is_found_from_the_newest_snapshot_on(tmp_path):
     still_open = [row for row in rows if row["state"] == "open"]
     assert still_open == [row for row in every if row["state"] == "open"]
     assert states(still_open) == [(2, "open", first_offset, None), (4, "open", log.next_offset - 1, None)]
-    assert still_open[0]["records"] == 2
+    assert still_open[0]["recordCount"] == 2
     assert len(every) == 58
     assert part.statistics.reads < whole.statistics.reads / 2
 

@@ -91,7 +91,7 @@ def transactions_tool(*arguments: str) -> str:
 
 def test_the_printed_line_ends_what_hangs(hanging: KafkaBroker) -> None:
     left = rows_of(hanging)
-    assert [(row["partition"], row["state"], row["records"]) for row in left] == [
+    assert [(row["partition"], row["state"], row["recordCount"]) for row in left] == [
         (0, "open", 1),
         (1, "open", 2),
     ]
