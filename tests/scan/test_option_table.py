@@ -48,7 +48,8 @@ def test_unknown_names_suggest_the_nearest():
     ):
         find_option("startingOfset")
     with pytest.raises(
-        OptionError, match=r"^Unknown option 'zzz'\. Known are: asOf, assign, columnNameOfCorruptRecord, columns, "
+        OptionError,
+        match=r"^Unknown option 'zzz'\. Known are: asOf, assign, columnNameOfCorruptRecord, columns, ",
     ):
         find_option("zzz")
 
